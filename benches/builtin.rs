@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use futures_util::future::join_all;
+use orrery::domain::trace::Trace;
 use orrery::http::egress::Policy;
 use orrery::runners::builtin::{Builtin, BuiltinContext, RUNS_MAX, Workers, find};
 use orrery::runners::{Job, Progress, Runner};
@@ -64,6 +65,7 @@ impl Case {
             input: Arc::clone(&self.input),
             progress: Arc::new(Silent),
             may_fall_back: false,
+            trace: Trace::new([7; 16].into(), None).call("bench:prediction:1"),
         }
     }
 

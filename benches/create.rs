@@ -64,6 +64,7 @@ async fn commit_creates(store: Store, end: Instant) -> u64 {
             created_at: clock.now(),
             started_at: None,
             completed_at: None,
+            origin: None,
         };
         let mut commit = Commit::new();
         commit.put(rows::execution(organization, execution.id), &execution).unwrap();

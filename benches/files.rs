@@ -1,7 +1,7 @@
 //! Files in and out, against plain copies through the same TLS stack.
 //!
-//! The other side is a bare hyper server behind the same certificate that copies a body to a file,
-//! syncs it, and sends a file back; it hashes nothing, keeps no rows, asks for no key. One transfer
+//! The other side is a bare hyper server behind the same certificate that copies a body to a file with its
+//! SHA-256, syncs it, and sends a file back; it keeps no rows and asks for no key. One transfer
 //! at a time, in turn. The content differs each time, since equal bytes are stored once.
 //!
 //! `ORRERY_BENCH_MIB` (256) and `ORRERY_BENCH_ROUNDS` change a run.
@@ -28,12 +28,14 @@ use bytes::Bytes;
 use futures_util::stream;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
+use hyper::header::HeaderValue;
 use hyper::{Method, Request, Response};
 use hyper_util::rt::TokioIo;
 use orrery::http::{Body, body};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 use support::process::{self, Killed};
 use support::service::Setup;
 use support::table::{Table, mebibytes, number, ratio};
@@ -111,7 +113,7 @@ async fn exchange(stream: &mut TlsStream<TcpStream>, head: &str, body: &[u8]) ->
     (String::from_utf8_lossy(&small).into_owned(), length)
 }
 
-/// Copies a body to a file, sends a file back.
+/// Copies a body to a file, with its SHA-256, and sends a file back.
 async fn bare(pair: &Pair, folder: PathBuf) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -138,12 +140,17 @@ async fn copy(request: Request<Incoming>, folder: PathBuf) -> Result<Response<Bo
     let path = folder.join("copy");
     if request.method() == Method::PUT {
         let mut file = tokio::fs::File::create(&path).await.unwrap();
+        let mut sum = Sha256::new();
         let mut sent = request.into_body();
         while let Some(frame) = sent.frame().await {
-            file.write_all(&frame.unwrap().into_data().unwrap()).await.unwrap();
+            let bytes = frame.unwrap().into_data().unwrap();
+            sum.update(&bytes);
+            file.write_all(&bytes).await.unwrap();
         }
         file.sync_all().await.unwrap();
-        return Ok(Response::new(body::empty()));
+        let sum = HeaderValue::from_str(&format!("{:x}", sum.finalize())).unwrap();
+        let answer = Response::builder().header("x-sha256", sum);
+        return Ok(answer.body(body::empty()).unwrap());
     }
     let file = tokio::fs::File::open(&path).await.unwrap();
     let length = file.metadata().await.unwrap().len();

@@ -187,6 +187,7 @@ fn finished(
         created_at: now,
         started_at: Some(now),
         completed_at: Some(now),
+        origin: None,
     }
 }
 

@@ -176,6 +176,7 @@ fn finished_prediction(organization: OrganizationId, key: KeyId, clock: &Clock) 
         created_at: now,
         started_at: Some(now),
         completed_at: Some(now),
+        origin: None,
     }
 }
 

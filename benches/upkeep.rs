@@ -145,6 +145,7 @@ async fn fill(setup: &Setup, count: u64) {
                 created_at: now,
                 started_at: Some(now),
                 completed_at: Some(now),
+                origin: None,
             };
             commit.put(rows::execution(organization, execution.id), &execution).unwrap();
             indexes::add(&mut commit, &execution);

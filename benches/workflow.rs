@@ -31,12 +31,13 @@ use orrery::engine::rows;
 use orrery::runtime::new_id;
 use orrery::storage::{Commit, Options, Store};
 use serde_json::{Value, json};
-use support::client::{self, Connection, Load};
+use support::client::{self, Load};
 use support::disk::{self, Disk};
 use support::instant;
 use support::process::{self, Killed};
 use support::service::{self, Setup};
 use support::table::{Table, mebibytes, number, ratio};
+use support::workflows;
 
 /// The longest that anything here may take.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -71,12 +72,8 @@ struct Subject {
 
 impl Subject {
     async fn workflow(&self, name: &str, steps: Value) -> Trigger {
-        let body = json!({"name": name, "description": "bench", "definition": {"steps": steps}});
         let address = self.setup.workflows;
-        let request = client::post(address, "/api/v1/workflows", &self.key, &body.to_string());
-        let made = Connection::open(address).await.ask(&request).await;
-        let made: Value = serde_json::from_str(&made).unwrap();
-        let path = format!("/api/v1/{}/trigger", made["workflow_id"].as_str().unwrap());
+        let path = workflows::make(address, &self.key, name, steps).await;
         let request = client::post(address, &path, &self.key, r#"{"inputs":{"n":"7"}}"#);
         Trigger { address, request, kind: "workflow" }
     }
@@ -166,38 +163,17 @@ impl Subject {
 
     /// Seconds from trigger to end of each of `count` executions, `flight` of them at a time.
     async fn latencies(&self, trigger: &Trigger, count: u64, flight: u64) -> Vec<f64> {
-        let mut tasks = tokio::task::JoinSet::new();
-        for _ in 0..flight {
-            let (trigger, address, key) =
-                (Arc::clone(&trigger.request), trigger.address, self.key.clone());
-            tasks.spawn(async move {
-                let mut connection = Connection::open(address).await;
-                let mut latencies = Vec::new();
-                for _ in 0..count.div_ceil(flight) {
-                    latencies
-                        .push(trigger_and_wait(&mut connection, address, &trigger, &key).await);
-                }
-                latencies
-            });
-        }
-        tasks.join_all().await.concat()
+        let (request, address) = (Arc::clone(&trigger.request), trigger.address);
+        let key = Arc::<str>::from(self.key.as_str());
+        workflows::latencies(address, (count, flight), move |mut connection| {
+            let (request, key) = (Arc::clone(&request), Arc::clone(&key));
+            async move {
+                let seconds = workflows::run(&mut connection, address, &request, &key).await;
+                (connection, seconds)
+            }
+        })
+        .await
     }
-}
-
-async fn trigger_and_wait(
-    connection: &mut Connection,
-    address: SocketAddr,
-    trigger: &[u8],
-    key: &str,
-) -> f64 {
-    let started = Instant::now();
-    let taken: Value = serde_json::from_str(&connection.ask(trigger).await).unwrap();
-    let id = taken["execution_id"].as_str().unwrap();
-    let path = format!("/api/v1/executions/{id}?timeout=30");
-    let detail = connection.ask(&client::get_with_key(address, &path, key)).await;
-    let seconds = started.elapsed().as_secs_f64();
-    assert!(detail.contains("\"status\":\"completed\""), "{detail}");
-    seconds
 }
 
 struct Burst {
@@ -257,18 +233,6 @@ fn http_steps(address: SocketAddr, count: usize) -> Value {
         json!({"step_id": format!("s{number}"), "type": "http", "method": "POST", "url": url, "body": body})
     };
     (0..count).map(step).collect()
-}
-
-fn percentile(samples: &[f64], part: f64) -> f64 {
-    let mut samples = samples.to_vec();
-    samples.sort_by(f64::total_cmp);
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "an index within the samples"
-    )]
-    let index = ((samples.len() as f64 - 1.0) * part).round() as usize;
-    samples[index]
 }
 
 async fn measure() {
@@ -346,12 +310,12 @@ async fn three_steps(
     let mut table = Table::new(&["three HTTP steps", ""]);
     let milliseconds = |seconds: f64| format!("{:.2} ms", seconds * 1000.0);
     for (name, value) in [
-        ("1 in flight, median", milliseconds(percentile(&one, 0.5))),
-        ("1 in flight, p99", milliseconds(percentile(&one, 0.99))),
+        ("1 in flight, median", milliseconds(support::percentile(&one, 0.5))),
+        ("1 in flight, p99", milliseconds(support::percentile(&one, 0.99))),
         ("1 in flight, processor time for each", milliseconds(support::median(one_cpu))),
         ("1 in flight, context switches for each", number(support::median(switches))),
-        ("64 in flight, median", milliseconds(percentile(&many, 0.5))),
-        ("64 in flight, p99", milliseconds(percentile(&many, 0.99))),
+        ("64 in flight, median", milliseconds(support::percentile(&many, 0.5))),
+        ("64 in flight, p99", milliseconds(support::percentile(&many, 0.99))),
         ("burst, executions per second", number(rate)),
         ("processor time for each", milliseconds(support::median(cpu))),
         ("commits for each", ratio(support::median(commits))),

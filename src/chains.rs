@@ -203,11 +203,11 @@ impl Chains {
         model: &str,
         name: &str,
     ) -> Result<Chain, Error> {
-        let found = if is_name(name) {
-            self.store.read::<Chain>(&key(organization, model, name)).await?
-        } else {
-            None
+        let row = match is_name(name) {
+            true => self.store.get_often(&key(organization, model, name)).await?,
+            false => None,
         };
+        let found: Option<Chain> = row.map(|row| decode(&row)).transpose()?;
         found.filter(|chain| chain.enabled).ok_or_else(|| missing(model, name))
     }
 

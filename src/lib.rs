@@ -16,12 +16,12 @@
 //! api
 //! agent       decisions
 //! chat
-//! catalog     workflows
+//! catalog     workflows   traces
 //! engine      chains
 //! runners     backup
 //! files       accounts    billing     members     secrets     schedules
 //! webhooks    signed_urls idempotency dashboard   telemetry
-//! audit       limits
+//! audit       limits      load
 //! storage     http        guard       config
 //! wire        runtime
 //! domain      schema
@@ -40,6 +40,7 @@
 //! | [`telemetry`] | logs and metrics |
 //! | [`dashboard`] | the embedded files of the dashboard |
 //! | [`audit`] | the audit log: who did what, in the commit of what was done |
+//! | [`load`] | the load generator of `orrery bench` and `benches/`, and a server that stands in for models |
 //! | [`limits`] | the limits of organizations in memory, for those who enforce them |
 //! | [`signed_urls`] | signed URLs that open one thing of an organization without its key |
 //! | [`accounts`], [`billing`], [`idempotency`] | organizations and keys, balances and ledger, the first answers to repeated requests |
@@ -53,6 +54,7 @@
 //! | [`engine`] | accepts work, runs it, brings every accepted id to exactly one end |
 //! | [`chains`] | fallback chains: the models to try when one fails |
 //! | [`workflows`] | stored definitions and their versions, compiled when they are run |
+//! | [`traces`] | the spans of what has ended, exported to a collector |
 //! | [`catalog`] | manifests to models, reloaded while the service runs |
 //! | [`chat`] | the chat router: OpenAI's chat and embeddings, by local models or the upstream |
 //! | [`agent`] | an agent that uses models and workflows on behalf of a client, and remembers |
@@ -118,6 +120,7 @@ pub mod guard;
 pub mod http;
 pub mod idempotency;
 pub mod limits;
+pub mod load;
 pub mod members;
 pub mod runners;
 pub mod runtime;
@@ -127,6 +130,7 @@ pub mod secrets;
 pub mod signed_urls;
 pub mod storage;
 pub mod telemetry;
+pub mod traces;
 pub mod webhooks;
 pub mod wire;
 pub mod workflows;

@@ -12,6 +12,8 @@
 
 #[path = "operate/backups.rs"]
 mod backups;
+#[path = "operate/bench.rs"]
+mod bench;
 #[path = "operate/check.rs"]
 mod check;
 #[path = "operate/doctor.rs"]
@@ -36,4 +38,10 @@ mod places;
 mod reload;
 #[path = "operate/start_and_stop.rs"]
 mod start_and_stop;
+#[path = "operate/stores.rs"]
+mod stores;
 mod support;
+#[path = "operate/top.rs"]
+mod top;
+#[path = "operate/upgrade.rs"]
+mod upgrade;

@@ -46,6 +46,8 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("dashboard", &["http"]),
     ("audit", &["domain", "runtime", "storage", "wire"]),
     ("limits", &["domain"]),
+    // For measurements alone: no part of the service imports it.
+    ("load", &["domain", "runtime"]),
     ("signed_urls", &["domain", "runtime", "storage"]),
     // Accounts answer the signed URLs' question which keys are valid.
     ("accounts", &["audit", "domain", "limits", "runtime", "signed_urls", "storage"]),
@@ -76,6 +78,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ),
     ("chains", &["audit", "domain", "runtime", "schema", "storage"]),
     ("workflows", &["domain", "engine", "runtime", "schema", "secrets", "storage"]),
+    ("traces", &["domain", "engine", "http", "runtime"]),
     // The catalog answers the engine's question which models there are.
     ("catalog", &["config", "domain", "engine", "runners", "runtime", "schema", "wire"]),
     (
@@ -166,6 +169,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "signed_urls",
             "storage",
             "telemetry",
+            "traces",
             "webhooks",
             "workflows",
         ],
@@ -179,6 +183,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "domain",
             "guard",
             "http",
+            "load",
             "runners",
             "runtime",
             "telemetry",

@@ -1,6 +1,5 @@
 //! A server that answers at once, in a process of its own.
 
-use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -38,8 +37,5 @@ async fn answer_all(stream: TcpStream) -> Option<()> {
 
 /// Starts the server; it ends with what this gives.
 pub fn start() -> (Killed, SocketAddr) {
-    let mut child = process::again(ROLE).spawn().unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    (Killed(child), line.trim().parse().unwrap())
+    process::listening(ROLE)
 }

@@ -13,6 +13,7 @@ pub mod process;
 pub mod requests;
 pub mod service;
 pub mod table;
+pub mod workflows;
 
 use std::path::PathBuf;
 
@@ -40,4 +41,17 @@ pub fn median(mut samples: Vec<f64>) -> f64 {
         length if length % 2 == 1 => samples[middle],
         _ => f64::midpoint(samples[middle - 1], samples[middle]),
     }
+}
+
+/// The sample below which `part` of them are; `0.5` is the median.
+pub fn percentile(samples: &[f64], part: f64) -> f64 {
+    let mut samples = samples.to_vec();
+    samples.sort_by(f64::total_cmp);
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "an index within the samples"
+    )]
+    let index = ((samples.len() as f64 - 1.0) * part).round() as usize;
+    samples[index]
 }

@@ -1,6 +1,8 @@
 //! Processes: this program again under another role, and what the kernel says of one's memory and
 //! processor time.
 
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -15,6 +17,15 @@ pub fn role() -> Option<String> {
 /// This program once more, as `role`; its standard output can be read.
 pub fn again(role: &str) -> Command {
     program(&std::env::current_exe().unwrap(), role)
+}
+
+/// This program once more, as a `role` that prints the address where it listens; it ends with what this
+/// gives.
+pub fn listening(role: &str) -> (Killed, SocketAddr) {
+    let mut child = again(role).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    (Killed(child), line.trim().parse().unwrap())
 }
 
 /// The same of another build of this program.

@@ -106,7 +106,8 @@ impl Setup {
     }
 }
 
-fn free_ports(count: usize) -> Vec<SocketAddr> {
+/// Ports of loopback that are free at this moment.
+pub fn free_ports(count: usize) -> Vec<SocketAddr> {
     // All are held at once, so that none is given out twice.
     let held: Vec<TcpListener> =
         (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();

@@ -24,6 +24,7 @@ use crate::domain::classify::ErrorClass;
 use crate::domain::execution::{Execution, Fault};
 use crate::domain::money::Usd;
 use crate::domain::raw_object::RawObject;
+use crate::domain::trace;
 use crate::engine::{self, Ending, ExchangeFuture, ExchangeRun, Exchanges, StepCost};
 use crate::http::request::Peer;
 use crate::storage::Commit;
@@ -47,6 +48,12 @@ pub struct Kept {
     pub begun: Begun,
     pub done: Option<Done>,
     pub cost: Usd,
+}
+
+/// The span of the step that is taken next.
+pub fn next_call(run: &ExchangeRun) -> trace::Call {
+    let execution = run.execution();
+    execution.trace().call(&execution.exchange_step_key(run.steps().len()))
 }
 
 /// The steps as the model is shown them.
@@ -211,7 +218,8 @@ impl Inner {
             Ok(admitted) => admitted,
             Err(failure) => return Ok(Some(Stop::Failed(failure))),
         };
-        let completed = self.complete(&model, fields, prompt_tokens).await;
+        let call = next_call(run);
+        let completed = self.complete(&model, fields, prompt_tokens, &call).await;
         let Completion { answer, tokens, cost } = match completed {
             Ok(completion) => completion,
             Err(failure) => return Ok(Some(Stop::Failed(failure))),
@@ -240,10 +248,11 @@ impl Inner {
         model: &BoundModel,
         fields: RawObject,
         prompt_tokens: u64,
+        call: &trace::Call,
     ) -> Result<Completion, Failure> {
         let _place = self.answers.acquire().await;
         let mut lease = self.bodies.lease(&Peer::InProcess);
-        model.complete(fields, prompt_tokens, &mut lease).await
+        model.complete(fields, prompt_tokens, &mut lease, call).await
     }
 
     /// The model, with what its answer may cost reserved; or why it is not asked.

@@ -21,6 +21,7 @@ use crate::domain::execution::{Execution, Work};
 use crate::domain::ids::{ExecutionId, OrganizationId};
 use crate::domain::invalid_request::InvalidRequest;
 use crate::domain::money::Usd;
+use crate::domain::trace;
 use crate::engine::{self, Engine, Exchanges, Submission};
 use crate::files::Files;
 use crate::http::budget::Budget;
@@ -155,11 +156,17 @@ impl Agent {
         &self.inner.options.model_id
     }
 
-    /// Takes a prompt. When this returns, it is on the disk, and the exchange will end exactly once.
+    /// Takes a prompt. When this returns, it is on the disk, and the exchange will end exactly once. `asked`
+    /// gives what the request said about itself, of the execution that it becomes.
     ///
     /// # Errors
     /// [`Error::NoModel`], [`Error::SessionBusy`], [`Error::Engine`]: then nothing was accepted.
-    pub async fn start(&self, caller: Caller, request: Request) -> Result<Started, Error> {
+    pub async fn start(
+        &self,
+        caller: Caller,
+        request: Request,
+        asked: impl FnOnce(ExecutionId) -> Option<Arc<trace::Origin>>,
+    ) -> Result<Started, Error> {
         let inner = &self.inner;
         let options = &inner.options;
         let eco = options.eco_model.as_ref().filter(|_| request.mode == Mode::Eco);
@@ -174,6 +181,7 @@ impl Agent {
             cost: options.cost_max,
         };
         let task: ExecutionId = new_id();
+        let origin = asked(task);
         let name = request.session.unwrap_or_else(|| task.to_string());
         let question = to_raw_value(&request.question)
             .map_err(|error| InvalidRequest::field("message", error.to_string()))?;
@@ -201,6 +209,7 @@ impl Agent {
                 work: Work::Agent(exchange),
                 input: question.clone(),
                 webhook: None,
+                origin: origin.clone(),
             };
             match inner.engine.submit(vec![submission], beside).await {
                 // The session was made or cleared in the meantime.

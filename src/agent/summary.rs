@@ -7,7 +7,7 @@
 
 use serde_json::{Value, json};
 
-use super::drive::{Kept, parse, shown, text};
+use super::drive::{Kept, next_call, parse, shown, text};
 use super::prompt::{self, Past};
 use super::service::Inner;
 use super::sessions::{Memory, Remembered};
@@ -114,7 +114,8 @@ impl Inner {
         let admitted = self.admit(caller, &talk.exchange.model, prompt_tokens).await?;
         let completed = match admitted {
             Ok((model, admission)) => {
-                let completed = self.complete(&model, fields, prompt_tokens).await;
+                let call = next_call(run);
+                let completed = self.complete(&model, fields, prompt_tokens, &call).await;
                 completed.map(|completion| (completion, admission))
             }
             Err(failure) => Err(failure),

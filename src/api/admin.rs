@@ -20,7 +20,7 @@ use crate::http::{self, Response, response, sse};
 use crate::runtime;
 use crate::wire::member::{ModelLoad, ModelLoads};
 use crate::wire::operator::{
-    Key, Keys, ListedKey, LocalModel, Model, ModelTest, ModelTestEvent, Models, NewKey,
+    Endpoint, Key, Keys, ListedKey, LocalModel, Model, ModelTest, ModelTestEvent, Models, NewKey,
     Organizations,
 };
 
@@ -151,6 +151,14 @@ pub async fn list_models(context: Context) -> Result<Response, http::Error> {
     let models = services.catalog.list();
     let describe = |model: &std::sync::Arc<crate::catalog::Model>| {
         let load = services.engine.load(model.slug.as_str());
+        let endpoints = model.runner.endpoints().into_iter().map(|endpoint| Endpoint {
+            state: endpoint.word().to_owned(),
+            name: endpoint.name,
+            reason: endpoint.reason,
+            in_flight: endpoint.in_flight,
+            weight: endpoint.weight,
+            concurrency: endpoint.concurrency,
+        });
         Model {
             slug: model.slug.to_string(),
             title: model.title.clone(),
@@ -167,6 +175,7 @@ pub async fn list_models(context: Context) -> Result<Response, http::Error> {
                 context: local.context,
                 resident_bytes: local.resident_bytes,
             }),
+            endpoints: endpoints.collect(),
         }
     };
     let models = models.iter().map(describe).collect();

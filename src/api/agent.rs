@@ -257,7 +257,8 @@ async fn answer_to(
     }
     let is_stream = request.is_stream;
     let Caller { organization, key, .. } = caller;
-    let Started { task, session } = services.agent.start(caller, request).await?;
+    let Started { task, session } =
+        services.agent.start(caller, request, |id| context.origin(id)).await?;
     let mut feed = services.agent.follow(organization, task, None).await?;
     if is_stream {
         let watch = Watch::new(services, feed, organization, key, form);

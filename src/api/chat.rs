@@ -97,7 +97,7 @@ async fn answer(
     let body = context.request.body().await?;
     let services = &context.services;
     let lease = services.bodies.lease(&context.request.peer);
-    Ok(match services.chat.call(caller, operation, body, lease).await? {
+    Ok(match services.chat.call(caller, operation, body, lease, |id| context.origin(id)).await? {
         Answer::Whole { execution, body } => {
             identified(execution, response::json_text(StatusCode::OK, body))
         }

@@ -9,10 +9,11 @@ use crate::accounts::Caller;
 use crate::audit::Actor;
 use crate::domain::account::{Organization, dashboard_key};
 use crate::domain::execution::Source;
-use crate::domain::ids::{KeyId, OrganizationId};
+use crate::domain::ids::{ExecutionId, KeyId, OrganizationId};
 use crate::domain::time::Timestamp;
+use crate::domain::trace;
 use crate::http::request::Peer;
-use crate::http::{self, Request};
+use crate::http::{self, Request, trace_context};
 use crate::members::Visit;
 use crate::signed_urls::Link;
 
@@ -102,6 +103,13 @@ impl Context {
             | Principal::Admin(_)
             | Principal::Operator(..) => Source::Api,
         }
+    }
+
+    /// What the request says about itself, to be kept with the execution that it starts.
+    #[must_use]
+    pub fn origin(&self, started: ExecutionId) -> Option<Arc<trace::Origin>> {
+        self.request.note.started(started);
+        trace_context::of(&self.request.headers)
     }
 
     /// Whether a link is what the request is allowed by.

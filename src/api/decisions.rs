@@ -69,7 +69,8 @@ async fn answer(mut context: Context, caller: Caller) -> Result<Response, http::
     let body = context.request.body().await?;
     let services = &context.services;
     let lease = services.bodies.lease(&context.request.peer);
-    let decided = services.decisions.decide(caller, body, lease).await?;
+    let origin = |id| context.origin(id);
+    let decided = services.decisions.decide(caller, body, lease, origin).await?;
     let Decided { execution, method, answers, used } = decided;
     let usage = Usage {
         input_tokens: used.tokens.input,

@@ -17,12 +17,15 @@ use super::{
 use crate::audit::Actor;
 use crate::dashboard;
 use crate::domain::ids::OrganizationId;
+use crate::http::access_log::{DETAIL, Line, Note};
 use crate::http::body::Counted;
 use crate::http::budget::Lease;
 use crate::http::request::{self as http_request, Limits};
 use crate::http::router::{Outcome, Router};
 use crate::http::server::{ResponseFuture, Service};
-use crate::http::{self, Body, Peer, Request, Response, authority, request_id, response};
+use crate::http::{
+    self, Body, Peer, Request, Response, authority, request_id, response, trace_context,
+};
 use crate::runtime;
 
 /// Paths whose answers carry no `X-Request-Id`, refusals included (`docs/spec/hosts.md`, "Request
@@ -135,7 +138,8 @@ impl Host {
         let path = request.uri().path().to_owned();
         let origin = self.allowed_origin(request.headers());
         let coding = Coding::asked(request.headers());
-        let (route, result) = self.route(request, peer, &id).await;
+        let (is_access, note) = self.note(request.headers());
+        let (route, result) = self.route(request, peer, &id, &note).await;
         let mut answer = result.unwrap_or_else(|error| {
             report(&error, &id, &method, &path);
             match route.map_or(ErrorForm::Plain, |route| route.doc.errors) {
@@ -158,11 +162,26 @@ impl Host {
         }
         let answer = compress(answer, self.role, coding).await;
         self.metrics.count(&method, path_of_route, answer.status(), started.elapsed());
-        tracing::debug!(
-            request_id = %id, host = self.role.as_str(), %method, path, %peer,
-            status = answer.status().as_u16(), "request"
-        );
-        answer
+        if !note.is_kept() {
+            return answer;
+        }
+        let (host, route) = (self.role.as_str(), path_of_route);
+        let line =
+            Line { request_id: id, host, method, path, route, peer, started, is_access, note };
+        line.end_with(answer)
+    }
+
+    /// Whether the access log is on, and what is noted for the line of a request: nothing where no line is
+    /// written.
+    fn note(&self, headers: &HeaderMap) -> (bool, Note) {
+        // What the operator does over the control socket is in the audit log.
+        let is_access = self.role != Role::Control && self.services.live.load().access_log;
+        if !is_access && !tracing::enabled!(target: DETAIL, tracing::Level::DEBUG) {
+            return (false, Note::default());
+        }
+        let note = Note::kept();
+        note.from(trace_context::of(headers));
+        (is_access, note)
     }
 
     async fn route(
@@ -170,6 +189,7 @@ impl Host {
         request: hyper::Request<Body>,
         peer: Peer,
         id: &str,
+        note: &Note,
     ) -> (Option<&'static Route>, Result<Response, http::Error>) {
         if peer != Peer::InProcess
             && let Err(error) = authority::check(&request)
@@ -225,6 +245,7 @@ impl Host {
         let mut request =
             Request::new(request, peer, id.to_owned(), params, limits, bodies.lease(&peer));
         request.path.drain(..mounted.prefix);
+        request.note = note.clone();
         (Some(route), self.counted(mounted, request, site).await)
     }
 
@@ -273,18 +294,11 @@ impl Host {
         if access == Access::Local && !request.peer.is_local_owner() {
             return Err(http::Error::not_found("not found"));
         }
-        let peer = request.peer;
         let checked = access::check(&self.services, access, &mut request, site.as_ref()).await;
         let principal = match checked {
             Ok(principal) => principal,
             Err(error) => {
-                // A session that has ended is not a failed authentication.
-                if error.status == StatusCode::UNAUTHORIZED && !access.is_by_session() {
-                    self.services.audit.denied(peer.ip());
-                }
-                if error.status == StatusCode::FORBIDDEN && !route.method.is_safe() {
-                    self.note_forbidden(route, request, site, &error).await;
-                }
+                self.note_unauthorized(mounted, request, site, &error).await;
                 return Err(error);
             }
         };
@@ -316,6 +330,11 @@ impl Host {
         request.fields = fields.clone();
         let path = request.path.clone();
         let context = Context::new(Arc::clone(&self.services), request, role, site, principal);
+        if context.request.note.is_kept()
+            && let Ok(organization) = context.organization()
+        {
+            context.request.note.of(organization);
+        }
         let is_audited =
             matches!(access, Access::Local | Access::Admin | Access::KeyManager | Access::Owner);
         let by = is_audited.then(|| (context.actor(), context.organization().ok()));
@@ -334,9 +353,29 @@ impl Host {
     /// Waits until the start has read what was unfinished. It counts the rows of the lanes: what comes or
     /// goes at the same time would be counted twice, or after it has gone.
     async fn wait_for_start(&self) {
+        if self.services.readiness.get() {
+            return;
+        }
         tokio::select! {
             () = self.services.readiness.wait() => {}
             () = self.services.engine.stopping() => {}
+        }
+    }
+
+    /// Writes into the audit log that a request was not authenticated, or not permitted.
+    async fn note_unauthorized(
+        &self,
+        mounted: Mounted,
+        request: Request,
+        site: Option<Site>,
+        error: &http::Error,
+    ) {
+        // A session that has ended is not a failed authentication.
+        if error.status == StatusCode::UNAUTHORIZED && !mounted.access.is_by_session() {
+            self.services.audit.denied(request.peer.ip());
+        }
+        if error.status == StatusCode::FORBIDDEN && !mounted.route.method.is_safe() {
+            self.note_forbidden(mounted.route, request, site, error).await;
         }
     }
 
@@ -448,7 +487,7 @@ fn preflight_response(allow: &str) -> Response {
         hyper::header::ACCESS_CONTROL_ALLOW_HEADERS,
         HeaderValue::from_static(
             "authorization, content-type, idempotency-key, last-event-id, mcp-method, mcp-name, \
-             mcp-protocol-version, x-api-key, x-request-id",
+             mcp-protocol-version, traceparent, tracestate, x-api-key, x-request-id",
         ),
     );
     headers.insert(hyper::header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("86400"));

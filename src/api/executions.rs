@@ -302,14 +302,16 @@ pub fn submission(
     let mut run = WorkflowRun::new(workflow.id, version.id.clone(), version.revision, bulk);
     run.source_ip = context.request.peer.ip();
     run.owner = Some(workflow.organization);
+    let id = new_id();
     Ok(Submission {
-        id: new_id(),
+        id,
         organization: caller.organization,
         key: caller.key,
         source: context.source(),
         work: Work::Workflow(run),
         input: to_raw_value(inputs).map_err(http::Error::internal)?,
         webhook,
+        origin: context.origin(id),
     })
 }
 
@@ -513,7 +515,7 @@ pub async fn redrive(mut context: Context) -> Result<Response, http::Error> {
     let id: ExecutionId = new_id();
     let mut commit = claim.commit(StoredResponse::created(id))?;
     count_trigger(&mut commit, run.workflow, &run.version);
-    let by = (caller.key, context.source());
+    let by = (caller.key, context.source(), context.origin(id));
     let taken = services.engine.redrive(organization, by, source, id, commit).await?;
     Ok(redriven(&taken, source))
 }

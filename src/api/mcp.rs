@@ -19,7 +19,7 @@ use crate::chat::Caller;
 use crate::domain::ids::{KeyId, OrganizationId};
 use crate::http::request::parse_value;
 use crate::http::sse::HEARTBEAT;
-use crate::http::{self, Response, body, response};
+use crate::http::{self, Response, body, response, trace_context};
 use crate::wire::mcp;
 
 const KEEP_ALIVE: &[u8] = b": keep-alive\n\n";
@@ -57,10 +57,12 @@ pub async fn post(mut context: Context) -> Result<Response, http::Error> {
     let services = &context.services;
     let headers = &context.request.headers;
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let origin = trace_context::of(headers);
     let named = Headers {
         version: text("mcp-protocol-version"),
         method: text("mcp-method"),
         name: text("mcp-name"),
+        origin: origin.as_ref(),
     };
     let caller = Caller { organization, key, source };
     let takes_events = takes_events(headers);

@@ -6,6 +6,7 @@
 //! To add a route: `CONTRIBUTING.md`, "Add a route".
 
 mod access;
+mod activity;
 mod admin;
 mod agent;
 mod answers;
@@ -442,6 +443,7 @@ pub const ROUTES: &[Route] = &[
     route!(&[Control], GET, "/admin/balance", Local, Bare, Free, billing::show, billing::SHOW),
     route!(&[Control], POST, "/admin/balance/top-up", Local, Body, Free, billing::top_up, billing::TOP_UP),
     route!(&[Control], GET, "/admin/balance/ledger", Local, Bare, Free, billing::ledger, billing::LEDGER),
+    route!(&[Control], GET, "/admin/activity", Local, Bare, Free, activity::show, activity::SHOW),
     route!(&[Control], GET, "/admin/doctor", Local, Bare, Free, doctor::find, doctor::FIND),
     route!(&[Control], GET, "/admin/executions", Local, Bare, Free, operator::list, operator::LIST),
     route!(&[Control], GET, "/admin/executions/{execution}", Local, Bare, Free, operator::get, operator::GET),

@@ -8,7 +8,7 @@ use hyper::StatusCode;
 
 use super::doc::{Doc, Kind, Param, RequestDoc, ResponseDoc};
 use super::links::new_link;
-use super::{Context, chains, limits};
+use super::{Context, chains, limits, secrets};
 use crate::billing;
 use crate::chains::Change;
 use crate::domain::account::ApiKey;
@@ -207,16 +207,15 @@ pub async fn put_secret(mut context: Context) -> Result<Response, http::Error> {
     let SecretValue { value } = context.request.json().await?;
     let organization = context.organization()?;
     let name = context.request.param("name");
-    let secrets = context.services.secrets.by(context.actor());
-    if secrets.is_set_to(organization, name, &value).await? {
-        let listed = secrets.list(organization).await?;
+    let stored = context.services.secrets.by(context.actor());
+    if stored.is_set_to(organization, name, &value).await? {
+        let listed = stored.list(organization).await?;
         if let Some(held) = listed.iter().find(|secret| secret.name == name) {
             return Ok(response::json(StatusCode::OK, &Secret::from(held)));
         }
     }
-    let (secret, is_new) = secrets.set(organization, name, &value).await?;
-    let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
-    Ok(response::json(status, &Secret::from(&secret)))
+    let (secret, is_new) = stored.set(organization, name, &value).await?;
+    Ok(response::json(secrets::status_of(is_new), &Secret::from(&secret)))
 }
 
 pub const TOP_UP: Doc = Doc {

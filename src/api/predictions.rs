@@ -17,6 +17,7 @@ use crate::domain::chain::Entry;
 use crate::domain::execution::{self, Candidate, Execution, Source, Status, Work};
 use crate::domain::ids::{ExecutionId, OrganizationId};
 use crate::domain::json_object::JsonObject;
+use crate::domain::logs::append_logs;
 use crate::domain::payload::Payload;
 use crate::engine::{self, Submission};
 use crate::http::{self, Response, response};
@@ -245,8 +246,9 @@ async fn submit(context: &mut Context, route: &str) -> Result<ExecutionId, http:
         Creation::Replay(answered) => return idempotency_key::created_id(&answered),
     };
     let services = &context.services;
-    let submission = check(services, caller, context.source(), fields).await?;
+    let mut submission = check(services, caller, context.source(), fields).await?;
     let id = submission.id;
+    submission.origin = context.origin(id);
     let commit = claim.commit(StoredResponse::created(id))?;
     services.engine.submit(vec![submission], commit).await?;
     Ok(id)
@@ -285,6 +287,7 @@ async fn check(
         work: Work::Prediction(execution::Prediction::new(version.unwrap_or_default(), chain)),
         input: to_raw_value(&input).map_err(http::Error::internal)?,
         webhook,
+        origin: None,
     })
 }
 
@@ -343,7 +346,7 @@ fn logs(
 ) -> Option<String> {
     let mut logs = prediction.logs.clone();
     if !execution.status.is_final() {
-        execution::append_logs(&mut logs, services.engine.logs_so_far(execution.id));
+        append_logs(&mut logs, services.engine.logs_so_far(execution.id));
     }
     logs.or_else(|| services.engine.waiting_for(execution))
 }

@@ -3,8 +3,8 @@
 use hyper::StatusCode;
 use serde_json::{Map, Value};
 
-use super::Context;
 use super::doc::{Doc, ResponseDoc};
+use super::{Context, Services};
 use crate::http::{self, Response, response};
 use crate::telemetry;
 use crate::wire::service::{Health, Index, Links, Ready};
@@ -58,10 +58,15 @@ pub async fn ready(context: Context) -> Result<Response, http::Error> {
         return Err(http::Error::unavailable("starting: unfinished work is being read"));
     }
     let paused = context.services.engine.paused_since().map(|_since| true);
-    let disk = context.services.store.disk_space().concern();
-    let warnings = disk.map(|concern| format!("disk: {concern}")).into_iter().collect();
+    let warnings = warnings(&context.services);
     let body = Ready { status: "ready", version: VERSION, paused, warnings };
     Ok(response::json(StatusCode::OK, &body))
+}
+
+/// What an operator should do something about while the service takes work.
+pub(super) fn warnings(services: &Services) -> Vec<String> {
+    let disk = services.store.disk_space().concern();
+    disk.map(|concern| format!("disk: {concern}")).into_iter().collect()
 }
 
 pub const OPENAPI: Doc = Doc {
@@ -108,7 +113,13 @@ pub async fn metrics(context: Context) -> Result<Response, http::Error> {
         let health = if model.failing().is_some() { 0.0 } else { 1.0 };
         metrics::gauge!("orrery_model_healthy", "model" => slug.clone()).set(health);
         metrics::gauge!("orrery_model_running", "model" => slug.clone()).set(load.running as f64);
-        metrics::gauge!("orrery_model_queued", "model" => slug).set(load.queued as f64);
+        metrics::gauge!("orrery_model_queued", "model" => slug.clone()).set(load.queued as f64);
+        for endpoint in model.runner.endpoints() {
+            let used = f64::from(u8::from(endpoint.is_used()));
+            let labels = [("model", slug.clone()), ("endpoint", endpoint.name)];
+            metrics::gauge!("orrery_endpoint_used", &labels).set(used);
+            metrics::gauge!("orrery_endpoint_in_flight", &labels).set(endpoint.in_flight as f64);
+        }
     }
     let text = services.metrics.render() + &telemetry::process_metrics();
     Ok(response::text(StatusCode::OK, text))

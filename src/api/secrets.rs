@@ -108,6 +108,7 @@ pub async fn delete_of(context: Context) -> Result<Response, http::Error> {
     Ok(response::empty(StatusCode::NO_CONTENT))
 }
 
-const fn status_of(is_new: bool) -> StatusCode {
+/// 201 for what was made, 200 for what was there.
+pub const fn status_of(is_new: bool) -> StatusCode {
     if is_new { StatusCode::CREATED } else { StatusCode::OK }
 }

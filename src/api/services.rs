@@ -168,6 +168,8 @@ pub struct Live {
     pub rate: Option<Limiter>,
     /// As `rate`, for the links that were made with each key.
     pub link_rate: Option<Limiter>,
+    /// Whether each request has a line in the log.
+    pub access_log: bool,
 }
 
 /// What a reload comes to.

@@ -1,5 +1,6 @@
 //! Housekeeping: removes what a crash left behind, once after a start, and what is past its retention,
-//! then and as long as the service runs: files every minute, everything else every hour.
+//! then and as long as the service runs: files every minute, everything else every hour, or sooner where it is
+//! kept for less than ten.
 //!
 //! Nothing here decides what may go: each layer removes its own, a few at a time. Nothing goes while
 //! the machine's clock is more than a day ahead of the time that is believed, see `runtime::clock`:
@@ -11,7 +12,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::api::Services;
+use crate::api::{Keep, Services};
 use crate::domain::ids::{FileId, Id, PayloadId};
 use crate::domain::time::{Now, Timestamp};
 use crate::runtime::{Clock, Tasks};
@@ -19,8 +20,10 @@ use crate::storage::{Commit, Key, SweepOptions, Swept, Table};
 
 /// How often files whose time is over are looked for; a look costs one read when there are none.
 const EVERY: Duration = Duration::from_secs(60);
-/// All else is swept at one of so many looks.
-const OTHERS_EVERY: u32 = 60;
+/// All else is swept at one of so many looks at the least.
+const OTHERS_EVERY_MAX: u32 = 60;
+/// And so many times in the shortest time that something is kept.
+const SWEEPS_EACH: u32 = 10;
 
 /// The believed time is recorded at one of so many looks.
 const RECORD_TIME_EVERY: u32 = 10;
@@ -45,22 +48,28 @@ pub async fn run(services: Arc<Services>, tasks: Tasks, started: PayloadId, acce
     .flatten()
     .collect();
     note_refusals(&services.store.folder().join(REFUSED), &refusals);
-    for look in (0..OTHERS_EVERY).cycle() {
-        if look % RECORD_TIME_EVERY == 0 {
+    let mut until_others = 0;
+    for look in (0..RECORD_TIME_EVERY).cycle() {
+        if look == 0 {
             let _recorded_or_logged = record_time(&services).await;
         }
-        if is_ahead(&services.clock, look == 0) {
+        let are_others_due = until_others == 0;
+        if are_others_due {
+            until_others = looks_between(&services.live.load().keep);
+        }
+        until_others -= 1;
+        if is_ahead(&services.clock, are_others_due) {
             tokio::select! {
                 () = tasks.stopping() => return,
                 () = tokio::time::sleep(EVERY) => continue,
             }
         }
         report("expired files", services.files.remove_expired().await);
-        if look == 0 {
+        if are_others_due {
             report("token counts of past days", services.chat.forget_past_days().await);
             tokio::select! {
                 () = tasks.stopping() => return,
-                () = hourly(&services) => {}
+                () = others(&services) => {}
             }
         }
         tokio::select! {
@@ -68,6 +77,14 @@ pub async fn run(services: Arc<Services>, tasks: Tasks, started: PayloadId, acce
             () = tokio::time::sleep(EVERY) => {}
         }
     }
+}
+
+/// How many looks there are from one sweep of what has a retention to the next, at least one.
+fn looks_between(keep: &Keep) -> u32 {
+    let Keep { executions, payloads, deliveries, sessions } = *keep;
+    let shortest = executions.min(payloads).min(deliveries).min(sessions);
+    let looks = (shortest / SWEEPS_EACH).as_secs() / EVERY.as_secs();
+    u32::try_from(looks).unwrap_or(OTHERS_EVERY_MAX).clamp(1, OTHERS_EVERY_MAX)
 }
 
 /// Takes over the time that the process before this one believed. Without one, as on a first start,
@@ -198,7 +215,7 @@ fn note_refusals(path: &Path, refusals: &[String]) {
     }
 }
 
-async fn hourly(services: &Services) {
+async fn others(services: &Services) {
     let options = SweepOptions { now: services.clock.believed(), accepts_loss: false };
     report("days of lost payloads", services.store.empty_payload_trash(options).await);
     report("days of lost files", services.files.empty_trash(options).await);
@@ -238,4 +255,23 @@ async fn apply_retention(services: &Services) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sweeps_follow_the_shortest_retention() {
+        let day = Duration::from_secs(86_400);
+        let keep = |executions| Keep {
+            executions,
+            payloads: 30 * day,
+            deliveries: 30 * day,
+            sessions: 30 * day,
+        };
+        for (kept, looks) in [(90 * day, 60), (day / 24, 6), (EVERY, 1), (EVERY * 30, 3)] {
+            assert_eq!(looks_between(&keep(kept)), looks, "{kept:?}");
+        }
+    }
 }

@@ -17,6 +17,7 @@ mod offline;
 mod options;
 mod private;
 mod programs;
+mod rehearsal;
 mod reload;
 mod rotation;
 mod router;
@@ -62,19 +63,21 @@ use crate::runners::builtin::{BuiltinContext, Workers};
 use crate::runners::command::GuardConfig;
 use crate::runners::llm::Room;
 use crate::runners::options::Dependencies;
-use crate::runtime::{Clock, Tasks, memory, new_id};
+use crate::runtime::{Background, Clock, Tasks, memory, new_id};
 use crate::secrets::Secrets;
 use crate::signed_urls::SignedUrls;
 use crate::storage::{self, FolderLock, Sealer, Store};
 use crate::telemetry;
+use crate::traces::Traces;
 use crate::webhooks::Outbox;
 use crate::workflows::Workflows;
 
 pub use self::backups::{UNENCRYPTED, concern as backup_concern, encryption, is_damage};
-pub use self::doctor::{check_manifest, settled, without_store};
+pub use self::doctor::{check_manifest, free_bytes, is_in_memory, settled, without_store};
 pub use self::first_start::FirstStart;
 pub use self::offline::{Offline, offline};
 pub use self::options::policy;
+pub use self::rehearsal::{Rehearsed, rehearse};
 pub use self::rotation::{Resealed, UNDER_WAY as ROTATION_UNDER_WAY, Watch, rotate_seal};
 pub use self::serving::{Running, serve};
 
@@ -101,7 +104,7 @@ const ROLES: [Role; 5] = [Role::Base, Role::Workflows, Role::Flows, Role::Agent,
 /// When the store, its key file or the metrics cannot be opened, in a sentence that says what to do.
 fn open(
     config: &Config,
-    tasks: &Tasks,
+    (tasks, work): (&Tasks, &Tasks),
     hosts: Vec<HostAddress>,
     live: Option<Live>,
 ) -> anyhow::Result<Arc<Services>> {
@@ -120,9 +123,9 @@ fn open(
     let workflows = open_workflows((&store, &sealer, &clock), &catalog);
     let billing = Billing::new(store.clone(), clock.clone());
     let dependencies = engine::Dependencies {
-        store: store.clone(),
+        store: store.with_own_readers(),
         clock: clock.clone(),
-        tasks: tasks.clone(),
+        tasks: work.clone(),
         billing: billing.clone(),
         limits: accounts.limits().clone(),
         models: Arc::new(catalog.clone()),
@@ -278,6 +281,7 @@ fn open_catalog(
         client: Client::trusted(),
         guard: guard.clone(),
         room: Arc::new(Room::of_bytes(config.limits.model_memory_bytes)),
+        endpoints: Arc::default(),
     };
     let (catalog, report) = Catalog::open(config.models_dir.clone(), dependencies);
     reload::log_errors(&report);
@@ -304,18 +308,28 @@ fn listen_to_operator(
 /// # Errors
 /// When a port, the store, a certificate or the control socket cannot be had.
 pub async fn start(config: &Config) -> anyhow::Result<Running> {
+    let (running, started) = bring_up(config, take_groups).await?;
+    attend(&running, config, started).await?;
+    Ok(running)
+}
+
+/// Opens everything, listens where the configuration has addresses, takes up unfinished work, and says that it
+/// is ready; gives the moment before which whatever is half done was broken off.
+async fn bring_up(
+    config: &Config,
+    groups: impl FnOnce() -> Option<Arc<Groups>>,
+) -> anyhow::Result<(Running, PayloadId)> {
     let tasks = Tasks::new();
     let clock = Clock::system();
     // Before the ports: a second start on one folder says so, and not that its ports are taken.
     let lock = storage::make_and_lock(&config.data_dir)?;
     let (bound, hosts) = bind(config)?;
     let control_token = control::token()?;
-    let live = Live {
-        control_token: Some(control_token.clone()),
-        groups: take_groups(),
-        lock: Some(lock),
-    };
-    let services = open(config, &tasks, hosts, Some(live))?;
+    let live =
+        Live { control_token: Some(control_token.clone()), groups: groups(), lock: Some(lock) };
+    let background = Background::start()?;
+    let work = tasks.on(&background);
+    let services = open(config, (&tasks, &work), hosts, Some(live))?;
     services.store.disk_space().keep(config.limits.disk_reserve);
     if !config.accept_loss {
         services.store.check_payload_folder().await?;
@@ -323,7 +337,6 @@ pub async fn start(config: &Config) -> anyhow::Result<Running> {
     }
     services.outbox.endpoints().load().await?;
     services.accounts.load_limits().await?;
-    services.engine.count_unfinished().await?;
     let started: PayloadId = new_id();
     let certificates = certificates(config, &clock)?;
     let acceptor = certificates.as_ref().map(Certificates::acceptor);
@@ -339,13 +352,14 @@ pub async fn start(config: &Config) -> anyhow::Result<Running> {
     if let Some(certificates) = &certificates {
         certificates.watch(&tasks, &clock, journal::noting(&services, &tasks, "certificate"));
     }
-    let reloader = reload::reloader(&services, certificates.clone(), config);
+    let traces = export_traces(config, &services, &tasks);
+    let reloader = reload::reloader(&services, certificates.clone(), traces, config);
     let _first = services.reloader.set(reloader);
     remove_work(&config.data_dir.join(WORK));
     housekeeping::restore_time(&services).await?;
     let unfinished = services.engine.recover().await?;
-    services.outbox.start(&tasks);
-    tasks.spawn(services.schedules.clone().run(tasks.clone()));
+    services.outbox.start(&work);
+    work.spawn(services.schedules.clone().run(work.clone()));
     services.readiness.set();
     let disk = services.store.disk_space();
     tracing::info!(
@@ -355,22 +369,42 @@ pub async fn start(config: &Config) -> anyhow::Result<Running> {
         disk_reserve_bytes = disk.reserve(),
         "the service is up"
     );
-    reload::watch_models(&services, &tasks);
-    reload::maintain_models(&services, &tasks);
-    warn_of_open_networks(&services).await?;
-    journal::note_start(&services, config).await?;
-    tasks.spawn(journal::run(Arc::clone(&services), tasks.clone(), config.audit.clone()));
-    telemetry::run_upkeep(&tasks, services.metrics.clone());
-    memory::keep_small(&tasks);
+    let grace = config.engine.shutdown_grace;
+    Ok((Running { services, tasks, grace, addresses, background }, started))
+}
+
+/// Starts what looks after a service as long as it runs.
+async fn attend(running: &Running, config: &Config, started: PayloadId) -> anyhow::Result<()> {
+    let Running { services, tasks, .. } = running;
+    reload::watch_models(services, tasks);
+    reload::maintain_models(services, tasks);
+    warn_of_open_networks(services).await?;
+    journal::note_start(services, config).await?;
+    tasks.spawn(journal::run(Arc::clone(services), tasks.clone(), config.audit.clone()));
+    telemetry::run_upkeep(tasks, services.metrics.clone());
+    memory::keep_small(tasks);
     tasks.spawn(housekeeping::run(
-        Arc::clone(&services),
+        Arc::clone(services),
         tasks.clone(),
         started,
         config.accept_loss,
     ));
-    tasks.spawn(backups::run(Arc::clone(&services), tasks.clone(), config.clone()));
-    let grace = config.engine.shutdown_grace;
-    Ok(Running { services, tasks, grace, addresses })
+    tasks.spawn(backups::run(Arc::clone(services), tasks.clone(), config.clone()));
+    Ok(())
+}
+
+/// Exports the spans of what ends from now on, where the configuration says so or a reload will.
+fn export_traces(config: &Config, services: &Services, tasks: &Tasks) -> Traces {
+    let traces = Traces::new(options::trace_target(config));
+    let of_executions = traces.clone();
+    services.engine.set_on_end(Box::new(move |execution| of_executions.ended(execution)));
+    let of_deliveries = traces.clone();
+    services.outbox.set_on_attempt(Box::new(move |delivery| of_deliveries.attempted(delivery)));
+    // The operator's own URL, as those of manifests.
+    let client = Client::trusted();
+    let (engine, clock) = (services.engine.clone(), services.clock.clone());
+    tasks.spawn(traces.clone().run(tasks.clone(), engine, client, clock));
+    traces
 }
 
 /// The service's control group, where it is delegated. Says what the programs of models can do here

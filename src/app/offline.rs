@@ -27,7 +27,8 @@ impl Offline {
 /// # Errors
 /// When a service does run on it, or it cannot be opened.
 pub async fn offline(config: &Config) -> anyhow::Result<Offline> {
-    let services = open(config, &Tasks::new(), configured_hosts(config), None)?;
+    let tasks = Tasks::new();
+    let services = open(config, (&tasks, &tasks), configured_hosts(config), None)?;
     // Nothing is taken up here that a change would have to wait for.
     services.readiness.set();
     Ok(Offline { control: HostService::new(Role::Control, services, false)? })

@@ -1,6 +1,8 @@
 //! What the layers below are given of the configuration: each has an options type of its own, made
 //! here from the sections of the file. Opens nothing and decides nothing.
 
+use hyper::header::{HeaderName, HeaderValue};
+
 use super::{ROLES, doctor};
 use crate::api::{HostAddress, Keep, Live, Settings};
 use crate::config::{self, Config};
@@ -8,7 +10,7 @@ use crate::http::egress::Policy;
 use crate::http::rate::Limiter;
 use crate::http::tls::machine_name;
 use crate::storage::Store;
-use crate::{engine, files, members, webhooks};
+use crate::{engine, files, members, traces, webhooks};
 
 /// The rate of each key or link, where the configuration limits it.
 pub(super) fn limiter(config: &Config) -> Option<Limiter> {
@@ -46,6 +48,20 @@ pub(super) fn settings(config: &Config, hosts: Vec<HostAddress>) -> Settings {
     }
 }
 
+/// Where the spans of executions go.
+pub(super) fn trace_target(config: &Config) -> Option<traces::Target> {
+    let config::Telemetry { otlp_endpoint, otlp_headers } = &config.telemetry;
+    let header = |(name, value): &(String, config::Secret)| {
+        // Both were checked when they were read.
+        let name = HeaderName::try_from(name.as_str()).ok()?;
+        let mut value = HeaderValue::from_str(value.expose()).ok()?;
+        value.set_sensitive(true);
+        Some((name, value))
+    };
+    let headers = otlp_headers.iter().filter_map(header).collect();
+    otlp_endpoint.as_ref().map(|endpoint| traces::Target::new(endpoint, headers))
+}
+
 /// The settings that a reload replaces.
 pub(super) fn live(config: &Config) -> Live {
     Live {
@@ -58,6 +74,7 @@ pub(super) fn live(config: &Config) -> Live {
         },
         rate: limiter(config),
         link_rate: limiter(config),
+        access_log: config.log.access,
     }
 }
 

@@ -15,11 +15,13 @@ use crate::http::egress::Lists;
 use crate::http::tls::Certificates;
 use crate::runtime::Tasks;
 use crate::telemetry;
+use crate::traces::Traces;
 
 /// What a reload compares with, and what it changes.
 struct Reloading {
     services: Weak<Services>,
     certificates: Option<Certificates>,
+    traces: Traces,
     /// As it holds now.
     config: Mutex<Config>,
     /// Two reloads at once would take each other's files for changes.
@@ -39,11 +41,13 @@ impl Running {
 pub(super) fn reloader(
     services: &Arc<Services>,
     certificates: Option<Certificates>,
+    traces: Traces,
     config: &Config,
 ) -> Reloader {
     let reloading = Arc::new(Reloading {
         services: Arc::downgrade(services),
         certificates,
+        traces,
         config: Mutex::new(config.clone()),
         one_at_a_time: tokio::sync::Mutex::default(),
     });
@@ -93,6 +97,11 @@ impl Reloading {
         };
         let mut now = current.clone();
         apply(services, &mut now, &new, reloaded);
+        if now.telemetry != new.telemetry {
+            self.traces.set_target(options::trace_target(&new));
+            now.telemetry.clone_from(&new.telemetry);
+            reloaded.applied.push("telemetry".to_owned());
+        }
         reloaded.needs_restart = differences(&now, &new);
         *self.config.lock().unwrap_or_else(PoisonError::into_inner) = now;
         let changes = (!reloaded.applied.is_empty()).then(|| reloaded.applied.join(", "));
@@ -122,12 +131,14 @@ fn apply(services: &Services, now: &mut Config, new: &Config, reloaded: &mut Rel
     let live = [
         ("cors", now.cors != new.cors),
         ("retention", now.retention != new.retention),
+        ("log.access", now.log.access != new.log.access),
         ("limits.rate", now.limits.rate != new.limits.rate),
     ];
     if live.iter().any(|(_, is_other)| *is_other) {
         services.live.store(Arc::new(options::live(new)));
         now.cors.clone_from(&new.cors);
         now.retention.clone_from(&new.retention);
+        now.log.access = new.log.access;
         now.limits.rate = new.limits.rate;
         live.iter().filter(|(_, is_other)| *is_other).for_each(|(section, _)| applied(section));
     }
@@ -169,6 +180,7 @@ fn differences(now: &Config, new: &Config) -> Vec<String> {
         ("compat", now.compat != new.compat),
         ("metrics", now.metrics != new.metrics),
         ("log", now.log != new.log),
+        ("telemetry", now.telemetry != new.telemetry),
     ];
     let differ = sections.iter().filter(|(_, is_other)| *is_other);
     differ.map(|(section, _)| (*section).to_owned()).collect()

@@ -101,6 +101,7 @@ impl Work for Scheduled {
                 work,
                 input,
                 webhook: schedule.webhook.clone(),
+                origin: None,
             };
             match self.engine.submit(vec![submission], beside).await {
                 Ok(_) => Ok(()),

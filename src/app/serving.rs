@@ -12,7 +12,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::{FirstStart, first_start, start};
 use crate::api::{Role, Services};
 use crate::config::Config;
-use crate::runtime::Tasks;
+use crate::runtime::{Background, Tasks};
 
 /// A shutdown that takes longer says what it waits for.
 const QUIET: Duration = Duration::from_millis(100);
@@ -24,6 +24,8 @@ pub struct Running {
     pub(super) tasks: Tasks,
     pub(super) grace: Duration,
     pub(super) addresses: Vec<(Role, SocketAddr)>,
+    /// The threads of executions and deliveries.
+    pub(super) background: Background,
 }
 
 impl Running {
@@ -50,6 +52,7 @@ impl Running {
         }
         self.services.engine.stopped();
         self.services.store.clone().close().await;
+        drop(self.background);
     }
 
     /// What a shutdown waits for.

@@ -101,6 +101,9 @@ struct Head {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Summary {
     pub version: String,
+    /// The form of the store's rows, as the head of a backup that was read says it.
+    #[serde(skip)]
+    pub store_format: u32,
     pub created_at: String,
     /// Rows as they were read, those counted that changed in the meantime.
     pub rows: u64,

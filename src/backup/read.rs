@@ -128,7 +128,7 @@ pub fn read(
     let decoder = zstd::Decoder::new(from).map_err(unreadable)?;
     let mut archive = tar::Archive::new(decoder);
     let mut sum = Sum::default();
-    let mut has_head = false;
+    let mut store_format = None;
     let mut ended = None;
     for entry in archive.entries().map_err(unreadable)? {
         let mut entry = entry.map_err(unreadable)?;
@@ -136,7 +136,7 @@ pub fn read(
         let length = entry.size();
         if name == END {
             let summary: Summary = small(&mut entry, length).map_err(unreadable)?;
-            if summary.sha256 != sum.hex() || !has_head {
+            if summary.sha256 != sum.hex() || store_format.is_none() {
                 return Err(damaged("its content differs from what was written".to_owned()));
             }
             ended = Some(summary);
@@ -147,17 +147,18 @@ pub fn read(
         if name == HEAD {
             let head: Head = small(&mut content, length).map_err(unreadable)?;
             check_head(&head)?;
-            has_head = true;
+            store_format = Some(head.store_format);
             continue;
         }
         let shown: String = name.chars().take(80).collect();
-        let known = Entry::named(&name).filter(|_| has_head);
+        let known = Entry::named(&name).filter(|_| store_format.is_some());
         let known =
             known.ok_or_else(|| damaged(format!("it contains an unknown entry '{shown}'")))?;
         visit(&known, &mut content).map_err(|error| damaged(format!("{shown}: {error}")))?;
         io::copy(&mut content, &mut io::sink()).map_err(unreadable)?;
     }
-    let summary = ended.ok_or_else(|| damaged("it is cut off".to_owned()))?;
+    let mut summary: Summary = ended.ok_or_else(|| damaged("it is cut off".to_owned()))?;
+    summary.store_format = store_format.unwrap_or_default();
     // To the very end, where the compression has a sum of its own.
     io::copy(&mut archive.into_inner(), &mut io::sink()).map_err(unreadable)?;
     Ok(summary)
@@ -166,7 +167,11 @@ pub fn read(
 fn check_head(head: &Head) -> Result<(), Error> {
     if head.format > FORMAT || head.store_format > storage::FORMAT {
         let version = &head.version;
-        let message = format!("this backup was written by release {version}: restore it with that");
+        let message = format!(
+            "this backup was written by release {version}, in a form that this release ({}) does not \
+             know: use release {version} or a newer one",
+            env!("CARGO_PKG_VERSION")
+        );
         return Err(Error::Damaged(message));
     }
     Ok(())

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::Model;
 use super::manifest::Manifest;
 use crate::domain::model::OutputType;
+use crate::domain::retry::Policy;
 use crate::runners::ModelInterface;
 use crate::runners::builtin::{self, Builtin, BuiltinContext};
 use crate::runners::options::{self, Dependencies};
@@ -42,6 +43,7 @@ pub fn build(manifest: &Manifest, dependencies: &Dependencies) -> Result<Model, 
         concurrency: manifest.concurrency,
         queue_limit: manifest.queue_limit,
         timeout: manifest.timeout,
+        retry: manifest.retry.clone(),
         runner,
         runner_type: manifest.runner.type_name,
         interface,
@@ -85,6 +87,7 @@ impl Model {
             concurrency: self.concurrency,
             queue_limit: self.queue_limit,
             timeout: self.timeout,
+            retry: self.retry.clone(),
             runner: Arc::clone(&self.runner),
             runner_type: self.runner_type,
             interface: Some(interface),
@@ -106,6 +109,7 @@ pub fn builtin_model(builtin: &'static Builtin, context: &BuiltinContext) -> Opt
         concurrency: builtin::CONCURRENCY,
         queue_limit: BUILTIN_QUEUE_LIMIT,
         timeout: BUILTIN_TIMEOUT,
+        retry: Policy::once(),
         runner: context.runner(builtin),
         runner_type: "builtin",
         interface: None,

@@ -28,6 +28,7 @@ pub use self::manifest::Error;
 use self::manifest::Manifest;
 pub use self::openapi::openapi;
 use crate::domain::model::{OutputType, Pricing, Slug};
+use crate::domain::retry::Policy;
 use crate::engine;
 use crate::runners::options::Dependencies;
 use crate::runners::{Health, ModelInterface, Runner, builtin};
@@ -52,6 +53,8 @@ pub struct Model {
     pub concurrency: usize,
     pub queue_limit: usize,
     pub timeout: Duration,
+    /// When a prediction is tried again.
+    pub retry: Policy,
     pub runner: Arc<dyn Runner>,
     /// The runner's type, as manifests spell it.
     pub runner_type: &'static str,
@@ -319,6 +322,7 @@ impl engine::Models for Catalog {
             queue_limit: model.queue_limit,
             output_type: model.output_type,
             pricing: model.pricing.clone(),
+            retry: model.retry.clone(),
         })
     }
 

@@ -28,6 +28,7 @@ use crate::domain::ids::{ExecutionId, KeyId, OrganizationId};
 use crate::domain::money::Usd;
 use crate::domain::payload::Payload;
 use crate::domain::time::Timestamp;
+use crate::domain::trace::{self, Trace};
 use crate::engine::{self, EndedCall, ModelPermit};
 use crate::http::budget::Lease;
 use crate::runtime::{self, new_id};
@@ -61,6 +62,7 @@ pub(super) type Reply = oneshot::Sender<Result<Answer, Error>>;
 pub(super) struct Call {
     pub(super) inner: Arc<Inner>,
     pub(super) id: ExecutionId,
+    trace: Trace,
     pub(super) request: Request,
     /// Covers what is held in memory of a whole answer.
     pub(super) lease: Lease,
@@ -93,7 +95,8 @@ pub(super) struct Came {
 }
 
 impl Chat {
-    /// Makes a call. `body` is the request's, `lease` covers what is held of the answer.
+    /// Makes a call. `body` is the request's, `lease` covers what is held of the answer; `asked` gives what
+    /// the request said about itself, of the execution that it becomes.
     ///
     /// # Errors
     /// [`Error`]; only [`Error::Failed`] is recorded.
@@ -103,6 +106,7 @@ impl Chat {
         operation: Operation,
         body: Bytes,
         lease: Lease,
+        asked: impl FnOnce(ExecutionId) -> Option<Arc<trace::Origin>>,
     ) -> Result<Answer, Error> {
         let inner = Arc::clone(&self.inner);
         let request = Request::read(operation, &body)?;
@@ -112,8 +116,10 @@ impl Chat {
         let keeps = inner.options.keep_content;
         let price = dearest(&candidates, &request);
         let reservation = inner.engine.admit_call(organization, price, keeps).await?;
+        let id = new_id();
         let call = Call {
-            id: new_id(),
+            id,
+            trace: Trace::new(id, asked(id)),
             started: runtime::monotonic_now(),
             created_at: inner.clock.now(),
             request,
@@ -162,7 +168,6 @@ impl Call {
                     return;
                 }
                 Err(failure) => {
-                    note(&candidate, Some(&failure));
                     if index < last && failure.may_fall_back() {
                         continue;
                     }
@@ -203,7 +208,8 @@ impl Call {
         };
         let limits = Limits::from_now(first_byte, candidate.time_max());
         let path = self.request.operation.path();
-        let asked = Asked { path, body: &body, is_stream, may_fall_back };
+        let call = self.trace.call(&Execution::call_key(self.id));
+        let asked = Asked { path, body: &body, is_stream, may_fall_back, call: &call };
         let opened = self.inner.open(name, &candidate.target, asked, limits).await?;
         Ok((opened, permit))
     }
@@ -277,6 +283,7 @@ impl Call {
             created_at,
             started_at: Some(created_at),
             completed_at: Some(now.max(created_at)),
+            origin: self.trace.origin(),
         };
         let mut beside = Commit::new();
         self.inner.tokens.count(&mut beside, organization, key, came.tokens.total());
@@ -306,13 +313,6 @@ pub(super) async fn place_at(inner: &Inner, model: &str) -> Result<ModelPermit, 
             let message = format!("the model '{model}' had no place free in time");
             Err(Failure::new(503, ErrorClass::ProviderUnavailable, message))
         }
-    }
-}
-
-/// Tells the model's runner how a call ended: its health depends on it.
-pub(super) fn note(candidate: &Candidate, failure: Option<&Failure>) {
-    if let Some(model) = &candidate.local {
-        model.runner.note_call(failure.map(Failure::recorded).as_ref());
     }
 }
 

@@ -10,13 +10,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde_json::value::RawValue;
 
-use super::call::{Caller, note, place_at};
+use super::call::{Caller, place_at};
 use super::error::{Error, Failure};
 use super::meter::Meter;
 use super::route::{Candidate, Target};
 use super::service::{Chat, Inner};
 use super::tokens::InFlight;
-use super::upstream::{Asked, Limits, broken};
+use super::upstream::{Asked, Limits, broken, note};
 use super::whole::{parse, read_whole};
 use crate::billing::{Price, Reservation};
 use crate::domain::chat::{Operation, Tokens};
@@ -24,6 +24,7 @@ use crate::domain::classify::ErrorClass;
 use crate::domain::execution::Execution;
 use crate::domain::money::Usd;
 use crate::domain::raw_object::RawObject;
+use crate::domain::trace;
 use crate::engine::{self, EndedCall};
 use crate::http::budget::Lease;
 use crate::runners::llm::SCORE;
@@ -165,7 +166,8 @@ impl BoundModel {
     }
 
     /// Asks for an answer. `fields` are the request's without its model; `prompt_tokens` stand in for
-    /// the count of a model that does not count; `lease` covers the answer while it is read.
+    /// the count of a model that does not count; `lease` covers the answer while it is read; `call` is its
+    /// span.
     ///
     /// # Errors
     /// [`Failure`]
@@ -174,12 +176,13 @@ impl BoundModel {
         mut fields: RawObject,
         prompt_tokens: u64,
         lease: &mut Lease,
+        call: &trace::Call,
     ) -> Result<Completion, Failure> {
         let name = self.name();
         let model = self.candidate.target.model().unwrap_or(name);
         let written = fields.set("model", model).and_then(|()| fields.text());
         let body: Bytes = written.map_err(|error| unwritable(name, &error))?.into();
-        self.ask(Operation::Chat.path(), body, prompt_tokens, lease).await
+        self.ask((Operation::Chat.path(), body), prompt_tokens, lease, call).await
     }
 
     /// Whether the model runs in a process of this service, which scores the labels of many questions
@@ -198,17 +201,18 @@ impl BoundModel {
         body: Bytes,
         prompt_tokens: u64,
         lease: &mut Lease,
+        call: &trace::Call,
     ) -> Result<Completion, Failure> {
-        self.ask(SCORE, body, prompt_tokens, lease).await
+        self.ask((SCORE, body), prompt_tokens, lease, call).await
     }
 
     /// Waits for a place at the model, and asks it.
     async fn ask(
         &self,
-        path: &'static str,
-        body: Bytes,
+        (path, body): (&'static str, Bytes),
         prompt_tokens: u64,
         lease: &mut Lease,
+        call: &trace::Call,
     ) -> Result<Completion, Failure> {
         let candidate = &*self.candidate;
         let name = candidate.name.as_str();
@@ -221,10 +225,9 @@ impl BoundModel {
             None => self.inner.options.first_byte_timeout,
         };
         let limits = Limits::from_now(first_byte, candidate.time_max());
-        let asked = Asked { path, body: &body, is_stream: false, may_fall_back: false };
+        let asked = Asked { path, body: &body, is_stream: false, may_fall_back: false, call };
         let completed = self.exchange(asked, prompt_tokens, limits, lease).await;
         drop(permit);
-        note(candidate, completed.as_ref().err());
         completed
     }
 
@@ -243,8 +246,10 @@ impl BoundModel {
             return Err(broken(name, "its answer is a stream that was not asked for"));
         }
         let idle = inner.options.idle_timeout;
-        let text = read_whole(name, &mut opened, idle, lease, ANSWER_MAX).await?;
-        let answer = parse(name, &text)?;
+        let read = read_whole(name, &mut opened, idle, lease, ANSWER_MAX).await;
+        let parsed = read.and_then(|text| Ok((parse(name, &text)?, text)));
+        note(opened.lease.as_mut(), parsed.as_ref().err());
+        let (answer, text) = parsed?;
         let mut meter = Meter::new(prompt_tokens, false);
         meter.whole(Operation::Chat, &answer, &text);
         let tokens = meter.tokens();

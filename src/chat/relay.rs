@@ -12,11 +12,11 @@ use hyper::body::Incoming;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::call::{Answer, Call, Came, End, Reply, keeps_content, note};
+use super::call::{Answer, Call, Came, End, Reply, keeps_content};
 use super::error::Failure;
 use super::meter::{Meter, Seen};
 use super::route::Candidate;
-use super::upstream::{Limits, Opened, broken, next, too_late, unopened};
+use super::upstream::{Limits, Opened, broken, next, note, too_late, unopened};
 use super::whole::with_cost;
 use crate::domain::chat::Tokens;
 use crate::domain::classify::ErrorClass;
@@ -78,7 +78,7 @@ impl Call {
             first_byte: None,
             last_sent: runtime::monotonic_now(),
         };
-        let Opened { first, mut body, limits, in_use, .. } = opened;
+        let Opened { first, mut body, limits, in_use, mut lease, .. } = opened;
         let mut end = relay.run(&self, first, &mut body, limits, in_use.is_some()).await;
         if let (End::Failed(failure), Some(in_use)) = (&mut end, &in_use)
             && failure.class == ErrorClass::ProviderUnavailable
@@ -89,7 +89,9 @@ impl Call {
         let came = relay.came(&candidate, &end, limits.begun);
         let tokens = came.tokens;
         let cost = came.cost;
-        note(&candidate, if let End::Failed(failure) = &end { Some(failure) } else { None });
+        let failure = if let End::Failed(failure) = &end { Some(failure) } else { None };
+        note(lease.as_mut(), failure);
+        drop(lease);
         let recorded = if matches!(end, End::Done) {
             let drained =
                 timeout(DRAIN, async { while let Ok(Some(_)) = next(&mut body).await {} });

@@ -23,6 +23,7 @@ use crate::domain::invalid_request::InvalidRequest;
 use crate::domain::model::{Pricing, Usage};
 use crate::domain::money::Usd;
 use crate::runners::Server;
+use crate::runners::endpoints::Pool;
 use crate::runners::llm::Process;
 
 /// One model to try.
@@ -52,11 +53,21 @@ impl Candidate {
 /// Where a model answers.
 #[derive(Debug, Clone)]
 pub enum Target {
-    /// An OpenAI-compatible server.
+    /// The upstream.
     Server {
         url: String,
         /// What the server calls the model; `None`: as the client does.
         model: Option<String>,
+        /// `Bearer …`, marked as sensitive.
+        authorization: Option<HeaderValue>,
+    },
+    /// The OpenAI-compatible servers of a model of the catalog, of which one is asked.
+    Pool {
+        servers: Arc<Pool>,
+        /// What follows a server's URL.
+        path: &'static str,
+        /// What the servers call the model.
+        model: String,
         /// `Bearer …`, marked as sensitive.
         authorization: Option<HeaderValue>,
     },
@@ -65,11 +76,23 @@ pub enum Target {
 }
 
 impl Target {
+    /// `Bearer …`, where the server wants it.
+    #[must_use]
+    pub const fn authorization(&self) -> Option<&HeaderValue> {
+        match self {
+            Self::Server { authorization, .. } | Self::Pool { authorization, .. } => {
+                authorization.as_ref()
+            }
+            Self::Process(_) => None,
+        }
+    }
+
     /// What the model is called there, where that is not what the client does.
     #[must_use]
     pub fn model(&self) -> Option<&str> {
         match self {
             Self::Server { model, .. } => model.as_deref(),
+            Self::Pool { model, .. } => Some(model),
             Self::Process(process) => Some(process.name()),
         }
     }
@@ -183,11 +206,9 @@ impl Inner {
     /// A model of the catalog, if it serves the operation.
     pub fn local(&self, model: Arc<Model>, operation: Operation) -> Option<Candidate> {
         let target = match model.runner.server(operation)? {
-            Server::Remote { url, model, authorization } => Target::Server {
-                url: format!("{url}{}", operation.path()),
-                model: Some(model),
-                authorization,
-            },
+            Server::Remote { servers, model, authorization } => {
+                Target::Pool { servers, path: operation.path(), model, authorization }
+            }
             Server::Process(process) => Target::Process(process),
         };
         Some(Candidate {

@@ -2,7 +2,8 @@
 //! within its time.
 //!
 //! Only a connection that was not made is tried again: nothing of the request has left this machine
-//! then. What a server answers other than success is a [`Failure`], with the server's status.
+//! then. A model that has several servers is also asked for at another one where nothing can have come
+//! of the request (`runners::endpoints`). What a server answers other than success is a [`Failure`], with the server's status.
 
 use std::time::Duration;
 
@@ -18,8 +19,10 @@ use super::meter::{cut, said_of};
 use super::route::Target;
 use super::service::Inner;
 use crate::domain::classify::ErrorClass;
+use crate::domain::trace;
 use crate::http::sse::HEARTBEAT;
-use crate::http::{client, connector};
+use crate::http::{client, connector, trace_context};
+use crate::runners::endpoints::{self, Lease, Pool};
 use crate::runners::llm::{InUse, OpenError};
 use crate::runtime;
 
@@ -42,6 +45,8 @@ pub struct Opened {
     pub limits: Limits,
     /// Keeps a model of this machine loaded until the answer has come.
     pub in_use: Option<InUse>,
+    /// The place at a server of the model, on which the end of the answer is noted.
+    pub lease: Option<Lease>,
 }
 
 /// What is asked.
@@ -53,6 +58,8 @@ pub struct Asked<'r> {
     pub is_stream: bool,
     /// Whether another model is tried when this one fails.
     pub may_fall_back: bool,
+    /// Its span.
+    pub call: &'r trace::Call,
 }
 
 /// How long a try may take.
@@ -90,50 +97,82 @@ impl Inner {
         asked: Asked<'_>,
         limits: Limits,
     ) -> Result<Opened, Failure> {
-        let Asked { path, body, is_stream, may_fall_back } = asked;
+        let Asked { path, body, is_stream, may_fall_back, call } = asked;
         let accept = if is_stream { "text/event-stream" } else { "application/json" };
-        let mut request = match target {
-            Target::Server { url, .. } => Request::post(url),
-            Target::Process(_) => Request::post(path),
-        };
-        request = request.header(CONTENT_TYPE, "application/json").header(ACCEPT, accept);
-        if let Target::Server { authorization: Some(authorization), .. } = target {
-            request = request.header(AUTHORIZATION, authorization);
-        }
-        let request = request.body(body.clone()).map_err(|error| {
-            let message = format!("the request to the model '{name}' cannot be made: {error}");
-            Failure::new(502, ErrorClass::InvalidModelConfig, message)
-        })?;
-        let sending = async {
-            match target {
-                Target::Server { .. } => Ok((self.connect(name, &request).await?, None)),
-                Target::Process(process) => {
-                    let opened = process.open(request, may_fall_back).await;
-                    let (answer, in_use) = opened.map_err(|error| unopened(name, &error))?;
-                    Ok((answer, Some(in_use)))
-                }
+        let request = |url: &str| {
+            let mut request =
+                Request::post(url).header(CONTENT_TYPE, "application/json").header(ACCEPT, accept);
+            if let Some(authorization) = target.authorization() {
+                request = request.header(AUTHORIZATION, authorization);
             }
+            let leaves = !matches!(target, Target::Process(_));
+            if let Some(headers) = request.headers_mut().filter(|_| leaves) {
+                trace_context::pass_on(headers, call);
+            }
+            request.body(body.clone()).map_err(|error| {
+                let message = format!("the request to the model '{name}' cannot be made: {error}");
+                Failure::new(502, ErrorClass::InvalidModelConfig, message)
+            })
+        };
+        let sending = async {
+            Ok(match target {
+                Target::Server { url, .. } => {
+                    (self.connect(name, &request(url)?).await?, None, None)
+                }
+                Target::Pool { servers, path, .. } => {
+                    let request = |url: &str| request(&format!("{url}{path}"));
+                    let (answer, lease) = self.connect_to_one(name, servers, request).await?;
+                    (answer, None, Some(lease))
+                }
+                Target::Process(process) => {
+                    let opened = process.open(request(path)?, may_fall_back).await;
+                    let (answer, in_use) = opened.map_err(|error| unopened(name, &error))?;
+                    (answer, Some(in_use), None)
+                }
+            })
         };
         let answer = timeout_at(limits.first_byte, sending).await;
-        let (answer, in_use) = answer.map_err(|_elapsed| too_late(name))??;
+        let (answer, in_use, mut lease) = answer.map_err(|_elapsed| too_late(name))??;
         if !answer.status().is_success() {
+            note(lease.as_mut(), None);
             return Err(refusal(name, answer, target).await);
         }
         let is_stream = is_event_stream(answer.headers());
         let mut body = answer.into_body();
         if !is_stream {
-            return Ok(Opened { is_stream, first: None, body, limits, in_use });
+            return Ok(Opened { is_stream, first: None, body, limits, in_use, lease });
         }
-        let now = runtime::monotonic_now();
-        let until = limits.first_byte.min(now.checked_add(HEARTBEAT).unwrap_or(now));
-        let first = match timeout_at(until, next(&mut body)).await {
-            Ok(Ok(Some(first))) => Some(first),
-            Ok(Ok(None)) => return Err(broken(name, "its stream ended before it began")),
-            Ok(Err(error)) => return Err(broken(name, &format!("its stream broke: {error}"))),
-            Err(_elapsed) if until == limits.first_byte => return Err(too_late(name)),
-            Err(_elapsed) => None,
-        };
-        Ok(Opened { is_stream, first, body, limits, in_use })
+        match first_bytes(name, &mut body, limits).await {
+            Ok(first) => Ok(Opened { is_stream, first, body, limits, in_use, lease }),
+            Err(failure) => {
+                note(lease.as_mut(), Some(&failure));
+                Err(failure)
+            }
+        }
+    }
+
+    /// Sends a request to one of a model's servers. One that has no other is tried twice.
+    async fn connect_to_one(
+        &self,
+        name: &str,
+        servers: &Pool,
+        request: impl Fn(&str) -> Result<Request<Bytes>, Failure>,
+    ) -> Result<(Response<Incoming>, Lease), Failure> {
+        let mut tries = 1;
+        let most = if servers.len() > 1 { 1 } else { CONNECTS_MAX };
+        loop {
+            match servers.open(&self.client, &request).await {
+                Ok(opened) => return Ok(opened),
+                Err(endpoints::Error::Unmade(failure)) => return Err(failure),
+                Err(endpoints::Error::Client(error))
+                    if tries < most && may_connect_again(&error) =>
+                {
+                    tries += 1;
+                    tokio::time::sleep(CONNECT_PAUSE).await;
+                }
+                Err(endpoints::Error::Client(error)) => return Err(unreached(name, &error)),
+            }
+        }
     }
 
     async fn connect(
@@ -152,6 +191,31 @@ impl Inner {
                 Err(error) => return Err(unreached(name, &error)),
             }
         }
+    }
+}
+
+/// The first bytes of a stream; `None` when they have not come before the client expects a sign of
+/// life.
+async fn first_bytes(
+    name: &str,
+    body: &mut Incoming,
+    limits: Limits,
+) -> Result<Option<Bytes>, Failure> {
+    let now = runtime::monotonic_now();
+    let until = limits.first_byte.min(now.checked_add(HEARTBEAT).unwrap_or(now));
+    match timeout_at(until, next(body)).await {
+        Ok(Ok(Some(first))) => Ok(Some(first)),
+        Ok(Ok(None)) => Err(broken(name, "its stream ended before it began")),
+        Ok(Err(error)) => Err(broken(name, &format!("its stream broke: {error}"))),
+        Err(_elapsed) if until == limits.first_byte => Err(too_late(name)),
+        Err(_elapsed) => Ok(None),
+    }
+}
+
+/// Notes how an answer ended on the place at the server that gave it.
+pub fn note(lease: Option<&mut Lease>, failure: Option<&Failure>) {
+    if let Some(lease) = lease {
+        lease.note(failure.map(Failure::recorded).as_ref());
     }
 }
 
@@ -234,11 +298,7 @@ async fn refusal(name: &str, answer: Response<Incoming>, target: &Target) -> Fai
         return Failure::new(502, ErrorClass::ProviderAuth, message);
     }
     let text = read_refusal(answer.into_body()).await;
-    let authorization = match target {
-        Target::Server { authorization, .. } => authorization.as_ref(),
-        Target::Process(_) => None,
-    };
-    let key = authorization.and_then(|value| value.to_str().ok());
+    let key = target.authorization().and_then(|value| value.to_str().ok());
     let key = key.and_then(|value| value.strip_prefix("Bearer ")).filter(|key| !key.is_empty());
     let text = match key {
         Some(key) => text.replace(key, "…"),

@@ -6,11 +6,11 @@ use bytes::{Bytes, BytesMut};
 use serde_json::json;
 use tokio::time::timeout_at;
 
-use super::call::{Answer, Call, Came, End, Reply, keeps_content, note};
+use super::call::{Answer, Call, Came, End, Reply, keeps_content};
 use super::error::{Error, Failure};
 use super::meter::{Meter, said_of};
 use super::route::Candidate;
-use super::upstream::{Opened, broken, next, too_late};
+use super::upstream::{Opened, broken, next, note, too_late};
 use crate::domain::chat::Tokens;
 use crate::domain::classify::ErrorClass;
 use crate::domain::money::Usd;
@@ -55,7 +55,7 @@ impl Call {
             meter.whole(self.request.operation, &answer, &text);
             Ok(answer)
         });
-        note(&candidate, parsed.as_ref().err());
+        note(opened.lease.as_mut(), parsed.as_ref().err());
         let mut answer = match parsed {
             Ok(answer) => answer,
             Err(failure) => {

@@ -105,6 +105,32 @@ impl Admin {
         Some(Self::by(Transport::Socket { path: socket, token }))
     }
 
+    /// The running service of this configuration, never its store. [`Admin::is_away`] knows the error where
+    /// none runs.
+    ///
+    /// # Errors
+    /// When none runs, or this user may not ask it.
+    pub(super) async fn reach(config: &Config) -> anyhow::Result<Self> {
+        let socket = config.data_dir.join(SOCKET);
+        if let Err(error) = UnixStream::connect(&socket).await {
+            let is_away =
+                matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused);
+            if is_away {
+                return Err(Away(config.data_dir.clone()).into());
+            }
+            return Err(error).with_context(|| format!("{} cannot be reached", socket.display()));
+        }
+        let token = config.data_dir.join(TOKEN);
+        let token = std::fs::read_to_string(&token)
+            .with_context(|| format!("{} cannot be read", token.display()))?;
+        Ok(Self::by(Transport::Socket { path: socket, token }))
+    }
+
+    /// Whether an error of [`Admin::reach`] says that no service runs.
+    pub(super) fn is_away(error: &anyhow::Error) -> bool {
+        error.is::<Away>()
+    }
+
     /// What `GET path` gives.
     pub(super) async fn get(&self, path: &str) -> anyhow::Result<Value> {
         self.ask(Method::GET, path, None).await
@@ -232,6 +258,11 @@ impl Admin {
         understood(status, &bytes)
     }
 }
+
+/// No service runs.
+#[derive(Debug, thiserror::Error)]
+#[error("no service answers in {}", .0.display())]
+struct Away(PathBuf);
 
 /// Sends one request over the socket.
 async fn over(socket: &Path, request: Request<Body>) -> anyhow::Result<(StatusCode, Bytes)> {

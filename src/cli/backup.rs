@@ -265,7 +265,7 @@ impl<W: Write> Write for Checked<W> {
 
 /// What opens an encrypted backup.
 #[derive(Debug, Default, clap::Args)]
-struct Opener {
+pub(super) struct Opener {
     /// The file of age identities that decrypt the backup, if it is encrypted for public keys
     #[arg(long, value_name = "FILE", requires = "file", conflicts_with = "passphrase_file")]
     identity: Option<PathBuf>,
@@ -275,7 +275,7 @@ struct Opener {
 }
 
 impl Opener {
-    fn keys(&self, config: &Config) -> anyhow::Result<Keys> {
+    pub(super) fn keys(&self, config: &Config) -> anyhow::Result<Keys> {
         Ok(match (&self.identity, &self.passphrase_file, &config.backup.passphrase) {
             (Some(path), ..) => Keys::in_identity_file(path)?,
             (None, Some(path), _) => Keys::in_passphrase_file(path)?,

@@ -12,6 +12,7 @@ mod apply;
 mod audit;
 mod backup;
 mod balance;
+mod bench;
 mod chain;
 mod chat;
 mod check;
@@ -22,6 +23,7 @@ mod execution;
 mod file;
 mod first_run;
 mod key;
+mod measures;
 mod member;
 mod model;
 mod organization;
@@ -35,7 +37,10 @@ mod seal;
 mod secret;
 mod serve;
 mod service;
+mod signals;
+mod top;
 mod unit;
+mod upgrade;
 mod values;
 mod webhook;
 mod workflow;
@@ -55,9 +60,13 @@ use crate::guard;
 use crate::runners::builtin::worker;
 use crate::runners::llm;
 
+/// What `--version` says beside the release: commit and date where they are known, features, target.
+/// `build.rs` finds them out; `-V` names the release alone.
+const LONG_VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("ORRERY_BUILD"), ")");
+
 /// One static binary that turns a Linux box into an AI model and workflow service.
 #[derive(Debug, Parser)]
-#[command(name = "orrery", version, max_term_width = 100)]
+#[command(name = "orrery", version, long_version = LONG_VERSION, max_term_width = 100)]
 #[command(
     after_help = "Without a command, orrery runs the service. Without a configuration file, it keeps its data in ./orrery-data and listens on 127.0.0.1, ports 8080 to 8084."
 )]
@@ -77,6 +86,8 @@ enum Command {
     Check(Shape),
     /// Look at the machine, the data, the backups and the work of the service, and say what mends what is wrong
     Doctor(Shape),
+    Top(top::Top),
+    Bench(bench::Bench),
     /// API keys
     #[command(subcommand)]
     Key(key::Command),
@@ -129,6 +140,8 @@ enum Command {
     Restore(backup::Restore),
     /// Read configuration, manifests and certificates of the running service again
     Reload(Shape),
+    /// Try an upgrade to this binary on a copy of the data, beside the running service
+    Upgrade(upgrade::Upgrade),
     /// Resume the executions and webhooks that a restore held back
     Resume(Shape),
     /// Rewrite the store of a stopped service to reclaim disk space
@@ -154,9 +167,13 @@ enum Command {
     #[command(subcommand)]
     Service(unit::Command),
     /// Print a script that completes commands in a shell
-    Completions { shell: clap_complete::Shell },
+    Completions {
+        shell: clap_complete::Shell,
+    },
     /// Write the manual pages into a folder
-    Man { folder: PathBuf },
+    Man {
+        folder: PathBuf,
+    },
 }
 
 /// How a table is printed.
@@ -199,6 +216,8 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             let file = place::file_or_found(file);
             return block_on(doctor::run(file.as_deref(), &Output::new(shape.json)));
         }
+        Command::Top(asked) => until_stopped(top::run(asked, &of_service(file)?))?,
+        Command::Bench(asked) => until_stopped(bench::run(asked))?,
         Command::Key(command) => block_on(key::run(command, &of_service(file)?))?,
         Command::Owner(command) => block_on(member::owner(command, &of_service(file)?))?,
         Command::Member(command) => block_on(member::run(command, &of_service(file)?))?,
@@ -224,6 +243,7 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Decide(asked) => block_on(decide::run(asked, &of_service(file)?))?,
         Command::Backup(asked) => block_on(backup::backup(asked, &of_service(file)?))?,
         Command::Verify(asked) => return verify(asked, file),
+        Command::Upgrade(asked) => return upgrade(asked, file),
         Command::Restore(asked) => {
             block_on(backup::restore(asked, &of_service_or_defaults(file)?))?
         }
@@ -256,6 +276,15 @@ fn verify(asked: backup::Verify, file: Option<&Path>) -> anyhow::Result<ExitCode
         false => of_service(file)?,
     };
     let is_good = block_on(backup::verify(asked, &config))?;
+    Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn upgrade(asked: upgrade::Upgrade, file: Option<&Path>) -> anyhow::Result<ExitCode> {
+    let config = match asked.is_of_file() {
+        true => of_service_or_defaults(file)?,
+        false => of_service(file)?,
+    };
+    let is_good = block_on(upgrade::run(asked, &config))?;
     Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -342,6 +371,11 @@ mod tests {
         "orrery serve --listen 0.0.0.0 --port 9000",
         "orrery --config x.toml check --json",
         "orrery doctor --json",
+        "orrery top",
+        "orrery top --every 0.5",
+        "orrery top --once --json",
+        "orrery bench",
+        "orrery bench --quick --dir /srv --model m.gguf --compare before.json --json",
         "orrery key create --name n --org o --expires 90d",
         "orrery key create --name n --admin --expires 90d",
         "orrery key list --org o --json",
@@ -400,6 +434,8 @@ mod tests {
         "orrery restore x.backup --identity key.txt",
         "orrery verify x.backup --passphrase-file p",
         "orrery restore x.backup --until 2026-11-21T10:00:00Z --live-log /d",
+        "orrery upgrade --rehearse",
+        "orrery upgrade --rehearse --backup x.backup --identity k --work-dir d --json",
         "orrery compact",
         "orrery seal rotate",
         "orrery salvage --into d --json",
@@ -414,9 +450,27 @@ mod tests {
     }
 
     #[test]
+    fn version_names_release_features_and_target() {
+        let said = |option: &str| parsed(&format!("orrery {option}")).unwrap_err().to_string();
+        let release = format!("orrery {}", env!("CARGO_PKG_VERSION"));
+        assert_eq!(said("-V").trim_end(), release);
+        let long = said("--version");
+        let build = long.trim_end().strip_prefix(&release).and_then(|rest| rest.strip_prefix(" ("));
+        let build = build.and_then(|rest| rest.strip_suffix(')')).unwrap_or_default();
+        let parts: Vec<&str> = build.split(", ").collect();
+        assert_eq!(parts.contains(&"llama"), cfg!(feature = "llama"), "{long}");
+        let target = parts.last().copied().unwrap_or_default();
+        assert!(target.starts_with(std::env::consts::ARCH), "{long}");
+        assert!(target.contains("-linux-"), "{long}");
+    }
+
+    #[test]
     fn cli_refuses_wrong_usage() {
         for line in [
             "orrery start",
+            "orrery top --json",
+            "orrery top --every 0",
+            "orrery bench --round never",
             "orrery key create",
             "orrery key create --name n --expires soon",
             "orrery key create --name n --expires 0s",
@@ -438,6 +492,8 @@ mod tests {
             "orrery restore",
             "orrery verify --identity key.txt",
             "orrery verify --restore",
+            "orrery upgrade",
+            "orrery upgrade --rehearse --identity key.txt",
             "orrery execution list --unfinished --model m",
             "orrery verify x.backup --identity key.txt --passphrase-file p",
             "orrery execution cancel 17",

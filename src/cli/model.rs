@@ -69,10 +69,17 @@ pub(super) async fn list(output: &Output, config: &Config) -> anyhow::Result<()>
     output.show(&answer, &columns, rows)?;
     if !output.is_json() {
         show_local(&answer, output)?;
+        show_endpoints(&answer, output)?;
     }
     for model in answer.models.iter().filter(|_| !output.is_json()) {
         if let Some(reason) = &model.reason {
             output::note(&format!("{} is failing: {reason}", model.slug));
+            continue;
+        }
+        for endpoint in &model.endpoints {
+            if let Some(reason) = &endpoint.reason {
+                output::note(&format!("{}: {} is left out: {reason}", model.slug, endpoint.name));
+            }
         }
     }
     Ok(())
@@ -101,6 +108,39 @@ fn show_local(answer: &Models, output: &Output) -> anyhow::Result<()> {
         Column::Text("WEIGHTS"),
         Column::Number("CONTEXT"),
         Column::Number("MEMORY"),
+    ];
+    output::raw(b"\n")?;
+    output.show(answer, &columns, rows)
+}
+
+/// The servers of models that have several.
+fn show_endpoints(answer: &Models, output: &Output) -> anyhow::Result<()> {
+    let endpoints = answer
+        .models
+        .iter()
+        .flat_map(|model| model.endpoints.iter().map(move |endpoint| (model, endpoint)));
+    let rows: Vec<Vec<String>> = endpoints
+        .map(|(model, endpoint)| {
+            vec![
+                model.slug.clone(),
+                endpoint.name.clone(),
+                endpoint.state.clone(),
+                endpoint.in_flight.to_string(),
+                endpoint.concurrency.map_or_else(String::new, |most| most.to_string()),
+                endpoint.weight.to_string(),
+            ]
+        })
+        .collect();
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let columns = [
+        Column::Text("MODEL"),
+        Column::Text("SERVER"),
+        Column::Text("STATE"),
+        Column::Number("RUNNING"),
+        Column::Number("LIMIT"),
+        Column::Number("WEIGHT"),
     ];
     output::raw(b"\n")?;
     output.show(answer, &columns, rows)

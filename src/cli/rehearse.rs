@@ -6,18 +6,19 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
+use tempfile::TempDir;
 
 use super::backup::{blocking, byte_bar, checked_file, counted};
 use super::output::{self, Output};
 use super::service;
-use crate::backup::{self, Keys, Replay, Spared};
+use crate::backup::{self, Keys, Reached, Replay, Report, Source, Spared, Summary};
 use crate::config::Config;
 use crate::runtime::Clock;
 
 /// What the names of temporary folders begin with.
 const PREFIX: &str = "orrery-rehearsal-";
 /// The data folder within it.
-const DATA: &str = "data";
+pub(super) const DATA: &str = "data";
 
 /// Restores, opens, checks and removes: false when there are faults.
 pub(super) async fn run(
@@ -28,49 +29,17 @@ pub(super) async fn run(
     config: &Config,
     output: &Output,
 ) -> anyhow::Result<bool> {
-    let parent = work_dir.unwrap_or_else(|| beside(&config.data_dir));
-    let folder =
-        tempfile::Builder::new().prefix(PREFIX).tempdir_in(&parent).with_context(|| {
-            format!(
-                "no folder can be made in {}: name another one with --work-dir",
-                parent.display()
-            )
-        })?;
+    let (folder, parent) = folder_for_copy(work_dir, config)?;
     let restored = Config { data_dir: folder.path().join(DATA), ..config.clone() };
     let into = restored.data_dir.clone();
-    let inline_bytes = config.engine.payload_inline_bytes;
-    let reserve = config.limits.disk_reserve;
     let backup_file = file.to_owned();
-    let reached = blocking(move || {
-        // A disk that fills up would stop a service that runs on it.
-        let summary = checked_file(&backup_file, &keys)?;
-        Spared::new(io::sink(), &parent, reserve, summary.bytes).with_context(|| {
-            format!(
-                "{} has no room for a rehearsal: name another folder with --work-dir",
-                parent.display()
-            )
-        })?;
-        let opened = File::open(&backup_file)?;
-        let bar = byte_bar("restore");
-        let now = Clock::system().now();
-        let mut progress = |bytes| bar.set_position(bytes);
-        let (_summary, reached) =
-            backup::restore_until(opened, &keys, &into, inline_bytes, now, &replay, &mut progress)?;
-        bar.finish_and_clear();
-        Ok(reached)
-    })
-    .await
-    .with_context(|| format!("{} cannot be restored", file.display()))?;
+    let no_room = |_bytes| "a rehearsal".to_owned();
+    let copy = Copy { file: backup_file, keys, replay, into, parent, bar: "restore", no_room };
+    let (_summary, reached) = restore(copy, config)
+        .await
+        .with_context(|| format!("{} cannot be restored", file.display()))?;
     let place = service::stopped_store(&restored).context("the restored store cannot be opened")?;
-    let store = place.store.clone();
-    let report = blocking(move || {
-        let bar = byte_bar("check");
-        let report = backup::check_store(&place, &mut |rows| bar.set_position(rows))?;
-        bar.finish_and_clear();
-        Ok(report)
-    })
-    .await?;
-    store.close().await;
+    let report = check(place).await?;
     folder.close().context("the temporary folder cannot be removed")?;
     let is_good = report.faults.is_empty();
     counted(report, output)?;
@@ -82,6 +51,80 @@ pub(super) async fn run(
         false => "the restored store has faults",
     });
     Ok(is_good)
+}
+
+/// A backup that is restored to be looked at.
+pub(super) struct Copy {
+    pub file: PathBuf,
+    pub keys: Keys,
+    pub replay: Replay,
+    /// The new data folder, and the one that it is in.
+    pub into: PathBuf,
+    pub parent: PathBuf,
+    /// The heading of the progress.
+    pub bar: &'static str,
+    /// What there is no room for, when it has so many bytes.
+    pub no_room: fn(u64) -> String,
+}
+
+/// Checks a backup and restores it, where there is room. A disk that fills up would stop a service that
+/// runs on it.
+///
+/// # Errors
+/// When the backup is not whole, or its copy has no room.
+pub(super) async fn restore(
+    copy: Copy,
+    config: &Config,
+) -> anyhow::Result<(Summary, Option<Reached>)> {
+    let Copy { file, keys, replay, into, parent, bar, no_room } = copy;
+    let inline_bytes = config.engine.payload_inline_bytes;
+    let reserve = config.limits.disk_reserve;
+    blocking(move || {
+        let bytes = checked_file(&file, &keys)?.bytes;
+        Spared::new(io::sink(), &parent, reserve, bytes).with_context(|| {
+            let (parent, what) = (parent.display(), no_room(bytes));
+            format!("{parent} has no room for {what}: name another folder with --work-dir")
+        })?;
+        let opened = File::open(&file)?;
+        let bar = byte_bar(bar);
+        let now = Clock::system().now();
+        let mut progress = |bytes| bar.set_position(bytes);
+        let restored =
+            backup::restore_until(opened, &keys, &into, inline_bytes, now, &replay, &mut progress)?;
+        bar.finish_and_clear();
+        Ok(restored)
+    })
+    .await
+}
+
+/// Reads all of a restored store, and closes it.
+///
+/// # Errors
+/// When it cannot be read at all.
+pub(super) async fn check(place: Source) -> anyhow::Result<Report> {
+    let store = place.store.clone();
+    let report = blocking(move || {
+        let bar = byte_bar("check");
+        let report = backup::check_store(&place, &mut |rows| bar.set_position(rows))?;
+        bar.finish_and_clear();
+        Ok(report)
+    })
+    .await?;
+    store.close().await;
+    Ok(report)
+}
+
+/// A temporary folder for a copy of the data, and the one that it is in.
+pub(super) fn folder_for_copy(
+    work_dir: Option<PathBuf>,
+    config: &Config,
+) -> anyhow::Result<(TempDir, PathBuf)> {
+    let parent = work_dir.unwrap_or_else(|| beside(&config.data_dir));
+    let made = tempfile::Builder::new().prefix(PREFIX).tempdir_in(&parent);
+    let folder = made.with_context(|| {
+        format!("no folder can be made in {}: name another one with --work-dir", parent.display())
+    })?;
+    Ok((folder, parent))
 }
 
 /// The folder that holds the data folder, or the one for temporary files.

@@ -1,10 +1,10 @@
 //! What commands need of the composition root: a running service, an offline one, checks and rebuilds.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::admin::{Admin, InProcess};
-use crate::app::{self, FirstStart, Resealed, Watch};
+use crate::app::{self, FirstStart, Rehearsed, Resealed, Watch};
 use crate::backup::{Encryption, Source};
 use crate::config::Config;
 use crate::domain::time::Timestamp;
@@ -29,6 +29,11 @@ pub(super) async fn serve(
 pub(super) fn stopped_store(config: &Config) -> anyhow::Result<Source> {
     refuse_without_store(config)?;
     app::stopped_store(config)
+}
+
+/// Starts this program on a copy of the data, without running anything.
+pub(super) async fn rehearse(config: &Config, data: PathBuf) -> anyhow::Result<Rehearsed> {
+    app::rehearse(config, data).await
 }
 
 /// Makes a new `seal.key` for a service that is stopped.
@@ -64,6 +69,16 @@ pub(super) fn settled(config: &Config, now: Timestamp) -> Vec<Finding> {
 /// What can be found without the store.
 pub(super) fn without_store(config: &Config, now: Timestamp) -> Vec<Finding> {
     app::without_store(config, now)
+}
+
+/// Whether a folder is on a file system without a disk.
+pub(super) fn is_in_memory(folder: &Path) -> bool {
+    app::is_in_memory(folder)
+}
+
+/// Bytes that are free on a folder's disk.
+pub(super) fn free_bytes(folder: &Path) -> u64 {
+    app::free_bytes(folder)
 }
 
 /// How many organizations the running service has; `None` where none runs.

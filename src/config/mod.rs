@@ -61,6 +61,7 @@ pub struct Config {
     pub cors: Cors,
     pub metrics: Metrics,
     pub log: Log,
+    pub telemetry: Telemetry,
     /// This program, which is started again as the guard of a model's workers. No file sets it.
     pub program: PathBuf,
     /// The file that this was read from, for a reload. No file sets it.
@@ -411,12 +412,23 @@ pub struct Metrics {
     pub listen: Vec<SocketAddr>,
 }
 
+/// Where the spans of executions go.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Telemetry {
+    /// The OTLP/HTTP endpoint of a collector, to which `/v1/traces` is added unless it ends so; none: off.
+    pub otlp_endpoint: Option<String>,
+    /// Headers of each request to it.
+    pub otlp_headers: Vec<(String, Secret)>,
+}
+
 /// What is logged, and how.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Log {
     /// A level, or a list such as `info,orrery::engine=debug`.
     pub level: String,
     pub format: LogFormat,
+    /// Whether each request has a line.
+    pub access: bool,
 }
 
 /// The shape of a log line.

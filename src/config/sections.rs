@@ -15,14 +15,14 @@ use super::agent::agent;
 use super::reader::{Known, Reader, Section};
 use super::router::router;
 use super::values::{
-    Value, addresses, duration, flag, host_name, list, log_level, map, memory_size, network,
-    one_of, one_or_more, origin, path, positive, recipient, size, some_addresses, text,
+    Value, addresses, duration, flag, header, host_name, list, log_level, map, memory_size,
+    network, one_of, one_or_more, origin, path, positive, recipient, size, some_addresses, text,
     web_address, whole,
 };
 use super::{
     Audit, Backup, Billing, Compat, Config, Cors, Dashboard, Decisions, Egress, Engine, Error,
-    Files, Host, Hosts, Limits, Log, LogFormat, Metrics, Rate, Retention, Tls, TlsMode, Webhooks,
-    secret,
+    Files, Host, Hosts, Limits, Log, LogFormat, Metrics, Rate, Retention, Telemetry, Tls, TlsMode,
+    Webhooks, secret,
 };
 
 const MILLISECOND: Duration = Duration::from_millis(1);
@@ -117,6 +117,16 @@ pub(super) fn read(
     (config, errors, known)
 }
 
+fn telemetry(section: &mut Section<'_>, folder: &Path) -> Telemetry {
+    let otlp_endpoint = section.optional("otlp_endpoint", web_address);
+    let otlp_headers = section.get("otlp_headers", Vec::new(), map(header(folder)));
+    if !otlp_headers.is_empty() && section.span("otlp_endpoint").is_none() {
+        let message = "`telemetry.otlp_headers` has no effect without `otlp_endpoint`";
+        section.error("otlp_headers", message.to_owned());
+    }
+    Telemetry { otlp_endpoint, otlp_headers }
+}
+
 fn everything(root: &mut Section<'_>, folder: &Path, defaults: &Defaults) -> Config {
     let data_dir = root.get("data_dir", PathBuf::from(defaults.data_dir), path(folder));
     let models_dir = root.get("models_dir", PathBuf::from(defaults.models_dir), path(folder));
@@ -160,7 +170,9 @@ fn everything(root: &mut Section<'_>, folder: &Path, defaults: &Defaults) -> Con
                 LogFormat::Auto,
                 one_of(&LogFormat::ALL, LogFormat::as_str),
             ),
+            access: section.get("access", false, flag),
         }),
+        telemetry: root.section("telemetry", |section| telemetry(section, folder)),
         data_dir,
         models_dir,
         program: PathBuf::from("/proc/self/exe"),
@@ -374,7 +386,7 @@ fn engine(section: &mut Section<'_>) -> Engine {
 }
 
 fn retention(section: &mut Section<'_>) -> Retention {
-    let kept = || duration(HOUR..=TEN_YEARS);
+    let kept = || duration(MINUTE..=TEN_YEARS);
     Retention {
         executions: section.get("executions", 90 * DAY, kept()),
         payloads: section.get("payloads", 30 * DAY, kept()),

@@ -87,6 +87,7 @@ fn config_example_options_parse() {
     assert_eq!(config.backup.log, Some(Duration::from_secs(60)));
     assert_eq!(config.limits.tokens_per_day, Some(1_000_000));
     assert_eq!(config.router.upstream_url.as_deref(), Some("https://models.example/v1"));
+    assert_eq!(config.telemetry.otlp_endpoint.as_deref(), Some("http://127.0.0.1:4318"));
     assert!(matches!(config.tls.mode, TlsMode::Files { .. }));
     assert_eq!(config.hosts.agent.public_url, "https://box.lan:8446");
 }
@@ -157,6 +158,18 @@ fn config_invalid_value_names_expected_form() {
         ("log.level = \"inof\"", "off, error, warn, info, debug or trace"),
         ("log.level = \"info,h2=trace\"", "off, error, warn, info, debug or trace"),
         ("log.format = \"xml\"", "one of \"auto\", \"text\", \"json\", found \"xml\""),
+        ("log.access = 1", "expected true or false, found 1"),
+        ("telemetry.otlp_endpoint = \"box:4318\"", "an address such as"),
+        ("telemetry.otlp_endpoint = \"http://u:p@box\"", "an address such as"),
+        ("telemetry.otlp_headers = { a = \"b\" }", "has no effect without `otlp_endpoint`"),
+        (
+            "telemetry = { otlp_endpoint = \"http://c\", otlp_headers = { \"a b\" = \"c\" } }",
+            "\"a b\" is not a valid header name",
+        ),
+        (
+            "telemetry = { otlp_endpoint = \"http://c\", otlp_headers = { a = \"b\\n\" } }",
+            "visible ASCII characters only",
+        ),
         ("router.upstream_url = \"ftp://models\"", "an address such as"),
         ("router.upstream_key = \"k\"", "has no effect without `upstream_url`"),
         (

@@ -301,6 +301,22 @@ pub fn map<T>(
     }
 }
 
+/// A header of a map: its name, and its value with `${file:…}` and `${env:…}` replaced.
+pub fn header(folder: &Path) -> impl Fn(&str, &Value<'_>) -> Parsed<(String, Secret)> {
+    move |name, value| {
+        let secret = secret(folder)(value)?;
+        let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+        if name.is_empty() || !name.bytes().all(is_name) {
+            return Err(problem(value, format!("{name:?} is not a valid header name")));
+        }
+        if !secret.expose().bytes().all(|byte| matches!(byte, 0x20..=0x7e)) {
+            let message = "a header must have visible ASCII characters only".to_owned();
+            return Err(problem(value, message));
+        }
+        Ok((name.to_ascii_lowercase(), secret))
+    }
+}
+
 /// Any value as JSON. TOML has dates and numbers that JSON has not.
 pub fn json(value: &Value<'_>) -> Parsed<serde_json::Value> {
     let none = |what: &str| wrong(value, &format!("a value that JSON supports, such as {what}"));

@@ -32,6 +32,7 @@ use crate::domain::ids::ExecutionId;
 use crate::domain::money::Usd;
 use crate::domain::payload::Payload;
 use crate::domain::time::Timestamp;
+use crate::domain::trace::{self, Trace};
 use crate::engine;
 use crate::http::budget::Lease;
 use crate::runtime::{Clock, Tasks, new_id};
@@ -91,6 +92,7 @@ pub struct Decided {
 struct Session {
     inner: Arc<Inner>,
     id: ExecutionId,
+    trace: Trace,
     caller: Caller,
     request: Request,
     model: BoundModel,
@@ -116,7 +118,8 @@ impl Decisions {
         Self { inner: Arc::new(Inner { clock, tasks, chat, options }) }
     }
 
-    /// Answers the questions of a request. `lease` covers what is held in memory beside its body.
+    /// Answers the questions of a request. `lease` covers what is held in memory beside its body; `asked`
+    /// gives what the request said about itself, of the execution that it becomes.
     ///
     /// # Errors
     /// [`Error`]; only [`Error::Failed`] is recorded.
@@ -125,6 +128,7 @@ impl Decisions {
         caller: Caller,
         body: Bytes,
         lease: Lease,
+        asked: impl FnOnce(ExecutionId) -> Option<Arc<trace::Origin>>,
     ) -> Result<Decided, Error> {
         let inner = Arc::clone(&self.inner);
         let request = Request::read(&body)?;
@@ -133,8 +137,10 @@ impl Decisions {
         let (prompt_tokens, answers) = expected(&model, &request);
         let price = model.most(answers, prompt_tokens, 1);
         let admission = inner.chat.admit(caller, prompt_tokens, price).await?;
+        let id = new_id();
         let work = Session {
-            id: new_id(),
+            id,
+            trace: Trace::new(id, asked(id)),
             created_at: inner.clock.now(),
             caller,
             model,
@@ -217,7 +223,9 @@ impl Session {
         let at_once = self.asked_at_once()?;
         let state = &self.request.state;
         let lease = self.lease.sibling();
-        let server = Server::new(self.model.clone(), state, lease, Arc::clone(&self.used));
+        let call = self.trace.call(&Execution::call_key(self.id));
+        let used = Arc::clone(&self.used);
+        let server = Server::new(self.model.clone(), state, (lease, call), used);
         let questions = std::mem::take(&mut self.request.questions);
         let mut found = if self.model.can_score() {
             local::score_all(&server, &questions).await?
@@ -324,6 +332,7 @@ impl Session {
             created_at,
             started_at: Some(created_at),
             completed_at: Some(now.max(created_at)),
+            origin: self.trace.origin(),
         };
         let kept = answers.filter(|_| self.inner.chat.keeps_content());
         let output = kept.and_then(|answers| {

@@ -60,7 +60,7 @@ pub async fn score_all(
     let body = serde_json::to_vec(&body).map_err(|error| (None, broken(&error.to_string())))?;
     let estimated = prompt_tokens(&server.state, questions);
     let mut lease = server.lease.sibling();
-    let completed = server.model.score(body.into(), estimated, &mut lease).await;
+    let completed = server.model.score(body.into(), estimated, &mut lease, &server.call).await;
     let Completion { answer, tokens, cost } =
         completed.map_err(|failure| named(questions, failure))?;
     server.count(tokens, cost);

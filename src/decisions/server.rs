@@ -15,6 +15,7 @@ use crate::domain::chat::{Tokens, estimate};
 use crate::domain::classify::ErrorClass;
 use crate::domain::money::Usd;
 use crate::domain::raw_object::RawObject;
+use crate::domain::trace;
 use crate::http::budget::Lease;
 
 /// Tokens whose probabilities are asked for: as many as OpenAI's API gives.
@@ -37,6 +38,8 @@ pub struct Server {
     pub(super) state: Arc<str>,
     /// Covers answers while they are read.
     pub(super) lease: Lease,
+    /// The span of its calls.
+    pub(super) call: trace::Call,
     used: Arc<Mutex<Used>>,
 }
 
@@ -82,8 +85,13 @@ struct Vote {
 
 impl Server {
     /// A scorer of questions about `state`; `lease` is what answers are accounted to.
-    pub fn new(model: BoundModel, state: &str, lease: Lease, used: Arc<Mutex<Used>>) -> Self {
-        Self { model, state: state.into(), lease, used }
+    pub fn new(
+        model: BoundModel,
+        state: &str,
+        (lease, call): (Lease, trace::Call),
+        used: Arc<Mutex<Used>>,
+    ) -> Self {
+        Self { model, state: state.into(), lease, call, used }
     }
 
     async fn ask(
@@ -105,7 +113,7 @@ impl Server {
         set().map_err(|error| Failure::new(500, ErrorClass::InternalError, error.to_string()))?;
         let mut lease = self.lease.sibling();
         let Completion { answer, tokens, cost } =
-            self.model.complete(fields, prompt_tokens, &mut lease).await?;
+            self.model.complete(fields, prompt_tokens, &mut lease, &self.call).await?;
         self.count(tokens, cost);
         let choices: Option<Vec<Answer>> = answer.value("choices");
         Ok(choices.and_then(|choices| choices.into_iter().next()))

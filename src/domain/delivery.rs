@@ -3,6 +3,7 @@
 //!
 //! Nothing here sends, waits, or draws a random number: the outbox in `webhooks` does.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, NaiveDateTime};
@@ -12,6 +13,7 @@ use url::Url;
 use super::ids::{DeliveryId, EndpointId, ExecutionId, Id as _, OrganizationId};
 use super::payload::Payload;
 use super::time::Timestamp;
+use super::trace::{self, Trace};
 use super::webhook_endpoint::Event;
 
 /// Where a completion is to be announced, as the client asked for it.
@@ -72,6 +74,8 @@ pub struct Delivery {
     /// The body, kept as text so that each attempt sends the same bytes.
     pub body: Payload,
     pub created_at: Timestamp,
+    /// That of the execution.
+    pub origin: Option<Arc<trace::Origin>>,
     pub progress: DeliveryProgress,
 }
 
@@ -117,8 +121,35 @@ impl Delivery {
         now: Timestamp,
     ) -> Self {
         let progress = DeliveryProgress::new(now);
-        let endpoint = None;
-        Self { id, organization, execution, endpoint, webhook, body, created_at: now, progress }
+        Self {
+            id,
+            organization,
+            execution,
+            endpoint: None,
+            webhook,
+            body,
+            created_at: now,
+            origin: None,
+            progress,
+        }
+    }
+
+    /// The same delivery, in the trace of its execution.
+    #[must_use]
+    pub fn traced(self, origin: Option<Arc<trace::Origin>>) -> Self {
+        Self { origin, ..self }
+    }
+
+    /// The trace of its execution.
+    #[must_use]
+    pub fn trace(&self) -> Trace {
+        Trace::new(self.execution, self.origin.clone())
+    }
+
+    /// Names an attempt permanently.
+    #[must_use]
+    pub fn attempt_key(&self, attempt: u32) -> String {
+        format!("{}:{attempt}", self.id)
     }
 
     /// The same delivery, to an endpoint.

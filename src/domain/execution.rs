@@ -4,21 +4,24 @@
 //! the agent are executions, in one history. Only the `machine` changes one; nothing here decides anything.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::agent;
-use super::attempt::{Attempt, Failure, Outcome};
+use super::attempt::{Attempt, Outcome};
 use super::chat;
-use super::classify::ErrorClass;
 use super::decision;
 use super::delivery::Webhook;
+pub use super::fault::Fault;
 use super::ids::{BulkId, ExecutionId, KeyId, OrganizationId, RevisionId, ScheduleId, WorkflowId};
+use super::logs::append_logs;
 use super::money::Usd;
 use super::payload::Payload;
 use super::time::Timestamp;
+use super::trace::{self, Trace};
 
 /// The most executions that can be triggered together.
 pub const TOGETHER_MAX: usize = 100;
@@ -127,51 +130,6 @@ impl Candidate {
     }
 }
 
-/// Why an execution failed as a whole.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Fault {
-    /// The error's name, one of `docs/spec/steps.md`, "Error names".
-    pub name: String,
-    pub class: ErrorClass,
-    /// A sentence that says what happened.
-    pub cause: String,
-}
-
-impl Fault {
-    /// A fault under one of the names of `docs/spec/steps.md`, "Error names".
-    pub fn new(name: &str, class: ErrorClass, cause: impl Into<String>) -> Self {
-        Self { name: name.to_owned(), class, cause: cause.into() }
-    }
-
-    /// The fault of an execution whose last attempt failed so.
-    #[must_use]
-    pub fn of(failure: &Failure) -> Self {
-        Self::named("ExecutionTimeout", failure)
-    }
-
-    /// The fault of a step whose last attempt failed so.
-    #[must_use]
-    pub fn of_step(failure: &Failure) -> Self {
-        Self::named("StepTimeout", failure)
-    }
-
-    fn named(timeout: &str, failure: &Failure) -> Self {
-        let name = match failure.class {
-            ErrorClass::ExecutionTimeout => timeout,
-            ErrorClass::InternalError => "InternalError",
-            ErrorClass::ContentModeration
-            | ErrorClass::InvalidUserInput
-            | ErrorClass::InvalidModelConfig
-            | ErrorClass::ProviderAuth
-            | ErrorClass::ProviderError
-            | ErrorClass::ProviderRateLimit
-            | ErrorClass::ProviderUnavailable
-            | ErrorClass::Unknown => "StepFailed",
-        };
-        Self::new(name, failure.class, failure.message.clone())
-    }
-}
-
 /// One accepted piece of work.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Execution {
@@ -200,6 +158,9 @@ pub struct Execution {
     pub started_at: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completed_at: Option<Timestamp>,
+    /// What the request said about itself that asked for it, where it said anything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<Arc<trace::Origin>>,
 }
 
 /// What an execution does.
@@ -259,6 +220,12 @@ pub struct Prediction {
     pub position: u32,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub attempts: Vec<Attempt>,
+    /// The number of the last attempt of the models before the one of `position`; 0 of the first.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub attempts_before: u32,
+    /// Until when it waits for its next attempt: it is in the timers then, in no lane.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub aside_until: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logs: Option<String>,
     /// The step that it was made by. Such a prediction is written when its step has ended; it never
@@ -377,6 +344,8 @@ impl Prediction {
             chain,
             position: 0,
             attempts: Vec::new(),
+            attempts_before: 0,
+            aside_until: None,
             logs: None,
             step: None,
             schedule: None,
@@ -409,6 +378,13 @@ impl Prediction {
         self.chain.first().map_or("", |candidate| candidate.model.as_str())
     }
 
+    /// How often the model of the chain that is tried or waited for was tried.
+    #[must_use]
+    pub fn tries(&self) -> u32 {
+        let last = self.attempts.last().map_or(0, |attempt| attempt.number);
+        last.saturating_sub(self.attempts_before)
+    }
+
     /// The attempt that is running, if one is.
     #[must_use]
     pub fn running(&self) -> Option<&Attempt> {
@@ -421,30 +397,9 @@ impl Prediction {
     }
 }
 
-/// Bytes of logs that are kept: the newest ones.
-pub const LOGS_MAX: usize = 16 * 1024;
-/// Precedes logs whose beginning is not kept.
-const LOGS_CUT: &str = "[…]\n";
-
-/// Puts `more` behind what is there, on a line of its own. Past [`LOGS_MAX`] the oldest go.
-pub fn append_logs(logs: &mut Option<String>, more: Option<String>) {
-    let Some(more) = more.filter(|more| !more.is_empty()) else { return };
-    let logs = match logs {
-        Some(earlier) => {
-            earlier.push('\n');
-            earlier.push_str(&more);
-            earlier
-        }
-        none => none.insert(more),
-    };
-    if logs.len() <= LOGS_MAX {
-        return;
-    }
-    let from = logs.len() - LOGS_MAX + LOGS_CUT.len();
-    let rest = (from..).find_map(|from| logs.get(from..)).unwrap_or_default();
-    // From the beginning of a line, unless it is one line alone.
-    let rest = rest.split_once('\n').map_or(rest, |(_part, lines)| lines);
-    *logs = format!("{LOGS_CUT}{rest}");
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 impl Execution {
@@ -485,6 +440,25 @@ impl Execution {
         match &self.work {
             Work::Prediction(_) | Work::Chat(_) | Work::Decision(_) | Work::Agent(_) => None,
             Work::Workflow(run) => Some(run),
+        }
+    }
+
+    /// Until when it is put aside: it is in the timers then, in no lane.
+    #[must_use]
+    pub fn aside_until(&self) -> Option<Timestamp> {
+        match &self.work {
+            Work::Prediction(prediction) => prediction.aside_until,
+            Work::Workflow(run) => run.aside_until,
+            Work::Chat(_) | Work::Decision(_) | Work::Agent(_) => None,
+        }
+    }
+
+    /// Ends the time for which it is put aside; until when that was.
+    pub fn take_aside(&mut self) -> Option<Timestamp> {
+        match &mut self.work {
+            Work::Prediction(prediction) => prediction.aside_until.take(),
+            Work::Workflow(run) => run.aside_until.take(),
+            Work::Chat(_) | Work::Decision(_) | Work::Agent(_) => None,
         }
     }
 
@@ -554,6 +528,12 @@ impl Execution {
         }
     }
 
+    /// The trace that it belongs to.
+    #[must_use]
+    pub fn trace(&self) -> Trace {
+        Trace::new(self.id, self.origin.clone())
+    }
+
     /// Identifies an attempt at a prediction permanently, so that a receiver recognizes a repetition.
     #[must_use]
     pub fn attempt_key(&self, attempt: u32) -> String {
@@ -570,6 +550,18 @@ impl Execution {
             .into_iter()
             .flatten()
             .fold(now.max(self.created_at), Timestamp::max)
+    }
+
+    /// Names the call to a model that a call of the chat router is, or a request for decisions.
+    #[must_use]
+    pub fn call_key(id: ExecutionId) -> String {
+        format!("{id}:call")
+    }
+
+    /// Names a step of an exchange of the agent permanently, by its place from 0.
+    #[must_use]
+    pub fn exchange_step_key(&self, place: usize) -> String {
+        format!("{}:exchange:{place}", self.id)
     }
 
     /// Time from creation to the first attempt; `None` while none has begun.

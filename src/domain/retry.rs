@@ -1,5 +1,5 @@
-//! When a step is tried again: the pure rule behind a step's `retry` (`docs/spec/steps.md`,
-//! "Retry").
+//! When a step or a prediction is tried again: the pure rule behind the `retry` of a step
+//! (`docs/spec/steps.md`, "Retry") and of a model's manifest.
 //!
 //! Nothing here waits or draws a random number: the engine turns a delay into a durable timer.
 
@@ -13,6 +13,37 @@ pub const ATTEMPTS_MAX: u32 = 20;
 pub const DELAY_MAX: Duration = Duration::from_secs(3600);
 /// The largest factor from one delay to the next.
 pub const MULTIPLIER_MAX: f64 = 10.0;
+
+/// What a `retry` that leaves fields out means by them.
+const ATTEMPTS_DEFAULT: u32 = 3;
+const INITIAL_DEFAULT: Duration = Duration::from_secs(1);
+const MULTIPLIER_DEFAULT: f64 = 2.0;
+const LONGEST_DEFAULT: Duration = Duration::from_secs(60);
+
+/// A `retry` as it is written.
+#[derive(Debug, Clone, Default)]
+pub struct Written {
+    pub max_attempts: Option<u32>,
+    pub initial_delay: Option<Duration>,
+    pub backoff_multiplier: Option<f64>,
+    pub max_delay: Option<Duration>,
+    pub retry_on: Option<Vec<ErrorClass>>,
+}
+
+impl Written {
+    /// The policy that it means, with the defaults of what it leaves out.
+    #[must_use]
+    pub fn policy(self) -> Policy {
+        let initial = self.initial_delay.unwrap_or(INITIAL_DEFAULT);
+        Policy::new(
+            self.max_attempts.unwrap_or(ATTEMPTS_DEFAULT),
+            initial,
+            self.backoff_multiplier.unwrap_or(MULTIPLIER_DEFAULT),
+            self.max_delay.unwrap_or_else(|| LONGEST_DEFAULT.max(initial)),
+            self.retry_on.unwrap_or_else(|| Policy::TRANSIENT.to_vec()),
+        )
+    }
+}
 
 /// How often a step is tried, after which failures, and how far apart.
 #[derive(Debug, Clone, PartialEq)]
@@ -33,7 +64,7 @@ impl Policy {
         ErrorClass::ProviderUnavailable,
     ];
 
-    /// One attempt: the rule for a step without `retry`.
+    /// One attempt: the rule without `retry`.
     #[must_use]
     pub const fn once() -> Self {
         Self {

@@ -140,6 +140,19 @@ impl Instance {
     pub const fn of(step: StepIndex) -> Self {
         Self { step, items: Vec::new() }
     }
+
+    /// Names a step of an execution permanently: `<execution>:<step>`, with the items of the maps around it.
+    #[must_use]
+    pub fn key(&self, execution: ExecutionId, step_id: &str) -> String {
+        let items = self.items.iter().map(|item| format!(".{item}")).collect::<String>();
+        format!("{execution}:{step_id}{items}")
+    }
+
+    /// Names an attempt at a step permanently, so that a receiver recognizes a repetition.
+    #[must_use]
+    pub fn attempt_key(&self, execution: ExecutionId, step_id: &str, attempt: u32) -> String {
+        format!("{}:{attempt}", self.key(execution, step_id))
+    }
 }
 
 impl Step {

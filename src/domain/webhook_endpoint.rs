@@ -268,6 +268,7 @@ mod tests {
             created_at: Timestamp::from_micros(1),
             started_at: None,
             completed_at: None,
+            origin: None,
         }
     }
 

@@ -22,7 +22,7 @@ pub struct LoadedExecution {
     pub execution: Execution,
     /// How far its steps have come, while it runs; none for predictions.
     pub progress: Option<Box<StepProgress>>,
-    /// Accepted by this process and not run yet: nothing is stored of its steps.
+    /// It has not begun to run: nothing is stored of its steps.
     pub is_new: bool,
 }
 

@@ -108,6 +108,7 @@ impl Inner {
             .increment(1);
         metrics::histogram!("orrery_execution_seconds", "kind" => kind)
             .record(execution.run_time().unwrap_or_default());
+        self.tell_of_ended(&execution);
         Ok(())
     }
 }

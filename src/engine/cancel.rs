@@ -94,7 +94,7 @@ impl Inner {
             Status::Created | Status::Processing => {}
         }
         let lane = loaded.execution.lane();
-        let was_aside = loaded.execution.workflow().is_some_and(|run| run.aside_until.is_some());
+        let was_aside = loaded.execution.aside_until().is_some();
         self.commit_cancel(loaded, &active.run_progress).await?;
         let cancelled = loaded.execution.clone();
         active.stop.cancel();

@@ -272,8 +272,7 @@ impl Inner {
 
     /// Whether the execution is in its lane or in the timers.
     async fn has_owner(&self, execution: &Execution) -> Result<bool, Error> {
-        let aside = execution.workflow().and_then(|run| run.aside_until);
-        let row = match aside {
+        let row = match execution.aside_until() {
             Some(due) => rows::timer(due, execution.id),
             None => rows::queued(&execution.lane(), execution.id),
         };
@@ -297,9 +296,7 @@ impl Inner {
             return Ok(false);
         }
         tracing::error!(execution = %id, "the audit found an execution in no lane and no timer");
-        if let crate::domain::execution::Work::Workflow(run) = &mut execution.work {
-            run.aside_until = None;
-        }
+        execution.take_aside();
         let effects = [Effect::Enqueue { lane: execution.lane() }];
         self.write(Commit::new(), &execution, &effects, None).await?;
         if let Some(loaded) = state.as_mut() {

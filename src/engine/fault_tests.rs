@@ -290,6 +290,27 @@ fn engine_bad_records_block_no_other_work() {
     });
 }
 
+/// An execution that cannot be read at the head of a lane is tried again alone: those behind it run.
+#[test]
+fn engine_damaged_execution_blocks_no_other_of_its_lane() {
+    let folder = tempfile::tempdir().unwrap();
+    runtime().block_on(async {
+        let process = Process::start_with(&folder, i64::MAX, Script::default(), limits(8));
+        let organization: OrganizationId = ORGANIZATION.into();
+        let lane = crate::domain::execution::lane_of_model("same");
+        let damaged: ExecutionId = new_id();
+        let mut commit = Commit::new();
+        commit.put_bytes(rows::execution(organization, damaged), b"\x01{".to_vec());
+        commit.put_bytes(rows::queued(&lane, damaged), rows::queued_value(organization));
+        process.store.commit(commit).await.unwrap();
+        process.engine.recover().await.unwrap();
+        let id = submit(&process, prediction(0, &["same"], false)).await;
+        assert_eq!(ended(&process, id).await.status, Status::Success);
+        until(|| process.engine.retrying() == 1).await;
+        process.engine.inner.tasks.stop();
+    });
+}
+
 /// The audit finds what nothing should ever cause: a row that no memory knows of, an execution
 /// without a row, a place of a dead task, a wrong reservation. It repairs each of them once.
 #[test]

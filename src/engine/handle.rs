@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -14,6 +14,7 @@ use crate::domain::execution::{Execution, lane_of_model};
 use crate::domain::ids::{ExecutionId, OrganizationId};
 use crate::domain::time::Timestamp;
 use crate::engine::active::ActiveExecutions;
+use crate::engine::activity::Meters;
 use crate::engine::query::events::EventLogs;
 use crate::engine::query::waiters::Waiters;
 use crate::engine::run::budget;
@@ -31,6 +32,9 @@ use crate::webhooks::Endpoints;
 
 /// Hands a committed delivery to the outbox.
 pub type OnDelivery = Arc<dyn Fn(Delivery) + Send + Sync>;
+
+/// Called with each execution that has ended, after the commit of its end. It must not block.
+pub type OnEnd = Box<dyn Fn(&Execution) + Send + Sync>;
 
 /// The engine's limits.
 #[derive(Debug, Clone, Copy)]
@@ -99,12 +103,14 @@ pub(super) struct Inner {
     pub(super) files: Files,
     pub(super) endpoints: Endpoints,
     pub(super) on_delivery: OnDelivery,
+    pub(super) on_end: OnceLock<OnEnd>,
     pub(super) billing: Billing,
     pub(super) limits: limits::Handle,
     pub(super) options: Options,
     pub(super) scheduler: Arc<Scheduler>,
     pub(super) retries: Retries,
     pub(super) active: ActiveExecutions,
+    pub(super) meters: Meters,
     pub(super) event_logs: Arc<EventLogs>,
     pub(super) waiters: Waiters,
     /// Woken by the steps of exchanges, and by their ends.
@@ -119,8 +125,6 @@ pub(super) struct Inner {
     pub(super) suspect: Mutex<Option<ExecutionId>>,
     /// Whether what a stop left has been taken up: before that, nothing runs.
     pub(super) is_recovered: AtomicBool,
-    /// Whether what is unfinished was counted for its organizations.
-    pub(super) is_counted: AtomicBool,
     /// When the store was restored, while what it carried over is held back.
     pub(super) paused: Mutex<Option<Timestamp>>,
     pub(super) resuming: tokio::sync::Mutex<()>,
@@ -197,10 +201,12 @@ impl Engine {
             files,
             endpoints,
             on_delivery,
+            on_end: OnceLock::new(),
             options,
             scheduler: Arc::new(Scheduler::new(options.active, active.clone())),
             retries: Retries::new(options.pauses),
             active,
+            meters: Meters::default(),
             event_logs: Arc::default(),
             waiters: Waiters::default(),
             step_waiters: Waiters::default(),
@@ -209,7 +215,6 @@ impl Engine {
             quarantined: Mutex::default(),
             suspect: Mutex::default(),
             is_recovered: AtomicBool::new(false),
-            is_counted: AtomicBool::new(false),
             paused: Mutex::default(),
             resuming: tokio::sync::Mutex::default(),
             jobs: Notify::new(),

@@ -15,6 +15,7 @@ pub mod rows;
 pub mod run;
 
 mod active;
+mod activity;
 mod bulk;
 mod calls;
 mod cancel;
@@ -33,16 +34,18 @@ mod scheduler;
 
 use self::handle::Inner;
 
+pub use self::activity::LaneActivity;
 pub use self::calls::EndedCall;
 pub use self::error::Error;
 pub use self::exchanges::{Ending, ExchangeFuture, ExchangeRun, Exchanges, StepCost, YieldedPlace};
-pub use self::handle::{Dependencies, Engine, OnDelivery, Options};
+pub use self::handle::{Dependencies, Engine, OnDelivery, OnEnd, Options};
 pub use self::models::{
     Call, Callee, CalleeFuture, CheckInputFuture, ModelSpec, Models, OwnerFuture, PlanFuture,
     Plans, SecretsFuture,
 };
 pub use self::query::detail::Detail;
 pub use self::query::follow::Follower;
+pub use self::query::outline::Outline;
 pub use self::query::waiters::Waiter;
 pub use self::resume::Resumed;
 pub use self::run::attempt::{Report, dry_run};

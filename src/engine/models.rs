@@ -10,6 +10,7 @@ use crate::domain::attempt::Failure;
 use crate::domain::definition::Plan;
 use crate::domain::ids::{OrganizationId, RevisionId, WorkflowId};
 use crate::domain::model::{OutputType, Pricing};
+use crate::domain::retry::Policy;
 use crate::domain::secret::Values;
 use crate::runners::Runner;
 use crate::storage::{self, Commit};
@@ -27,6 +28,8 @@ pub struct ModelSpec {
     pub output_type: OutputType,
     /// `None`: costs nothing.
     pub pricing: Option<Pricing>,
+    /// When a prediction is tried again. The steps of workflows have rules of their own.
+    pub retry: Policy,
 }
 
 /// A checked input, later.

@@ -1,17 +1,20 @@
 //! Redrive: a new execution with the inputs and the version of one that has failed, which goes on
 //! behind the steps that have ended.
 
+use std::sync::Arc;
+
 use crate::domain::execution::{Execution, Source, Status, Work, WorkflowRun};
 use crate::domain::ids::{ExecutionId, KeyId, OrganizationId};
 use crate::domain::machine::workflow::is_reusable;
 use crate::domain::money::Usd;
 use crate::domain::step::Step;
+use crate::domain::trace;
 use crate::engine::{Engine, Error, Inner, Submission, rows};
 use crate::storage::{self, Commit};
 
 impl Engine {
     /// Takes a failed or cancelled execution up again under a new id, by a key and through
-    /// what it was presented. What its
+    /// what it was presented. It stays in the trace, unless the request is of another one (`origin`). What its
     /// finished steps gave is copied in the commit that creates it; `beside` goes with it.
     ///
     /// # Errors
@@ -21,7 +24,7 @@ impl Engine {
     pub async fn redrive(
         &self,
         organization: OrganizationId,
-        (key, through): (KeyId, Source),
+        (key, through, origin): (KeyId, Source, Option<Arc<trace::Origin>>),
         source: ExecutionId,
         id: ExecutionId,
         mut beside: Commit,
@@ -55,6 +58,7 @@ impl Engine {
             work: Work::Workflow(run),
             input: inner.store.read_payload(&failed.input).await.map_err(forgotten)?,
             webhook: failed.webhook.clone(),
+            origin: Some(failed.trace().of_successor(origin.as_deref())),
         };
         let mut executions = self.submit(vec![submission], beside).await?;
         executions.pop().ok_or(Error::Stopping)

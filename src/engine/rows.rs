@@ -319,6 +319,18 @@ mod tests {
         "\"created_at\":1,\"started_at\":1}"
     );
 
+    /// A prediction that a request with a trace context asked for.
+    const TRACED: &str = concat!(
+        "\u{1}{\"id\":\"07070707-0707-0707-0707-070707070707\",",
+        "\"organization\":\"01010101-0101-0101-0101-010101010101\",",
+        "\"key\":\"02020202-0202-0202-0202-020202020202\",\"source\":\"api\",",
+        "\"status\":\"created\",\"input\":{\"inline\":{\"a\":1}},",
+        "\"work\":{\"prediction\":{\"version\":\"0.0.1\",",
+        "\"chain\":[{\"model\":\"caption\"}],\"position\":0}},\"cost\":0,\"created_at\":1,",
+        "\"origin\":{\"parent\":\"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01\",",
+        "\"state\":\"a=1\",\"request_id\":\"r-1\"}}"
+    );
+
     /// A run that a step has started, and that is paused.
     const CHILD: &str = concat!(
         "\u{1}{\"id\":\"07070707-0707-0707-0707-070707070707\",",
@@ -384,7 +396,7 @@ mod tests {
             "\"tokens\":{\"input\":5,\"output\":6},\"is_priced\":true}},\"cost\":2000,",
             "\"created_at\":1,\"started_at\":1,\"completed_at\":3}"
         );
-        for golden in [prediction, run, CHILD, call, decision, EXCHANGE] {
+        for golden in [prediction, run, CHILD, call, decision, EXCHANGE, TRACED] {
             let execution: Execution = decode(golden.as_bytes()).unwrap();
             assert_eq!(String::from_utf8(encode(&execution).unwrap()).unwrap(), golden);
         }

@@ -23,6 +23,7 @@ use crate::domain::execution::{Candidate, Execution, Prediction, Source, Status,
 use crate::domain::ids::{ExecutionId, FileId, KeyId, OrganizationId, RevisionId, WorkflowId};
 use crate::domain::model::{OutputType, Pricing, Usage};
 use crate::domain::money::Usd;
+use crate::domain::retry::Policy;
 use crate::domain::secret::Values;
 use crate::engine::query::indexes;
 use crate::engine::{
@@ -137,6 +138,12 @@ pub struct Script {
     pub plans: HashMap<RevisionId, Arc<Plan>>,
 }
 
+/// Three attempts, a moment apart.
+fn quickly() -> Policy {
+    let moment = Duration::from_millis(2);
+    Policy::new(3, moment, 1.0, moment, Policy::TRANSIENT.to_vec())
+}
+
 impl Models for Script {
     fn model(&self, slug: &str) -> Option<ModelSpec> {
         let left = self.panics.load(Ordering::SeqCst);
@@ -154,6 +161,7 @@ impl Models for Script {
             queue_limit: 10_000,
             output_type: if slug == "draws" { OutputType::Image } else { OutputType::Object },
             pricing: Some(Pricing::Fixed { amount: Usd::from_micros(100) }),
+            retry: if slug == "flaky" { quickly() } else { Policy::once() },
         })
     }
 
@@ -248,7 +256,7 @@ impl Process {
 }
 
 /// What is submitted: a chain, and whether it asks for a webhook.
-const WORK: [(&[&str], bool); 9] = [
+const WORK: [(&[&str], bool); 10] = [
     (&["works"], true),
     (&["fails", "works"], true),
     (&["slow"], false),
@@ -258,6 +266,8 @@ const WORK: [(&[&str], bool); 9] = [
     (&["hangs", "works"], false),
     (&["fails", "removed"], true),
     (&["draws"], false),
+    // Its model is tried three times.
+    (&["flaky"], true),
 ];
 
 fn submission(number: usize) -> Submission {
@@ -279,6 +289,7 @@ pub fn prediction(number: usize, chain: &[&str], webhook: bool) -> Submission {
         )),
         input: to_raw_value(&json!({"n": number})).unwrap(),
         webhook: webhook.then_some(Webhook { url, secret: None }),
+        origin: None,
     }
 }
 
@@ -460,6 +471,7 @@ fn prediction_outcomes_survive_crash_after_any_commit() {
     };
     let (undisturbed, commits) = run(Death::Never);
     assert_eq!(undisturbed.len(), WORK.len());
+    assert_eq!(undisturbed[&9].2.len(), 3, "{:?}", undisturbed[&9]);
     assert!(commits >= 20, "{commits}");
     for after in 0..commits {
         for death in [Death::BeforeHooks(after), Death::BeforeAnswer(after)] {

@@ -256,6 +256,7 @@ pub fn submission(number: usize, case: &Case) -> Submission {
         work: Doing::Workflow(run(number)),
         input: to_raw_value(&case.inputs).unwrap(),
         webhook: Some(Webhook { url, secret: None }),
+        origin: None,
     }
 }
 

@@ -14,6 +14,7 @@ use hyper::{HeaderMap, Request, StatusCode};
 use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::capture_connection;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
+use rustix::process::{Resource, getrlimit};
 use rustls::RootCertStore;
 use tokio_rustls::TlsConnector;
 
@@ -23,8 +24,11 @@ use crate::runtime::shortage::Pauses;
 
 /// How long an unused connection is kept.
 const KEEP_IDLE: Duration = Duration::from_secs(60);
-/// Unused connections that are kept for one host.
-const IDLE_PER_HOST: usize = 64;
+/// The most unused connections that are kept for one host: as many as a burst of one workflow has in
+/// flight, so that no call beyond the first of each pays for a connection.
+const IDLE_PER_HOST_MAX: usize = 2048;
+/// The share of the file descriptors that these may take: one in so many.
+const IDLE_SHARE: u64 = 16;
 /// How long resolving, connecting and the TLS handshake may take together.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -194,6 +198,12 @@ impl Client {
     }
 }
 
+/// Unused connections that are kept for one host, where descriptors are few a share of them.
+fn idle_per_host() -> usize {
+    let descriptors = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
+    usize::try_from(descriptors / IDLE_SHARE).unwrap_or(usize::MAX).min(IDLE_PER_HOST_MAX)
+}
+
 impl Builder {
     /// The machine's resolver, the public roots and the machine's own.
     #[must_use]
@@ -249,7 +259,7 @@ impl Builder {
             .timer(TokioTimer::new())
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(KEEP_IDLE)
-            .pool_max_idle_per_host(IDLE_PER_HOST)
+            .pool_max_idle_per_host(idle_per_host())
             .build(connector);
         Client { inner }
     }

@@ -3,6 +3,7 @@
 //! Plumbing only: it knows methods, headers and bodies, and nothing of models or organizations.
 //! What a request means is decided in `api`.
 
+pub mod access_log;
 pub mod authority;
 pub mod body;
 pub mod budget;
@@ -24,6 +25,7 @@ pub mod router;
 pub mod server;
 pub mod sse;
 pub mod tls;
+pub mod trace_context;
 mod unread;
 
 pub use body::Body;

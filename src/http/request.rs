@@ -11,6 +11,7 @@ use hyper::{HeaderMap, Method, StatusCode};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use super::access_log::Note;
 use super::budget::Lease;
 use super::fields::FieldCheck;
 use super::query::Query;
@@ -81,6 +82,8 @@ pub struct Request {
     pub headers: HeaderMap,
     pub peer: Peer,
     pub request_id: String,
+    /// What is learned of it for the access log.
+    pub note: Note,
     params: Params,
     body: Option<Body>,
     /// Bytes of the body that were read.
@@ -122,6 +125,7 @@ impl Request {
             headers: parts.headers,
             peer,
             request_id,
+            note: Note::default(),
             params,
             body: Some(body),
             read: 0,

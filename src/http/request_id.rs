@@ -12,15 +12,16 @@ const LENGTH_MAX: usize = 128;
 /// a fresh UUIDv7 (`docs/spec/hosts.md`, "Request ids").
 #[must_use]
 pub fn of(headers: &HeaderMap) -> String {
+    given(headers).map_or_else(|| new_id::<RequestId>().to_string(), str::to_owned)
+}
+
+/// The client's own id, where it is fit to be echoed.
+#[must_use]
+pub fn given(headers: &HeaderMap) -> Option<&str> {
     let given = headers.get("x-request-id").and_then(|value| value.to_str().ok());
-    match given {
-        Some(id)
-            if (1..=LENGTH_MAX).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_graphic()) =>
-        {
-            id.to_owned()
-        }
-        Some(_) | None => new_id::<RequestId>().to_string(),
-    }
+    given.filter(|id| {
+        (1..=LENGTH_MAX).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_graphic())
+    })
 }
 
 #[cfg(test)]

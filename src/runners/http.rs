@@ -1,6 +1,7 @@
 //! The runner `http`: any inference server that answers one request with one result.
 //!
-//! It asks once: retries and fallbacks belong to the engine. What the provider says is repeated to
+//! It asks once, unless nothing can have come of it (`endpoints`): retries and fallbacks belong to the
+//! engine. What the provider says is repeated to
 //! the caller, shortened; headers, which may hold secrets, never are.
 
 use std::path::Path;
@@ -14,9 +15,9 @@ use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{Method, Request};
 use serde_json::Value;
 
-use super::health_tracked::HealthTracked;
+use super::endpoints::{self, Address, EndpointState, Pool, Readiness};
 use super::options::{self, Dependencies, Model, Type, secret_header};
-use super::{Job, Run, Runner, Success};
+use super::{Health, Job, Maintenance, Run, Runner, Success};
 use crate::config::reader::{Parsed, Section};
 use crate::config::values::{self, problem};
 use crate::domain::attempt::Failure;
@@ -26,7 +27,7 @@ use crate::domain::input_template::InputTemplate;
 use crate::domain::model::Usage;
 use crate::domain::money::Usd;
 use crate::http::client::{self, Client, Limits, Overflow, Response};
-use crate::http::connector;
+use crate::http::{connector, trace_context};
 use crate::runtime;
 
 /// The largest answer, in bytes.
@@ -41,7 +42,9 @@ pub const TYPE: Type =
 /// How one model is asked.
 #[derive(Debug, PartialEq)]
 struct Options {
-    url: String,
+    addresses: Vec<Address>,
+    /// Where a server says whether it is ready: a path of its host.
+    health: Option<String>,
     method: Method,
     headers: Vec<(HeaderName, HeaderValue)>,
     /// What is sent; `None`: the whole input.
@@ -52,7 +55,8 @@ struct Options {
 
 impl Options {
     fn read(section: &mut Section<'_>, folder: &Path) -> Option<Self> {
-        let url = section.required("url", values::url);
+        let addresses = endpoints::read(section, values::url);
+        let health = section.optional("health", path);
         let method = section.get("method", Method::POST, method);
         let header = |name: &str, value: &values::Value<'_>| {
             let wrong = || problem(value, format!("{name:?} is not a valid header name"));
@@ -62,14 +66,19 @@ impl Options {
         let headers = section.get("headers", Vec::new(), values::map(header));
         let body = section.optional("body", template);
         let output = section.optional("output", pointer);
-        Some(Self { url: url?, method, headers, body, output })
+        Some(Self { addresses: addresses?, health, method, headers, body, output })
     }
 }
 
 impl options::Options for Options {
+    fn concurrency(&self) -> Option<usize> {
+        endpoints::concurrency(&self.addresses)
+    }
+
     fn runner(self: Arc<Self>, model: Model, dependencies: &Dependencies) -> Arc<dyn Runner> {
-        let client = dependencies.client.clone();
-        Arc::new(HealthTracked::new(Arc::new(HttpRunner { options: self, model, client })))
+        let is_probed = self.health.is_some();
+        let servers = model.servers(&self.addresses, is_probed, false, dependencies);
+        Arc::new(HttpRunner { options: self, model, client: dependencies.client.clone(), servers })
     }
 }
 
@@ -77,6 +86,13 @@ fn method(value: &values::Value<'_>) -> Parsed<Method> {
     let text = values::text(value)?;
     let method = text.to_uppercase().parse();
     method.map_err(|_invalid| problem(value, format!("{text:?} is not an HTTP method")))
+}
+
+fn path(value: &values::Value<'_>) -> Parsed<String> {
+    let text = values::string(value)?;
+    let is_path = text.starts_with('/') && !text.starts_with("//");
+    let wrong = || values::wrong(value, "a path such as \"/healthz\"");
+    if is_path { Ok(text) } else { Err(wrong()) }
 }
 
 fn template(value: &values::Value<'_>) -> Parsed<InputTemplate> {
@@ -97,30 +113,36 @@ struct HttpRunner {
     options: Arc<Options>,
     model: Model,
     client: Client,
+    servers: Pool,
 }
 
 impl HttpRunner {
-    fn request(&self, job: &Job) -> Result<Request<Bytes>, Failure> {
-        let unmade = |class, reason: String| {
-            let model = &self.model.name;
-            Failure::new(
-                class,
-                format!("the request of the model '{model}' cannot be made: {reason}"),
-            )
-        };
+    fn unmade(&self, class: ErrorClass, reason: &str) -> Failure {
+        let model = &self.model.name;
+        Failure::new(class, format!("the request of the model '{model}' cannot be made: {reason}"))
+    }
+
+    fn body(&self, job: &Job) -> Result<Bytes, Failure> {
+        if self.options.method == Method::GET {
+            return Ok(Bytes::new());
+        }
         let body = match &self.options.body {
             None => job.input.to_string(),
             Some(template) => {
                 let body = template.fill(&job.input);
                 let body = body.map_err(|error| {
-                    unmade(ErrorClass::InvalidUserInput, format!("its body: {error}"))
+                    self.unmade(ErrorClass::InvalidUserInput, &format!("its body: {error}"))
                 })?;
                 body.to_string()
             }
         };
+        Ok(Bytes::from(body))
+    }
+
+    fn request(&self, url: &str, job: &Job, body: &Bytes) -> Result<Request<Bytes>, Failure> {
         let mut request = Request::builder()
             .method(self.options.method.clone())
-            .uri(&self.options.url)
+            .uri(url)
             .header("idempotency-key", &job.attempt_key);
         if !self.options.headers.iter().any(|(name, _)| name == CONTENT_TYPE) {
             request = request.header(CONTENT_TYPE, "application/json");
@@ -128,11 +150,23 @@ impl HttpRunner {
         for (name, value) in &self.options.headers {
             request = request.header(name, value);
         }
-        let has_body = self.options.method != Method::GET;
-        let body = if has_body { Bytes::from(body) } else { Bytes::new() };
+        if let Some(headers) = request.headers_mut() {
+            trace_context::pass_on(headers, &job.trace);
+        }
         request
-            .body(body)
-            .map_err(|error| unmade(ErrorClass::InvalidModelConfig, error.to_string()))
+            .body(body.clone())
+            .map_err(|error| self.unmade(ErrorClass::InvalidModelConfig, &error.to_string()))
+    }
+
+    /// Asks a server whether it is ready, at the path of its host that the manifest names.
+    async fn probe(&self, url: String) -> Readiness {
+        let path = self.options.health.as_deref().unwrap_or("/");
+        let target = url::Url::parse(&url).and_then(|url| url.join(path));
+        let mut request = Request::get(target.map_or_else(|_never| url, String::from));
+        for (name, value) in &self.options.headers {
+            request = request.header(name, value);
+        }
+        endpoints::ask_readiness(&self.client, request, |status| status.is_success()).await
     }
 
     fn read(&self, answer: &Response, run_time: Duration) -> Result<Success, super::Error> {
@@ -178,17 +212,36 @@ impl HttpRunner {
 impl Runner for HttpRunner {
     fn run(&self, job: Job) -> Run<'_> {
         Box::pin(async move {
-            let request = self.request(&job)?;
+            let body = self.body(&job)?;
+            let request = |url: &str| self.request(url, &job, &body);
             let limits = Limits {
                 total: self.model.timeout,
                 answer_bytes: ANSWER_MAX,
                 overflow: Overflow::Fail,
             };
             let started = runtime::monotonic_now();
-            let answer = self.client.send_when_able(request, &limits).await;
-            let answer = answer.map_err(|error| failure_of(&self.model.name, &error))?;
+            let answer = self.servers.send(&self.client, &limits, request).await;
+            let (answer, mut lease) =
+                answer.map_err(|error| unanswered(&self.model.name, error))?;
+            lease.note(None);
             self.read(&answer, started.elapsed())
         })
+    }
+
+    fn health(&self) -> Health {
+        self.servers.health()
+    }
+
+    fn maintain(&self) -> Maintenance<'_> {
+        Box::pin(async {
+            if self.options.health.is_some() {
+                self.servers.probe(|url| self.probe(url)).await;
+            }
+        })
+    }
+
+    fn endpoints(&self) -> Vec<EndpointState> {
+        self.servers.states()
     }
 }
 
@@ -207,6 +260,14 @@ fn data_uri(answer: &Response) -> String {
 /// A request that got no answer, as a failure of the model.
 pub(super) fn failure_of(model: &str, error: &client::Error) -> Failure {
     Failure::new(class_of(error), format!("the model '{model}': {error}"))
+}
+
+/// A request that no server answered, as a failure of the model.
+pub(super) fn unanswered(model: &str, error: endpoints::Error<Failure>) -> Failure {
+    match error {
+        endpoints::Error::Unmade(failure) => failure,
+        endpoints::Error::Client(error) => failure_of(model, &error),
+    }
 }
 
 /// The class of a request that got no answer.

@@ -41,14 +41,16 @@ fn answer(status: u16, body: &str) -> String {
 
 fn runner(port: u16, timeout: Duration) -> HttpRunner {
     let options = Options {
-        url: format!("http://127.0.0.1:{port}/predict"),
+        addresses: vec![Address::of(format!("http://127.0.0.1:{port}/predict"))],
+        health: None,
         method: Method::POST,
         headers: vec![(hyper::header::AUTHORIZATION, HeaderValue::from_static("Bearer t0ken"))],
         body: Some(InputTemplate::parse(&json!({"image": "{{input.image}}"})).unwrap()),
         output: Some("/caption".to_owned()),
     };
     let model = Model::of_test("caption", timeout);
-    HttpRunner { options: Arc::new(options), model, client: Client::trusted() }
+    let servers = Pool::of_test(&options.addresses, timeout);
+    HttpRunner { options: Arc::new(options), model, client: Client::trusted(), servers }
 }
 
 fn job() -> Job {
@@ -66,7 +68,8 @@ async fn http_runner_builds_request_and_reads_output_per_manifest() {
     assert_eq!(success.usage.cost, Some(Usd::from_micros(250_000)));
     let request = request.await.unwrap();
     assert!(request.starts_with("POST /predict HTTP/1.1\r\n"), "{request}");
-    for line in ["idempotency-key: e:s:1", "authorization: Bearer t0ken"] {
+    let traceparent = format!("traceparent: {}\r\n", job().trace.traceparent());
+    for line in ["idempotency-key: e:s:1", "authorization: Bearer t0ken", &traceparent] {
         assert!(request.contains(line), "{request}");
     }
     assert!(request.ends_with("\r\n\r\n{\"image\":\"data:x\"}"), "{request}");

@@ -1,6 +1,6 @@
 //! Runners: each takes a model's input to its output, somewhere else or in this process.
 //!
-//! A runner never retries, never writes to the store and knows nothing of predictions: the engine
+//! A runner never retries what may have had an effect, never writes to the store and knows nothing of predictions: the engine
 //! calls it once for an attempt, bounds it in time, and cancels it by dropping the future, which
 //! must release whatever the run held (a connection, a process).
 
@@ -8,12 +8,15 @@ pub mod backoff;
 pub mod builtin;
 pub mod cog;
 pub mod command;
-pub mod health_tracked;
+pub mod endpoints;
 pub mod http;
 pub mod llm;
+pub mod oip;
 pub mod openai;
 pub mod options;
 pub mod request;
+#[cfg(test)]
+mod stand_in;
 pub mod tail;
 
 use std::future::Future;
@@ -29,6 +32,7 @@ use crate::domain::attempt::Failure;
 use crate::domain::chat::Operation;
 use crate::domain::model::{OutputType, Usage};
 use crate::domain::money::Usd;
+use crate::domain::trace;
 use crate::schema::Schema;
 
 /// One run: an input that fits the model's request schema, defaults filled in.
@@ -42,6 +46,8 @@ pub struct Job {
     /// A fallback model runs when this one fails: better to fail at once than to wait for a model
     /// that cannot start.
     pub may_fall_back: bool,
+    /// What goes to whom the run calls: trace context and request id.
+    pub trace: trace::Call,
 }
 
 /// Where a run reports progress while it goes on. What is reported is kept also when the run then
@@ -136,10 +142,10 @@ pub struct ModelInterface {
 /// Where OpenAI's API is spoken for one model.
 #[derive(Debug, Clone)]
 pub enum Server {
-    /// Somebody's server.
+    /// Somebody's server, or one of several.
     Remote {
-        /// With its `/v1`, without a slash at its end.
-        url: String,
+        /// With their `/v1`, without a slash at their end.
+        servers: Arc<endpoints::Pool>,
         /// What the server calls the model.
         model: String,
         /// `Bearer …`, marked as sensitive.
@@ -197,8 +203,10 @@ pub trait Runner: Send + Sync + std::fmt::Debug {
         None
     }
 
-    /// Notes how a request ended that the chat router has passed on; `None`: it was answered.
-    fn note_call(&self, _failure: Option<&Failure>) {}
+    /// How its servers are, where it has several.
+    fn endpoints(&self) -> Vec<endpoints::EndpointState> {
+        Vec::new()
+    }
 
     /// What the model's processes wrote for the operator, the end of it.
     fn diagnostics(&self) -> Option<String> {
@@ -214,6 +222,13 @@ pub struct RecordingProgress {
     pub parts: std::sync::Mutex<Vec<Value>>,
 }
 
+/// The call of a run of a test.
+#[cfg(test)]
+#[must_use]
+pub fn test_call() -> trace::Call {
+    trace::Trace::new([7; 16].into(), None).call("e:s:1")
+}
+
 #[cfg(test)]
 impl RecordingProgress {
     /// A job that reports its progress here.
@@ -224,6 +239,7 @@ impl RecordingProgress {
             input: Arc::new(input),
             progress,
             may_fall_back: false,
+            trace: test_call(),
         }
     }
 }

@@ -14,8 +14,9 @@ use serde_json::Value;
 
 use super::builtin::{BuiltinContext, Workers};
 use super::command::GuardConfig;
+use super::endpoints::{Address, Pool, Registry, Settings};
 use super::llm::Room;
-use super::{Runner, builtin, cog, command, http, llm, openai};
+use super::{Runner, builtin, cog, command, http, llm, oip, openai};
 use crate::config::reader::{Parsed, Section};
 use crate::config::values::{self, one_of, problem};
 use crate::http::client::Client;
@@ -24,7 +25,7 @@ use crate::runtime::Tasks;
 
 /// Every type of runner that a manifest can name.
 const TYPES: &[Type] =
-    &[builtin::TYPE, http::TYPE, command::TYPE, openai::TYPE, cog::TYPE, llm::TYPE];
+    &[builtin::TYPE, http::TYPE, command::TYPE, openai::TYPE, cog::TYPE, llm::TYPE, oip::TYPE];
 
 /// A type of runner.
 #[derive(Debug, Clone, Copy)]
@@ -81,6 +82,23 @@ pub struct Model {
     pub gives_files: bool,
 }
 
+impl Model {
+    /// Its servers. `is_probed`: they are asked how they are, with `starts_unknown` before they count as
+    /// usable.
+    pub(super) fn servers(
+        &self,
+        addresses: &[Address],
+        is_probed: bool,
+        starts_unknown: bool,
+        dependencies: &Dependencies,
+    ) -> Pool {
+        let model = &self.name;
+        let settings =
+            Settings { model, addresses, patience: self.timeout, is_probed, starts_unknown };
+        Pool::new(&settings, &dependencies.endpoints)
+    }
+}
+
 /// What runners are made with.
 #[derive(Debug, Clone)]
 pub struct Dependencies {
@@ -92,6 +110,8 @@ pub struct Dependencies {
     pub guard: GuardConfig,
     /// What models that are run here share.
     pub room: Arc<Room>,
+    /// The servers of models elsewhere, which outlive the runners that use them.
+    pub endpoints: Arc<Registry>,
 }
 
 impl Dependencies {
@@ -108,7 +128,9 @@ impl Dependencies {
         };
         let workers = Workers::new(PathBuf::new(), None);
         let builtins = BuiltinContext::new(Policy::default(), None, workers);
-        Self { builtins, client: Client::trusted(), guard, room: Arc::default() }
+        let client = Client::trusted();
+        let endpoints = Arc::default();
+        Self { builtins, client, guard, room: Arc::default(), endpoints }
     }
 }
 

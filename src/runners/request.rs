@@ -25,7 +25,9 @@ use crate::domain::mask::{MASKED, is_secret_name, mask_text, mask_url, mask_valu
 use crate::domain::reference::{self, Field, Reference, Scope};
 use crate::domain::secret::Redaction;
 use crate::domain::template::{RESOLVED_BYTES_MAX, Template};
+use crate::domain::trace;
 use crate::http::client::{self, Client, Limits, Overflow};
+use crate::http::trace_context;
 
 /// The longest answer.
 pub const ANSWER_MAX: usize = 10 * 1024 * 1024;
@@ -82,8 +84,14 @@ pub struct Response {
 impl Prepared {
     /// What may be seen of it: no credentials.
     #[must_use]
-    pub fn shown(&self) -> Value {
-        self.shown.clone()
+    pub const fn shown(&self) -> &Value {
+        &self.shown
+    }
+
+    /// As [`Prepared::shown`], which is null from then on.
+    #[must_use]
+    pub const fn take_shown(&mut self) -> Value {
+        std::mem::replace(&mut self.shown, Value::Null)
     }
 }
 
@@ -97,7 +105,7 @@ pub fn prepare(request: &Request, scope: &dyn Scope) -> Result<Prepared, Error> 
     let url = written.sent.as_str().and_then(|text| Url::parse(text).ok());
     let is_http = |url: &Url| matches!(url.scheme(), "http" | "https") && url.has_host();
     let mut url = url.filter(is_http).ok_or(Error::Url)?;
-    let shown_url = match written.shown.as_str() {
+    let shown_url = match written.shown().as_str() {
         // Which parts are secret is known; what is left is hidden by its place in the URL.
         Some(text) if request.url.has_secrets() => mask_url(text),
         _ => mask_url(&without_userinfo(&url)),
@@ -111,20 +119,23 @@ pub fn prepare(request: &Request, scope: &dyn Scope) -> Result<Prepared, Error> 
         let fault = || Error::Header(name.clone());
         let sent = text_of(&filled.sent).ok_or_else(fault)?;
         insert(&mut headers, name, &sent, value.has_secrets())?;
-        let shown = text_of(&filled.shown).ok_or_else(fault)?;
+        let shown = text_of(filled.shown()).ok_or_else(fault)?;
         shown_headers.insert(name.clone(), shown_header(name, shown).into());
     }
     let shown_query = add_query(&mut url, request, &mut filler)?;
     let (body, shown_body) = match &request.body {
         None => (Bytes::new(), Value::Null),
         Some(template) => {
-            let body = filler.fill(template)?;
-            let (bytes, kind) = match body.sent.as_str() {
+            let Filled { sent, masked, json } = filler.fill(template)?;
+            let (bytes, kind) = match sent.as_str() {
                 Some(text) => (Bytes::from(text.to_owned()), "text/plain; charset=utf-8"),
-                None => (Bytes::from(body.sent.to_string()), "application/json"),
+                None => {
+                    let json = json.unwrap_or_else(|| sent.to_string());
+                    (Bytes::from(json), "application/json")
+                }
             };
             headers.entry(CONTENT_TYPE).or_insert(HeaderValue::from_static(kind));
-            (bytes, shown_body(body.shown))
+            (bytes, shown_body(masked.unwrap_or(sent)))
         }
     };
     if let Some(auth) = &request.auth {
@@ -142,7 +153,8 @@ pub fn prepare(request: &Request, scope: &dyn Scope) -> Result<Prepared, Error> 
     Ok(Prepared { method, url, headers, body, shown, hidden: filler.hidden })
 }
 
-/// Sends the request once. `attempt_key` lets the other side tell a repeated attempt.
+/// Sends the request once. The attempt's key lets the other side tell a repeated attempt; with it goes its
+/// span.
 ///
 /// # Errors
 /// [`Failure`]: there was no answer, or one that `fail_when` counts as a failure.
@@ -151,10 +163,10 @@ pub async fn send(
     prepared: &Prepared,
     fail_when: &FailWhen,
     timeout: Duration,
-    attempt_key: &str,
+    by: (&str, &trace::Call),
 ) -> Result<Response, Failure> {
     let hidden = &prepared.hidden;
-    match exchange(client, prepared, fail_when, timeout, attempt_key).await {
+    match exchange(client, prepared, fail_when, timeout, by).await {
         Ok(mut answer) => {
             if !hidden.is_empty() {
                 hidden.fields(&mut answer.headers);
@@ -171,7 +183,7 @@ async fn exchange(
     prepared: &Prepared,
     fail_when: &FailWhen,
     timeout: Duration,
-    attempt_key: &str,
+    (attempt_key, call): (&str, &trace::Call),
 ) -> Result<Response, Failure> {
     let host = prepared.url.host_str().unwrap_or_default();
     let unmade = |reason: String| {
@@ -186,6 +198,7 @@ async fn exchange(
     *request.headers_mut() = prepared.headers.clone();
     let key = HeaderValue::from_str(attempt_key).map_err(|error| unmade(error.to_string()))?;
     request.headers_mut().entry(IDEMPOTENCY_KEY).or_insert(key);
+    trace_context::pass_on(request.headers_mut(), call);
     request.headers_mut().entry(USER_AGENT).or_insert(HeaderValue::from_static(AGENT));
     let limits = Limits { total: timeout, answer_bytes: ANSWER_MAX, overflow: Overflow::Fail };
     let answer = client.send_when_able(request, &limits).await.map_err(|error| {
@@ -243,17 +256,32 @@ struct Filler<'s> {
 /// A part of a request.
 struct Filled {
     sent: Value,
-    /// The same with masks in the places of secrets.
-    shown: Value,
+    /// The same with masks in the places of secrets, where there are some.
+    masked: Option<Value>,
+    /// An array or an object as it is sent.
+    json: Option<String>,
+}
+
+impl Filled {
+    /// What may be seen of it.
+    const fn shown(&self) -> &Value {
+        match &self.masked {
+            Some(masked) => masked,
+            None => &self.sent,
+        }
+    }
 }
 
 impl Filler<'_> {
     fn fill(&mut self, template: &Template) -> Result<Filled, Error> {
         let sent = template.resolve(self.scope, self.left)?;
-        let bytes = match &sent {
-            Value::String(text) => text.len(),
-            Value::Null | Value::Bool(_) | Value::Number(_) => 8,
-            Value::Array(_) | Value::Object(_) => sent.to_string().len(),
+        let (bytes, json) = match &sent {
+            Value::String(text) => (text.len(), None),
+            Value::Null | Value::Bool(_) | Value::Number(_) => (8, None),
+            Value::Array(_) | Value::Object(_) => {
+                let json = sent.to_string();
+                (json.len(), Some(json))
+            }
         };
         self.left = self.left.checked_sub(bytes).ok_or(Error::TooLarge)?;
         let mut has_secrets = false;
@@ -263,12 +291,11 @@ impl Filler<'_> {
                 self.hide(value);
             }
         }
-        let shown = if has_secrets {
-            template.resolve(&Masking(self.scope), RESOLVED_BYTES_MAX)?
-        } else {
-            sent.clone()
+        let masked = match has_secrets {
+            true => Some(template.resolve(&Masking(self.scope), RESOLVED_BYTES_MAX)?),
+            false => None,
         };
-        Ok(Filled { sent, shown })
+        Ok(Filled { sent, masked, json })
     }
 
     /// Notes a secret, also in the forms in which receivers repeat it.
@@ -351,7 +378,7 @@ fn add_query(
     let mut shown = Map::new();
     let mut pairs = Vec::new();
     for (name, value) in &request.query {
-        let Filled { sent, shown: seen } = filler.fill(value)?;
+        let Filled { sent, masked, .. } = filler.fill(value)?;
         let fault = || Error::Query(name.clone());
         if let Value::Array(items) = &sent {
             for item in items {
@@ -360,6 +387,7 @@ fn add_query(
         } else {
             pairs.push((name.as_str(), text_of(&sent).ok_or_else(fault)?));
         }
+        let seen = masked.unwrap_or(sent);
         shown.insert(name.clone(), if is_secret_name(name) { MASKED.into() } else { seen });
     }
     if !pairs.is_empty() {

@@ -11,6 +11,7 @@ use super::*;
 use crate::domain::definition::{Http, Kind, Plan};
 use crate::domain::reference::Field;
 use crate::http::egress::Policy;
+use crate::runners::test_call;
 use crate::runtime::Tasks;
 
 const PATIENT: Duration = Duration::from_secs(20);
@@ -85,8 +86,25 @@ async fn exchange(
     fields["url"] = format!("http://127.0.0.1:{port}/p?a=1").into();
     let http = http(fields);
     let prepared = prepare(&http.request, &Inputs(inputs)).unwrap();
-    let answer = send(&Client::trusted(), &prepared, &http.fail_when, PATIENT, "e:h:1").await;
+    let answer =
+        send(&Client::trusted(), &prepared, &http.fail_when, PATIENT, ("e:h:1", &test_call()))
+            .await;
     (answer, request.await.unwrap())
+}
+
+#[tokio::test]
+async fn http_step_passes_the_trace_on_unless_it_sets_the_headers_itself() {
+    let traceparent = format!("traceparent: {}", test_call().traceparent());
+    let own = json!({"headers": {"Traceparent": "mine", "X-Request-Id": "{{inputs.n}}"}});
+    for (fields, has) in [
+        (json!({}), [&*traceparent, "x-request-id: 07070707-0707-0707-0707-070707070707"]),
+        (own, ["traceparent: mine", "x-request-id: 7"]),
+    ] {
+        let (answered, request) = exchange(fields, json!({"n": 7}), answer(200, "", "")).await;
+        answered.unwrap();
+        assert!(has.iter().all(|line| request.lines().any(|sent| sent == *line)), "{request}");
+        assert_eq!(request.matches("traceparent").count(), 1, "{request}");
+    }
 }
 
 #[tokio::test]
@@ -215,7 +233,8 @@ async fn http_step_without_response_fails_within_limits() {
         let prepared = prepare(&http.request, &Inputs(json!({}))).unwrap();
         let limit =
             Duration::from_millis(if class == ErrorClass::ExecutionTimeout { 50 } else { 20_000 });
-        let answered = send(&Client::trusted(), &prepared, &http.fail_when, limit, "k").await;
+        let answered =
+            send(&Client::trusted(), &prepared, &http.fail_when, limit, ("k", &test_call())).await;
         let failure = answered.unwrap_err();
         assert_eq!(failure.class, class, "{failure:?}");
         assert!(failure.message.contains(message), "{failure:?}");
@@ -228,7 +247,7 @@ async fn http_step_without_response_fails_within_limits() {
         (&Client::trusted(), ErrorClass::ProviderUnavailable),
         (&guarded, ErrorClass::InvalidModelConfig),
     ] {
-        let answered = send(client, &prepared, &http.fail_when, PATIENT, "k").await;
+        let answered = send(client, &prepared, &http.fail_when, PATIENT, ("k", &test_call())).await;
         assert_eq!(answered.unwrap_err().class, class);
     }
 }
@@ -341,7 +360,8 @@ async fn http_step_sends_secrets_and_shows_none() {
     assert_eq!(shown["query_params"]["q"], json!(["***", 1]));
     assert_eq!(shown["body"], json!({"text": "***", "kept": 1}));
     let client = Client::trusted();
-    let got = send(&client, &prepared, &http.fail_when, PATIENT, "e:h:1").await.unwrap();
+    let got =
+        send(&client, &prepared, &http.fail_when, PATIENT, ("e:h:1", &test_call())).await.unwrap();
     let request = request.await.unwrap();
     assert!(request.contains("x-plain: is hunter2 & \"more\""), "{request}");
     assert!(request.contains("q=hunter2+%26+%22more%22&q=1 "), "{request}");
@@ -359,7 +379,9 @@ async fn http_step_failure_quotes_no_secret() {
         "fail_when": "non_2xx",
     }));
     let prepared = prepare(&http.request, &Guarded).unwrap();
-    let failed = send(&Client::trusted(), &prepared, &http.fail_when, PATIENT, "e:h:1").await;
+    let failed =
+        send(&Client::trusted(), &prepared, &http.fail_when, PATIENT, ("e:h:1", &test_call()))
+            .await;
     let message = failed.unwrap_err().message;
     assert!(message.contains("xxx***") && !message.contains("hunter"), "{message}");
     let unknown = self::http(json!({"url": "http://h/{{secrets.other}}"}));

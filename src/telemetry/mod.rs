@@ -4,6 +4,7 @@
 //! bodies, keys or secrets: those who log keep them out, and crates that see raw traffic are never
 //! let below `warn`. A request's id is a field of its span, so that every line in it carries it.
 
+pub mod exposition;
 mod process;
 
 use std::io::IsTerminal as _;
@@ -19,7 +20,9 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::{Registry, reload};
 
-pub use self::process::render as process_metrics;
+pub use self::process::{
+    Figures as ProcessFigures, figures as process_figures, render as process_metrics,
+};
 use crate::config::{Log, LogFormat};
 use crate::runtime::Tasks;
 
@@ -41,12 +44,16 @@ const COMMIT_SECONDS: [f64; 11] =
     [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2.5];
 
 /// Counters with labels, whose series begin with the first event.
-const LABELLED: [&str; 4] = [
+const LABELLED: [&str; 5] = [
+    "orrery_endpoint_requests_total",
     "orrery_requests_total",
     "orrery_executions_total",
     "orrery_audit_repairs_total",
     "orrery_webhook_deliveries_total",
 ];
+
+/// Lets the lines of the access log through at every level.
+const ACCESS_LOG: &str = "orrery::access=info";
 
 /// Replaces the filter of the logs that were started.
 static FILTER: OnceLock<reload::Handle<EnvFilter, Registry>> = OnceLock::new();
@@ -144,6 +151,10 @@ fn describe_counters() {
     let counters = [
         ("orrery_requests_total", "Requests answered, by host, method, route and status"),
         ("orrery_executions_total", "Executions that ended, by kind and status"),
+        (
+            "orrery_endpoint_requests_total",
+            "Requests to the servers of models with several, by outcome: answered or missed",
+        ),
         ("orrery_commits_total", "Commits made durable"),
         ("orrery_flushes_total", "Groups of commits that were flushed to disk together"),
         (
@@ -164,6 +175,11 @@ fn describe_counters() {
         (
             "orrery_executions_abandoned_total",
             "Executions that were ended because they crashed the service",
+        ),
+        ("orrery_spans_exported_total", "Spans that the collector has taken"),
+        (
+            "orrery_spans_dropped_total",
+            "Spans that were not exported; an execution whose spans were never made counts as one",
         ),
         ("orrery_sweeps_refused_total", "Sweeps by age that a wrong clock held back"),
         ("orrery_kept_log_given_up_total", "Chains of the log archive that were given up"),
@@ -199,6 +215,11 @@ fn describe_gauges() {
         ("orrery_model_healthy", "Whether a model is expected to answer: 1, or 0 while it fails"),
         ("orrery_model_running", "Predictions and steps that a model runs now"),
         ("orrery_model_queued", "Predictions and steps that wait for a model"),
+        (
+            "orrery_endpoint_used",
+            "Whether a server of a model with several gets requests: 1, or 0 while it is left out",
+        ),
+        ("orrery_endpoint_in_flight", "Requests that a server of a model with several has"),
         ("orrery_webhook_in_flight", "Delivery attempts in flight"),
         (
             "orrery_webhook_open_circuits",
@@ -252,8 +273,9 @@ fn filter(level: &str) -> Result<EnvFilter, Error> {
             level => format!("warn,orrery={level}"),
         })
         .collect();
+    // The access log has a switch of its own.
     EnvFilter::builder()
-        .parse(directives.join(","))
+        .parse(format!("{ACCESS_LOG},{}", directives.join(",")))
         .map_err(|source| Error::Level { level: level.to_owned(), source })
 }
 

@@ -6,6 +6,8 @@ use std::fs;
 
 use rustix::param::clock_ticks_per_second;
 
+use super::exposition;
+
 /// Fields of `/proc/self/stat` behind the name, from 0: user and system time, threads, start, virtual
 /// memory.
 const USER_TIME: usize = 11;
@@ -13,6 +15,34 @@ const SYSTEM_TIME: usize = 12;
 const THREADS: usize = 17;
 const START: usize = 19;
 const VIRTUAL_BYTES: usize = 20;
+
+/// What the process uses now; 0 for what the kernel does not say.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Figures {
+    pub resident_bytes: u64,
+    pub open_files: u64,
+    pub open_files_max: u64,
+    pub threads: u64,
+    /// Processor time, in seconds.
+    pub cpu: f64,
+}
+
+/// The same figures that the metrics have.
+#[must_use]
+pub fn figures() -> Figures {
+    let mut figures = Figures::default();
+    for sample in exposition::samples(&render()) {
+        match sample.name {
+            "process_resident_memory_bytes" => figures.resident_bytes = sample.count(),
+            "process_open_fds" => figures.open_files = sample.count(),
+            "process_max_fds" => figures.open_files_max = sample.count(),
+            "process_threads" => figures.threads = sample.count(),
+            "process_cpu_seconds_total" => figures.cpu = sample.value,
+            _ => {}
+        }
+    }
+    figures
+}
 
 /// The metrics in Prometheus' text format.
 #[must_use]
@@ -109,5 +139,8 @@ mod tests {
             assert!(text.contains(&format!("\n{name} ")), "{name} is not in {text}");
         }
         assert!(text.contains("orrery_build_info{version=\""), "{text}");
+        let figures = figures();
+        assert!(figures.resident_bytes > 0 && figures.open_files > 0 && figures.threads > 0);
+        assert!(figures.open_files_max >= figures.open_files, "{figures:?}");
     }
 }

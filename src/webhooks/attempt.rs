@@ -6,7 +6,7 @@
 
 use std::collections::HashSet;
 use std::panic::AssertUnwindSafe;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -19,12 +19,13 @@ use super::dispatcher::{Health, Item};
 use super::endpoints::Endpoints;
 use super::rows::{self, Due};
 use super::transport::{Response, SendError, Transport};
-use super::{Error, Options};
+use super::{Error, OnAttempt, Options};
 use crate::domain::delivery::{self, Attempt, Delivery, JITTER, Verdict};
 use crate::domain::ids::{ExecutionId, OrganizationId};
 use crate::domain::signature;
 use crate::domain::time::Timestamp;
 use crate::domain::webhook_endpoint::Event;
+use crate::http::trace_context;
 use crate::runtime::{self, Clock};
 use crate::storage::{self, Commit, Sealer, Store};
 
@@ -44,6 +45,8 @@ pub(super) struct Context {
     pub(super) transport: Arc<dyn Transport>,
     pub(super) clock: Clock,
     pub(super) options: Options,
+    /// Called after the commit of each attempt at a stored delivery.
+    pub(super) on_attempt: OnceLock<OnAttempt>,
     /// Deliveries of which an attempt is being made.
     pub(super) in_flight: Mutex<HashSet<(OrganizationId, ExecutionId)>>,
     /// Held while a delivery that has ended is taken up again.
@@ -164,6 +167,9 @@ pub(super) async fn make(
     answered(health);
     commit_outcome(context, item, &delivery, health).await?;
     count(&delivery);
+    if let Some(on_attempt) = context.on_attempt.get() {
+        on_attempt(&delivery);
+    }
     Ok(Report::Made { health, next: delivery.progress.next_attempt_at })
 }
 
@@ -342,6 +348,8 @@ fn request(
             set_header(headers, "x-webhook-secret", &secret)?;
         }
     }
+    let key = delivery.attempt_key(delivery.progress.next_number());
+    trace_context::pass_on(headers, &delivery.trace().call(&key));
     *request.body_mut() = body;
     Ok(request)
 }

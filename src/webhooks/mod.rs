@@ -31,6 +31,7 @@ mod rows;
 mod send_loop;
 mod test_delivery;
 mod transport;
+mod waiting;
 
 use std::time::Duration;
 
@@ -41,8 +42,13 @@ pub use outbox::Outbox;
 pub use receivers::{OpenCircuit, Receiver};
 pub use rows::{delivery as delivery_key, enqueue, load, progress as progress_key, reseal};
 pub use transport::{Response, SendError, Transport};
+pub use waiting::Waiting;
 
+use crate::domain::delivery::Delivery;
 use crate::storage;
+
+/// Called with a delivery of which an attempt was made, the last of those that it has. It must not block.
+pub type OnAttempt = Box<dyn Fn(&Delivery) + Send + Sync>;
 
 /// How deliveries are sent: section `[webhooks]` of the configuration.
 #[derive(Debug, Clone)]

@@ -3,7 +3,7 @@
 //! It never waits: what finds no room in memory is on the disk, where `send_loop` finds it.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use tokio::sync::{Notify, mpsc, watch};
 
@@ -14,7 +14,7 @@ use super::gauges::Metrics;
 use super::rows::RowIndex;
 use super::send_loop::SendLoop;
 use super::transport::{Network, Transport};
-use super::{Options, test_delivery};
+use super::{OnAttempt, Options, test_delivery};
 use crate::domain::delivery::{self, Delivery};
 use crate::http::client::Client;
 use crate::runtime::{Clock, Tasks};
@@ -71,6 +71,7 @@ impl Outbox {
             transport,
             clock,
             options,
+            on_attempt: OnceLock::new(),
             in_flight: Mutex::default(),
             taking_up: tokio::sync::Mutex::default(),
         });
@@ -82,6 +83,11 @@ impl Outbox {
             SendLoop::new(Arc::clone(&context), fresh, asked, Arc::clone(&look), figures);
         let send_loop = Arc::new(Mutex::new(Some(send_loop)));
         Self { context, inbox, trials, look, figures: watched, send_loop }
+    }
+
+    /// Sets what is called after each attempt. The first call counts.
+    pub fn set_on_attempt(&self, on_attempt: OnAttempt) {
+        let _first = self.context.on_attempt.set(on_attempt);
     }
 
     /// Starts sending, beginning with what is due on the disk. A second call does nothing.

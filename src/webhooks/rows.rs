@@ -18,6 +18,8 @@
 //! a start needs to read these two tables only, and what changes with each attempt is small, however
 //! large the body.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use super::Error;
@@ -25,6 +27,7 @@ use crate::domain::delivery::{self, Delivery, DeliveryProgress, Status, Target, 
 use crate::domain::ids::{DeliveryId, EndpointId, ExecutionId, OrganizationId};
 use crate::domain::payload::Payload;
 use crate::domain::time::Timestamp;
+use crate::domain::trace;
 use crate::domain::webhook_endpoint::Event;
 use crate::storage::record::{Malformed, decode};
 use crate::storage::rotation::{Rotation, Watch};
@@ -39,6 +42,8 @@ pub(super) struct Contents {
     pub(super) created_at: Timestamp,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) endpoint: Option<ToEndpoint>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) origin: Option<Arc<trace::Origin>>,
 }
 
 /// What a delivery to an endpoint has beside.
@@ -216,7 +221,15 @@ pub(super) fn moment_and_ids(key: &Key) -> Option<(Timestamp, OrganizationId, Ex
 /// [`Malformed`] when a record has no JSON form.
 pub fn enqueue(commit: &mut Commit, delivery: &Delivery) -> Result<(), Malformed> {
     let Delivery {
-        id, organization, execution, webhook, body, created_at, progress: state, ..
+        id,
+        organization,
+        execution,
+        webhook,
+        body,
+        created_at,
+        origin,
+        progress: state,
+        ..
     } = delivery;
     let row = delivery.row();
     let to_endpoint =
@@ -227,6 +240,7 @@ pub fn enqueue(commit: &mut Commit, delivery: &Delivery) -> Result<(), Malformed
         body: body.clone(),
         created_at: *created_at,
         endpoint: delivery.endpoint.map(to_endpoint),
+        origin: origin.clone(),
     };
     commit.put(self::delivery(*organization, row), &contents)?;
     if delivery.endpoint.is_some() {
@@ -298,7 +312,7 @@ fn assemble(
     progress: Option<&[u8]>,
 ) -> Result<Option<Delivery>, storage::Error> {
     let Some(contents) = contents else { return Ok(None) };
-    let Contents { id, webhook, body, created_at, endpoint: to } = decode(contents)?;
+    let Contents { id, webhook, body, created_at, endpoint: to, origin } = decode(contents)?;
     let execution = to.map_or(execution, |to| to.execution);
     let endpoint = to.map(|to| Target { id: to.id, event: to.event });
     let progress = match progress {
@@ -313,6 +327,7 @@ fn assemble(
         webhook,
         body,
         created_at,
+        origin,
         progress,
     }))
 }
@@ -391,6 +406,16 @@ mod tests {
     }
 
     #[test]
+    fn row_of_traced_delivery_matches_golden_bytes() {
+        let golden = "\u{1}{\"id\":\"01010101-0101-0101-0101-010101010101\",\
+            \"webhook\":{\"url\":\"https://example.com/hook\"},\"body\":{\"inline\":1},\
+            \"created_at\":7,\"origin\":{\
+            \"parent\":\"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01\",\
+            \"state\":\"a=1\",\"request_id\":\"r-1\"}}";
+        assert_eq!(text(&decode::<Contents>(golden.as_bytes()).unwrap()), golden);
+    }
+
+    #[test]
     fn webhook_rows_match_golden_bytes() {
         let contents = Contents {
             id: DeliveryId::from([1; 16]),
@@ -402,6 +427,7 @@ mod tests {
                 .unwrap(),
             created_at: Timestamp::from_micros(7),
             endpoint: None,
+            origin: None,
         };
         let golden = "\u{1}{\"id\":\"01010101-0101-0101-0101-010101010101\",\
             \"webhook\":{\"url\":\"https://example.com/hook\",\"secret\":\"sealed\"},\

@@ -7,6 +7,7 @@
 //!
 //! Nothing here is stored, and nothing here reads JSON that the service made itself.
 
+pub mod activity;
 pub mod admin;
 pub mod agent;
 pub mod answer;

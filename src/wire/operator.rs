@@ -153,6 +153,26 @@ pub struct Model {
     /// What it is on this machine, where it runs here from a file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub local: Option<LocalModel>,
+    /// Its servers, where it has several.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub endpoints: Vec<Endpoint>,
+}
+
+/// A server of a model.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Endpoint {
+    /// Its URL without user and query.
+    pub name: String,
+    /// `used`, `starting`, `tried` (one request finds out whether it answers again) or `left out`.
+    pub state: String,
+    /// Why it is left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    pub in_flight: usize,
+    pub weight: u32,
+    /// What it has at once at most; `None`: what the model has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub concurrency: Option<usize>,
 }
 
 /// A model that runs here from a file.

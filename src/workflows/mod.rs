@@ -398,7 +398,7 @@ impl Workflows {
         let id = match reference.parse::<WorkflowId>() {
             Ok(id) => id,
             Err(_slug) => {
-                let row = self.store.get(&rows::slug(organization, reference)).await?;
+                let row = self.store.get_often(&rows::slug(organization, reference)).await?;
                 let id: [u8; 16] =
                     row.and_then(|row| row.try_into().ok()).ok_or(Error::NotFound)?;
                 id.into()
@@ -413,7 +413,8 @@ impl Workflows {
     /// # Errors
     /// [`Error::NotFound`], [`Error::Storage`].
     pub async fn by_id(&self, id: WorkflowId) -> Result<Workflow, Error> {
-        self.store.read(&rows::workflow(id)).await?.ok_or(Error::NotFound)
+        let row = self.store.get_often(&rows::workflow(id)).await?;
+        Ok(decode(&row.ok_or(Error::NotFound)?)?)
     }
 
     /// How often it was triggered.

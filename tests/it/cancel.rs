@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{Provider, Receiver, Service};
+use crate::support::{Provider, Receiver, Service, lane_is_free};
 
 fn cancelled(id: &str) -> Value {
     json!({
@@ -95,5 +95,5 @@ async fn cancel_repeated_concurrently_returns_equal_responses() {
         assert_eq!(answer.expect(200), cancelled(&id));
     }
     assert_eq!(service.ended(&id).await["status"], "cancelled");
-    assert_eq!(service.engine().load("held").running, 0);
+    lane_is_free(&service, "held").await;
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::support::{Service, until};
+use crate::support::{Service, lane_is_free, until};
 use orrery::runtime;
 
 /// The manifest of a model that runs the worker; `more` are further keys of the runner.
@@ -136,7 +136,7 @@ async fn command_worker_errors_fail_only_their_run() {
         assert!(error.starts_with("the model 'odd': ") && error.contains(says), "{error}");
         assert_eq!(run(&service, "odd", json!({"value": 1})).await["output"], 1, "after {input}");
     }
-    assert_eq!(service.engine().load("odd").running, 0);
+    lane_is_free(&service, "odd").await;
 }
 
 #[tokio::test]

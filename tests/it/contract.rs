@@ -6,7 +6,7 @@ use std::path::Path;
 use orrery::api::Role;
 use serde_json::{Value, json};
 
-use crate::support::{Cog, Provider, Receiver, Service, until};
+use crate::support::{Cog, MlServer, Provider, Receiver, Service, lane_is_free, until};
 
 /// What a model costs, in its manifest and in dollars.
 const COST: &str = "[cost]\ntype = 'fixed'\namount = 0.25\n";
@@ -130,8 +130,7 @@ async fn hold(service: &Service, subject: &Subject) {
     contract.timeout().await;
     contract.cancel().await;
     assert_eq!(service.ledger().await.len(), 2, "successes cost, and nothing else does");
-    let load = service.engine().load("one");
-    assert_eq!((load.running, load.queued), (0, 0));
+    lane_is_free(service, "one").await;
 }
 
 #[tokio::test]
@@ -229,6 +228,77 @@ async fn cog() {
     let body = json!({"model": "one", "version": "1", "input": {}});
     let refused = service.post("/v1/prediction/", &body).send().await.expect(400);
     assert_eq!(refused["error"], "invalid input: missing required field 'do'");
+}
+
+#[tokio::test]
+async fn oip() {
+    let provider = Provider::start().await;
+    let subject = Subject {
+        output_type: "",
+        runner: format!("type = 'oip'\nmodel = 'm'\nurl = '{}'", provider.url("/do")),
+        input: order,
+        output: Some(json!({"said": [[1], [2]]})),
+        fails_with: "provider_error",
+        timeout: "100ms",
+    };
+    let service = Service::start().await;
+    hold(&service, &subject).await;
+    provider.hung_up(2).await;
+    let body = json!({"model": "one", "version": "1", "input": {}});
+    until("metadata", async || {
+        let refused = service.post("/v1/prediction/", &body).send().await;
+        (refused.status == 400).then(|| {
+            assert!(refused.text.contains("invalid input: missing required field 'do'"));
+        })
+    })
+    .await;
+    let model = service.get("/v1/models/one").await.expect(200);
+    assert_eq!(model["output_type"], "object");
+    assert_eq!(model["request_schema"]["properties"]["do"]["description"], "BYTES [1]");
+}
+
+#[tokio::test]
+#[ignore = "needs python3 and PyPI: run tests/run"]
+async fn oip_real_server() {
+    let server = MlServer::start();
+    let service = Service::start().await;
+    let subject = Subject {
+        output_type: "",
+        runner: format!("type = 'oip'\nmodel = 'echo'\nurl = '{}'", server.url),
+        input: |order| {
+            let order = order.replace("good", "echo");
+            json!({"numbers": [[1, 2], [3, 4.5]], "order": order, "small": 255})
+        },
+        output: Some(json!({"sums": [[3.0], [7.5]], "said": [["echo"]], "small": [[255]]})),
+        fails_with: "provider_error",
+        timeout: "500ms",
+    };
+    service.manifest(&subject.manifest("starts", ""));
+    let catalog = &service.running.services.catalog;
+    until("server", async || (catalog.get("starts").unwrap().health_word() == "ok").then_some(()))
+        .await;
+    hold(&service, &subject).await;
+    until("metadata", async || {
+        let model = service.get("/v1/models/one").await.expect(200);
+        model["request_schema"]["properties"]["numbers"].is_object().then_some(())
+    })
+    .await;
+    for (input, says) in [
+        (json!({"numbers": [[1, 2]], "order": "echo", "small": 256}), "'small' is wrong: "),
+        (json!({"numbers": [[1]], "order": "echo", "small": 1}), "'numbers.0' is wrong: "),
+        (json!({"numbers": [[1, 2]], "order": "echo"}), "missing required field 'small'"),
+    ] {
+        let body = json!({"model": "one", "version": "1", "input": input});
+        let refused = service.post("/v1/prediction/", &body).send().await.expect(400);
+        assert!(refused["error"].as_str().unwrap().contains(says), "{refused}");
+    }
+    let own = json!([
+        {"name": "numbers", "shape": [1, 2], "datatype": "FP32", "data": [1, 1]},
+        {"name": "order", "shape": [2], "datatype": "BYTES", "data": ["ü", ""]},
+        {"name": "small", "shape": [1], "datatype": "UINT8", "data": [0]},
+    ]);
+    let done = service.ended(&service.create("one", json!({"inputs": own})).await).await;
+    assert_eq!(done["output"]["said"], json!([["ü"], [""]]), "{done}");
 }
 
 #[tokio::test]

@@ -34,6 +34,7 @@ mod decisions;
 #[cfg(feature = "llama")]
 mod decisions_local;
 mod deliveries;
+mod endpoints;
 mod events;
 mod executions;
 mod fence;
@@ -75,6 +76,7 @@ mod seal;
 mod secret_screens;
 mod secrets;
 mod support;
+mod tracing;
 mod tree_screens;
 mod unknown;
 mod upkeep_screens;

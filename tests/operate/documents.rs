@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::document_blocks::{self as blocks, Block, Mark};
 use crate::document_page::{Page, Places};
 
-const DOCUMENTS: [&str; 16] = [
+const DOCUMENTS: [&str; 17] = [
     "README.md",
     "docs/administration.md",
     "docs/agent.md",
@@ -28,6 +28,7 @@ const DOCUMENTS: [&str; 16] = [
     "docs/models.md",
     "docs/operating.md",
     "docs/performance.md",
+    "docs/scaling.md",
     "docs/security.md",
     "docs/webhooks.md",
     "docs/workflows.md",
@@ -45,6 +46,11 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("docs/operating.md", "needs a key pair of age"),
     ("docs/operating.md", "needs a damaged store"),
     ("docs/operating.md", "needs a damaged store"),
+    ("docs/operating.md", "takes a minute of an idle machine"),
+    ("docs/operating.md", "an example of a line"),
+    ("docs/scaling.md", "needs a cluster"),
+    ("docs/scaling.md", "needs a GPU"),
+    ("docs/scaling.md", "needs a GPU"),
 ];
 
 /// The JSON values of a text, one behind the other.

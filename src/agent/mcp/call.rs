@@ -112,6 +112,7 @@ pub async fn start(
         work,
         input,
         webhook: None,
+        origin: asked.origin.clone(),
     };
     match inner.engine.submit(vec![submission], beside).await {
         Ok(_) => {}

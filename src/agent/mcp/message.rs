@@ -21,6 +21,7 @@ use super::tools;
 use crate::agent::error::Error;
 use crate::agent::service::Inner;
 use crate::chat::Caller;
+use crate::domain::trace;
 use crate::engine;
 
 const INSTRUCTIONS: &str = "The tools run the AI models and the workflows of this service. Running may cost \
@@ -40,6 +41,8 @@ pub struct Headers<'a> {
     pub method: Option<&'a str>,
     /// `Mcp-Name`
     pub name: Option<&'a str>,
+    /// What they say about the request itself.
+    pub origin: Option<&'a Arc<trace::Origin>>,
 }
 
 /// What becomes of a message.
@@ -71,6 +74,8 @@ pub struct Asked {
     /// Whether the version is 2026-07-28 or later.
     pub is_modern: bool,
     pub progress: Option<ProgressToken>,
+    /// What the request said about itself.
+    pub origin: Option<Arc<trace::Origin>>,
 }
 
 impl Asked {
@@ -145,7 +150,12 @@ pub async fn answer(
     }
     let meta = meta_of(&params);
     let asked = match check_version(headers, &method, &params, &meta) {
-        Ok(is_modern) => Asked { id, is_modern, progress: meta.get_progress_token() },
+        Ok(is_modern) => Asked {
+            id,
+            is_modern,
+            progress: meta.get_progress_token(),
+            origin: headers.origin.cloned(),
+        },
         Err(error) => return bad(Some(id), error),
     };
     dispatch(inner, caller, asked, &method, params).await
@@ -320,8 +330,12 @@ mod tests {
         let meta = json!({"io.modelcontextprotocol/protocolVersion": NEW,
             "io.modelcontextprotocol/clientCapabilities": {}});
         let call = json!({"name": "model_a", "_meta": meta});
-        let headers =
-            Headers { version: Some(NEW), method: Some("tools/call"), name: Some("model_a") };
+        let headers = Headers {
+            version: Some(NEW),
+            method: Some("tools/call"),
+            name: Some("model_a"),
+            origin: None,
+        };
         assert_eq!(checked(headers, "tools/call", call.clone()), Ok(true));
         assert_eq!(checked(Headers::default(), "tools/list", json!({})), Ok(false));
         let old = Headers { version: Some("2025-06-18"), ..Headers::default() };

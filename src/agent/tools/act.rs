@@ -267,6 +267,9 @@ impl Use<'_> {
         };
         self.begin(vec![event]).await?;
         let execution = self.run.execution();
+        // The step has begun.
+        let place = self.run.steps().len().saturating_sub(1);
+        let call = execution.trace().call(&execution.exchange_step_key(place));
         let input = to_raw_value(&input).map_err(|error| {
             let malformed = Malformed { record: "input", reason: error.to_string() };
             engine::Error::Storage(malformed.into())
@@ -279,6 +282,7 @@ impl Use<'_> {
             work,
             input,
             webhook: None,
+            origin: Some(call.origin()),
         };
         match self.inner.engine.submit(vec![submission], beside).await {
             Ok(_) => Ok(Ok(child)),

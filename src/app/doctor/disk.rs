@@ -51,7 +51,9 @@ fn judge(time: Duration) -> Result<Finding, String> {
     Ok(Finding::good("fsync", format!("a flush takes {shown}")))
 }
 
-fn is_in_memory(folder: &Path) -> bool {
+/// Whether a folder is on a file system without a disk.
+#[must_use]
+pub fn is_in_memory(folder: &Path) -> bool {
     let magic = rustix::fs::statfs(folder).map(|found| found.f_type.cast_unsigned());
     magic.is_ok_and(|magic| IN_MEMORY.contains(&magic))
 }

@@ -32,6 +32,12 @@ pub(super) fn findings(config: &Config) -> Vec<Finding> {
     findings
 }
 
+/// Bytes that are free on a folder's disk.
+#[must_use]
+pub fn free_bytes(folder: &Path) -> u64 {
+    storage::DiskSpaceMonitor::with_reserve(folder.to_path_buf(), None).free()
+}
+
 /// The free space of the disk, and whether the service would refuse new work for it.
 fn disk(folder: &Path, reserve: Option<u64>) -> Option<Finding> {
     let there = folder.ancestors().find(|folder| folder.is_dir())?;

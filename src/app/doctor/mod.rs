@@ -18,6 +18,8 @@ use crate::api::{Doctor, Finding};
 use crate::config::{Config, McpTransport, TlsMode};
 use crate::domain::time::Timestamp;
 
+pub use self::disk::is_in_memory;
+pub use self::folders::free_bytes;
 pub use self::models::check as check_manifest;
 
 /// The doctor of a service with this configuration.

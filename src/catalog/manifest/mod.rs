@@ -15,8 +15,10 @@ use crate::config::reader::{Reader, Section, read_file};
 use crate::config::values::{
     self, duration, json, number, one_of, parsed, problem, string, text, whole,
 };
+use crate::domain::classify::ErrorClass;
 use crate::domain::model::{OutputType, Pricing, Slug};
 use crate::domain::money::Usd;
+use crate::domain::retry::{self, Policy};
 use crate::runners::options;
 use crate::schema::Schema;
 
@@ -65,6 +67,8 @@ pub struct Manifest {
     pub concurrency: usize,
     pub timeout: Duration,
     pub queue_limit: usize,
+    /// When a prediction is tried again.
+    pub retry: Policy,
     /// `None`: the model itself reports it, or any object will do.
     pub schema: Option<Arc<Schema>>,
     pub pricing: Option<Pricing>,
@@ -116,6 +120,7 @@ pub fn of_model_file(path: &Path) -> Option<Manifest> {
         concurrency: DEFAULT_CONCURRENCY,
         timeout: MODEL_FILE_TIMEOUT,
         queue_limit: DEFAULT_QUEUE_LIMIT,
+        retry: Policy::once(),
         schema: None,
         pricing: None,
         cost_report: DEFAULT_COST_REPORT.to_owned(),
@@ -152,6 +157,7 @@ fn manifest(root: &mut Section<'_>, folder: &Path) -> Option<Manifest> {
     let queue_limit = root.get("queue_limit", DEFAULT_QUEUE_LIMIT, whole(0..=QUEUE_LIMIT_MAX));
     let written = schema(root, folder);
     let cost = root.optional_section("cost", cost);
+    let retry = root.optional_section("retry", |section| Some(retry(section)));
     let runner = root.required_section("runner", |section| options::read(section, folder))?;
     if !runner.options.is_self_describing() {
         root.need("output_type");
@@ -168,6 +174,7 @@ fn manifest(root: &mut Section<'_>, folder: &Path) -> Option<Manifest> {
             .unwrap_or(DEFAULT_CONCURRENCY),
         timeout,
         queue_limit,
+        retry: retry.unwrap_or_else(Policy::once),
         schema: written.or_else(|| of_runner(root, &runner)),
         pricing,
         cost_report: report.flatten().unwrap_or_else(|| DEFAULT_COST_REPORT.to_owned()),
@@ -208,6 +215,24 @@ fn of_runner(root: &Section<'_>, runner: &options::Config) -> Option<Arc<Schema>
     let schema = Schema::compile(&runner.options.schema()?);
     let schema = schema.map_err(|error| root.error("runner", error.to_string()));
     schema.ok().map(Arc::new)
+}
+
+/// The `[retry]` table: the fields of a step's `retry`, with the same bounds and defaults.
+fn retry(section: &mut Section<'_>) -> Policy {
+    let seconds = |value: &values::Value<'_>| {
+        let seconds = number(0.0..=retry::DELAY_MAX.as_secs_f64())(value)?;
+        Ok(Duration::from_secs_f64(seconds))
+    };
+    let classes = values::list(one_of(&ErrorClass::ALL, ErrorClass::as_str));
+    let written = retry::Written {
+        max_attempts: section.optional("max_attempts", whole(1..=retry::ATTEMPTS_MAX)),
+        initial_delay: section.optional("initial_delay_seconds", seconds),
+        backoff_multiplier: section
+            .optional("backoff_multiplier", number(1.0..=retry::MULTIPLIER_MAX)),
+        max_delay: section.optional("max_delay_seconds", seconds),
+        retry_on: section.optional("retry_on", classes),
+    };
+    written.policy()
 }
 
 /// A type of cost has keys of its own; `report` goes with each.
@@ -298,6 +323,15 @@ output = "/caption"
             (with("slug = \"caption\"", "slug = \"a b\""), "2:8 `slug`: a slug must have 1 to 128"),
             (with("\"5s\"", "\"5 parsecs\""), "6:11 `timeout`: expected a time such as"),
             (with("concurrency = 2", "concurrency = 0"), "5:15 `concurrency`: expected a whole"),
+            (
+                with("[cost]", "[retry]\nmax_attempts = 21\n[cost]"),
+                "11:16 `retry.max_attempts`: exp",
+            ),
+            (
+                with("[cost]", "[retry]\nretry_on = ['late']\n[cost]"),
+                "11:13 `retry.retry_on`: expected one of \"content_moderation\", ",
+            ),
+            (with("[cost]", "[retry]\ndelay = 1\n[cost]"), "11:1 unknown key `retry.delay`"),
             (with("required = [\"image\"]", "\"$ref\" = \"http://a/\""), "leaves the document"),
             (with("output_type = \"string\"", ""), "1:1 `output_type` is missing"),
             (with("\"string\"", "\"text\""), "4:15 `output_type`: expected one of \"string\", "),
@@ -318,8 +352,43 @@ output = "/caption"
     }
 
     #[test]
+    fn manifest_runner_refuses_invalid_servers() {
+        check_runners(&[
+            ("type = 'oip'\nurl = 'http://a'", "1:1 `runner.model` is missing"),
+            (
+                "type = 'oip'\nmodel = 'm'\nurl = 'http://a/v2/models/m'",
+                "4:7 `runner.url`: expected the server's URL without /v2/",
+            ),
+            (
+                "type = 'cog'\nurl = 'http://a'\nurls = ['http://b']",
+                "4:8 `runner.url` and `runner.urls`: set only one of them",
+            ),
+            ("type = 'cog'\nurls = []", "3:8 `runner.urls`: is empty: expected a list such as"),
+            ("type = 'cog'\nurls = 'http://a'", "3:8 `runner.urls`: expected a list such as ["),
+            ("type = 'cog'\nurls = ['a']", "3:9 `runner.urls`: expected an absolute http or"),
+            (
+                "type = 'cog'\nurls = ['http://a', 'http://a/']",
+                "3:21 `runner.urls`: the same URL is listed twice",
+            ),
+            (
+                "type = 'cog'\nurls = [{url = 'http://a', wieght = 2}]",
+                "3:28 `runner.urls`: `wieght`: unknown key; did you mean `weight`?",
+            ),
+            ("type = 'cog'\nurls = [{weight = 2}]", "3:9 `runner.urls`: an entry without `url`"),
+            (
+                "type = 'cog'\nurls = [{url = 'http://a', weight = 0}]",
+                "3:37 `runner.urls`: `weight`: expected a whole number from 1 to 1000, found 0",
+            ),
+            (
+                "type = 'http'\nurl = 'http://a'\nhealth = 'x'",
+                "4:10 `runner.health`: expected a path such as \"/healthz\"",
+            ),
+        ]);
+    }
+
+    #[test]
     fn manifest_runner_refuses_invalid_values() {
-        for (runner, expect) in [
+        check_runners(&[
             ("type = 'lml'\nurl = 1", "2:8 `runner.type`: expected one of \"builtin\", \"http\", "),
             ("url = 1", "1:1 `runner.type` is missing"),
             ("type = 'builtin'", "1:1 `runner.name` is missing"),
@@ -371,7 +440,12 @@ output = "/caption"
                 "type = 'command'\ncommand = ['x']\nenv = { A = 'x', 'B=' = 'x' }",
                 "`runner.env`: \"B=\" cannot be the name of an environment variable",
             ),
-        ] {
+        ]);
+    }
+
+    /// Each `[runner]` has one error, which says so.
+    fn check_runners(runners: &[(&str, &str)]) {
+        for (runner, expect) in runners {
             let message = errors(&format!("[runner]\n{runner}\n[x]\n"));
             let lines: Vec<&str> = message.lines().collect();
             let about = lines.iter().filter(|line| line.contains("`runner"));
@@ -386,6 +460,9 @@ output = "/caption"
         let keys = [
             "name = 'x'",
             "url = 'http://a'",
+            "urls = ['http://a']",
+            "health = '/x'",
+            "version = '1'",
             "model = 'm'",
             "kind = 'chat'",
             "key = 'k'",
@@ -402,9 +479,10 @@ output = "/caption"
         ];
         for (kind, own) in [
             ("builtin", "name"),
-            ("http", "url method headers body output"),
-            ("openai", "url model kind key"),
-            ("cog", "url"),
+            ("http", "url urls health method headers body output"),
+            ("openai", "url urls model kind key"),
+            ("cog", "url urls"),
+            ("oip", "url urls model version"),
             ("command", "command mode directory env memory_bytes writable"),
         ] {
             let own: Vec<&str> = own.split(' ').collect();

@@ -77,10 +77,9 @@ fn install(dry_run: bool) -> anyhow::Result<()> {
     let sockets_change = std::fs::read_to_string(SOCKET).ok().as_ref() != Some(&socket);
     let mut steps = Vec::new();
     if !has_user {
-        let home = config.data_dir.display();
-        steps.push(Step::run(&format!(
-            "useradd --system --user-group --home-dir {home} --shell /usr/sbin/nologin {USER}"
-        )));
+        let home = config.data_dir.display().to_string();
+        let user = ["useradd", "--system", "--user-group", "--home-dir", &home];
+        steps.push(Step::run(&[&user[..], &["--shell", "/usr/sbin/nologin", USER]].concat()));
     }
     steps.extend([
         Step::Binary(PathBuf::from(BINARY)),
@@ -93,16 +92,16 @@ fn install(dry_run: bool) -> anyhow::Result<()> {
         }),
         Step::File(file(SERVICE, 0o644, UNIT.to_owned())),
         Step::File(file(SOCKET, 0o644, socket)),
-        Step::run("systemctl daemon-reload"),
+        Step::run(&["systemctl", "daemon-reload"]),
     ]);
     if is_running && sockets_change {
         // Sockets cannot be changed below a service that uses them.
-        steps.push(Step::run("systemctl stop orrery.service"));
-        steps.push(Step::run("systemctl restart orrery.socket"));
+        steps.push(Step::run(&["systemctl", "stop", "orrery.service"]));
+        steps.push(Step::run(&["systemctl", "restart", "orrery.socket"]));
     }
-    steps.push(Step::run("systemctl enable --now orrery.socket"));
-    steps.push(Step::run("systemctl enable orrery.service"));
-    steps.push(Step::run("systemctl restart orrery.service"));
+    steps.push(Step::run(&["systemctl", "enable", "--now", "orrery.socket"]));
+    steps.push(Step::run(&["systemctl", "enable", "orrery.service"]));
+    steps.push(Step::run(&["systemctl", "restart", "orrery.service"]));
     perform(&steps, dry_run)?;
     if !dry_run {
         let hosts = config.hosts.named();
@@ -121,12 +120,18 @@ fn uninstall(dry_run: bool, purge: bool) -> anyhow::Result<()> {
     refuse_package()?;
     let mut steps = Vec::new();
     if Path::new(SERVICE).exists() || Path::new(SOCKET).exists() {
-        steps.push(Step::run("systemctl disable --now orrery.service orrery.socket"));
+        steps.push(Step::run(&[
+            "systemctl",
+            "disable",
+            "--now",
+            "orrery.service",
+            "orrery.socket",
+        ]));
     }
     steps.extend([
         Step::Remove(PathBuf::from(SERVICE)),
         Step::Remove(PathBuf::from(SOCKET)),
-        Step::run("systemctl daemon-reload"),
+        Step::run(&["systemctl", "daemon-reload"]),
         Step::Remove(PathBuf::from(BINARY)),
     ]);
     let mut kept = "Data and configuration are kept; `--purge` removes them too.";
@@ -139,7 +144,7 @@ fn uninstall(dry_run: bool, purge: bool) -> anyhow::Result<()> {
         steps.push(Step::Remove(data));
         steps.push(Step::Remove(PathBuf::from(SETTINGS)));
         if owner::group(USER).is_some() {
-            steps.push(Step::run(&format!("userdel {USER}")));
+            steps.push(Step::run(&["userdel", USER]));
         }
     }
     perform(&steps, dry_run)?;

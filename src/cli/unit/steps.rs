@@ -41,9 +41,9 @@ pub(super) struct File {
 }
 
 impl Step {
-    /// A program with its arguments, as it is typed.
-    pub(super) fn run(line: &str) -> Self {
-        Self::Run(line.split_whitespace().map(str::to_owned).collect())
+    /// A program with its arguments.
+    pub(super) fn run(line: &[&str]) -> Self {
+        Self::Run(line.iter().map(|&word| word.to_owned()).collect())
     }
 
     /// Whether there is nothing to do.
@@ -191,11 +191,11 @@ mod tests {
 
     #[test]
     fn program_that_fails_is_named_with_what_it_said() {
-        let error = Step::run("ls /no/such/place").perform("nobody").unwrap_err();
+        let error = Step::run(&["ls", "/no/such/place"]).perform("nobody").unwrap_err();
         let text = format!("{error:#}");
         assert!(text.contains("run     ls /no/such/place"), "{text}");
         assert!(text.contains("/no/such/place'"), "{text}");
-        assert!(Step::run("orrery-has-no-such-program").perform("nobody").is_err());
+        assert!(Step::run(&["orrery-has-no-such-program"]).perform("nobody").is_err());
     }
 
     #[test]

@@ -4,7 +4,6 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
-use std::time::Duration;
 
 use serde_json::{Map as Object, Value};
 
@@ -412,30 +411,19 @@ fn read_child(fields: &mut Fields<'_>) -> Option<SubWorkflow> {
     Some(SubWorkflow { workflow: workflow?, version, inputs, waits })
 }
 
-/// The defaults of a `retry` that leaves fields out.
-const RETRY_ATTEMPTS: u32 = 3;
-const RETRY_INITIAL: Duration = Duration::from_secs(1);
-const RETRY_MULTIPLIER: f64 = 2.0;
-const RETRY_DELAY_MAX: Duration = Duration::from_secs(60);
-
 fn read_retry(fields: &mut Fields<'_>) -> Policy {
     let Some(retry) = fields.object("retry") else { return Policy::once() };
     let mut fields = fields.nested("retry", retry);
     let delays = 0.0..=retry::DELAY_MAX.as_secs_f64();
-    let attempts = fields.whole("max_attempts", 1..=retry::ATTEMPTS_MAX);
-    let initial = fields.seconds("initial_delay_seconds", &delays);
-    let multiplier = fields.number("backoff_multiplier", &(1.0..=retry::MULTIPLIER_MAX));
-    let longest = fields.seconds("max_delay_seconds", &delays);
-    let retry_on = fields.list("retry_on").map(|classes| read_classes(&fields, &classes));
+    let written = retry::Written {
+        max_attempts: fields.whole("max_attempts", 1..=retry::ATTEMPTS_MAX),
+        initial_delay: fields.seconds("initial_delay_seconds", &delays),
+        backoff_multiplier: fields.number("backoff_multiplier", &(1.0..=retry::MULTIPLIER_MAX)),
+        max_delay: fields.seconds("max_delay_seconds", &delays),
+        retry_on: fields.list("retry_on").map(|classes| read_classes(&fields, &classes)),
+    };
     fields.end("a retry");
-    let initial = initial.unwrap_or(RETRY_INITIAL);
-    Policy::new(
-        attempts.unwrap_or(RETRY_ATTEMPTS),
-        initial,
-        multiplier.unwrap_or(RETRY_MULTIPLIER),
-        longest.unwrap_or_else(|| RETRY_DELAY_MAX.max(initial)),
-        retry_on.unwrap_or_else(|| Policy::TRANSIENT.to_vec()),
-    )
+    written.policy()
 }
 
 fn read_classes(fields: &Fields<'_>, classes: &[Value]) -> Vec<ErrorClass> {

@@ -99,11 +99,13 @@ pub fn wake(execution: &mut Execution, now: Timestamp) -> Vec<Effect> {
             run.aside_until = None;
             vec![Effect::ClearTimer { due }, Effect::Enqueue { lane }]
         }
-        Work::Workflow(_)
-        | Work::Prediction(_)
-        | Work::Chat(_)
-        | Work::Decision(_)
-        | Work::Agent(_) => Vec::new(),
+        Work::Prediction(prediction) => {
+            let due = prediction.aside_until.filter(|due| *due <= now);
+            let Some(due) = due else { return Vec::new() };
+            prediction.aside_until = None;
+            vec![Effect::ClearTimer { due }, Effect::Enqueue { lane }]
+        }
+        Work::Workflow(_) | Work::Chat(_) | Work::Decision(_) | Work::Agent(_) => Vec::new(),
     }
 }
 
@@ -165,10 +167,8 @@ fn finish(execution: &mut Execution, status: Status, now: Timestamp) -> Vec<Effe
 
 /// Takes it from where it is: its lane, or the timers.
 fn remove_from_queue(execution: &mut Execution) -> Effect {
-    if let Work::Workflow(run) = &mut execution.work
-        && let Some(due) = run.aside_until.take()
-    {
-        return Effect::ClearTimer { due };
+    match execution.take_aside() {
+        Some(due) => Effect::ClearTimer { due },
+        None => Effect::Dequeue { lane: execution.lane() },
     }
-    Effect::Dequeue { lane: execution.lane() }
 }

@@ -6,6 +6,7 @@ use crate::domain::classify::ErrorClass;
 use crate::domain::execution::{Execution, Fault, Prediction, Status, Work};
 use crate::domain::money::Usd;
 use crate::domain::payload::Payload;
+use crate::domain::retry::Policy;
 use crate::domain::time::Timestamp;
 
 /// What happened to an execution.
@@ -16,9 +17,24 @@ pub enum Event {
     /// The runner gave an output. `attempt` is the fence.
     Succeeded { attempt: u32, output: Payload, cost: Usd, logs: Option<String> },
     /// The runner failed, timed out or panicked. `cost` is what it reported all the same.
-    Failed { attempt: u32, failure: Failure, cost: Usd, logs: Option<String> },
+    Failed {
+        attempt: u32,
+        failure: Failure,
+        cost: Usd,
+        logs: Option<String>,
+        /// Whether the same model is tried again; `None`: it is not.
+        retry: Option<Retry>,
+    },
     /// The client wants it stopped.
     Cancelled,
+}
+
+/// The rule by which a model is tried again.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Retry {
+    pub policy: Policy,
+    /// The steady time.
+    pub now: Timestamp,
 }
 
 /// Changes `execution` as `event` demands at the machine's time `now`, and says what has to be done.
@@ -31,6 +47,8 @@ pub fn apply(execution: &mut Execution, event: Event, now: Timestamp) -> Vec<Eff
     let now = execution.stamp(now);
     let Work::Prediction(prediction) = &mut execution.work else { return Vec::new() };
     match event {
+        // It waits for its time.
+        Event::Dispatched if prediction.aside_until.is_some() => Vec::new(),
         Event::Dispatched => {
             let attempt = start(prediction, now);
             execution.status = Status::Processing;
@@ -46,13 +64,14 @@ pub fn apply(execution: &mut Execution, event: Event, now: Timestamp) -> Vec<Eff
             execution.output = Some(output);
             finish(execution, Status::Success, now)
         }
-        Event::Failed { attempt, failure, cost, logs } => {
+        Event::Failed { attempt, failure, cost, logs, retry } => {
             if !close_attempt(prediction, attempt, Outcome::Error, Some(failure.clone()), now) {
                 return Vec::new();
             }
             prediction.add_logs(logs);
             execution.cost = execution.cost.plus(cost);
-            fall_back(execution, &failure).unwrap_or_else(|| {
+            let again = put_aside(execution, &failure, retry.as_ref());
+            again.or_else(|| fall_back(execution, &failure)).unwrap_or_else(|| {
                 execution.fault = Some(Fault::of(&failure));
                 finish(execution, Status::Error, now)
             })
@@ -103,6 +122,21 @@ fn close_attempt(
         .is_some_and(|attempt| attempt.close(number, outcome, failure, now))
 }
 
+/// Waits for the next attempt of the same model, where the rule has one: in the timers, durably.
+fn put_aside(
+    execution: &mut Execution,
+    failure: &Failure,
+    retry: Option<&Retry>,
+) -> Option<Vec<Effect>> {
+    let lane = execution.lane();
+    let Work::Prediction(prediction) = &mut execution.work else { return None };
+    let retry = retry?;
+    let delay = retry.policy.delay_after(prediction.tries(), failure.class)?;
+    let due = retry.now.plus(delay);
+    prediction.aside_until = Some(due);
+    Some(vec![Effect::Dequeue { lane }, Effect::SetTimer { due }])
+}
+
 /// Moves on to the next model of the chain, if there is one and the request itself is not at fault.
 fn fall_back(execution: &mut Execution, failure: &Failure) -> Option<Vec<Effect>> {
     let left = execution.lane();
@@ -114,6 +148,7 @@ fn fall_back(execution: &mut Execution, failure: &Failure) -> Option<Vec<Effect>
         return None;
     }
     prediction.position = next;
+    prediction.attempts_before = prediction.attempts.last().map_or(0, |attempt| attempt.number);
     Some(vec![Effect::Dequeue { lane: left }, Effect::Enqueue { lane: execution.lane() }])
 }
 

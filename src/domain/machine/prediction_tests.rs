@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::domain::delivery::Webhook;
 use crate::domain::execution::{Candidate, Prediction, Source, Work};
+use crate::domain::machine::wake;
 
 /// An execution and everything that its effects have done so far.
 #[derive(Debug, Clone)]
@@ -13,6 +14,7 @@ struct Machine {
     execution: Execution,
     now: Timestamp,
     lanes: Vec<String>,
+    timers: Vec<Timestamp>,
     charges: Vec<Usd>,
     announced: usize,
     started: Vec<u32>,
@@ -31,10 +33,22 @@ enum Act {
         late_by: u32,
         class: ErrorClass,
         cost: i64,
+        /// How often the model may be tried.
+        tries: u32,
     },
+    /// The time of a timer comes.
+    Wake,
     Cancel,
     /// The process dies: volatile effects are forgotten, the stored state stays.
     Crash,
+}
+
+/// How often a model is tried at most.
+const TRIES_MAX: u32 = 3;
+
+fn policy(tries: u32) -> Policy {
+    let pause = std::time::Duration::from_secs(1);
+    Policy::new(tries, pause, 2.0, pause * 8, Policy::TRANSIENT.to_vec())
 }
 
 fn execution(chain: usize, webhook: bool) -> Execution {
@@ -58,6 +72,7 @@ fn execution(chain: usize, webhook: bool) -> Execution {
         created_at: Timestamp::from_micros(1),
         started_at: None,
         completed_at: None,
+        origin: None,
     }
 }
 
@@ -77,6 +92,7 @@ impl Machine {
             execution,
             now: Timestamp::from_micros(1),
             charges: Vec::new(),
+            timers: Vec::new(),
             announced: 0,
             started: Vec::new(),
             reported_cost: Usd::ZERO,
@@ -91,6 +107,7 @@ impl Machine {
         };
         let event = match act {
             Act::Crash => return,
+            Act::Wake => return self.wake(),
             Act::Take => Event::Dispatched,
             Act::Cancel => Event::Cancelled,
             Act::Succeed { late_by, cost } => Event::Succeeded {
@@ -99,15 +116,18 @@ impl Machine {
                 cost: Usd::from_micros(*cost),
                 logs: None,
             },
-            Act::Fail { late_by, class, cost } => Event::Failed {
+            Act::Fail { late_by, class, cost, tries } => Event::Failed {
                 attempt: attempt(*late_by),
                 failure: Failure::new(*class, "no"),
                 cost: Usd::from_micros(*cost),
                 logs: Some("tried".to_owned()),
+                retry: Some(Retry { policy: policy(*tries), now: self.now }),
             },
         };
         let before = self.execution.clone();
-        let fits = matches!(act, Act::Take | Act::Cancel)
+        let waits = before.aside_until().is_some();
+        let fits = matches!(act, Act::Cancel)
+            || (matches!(act, Act::Take) && !waits)
             || (before.prediction().and_then(Prediction::running).is_some()
                 && matches!(act, Act::Succeed { late_by: 0, .. } | Act::Fail { late_by: 0, .. }));
         if let (Act::Succeed { cost, .. } | Act::Fail { cost, .. }, true) = (act, fits)
@@ -139,18 +159,35 @@ impl Machine {
                 Effect::Charge { amount, .. } => self.charges.push(amount),
                 Effect::EnqueueWebhook => self.announced += 1,
                 Effect::Start { attempt } => self.started.push(attempt),
-                Effect::SetTimer { .. } | Effect::ClearTimer { .. } | Effect::Abandon { .. } => {
-                    unreachable!("no prediction waits")
+                Effect::SetTimer { due } => self.timers.push(due),
+                Effect::ClearTimer { due } => {
+                    let at = self.timers.iter().position(|held| *held == due);
+                    self.timers.remove(at.expect("waited for no such moment"));
                 }
+                Effect::Abandon { .. } => unreachable!("a prediction has no children"),
                 Effect::Ended => {}
             }
         }
     }
 
-    fn invariant_in_one_lane_until_the_end(&self) {
-        let expected =
-            if self.execution.status.is_final() { Vec::new() } else { vec![self.execution.lane()] };
-        assert_eq!(self.lanes, expected);
+    fn wake(&mut self) {
+        let early = self.timers.first().map(|due| Timestamp::from_micros(due.micros() - 1));
+        for now in early.into_iter().chain([self.now.plus(std::time::Duration::from_secs(60))]) {
+            let before = self.execution.clone();
+            let effects = wake(&mut self.execution, now);
+            assert_eq!(effects.is_empty(), self.timers.iter().all(|due| *due > now));
+            assert!(!effects.is_empty() || self.execution == before);
+            self.perform(effects);
+        }
+    }
+
+    fn invariant_in_one_lane_or_timer_until_the_end(&self) {
+        let is_final = self.execution.status.is_final();
+        let timer = self.execution.aside_until();
+        assert!(!is_final || timer.is_none());
+        let lane = (!is_final && timer.is_none()).then(|| self.execution.lane());
+        assert_eq!(self.lanes, Vec::from_iter(lane));
+        assert_eq!(self.timers, Vec::from_iter(timer));
     }
 
     fn invariant_attempts_count_from_one_and_only_the_last_runs(&self) {
@@ -160,7 +197,8 @@ impl Machine {
             assert!(is_last || attempt.outcome == Outcome::Error, "only errors are followed");
             assert_eq!(attempt.completed_at.is_none(), attempt.outcome == Outcome::Running);
         }
-        assert!(self.prediction().attempts.len() <= self.prediction().chain.len());
+        let most = self.prediction().chain.len() * usize::try_from(TRIES_MAX).unwrap();
+        assert!(self.prediction().attempts.len() <= most);
     }
 
     fn invariant_ends_once_with_its_charge_and_webhook(&self) {
@@ -184,7 +222,7 @@ impl Machine {
     }
 
     fn invariants(&self) {
-        self.invariant_in_one_lane_until_the_end();
+        self.invariant_in_one_lane_or_timer_until_the_end();
         self.invariant_attempts_count_from_one_and_only_the_last_runs();
         self.invariant_ends_once_with_its_charge_and_webhook();
         self.invariant_the_outcome_is_whole();
@@ -204,8 +242,10 @@ impl Machine {
     /// Whatever happened, taking and failing long enough brings it to an end.
     fn ensure_liveness(&mut self) {
         for _ in 0..=self.prediction().chain.len() {
+            self.act(&Act::Wake);
             self.act(&Act::Take);
-            self.act(&Act::Fail { late_by: 0, class: ErrorClass::ProviderError, cost: 0 });
+            let class = ErrorClass::ProviderError;
+            self.act(&Act::Fail { late_by: 0, class, cost: 0, tries: 1 });
             self.invariants();
         }
         assert!(self.execution.status.is_final());
@@ -217,8 +257,9 @@ fn acts() -> impl Strategy<Value = Act> {
     prop_oneof![
         4 => Just(Act::Take),
         2 => (0_u32..3, 0_i64..50).prop_map(|(late_by, cost)| Act::Succeed { late_by, cost }),
-        4 => (0_u32..3, class, 0_i64..50)
-            .prop_map(|(late_by, class, cost)| Act::Fail { late_by, class, cost }),
+        4 => (0_u32..3, class, 0_i64..50, 1..=TRIES_MAX)
+            .prop_map(|(late_by, class, cost, tries)| Act::Fail { late_by, class, cost, tries }),
+        3 => Just(Act::Wake),
         1 => Just(Act::Cancel),
         2 => Just(Act::Crash),
     ]
@@ -254,6 +295,35 @@ fn prediction_machine_reruns_attempt_in_flight_at_crash() {
 }
 
 #[test]
+fn prediction_machine_tries_each_model_as_often_as_its_rule_says() {
+    let mut machine = Machine::new(2, true);
+    let mut waits = Vec::new();
+    for tries in [3, 3, 3, 2, 2] {
+        machine.act(&Act::Take);
+        let class = ErrorClass::ProviderUnavailable;
+        machine.act(&Act::Fail { late_by: 0, class, cost: 1, tries });
+        waits.push(machine.timers.first().map(|due| due.since(machine.now).as_secs()));
+        machine.act(&Act::Wake);
+        machine.invariants();
+    }
+    assert_eq!(waits, [Some(1), Some(2), None, Some(1), None]);
+    let models: Vec<&str> =
+        machine.prediction().attempts.iter().map(|attempt| &*attempt.model).collect();
+    assert_eq!(models, ["model-0", "model-0", "model-0", "model-1", "model-1"]);
+    assert_eq!(machine.charges, [Usd::from_micros(5)], "once, for all attempts");
+    assert_eq!(machine.announced, 1);
+    // A cancel ends the wait.
+    let mut machine = Machine::new(1, false);
+    machine.act(&Act::Take);
+    let class = ErrorClass::ProviderUnavailable;
+    machine.act(&Act::Fail { late_by: 0, class, cost: 0, tries: 2 });
+    machine.act(&Act::Take);
+    assert_eq!(machine.started, [1], "it waits for its time");
+    machine.act(&Act::Cancel);
+    machine.invariants();
+}
+
+#[test]
 fn prediction_machine_falls_back_only_on_provider_errors() {
     for (class, attempts) in [(ErrorClass::InvalidUserInput, 1), (ErrorClass::ProviderError, 3)] {
         let mut machine = Machine::new(3, true);
@@ -267,7 +337,7 @@ impl Machine {
     fn ensure_first(&mut self, class: ErrorClass) {
         for _ in 0..3 {
             self.act(&Act::Take);
-            self.act(&Act::Fail { late_by: 0, class, cost: 0 });
+            self.act(&Act::Fail { late_by: 0, class, cost: 0, tries: 1 });
         }
     }
 }

@@ -13,8 +13,9 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 use crate::domain::attempt::Attempt;
-use crate::domain::execution::{Execution, Prediction, Status, append_logs};
+use crate::domain::execution::{Execution, Prediction, Status};
 use crate::domain::ids::ExecutionId;
+use crate::domain::logs::append_logs;
 use crate::runners::Progress;
 use crate::runtime::new_id;
 use crate::wire::event as wire;
@@ -308,6 +309,7 @@ mod tests {
             created_at: Timestamp::from_micros(0),
             started_at: None,
             completed_at: None,
+            origin: None,
         }
     }
 

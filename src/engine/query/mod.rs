@@ -9,6 +9,7 @@ pub mod progress;
 pub(super) mod detail;
 pub(super) mod events;
 pub(super) mod follow;
+pub(super) mod outline;
 mod unfinished;
 mod wait;
 pub(super) mod waiters;

@@ -53,6 +53,10 @@ impl Engine {
         if self.paused_since().is_some_and(|since| execution.created_at < since) {
             return Some("held: it came with a restored backup, until `orrery resume`".into());
         }
+        if let Some(at) = prediction.aside_until {
+            let attempt = prediction.attempts.len().saturating_add(1);
+            return Some(format!("waiting for attempt {attempt}, which begins at {at}"));
+        }
         let (place, running) = self.inner.lane_position(execution);
         let place = place.map_or_else(
             || format!("behind the first {}", lanes::WINDOW),

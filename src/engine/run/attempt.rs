@@ -16,6 +16,7 @@ use crate::domain::attempt::Failure;
 use crate::domain::classify::ErrorClass;
 use crate::domain::money::Usd;
 use crate::domain::payload::Payload;
+use crate::domain::trace::Trace;
 use crate::engine::query::events::{RunProgress, RunProgressSink};
 use crate::engine::run::budget::Budget;
 use crate::engine::run::commit::not_serializable;
@@ -23,6 +24,7 @@ use crate::engine::run::outcome::shape_output;
 use crate::engine::{Error, Inner, ModelSpec};
 use crate::files::{self, Origin};
 use crate::runners::{self, Job, Progress};
+use crate::runtime::new_id;
 use crate::storage;
 
 /// What a model gave, as it is stored.
@@ -121,7 +123,8 @@ pub async fn dry_run(
     let run_progress = Arc::<RunProgress>::default();
     let kept = RunProgressSink { run_progress: Arc::clone(&run_progress), event_logs: None };
     let progress = Arc::new(DryRunProgress { kept, reports });
-    let job = Job { attempt_key, input: Arc::new(input), progress, may_fall_back: false };
+    let trace = Trace::new(new_id(), None).call(&attempt_key);
+    let job = Job { attempt_key, input: Arc::new(input), progress, may_fall_back: false, trace };
     let result = call_runner(work, model, job, work.timeout).await;
     (result, run_progress.take_logs())
 }

@@ -122,7 +122,8 @@ impl Inner {
         let body = self.store.write_payload(delivery_id, body).await?;
         self.store.claim(commit, &body);
         self.store.record_usage(commit, organization, delivery_id, body.len());
-        let delivery = Delivery::new(delivery_id, organization, id, webhook, body, now);
+        let delivery = Delivery::new(delivery_id, organization, id, webhook, body, now)
+            .traced(execution.origin.clone());
         webhooks::enqueue(commit, &delivery)?;
         Ok(Some(delivery))
     }
@@ -140,6 +141,7 @@ impl Inner {
             {
                 self.event_logs.close(execution.id, log);
             }
+            self.count_ended(execution);
             let kind = execution.kind();
             let (kind, status) = (kind.as_str(), execution.status.word(kind));
             metrics::counter!("orrery_executions_total", "kind" => kind, "status" => status)
@@ -147,6 +149,7 @@ impl Inner {
             let total = execution.completed_at.map(|end| end.since(execution.created_at));
             metrics::histogram!("orrery_execution_seconds", "kind" => kind)
                 .record(total.unwrap_or_default());
+            self.tell_of_ended(execution);
         }
     }
 }

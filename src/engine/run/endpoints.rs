@@ -71,7 +71,8 @@ impl Inner {
             self.store.record_usage(commit, organization, id, body.len());
             let webhook = Webhook { url: endpoint.url.clone(), secret: None };
             let delivery = Delivery::new(id, organization, execution.id, webhook, body, now)
-                .to(endpoint.id, kind);
+                .to(endpoint.id, kind)
+                .traced(execution.origin.clone());
             webhooks::enqueue(commit, &delivery)?;
             deliveries.push(delivery);
         }

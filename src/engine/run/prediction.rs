@@ -11,7 +11,7 @@ use crate::domain::classify::ErrorClass;
 use crate::domain::execution::{Execution, Prediction};
 use crate::domain::input_template::fill_object;
 use crate::domain::machine::Effect;
-use crate::domain::machine::prediction::{Event, apply};
+use crate::domain::machine::prediction::{Event, Retry, apply};
 use crate::domain::money::Usd;
 use crate::engine::active::ActiveExecution;
 use crate::engine::query::events::RunProgressSink;
@@ -167,7 +167,9 @@ impl Inner {
             }
             Err(runners::Error { failure, cost }) => {
                 let cost = cost.unwrap_or(Usd::ZERO);
-                Ok((Event::Failed { attempt, failure, cost, logs }, None))
+                let policy = work.map(|work| work.retry.clone());
+                let retry = policy.map(|policy| Retry { policy, now: self.clock.steady() });
+                Ok((Event::Failed { attempt, failure, cost, logs, retry }, None))
             }
         }
     }
@@ -195,8 +197,10 @@ async fn run_model(
     let Some(work) = work else { return Err(model_removed(model).into()) };
     let input: Value = serde_json::from_str(input.get()).map_err(|error| damaged(&error))?;
     let input = input_of(models, execution, input).await?;
+    let attempt_key = execution.attempt_key(attempt);
     let job = Job {
-        attempt_key: execution.attempt_key(attempt),
+        trace: execution.trace().call(&attempt_key),
+        attempt_key,
         input: Arc::new(input),
         progress,
         may_fall_back: execution.prediction().is_some_and(Prediction::has_next),

@@ -19,7 +19,7 @@ use crate::engine::scheduler::lanes::{Full, Lanes, Ticket};
 
 /// An execution with a payload up to this many bytes waits in memory whole; a larger one is read
 /// again when its turn comes.
-const KEEP_BYTES_MAX: u64 = 4096;
+pub const KEEP_BYTES_MAX: u64 = 4096;
 
 /// What a ticket of a lane carries.
 #[derive(Debug)]
@@ -137,8 +137,14 @@ impl LaneReservation {
     pub fn enqueue(mut self, entry: Entry) {
         self.is_open = false;
         let ticket = Ticket { id: self.id, organization: entry.organization, payload: entry };
-        self.scheduler.lanes().enqueue(&self.lane, ticket);
-        self.scheduler.wake();
+        let has_turns = {
+            let mut lanes = self.scheduler.lanes();
+            lanes.enqueue(&self.lane, ticket);
+            lanes.has_turns()
+        };
+        if has_turns {
+            self.scheduler.wake();
+        }
     }
 
     /// As [`LaneReservation::enqueue`], for new work. A small one is kept in memory while it waits there.

@@ -191,8 +191,7 @@ impl Inner {
 
 /// Whether the execution has not ended and is in this lane, not in another nor in the timers.
 fn is_queued_in(execution: &Execution, lane: &str) -> bool {
-    let is_aside = execution.workflow().is_some_and(|run| run.aside_until.is_some());
-    !execution.status.is_final() && !is_aside && execution.lane() == lane
+    !execution.status.is_final() && execution.aside_until().is_none() && execution.lane() == lane
 }
 
 /// A place, for as long as its execution runs. Dropping it gives the place back.

@@ -24,6 +24,7 @@ fn submission(model: &str) -> Submission {
         work: Work::Prediction(Prediction::new("1".to_owned(), vec![Candidate::new(model)])),
         input: to_raw_value(&json!({"n": 1})).unwrap(),
         webhook: None,
+        origin: None,
     }
 }
 

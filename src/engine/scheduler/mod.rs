@@ -7,6 +7,7 @@ mod isolation;
 pub(super) mod lanes;
 pub(super) mod permit;
 mod recovery;
+mod refill;
 pub(super) mod retries;
 pub(super) mod submit;
 mod timers;

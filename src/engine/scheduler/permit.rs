@@ -4,9 +4,11 @@
 use std::sync::Arc;
 
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use crate::domain::execution::lane_of_model;
 use crate::engine::Inner;
+use crate::runtime;
 
 /// A place at a model, or the wait for one; dropping it gives it up.
 pub struct ModelPermit {
@@ -14,6 +16,8 @@ pub struct ModelPermit {
     lane: String,
     /// The guest's number and what tells it, while it waits.
     wait: Option<(u64, oneshot::Receiver<()>)>,
+    /// When it was asked for.
+    since: Instant,
 }
 
 impl std::fmt::Debug for ModelPermit {
@@ -32,17 +36,18 @@ impl Inner {
         let lane = lane_of_model(slug);
         self.open_lane(&lane);
         let inner = Arc::clone(self);
+        let since = runtime::monotonic_now();
         let mut lanes = self.lanes();
         if lanes.try_acquire(&lane) {
             drop(lanes);
-            return ModelPermit { inner, lane, wait: None };
+            return ModelPermit { inner, lane, wait: None, since };
         }
         let (sender, granted) = oneshot::channel();
         let number = lanes.enqueue_step(&lane, sender, is_first);
         drop(lanes);
         // A place may be free that only the turn keeps from it.
         self.scheduler.wake();
-        ModelPermit { inner, lane, wait: Some((number, granted)) }
+        ModelPermit { inner, lane, wait: Some((number, granted)), since }
     }
 }
 
@@ -72,6 +77,7 @@ impl Drop for ModelPermit {
                 return;
             }
         }
+        self.inner.meters.ended(&self.lane, self.since.elapsed(), false);
         self.inner.lanes().release_step(&self.lane);
         self.inner.scheduler.wake();
     }

@@ -17,16 +17,12 @@ use futures_util::FutureExt;
 use crate::domain::execution::{Kind, Status};
 use crate::domain::ids::{ExecutionId, OrganizationId};
 use crate::engine::consistency::organization_of;
-use crate::engine::scheduler::admission::Entry;
-use crate::engine::scheduler::lanes;
 use crate::engine::{Engine, Error, Inner, rows};
 use crate::runtime;
 use crate::storage::{Key, Page, Store, Table};
 
 /// Rows of the lanes that are read at once.
 const PAGE: usize = 4096;
-/// Rows of one lane that a refill reads at once.
-const REFILL_PAGE: usize = lanes::WINDOW;
 /// When a task that panicked is restarted.
 const RESTART_DELAY: Duration = Duration::from_secs(1);
 
@@ -44,21 +40,6 @@ impl Engine {
             }
         }
         Ok(false)
-    }
-
-    /// Counts what is unfinished, for the limits of organizations. Called before requests can come; if it
-    /// was not, [`Engine::recover`] does.
-    ///
-    /// # Errors
-    /// [`Error::Storage`] when the indexes cannot be read.
-    pub async fn count_unfinished(&self) -> Result<(), Error> {
-        if self.inner.is_counted.swap(true, Ordering::AcqRel) {
-            return Ok(());
-        }
-        for (organization, count) in count_unfinished(&self.inner.store).await? {
-            self.inner.lanes().count_unfinished(organization, count);
-        }
-        Ok(())
     }
 
     /// Takes up everything unfinished and begins to run. Answers how many there were. Called once,
@@ -82,7 +63,9 @@ impl Engine {
             self.inner.lanes().count_stored(lane, *count);
             total += count;
         }
-        self.count_unfinished().await?;
+        for (organization, count) in count_unfinished(&self.inner.store).await? {
+            self.inner.lanes().count_unfinished(organization, count);
+        }
         self.inner.is_recovered.store(true, Ordering::Release);
         if !quarantined.is_empty() {
             self.inner.lanes().hold_starts(true);
@@ -136,85 +119,6 @@ impl Inner {
             }
         });
     }
-
-    /// Reads the head of a lane whose window ran dry and hands it over. Rows that the lane knows in
-    /// memory (those that run, are paused or are being committed) and those that are held back are passed
-    /// over, however many; so are those of organizations that may run no more.
-    pub(in crate::engine) async fn refill(&self, lane: &str) -> Result<(), Error> {
-        let mut tickets = Vec::new();
-        let mut taken: HashMap<OrganizationId, usize> = HashMap::new();
-        let mut after = None;
-        while tickets.len() < lanes::WINDOW {
-            let prefix = rows::queue(lane);
-            let page = Page { prefix, after, before: None, limit: REFILL_PAGE };
-            let rows = self.store.page(page).await?;
-            let Some((last, _)) = rows.last() else {
-                self.lanes().refilled(lane, tickets, true);
-                return Ok(());
-            };
-            after = Some(last.clone());
-            let quarantined = self.quarantined();
-            let mut lanes = self.lanes();
-            for (key, value) in &rows {
-                match rows::parse_queued(key, value) {
-                    Some((_, organization, id))
-                        if !lanes.knows(lane, id) && !quarantined.contains(&id) =>
-                    {
-                        let taken = taken.entry(organization).or_default();
-                        if lanes.takes(lane, (organization, id), *taken) {
-                            *taken += 1;
-                            tickets.push(ticket(organization, id));
-                        }
-                    }
-                    Some(_) => {}
-                    None => tracing::error!(lane, ?key, "a row of a lane cannot be read"),
-                }
-            }
-        }
-        self.lanes().refilled(lane, tickets, false);
-        Ok(())
-    }
-
-    /// Reads up to `most` rows of one organization in a lane, from a row on, and hands them over. Those
-    /// of others are left to the lane's own refills.
-    pub(in crate::engine) async fn refill_of(
-        &self,
-        lane: &str,
-        organization: OrganizationId,
-        from: ExecutionId,
-        most: usize,
-    ) -> Result<(), Error> {
-        let mut tickets = Vec::new();
-        let mut after = Some(rows::before(lane, from));
-        loop {
-            let prefix = rows::queue(lane);
-            let page = Page { prefix, after, before: None, limit: REFILL_PAGE };
-            let rows = self.store.page(page).await?;
-            let Some((last, _)) = rows.last() else {
-                self.lanes().refilled_of(lane, organization, tickets, None);
-                return Ok(());
-            };
-            after = Some(last.clone());
-            let quarantined = self.quarantined();
-            let mut lanes = self.lanes();
-            for (key, value) in &rows {
-                let Some((_, owner, id)) = rows::parse_queued(key, value) else { continue };
-                if owner != organization || lanes.knows(lane, id) || quarantined.contains(&id) {
-                    continue;
-                }
-                if tickets.len() == most {
-                    lanes.refilled_of(lane, organization, tickets, Some(id));
-                    return Ok(());
-                }
-                tickets.push(ticket(organization, id));
-            }
-        }
-    }
-}
-
-fn ticket(organization: OrganizationId, id: ExecutionId) -> lanes::Ticket<Entry> {
-    let payload = Entry { organization, active: None };
-    lanes::Ticket { id, organization, payload }
 }
 
 /// How many executions of each organization have not ended.

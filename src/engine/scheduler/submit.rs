@@ -11,6 +11,7 @@ use crate::domain::execution::{Execution, Prediction, Source, Status, Work};
 use crate::domain::ids::{ExecutionId, KeyId, OrganizationId};
 use crate::domain::model::Pricing;
 use crate::domain::money::Usd;
+use crate::domain::trace;
 use crate::engine::query::indexes;
 use crate::engine::run::commit::count_start;
 use crate::engine::scheduler::admission::{Admission, LaneReservation};
@@ -30,6 +31,8 @@ pub struct Submission {
     /// JSON that fits the first model's request schema, or the workflow's input schema.
     pub input: Box<RawValue>,
     pub webhook: Option<Webhook>,
+    /// What the request said about itself that asks for it.
+    pub origin: Option<Arc<trace::Origin>>,
 }
 
 impl Engine {
@@ -94,6 +97,7 @@ impl Inner {
                 created_at: now,
                 started_at: None,
                 completed_at: None,
+                origin: submission.origin,
             });
         }
         let reservations = self.reserve_cost(&mut executions).await?;

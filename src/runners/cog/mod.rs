@@ -3,7 +3,8 @@
 //! A run is a `PUT` with an id of its own, so that one that is asked for again after a crash is not
 //! run beside itself. What the model takes and gives is read from the container. Cog has a number of
 //! places and refuses what is beyond them: a run waits for one. Nothing that has begun is repeated
-//! here.
+//! here. Where there are several containers, a run that a crash of this service cut off may come to
+//! another one.
 
 mod interface;
 
@@ -14,9 +15,11 @@ use bytes::Bytes;
 use hyper::header::CONTENT_TYPE;
 use hyper::{Method, Request};
 use serde_json::{Value, json};
-use tokio::time::Instant;
 
-use super::http::{class_of, excerpt};
+use super::endpoints::{
+    self, Address, DescriptionAge, EndpointState, Lease, Pool, Readiness, Standing,
+};
+use super::http::{excerpt, failure_of, unanswered};
 use super::options::{self, Dependencies, Model, Type, base_url};
 use super::{Health, Job, Maintenance, ModelInterface, Run, Runner, Success};
 use crate::config::reader::Section;
@@ -25,17 +28,14 @@ use crate::domain::classify::ErrorClass;
 use crate::domain::model::Usage;
 use crate::domain::money::Usd;
 use crate::http::client::{Client, Limits, Overflow, Response};
+use crate::http::trace_context;
 use crate::runtime::{self, Tasks};
 use crate::schema;
 
 /// The largest answer, in bytes: files come as `data:` URIs within it.
 pub const ANSWER_MAX: usize = 64 * 1024 * 1024;
-/// How long the container may take to say how it is.
-const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
-/// How often it is asked while all is well.
-const PROBE_EVERY: Duration = Duration::from_secs(5);
-/// How often its OpenAPI document is read again.
-const FACE_EVERY: Duration = Duration::from_secs(60);
+/// How long the container may take to end a run that is cancelled.
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(3);
 /// The pauses between two looks for a place: the first, and the longest.
 const LOOK_FIRST: Duration = Duration::from_millis(10);
 const LOOK_MAX: Duration = Duration::from_millis(500);
@@ -47,13 +47,13 @@ pub const TYPE: Type =
 /// How one model is asked.
 #[derive(Debug, PartialEq)]
 struct Options {
-    /// Without a slash at its end.
-    url: String,
+    /// Without a slash at their end.
+    addresses: Vec<Address>,
 }
 
 impl Options {
     fn read(section: &mut Section<'_>) -> Option<Self> {
-        Some(Self { url: section.required("url", base_url)? })
+        Some(Self { addresses: endpoints::read(section, base_url)? })
     }
 }
 
@@ -62,37 +62,39 @@ impl options::Options for Options {
         true
     }
 
+    fn concurrency(&self) -> Option<usize> {
+        endpoints::concurrency(&self.addresses)
+    }
+
     fn runner(self: Arc<Self>, model: Model, dependencies: &Dependencies) -> Arc<dyn Runner> {
         let tasks = dependencies.guard.tasks.clone();
-        Arc::new(CogRunner::new(self, model, dependencies.client.clone(), tasks))
+        let servers = model.servers(&self.addresses, true, true, dependencies);
+        Arc::new(CogRunner::new(model, dependencies.client.clone(), tasks, servers))
     }
 }
 
 /// The runner of one model.
 #[derive(Debug)]
 struct CogRunner {
-    options: Arc<Options>,
     model: Model,
     client: Client,
     tasks: Tasks,
+    servers: Pool,
     known: Mutex<Known>,
 }
 
-/// What is known of the container.
-#[derive(Debug)]
+/// What is known of the model.
+#[derive(Debug, Default)]
 struct Known {
-    health: Health,
     interface: Option<Arc<ModelInterface>>,
-    asked: Option<Instant>,
-    /// When its document was last read.
-    read: Option<Instant>,
+    /// When it was last asked for.
+    description: DescriptionAge,
 }
 
 impl CogRunner {
     /// `tasks` tell the container of cancels.
-    const fn new(options: Arc<Options>, model: Model, client: Client, tasks: Tasks) -> Self {
-        let known = Known { health: Health::Starting, interface: None, asked: None, read: None };
-        Self { options, model, client, tasks, known: Mutex::new(known) }
+    fn new(model: Model, client: Client, tasks: Tasks, servers: Pool) -> Self {
+        Self { model, client, tasks, servers, known: Mutex::default() }
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
@@ -104,45 +106,60 @@ impl CogRunner {
     }
 
     /// Asks until there is a place, and gives the answer of the run.
-    async fn ask(&self, id: &str, job: &Job) -> Result<Response, Failure> {
+    async fn ask(&self, run: &CancelOnDrop<'_>, job: &Job) -> Result<Response, Failure> {
+        let id = run.id;
         let body = Bytes::from(json!({"id": id, "input": *job.input}).to_string());
         let limits = Limits {
             total: self.model.timeout,
             answer_bytes: ANSWER_MAX,
             overflow: Overflow::Fail,
         };
-        let mut pause = LOOK_FIRST;
-        loop {
+        let request = |url: &str| {
+            run.is_at(url);
             let request = Request::builder()
                 .method(Method::PUT)
-                .uri(format!("{}/predictions/{id}", self.options.url))
+                .uri(format!("{url}/predictions/{id}"))
                 .header(CONTENT_TYPE, "application/json")
                 .body(body.clone());
-            let request = request.map_err(|error| {
+            let mut request = request.map_err(|error| {
                 let what = format!("the request cannot be made: {error}");
                 self.failure(ErrorClass::InvalidModelConfig, &what)
             })?;
-            let answer = self.client.send_when_able(request, &limits).await;
-            let answer =
-                answer.map_err(|error| self.failure(class_of(&error), &error.to_string()))?;
-            // 202: this very run is under way, from before a crash. 409: every place is taken.
-            // 503: it starts.
-            let may_wait = match answer.status.as_u16() {
-                202 | 409 => true,
-                503 => !job.may_fall_back && self.is_starting().await,
-                _ => false,
+            trace_context::pass_on(request.headers_mut(), &job.trace);
+            Ok(request)
+        };
+        let mut held: Option<Lease> = None;
+        let mut pause = LOOK_FIRST;
+        loop {
+            let (answer, mut lease) = match held.take() {
+                None => {
+                    let sent = self.servers.send(&self.client, &limits, request).await;
+                    sent.map_err(|error| unanswered(&self.model.name, error))?
+                }
+                Some(lease) => {
+                    let request = request(lease.url())?;
+                    let sent = self.client.send_when_able(request, &limits).await;
+                    (sent.map_err(|error| failure_of(&self.model.name, &error))?, lease)
+                }
             };
-            if !may_wait {
-                return Ok(answer);
+            // 202: this very run is under way there, from before a crash. 409: every place is taken.
+            // 503: it starts.
+            match answer.status.as_u16() {
+                202 => held = Some(lease),
+                409 => lease.note(None),
+                503 if !job.may_fall_back && self.is_starting(lease.url()).await => {}
+                _ => {
+                    lease.note(None);
+                    return Ok(answer);
+                }
             }
             tokio::time::sleep(pause).await;
             pause = pause.saturating_mul(2).min(LOOK_MAX);
         }
     }
 
-    async fn is_starting(&self) -> bool {
-        self.look().await;
-        self.known().health == Health::Starting
+    async fn is_starting(&self, url: &str) -> bool {
+        self.servers.probe_now(url, |url| self.probe(url)).await == Standing::Starting
     }
 
     fn read(
@@ -186,36 +203,19 @@ impl CogRunner {
         Err(super::Error { failure: self.failure(ErrorClass::ProviderError, &what), cost })
     }
 
-    async fn get(&self, path: &str) -> Result<Response, String> {
-        let limits =
-            Limits { total: PROBE_TIMEOUT, answer_bytes: ANSWER_MAX, overflow: Overflow::Fail };
-        let request = Request::get(format!("{}{path}", self.options.url)).body(Bytes::new());
-        let request = request.map_err(|error| error.to_string())?;
-        self.client.send(request, &limits).await.map_err(|error| error.to_string())
-    }
-
-    /// Asks the container how it is.
-    async fn look(&self) {
-        let health = match self.get("/health-check").await {
-            Err(error) => Health::Failing(format!("its container does not answer: {error}")),
-            Ok(answer) => health_of(&answer.body),
-        };
-        let mut known = self.known();
-        if known.health != health {
-            let (state, reason) = match &health {
-                Health::Starting => ("starting", None),
-                Health::Good => ("ok", None),
-                Health::Failing(reason) => ("failing", Some(reason.as_str())),
-            };
-            tracing::info!(model = %self.model.name, state, reason, "a Cog container has changed");
+    /// Asks a container how it is.
+    async fn probe(&self, url: String) -> Readiness {
+        let request = Request::get(format!("{url}/health-check"));
+        match endpoints::probe(&self.client, request).await {
+            Err(error) => Readiness::Unready(format!("its container does not answer: {error}")),
+            Ok(answer) => readiness_of(&answer.body),
         }
-        known.asked = Some(runtime::monotonic_now());
-        known.health = health;
     }
 
-    /// Reads what the container says of its model.
-    async fn read_face(&self) {
-        let found = match self.get("/openapi.json").await {
+    /// Reads what a container says of its model.
+    async fn read_face(&self, url: &str) {
+        let request = Request::get(format!("{url}/openapi.json"));
+        let found = match endpoints::probe(&self.client, request).await {
             Err(error) => Err(format!("cannot be read: {error}")),
             Ok(answer) if answer.status.is_success() => {
                 let read = move || {
@@ -232,7 +232,7 @@ impl CogRunner {
             }
         };
         let mut known = self.known();
-        known.read = Some(runtime::monotonic_now());
+        known.description.note();
         match found {
             Ok(interface) if known.interface.as_deref() == Some(&interface) => {}
             Ok(interface) => known.interface = Some(Arc::new(interface)),
@@ -249,37 +249,30 @@ impl Runner for CogRunner {
         Box::pin(async move {
             let started = runtime::monotonic_now();
             let id = id_of(&job.attempt_key);
-            let cancel = CancelOnDrop { runner: self, id: &id, is_armed: true };
-            let answer = self.ask(&id, &job).await?;
+            let cancel = CancelOnDrop { runner: self, id: &id, at: Mutex::default() };
+            let answer = self.ask(&cancel, &job).await?;
             cancel.disarm();
             self.read(&answer, &job, started.elapsed())
         })
     }
 
     fn health(&self) -> Health {
-        self.known().health.clone()
+        self.servers.health()
     }
 
     fn maintain(&self) -> Maintenance<'_> {
         Box::pin(async {
-            let (is_due, was_good) = {
-                let known = self.known();
-                let is_good = known.health == Health::Good;
-                let asked = known.asked.filter(|asked| is_good && asked.elapsed() < PROBE_EVERY);
-                (asked.is_none(), is_good)
-            };
-            if is_due {
-                self.look().await;
-            }
-            let wants_face = {
-                let known = self.known();
-                let is_fresh = known.read.is_some_and(|read| read.elapsed() < FACE_EVERY);
-                known.health == Health::Good && !(was_good && is_fresh)
-            };
-            if wants_face {
-                self.read_face().await;
+            self.servers.probe(|url| self.probe(url)).await;
+            let usable = self.servers.usable();
+            let is_due = self.known().description.is_due(usable.is_some());
+            if let Some(url) = usable.filter(|_| is_due) {
+                self.read_face(&url).await;
             }
         })
+    }
+
+    fn endpoints(&self) -> Vec<EndpointState> {
+        self.servers.states()
     }
 
     fn interface(&self) -> Option<Arc<ModelInterface>> {
@@ -291,26 +284,33 @@ impl Runner for CogRunner {
 struct CancelOnDrop<'a> {
     runner: &'a CogRunner,
     id: &'a str,
-    is_armed: bool,
+    /// The container that was asked last; none when there is nothing to cancel.
+    at: Mutex<Option<String>>,
 }
 
 impl CancelOnDrop<'_> {
-    fn disarm(mut self) {
-        self.is_armed = false;
+    fn is_at(&self, url: &str) {
+        *self.at.lock().unwrap_or_else(PoisonError::into_inner) = Some(url.to_owned());
+    }
+
+    fn disarm(&self) {
+        *self.at.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 }
 
 impl Drop for CancelOnDrop<'_> {
     fn drop(&mut self) {
-        if !self.is_armed || tokio::runtime::Handle::try_current().is_err() {
+        let at = self.at.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(url) = at else { return };
+        if tokio::runtime::Handle::try_current().is_err() {
             return;
         }
-        let url = format!("{}/predictions/{}/cancel", self.runner.options.url, self.id);
+        let url = format!("{url}/predictions/{}/cancel", self.id);
         let client = self.runner.client.clone();
         // Older versions go on when the connection closes.
         self.runner.tasks.spawn(async move {
             let limits =
-                Limits { total: PROBE_TIMEOUT, answer_bytes: 4096, overflow: Overflow::Truncate };
+                Limits { total: CANCEL_TIMEOUT, answer_bytes: 4096, overflow: Overflow::Truncate };
             if let Ok(request) = Request::post(url).body(Bytes::new()) {
                 let _it_has_ended_or_is_gone = client.send(request, &limits).await;
             }
@@ -324,16 +324,18 @@ fn id_of(attempt_key: &str) -> String {
     attempt_key.chars().map(|c| if is_plain(c) { c } else { '-' }).collect()
 }
 
-fn health_of(body: &[u8]) -> Health {
+fn readiness_of(body: &[u8]) -> Readiness {
     let body: Value = serde_json::from_slice(body).unwrap_or_default();
     match body.get("status").and_then(Value::as_str) {
-        Some("READY" | "BUSY") => Health::Good,
-        Some("STARTING") => Health::Starting,
+        Some("READY" | "BUSY") => Readiness::Ready,
+        Some("STARTING") => Readiness::Starting,
         Some("SETUP_FAILED") => {
-            Health::Failing("its setup failed: the container's log says why".to_owned())
+            Readiness::Unready("its setup failed: the container's log says why".to_owned())
         }
-        Some(other) => Health::Failing(format!("its container says {}", excerpt(other.as_bytes()))),
-        None => Health::Failing("its container does not report its health".to_owned()),
+        Some(other) => {
+            Readiness::Unready(format!("its container says {}", excerpt(other.as_bytes())))
+        }
+        None => Readiness::Unready("its container does not report its health".to_owned()),
     }
 }
 

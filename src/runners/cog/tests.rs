@@ -3,48 +3,20 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
-use crate::runners::RecordingProgress;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use crate::runners::{RecordingProgress, stand_in};
+use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
 
 /// Answers each request by its first line; how many came.
 async fn container(answer: fn(&str, usize) -> (u16, String)) -> (CogRunner, Arc<AtomicUsize>) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
-    let tasks = Tasks::new();
-    let count = Arc::<AtomicUsize>::default();
-    let serving = tasks.clone();
-    let counting = Arc::clone(&count);
-    tasks.spawn(async move {
-        while let Ok((mut stream, _)) = listener.accept().await {
-            let counting = Arc::clone(&counting);
-            serving.spawn(async move {
-                let mut text = Vec::new();
-                let mut buffer = [0; 4096];
-                let is_get = |text: &[u8]| text.starts_with(b"GET") && text.ends_with(b"\r\n\r\n");
-                while !text.ends_with(b"}") && !is_get(&text) {
-                    match stream.read(&mut buffer).await {
-                        Ok(count @ 1..) => text.extend_from_slice(&buffer[..count]),
-                        _ => return,
-                    }
-                }
-                let number = counting.fetch_add(1, Ordering::SeqCst);
-                let text = String::from_utf8(text).unwrap();
-                let (status, body) = answer(text.lines().next().unwrap(), number);
-                let head = format!(
-                    "HTTP/1.1 {status} X\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
-                    body.len()
-                );
-                stream.write_all(format!("{head}{body}").as_bytes()).await.unwrap();
-            });
-        }
-    });
-    (of(url, tasks), count)
+    let (url, count) = stand_in::server(move |line, _body, number| answer(line, number)).await;
+    (of(url, Tasks::new()), count)
 }
 
 fn of(url: String, tasks: Tasks) -> CogRunner {
     let model = Model::of_test("m", Duration::from_secs(20));
-    CogRunner::new(Arc::new(Options { url }), model, Client::trusted(), tasks)
+    let servers = model.servers(&[Address::of(url)], true, true, &Dependencies::none());
+    CogRunner::new(model, Client::trusted(), tasks, servers)
 }
 
 async fn run(runner: &CogRunner) -> Result<Success, super::super::Error> {
@@ -133,7 +105,7 @@ async fn cog_health_and_schema_are_refreshed() {
     assert_eq!(runner.health(), Health::Good);
     let interface = runner.interface().unwrap();
     runner.maintain().await;
-    runner.read_face().await;
+    runner.read_face(&runner.servers.usable().unwrap()).await;
     assert!(
         Arc::ptr_eq(&interface, &runner.interface().unwrap()),
         "the same as long as it says the same"

@@ -1,14 +1,15 @@
 //! What the service and a worker say to each other: JSON Lines.
 //!
-//! One line goes in for each job, `{"id", "input"}` and at times `"folder"`; any number of lines
-//! come out for it, the last one with its `output` or its `error`.
+//! One line goes in for each job, `{"id", "input", "traceparent", "request_id"}` and at times `"folder"` and
+//! `"tracestate"`; any number of lines come out for it, the last one with its `output` or its `error`.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value};
 
 use crate::domain::attempt::Failure;
 use crate::domain::classify::ErrorClass;
 use crate::domain::model::Usage;
 use crate::domain::money::Usd;
+use crate::runners::Job;
 
 /// The longest line that a worker may write, in bytes: the largest output.
 pub const LINE_MAX: usize = 10 * 1024 * 1024;
@@ -34,12 +35,20 @@ pub struct Ended {
 }
 
 /// The line for a job.
-pub fn job(id: &str, input: &Value, folder: Option<&str>) -> String {
-    let mut line = match folder {
-        None => json!({"id": id, "input": input}),
-        Some(folder) => json!({"id": id, "input": input, "folder": folder}),
+pub fn job(job: &Job, folder: Option<&str>) -> String {
+    let mut fields = Map::new();
+    let mut put = |name: &str, value: Value| fields.insert(name.to_owned(), value);
+    put("id", job.attempt_key.as_str().into());
+    put("input", Value::clone(&job.input));
+    if let Some(folder) = folder {
+        put("folder", folder.into());
     }
-    .to_string();
+    put("traceparent", job.trace.traceparent().into());
+    if let Some(state) = job.trace.tracestate() {
+        put("tracestate", state.into());
+    }
+    put("request_id", job.trace.request_id().into());
+    let mut line = Value::Object(fields).to_string();
     line.push('\n');
     line
 }
@@ -96,10 +105,30 @@ pub fn parse(line: &[u8], id: Option<&str>, cost_report: &str) -> Result<Option<
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use serde_json::json;
+
     use super::*;
+    use crate::domain::trace::{Origin, Trace};
+    use crate::runners::RecordingProgress;
 
     fn of(line: &str) -> Result<Option<Said>, String> {
         parse(line.as_bytes(), Some("a"), "/metrics/cost")
+    }
+
+    #[test]
+    fn protocol_job_line_has_trace_context_and_request_id() {
+        let parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+        let origin = Origin::read(Some(parent), Some("v=1"), Some("r-1"));
+        let mut asked = Arc::<RecordingProgress>::default().job(json!({"n": 1}));
+        asked.trace = Trace::new([7; 16].into(), origin).call("e:s:1");
+        let expected = json!({
+            "id": "e:s:1", "input": {"n": 1}, "folder": "/f",
+            "traceparent": asked.trace.traceparent(), "tracestate": "v=1", "request_id": "r-1",
+        });
+        assert_eq!(job(&asked, Some("/f")), format!("{expected}\n"));
+        assert!(asked.trace.traceparent().starts_with(&parent[..36]));
     }
 
     #[test]

@@ -83,7 +83,7 @@ impl Worker {
         is_last: bool,
     ) -> Result<Ended, Error> {
         let id = job.attempt_key.as_str();
-        let line = protocol::job(id, &job.input, folder);
+        let line = protocol::job(job, folder);
         let stdin = &mut self.process.stdin;
         let stdout = &mut self.stdout;
         let writing = async {

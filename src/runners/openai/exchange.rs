@@ -13,6 +13,7 @@ use crate::domain::attempt::Failure;
 use crate::domain::classify::ErrorClass;
 use crate::domain::model::Usage;
 use crate::http::event_stream::{Event, EventReader};
+use crate::http::trace_context;
 use crate::runners::Job;
 use crate::runners::http::excerpt;
 use crate::runners::options::Model;
@@ -42,9 +43,12 @@ impl Exchange<'_> {
             fields.insert("stream_options".to_owned(), json!({"include_usage": true}));
         }
         fields.insert("model".to_owned(), model.into());
-        let request = Request::post(format!("{url}{}", self.kind.path()))
+        let mut request = Request::post(format!("{url}{}", self.kind.path()))
             .header(CONTENT_TYPE, "application/json")
             .header("idempotency-key", &job.attempt_key);
+        if let Some(headers) = request.headers_mut() {
+            trace_context::pass_on(headers, &job.trace);
+        }
         request.body(Bytes::from(Value::Object(fields).to_string())).map_err(|error| {
             let message = format!("the request cannot be made: {error}");
             self.failure(ErrorClass::InvalidModelConfig, &message)

@@ -2,8 +2,8 @@
 //! chat, embeddings and images.
 //!
 //! Chat is always asked for as a stream, so that a cancel, which drops the run, closes the
-//! connection and the server stops. What the server counts is reported as usage. It asks once:
-//! retries and fallbacks belong to the engine.
+//! connection and the server stops. What the server counts is reported as usage. It asks once, unless
+//! nothing can have come of it (`endpoints`): retries and fallbacks belong to the engine.
 
 mod exchange;
 
@@ -11,13 +11,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use hyper::header::{AUTHORIZATION, HeaderValue};
+use hyper::{Request, StatusCode};
 use serde_json::{Value, json};
 
 pub use self::exchange::{ANSWER_MAX, Exchange};
-use super::health_tracked::HealthTracked;
-use super::http::failure_of;
+use super::endpoints::{self, Address, EndpointState, Lease, Pool, Readiness};
+use super::http::unanswered;
 use super::options::{self, Dependencies, Model, Type, base_url, secret_header};
-use super::{Job, Run, Runner, Server, Success};
+use super::{Health, Job, Maintenance, Run, Runner, Server, Success};
 use crate::config::reader::Section;
 use crate::config::values::{self, one_of};
 use crate::domain::attempt::Failure;
@@ -43,8 +44,8 @@ pub const TYPE: Type = Type {
 /// How one model is asked.
 #[derive(Debug, PartialEq)]
 struct Options {
-    /// With its `/v1`, without a slash at its end.
-    url: String,
+    /// With their `/v1`, without a slash at their end.
+    addresses: Vec<Address>,
     /// What the server calls the model.
     model: String,
     kind: Kind,
@@ -53,26 +54,21 @@ struct Options {
 }
 
 impl Options {
-    fn server(&self, operation: Operation) -> Option<Server> {
-        let is_for = match self.kind {
+    fn is_for(&self, operation: Operation) -> bool {
+        match self.kind {
             Kind::Chat => operation == Operation::Chat,
             Kind::Embeddings => operation == Operation::Embeddings,
             Kind::Images => false,
-        };
-        is_for.then(|| Server::Remote {
-            url: self.url.clone(),
-            model: self.model.clone(),
-            authorization: self.authorization.clone(),
-        })
+        }
     }
 
     fn read(section: &mut Section<'_>, folder: &Path) -> Option<Self> {
-        let url = section.required("url", base_url);
+        let addresses = endpoints::read(section, base_url);
         let model = section.required("model", values::text);
         let kind = section.required("kind", one_of(&Kind::ALL, Kind::as_str));
         let bearer = |value: &values::Value<'_>| secret_header(value, "Bearer ", folder);
         let authorization = section.optional("key", bearer);
-        Some(Self { url: url?, model: model?, kind: kind?, authorization })
+        Some(Self { addresses: addresses?, model: model?, kind: kind?, authorization })
     }
 }
 
@@ -81,9 +77,16 @@ impl options::Options for Options {
         Some(self.kind.schema())
     }
 
+    fn concurrency(&self) -> Option<usize> {
+        endpoints::concurrency(&self.addresses)
+    }
+
     fn runner(self: Arc<Self>, model: Model, dependencies: &Dependencies) -> Arc<dyn Runner> {
+        // One server alone is known by its answers, as it may be somebody else's.
+        let is_probed = self.addresses.len() > 1;
+        let servers = Arc::new(model.servers(&self.addresses, is_probed, false, dependencies));
         let client = dependencies.client.clone();
-        Arc::new(HealthTracked::new(Arc::new(OpenAiRunner { options: self, model, client })))
+        Arc::new(OpenAiRunner { options: self, model, client, servers, is_probed })
     }
 }
 
@@ -93,6 +96,8 @@ struct OpenAiRunner {
     options: Arc<Options>,
     model: Model,
     client: Client,
+    servers: Arc<Pool>,
+    is_probed: bool,
 }
 
 impl Kind {
@@ -158,30 +163,55 @@ impl Kind {
 
 impl OpenAiRunner {
     async fn answer(&self, job: &Job) -> Result<(Value, Usage), Failure> {
-        let Options { url, kind, model, authorization } = &*self.options;
+        let Options { kind, model, authorization, .. } = &*self.options;
         let exchange = Exchange { kind: *kind, model: &self.model };
-        let mut request = exchange.request(url, model, job)?;
-        if let Some(authorization) = authorization {
-            request.headers_mut().insert(AUTHORIZATION, authorization.clone());
-        }
-        let failed = |error| failure_of(&self.model.name, &error);
+        let request = |url: &str| {
+            let mut request = exchange.request(url, model, job)?;
+            if let Some(authorization) = authorization {
+                request.headers_mut().insert(AUTHORIZATION, authorization.clone());
+            }
+            Ok(request)
+        };
+        let failed = |error| unanswered(&self.model.name, error);
         if *kind == Kind::Chat {
-            let answer = self.client.open(request).await.map_err(failed)?;
-            return exchange.read(job, answer).await;
+            let opened = self.servers.open(&self.client, request).await;
+            let (answer, lease) = opened.map_err(failed)?;
+            return noted(lease, exchange.read(job, answer).await);
         }
         let limits = Limits {
             total: self.model.timeout,
             answer_bytes: ANSWER_MAX,
             overflow: Overflow::Fail,
         };
-        let answer = self.client.send_when_able(request, &limits).await.map_err(failed)?;
-        exchange.parse(job, answer.status.as_u16(), &answer.body)
+        let sent = self.servers.send(&self.client, &limits, request).await;
+        let (answer, lease) = sent.map_err(failed)?;
+        noted(lease, exchange.parse(job, answer.status.as_u16(), &answer.body))
     }
+
+    /// Asks a server for its models. One that refuses to list them answers all the same.
+    async fn probe(&self, url: String) -> Readiness {
+        let mut request = Request::get(format!("{url}/models"));
+        if let Some(authorization) = &self.options.authorization {
+            request = request.header(AUTHORIZATION, authorization);
+        }
+        let answers = |status: StatusCode| !status.is_server_error();
+        endpoints::ask_readiness(&self.client, request, answers).await
+    }
+}
+
+/// Notes on its place how a request ended.
+fn noted<T>(mut lease: Lease, ended: Result<T, Failure>) -> Result<T, Failure> {
+    lease.note(ended.as_ref().err());
+    ended
 }
 
 impl Runner for OpenAiRunner {
     fn server(&self, operation: Operation) -> Option<Server> {
-        self.options.server(operation)
+        self.options.is_for(operation).then(|| Server::Remote {
+            servers: Arc::clone(&self.servers),
+            model: self.options.model.clone(),
+            authorization: self.options.authorization.clone(),
+        })
     }
 
     fn run(&self, job: Job) -> Run<'_> {
@@ -190,6 +220,22 @@ impl Runner for OpenAiRunner {
             let (output, usage) = self.answer(&job).await?;
             Ok(Success::new(output, Usage { run_time: started.elapsed(), ..usage }))
         })
+    }
+
+    fn health(&self) -> Health {
+        self.servers.health()
+    }
+
+    fn maintain(&self) -> Maintenance<'_> {
+        Box::pin(async {
+            if self.is_probed {
+                self.servers.probe(|url| self.probe(url)).await;
+            }
+        })
+    }
+
+    fn endpoints(&self) -> Vec<EndpointState> {
+        self.servers.states()
     }
 }
 

@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use super::exchange::EVENT_MAX;
 use super::*;
 use crate::domain::classify::ErrorClass;
-use crate::runners::RecordingProgress;
+use crate::runners::{RecordingProgress, test_call};
 use crate::runtime::Tasks;
 
 /// Answers one request with `answer` and then closes, or holds on; the request's body, and a signal
@@ -55,13 +55,20 @@ fn stream(events: &str) -> String {
 
 fn runner(port: u16, kind: Kind) -> OpenAiRunner {
     let options = Options {
-        url: format!("http://127.0.0.1:{port}/v1"),
+        addresses: vec![Address::of(format!("http://127.0.0.1:{port}/v1"))],
         model: "llama".to_owned(),
         kind,
         authorization: Some(HeaderValue::from_static("Bearer t0ken")),
     };
     let model = Model::of_test("talker", Duration::from_secs(20));
-    OpenAiRunner { options: Arc::new(options), model, client: Client::trusted() }
+    let servers = Arc::new(Pool::of_test(&options.addresses, model.timeout));
+    OpenAiRunner {
+        options: Arc::new(options),
+        model,
+        client: Client::trusted(),
+        servers,
+        is_probed: false,
+    }
 }
 
 async fn run(
@@ -95,6 +102,8 @@ async fn openai_chat_is_streamed_and_tokens_counted() {
     assert!(request.starts_with("POST /v1/chat/completions HTTP/1.1\r\n"), "{request}");
     assert!(request.contains("authorization: Bearer t0ken\r\n"));
     assert!(request.contains("idempotency-key: e:s:1\r\n"));
+    let traceparent = format!("traceparent: {}\r\n", test_call().traceparent());
+    assert!(request.contains(&traceparent), "{request}");
     let expected = json!({
         "temperature": 0.5,
         "messages": [{"role": "system", "content": "Be brief"}, {"role": "user", "content": "Hi"}],

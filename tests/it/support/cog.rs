@@ -56,6 +56,6 @@ impl Drop for Cog {
 }
 
 /// A port that nobody listens on. Another may take it before the server does; then the test fails.
-fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
 }

@@ -10,6 +10,7 @@ pub mod dashboard;
 #[allow(dead_code, reason = "benchmarks use the rest")]
 pub mod gguf;
 pub mod mcp_server;
+mod mlserver;
 mod process;
 mod provider;
 mod python;
@@ -27,11 +28,12 @@ use rustix::process::{Pid, Signal, kill_process};
 
 pub use client::{Answer, Ask};
 pub use cog::Cog;
+pub use mlserver::MlServer;
 pub use process::Process;
 pub use provider::Provider;
 pub use python::installed;
 pub use receiver::Receiver;
-pub use server::page;
+pub use server::{page, respond, serve};
 pub use service::Service;
 pub use upstream::Upstream;
 
@@ -61,6 +63,16 @@ pub async fn until<T>(what: &str, mut probe: impl AsyncFnMut() -> Option<T>) -> 
         }
     })
     .await
+}
+
+/// Waits until nothing of a model runs or is queued: the end of an execution is known a moment before its
+/// task gives its place back.
+pub async fn lane_is_free(service: &Service, model: &str) {
+    until("a free lane", async || {
+        let load = service.engine().load(model);
+        ((load.running, load.queued) == (0, 0)).then_some(())
+    })
+    .await;
 }
 
 /// Whether any file below the folder holds the text.

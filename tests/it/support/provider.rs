@@ -87,6 +87,11 @@ impl Provider {
         within("hang-up", hung_up.wait_for(|seen| *seen >= count)).await.unwrap();
     }
 
+    /// Where it listens, as lists of servers show it.
+    pub fn authority(&self) -> String {
+        self.address.to_string()
+    }
+
     /// What has come so far.
     pub fn requests(&self) -> Vec<Whole> {
         self.state.requests.lock().unwrap().clone()
@@ -113,6 +118,40 @@ impl State {
             _ => {}
         }
         respond(200, answer.to_string())
+    }
+
+    /// The model `m` behind the Open Inference Protocol.
+    async fn tensors(&self, path: &str, input: &Value) -> Response {
+        match path {
+            "/do/v2/models/m/ready" => respond(200, ""),
+            "/do/v2/models/m" => {
+                let order = json!({"name": "do", "datatype": "BYTES", "shape": [1]});
+                respond(200, json!({"name": "m", "inputs": [order]}).to_string())
+            }
+            _ => {
+                let said =
+                    json!({"name": "said", "shape": [2, 1], "datatype": "INT8", "data": [1, 2]});
+                let order = input["inputs"][0]["data"][0].as_str().unwrap();
+                self.obey(order, json!({"outputs": [said]})).await
+            }
+        }
+    }
+
+    /// Streams what the test says, until it says that this was all.
+    fn stream(&self, waiting: Waiting) -> Response {
+        let said = Arc::clone(&self.said);
+        events(futures_util::stream::unfold(Some(waiting), move |waiting| {
+            let said = Arc::clone(&said);
+            async move {
+                let waiting = waiting?;
+                let text = said.lock().await.recv().await.unwrap();
+                if text == "[DONE]" {
+                    waiting.end();
+                    return Some((text, None));
+                }
+                Some((text, Some(waiting)))
+            }
+        }))
     }
 
     async fn answer(self: Arc<Self>, request: Whole) -> Response {
@@ -143,19 +182,7 @@ impl State {
                 }
                 "/stream/chat/completions" => {
                     let waiting = Waiting { hung_up: self.hung_up.clone(), answered: false };
-                    let said = Arc::clone(&self.said);
-                    events(futures_util::stream::unfold(Some(waiting), move |waiting| {
-                        let said = Arc::clone(&said);
-                        async move {
-                            let waiting = waiting?;
-                            let text = said.lock().await.recv().await.unwrap();
-                            if text == "[DONE]" {
-                                waiting.end();
-                                return Some((text, None));
-                            }
-                            Some((text, Some(waiting)))
-                        }
-                    }))
+                    self.stream(waiting)
                 }
                 "/do" => self.obey(input["do"].as_str().unwrap(), json!({"output": input})).await,
                 "/do/chat/completions" => {
@@ -175,6 +202,10 @@ impl State {
                     });
                     respond(200, json!({"components": {"schemas": schemas}}).to_string())
                 }
+                tensors if tensors.starts_with("/do/v2/models/m") => {
+                    self.tensors(tensors, &input).await
+                }
+                "/do/models" => respond(200, r#"{"data":[]}"#),
                 cog if cog.ends_with("/cancel") => respond(200, "{}"),
                 cog if cog.starts_with("/do/predictions/") => {
                     let done = json!({"status": "succeeded", "output": "said", "logs": "heard\n"});

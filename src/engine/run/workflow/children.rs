@@ -21,6 +21,7 @@ use crate::domain::ids::{ExecutionId, KeyId, OrganizationId};
 use crate::domain::machine::workflow::{Event, StepProgress, Success};
 use crate::domain::money::Usd;
 use crate::domain::step::Instance;
+use crate::domain::trace;
 use crate::engine::models::{Call, Callee};
 use crate::engine::run::commit::not_serializable;
 use crate::engine::{Error, Inner, Submission, rows};
@@ -43,6 +44,8 @@ pub struct Caller {
     /// Whose workflow calls; none when it is not known any more.
     pub owner: Option<OrganizationId>,
     pub parent: ParentStep,
+    /// The span of the step's attempt.
+    pub origin: Arc<trace::Origin>,
 }
 
 /// A child, or why there is none.
@@ -79,7 +82,7 @@ impl Actor {
     }
 
     /// Who makes the child of a step.
-    pub(super) fn caller(&self, step_id: &str, is_waiting: bool) -> Caller {
+    pub(super) fn caller(&self, step_id: &str, is_waiting: bool, call: &trace::Call) -> Caller {
         let execution = self.id;
         let depth = self.depth.saturating_add(1);
         let step_id = step_id.to_owned();
@@ -88,6 +91,7 @@ impl Actor {
             key: self.api_key,
             owner: self.owner,
             parent: ParentStep { execution, step_id, depth, is_waiting },
+            origin: call.origin(),
         }
     }
 
@@ -193,7 +197,7 @@ impl Inner {
         let refuse = |class: ErrorClass, message: String| -> PreparedChild {
             Ok(Err(Failure::new(class, message)))
         };
-        let Caller { organization, key, owner, parent } = caller;
+        let Caller { organization, key, owner, parent, origin } = caller;
         if parent.depth > DEPTH_MAX {
             let message = format!("workflows within workflows nest deeper than {DEPTH_MAX} levels");
             return refuse(ErrorClass::InvalidModelConfig, message);
@@ -218,6 +222,7 @@ impl Inner {
             work: Work::Workflow(run),
             input: to_raw_value(&inputs).map_err(|error| not_serializable("input", &error))?,
             webhook: None,
+            origin: Some(origin),
         };
         match self.commit_of_submissions(vec![submission], beside).await {
             Ok((commit, _)) => Ok(Ok(NewChild { id, commit })),

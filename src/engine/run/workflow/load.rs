@@ -47,6 +47,7 @@ impl Inner {
         let has_events = plan.events().next().is_some();
         let lane = execution.lane();
         let api_key = execution.key;
+        let trace = execution.trace();
         let mut steps = if may_have_steps { self.read_steps(id).await? } else { Vec::new() };
         let known = may_have_steps.then(|| steps.iter().map(|(_, step)| step));
         let budget = self.budget(execution, known).await?;
@@ -62,6 +63,7 @@ impl Inner {
             id,
             organization,
             api_key,
+            trace,
             owner,
             is_foreign,
             plan,

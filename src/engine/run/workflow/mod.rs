@@ -42,6 +42,7 @@ use crate::domain::machine::PAUSED_UNTIL;
 use crate::domain::machine::workflow::{Effect, Event, StepProgress};
 use crate::domain::step::Instance;
 use crate::domain::time::Timestamp;
+use crate::domain::trace::Trace;
 use crate::engine::active::{ActiveExecution, LoadedExecution};
 use crate::engine::run::budget::Budget;
 use crate::engine::run::prediction::MARK_AFTER;
@@ -57,6 +58,7 @@ struct Actor {
     organization: OrganizationId,
     /// The API key that asked for it.
     api_key: KeyId,
+    trace: Trace,
     /// Whose workflow it is; none when it is not known any more.
     owner: Option<OrganizationId>,
     /// Another organization owns the workflow: what its steps are given is not kept, and how they
@@ -183,6 +185,9 @@ impl Actor {
                 if loaded.execution.status.is_final() {
                     return Ok(());
                 }
+                // Who takes the timer of a child's end away has noted that end before, under this lock: else
+                // an execution that is about to be put aside would never hear of it.
+                self.ended_children.extend(active.take_ended_children());
                 let is_first = events.contains(&Event::Dispatched);
                 let next = self.advance(loaded, events).await?;
                 if is_first {

@@ -23,6 +23,7 @@ use crate::domain::money::Usd;
 use crate::domain::reference::Scope;
 use crate::domain::step::{HttpResponse, Instance};
 use crate::domain::template::RESOLVED_BYTES_MAX;
+use crate::domain::trace;
 use crate::engine::query::events::{RunProgress, RunProgressSink};
 use crate::engine::run::attempt::{call_runner, model_removed};
 use crate::engine::run::budget::Budget;
@@ -50,6 +51,8 @@ pub struct Job {
     execution: ExecutionId,
     budget: Arc<Budget>,
     limit: Option<Duration>,
+    /// Its span.
+    trace: trace::Call,
     call: Call,
 }
 
@@ -225,6 +228,8 @@ impl Actor {
             Ok(view) => view,
             Err(fault) => return Ok(Err(fault)),
         };
+        let key = instance.attempt_key(self.id, &planned.id, attempt);
+        let trace = self.trace.call(&key);
         let resolved = match &planned.kind {
             Kind::Model(model) => match resolve_model(model, is_fallback, &view) {
                 Ok((slug, input)) => {
@@ -235,7 +240,7 @@ impl Actor {
             },
             Kind::Http(http) => resolve_http(http, is_fallback, &view),
             Kind::Workflow(child) => {
-                let caller = self.caller(&planned.id, child.waits);
+                let caller = self.caller(&planned.id, child.waits, &trace);
                 resolve_child(child, caller, &view)
             }
             Kind::Parallel(_) | Kind::Choice(_) | Kind::Map(_) | Kind::Wait(_) | Kind::Pass(_) => {
@@ -251,8 +256,6 @@ impl Actor {
         } else if matches!(call, Call::Model { .. } | Call::Workflow { .. }) {
             mask_value(&mut shown);
         }
-        let items = instance.items.iter().map(|item| format!(".{item}")).collect::<String>();
-        let key = format!("{}:{}{items}:{attempt}", self.id, planned.id);
         let input = match self.payload(&shown).await? {
             Ok(input) => input,
             Err(fault) => return Ok(Err(fault)),
@@ -265,8 +268,18 @@ impl Actor {
         let execution = self.id;
         let limit = planned.timeout;
         let budget = Arc::clone(&self.budget);
-        let job =
-            Job { instance, attempt, key, organization, api_key, execution, budget, limit, call };
+        let job = Job {
+            instance,
+            attempt,
+            key,
+            organization,
+            api_key,
+            execution,
+            budget,
+            limit,
+            trace,
+            call,
+        };
         Ok(Ok((job, resolved)))
     }
 }
@@ -325,20 +338,22 @@ fn resolve_http(http: &Http, is_fallback: bool, view: &dyn Scope) -> Result<(Cal
         Some(fallback) if is_fallback => fallback,
         _ => &http.request,
     };
-    let prepared = request::prepare(request, view).map_err(|error| {
+    let mut prepared = request::prepare(request, view).map_err(|error| {
         if let request::Error::Reference(error) = error {
             return unresolved(&error);
         }
         Fault::of_step(&Failure::new(ErrorClass::InvalidModelConfig, error.to_string()))
     })?;
-    let shown = prepared.shown();
+    let shown = prepared.take_shown();
     let call = Call::Http { request: Box::new(prepared), fail_when: http.fail_when.clone() };
     Ok((call, shown))
 }
 
 impl Inner {
     fn run_request(self: Arc<Self>, job: Job) -> Running {
-        let Job { instance, attempt, key, organization, execution, budget, limit, call, .. } = job;
+        let Job {
+            instance, attempt, key, organization, execution, budget, limit, trace, call, ..
+        } = job;
         Box::pin(async move {
             let _mark = self.in_flight.begin(Run::attempt(organization, execution, &key));
             let Call::Http { request, fail_when } = call else {
@@ -346,7 +361,8 @@ impl Inner {
                 return Report::Ended { instance, attempt, outcome };
             };
             let limit = limit.unwrap_or(HTTP_TIMEOUT_DEFAULT);
-            let sent = request::send(&self.client, &request, &fail_when, limit, &key).await;
+            let by = (key.as_str(), &trace);
+            let sent = request::send(&self.client, &request, &fail_when, limit, by).await;
             let outcome = match sent {
                 Ok(answer) => self.store_response(answer, execution, &budget).await,
                 Err(failure) => Ok(Err(failure.into())),
@@ -357,8 +373,18 @@ impl Inner {
 
     fn run_with_permit(self: &Arc<Self>, job: Job, permit: ModelPermit) -> Running {
         let inner = Arc::clone(self);
-        let Job { instance, attempt, key, organization, api_key, execution, budget, limit, call } =
-            job;
+        let Job {
+            instance,
+            attempt,
+            key,
+            organization,
+            api_key,
+            execution,
+            budget,
+            limit,
+            trace,
+            call,
+        } = job;
         Box::pin(async move {
             let mark = inner.in_flight.begin(Run::attempt(organization, execution, &key));
             let outcome = match call {
@@ -366,7 +392,7 @@ impl Inner {
                     let attempt_key = &key;
                     let origin = Origin { organization, key: api_key, execution, attempt_key };
                     let input = (input, may_fall_back);
-                    inner.run_step_model(origin, &slug, input, limit, &budget).await
+                    inner.run_step_model((origin, trace), &slug, input, limit, &budget).await
                 }
                 Call::Http { .. } | Call::Workflow { .. } => Ok(Err(no_such_step().into())),
             };
@@ -377,7 +403,7 @@ impl Inner {
 
     async fn run_step_model(
         &self,
-        origin: Origin<'_>,
+        (origin, trace): (Origin<'_>, trace::Call),
         slug: &str,
         (input, may_fall_back): (Value, bool),
         limit: Option<Duration>,
@@ -392,7 +418,7 @@ impl Inner {
             Arc::new(RunProgressSink { run_progress: Arc::clone(&reported), event_logs: None });
         let attempt_key = origin.attempt_key.to_owned();
         let input = Arc::new(input);
-        let job = runners::Job { attempt_key, input, progress, may_fall_back };
+        let job = runners::Job { attempt_key, input, progress, may_fall_back, trace };
         let result = call_runner(&work, slug, job, limit).await;
         let logs = reported.take_logs();
         Ok(match result {

@@ -217,12 +217,15 @@ impl Inner {
             created_at: step.started_at,
             started_at: step.attempts.first().map(|first| first.started_at),
             completed_at: step.completed_at,
+            origin: None,
             work: Work::Prediction(Prediction {
                 schedule: None,
                 version: VERSION.to_owned(),
                 position: u32::from(fallback.is_some()),
                 chain,
                 attempts: step.attempts.clone(),
+                attempts_before: 0,
+                aside_until: None,
                 logs: step.logs.clone(),
                 step: execution.workflow().map(|run| StepOf {
                     execution: execution.id,

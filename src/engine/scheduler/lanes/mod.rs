@@ -248,6 +248,14 @@ impl<T, G> Lanes<T, G> {
         self.next_start().or_else(|| self.next_passed())
     }
 
+    /// Whether [`Lanes::next`] may have something to do. False as long as what was put in only waits.
+    #[must_use]
+    pub fn has_turns(&self) -> bool {
+        let waits = self.schedule.is_empty() || self.is_full();
+        let is_quiet = self.idle_schedule.is_empty() && self.step_turn.is_empty();
+        !(waits && is_quiet && self.passed_turn.is_empty())
+    }
+
     fn next_start(&mut self) -> Option<Next<T, G>> {
         if self.is_full() {
             return self.next_idle();
@@ -492,6 +500,12 @@ impl<T, G> Lanes<T, G> {
     #[must_use]
     pub fn names(&self) -> Vec<Arc<str>> {
         self.lanes.keys().cloned().collect()
+    }
+
+    /// All lanes there are, with what is in them.
+    #[must_use]
+    pub fn loads(&self) -> Vec<(Arc<str>, Load)> {
+        self.lanes.iter().map(|(name, lane)| (Arc::clone(name), lane.load())).collect()
     }
 
     // --- for the audit ---

@@ -527,6 +527,7 @@ fn execution() -> Execution {
         created_at: Timestamp::from_micros(1),
         started_at: None,
         completed_at: None,
+        origin: None,
     }
 }
 

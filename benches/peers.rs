@@ -1,0 +1,73 @@
+//! The service beside its peers: the same work, one client, one run, in rounds that change their order.
+//!
+//! - Three HTTP steps, each given what the one before it gave: a burst of 5,000, one in flight, 64 in
+//!   flight; beside Restate, where `ORRERY_PEERS_RESTATE` and `ORRERY_PEERS_NODE` say where it is.
+//! - A durable create, with a queue that is held, beside a bare hyper server that answers when a shared
+//!   `fdatasync` has made the body durable.
+//! - A prediction, run to its end, beside Cog's own server, where `ORRERY_PEERS_COG` names its Python.
+//! - Creates and GETs at a fixed rate beside nothing, bursts of workflows, and backups: latencies from the
+//!   moment when a request was due, so that one that waits for another counts in full.
+//!
+//! Nothing is installed here: `docs/performance.md`, "Beside its peers", says where each comes from. What is
+//! not there is left out. `ORRERY_BENCH_ROUNDS` (5), `ORRERY_BENCH_BURST` (5,000) and
+//! `ORRERY_BENCH_SECONDS` (15, of each paced measurement) change a run; `ORRERY_PEERS_ONLY` names the parts
+//! that are measured: `workflows`, `creates`, `runs`, `tails`.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::cast_precision_loss,
+    clippy::print_stdout,
+    reason = "a benchmark fails by a panic and prints its table"
+)]
+#![expect(clippy::disallowed_methods, reason = "it measures time by a clock of its own")]
+
+#[path = "peers/cog.rs"]
+mod cog;
+#[path = "peers/creates.rs"]
+mod creates;
+#[path = "peers/grouped.rs"]
+mod grouped;
+#[path = "peers/paced.rs"]
+mod paced;
+#[path = "peers/restate.rs"]
+mod restate;
+#[path = "peers/service.rs"]
+mod service;
+#[path = "peers/stub.rs"]
+mod stub;
+mod support;
+#[path = "peers/tails.rs"]
+mod tails;
+#[path = "peers/work.rs"]
+mod work;
+
+use support::process;
+
+fn main() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    match process::role().as_deref() {
+        Some(grouped::ROLE) => runtime.block_on(grouped::serve()),
+        Some(_stub) => runtime.block_on(stub::serve()),
+        None => runtime.block_on(measure()),
+    }
+}
+
+async fn measure() {
+    let only = std::env::var("ORRERY_PEERS_ONLY").unwrap_or_default();
+    let is_wanted = |part: &str| only.is_empty() || only.split(',').any(|one| one == part);
+    let rounds = support::knob("ORRERY_BENCH_ROUNDS", 5);
+    let (_stub, stub) = stub::start();
+    if is_wanted("workflows") {
+        work::measure(stub, rounds).await;
+    }
+    if is_wanted("creates") {
+        creates::measure(rounds).await;
+    }
+    if is_wanted("runs") {
+        cog::measure(stub, rounds).await;
+    }
+    if is_wanted("tails") {
+        tails::measure(stub).await;
+    }
+}

@@ -1,0 +1,172 @@
+//! Three steps: bursts, one in flight, 64 in flight; the service and Restate in turn, each round on fresh
+//! stores.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::restate::Restate;
+use super::service::Service;
+use super::stub;
+use super::support::client::{self, Load};
+use super::support::table::{Table, number, ratio};
+use super::support::{self, median, percentile, process, workflows};
+
+const PATIENCE: Duration = Duration::from_secs(180);
+const CONNECTIONS: u64 = 64;
+/// Executions before anything is measured, and those whose latency is.
+const WARM: u64 = 2_000;
+const ONE: u64 = 300;
+const MANY: u64 = 6_400;
+
+/// What one side came to, a sample for each round.
+#[derive(Default)]
+struct Side {
+    burst: Vec<f64>,
+    burst_cpu: Vec<f64>,
+    one: Vec<f64>,
+    one_p99: Vec<f64>,
+    one_cpu: Vec<f64>,
+    many: Vec<f64>,
+    many_p99: Vec<f64>,
+    peak: Vec<f64>,
+}
+
+fn cpu(pids: &[u32]) -> f64 {
+    pids.iter().map(|pid| process::processor_seconds(*pid)).sum()
+}
+
+/// Sends `count` triggers and waits until the stub has had three calls for each; gives the seconds.
+async fn burst(stub: SocketAddr, address: SocketAddr, request: &Arc<[u8]>, count: u64) -> f64 {
+    let before = stub::calls(stub).await;
+    let started = Instant::now();
+    let request = Arc::clone(request);
+    let load = Load { address, connections: CONNECTIONS, request };
+    let round = load.run_until(PATIENCE, count.div_ceil(CONNECTIONS)).await;
+    assert_eq!(round.other, 0, "a trigger was refused");
+    stub::until(stub, before + 3 * round.good).await;
+    started.elapsed().as_secs_f64()
+}
+
+impl Side {
+    async fn round<F>(
+        &mut self,
+        stub: SocketAddr,
+        pids: &[u32],
+        (address, trigger): (SocketAddr, Arc<[u8]>),
+        latencies: impl Fn(u64, u64) -> F,
+    ) where
+        F: Future<Output = Vec<f64>>,
+    {
+        let count = support::knob("ORRERY_BENCH_BURST", 5_000);
+        burst(stub, address, &trigger, WARM).await;
+        let before = cpu(pids);
+        self.burst.push(count as f64 / burst(stub, address, &trigger, count).await);
+        self.burst_cpu.push((cpu(pids) - before) / count as f64);
+        let before = cpu(pids);
+        let one = latencies(ONE, 1).await;
+        self.one_cpu.push((cpu(pids) - before) / ONE as f64);
+        self.one.push(percentile(&one, 0.5));
+        self.one_p99.push(percentile(&one, 0.99));
+        let many = latencies(MANY, CONNECTIONS).await;
+        self.many.push(percentile(&many, 0.5));
+        self.many_p99.push(percentile(&many, 0.99));
+        self.peak.push(pids.iter().map(|pid| process::peak(*pid)).sum());
+    }
+}
+
+async fn service(stub: SocketAddr, side: &mut Side) {
+    let service = Service::start(stub);
+    let trigger = service.three_steps(stub).await;
+    let address = service.setup.workflows;
+    let key = Arc::<str>::from(service.key.as_str());
+    let request = Arc::clone(&trigger);
+    let latencies = move |count, flight| {
+        let (request, key) = (Arc::clone(&request), Arc::clone(&key));
+        workflows::latencies(address, (count, flight), move |mut connection| {
+            let (request, key) = (Arc::clone(&request), Arc::clone(&key));
+            async move {
+                let seconds = workflows::run(&mut connection, address, &request, &key).await;
+                (connection, seconds)
+            }
+        })
+    };
+    side.round(stub, &[service.pid()], (address, trigger), latencies).await;
+}
+
+/// False where Restate is not installed.
+async fn restate(stub: SocketAddr, side: &mut Side) -> bool {
+    let Some(restate) = Restate::start(stub).await else { return false };
+    let address = Restate::ingress();
+    let body = r#"{"bid":"b-0123456789"}"#;
+    let send = client::post(address, "/three/run/send", "", body);
+    let wait = client::post(address, "/three/run", "", body);
+    let latencies = move |count, flight| {
+        let wait = Arc::clone(&wait);
+        workflows::latencies(address, (count, flight), move |mut connection| {
+            let wait = Arc::clone(&wait);
+            async move {
+                let started = Instant::now();
+                connection.ask(&wait).await;
+                (connection, started.elapsed().as_secs_f64())
+            }
+        })
+    };
+    side.round(stub, &restate.pids(), (address, send), latencies).await;
+    true
+}
+
+pub async fn measure(stub: SocketAddr, rounds: u64) {
+    let (mut own, mut other) = (Side::default(), Side::default());
+    for round in 0..rounds {
+        if round % 2 == 0 {
+            service(stub, &mut own).await;
+        }
+        if !restate(stub, &mut other).await {
+            println!(
+                "Restate is left out: ORRERY_PEERS_RESTATE and ORRERY_PEERS_NODE name no place"
+            );
+        }
+        if round % 2 == 1 {
+            service(stub, &mut own).await;
+        }
+    }
+    let mut table =
+        Table::new(&["three HTTP steps", "Orrery", "spread", "Restate", "spread", "ratio"]);
+    let ms = |seconds: f64| format!("{:.2} ms", seconds * 1000.0);
+    let mib = |bytes: f64| format!("{:.0} MiB", bytes / 1_048_576.0);
+    let mut row = |name: &str, show: &dyn Fn(f64) -> String, pick: fn(&Side) -> &Vec<f64>| {
+        let (own, other) = (pick(&own), pick(&other));
+        let figure = |samples: &[f64]| match samples {
+            [] => "-".to_owned(),
+            samples => show(median(samples.to_vec())),
+        };
+        let of = median(own.clone()) / median(other.clone());
+        let of = if of.is_nan() { "-".to_owned() } else { ratio(of) };
+        table.row([
+            name.to_owned(),
+            figure(own),
+            spread(own, show),
+            figure(other),
+            spread(other, show),
+            of,
+        ]);
+    };
+    row("burst, executions per second", &number, |side| &side.burst);
+    row("burst, processor time for each", &ms, |side| &side.burst_cpu);
+    row("1 in flight, median", &ms, |side| &side.one);
+    row("1 in flight, p99", &ms, |side| &side.one_p99);
+    row("1 in flight, processor time for each", &ms, |side| &side.one_cpu);
+    row("64 in flight, median", &ms, |side| &side.many);
+    row("64 in flight, p99", &ms, |side| &side.many_p99);
+    row("memory at the peak", &mib, |side| &side.peak);
+    table.print();
+    println!("{rounds} rounds, each on fresh stores\n");
+}
+
+/// The least and the most of the rounds.
+pub fn spread(samples: &[f64], show: &dyn Fn(f64) -> String) -> String {
+    let least = samples.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = samples.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    if samples.is_empty() { "-".to_owned() } else { format!("{} to {}", show(least), show(most)) }
+}

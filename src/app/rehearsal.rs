@@ -1,0 +1,231 @@
+//! The rehearsal of an upgrade: this program on a copy of a service's data, started as a service would be,
+//! on no port. It runs no work, sends nothing, starts no program of the operator's, and writes nowhere but in
+//! the copy.
+//!
+//! The copy comes from a restored backup: what the service would go on with is held back in it.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::{Running, bring_up};
+use crate::api::Services;
+use crate::config::Config;
+use crate::domain::account::{ApiKey, LedgerEntry, Organization};
+use crate::domain::chain::Chain;
+use crate::domain::execution::Execution;
+use crate::domain::file::File;
+use crate::domain::member::Member;
+use crate::domain::schedule::Schedule;
+use crate::domain::secret::Secret;
+use crate::domain::step::Step;
+use crate::domain::workflow::Workflow;
+use crate::runtime::monotonic_now;
+use crate::storage::record::{Record, decode};
+use crate::storage::{self, Key, Page, Row, Table, held_back};
+
+/// Rows that are read at a time.
+const PAGE: usize = 500;
+/// What is wrong that one rehearsal tells of.
+const FAULTS_MAX: usize = 100;
+
+/// What a start on a copy came to.
+#[derive(Debug, Clone, Default)]
+pub struct Rehearsed {
+    /// From the start to the moment in which a service would answer.
+    pub start: Duration,
+    /// The form of the store's rows that this release writes.
+    pub store_format: u32,
+    /// Bytes of the disk that were free beside the copy.
+    pub free: u64,
+    /// What a service would take up.
+    pub executions: u64,
+    pub deliveries: u64,
+    /// Versions of workflows that this release can run.
+    pub workflows: u64,
+    pub models: usize,
+    /// What this release cannot read or run, in sentences.
+    pub faults: Vec<String>,
+    /// What is wrong with manifests.
+    pub manifests: Vec<String>,
+}
+
+/// Starts this program on `data`, a restored data folder, in place of that of `config`; reads what is stored
+/// in the forms of this release; stops.
+///
+/// # Errors
+/// When it does not start, or the store cannot be read.
+pub async fn rehearse(config: &Config, data: PathBuf) -> anyhow::Result<Rehearsed> {
+    let began = monotonic_now();
+    let (running, _started) = bring_up(&on_copy(config, data), || None).await?;
+    let start = began.elapsed();
+    let free = running.services.store.disk_space().free();
+    let mut found =
+        Rehearsed { start, store_format: storage::FORMAT, free, ..Rehearsed::default() };
+    let looked = look(&running, &mut found).await;
+    running.stop().await;
+    looked?;
+    Ok(found)
+}
+
+/// The configuration for a copy: without addresses, and without anything that would reach out of it. Every
+/// section is named, so that a new one is not forgotten.
+fn on_copy(config: &Config, data: PathBuf) -> Config {
+    let Config {
+        data_dir: _,
+        models_dir: _,
+        hosts: _,
+        tls: _,
+        limits: _,
+        engine: _,
+        retention: _,
+        webhooks: _,
+        egress: _,
+        files: _,
+        billing: _,
+        router: _,
+        decisions: _,
+        dashboard: _,
+        agent: _,
+        audit: _,
+        backup: _,
+        compat: _,
+        cors: _,
+        metrics: _,
+        telemetry: _,
+        log: _,
+        program: _,
+        file: _,
+        accept_loss: _,
+    } = config;
+    let mut copy = config.clone();
+    let hosts = &mut copy.hosts;
+    for host in [
+        &mut hosts.base,
+        &mut hosts.workflows,
+        &mut hosts.flows,
+        &mut hosts.agent,
+        &mut hosts.dashboard,
+    ] {
+        host.listen.clear();
+    }
+    copy.metrics.listen.clear();
+    copy.router.upstream_url = None;
+    copy.telemetry.otlp_endpoint = None;
+    copy.agent.mcp_servers.clear();
+    copy.audit.folder = data.join("audit");
+    copy.backup.folder = data.join("backups");
+    (copy.backup.every, copy.backup.log) = (None, None);
+    // The command that made the copy has seen that there is room; it needs no ballast of its own.
+    copy.limits.disk_reserve = Some(0);
+    copy.data_dir = data;
+    copy
+}
+
+async fn look(running: &Running, found: &mut Rehearsed) -> anyhow::Result<()> {
+    let services = &running.services;
+    let report = services.catalog.reload_off_thread().await?;
+    found.models = report.loaded;
+    found.manifests = report.errors.iter().map(ToString::to_string).collect();
+    rows(services, held_back::all(), &mut |(key, _)| match held_back::original(key) {
+        Some((Table::Lane | Table::Timer, _)) => found.executions += 1,
+        Some((Table::Due | Table::Parked, _)) => found.deliveries += 1,
+        Some(_) | None => {}
+    })
+    .await?;
+    read::<Organization>(services, Table::Organization, found).await?;
+    read::<ApiKey>(services, Table::ApiKey, found).await?;
+    read::<Member>(services, Table::Member, found).await?;
+    read::<Secret>(services, Table::Secret, found).await?;
+    read::<Chain>(services, Table::Chain, found).await?;
+    read::<Schedule>(services, Table::Schedule, found).await?;
+    read::<File>(services, Table::File, found).await?;
+    read::<LedgerEntry>(services, Table::Ledger, found).await?;
+    read::<Execution>(services, Table::Execution, found).await?;
+    read::<Step>(services, Table::Step, found).await?;
+    for workflow in read::<Workflow>(services, Table::Workflow, found).await? {
+        compile(services, &workflow, found).await;
+    }
+    Ok(())
+}
+
+/// Compiles every version of a workflow.
+async fn compile(services: &Services, workflow: &Workflow, found: &mut Rehearsed) {
+    for version in &workflow.versions {
+        match services.workflows.compiled(version.revision).await {
+            Ok(_plan) => found.workflows += 1,
+            Err(error) => fault(
+                found,
+                format!("the workflow {}, version {}: {error}", workflow.slug, version.id),
+            ),
+        }
+    }
+}
+
+/// Reads a table's records in the form of this release, and gives those that are few enough to be kept.
+async fn read<T: Record + Send>(
+    services: &Services,
+    table: Table,
+    found: &mut Rehearsed,
+) -> Result<Vec<T>, storage::Error> {
+    let mut kept = Vec::new();
+    let is_kept = matches!(table, Table::Workflow);
+    rows(services, Key::table(table), &mut |(key, value)| {
+        // Counters and references are in some of the tables, too.
+        if value.get(1) != Some(&b'{') {
+            return;
+        }
+        match decode::<T>(value) {
+            Ok(record) if is_kept => kept.push(record),
+            Ok(_) => {}
+            Err(error) => fault(found, format!("the row {key:?}: {error}")),
+        }
+    })
+    .await?;
+    Ok(kept)
+}
+
+async fn rows(
+    services: &Services,
+    prefix: Key,
+    visit: &mut (dyn FnMut(&Row) + Send),
+) -> Result<(), storage::Error> {
+    let mut after = None;
+    loop {
+        let page = Page { prefix: prefix.clone(), after, before: None, limit: PAGE };
+        let listed = services.store.page(page).await?;
+        listed.iter().for_each(&mut *visit);
+        match listed.into_iter().last() {
+            Some((last, _)) => after = Some(last),
+            None => return Ok(()),
+        }
+    }
+}
+
+fn fault(found: &mut Rehearsed, sentence: String) {
+    if found.faults.len() < FAULTS_MAX {
+        found.faults.push(sentence);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rehearsal_reaches_nothing_outside_its_copy() {
+        let mut config = Config::defaults();
+        config.router.upstream_url = Some("https://models.example/v1".to_owned());
+        config.backup.every = Some(Duration::from_secs(60));
+        config.backup.log = Some(Duration::from_secs(60));
+        let data = PathBuf::from("/copy/data");
+        let copy = on_copy(&config, data.clone());
+        assert!(copy.hosts.named().iter().all(|(_, host)| host.listen.is_empty()));
+        assert!(copy.metrics.listen.is_empty());
+        assert_eq!((copy.router.upstream_url, copy.agent.mcp_servers.len()), (None, 0));
+        assert_eq!((copy.backup.every, copy.backup.log), (None, None));
+        for folder in [&copy.data_dir, &copy.audit.folder, &copy.backup.folder] {
+            assert!(folder.starts_with(&data), "{}", folder.display());
+        }
+        assert_eq!(copy.models_dir, config.models_dir);
+    }
+}

@@ -1,0 +1,34 @@
+//! The signals that end a command which has something to put right first.
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// SIGTERM, SIGHUP, SIGINT and SIGQUIT, in the place of what they do to a process by themselves.
+pub(super) struct Signals([Signal; 4]);
+
+impl Signals {
+    /// From now on they are noted.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub(super) fn new() -> std::io::Result<Self> {
+        let [terminate, hang_up, interrupt, quit] = [
+            SignalKind::terminate(),
+            SignalKind::hangup(),
+            SignalKind::interrupt(),
+            SignalKind::quit(),
+        ]
+        .map(signal);
+        Ok(Self([terminate?, hang_up?, interrupt?, quit?]))
+    }
+
+    /// Resolves at the next of them.
+    pub(super) async fn next(&mut self) {
+        let [terminate, hang_up, interrupt, quit] = &mut self.0;
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = hang_up.recv() => {}
+            _ = interrupt.recv() => {}
+            _ = quit.recv() => {}
+        }
+    }
+}

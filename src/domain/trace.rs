@@ -1,0 +1,363 @@
+//! The trace that a piece of work belongs to, after W3C Trace Context
+//! (<https://www.w3.org/TR/trace-context/>): which one it is, and what is passed on to whom it calls.
+//!
+//! Ids are derived and never drawn. Work that was asked for without a `traceparent` has its own id as that
+//! of its trace, and the id of a span is a hash of what names the span for good, such as the key of an
+//! attempt. So nothing is stored for it, an attempt that runs again after a crash keeps its span, and what
+//! was sent to a model's server matches what is exported when the work has ended.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use sha2::{Digest, Sha256};
+
+use super::ids::{ExecutionId, Id as _};
+
+/// Entries of a `tracestate`; one with more is dropped.
+const STATE_ENTRIES_MAX: usize = 32;
+/// Characters of a `tracestate` that are passed on: what the specification asks for at least.
+const STATE_CHARS_MAX: usize = 512;
+/// An entry that is longer goes first when there are too many characters.
+const STATE_ENTRY_LONG: usize = 128;
+/// Characters of an entry's key and of its value.
+const STATE_PART_MAX: usize = 256;
+
+/// The caller records its spans, so that those it calls should.
+const SAMPLED: u8 = 0b01;
+/// The last seven bytes of the trace's id are random (level 2).
+const RANDOM: u8 = 0b10;
+
+/// The id of a trace: never zero.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct TraceId([u8; 16]);
+
+/// The id of a span: never zero.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct SpanId([u8; 8]);
+
+impl TraceId {
+    /// As exporters write it.
+    #[must_use]
+    pub const fn bytes(self) -> [u8; 16] {
+        self.0
+    }
+}
+
+impl SpanId {
+    /// The span of this name, the same whenever it is asked for.
+    #[must_use]
+    pub fn of(name: &str) -> Self {
+        let hash = Sha256::digest(name.as_bytes());
+        let bytes = hash.first_chunk().copied().unwrap_or([1; 8]);
+        Self(if bytes == [0; 8] { [1; 8] } else { bytes })
+    }
+
+    /// As exporters write it.
+    #[must_use]
+    pub const fn bytes(self) -> [u8; 8] {
+        self.0
+    }
+}
+
+impl fmt::Display for TraceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Display for SpanId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// The span that something was called from: a `traceparent`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Parent {
+    pub trace: TraceId,
+    pub span: SpanId,
+    flags: u8,
+}
+
+/// The text is not a `traceparent`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("not a traceparent")]
+pub struct Invalid;
+
+impl Parent {
+    /// Whether the caller asks for the spans to be recorded.
+    #[must_use]
+    pub const fn is_sampled(&self) -> bool {
+        self.flags & SAMPLED != 0
+    }
+
+    /// The same trace, from another span of it.
+    const fn at(self, span: SpanId) -> Self {
+        Self { span, ..self }
+    }
+}
+
+impl FromStr for Parent {
+    type Err = Invalid;
+
+    /// Reads what section 3.2 of the specification allows, and nothing else. Of a version that is not known
+    /// the parts of version 00 are read.
+    fn from_str(text: &str) -> Result<Self, Invalid> {
+        let bytes = text.as_bytes();
+        let (head, rest) = bytes.split_at_checked(55).ok_or(Invalid)?;
+        let [b'-', ..] = head.get(2..).ok_or(Invalid)? else { return Err(Invalid) };
+        let is_separated = |at: usize| head.get(at) == Some(&b'-');
+        if !is_separated(35) || !is_separated(52) {
+            return Err(Invalid);
+        }
+        let [version] = hex(head.get(..2))?;
+        let more_is_allowed = version != 0 && rest.first() == Some(&b'-');
+        if version == 0xff || !(rest.is_empty() || more_is_allowed) {
+            return Err(Invalid);
+        }
+        let trace: [u8; 16] = hex(head.get(3..35))?;
+        let span: [u8; 8] = hex(head.get(36..52))?;
+        let [flags] = hex(head.get(53..55))?;
+        if trace == [0; 16] || span == [0; 8] {
+            return Err(Invalid);
+        }
+        let flags = flags & (SAMPLED | RANDOM);
+        Ok(Self { trace: TraceId(trace), span: SpanId(span), flags })
+    }
+}
+
+/// Lower-case hexadecimal digits.
+fn hex<const N: usize>(text: Option<&[u8]>) -> Result<[u8; N], Invalid> {
+    let (pairs, []) = text.ok_or(Invalid)?.as_chunks::<2>() else { return Err(Invalid) };
+    let digit = |byte: u8| match byte {
+        b'0'..=b'9' => Ok(byte - b'0'),
+        b'a'..=b'f' => Ok(byte - b'a' + 10),
+        _ => Err(Invalid),
+    };
+    let mut read = [0; N];
+    if pairs.len() != N {
+        return Err(Invalid);
+    }
+    for (byte, [high, low]) in read.iter_mut().zip(pairs) {
+        *byte = (digit(*high)? << 4) | digit(*low)?;
+    }
+    Ok(read)
+}
+
+impl fmt::Display for Parent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "00-{}-{}-{:02x}", self.trace, self.span, self.flags)
+    }
+}
+
+impl Serialize for Parent {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Parent {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// What the request that asked for work said about itself, stored with the work.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Origin {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<Parent>,
+    /// The `tracestate`, as it is passed on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<String>,
+    /// The client's own `X-Request-Id`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request_id: Option<String>,
+}
+
+impl Origin {
+    /// What headers say: an invalid `traceparent` counts as none, and a `tracestate` without a valid one
+    /// too. `None`: they say nothing that is kept.
+    #[must_use]
+    pub fn read(
+        traceparent: Option<&str>,
+        tracestate: Option<&str>,
+        request_id: Option<&str>,
+    ) -> Option<Arc<Self>> {
+        let parent: Option<Parent> = traceparent.and_then(|text| text.parse().ok());
+        if parent.is_none() && request_id.is_none() {
+            return None;
+        }
+        let state = parent.and(tracestate).and_then(bounded_state);
+        let request_id = request_id.map(str::to_owned);
+        Some(Arc::new(Self { parent, state, request_id }))
+    }
+}
+
+/// A `tracestate` as it is passed on (section 3.3): whole, or without its longest and last entries where
+/// it is too long; `None` where it is invalid or empty.
+fn bounded_state(text: &str) -> Option<String> {
+    let entries = text.split(',').map(|entry| entry.trim_matches([' ', '\t']));
+    let mut entries: Vec<&str> = entries.filter(|entry| !entry.is_empty()).collect();
+    let keys: Option<Vec<&str>> = entries.iter().map(|entry| key_of_entry(entry)).collect();
+    let mut keys = keys?;
+    keys.sort_unstable();
+    let has_twice = keys.windows(2).any(|pair| matches!(pair, [one, other] if one == other));
+    if entries.is_empty() || entries.len() > STATE_ENTRIES_MAX || has_twice {
+        return None;
+    }
+    let length = |entries: &[&str]| entries.iter().map(|entry| entry.len() + 1).sum::<usize>() - 1;
+    if length(&entries) > STATE_CHARS_MAX {
+        entries.retain(|entry| entry.len() <= STATE_ENTRY_LONG);
+    }
+    while !entries.is_empty() && length(&entries) > STATE_CHARS_MAX {
+        entries.pop();
+    }
+    (!entries.is_empty()).then(|| entries.join(","))
+}
+
+/// The key of an entry of a `tracestate`; `None` when it is not an entry.
+fn key_of_entry(entry: &str) -> Option<&str> {
+    let (key, value) = entry.split_once('=')?;
+    let is_first = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let is_key = |byte: &u8| is_first(byte) || b"_-*/@".contains(byte);
+    let is_value = |byte: &u8| matches!(byte, 0x20..=0x7e) && !b",=".contains(byte);
+    let fits = |part: &str| (1..=STATE_PART_MAX).contains(&part.len());
+    let (first, rest) = key.as_bytes().split_first()?;
+    let is_entry = fits(key)
+        && is_first(first)
+        && rest.iter().all(is_key)
+        && fits(value)
+        && value.bytes().all(|byte| is_value(&byte));
+    is_entry.then_some(key)
+}
+
+/// The trace of one execution.
+#[derive(Debug, Clone)]
+pub struct Trace {
+    execution: ExecutionId,
+    origin: Option<Arc<Origin>>,
+}
+
+impl Trace {
+    /// The trace of an execution that was asked for so.
+    #[must_use]
+    pub const fn new(execution: ExecutionId, origin: Option<Arc<Origin>>) -> Self {
+        Self { execution, origin }
+    }
+
+    /// What is stored of it with the execution.
+    #[must_use]
+    pub fn origin(&self) -> Option<Arc<Origin>> {
+        self.origin.clone()
+    }
+
+    /// Which one it is: the caller's, or one of the execution's own.
+    #[must_use]
+    pub fn id(&self) -> TraceId {
+        let own = || {
+            let bytes = self.execution.bytes();
+            TraceId(if bytes == [0; 16] { [1; 16] } else { bytes })
+        };
+        self.caller().map_or_else(own, |parent| parent.trace)
+    }
+
+    /// The span of the execution itself.
+    #[must_use]
+    pub fn root(&self) -> SpanId {
+        SpanId::of(&self.execution.to_string())
+    }
+
+    /// The span that the execution was asked for from, where that is known.
+    #[must_use]
+    pub fn caller(&self) -> Option<Parent> {
+        self.origin.as_ref()?.parent
+    }
+
+    /// The `tracestate` that came with it.
+    #[must_use]
+    pub fn state(&self) -> Option<&str> {
+        self.origin.as_ref()?.state.as_deref()
+    }
+
+    /// Whether its spans are to be recorded: as the caller says, else they are.
+    #[must_use]
+    pub fn is_sampled(&self) -> bool {
+        self.caller().is_none_or(|parent| parent.is_sampled())
+    }
+
+    /// A call to the outside, which `name` names for good.
+    #[must_use]
+    pub fn call(&self, name: &str) -> Call {
+        Call { trace: self.clone(), span: SpanId::of(name) }
+    }
+
+    /// What is kept with an execution that takes this one up again: it stays in the trace, unless it was
+    /// asked for from another one.
+    #[must_use]
+    pub fn of_successor(&self, asked: Option<&Origin>) -> Arc<Origin> {
+        let inherited = self.below(self.root());
+        Arc::new(match asked {
+            Some(asked) if asked.parent.is_some() => asked.clone(),
+            Some(Origin { request_id: Some(id), .. }) => {
+                Origin { request_id: Some(id.clone()), ..inherited }
+            }
+            Some(_) | None => inherited,
+        })
+    }
+
+    fn below(&self, span: SpanId) -> Origin {
+        let own = Parent { trace: self.id(), span, flags: SAMPLED };
+        Origin {
+            parent: Some(self.caller().unwrap_or(own).at(span)),
+            state: self.state().map(str::to_owned),
+            request_id: Some(self.request_id()),
+        }
+    }
+
+    /// The id of the request that asked for it; the execution's own where the client sent none.
+    fn request_id(&self) -> String {
+        let given = self.origin.as_ref().and_then(|origin| origin.request_id.clone());
+        given.unwrap_or_else(|| self.execution.to_string())
+    }
+}
+
+/// One call to the outside, with a span of its own.
+#[derive(Debug, Clone)]
+pub struct Call {
+    trace: Trace,
+    span: SpanId,
+}
+
+impl Call {
+    /// Its `traceparent`.
+    #[must_use]
+    pub fn traceparent(&self) -> String {
+        let own = Parent { trace: self.trace.id(), span: self.span, flags: SAMPLED };
+        self.trace.caller().unwrap_or(own).at(self.span).to_string()
+    }
+
+    /// Its `tracestate`.
+    #[must_use]
+    pub fn tracestate(&self) -> Option<&str> {
+        self.trace.state()
+    }
+
+    /// Its `X-Request-Id`.
+    #[must_use]
+    pub fn request_id(&self) -> String {
+        self.trace.request_id()
+    }
+
+    /// What is kept with an execution that the call starts.
+    #[must_use]
+    pub fn origin(&self) -> Arc<Origin> {
+        Arc::new(self.trace.below(self.span))
+    }
+}
+
+#[cfg(test)]
+#[path = "trace_tests.rs"]
+mod tests;

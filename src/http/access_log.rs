@@ -1,0 +1,298 @@
+//! One line for each request, written when the last byte of its answer was sent or the client went away.
+//!
+//! It names who asked for what and what came of it. Never a query string, a header, a body or a key: what
+//! it has of the request is its method, its path and its ids.
+
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use hyper::body::{Body as _, Frame, SizeHint};
+use hyper::{Method, StatusCode};
+use tokio::time::Instant;
+
+use super::body::{Body, BoxError};
+use super::{Peer, Response};
+use crate::domain::ids::{ExecutionId, OrganizationId};
+use crate::domain::trace::{Origin, Trace};
+
+/// Characters of a path that are written.
+const PATH_MAX: usize = 512;
+/// The target of the lines, by which the log's filter lets them through.
+const TARGET: &str = "orrery::access";
+/// The target of the lines without an access log, at the level debug.
+pub const DETAIL: &str = "orrery::api::dispatch";
+
+/// What becomes known of a request while it is answered; clones share it. Empty where no line is written.
+#[derive(Debug, Clone, Default)]
+pub struct Note(Option<Arc<Known>>);
+
+#[derive(Debug, Default)]
+struct Known {
+    organization: OnceLock<OrganizationId>,
+    execution: OnceLock<ExecutionId>,
+    origin: OnceLock<Option<Arc<Origin>>>,
+}
+
+impl Note {
+    /// A note that is read.
+    #[must_use]
+    pub fn kept() -> Self {
+        Self(Some(Arc::default()))
+    }
+
+    /// Whether anybody reads it.
+    #[must_use]
+    pub const fn is_kept(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Whose request it is.
+    pub fn of(&self, organization: OrganizationId) {
+        if let Some(known) = &self.0 {
+            let _first = known.organization.set(organization);
+        }
+    }
+
+    /// It starts an execution: the first counts.
+    pub fn started(&self, execution: ExecutionId) {
+        if let Some(known) = &self.0 {
+            let _first = known.execution.set(execution);
+        }
+    }
+
+    /// What the request says about itself.
+    pub fn from(&self, origin: Option<Arc<Origin>>) {
+        if let Some(known) = &self.0 {
+            let _first = known.origin.set(origin);
+        }
+    }
+}
+
+/// The line of a request.
+#[derive(Debug)]
+pub struct Line {
+    pub request_id: String,
+    pub host: &'static str,
+    pub method: Method,
+    pub path: String,
+    /// The pattern that the path matches; empty where none does.
+    pub route: &'static str,
+    pub peer: Peer,
+    pub started: Instant,
+    /// Whether it belongs to the access log; else it is a line for who looks for an error.
+    pub is_access: bool,
+    pub note: Note,
+}
+
+impl Line {
+    /// The answer, which writes the line at its end.
+    #[must_use]
+    pub fn end_with(self, answer: Response) -> Response {
+        let status = answer.status();
+        let has_no_body = self.method == Method::HEAD || answer.body().is_end_stream();
+        answer.map(|inner| Logged { inner, line: self, status, bytes: 0, has_no_body }.boxed())
+    }
+
+    fn write(&self, status: StatusCode, bytes: u64, is_whole: bool) {
+        let known = self.note.0.as_deref();
+        let organization = known.and_then(|known| known.organization.get());
+        let execution = known.and_then(|known| known.execution.get());
+        let origin = known.and_then(|known| known.origin.get()?.clone());
+        let trace = match execution {
+            Some(execution) => Some(Trace::new(*execution, origin).id()),
+            None => origin.and_then(|origin| Some(origin.parent?.trace)),
+        };
+        let organization = organization.map(tracing::field::display);
+        let execution = execution.map(tracing::field::display);
+        let trace_id = trace.as_ref().map(tracing::field::display);
+        let path: &str = match self.path.char_indices().nth(PATH_MAX) {
+            Some((end, _)) => self.path.get(..end).unwrap_or_default(),
+            None => &self.path,
+        };
+        let aborted = (!is_whole).then_some(true);
+        let duration_ms = self.started.elapsed().as_secs_f64() * 1000.0;
+        let Self { request_id, host, method, route, peer, .. } = self;
+        let status = status.as_u16();
+        if self.is_access {
+            tracing::info!(
+                target: TARGET,
+                %request_id, trace_id, organization, execution, host, %method, route, path, %peer,
+                status, bytes, duration_ms, aborted, "request"
+            );
+        } else {
+            tracing::debug!(
+                target: DETAIL,
+                %request_id, trace_id, organization, execution, host, %method, route, path, %peer,
+                status, bytes, duration_ms, aborted, "request"
+            );
+        }
+    }
+}
+
+/// A body that writes its line when it is dropped.
+struct Logged {
+    inner: Body,
+    line: Line,
+    status: StatusCode,
+    bytes: u64,
+    /// There is nothing to send, or everything was sent.
+    has_no_body: bool,
+}
+
+impl hyper::body::Body for Logged {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let this = self.get_mut();
+        let frame = Pin::new(&mut this.inner).poll_frame(context);
+        match &frame {
+            Poll::Ready(Some(Ok(frame))) => {
+                let length = frame.data_ref().map_or(0, Bytes::len);
+                this.bytes = this.bytes.saturating_add(length as u64);
+            }
+            Poll::Ready(None) => this.has_no_body = true,
+            Poll::Ready(Some(Err(_))) | Poll::Pending => {}
+        }
+        frame
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}
+
+impl Drop for Logged {
+    fn drop(&mut self) {
+        let is_whole = self.has_no_body || self.inner.is_end_stream();
+        self.line.write(self.status, self.bytes, is_whole);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::sync::Mutex;
+
+    use serde_json::Value;
+
+    use super::super::body;
+    use super::*;
+    use crate::runtime::monotonic_now;
+
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// The lines that are written for an answer whose body is read by `read`.
+    async fn lines(line: Line, answer: Response, reads: usize) -> Vec<Value> {
+        let written = Lines::default();
+        let sink = written.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .json()
+            .flatten_event(true)
+            .with_max_level(tracing::Level::DEBUG)
+            .with_writer(move || sink.clone())
+            .finish();
+        let _guard = tracing::subscriber::set_default(subscriber);
+        let mut body = line.end_with(answer).into_body();
+        for _ in 0..reads {
+            body.frame().await;
+        }
+        assert!(written.0.lock().unwrap().is_empty(), "a line before the end");
+        drop(body);
+        let text = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    fn line(is_access: bool, note: Note) -> Line {
+        Line {
+            request_id: "r-1".to_owned(),
+            host: "base",
+            method: Method::POST,
+            path: "/v1/prediction".to_owned(),
+            route: "/v1/prediction",
+            peer: Peer::Unix,
+            started: monotonic_now(),
+            is_access,
+            note,
+        }
+    }
+
+    fn answer(text: &'static str) -> Response {
+        hyper::Response::new(body::full(text))
+    }
+
+    #[tokio::test]
+    async fn access_line_tells_who_asked_and_what_came_of_it() {
+        let parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+        let note = Note::kept();
+        note.from(Origin::read(Some(parent), None, None));
+        note.of([1; 16].into());
+        note.started([7; 16].into());
+        note.started([8; 16].into());
+        let written = lines(line(true, note), answer("hello"), 2).await;
+        let [written] = written.as_slice() else { panic!("{written:?}") };
+        for (name, value) in [
+            ("target", "orrery::access"),
+            ("level", "INFO"),
+            ("message", "request"),
+            ("request_id", "r-1"),
+            ("trace_id", "4bf92f3577b34da6a3ce929d0e0e4736"),
+            ("organization", "01010101-0101-0101-0101-010101010101"),
+            ("execution", "07070707-0707-0707-0707-070707070707"),
+            ("host", "base"),
+            ("method", "POST"),
+            ("route", "/v1/prediction"),
+            ("path", "/v1/prediction"),
+            ("peer", "unix"),
+        ] {
+            assert_eq!(written[name], value, "{written}");
+        }
+        assert_eq!((&written["status"], &written["bytes"]), (&200.into(), &5.into()), "{written}");
+        assert!(written["duration_ms"].as_f64().unwrap() >= 0.0);
+        assert!(written.get("aborted").is_none(), "{written}");
+    }
+
+    #[tokio::test]
+    async fn access_line_of_execution_without_a_caller_has_its_own_trace() {
+        let note = Note::kept();
+        note.started([7; 16].into());
+        let written = lines(line(true, note), answer(""), 0).await;
+        assert_eq!(written[0]["trace_id"], "07".repeat(16));
+        assert!(written[0].get("aborted").is_none(), "an empty body was sent: {written:?}");
+    }
+
+    #[tokio::test]
+    async fn access_line_says_that_the_client_went_away() {
+        let mut line = line(false, Note::kept());
+        line.path = "/é".repeat(PATH_MAX);
+        let pieces = [Ok(Bytes::from_static(b"ab")), Ok(Bytes::from_static(b"cd"))];
+        let pieces = futures_util::stream::iter(pieces);
+        let written = lines(line, hyper::Response::new(body::stream(pieces)), 1).await;
+        let written = &written[0];
+        assert_eq!((&written["bytes"], &written["aborted"]), (&2.into(), &true.into()));
+        assert_eq!((&written["level"], &written["target"]), (&"DEBUG".into(), &DETAIL.into()));
+        assert_eq!(written["path"].as_str().unwrap().chars().count(), PATH_MAX);
+        assert!(written.get("organization").is_none() && written.get("trace_id").is_none());
+    }
+}

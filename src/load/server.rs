@@ -1,0 +1,147 @@
+//! A server that answers every request at once, and the requests of one of its connections.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use super::whole_length;
+
+/// Room for one request at first, in bytes.
+const BUFFER: usize = 64 * 1024;
+/// The most that a request may have, in bytes.
+const REQUEST_MAX: usize = 64 * 1024 * 1024;
+/// The body of every answer, but that of `/large`.
+const ANSWER: &[u8] =
+    b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 13\r\n\r\n{\"value\":\"x\"}";
+/// The length of the body under `/large`, in bytes.
+pub(super) const LARGE: usize = 1024 * 1024;
+
+/// A connection of a client that waits for each answer before it asks again.
+#[derive(Debug)]
+pub struct Requests {
+    stream: TcpStream,
+    buffer: Vec<u8>,
+    /// Bytes in the buffer, and those of them that belong to the request in hand.
+    length: usize,
+    taken: usize,
+}
+
+impl Requests {
+    /// Of a connection that was just accepted.
+    #[must_use]
+    pub fn new(stream: TcpStream) -> Self {
+        // Without it, answers are as right and later.
+        stream.set_nodelay(true).ok();
+        Self { stream, buffer: vec![0; BUFFER], length: 0, taken: 0 }
+    }
+
+    /// The next request, whole; `None` when the client has left, or has sent too much.
+    pub async fn next(&mut self) -> Option<&[u8]> {
+        self.buffer.copy_within(self.taken..self.length, 0);
+        self.length -= self.taken;
+        self.taken = 0;
+        loop {
+            let whole = whole_length(self.buffer.get(..self.length)?);
+            if let Some(whole) = whole.filter(|whole| *whole <= self.length) {
+                self.taken = whole;
+                return self.buffer.get(..whole);
+            }
+            if self.length == self.buffer.len() {
+                if self.length >= REQUEST_MAX {
+                    return None;
+                }
+                self.buffer.resize(2 * self.length, 0);
+            }
+            match self.stream.read(self.buffer.get_mut(self.length..)?).await {
+                Ok(0) | Err(_) => return None,
+                Ok(count) => self.length += count,
+            }
+        }
+    }
+
+    /// Sends the answer; `None` when the client has left.
+    pub async fn answer(&mut self, answer: &[u8]) -> Option<()> {
+        self.stream.write_all(answer).await.ok()
+    }
+}
+
+/// A server on a port of loopback, for models and receivers: it answers at once and counts. It ends when it is
+/// dropped.
+#[derive(Debug)]
+pub struct StandIn {
+    address: SocketAddr,
+    answered: Arc<AtomicU64>,
+    is_held: watch::Sender<bool>,
+    _accepting: JoinSet<()>,
+}
+
+impl StandIn {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// When loopback has no port.
+    pub async fn start() -> io::Result<Self> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        let address = listener.local_addr()?;
+        let answered = Arc::<AtomicU64>::default();
+        let (is_held, hold) = watch::channel(false);
+        let mut accepting = JoinSet::new();
+        let count = Arc::clone(&answered);
+        accepting.spawn(async move {
+            let mut connections = JoinSet::new();
+            while let Ok((stream, _)) = listener.accept().await {
+                connections.spawn(answer_all(stream, Arc::clone(&count), hold.clone()));
+                // What has ended is forgotten.
+                while connections.try_join_next().is_some() {}
+            }
+        });
+        Ok(Self { address, answered, is_held, _accepting: accepting })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// How many requests it has answered.
+    #[must_use]
+    pub fn answered(&self) -> u64 {
+        self.answered.load(Ordering::Relaxed)
+    }
+
+    /// Holds the answers to requests below `/hold` from now on, or lets them go.
+    pub fn hold(&self, is_held: bool) {
+        self.is_held.send_replace(is_held);
+    }
+}
+
+async fn answer_all(
+    stream: TcpStream,
+    answered: Arc<AtomicU64>,
+    mut hold: watch::Receiver<bool>,
+) -> Option<()> {
+    let mut requests = Requests::new(stream);
+    loop {
+        let request = requests.next().await?;
+        let target = request.split(|byte| *byte == b' ').nth(1).unwrap_or_default();
+        let is_large = target == b"/large";
+        if target.starts_with(b"/hold") {
+            hold.wait_for(|is_held| !is_held).await.ok()?;
+        }
+        answered.fetch_add(1, Ordering::Relaxed);
+        if is_large {
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {LARGE}\r\n\r\n");
+            requests.answer(head.as_bytes()).await?;
+            requests.answer(&vec![0; LARGE]).await?;
+        } else {
+            requests.answer(ANSWER).await?;
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! The real MLServer, from PyPI, with the model of `tests/oip`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+
+use rustix::process::Signal;
+use serde_json::json;
+use tempfile::TempDir;
+
+use super::cog::free_port;
+use super::python::installed;
+use super::signal;
+
+/// An MLServer; it ends with this value.
+#[derive(Debug)]
+pub struct MlServer {
+    child: Child,
+    pub url: String,
+    /// Its settings.
+    _folder: TempDir,
+}
+
+impl MlServer {
+    /// Starts a server; it may take some seconds until it is ready.
+    pub fn start() -> Self {
+        static INSTALLED: OnceLock<PathBuf> = OnceLock::new();
+        let programs = INSTALLED.get_or_init(|| installed("oip"));
+        let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/oip/echo");
+        let folder = tempfile::tempdir().unwrap();
+        let name = "model-settings.json";
+        fs::copy(model.join(name), folder.path().join(name)).unwrap();
+        let port = free_port();
+        let settings = json!({
+            "host": "127.0.0.1", "http_port": port, "grpc_port": free_port(),
+            "metrics_port": free_port(), "parallel_workers": 0, "debug": false,
+        });
+        fs::write(folder.path().join("settings.json"), settings.to_string()).unwrap();
+        // Behind a guard, so that nothing of it stays when the test ends by a panic.
+        let path = std::env::var("PATH").unwrap();
+        let child = Command::new(env!("CARGO_BIN_EXE_orrery"))
+            .args(["guard", "--parent", &std::process::id().to_string(), "--directory"])
+            .arg(folder.path())
+            .arg("--write")
+            .arg(std::env::temp_dir())
+            .arg("--")
+            .arg(programs.join("mlserver"))
+            .args(["start", "."])
+            .env("PATH", format!("{}:{path}", programs.display()))
+            .env("PYTHONPATH", model)
+            .env("PYTHONDONTWRITEBYTECODE", "1")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        Self { child, url: format!("http://127.0.0.1:{port}"), _folder: folder }
+    }
+}
+
+impl Drop for MlServer {
+    fn drop(&mut self) {
+        signal(self.child.id(), Signal::TERM);
+        drop(self.child.wait());
+    }
+}
