@@ -91,7 +91,8 @@ impl<T, G> Lanes<T, G> {
             }
         }
         // What starts from this lane wakes the next one.
-        if !self.lanes.get(name).is_some_and(Lane::can_start) {
+        let starts_here = |lane: &Lane<T, G>| lane.can_start() && lane.has_in_window(organization);
+        if !self.lanes.get(name).is_some_and(starts_here) {
             self.wake_organization(organization);
         }
     }

@@ -399,6 +399,30 @@ fn organization_cap_that_is_lowered_ends_nothing_and_one_that_is_lifted_starts_a
     assert_eq!(fixture.running.len(), 4);
 }
 
+/// The lane that was read for it has nothing of it left, though it has work of others: the next lane is
+/// read.
+#[test]
+fn organization_goes_on_in_another_lane_when_what_was_read_for_it_is_cancelled() {
+    for is_in_window in [false, true] {
+        let mut fixture = Fixture::new(1, 10, &[(1, 1)]);
+        for lane in 0..LANES {
+            fixture.submit(lane, 1, false);
+            fixture.settle();
+        }
+        fixture.finish(0);
+        assert!(fixture.step(), "lane 1 is read for it");
+        if is_in_window {
+            fixture.deliver();
+        }
+        fixture.cancel(0);
+        fixture.submit(1, 2, false);
+        fixture.deliver();
+        fixture.settle();
+        let runs: Vec<_> = fixture.running.iter().map(|run| (run.row.0, run.row.2)).collect();
+        assert_eq!(runs, [(1, organization(2)), (2, organization(1))]);
+    }
+}
+
 #[test]
 fn organization_over_its_queue_is_refused_and_others_are_not() {
     let mut lanes = Lanes::<(), ()>::new(4);

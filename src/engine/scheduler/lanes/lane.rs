@@ -329,7 +329,12 @@ impl<T, G> Lane<T, G> {
             && self.has_place()
             && self.paused < PAUSED_MAX
             && self.window.len() < WINDOW
-            && !self.window.iter().any(|ticket| ticket.organization == organization)
+            && !self.has_in_window(organization)
+    }
+
+    /// Whether one of the organization waits in the window.
+    pub(super) fn has_in_window(&self, organization: OrganizationId) -> bool {
+        self.window.iter().any(|ticket| ticket.organization == organization)
     }
 
     /// Begins to read what was passed over of an organization; gives the oldest row of it.
@@ -463,25 +468,29 @@ impl<T, G> Lane<T, G> {
         }
     }
 
-    /// Its row has been deleted while it waited. A running one is left to its release.
-    pub(super) fn forget(&mut self, id: ExecutionId) {
+    /// Its row has been deleted while it waited. A running one is left to its release. Gives whose it was,
+    /// when it was in the window.
+    pub(super) fn forget(&mut self, id: ExecutionId) -> Option<OrganizationId> {
+        let mut owner = None;
         match self.members.get_mut(&id) {
             None => {}
             Some(MemberState::Waiting) => {
                 self.members.remove(&id);
-                self.window.retain(|ticket| ticket.id != id);
+                let at = self.window.iter().position(|ticket| ticket.id == id);
+                owner = at.and_then(|at| self.window.remove(at)).map(|ticket| ticket.organization);
             }
             Some(MemberState::Paused(_)) => {
                 self.members.remove(&id);
                 self.paused = self.paused.saturating_sub(1);
             }
             Some(MemberState::Running(run)) => {
-                let Some(_row) = run.requeued.take() else { return };
+                run.requeued.take()?;
             }
-            Some(MemberState::Reserved) => return,
+            Some(MemberState::Reserved) => return None,
         }
         self.queued = self.queued.saturating_sub(1);
         self.note_deleted(id);
+        owner
     }
 
     fn note_deleted(&mut self, id: ExecutionId) {

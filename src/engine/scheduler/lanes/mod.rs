@@ -387,12 +387,14 @@ impl<T, G> Lanes<T, G> {
     /// The row of one that did not run has been deleted (it was cancelled). A running one is left to
     /// its release.
     pub fn forget(&mut self, name: &str, id: ExecutionId) {
-        if let Some(lane) = self.lanes.get_mut(name) {
-            lane.forget(id);
-        }
+        let owner = self.lanes.get_mut(name).and_then(|lane| lane.forget(id));
         self.wake_steps(name);
         self.schedule_lane(name);
         self.wake_passed(name);
+        if let Some(owner) = owner {
+            // No other lane was read for it while this one was to start.
+            self.wake_organization(owner);
+        }
     }
 
     /// Removes a lane in which nothing is, in memory or on the disk. Clients make the lanes of sessions,
