@@ -111,10 +111,17 @@ pub async fn serve(
         }
     };
     notify(sd_notify::NotifyState::Stopping);
-    tokio::select! {
-        () = running.stop() => tracing::info!("stopped"),
-        _ = terminate.recv() => tracing::info!("ended at once; work resumes at the next start"),
-        _ = interrupt.recv() => tracing::info!("ended at once; work resumes at the next start"),
+    let is_stopped = tokio::select! {
+        () = running.stop() => true,
+        _ = terminate.recv() => false,
+        _ = interrupt.recv() => false,
+    };
+    if is_stopped {
+        tracing::info!("stopped");
+    } else {
+        // Somebody chose it: what runs still is not the cause of a crash.
+        services.engine.stopped();
+        tracing::info!("ended at once; work resumes at the next start");
     }
     match failure {
         None => Ok(()),

@@ -74,9 +74,11 @@ fn stop_says_what_it_waits_for_and_second_signal_ends_it() {
     assert!(signal(service.pid(), Signal::INT));
     assert_eq!(stopped(&mut service), 0);
     assert!(setup.log_since(0).contains("ended at once"), "{}", setup.log_since(0));
-    // Nothing was lost: the next start takes it up.
+    // Nothing was lost: the next start takes it up, and suspects it of nothing.
+    let length = setup.log_since(0).len();
     let _again = setup.start();
     assert_eq!(setup.unfinished(), Some(1.0));
+    assert!(!setup.log_since(length).contains("ended in a crash"), "{}", setup.log_since(length));
 }
 
 #[test]
