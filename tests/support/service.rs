@@ -161,16 +161,18 @@ impl Setup {
 
     /// The value of a gauge or counter without labels, as `GET /metrics` tells it.
     pub fn metric(&self, name: &str) -> Option<f64> {
-        let answer = Client::new(self.at(METRICS_PORT), "").get("/metrics").ok()?;
-        let text = answer.text();
-        let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
-        value.parse().ok()
+        value_of(&self.metrics()?, name)
     }
 
-    /// How many executions run or wait in a lane.
+    fn metrics(&self) -> Option<String> {
+        Some(Client::new(self.at(METRICS_PORT), "").get("/metrics").ok()?.text())
+    }
+
+    /// How many executions run or wait in a lane: both of one moment, since what waits may start.
     pub fn unfinished(&self) -> Option<f64> {
-        let running = self.metric("orrery_executions_running")?;
-        Some(running + self.metric("orrery_executions_queued")?)
+        let metrics = self.metrics()?;
+        let running = value_of(&metrics, "orrery_executions_running")?;
+        Some(running + value_of(&metrics, "orrery_executions_queued")?)
     }
 
     /// How long the log of all starts is, and what was written to it after such a length.
@@ -288,6 +290,10 @@ impl Drop for Service {
             eprintln!("the service's log ends with:\n{}", self.setup.log_tail());
         }
     }
+}
+
+fn value_of(metrics: &str, name: &str) -> Option<f64> {
+    metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?.parse().ok()
 }
 
 /// A loopback address for one service of one test process.
