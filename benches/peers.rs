@@ -1,9 +1,9 @@
 //! The service beside its peers: the same work, one client, one run, in rounds that change their order.
 //!
 //! - Three HTTP steps, each given what the one before it gave: a burst of 5,000, one in flight, 64 in
-//!   flight; beside Restate, where `ORRERY_PEERS_RESTATE` and `ORRERY_PEERS_NODE` say where it is.
-//! - A durable create, with a queue that is held, beside a bare hyper server that answers when a shared
-//!   `fdatasync` has made the body durable.
+//!   flight; beside Restate, where `ORRERY_PEERS_RESTATE` and `ORRERY_PEERS_NODE` say where it is, and
+//!   beside the limit: a bare hyper server that does the same calls and makes as much durable.
+//! - A durable create, with a queue that is held, beside the limit.
 //! - A prediction, run to its end, beside Cog's own server, where `ORRERY_PEERS_COG` names its Python.
 //! - Creates and GETs at a fixed rate beside nothing, bursts of workflows, and backups: latencies from the
 //!   moment when a request was due, so that one that waits for another counts in full.
@@ -26,8 +26,8 @@
 mod cog;
 #[path = "peers/creates.rs"]
 mod creates;
-#[path = "peers/grouped.rs"]
-mod grouped;
+#[path = "peers/limit.rs"]
+mod limit;
 #[path = "peers/paced.rs"]
 mod paced;
 #[path = "peers/restate.rs"]
@@ -47,7 +47,7 @@ use support::process;
 fn main() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     match process::role().as_deref() {
-        Some(grouped::ROLE) => runtime.block_on(grouped::serve()),
+        Some(limit::ROLE) => runtime.block_on(limit::serve()),
         Some(_stub) => runtime.block_on(stub::serve()),
         None => runtime.block_on(measure()),
     }

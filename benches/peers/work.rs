@@ -1,10 +1,12 @@
-//! Three steps: bursts, one in flight, 64 in flight; the service and Restate in turn, each round on fresh
-//! stores.
+//! Three steps: bursts, one in flight, 64 in flight; the service, Restate and the limit in turn, each round
+//! on fresh stores.
 
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::limit;
 use super::restate::Restate;
 use super::service::Service;
 use super::stub;
@@ -18,6 +20,8 @@ const CONNECTIONS: u64 = 64;
 const WARM: u64 = 2_000;
 const ONE: u64 = 300;
 const MANY: u64 = 6_400;
+/// What the peers' executions are given, as ours.
+const BODY: &str = r#"{"bid":"b-0123456789"}"#;
 
 /// What one side came to, a sample for each round.
 #[derive(Default)]
@@ -94,30 +98,42 @@ async fn service(stub: SocketAddr, side: &mut Side) {
     side.round(stub, &[service.pid()], (address, trigger), latencies).await;
 }
 
-/// False where Restate is not installed.
-async fn restate(stub: SocketAddr, side: &mut Side) -> bool {
-    let Some(restate) = Restate::start(stub).await else { return false };
-    let address = Restate::ingress();
-    let body = r#"{"bid":"b-0123456789"}"#;
-    let send = client::post(address, "/three/run/send", "", body);
-    let wait = client::post(address, "/three/run", "", body);
-    let latencies = move |count, flight| {
+/// Latencies of requests that are answered at the end of their execution.
+fn answered(address: SocketAddr, wait: Arc<[u8]>) -> impl Fn(u64, u64) -> Latencies {
+    move |count, flight| {
         let wait = Arc::clone(&wait);
-        workflows::latencies(address, (count, flight), move |mut connection| {
+        Box::pin(workflows::latencies(address, (count, flight), move |mut connection| {
             let wait = Arc::clone(&wait);
             async move {
                 let started = Instant::now();
                 connection.ask(&wait).await;
                 (connection, started.elapsed().as_secs_f64())
             }
-        })
-    };
-    side.round(stub, &restate.pids(), (address, send), latencies).await;
+        }))
+    }
+}
+
+type Latencies = Pin<Box<dyn Future<Output = Vec<f64>>>>;
+
+/// False where Restate is not installed.
+async fn restate(stub: SocketAddr, side: &mut Side) -> bool {
+    let Some(restate) = Restate::start(stub).await else { return false };
+    let address = Restate::ingress();
+    let send = client::post(address, "/three/run/send", "", BODY);
+    let wait = client::post(address, "/three/run", "", BODY);
+    side.round(stub, &restate.pids(), (address, send), answered(address, wait)).await;
     true
 }
 
+async fn limit(stub: SocketAddr, side: &mut Side) {
+    let (server, address) = limit::start();
+    let send = client::post(address, &format!("/three?{stub}"), "", BODY);
+    let wait = client::post(address, &format!("/three/wait?{stub}"), "", BODY);
+    side.round(stub, &[server.0.id()], (address, send), answered(address, wait)).await;
+}
+
 pub async fn measure(stub: SocketAddr, rounds: u64) {
-    let (mut own, mut other) = (Side::default(), Side::default());
+    let (mut own, mut other, mut least) = (Side::default(), Side::default(), Side::default());
     for round in 0..rounds {
         if round % 2 == 0 {
             service(stub, &mut own).await;
@@ -127,30 +143,36 @@ pub async fn measure(stub: SocketAddr, rounds: u64) {
                 "Restate is left out: ORRERY_PEERS_RESTATE and ORRERY_PEERS_NODE name no place"
             );
         }
+        limit(stub, &mut least).await;
         if round % 2 == 1 {
             service(stub, &mut own).await;
         }
     }
-    let mut table =
-        Table::new(&["three HTTP steps", "Orrery", "spread", "Restate", "spread", "ratio"]);
+    let mut table = Table::new(&[
+        "three HTTP steps",
+        "Orrery",
+        "spread",
+        "Restate",
+        "spread",
+        "ratio",
+        "limit",
+        "spread",
+        "ratio",
+    ]);
     let ms = |seconds: f64| format!("{:.2} ms", seconds * 1000.0);
     let mib = |bytes: f64| format!("{:.0} MiB", bytes / 1_048_576.0);
     let mut row = |name: &str, show: &dyn Fn(f64) -> String, pick: fn(&Side) -> &Vec<f64>| {
-        let (own, other) = (pick(&own), pick(&other));
-        let figure = |samples: &[f64]| match samples {
-            [] => "-".to_owned(),
-            samples => show(median(samples.to_vec())),
+        let ours = median(pick(&own).clone());
+        let beside = |side: &Side| {
+            let samples = pick(side);
+            if samples.is_empty() {
+                return ["-".to_owned(), "-".to_owned(), "-".to_owned()];
+            }
+            let theirs = median(samples.clone());
+            [show(theirs), spread(samples, show), ratio(ours / theirs)]
         };
-        let of = median(own.clone()) / median(other.clone());
-        let of = if of.is_nan() { "-".to_owned() } else { ratio(of) };
-        table.row([
-            name.to_owned(),
-            figure(own),
-            spread(own, show),
-            figure(other),
-            spread(other, show),
-            of,
-        ]);
+        let first = [name.to_owned(), show(ours), spread(pick(&own), show)];
+        table.row(first.into_iter().chain(beside(&other)).chain(beside(&least)));
     };
     row("burst, executions per second", &number, |side| &side.burst);
     row("burst, processor time for each", &ms, |side| &side.burst_cpu);

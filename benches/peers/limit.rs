@@ -1,0 +1,116 @@
+//! The limit of the box: a bare hyper server that does what the work needs and nothing else. It appends
+//! each body to a file and goes on when an `fdatasync`, shared by all that wait, has made it durable.
+//!
+//! - `POST /create` is durable when it is answered.
+//! - `POST /three?STUB` is durable when it is answered; then it calls the stub three times, each call with
+//!   what the one before gave, each answer made durable before the next. `POST /three/wait?STUB` answers
+//!   at the end.
+
+use std::fs::File;
+use std::io::Write;
+use std::net::SocketAddr;
+use std::sync::mpsc;
+
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::{Request, Response};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+
+use super::support;
+use super::support::process::{self, Killed};
+
+pub const ROLE: &str = "limit";
+/// What a create answers, as long as ours.
+const ANSWER: &[u8] =
+    br#"{"predictionID":"01900000-0000-7000-8000-000000000000","status":"created"}"#;
+/// Bodies that one sync makes durable.
+const GROUP_MAX: usize = 256;
+
+type Body = (Bytes, oneshot::Sender<()>);
+
+#[derive(Clone)]
+struct Limit {
+    log: mpsc::Sender<Body>,
+    client: Client<HttpConnector, Full<Bytes>>,
+}
+
+/// Serves forever.
+pub async fn serve() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    println!("{}", listener.local_addr().unwrap());
+    let (log, inbox) = mpsc::channel();
+    std::thread::spawn(move || write(&inbox));
+    let mut connector = HttpConnector::new();
+    connector.set_nodelay(true);
+    let client = Client::builder(TokioExecutor::new()).build(connector);
+    let limit = Limit { log, client };
+    loop {
+        let (stream, _) = listener.accept().await.unwrap();
+        stream.set_nodelay(true).unwrap();
+        let limit = limit.clone();
+        tokio::spawn(async move {
+            let service = hyper::service::service_fn(move |request| limit.clone().answer(request));
+            let connection = hyper::server::conn::http1::Builder::new()
+                .serve_connection(TokioIo::new(stream), service);
+            // The client that has left ends its connection.
+            connection.await.ok();
+        });
+    }
+}
+
+impl Limit {
+    async fn answer(
+        self,
+        request: Request<Incoming>,
+    ) -> Result<Response<Full<Bytes>>, hyper::Error> {
+        let (head, body) = request.into_parts();
+        let body = body.collect().await?.to_bytes();
+        self.keep(body.clone()).await;
+        if let Some(stub) = head.uri.query().map(str::to_owned) {
+            let steps = tokio::spawn(self.three_steps(stub, body));
+            if head.uri.path().ends_with("/wait") {
+                steps.await.unwrap();
+            }
+        }
+        Ok(Response::new(Full::new(Bytes::from_static(ANSWER))))
+    }
+
+    async fn keep(&self, body: Bytes) {
+        let (done, durable) = oneshot::channel();
+        self.log.send((body, done)).unwrap();
+        durable.await.unwrap();
+    }
+
+    async fn three_steps(self, stub: String, mut body: Bytes) {
+        for _ in 0..3 {
+            let request = Request::post(format!("http://{stub}/model"));
+            let answer = self.client.request(request.body(Full::new(body)).unwrap()).await.unwrap();
+            body = answer.into_body().collect().await.unwrap().to_bytes();
+            self.keep(body.clone()).await;
+        }
+    }
+}
+
+fn write(inbox: &mpsc::Receiver<Body>) {
+    let folder = support::folder();
+    let mut file = File::create(folder.path().join("log")).unwrap();
+    while let Ok(first) = inbox.recv() {
+        let mut group = vec![first];
+        group.extend(inbox.try_iter().take(GROUP_MAX - 1));
+        let bytes: Vec<u8> = group.iter().flat_map(|(body, _)| body.to_vec()).collect();
+        file.write_all(&bytes).unwrap();
+        file.sync_data().unwrap();
+        for (_, done) in group {
+            done.send(()).ok();
+        }
+    }
+}
+
+/// Starts the server; it ends with what this gives.
+pub fn start() -> (Killed, SocketAddr) {
+    process::listening(ROLE)
+}
