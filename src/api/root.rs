@@ -58,15 +58,22 @@ pub async fn ready(context: Context) -> Result<Response, http::Error> {
         return Err(http::Error::unavailable("starting: unfinished work is being read"));
     }
     let paused = context.services.engine.paused_since().map(|_since| true);
-    let warnings = warnings(&context.services);
+    let warnings = warnings(&context.services).await?;
     let body = Ready { status: "ready", version: VERSION, paused, warnings };
     Ok(response::json(StatusCode::OK, &body))
 }
 
 /// What an operator should do something about while the service takes work.
-pub(super) fn warnings(services: &Services) -> Vec<String> {
-    let disk = services.store.disk_space().concern();
-    disk.map(|concern| format!("disk: {concern}")).into_iter().collect()
+pub(super) async fn warnings(services: &Services) -> Result<Vec<String>, http::Error> {
+    let disk = services.store.disk_space().concern().map(|concern| format!("disk: {concern}"));
+    let doctor = services.settings.doctor.clone();
+    let now = services.clock.now();
+    let looking = tokio::task::spawn_blocking(move || doctor.late_backup(now));
+    let backups = looking.await.map_err(http::Error::internal)?;
+    let backups = backups.map(|concern| format!("backups: {concern}"));
+    let is_ahead = services.clock.ahead().is_some();
+    let clock = is_ahead.then(|| "clock: it is not believed; `orrery doctor` says why".to_owned());
+    Ok([disk, backups, clock].into_iter().flatten().collect())
 }
 
 pub const OPENAPI: Doc = Doc {
@@ -103,6 +110,7 @@ pub async fn metrics(context: Context) -> Result<Response, http::Error> {
         ("orrery_disk_low", f64::from(u8::from(services.store.disk_space().is_low()))),
         ("orrery_bodies_in_flight_bytes", services.bodies.used() as f64),
         ("orrery_requests_in_flight", services.requests.used() as f64),
+        ("orrery_clock_ahead_seconds", services.clock.ahead().unwrap_or_default().as_secs_f64()),
         ("orrery_models", services.catalog.list().len() as f64),
     ] {
         metrics::gauge!(name).set(value);

@@ -84,6 +84,7 @@ pub struct Keep {
 #[derive(Clone)]
 pub struct Doctor {
     look: Arc<dyn Fn(Timestamp) -> Vec<Finding> + Send + Sync>,
+    late_backup: Arc<dyn Fn(Timestamp) -> Option<String> + Send + Sync>,
     /// Paths of this machine, and what members of organizations read in their place.
     private: Arc<[(String, &'static str)]>,
     /// Names of hosts that the configuration refers to.
@@ -94,16 +95,24 @@ impl Doctor {
     #[must_use]
     pub fn new(
         look: impl Fn(Timestamp) -> Vec<Finding> + Send + Sync + 'static,
+        late_backup: impl Fn(Timestamp) -> Option<String> + Send + Sync + 'static,
         private: Vec<(String, &'static str)>,
         hosts: Vec<String>,
     ) -> Self {
-        Self { look: Arc::new(look), private: private.into(), hosts: hosts.into() }
+        let (look, late_backup) = (Arc::new(look), Arc::new(late_backup));
+        Self { look, late_backup, private: private.into(), hosts: hosts.into() }
     }
 
     /// What there is to be said now.
     #[must_use]
     pub fn findings(&self, now: Timestamp) -> Vec<Finding> {
         (self.look)(now)
+    }
+
+    /// That the newest backup is older than it should be; lists a folder.
+    #[must_use]
+    pub fn late_backup(&self, now: Timestamp) -> Option<String> {
+        (self.late_backup)(now)
     }
 
     /// Names of hosts that the service looks up.

@@ -124,6 +124,7 @@ async fn record_time_jumps(services: Arc<Services>, tasks: Tasks) {
             () = tasks.stopping() => return,
             () = services.clock.jumped() => {}
         }
+        report_jump(&services.clock);
         while !record_time(&services).await {
             tokio::select! {
                 () = tasks.stopping() => return,
@@ -158,22 +159,36 @@ async fn record_time(services: &Services) -> bool {
     recorded.is_ok()
 }
 
+fn report_jump(clock: &Clock) {
+    let Now { wall, steady } = clock.reading();
+    if let Some(ahead) = clock.ahead() {
+        report_ahead(clock, ahead);
+    } else if steady > wall {
+        let back = humantime::format_duration(steady.since(wall)).to_string();
+        tracing::warn!(back, now = %wall, "the machine's clock was set back; what is due stays due");
+    } else {
+        tracing::warn!(now = %wall, "the machine's clock was set forward");
+    }
+}
+
 /// Whether nothing may be deleted now because it is old.
 fn is_ahead(clock: &Clock, says_so: bool) -> bool {
-    let ahead = clock.ahead();
-    metrics::gauge!("orrery_clock_ahead_seconds").set(ahead.unwrap_or_default().as_secs_f64());
-    let Some(ahead) = ahead else { return false };
+    let Some(ahead) = clock.ahead() else { return false };
     metrics::counter!("orrery_sweeps_refused_total").increment(1);
     if says_so {
-        let ahead = humantime::format_duration(ahead).to_string();
-        let believed = clock.believed();
-        tracing::error!(
-            ahead, %believed, now = %clock.now(),
-            "nothing is deleted by age: the machine's clock is ahead of the time that this service \
-             has seen. Set the clock right; if it is right, no action is needed"
-        );
+        report_ahead(clock, ahead);
     }
     true
+}
+
+fn report_ahead(clock: &Clock, ahead: Duration) {
+    let ahead = humantime::format_duration(ahead).to_string();
+    let believed = clock.believed();
+    tracing::error!(
+        ahead, %believed, now = %clock.now(),
+        "nothing is deleted by age: the machine's clock is ahead of the time that this service has \
+         seen. Set the clock right; if it is right, no action is needed"
+    );
 }
 
 /// Reports a sweep after a start; gives what is to be said when it was refused.

@@ -66,6 +66,12 @@ fn clock_corrected_between_starts_delays_nothing() {
     let id = made.json()["execution_id"].as_str().unwrap().to_owned();
     assert_eq!(predict("before"), before, "a jump of the clock forgets no key");
     let during = predict("during");
+    let ready = client.get("/ready").unwrap().json();
+    assert!(ready["warnings"][0].as_str().unwrap().starts_with("clock: "), "{ready}");
+    assert!(setup.metric("orrery_clock_ahead_seconds").unwrap() > 86_400.0 * 300.0);
+    eventually("the log says that the clock is ahead", || {
+        setup.log_since(0).contains("the machine's clock is ahead of the time").then_some(())
+    });
     // The pause before the retry is on the disk then, and due in a year.
     eventually("the step waits for its retry", || {
         let path = format!("/v1/workflows/executions/{id}?timeout=0");

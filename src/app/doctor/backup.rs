@@ -60,6 +60,13 @@ pub(super) fn age(config: &config::Backup, now: Timestamp) -> Finding {
     if age > every.saturating_mul(LATE) { late(detail) } else { Finding::good("backups", detail) }
 }
 
+/// That backups are made on a schedule and the newest should be newer.
+pub(super) fn late(config: &config::Backup, now: Timestamp) -> Option<String> {
+    config.every?;
+    let age = age(config, now);
+    age.concern.then_some(age.detail)
+}
+
 fn modified(path: &Path) -> Option<Duration> {
     fs::metadata(path).ok()?.modified().ok()?.duration_since(UNIX_EPOCH).ok()
 }
@@ -138,8 +145,10 @@ mod tests {
         config.every = None;
         let now = Timestamp::from_micros(0).plus(UNIX_EPOCH.elapsed().unwrap());
         assert_eq!(age(&config, now).detail, "none are made: set `backup.every`");
+        assert_eq!(super::late(&config, now), None, "nobody is to be woken by what was chosen");
         config.every = Some(Duration::from_secs(3600));
         assert_eq!(age(&config, now).detail, "there is none yet");
+        assert_eq!(super::late(&config, now).as_deref(), Some("there is none yet"));
         fs::write(folder.path().join("orrery-1.backup"), "").unwrap();
         let found = age(&config, now.plus(Duration::from_secs(60)));
         assert!(!found.concern && found.detail.ends_with("one is made each 1 hour"), "{found:?}");

@@ -28,7 +28,9 @@ pub fn of(config: &Config) -> Doctor {
     let private = private(&config);
     let hosts = hosts(&config);
     let read = backup::Read::default();
-    Doctor::new(move |now| findings(&config, now, &read), private, hosts)
+    let backups = config.backup.clone();
+    let late_backup = move |now| backup::late(&backups, now);
+    Doctor::new(move |now| findings(&config, now, &read), late_backup, private, hosts)
 }
 
 /// Everything that is found without the store and without a running service.
