@@ -1,6 +1,6 @@
 //! Gives memory back to the operating system after a peak.
 //!
-//! The binary's allocator, jemalloc, returns a free page a second after its last use, but looks at its
+//! The binary's allocator, jemalloc, returns a free page ten seconds after its last use, but looks at its
 //! pages only while it is asked for memory: a service that a storm of large documents leaves idle would
 //! keep hundreds of megabytes. [`keep_small`] returns them then.
 //!
@@ -12,6 +12,9 @@ use std::time::Duration;
 
 use super::Tasks;
 
+/// The variable, and its value, by which jemalloc in a worker of the service returns a free page after a
+/// second: a limit on the worker's memory counts those that it holds.
+pub const OF_WORKERS: (&str, &str) = ("_RJEM_MALLOC_CONF", "dirty_decay_ms:1000");
 /// Returns the free pages of all arenas, by the number that stands for all of them.
 const PURGE_ALL: &std::ffi::CStr = c"arena.4096.purge";
 const KIB: usize = 1024;
