@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::domain::execution::{Execution, Status};
+use crate::domain::execution::{Execution, Kind, Status};
 use crate::domain::ids::{ExecutionId, OrganizationId};
 use crate::domain::money::Usd;
 use crate::engine::scheduler::admission::Entry;
@@ -307,6 +307,39 @@ fn engine_damaged_execution_blocks_no_other_of_its_lane() {
         let id = submit(&process, prediction(0, &["same"], false)).await;
         assert_eq!(ended(&process, id).await.status, Status::Success);
         until(|| process.engine.retrying() == 1).await;
+        process.engine.inner.tasks.stop();
+    });
+}
+
+/// An old execution that cannot be read stays where it is; those beside it go.
+#[test]
+fn engine_damaged_execution_keeps_no_other_from_retention() {
+    let folder = tempfile::tempdir().unwrap();
+    runtime().block_on(async {
+        let process = Process::start_with(&folder, i64::MAX, Script::default(), limits(8));
+        process.engine.recover().await.unwrap();
+        let organization: OrganizationId = ORGANIZATION.into();
+        let lane = crate::domain::execution::lane_of_model("same");
+        let ids = [
+            submit(&process, prediction(0, &["same"], false)).await,
+            submit(&process, prediction(0, &["same"], false)).await,
+        ];
+        for id in ids {
+            assert_eq!(ended(&process, id).await.status, Status::Success);
+        }
+        let damaged: ExecutionId = new_id();
+        let standing = rows::standing(organization, Kind::Prediction, Status::Success);
+        let mut commit = Commit::new();
+        commit.put_bytes(rows::execution(organization, damaged), b"\x01{".to_vec());
+        commit.put_bytes(standing.text(&lane).id_newest_first(damaged), Vec::new());
+        process.store.commit(commit).await.unwrap();
+        let cutoff = process.engine.inner.clock.now().plus(Duration::from_secs(3600));
+        let swept = process.engine.purge_before(organization, cutoff).await.unwrap();
+        assert_eq!(swept, ids.len());
+        for (id, is_there) in [(ids[0], false), (ids[1], false), (damaged, true)] {
+            let row = process.store.get(&rows::execution(organization, id)).await.unwrap();
+            assert_eq!(row.is_some(), is_there);
+        }
         process.engine.inner.tasks.stop();
     });
 }

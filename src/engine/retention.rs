@@ -18,12 +18,14 @@ use crate::engine::query::indexes;
 use crate::engine::rows::{self, Standing};
 use crate::engine::{Engine, Error, Inner};
 use crate::storage::record::decode;
-use crate::storage::{Commit, Key, Page};
+use crate::storage::{Commit, Key, Page, Row};
 
-/// Executions, or steps of one, that go in one commit.
+/// Executions that are looked at together, and steps of one that are read at once.
 const BATCH_MAX: usize = 64;
-/// Between two such commits.
-const PAUSE: Duration = Duration::from_millis(20);
+/// Steps that go in one commit with their executions.
+const STEPS_IN_COMMIT: usize = 512;
+/// Between two batches: with it more of them go than a box makes, and the writer serves everyone else.
+const PAUSE: Duration = Duration::from_millis(10);
 /// Those that have ended, whole executions before the steps that go with them.
 const ENDED: [(Kind, Status); 15] = [
     (Kind::Workflow, Status::Success),
@@ -52,13 +54,19 @@ enum PurgeScope {
     Payloads,
 }
 
+/// What goes with an execution: the first of its steps, and the events that were sent to it.
+#[derive(Debug, Default)]
+struct Parts {
+    steps: Vec<Row>,
+    events: Vec<Row>,
+}
+
 /// A commit, and the payload files that nothing refers to once it is on the disk.
 #[derive(Default)]
 struct Batch {
     commit: Commit,
     payloads: Vec<Payload>,
-    workflows: HashSet<WorkflowId>,
-    count: usize,
+    steps: usize,
 }
 
 impl Engine {
@@ -185,29 +193,33 @@ impl Inner {
         beside: Commit,
     ) -> Result<usize, Error> {
         let ids = index.iter().filter_map(Key::last_id_inverted::<ExecutionId>);
-        let keys: Vec<Key> = ids.map(|id| rows::execution(organization, id)).collect();
+        let ids: Vec<ExecutionId> = ids.collect();
+        let ended = self.ended_before(organization, &ids, cutoff).await?;
+        let parts = self.parts(&ended).await?;
         let mut batch = Batch { commit: beside, ..Batch::default() };
-        for row in self.store.get_many(&keys).await?.iter().flatten() {
-            let execution: Execution = decode(row)?;
-            if execution.completed_at.is_none_or(|ended| ended >= cutoff) {
-                continue;
+        let owners = ended.iter().map(|execution| execution.id);
+        self.store.release_usage(&mut batch.commit, organization, owners).await?;
+        let mut workflows = HashSet::new();
+        let mut count = 0;
+        for (execution, parts) in ended.into_iter().zip(parts) {
+            let Parts { steps, events } = parts;
+            if steps.len() < BATCH_MAX {
+                self.sweep_steps(&mut batch, &execution, steps, going).await?;
+            } else {
+                self.sweep_all_steps(&execution, going).await?;
             }
-            let step = execution.prediction().and_then(|prediction| prediction.step.as_ref());
-            if let Some(step) = step {
-                let parent = rows::execution(organization, step.execution);
-                if self.store.get(&parent).await?.is_some() {
-                    continue;
-                }
+            for (key, _) in events {
+                batch.commit.delete(key);
             }
-            if execution.has_steps() {
-                self.sweep_steps(&execution, going).await?;
-                self.sweep_events(&execution).await?;
+            let workflow = execution.workflow().map(|run| run.workflow);
+            if self.sweep_one(&mut batch, execution, going)? {
+                count += 1;
+                workflows.extend(workflow.filter(|_| going == PurgeScope::Whole));
             }
-            self.store.release_usage(&mut batch.commit, organization, execution.id).await?;
-            self.sweep_one(&mut batch, execution, going)?;
+            if batch.steps >= STEPS_IN_COMMIT {
+                self.finish(std::mem::take(&mut batch)).await?;
+            }
         }
-        let count = batch.count;
-        let workflows = std::mem::take(&mut batch.workflows);
         self.finish(batch).await?;
         for workflow in workflows {
             self.trim_lists(organization, workflow).await?;
@@ -215,18 +227,73 @@ impl Inner {
         Ok(count)
     }
 
+    /// Those of the executions that ended before `cutoff` and are no steps of one that is there.
+    async fn ended_before(
+        &self,
+        organization: OrganizationId,
+        ids: &[ExecutionId],
+        cutoff: Timestamp,
+    ) -> Result<Vec<Execution>, Error> {
+        let row_of = |id: &ExecutionId| rows::execution(organization, *id);
+        let keys: Vec<Key> = ids.iter().map(row_of).collect();
+        let mut ended = Vec::new();
+        for (id, row) in ids.iter().zip(self.store.get_many(&keys).await?) {
+            match row.as_deref().map(decode::<Execution>) {
+                Some(Ok(execution)) => ended.push(execution),
+                // It would keep all behind it from going; `orrery verify` finds it.
+                Some(Err(error)) => {
+                    tracing::warn!(execution = %id, %error, "a damaged execution is not removed");
+                }
+                None => {}
+            }
+        }
+        ended.retain(|execution| execution.completed_at.is_some_and(|ended| ended < cutoff));
+        let parent_of = |execution: &Execution| {
+            execution.prediction()?.step.as_ref().map(|step| step.execution)
+        };
+        let parents: Vec<ExecutionId> = ended.iter().filter_map(parent_of).collect();
+        let keys: Vec<Key> = parents.iter().map(row_of).collect();
+        let there = parents.iter().zip(self.store.get_many(&keys).await?);
+        let there: HashSet<_> = there.filter_map(|(id, row)| row.map(|_row| *id)).collect();
+        ended
+            .retain(|execution| parent_of(execution).is_none_or(|parent| !there.contains(&parent)));
+        Ok(ended)
+    }
+
+    /// The first steps of each of the executions, and all events.
+    async fn parts(&self, executions: &[Execution]) -> Result<Vec<Parts>, Error> {
+        let pages_of = |execution: &Execution| {
+            let page = |prefix, limit| Page { prefix, after: None, before: None, limit };
+            let steps = page(rows::steps(execution.id), BATCH_MAX);
+            [steps, page(rows::events(execution.id), ROWS_MAX)]
+        };
+        let with_steps = executions.iter().filter(|execution| execution.has_steps());
+        let pages: Vec<Page> = with_steps.flat_map(pages_of).collect();
+        if pages.is_empty() {
+            return Ok(executions.iter().map(|_execution| Parts::default()).collect());
+        }
+        let mut found = self.store.pages(pages).await?.into_iter();
+        let mut next = || found.next().unwrap_or_default();
+        let parts = executions.iter().map(|execution| match execution.has_steps() {
+            true => Parts { steps: next(), events: next() },
+            false => Parts::default(),
+        });
+        Ok(parts.collect())
+    }
+
+    /// Whether anything of it went.
     fn sweep_one(
         &self,
         batch: &mut Batch,
         mut execution: Execution,
         going: PurgeScope,
-    ) -> Result<(), Error> {
+    ) -> Result<bool, Error> {
         let key = rows::execution(execution.organization, execution.id);
         if going == PurgeScope::Payloads
             && execution.output.is_none()
             && execution.input.is_nothing()
         {
-            return Ok(());
+            return Ok(false);
         }
         let input = std::mem::replace(&mut execution.input, Payload::nothing());
         let payloads = std::iter::once(input).chain(execution.output.take());
@@ -240,16 +307,12 @@ impl Inner {
             PurgeScope::Whole => {
                 batch.commit.delete(key);
                 indexes::remove(&mut batch.commit, &execution);
-                if let Some(run) = execution.workflow() {
-                    batch.workflows.insert(run.workflow);
-                    if let Some(bulk) = run.bulk {
-                        batch.commit.delete(rows::bulk(bulk).id(execution.id));
-                    }
+                if let Some(bulk) = execution.workflow().and_then(|run| run.bulk) {
+                    batch.commit.delete(rows::bulk(bulk).id(execution.id));
                 }
             }
         }
-        batch.count += 1;
-        Ok(())
+        Ok(true)
     }
 
     fn release(&self, batch: &mut Batch, payload: Payload) {
@@ -269,66 +332,66 @@ impl Inner {
         Ok(())
     }
 
-    /// The steps of an execution, with the predictions that they were.
-    async fn sweep_steps(&self, execution: &Execution, going: PurgeScope) -> Result<(), Error> {
+    /// The steps of an execution that has many, some in each commit, before the execution itself.
+    async fn sweep_all_steps(&self, execution: &Execution, going: PurgeScope) -> Result<(), Error> {
         let prefix = rows::steps(execution.id);
         let mut after = None;
         loop {
             let page = Page { prefix: prefix.clone(), after, before: None, limit: BATCH_MAX };
             let found = self.store.page(page).await?;
+            let count = found.len();
+            after = found.last().map(|(key, _)| key.clone());
             let mut batch = Batch::default();
-            for (key, row) in &found {
-                let mut step: Step = decode(row)?;
-                // What an exchange has started stays for its own time.
-                if let Some(id) = step.prediction.filter(|_| execution.workflow().is_some()) {
-                    self.sweep_child(&mut batch, execution.organization, id, going).await?;
-                }
-                for payload in [step.input.take(), step.output.take()].into_iter().flatten() {
-                    self.release(&mut batch, payload);
-                }
-                match going {
-                    PurgeScope::Whole => {
-                        batch.commit.delete(key.clone());
-                    }
-                    PurgeScope::Payloads => {
-                        batch.commit.put(key.clone(), &step)?;
-                    }
-                }
-            }
+            self.sweep_steps(&mut batch, execution, found, going).await?;
             self.finish(batch).await?;
-            if found.len() < BATCH_MAX {
+            if count < BATCH_MAX {
                 return Ok(());
             }
-            after = found.last().map(|(key, _)| key.clone());
             tokio::time::sleep(PAUSE).await;
         }
     }
 
-    /// The events that were sent to an execution; there are few.
-    async fn sweep_events(&self, execution: &Execution) -> Result<(), Error> {
-        let prefix = rows::events(execution.id);
-        let page = Page { prefix, after: None, before: None, limit: ROWS_MAX };
-        let mut commit = Commit::new();
-        for (key, _) in self.store.page(page).await? {
-            commit.delete(key);
-        }
-        if !commit.is_empty() {
-            self.store.commit(commit).await?;
-        }
-        Ok(())
-    }
-
-    /// The prediction that a step was: its payloads are the step's.
-    async fn sweep_child(
+    /// Steps of an execution, with the predictions that they were: their payloads are the steps'.
+    async fn sweep_steps(
         &self,
         batch: &mut Batch,
-        organization: OrganizationId,
-        id: ExecutionId,
+        execution: &Execution,
+        found: Vec<Row>,
         going: PurgeScope,
     ) -> Result<(), Error> {
-        let stored = self.store.read::<Execution>(&rows::execution(organization, id)).await?;
-        let Some(child) = stored else { return Ok(()) };
-        self.sweep_one(batch, child, going)
+        batch.steps += found.len();
+        let mut predictions = Vec::new();
+        for (key, row) in found {
+            let mut step: Step = match decode(&row) {
+                Ok(step) => step,
+                Err(error) => {
+                    tracing::warn!(execution = %execution.id, %error, "a step is damaged");
+                    if going == PurgeScope::Whole {
+                        batch.commit.delete(key);
+                    }
+                    continue;
+                }
+            };
+            // What an exchange has started stays for its own time.
+            predictions.extend(step.prediction.filter(|_| execution.workflow().is_some()));
+            for payload in [step.input.take(), step.output.take()].into_iter().flatten() {
+                self.release(batch, payload);
+            }
+            match going {
+                PurgeScope::Whole => {
+                    batch.commit.delete(key);
+                }
+                PurgeScope::Payloads => {
+                    batch.commit.put(key, &step)?;
+                }
+            }
+        }
+        let row_of = |id: &ExecutionId| rows::execution(execution.organization, *id);
+        let keys: Vec<Key> = predictions.iter().map(row_of).collect();
+        for row in self.store.get_many(&keys).await?.iter().flatten() {
+            self.sweep_one(batch, decode(row)?, going)?;
+        }
+        Ok(())
     }
 
     /// Takes deleted executions out of the old ends of their workflow's lists.

@@ -251,7 +251,7 @@ async fn payload_usage_is_recorded_with_commits_and_released_once() {
     assert_eq!(usage().await, 250_000);
     for _ in 0..2 {
         let mut commit = Commit::new();
-        store.release_usage(&mut commit, organization, owner(1)).await.unwrap();
+        store.release_usage(&mut commit, organization, [owner(1)]).await.unwrap();
         store.commit(commit).await.unwrap();
         assert_eq!(usage().await, 80_000);
     }

@@ -363,6 +363,14 @@ impl Store {
         self.reading(move |moment| read_page(moment, &page)).await
     }
 
+    /// Several pages, all as of one moment, in their order.
+    ///
+    /// # Errors
+    /// As [`Store::get`].
+    pub async fn pages(&self, pages: Vec<Page>) -> Result<Vec<Vec<Row>>, Error> {
+        self.reading(move |moment| pages.iter().map(|page| read_page(moment, page)).collect()).await
+    }
+
     /// Makes the writes durable, all or none. They are on the disk when this returns `Ok`. Dropping
     /// the future does not take the commit back.
     ///

@@ -58,7 +58,7 @@ impl Store {
         bytes
     }
 
-    /// Records in `commit` that an owner has no payloads any more.
+    /// Records in `commit` that these owners have no payloads any more.
     ///
     /// # Errors
     /// As [`Store::counter`].
@@ -66,13 +66,15 @@ impl Store {
         &self,
         commit: &mut Commit,
         organization: OrganizationId,
-        owner: T,
+        owners: impl IntoIterator<Item = T>,
     ) -> Result<(), Error> {
-        let bytes = self.payload_usage_of(organization, owner).await?;
-        if bytes > 0 {
-            let delta = i64::try_from(bytes).unwrap_or(i64::MAX);
-            commit.add(of_organization(organization), delta.saturating_neg());
-            commit.delete(of_organization(organization).id(owner));
+        let of_owner = |owner| of_organization(organization).id(owner);
+        let keys: Vec<Key> = owners.into_iter().map(of_owner).collect();
+        for (key, bytes) in keys.iter().zip(self.counters(&keys).await?) {
+            if bytes > 0 {
+                commit.add(of_organization(organization), bytes.saturating_neg());
+                commit.delete(key.clone());
+            }
         }
         Ok(())
     }

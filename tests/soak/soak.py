@@ -17,6 +17,8 @@ import tempfile
 import time
 
 CONNECTIONS = 32
+# A second: a steady load, below what two cores do, so that what is kept at any moment is as much at the end as before.
+RATE = 2000
 SAMPLE_EVERY_S = 5
 # What a run has to last to show that what is deleted makes room for what comes.
 RETENTION_S = 120
@@ -133,11 +135,15 @@ class Load:
         self.requests.append(request(port, "/v1/workflows/soak/trigger", key, {"inputs": {"n": 1}}))
         self.done, self.failed, self.took = 0, 0, []
         self.first_failure = None
+        self.begun = time.perf_counter()
+        self.count = count
 
     async def connection(self):
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         while self.left > 0:
             self.left -= 1
+            due = self.begun + (self.count - self.left) / RATE
+            await asyncio.sleep(max(0.0, due - time.perf_counter()))
             begun = time.perf_counter()
             writer.write(self.requests[self.left % 10])
             head = await reader.readuntil(b"\r\n\r\n")
