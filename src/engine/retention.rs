@@ -227,7 +227,7 @@ impl Inner {
         Ok(count)
     }
 
-    /// Those of the executions that ended before `cutoff` and are no steps of one that is there.
+    /// Those of the executions that ended before `cutoff`, without steps of one that is there.
     async fn ended_before(
         &self,
         organization: OrganizationId,

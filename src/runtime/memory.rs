@@ -8,13 +8,15 @@
 
 #![expect(unsafe_code, reason = "C functions without a safe form are called: see the head")]
 
+use std::io;
 use std::time::Duration;
 
 use super::Tasks;
 
-/// The variable, and its value, by which jemalloc in a worker of the service returns a free page after a
-/// second: a limit on the worker's memory counts those that it holds.
-pub const OF_WORKERS: (&str, &str) = ("_RJEM_MALLOC_CONF", "dirty_decay_ms:1000");
+/// How long a worker keeps a free page, in milliseconds: a limit on its memory counts those that it holds.
+const WORKER_KEEPS_MS: isize = 1000;
+/// What is kept by the arena that a process begins with, and by those that are made later.
+const KEPT: [&std::ffi::CStr; 2] = [c"arena.0.dirty_decay_ms", c"arenas.dirty_decay_ms"];
 /// Returns the free pages of all arenas, by the number that stands for all of them.
 const PURGE_ALL: &std::ffi::CStr = c"arena.4096.purge";
 const KIB: usize = 1024;
@@ -50,6 +52,31 @@ pub fn trim() {
     if failed != 0 {
         tracing::warn!(failed, "jemalloc did not return its free pages");
     }
+}
+
+/// For a worker, before it begins: free pages are returned a second after their last use.
+///
+/// # Errors
+/// When jemalloc knows no such setting.
+pub fn keep_less() -> io::Result<()> {
+    for name in KEPT {
+        let mut kept = WORKER_KEEPS_MS;
+        // SAFETY: the name ends in a zero byte. The value is of the type that these names take, as long as
+        // is said, and is copied before the call returns. It may be called from any thread at any time.
+        let failed = unsafe {
+            tikv_jemalloc_sys::mallctl(
+                name.as_ptr(),
+                std::ptr::null_mut(),
+                std::ptr::null_mut(),
+                (&raw mut kept).cast(),
+                size_of::<isize>(),
+            )
+        };
+        if failed != 0 {
+            return Err(io::Error::from_raw_os_error(failed));
+        }
+    }
+    Ok(())
 }
 
 /// Bytes of this process in the machine's memory; 0 when the kernel does not say.
@@ -128,6 +155,11 @@ mod tests {
         let after = resident();
         assert_eq!(kept.len(), 197);
         assert!(after + 96 * MIB < before, "{} MiB, then {} MiB", before / MIB, after / MIB);
+    }
+
+    #[test]
+    fn memory_of_worker_is_kept_for_less() {
+        keep_less().unwrap();
     }
 
     #[test]

@@ -26,7 +26,6 @@ use crate::domain::classify::ErrorClass;
 use crate::guard::groups::{Group, Groups};
 use crate::http::request::{JSON_VALUES_MAX, count_values};
 use crate::runtime;
-use crate::runtime::memory::OF_WORKERS;
 use crate::runtime::shortage::{Pauses, when_able};
 
 /// How long a worker may take to answer, however busy the machine is. A run that computes ends
@@ -229,8 +228,7 @@ impl Workers {
         if let Some(group) = self.group() {
             command.arg("--group").arg(group.path());
         }
-        let (name, value) = OF_WORKERS;
-        command.env_clear().env(name, value).current_dir("/").kill_on_drop(true);
+        command.env_clear().current_dir("/").kill_on_drop(true);
         // A signal from the terminal is for the service: it lets running work finish.
         command.process_group(0);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -19,6 +19,7 @@ use super::{Work, find, images, refuse};
 use crate::domain::attempt::Failure;
 use crate::guard::groups;
 use crate::guard::sandbox::Sandbox;
+use crate::runtime::memory;
 
 /// Data that a worker may have beside that of a run: the program's own, what its allocator keeps.
 pub(super) const MEMORY_BESIDE: u64 = 64 * MIB;
@@ -74,6 +75,7 @@ pub(super) enum Message {
 /// # Errors
 /// When a stream breaks.
 pub fn run(args: &WorkerArgs) -> io::Result<u8> {
+    memory::keep_less()?;
     let sandbox = match enter(args) {
         Ok(sandbox) => sandbox,
         Err(error) => {

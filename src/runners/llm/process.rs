@@ -32,7 +32,6 @@ use crate::runners::command::GuardConfig;
 use crate::runners::options::{Dependencies, Model};
 use crate::runners::tail::Tail;
 use crate::runners::{Health, LocalModel};
-use crate::runtime::memory::OF_WORKERS;
 use crate::runtime::shortage::when_able;
 use crate::runtime::{self, Tasks};
 
@@ -312,8 +311,7 @@ impl Process {
         };
         let mut command = Command::new(&self.guard.program);
         command.arg("llm-worker").args(args.arguments());
-        let (name, value) = OF_WORKERS;
-        command.env_clear().env(name, value).current_dir("/").kill_on_drop(true);
+        command.env_clear().current_dir("/").kill_on_drop(true);
         // A signal from the terminal is for the service: it lets running work finish.
         command.process_group(0);
         command.stdin(Stdio::from(OwnedFd::from(theirs)));

@@ -19,6 +19,7 @@ use super::template::ChatTemplate;
 use super::{NOT_STARTED, WorkerArgs, embeddings, log};
 use crate::guard::{groups, sandbox};
 use crate::runners::llm::gguf::Header;
+use crate::runtime::memory;
 
 /// Threads that read requests: prompts are turned to tokens beside the model's own work.
 const READERS: usize = 2;
@@ -38,6 +39,7 @@ pub type State = Option<Result<Arc<Loaded>, String>>;
 /// # Errors
 /// When the socket is none.
 pub fn run(args: &WorkerArgs) -> io::Result<u8> {
+    memory::keep_less()?;
     let template = match shut_in(args) {
         Ok(template) => template,
         Err(error) => {
