@@ -7,6 +7,8 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use crate::domain::execution::{Execution, Kind, Status};
 use crate::domain::ids::{ExecutionId, OrganizationId, WorkflowId};
 use crate::domain::payload::Payload;
@@ -17,6 +19,7 @@ use crate::engine::query::history::{LANES_MAX, first_id_after};
 use crate::engine::query::indexes;
 use crate::engine::rows::{self, Standing};
 use crate::engine::{Engine, Error, Inner};
+use crate::runtime;
 use crate::storage::record::decode;
 use crate::storage::{Commit, Key, Page, Row};
 
@@ -24,8 +27,11 @@ use crate::storage::{Commit, Key, Page, Row};
 const BATCH_MAX: usize = 64;
 /// Steps that go in one commit with their executions.
 const STEPS_IN_COMMIT: usize = 512;
-/// Between two batches: with it more of them go than a box makes, and the writer serves everyone else.
-const PAUSE: Duration = Duration::from_millis(10);
+/// Between two batches, so that the writer serves everyone else …
+const PAUSE: Duration = Duration::from_millis(20);
+/// … and between those of a sweep that has not ended after [`BEHIND_AFTER`]: more is made than goes.
+const PAUSE_BEHIND: Duration = Duration::from_millis(5);
+const BEHIND_AFTER: Duration = Duration::from_secs(60);
 /// Those that have ended, whole executions before the steps that go with them.
 const ENDED: [(Kind, Status); 15] = [
     (Kind::Workflow, Status::Success),
@@ -143,11 +149,13 @@ impl Inner {
         cutoff: Timestamp,
         going: PurgeScope,
     ) -> Result<usize, Error> {
+        let begun = runtime::monotonic_now();
         let mut count = 0;
         for (kind, status) in ENDED {
             let standing = rows::standing(organization, kind, status);
             for lane in self.store.branches(&standing, LANES_MAX).await? {
-                count += self.sweep_lane(organization, &lane, since, cutoff, going).await?;
+                let span = (since, cutoff);
+                count += self.sweep_lane(organization, &lane, span, going, begun).await?;
             }
         }
         Ok(count)
@@ -157,9 +165,9 @@ impl Inner {
         &self,
         organization: OrganizationId,
         lane: &Key,
-        since: Option<Timestamp>,
-        cutoff: Timestamp,
+        (since, cutoff): (Option<Timestamp>, Timestamp),
         going: PurgeScope,
+        begun: Instant,
     ) -> Result<usize, Error> {
         let mut count = 0;
         let at = |time| lane.clone().id_newest_first(first_id_after(time));
@@ -179,7 +187,11 @@ impl Inner {
                 return Ok(count);
             }
             // Those that stay were read alone.
-            let pause = if swept > 0 { PAUSE } else { Duration::ZERO };
+            let pause = match swept {
+                0 => Duration::ZERO,
+                _ if begun.elapsed() > BEHIND_AFTER => PAUSE_BEHIND,
+                _ => PAUSE,
+            };
             tokio::time::sleep(pause).await;
         }
     }

@@ -13,8 +13,9 @@ use crate::storage::{Commit, Key, Page};
 
 /// Deliveries that go in one commit.
 const BATCH_MAX: usize = 128;
-/// Between two such commits, so that the writer serves everyone else: more go than a box delivers.
-const PAUSE: Duration = Duration::from_millis(10);
+/// Between two such commits, so that the writer serves everyone else; still more go in a second than a box has
+/// made at a steady load.
+const PAUSE: Duration = Duration::from_millis(20);
 
 impl Outbox {
     /// Forgets an organization's deliveries that have ended and were created before `cutoff`.
