@@ -29,6 +29,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use support::client::{self, Connection, Load};
+use support::cog::Cog;
 use support::process::{self, Killed};
 use support::service::Setup;
 use support::table::{Table, number, ratio};
@@ -89,7 +90,7 @@ async fn measure() {
          [runner]\ntype = 'http'\nurl = 'http://{server}/'\noutput = '/value'\n"
         ),
     );
-    let cog = Cog::start(&setup).await;
+    let cog = start_cog(&setup).await;
     let (service, _) = setup.start();
     let key = setup.key();
     let run = |model: &str, input: Value| {
@@ -121,7 +122,8 @@ async fn measure() {
     }
     table.print();
     if let Some(cog) = cog {
-        cog.measure(&setup, &run("cog", json!({"text": "x"})), rounds, time).await;
+        let run = run("cog", json!({"text": "x"}));
+        measure_cog(&cog, &setup, &run, rounds, time).await;
     }
     drop(service);
 }
@@ -200,70 +202,36 @@ fn ask_workers(time: Duration) -> (f64, f64) {
     (rate, median(ask(Some(SAMPLES))))
 }
 
-/// Cog's own server with a predictor that answers at once.
-struct Cog {
-    address: SocketAddr,
-    _server: Killed,
+/// Cog's own server, known to the service as the model `cog`; `None` where it is not installed.
+async fn start_cog(setup: &Setup) -> Option<Cog> {
+    let installed = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cog/bin/python");
+    let python = std::env::var_os("ORRERY_BENCH_COG").map_or(installed, PathBuf::from);
+    if !python.is_file() {
+        println!("Cog is not installed: see the head of benches/models.rs\n");
+        return None;
+    }
+    let cog = Cog::start(&python).await;
+    let url = format!("http://{}", cog.address);
+    setup.model("cog", &format!(
+        "slug = 'cog'\noutput_type = 'string'\nconcurrency = 8\n[runner]\ntype = 'cog'\nurl = '{url}'\n"
+    ));
+    Some(cog)
 }
 
-impl Cog {
-    /// `None` where it is not installed.
-    async fn start(setup: &Setup) -> Option<Self> {
-        let installed = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cog/bin/python");
-        let python = std::env::var_os("ORRERY_BENCH_COG").map_or(installed, PathBuf::from);
-        if !python.is_file() {
-            println!("Cog is not installed: see the head of benches/models.rs\n");
-            return None;
+/// Cog behind the service, against Cog alone.
+async fn measure_cog(cog: &Cog, setup: &Setup, run: &Arc<[u8]>, rounds: u64, time: Duration) {
+    let alone = client::post(cog.address, "/predictions", "", r#"{"input":{"text":"x"}}"#);
+    let mut table = Table::new(&["", "per second", "of it", "one at a time", "on top", "refused"]);
+    for in_flight in [1, 8] {
+        let mut direct = Figures::default();
+        let mut behind = Figures::default();
+        for _ in 0..rounds {
+            direct.add(cog.address, &alone, in_flight, time).await;
+            behind.add(setup.base, run, in_flight, time).await;
         }
-        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let path = std::env::var("PATH").unwrap();
-        let programs = python.parent().unwrap().display();
-        let server = Command::new(&python)
-            .args(["-m", "cog.server.http", "--host", "127.0.0.1"])
-            .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cog"))
-            .env("PATH", format!("{programs}:{path}"))
-            .env("PORT", port.to_string())
-            .env("COG_PREDICT_TYPE_STUB", "echo.py:Predictor")
-            .env("COG_MAX_CONCURRENCY", "64")
-            .env("COG_LOG_LEVEL", "error")
-            .env("PYTHONDONTWRITEBYTECODE", "1")
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let address = SocketAddr::from(([127, 0, 0, 1], port));
-        let cog = Self { address, _server: Killed(server) };
-        let deadline = Instant::now() + Duration::from_secs(60);
-        while !support::service::get(address, "/health-check")
-            .is_some_and(|said| said.contains("READY"))
-        {
-            assert!(Instant::now() < deadline, "Cog does not become ready");
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-        setup.model("cog", &format!(
-            "slug = 'cog'\noutput_type = 'string'\nconcurrency = 8\n[runner]\ntype = 'cog'\nurl = 'http://{address}'\n"
-        ));
-        Some(cog)
+        table.row(direct.row(&format!("Cog alone, {in_flight} in flight"), None));
+        table.row(behind.row(&format!("Cog behind Orrery, {in_flight} in flight"), Some(&direct)));
     }
-
-    async fn measure(&self, setup: &Setup, run: &Arc<[u8]>, rounds: u64, time: Duration) {
-        let alone = client::post(self.address, "/predictions", "", r#"{"input":{"text":"x"}}"#);
-        let mut table =
-            Table::new(&["", "per second", "of it", "one at a time", "on top", "refused"]);
-        for in_flight in [1, 8] {
-            let mut direct = Figures::default();
-            let mut behind = Figures::default();
-            for _ in 0..rounds {
-                direct.add(self.address, &alone, in_flight, time).await;
-                behind.add(setup.base, run, in_flight, time).await;
-            }
-            table.row(direct.row(&format!("Cog alone, {in_flight} in flight"), None));
-            table.row(
-                behind.row(&format!("Cog behind Orrery, {in_flight} in flight"), Some(&direct)),
-            );
-        }
-        println!();
-        table.print();
-    }
+    println!();
+    table.print();
 }

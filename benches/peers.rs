@@ -4,14 +4,18 @@
 //!   flight; beside Restate, where `ORRERY_PEERS_RESTATE` and `ORRERY_PEERS_NODE` say where it is, and
 //!   beside the limit: a bare hyper server that does the same calls and makes as much durable.
 //! - A durable create, with a queue that is held, beside the limit.
+//! - What a signed webhook adds to a prediction.
 //! - A prediction, run to its end, beside Cog's own server, where `ORRERY_PEERS_COG` names its Python.
+//! - Memory after many executions, and while they are backed up.
 //! - Creates and GETs at a fixed rate beside nothing, bursts of workflows, and backups: latencies from the
 //!   moment when a request was due, so that one that waits for another counts in full.
 //!
 //! Nothing is installed here: `docs/performance.md`, "Beside its peers", says where each comes from. What is
 //! not there is left out. `ORRERY_BENCH_ROUNDS` (5), `ORRERY_BENCH_BURST` (5,000) and
 //! `ORRERY_BENCH_SECONDS` (15, of each paced measurement) change a run; `ORRERY_PEERS_ONLY` names the parts
-//! that are measured: `workflows`, `creates`, `runs`, `tails`.
+//! that are measured: `workflows`, `creates`, `deliveries`, `runs`, `tails`, and `memory`, which takes a
+//! quarter of an hour (`ORRERY_BENCH_FINISHED`, 300,000 executions, and `ORRERY_BENCH_IDLE`, 600 seconds of
+//! rest) and is left out unless it is named.
 
 #![expect(
     clippy::unwrap_used,
@@ -26,8 +30,12 @@
 mod cog;
 #[path = "peers/creates.rs"]
 mod creates;
+#[path = "peers/deliveries.rs"]
+mod deliveries;
 #[path = "peers/limit.rs"]
 mod limit;
+#[path = "peers/memory.rs"]
+mod memory;
 #[path = "peers/paced.rs"]
 mod paced;
 #[path = "peers/restate.rs"]
@@ -64,8 +72,14 @@ async fn measure() {
     if is_wanted("creates") {
         creates::measure(rounds).await;
     }
+    if is_wanted("deliveries") {
+        deliveries::measure(stub, rounds).await;
+    }
     if is_wanted("runs") {
         cog::measure(stub, rounds).await;
+    }
+    if !only.is_empty() && is_wanted("memory") {
+        memory::measure(stub).await;
     }
     if is_wanted("tails") {
         tails::measure(stub).await;

@@ -2,56 +2,24 @@
 //! with a predictor that answers at once. Cog keeps nothing; here, two commits are durable.
 
 use std::net::SocketAddr;
-use std::path::Path;
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::path::PathBuf;
+use std::time::Duration;
 
 use super::service::Service;
 use super::support::client::{self, Load};
-use super::support::process::Killed;
-use super::support::service::{free_ports, get};
+use super::support::cog::Cog;
 use super::support::table::{Table, number, ratio};
 use super::support::{self, median};
 use super::work::spread;
 
-const PATIENCE: Duration = Duration::from_secs(60);
 const TEMPLATE: &str = r#"{"model":"text-template","version":"0.0.1","input":{"template":"A quiet {{ place }}.","values":{"place":"harbour"}}}"#;
-
-struct Cog {
-    address: SocketAddr,
-    _server: Killed,
-}
-
-impl Cog {
-    /// Starts it with the predictor of the tests; `None` where it is not installed.
-    async fn start() -> Option<Self> {
-        let python = std::env::var_os("ORRERY_PEERS_COG")?;
-        let address = free_ports(1)[0];
-        let server = Command::new(python)
-            .args(["-m", "cog.server.http", "--host", "127.0.0.1"])
-            .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cog"))
-            .env("PORT", address.port().to_string())
-            .env("COG_PREDICT_TYPE_STUB", "echo.py:Predictor")
-            .env("COG_MAX_CONCURRENCY", "64")
-            .env("COG_LOG_LEVEL", "error")
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let cog = Self { address, _server: Killed(server) };
-        let deadline = Instant::now() + PATIENCE;
-        while !get(address, "/health-check").is_some_and(|answer| answer.contains("READY")) {
-            assert!(Instant::now() < deadline, "Cog does not become ready");
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-        Some(cog)
-    }
-}
 
 pub async fn measure(stub: SocketAddr, rounds: u64) {
     let time = Duration::from_secs(support::knob("ORRERY_BENCH_RUNS", 3));
-    let cog = Cog::start().await;
+    let cog = match std::env::var_os("ORRERY_PEERS_COG").map(PathBuf::from) {
+        Some(python) => Some(Cog::start(&python).await),
+        None => None,
+    };
     let service = Service::start(stub);
     let base = service.setup.base;
     let template = client::post(base, "/v1/prediction/run", &service.key, TEMPLATE);

@@ -7,6 +7,7 @@
 #![allow(dead_code, reason = "each benchmark uses its own part of this")]
 
 pub mod client;
+pub mod cog;
 pub mod disk;
 pub mod instant;
 pub mod process;

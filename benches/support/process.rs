@@ -69,6 +69,11 @@ pub fn peak(pid: u32) -> f64 {
     status(pid, "VmHWM:") * 1024.0
 }
 
+/// Lets the process's [`peak`] begin again at what it has now.
+pub fn forget_peak(pid: u32) {
+    std::fs::write(format!("/proc/{pid}/clear_refs"), "5").unwrap();
+}
+
 fn status(pid: u32, field: &str) -> f64 {
     let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix(field)).unwrap();

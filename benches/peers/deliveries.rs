@@ -1,0 +1,81 @@
+//! What a signed webhook adds to a prediction: bursts through the API, with and without one, in turn. The
+//! receiver and the model are the stub, which answers at once.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::service::Service;
+use super::stub;
+use super::support::client::Load;
+use super::support::process::processor_seconds;
+use super::support::table::{Table, number};
+use super::support::{self, median};
+use super::work::spread;
+
+const CONNECTIONS: u64 = 64;
+const PATIENCE: Duration = Duration::from_secs(180);
+/// The outcome of the last delivery is noted by then.
+const NOTED: Duration = Duration::from_millis(300);
+
+/// Bursts of one kind: per second, and processor time of each.
+#[derive(Default)]
+struct Side {
+    rates: Vec<f64>,
+    cpu: Vec<f64>,
+}
+
+impl Side {
+    /// One burst of `count` predictions that make `calls` calls of the stub each.
+    async fn burst(
+        &mut self,
+        service: &Service,
+        stub: SocketAddr,
+        request: &Arc<[u8]>,
+        (count, calls): (u64, u64),
+    ) {
+        let before = stub::calls(stub).await;
+        let cpu = processor_seconds(service.pid());
+        let started = Instant::now();
+        let request = Arc::clone(request);
+        let load = Load { address: service.setup.base, connections: CONNECTIONS, request };
+        let round = load.run_until(PATIENCE, count.div_ceil(CONNECTIONS)).await;
+        assert_eq!(round.other, 0, "a prediction was refused");
+        stub::until(stub, before + calls * round.good).await;
+        self.rates.push(round.good as f64 / started.elapsed().as_secs_f64());
+        tokio::time::sleep(NOTED).await;
+        self.cpu.push((processor_seconds(service.pid()) - cpu) / round.good as f64);
+    }
+}
+
+pub async fn measure(stub: SocketAddr, rounds: u64) {
+    let count = support::knob("ORRERY_BENCH_BURST", 5_000);
+    let service = Service::start(stub);
+    let route = "/v1/prediction/";
+    let plain = service.prediction("instant", route, "");
+    let hook = format!(
+        r#","webhook_url":"http://{stub}/hook","webhook_secret":"a secret of some length""#
+    );
+    let hooked = service.prediction("instant", route, &hook);
+    let (mut without, mut with) = (Side::default(), Side::default());
+    for _ in 0..=rounds {
+        without.burst(&service, stub, &plain, (count, 1)).await;
+        with.burst(&service, stub, &hooked, (count, 2)).await;
+    }
+    let ms = |seconds: f64| format!("{:.3} ms", seconds * 1000.0);
+    let mut table =
+        Table::new(&["predictions", "per second", "spread", "processor time of each", "spread"]);
+    for (name, side) in [("without a webhook", &mut without), ("with one", &mut with)] {
+        // The first round warms up.
+        (side.rates.remove(0), side.cpu.remove(0));
+        let rates = [number(median(side.rates.clone())), spread(&side.rates, &number)];
+        let cpu = [ms(median(side.cpu.clone())), spread(&side.cpu, &ms)];
+        table.row([name.to_owned()].into_iter().chain(rates).chain(cpu));
+    }
+    let beyond: Vec<f64> =
+        with.cpu.iter().zip(&without.cpu).map(|(with, not)| with - not).collect();
+    let cells = [ms(median(beyond.clone())), spread(&beyond, &ms)];
+    table.row(["a delivery".to_owned(), String::new(), String::new()].into_iter().chain(cells));
+    table.print();
+    println!("{rounds} rounds of {count} each\n");
+}
