@@ -5,9 +5,6 @@
 //! goes with the execution whose step it was: they share their payloads.
 
 use std::collections::HashSet;
-use std::time::Duration;
-
-use tokio::time::Instant;
 
 use crate::domain::execution::{Execution, Kind, Status};
 use crate::domain::ids::{ExecutionId, OrganizationId, WorkflowId};
@@ -19,7 +16,7 @@ use crate::engine::query::history::{LANES_MAX, first_id_after};
 use crate::engine::query::indexes;
 use crate::engine::rows::{self, Standing};
 use crate::engine::{Engine, Error, Inner};
-use crate::runtime;
+use crate::runtime::SweepPace;
 use crate::storage::record::decode;
 use crate::storage::{Commit, Key, Page, Row};
 
@@ -27,11 +24,6 @@ use crate::storage::{Commit, Key, Page, Row};
 const BATCH_MAX: usize = 64;
 /// Steps that go in one commit with their executions.
 const STEPS_IN_COMMIT: usize = 512;
-/// Between two batches, so that the writer serves everyone else …
-const PAUSE: Duration = Duration::from_millis(20);
-/// … and between those of a sweep that has not ended after [`BEHIND_AFTER`]: more is made than goes.
-const PAUSE_BEHIND: Duration = Duration::from_millis(5);
-const BEHIND_AFTER: Duration = Duration::from_secs(60);
 /// Those that have ended, whole executions before the steps that go with them.
 const ENDED: [(Kind, Status); 15] = [
     (Kind::Workflow, Status::Success),
@@ -124,19 +116,11 @@ impl Inner {
         beside: Commit,
     ) -> Result<(), Error> {
         let key = rows::execution(organization, id);
-        let stored: Execution = self.store.read(&key).await?.ok_or(Error::NotFound)?;
-        let step = stored.prediction().and_then(|prediction| prediction.step.as_ref());
-        let is_part = match step {
-            Some(step) => {
-                let parent = rows::execution(organization, step.execution);
-                self.store.get(&parent).await?.is_some()
-            }
-            None => false,
-        };
-        if !stored.status.is_final() || is_part {
+        let _there: Execution = self.store.read(&key).await?.ok_or(Error::NotFound)?;
+        let latest = Timestamp::from_micros(i64::MAX);
+        if self.ended_before(organization, &[id], latest).await?.is_empty() {
             return Err(Error::NotEnded);
         }
-        let latest = Timestamp::from_micros(i64::MAX);
         self.sweep_batch(organization, &[key], latest, PurgeScope::Whole, beside).await?;
         Ok(())
     }
@@ -149,13 +133,13 @@ impl Inner {
         cutoff: Timestamp,
         going: PurgeScope,
     ) -> Result<usize, Error> {
-        let begun = runtime::monotonic_now();
+        let pace = SweepPace::begin();
         let mut count = 0;
         for (kind, status) in ENDED {
             let standing = rows::standing(organization, kind, status);
             for lane in self.store.branches(&standing, LANES_MAX).await? {
                 let span = (since, cutoff);
-                count += self.sweep_lane(organization, &lane, span, going, begun).await?;
+                count += self.sweep_lane(organization, &lane, span, going, pace).await?;
             }
         }
         Ok(count)
@@ -167,7 +151,7 @@ impl Inner {
         lane: &Key,
         (since, cutoff): (Option<Timestamp>, Timestamp),
         going: PurgeScope,
-        begun: Instant,
+        pace: SweepPace,
     ) -> Result<usize, Error> {
         let mut count = 0;
         let at = |time| lane.clone().id_newest_first(first_id_after(time));
@@ -187,12 +171,7 @@ impl Inner {
                 return Ok(count);
             }
             // Those that stay were read alone.
-            let pause = match swept {
-                0 => Duration::ZERO,
-                _ if begun.elapsed() > BEHIND_AFTER => PAUSE_BEHIND,
-                _ => PAUSE,
-            };
-            tokio::time::sleep(pause).await;
+            pace.pause(swept).await;
         }
     }
 
@@ -347,6 +326,7 @@ impl Inner {
     /// The steps of an execution that has many, some in each commit, before the execution itself.
     async fn sweep_all_steps(&self, execution: &Execution, going: PurgeScope) -> Result<(), Error> {
         let prefix = rows::steps(execution.id);
+        let pace = SweepPace::begin();
         let mut after = None;
         loop {
             let page = Page { prefix: prefix.clone(), after, before: None, limit: BATCH_MAX };
@@ -359,7 +339,7 @@ impl Inner {
             if count < BATCH_MAX {
                 return Ok(());
             }
-            tokio::time::sleep(PAUSE).await;
+            pace.pause(count).await;
         }
     }
 

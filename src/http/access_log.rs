@@ -181,31 +181,15 @@ impl Drop for Logged {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
-    use std::sync::Mutex;
-
     use serde_json::Value;
 
     use super::super::body;
     use super::*;
-    use crate::runtime::monotonic_now;
-
-    #[derive(Clone, Default)]
-    struct Lines(Arc<Mutex<Vec<u8>>>);
-
-    impl Write for Lines {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0.lock().unwrap().extend_from_slice(bytes);
-            Ok(bytes.len())
-        }
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
+    use crate::runtime::{CapturedLog, monotonic_now};
 
     /// The lines that are written for an answer whose body is read by `read`.
     async fn lines(line: Line, answer: Response, reads: usize) -> Vec<Value> {
-        let written = Lines::default();
+        let written = CapturedLog::default();
         let sink = written.clone();
         let subscriber = tracing_subscriber::fmt()
             .json()
@@ -218,9 +202,9 @@ mod tests {
         for _ in 0..reads {
             body.frame().await;
         }
-        assert!(written.0.lock().unwrap().is_empty(), "a line before the end");
+        assert_eq!(written.text(), "", "a line before the end");
         drop(body);
-        let text = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+        let text = written.text();
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 

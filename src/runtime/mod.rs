@@ -5,11 +5,14 @@ pub mod memory;
 pub mod shortage;
 
 mod background;
+#[cfg(test)]
+mod captured_log;
 mod clock;
 mod completing;
 mod recurring;
 #[cfg(debug_assertions)]
 mod shift;
+mod sweep_pace;
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -22,9 +25,12 @@ use tokio_util::task::TaskTracker;
 use uuid::{ContextV7, Uuid};
 
 pub use self::background::{Background, yield_to_requests};
+#[cfg(test)]
+pub use self::captured_log::CapturedLog;
 pub use self::clock::Clock;
 pub use self::completing::{Completing, Panicked};
 pub use self::recurring::Recurring;
+pub use self::sweep_pace::SweepPace;
 use crate::domain::ids::Id;
 
 /// Keeps ids in the order in which they are made, whatever the machine's clock does.

@@ -313,29 +313,8 @@ where
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
-    use std::sync::{Arc, Mutex};
-
     use super::*;
-
-    #[derive(Clone, Default)]
-    struct Lines(Arc<Mutex<Vec<u8>>>);
-
-    impl Write for Lines {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0.lock().unwrap().extend_from_slice(bytes);
-            Ok(bytes.len())
-        }
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
-
-    impl Lines {
-        fn text(&self) -> String {
-            String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
-        }
-    }
+    use crate::runtime::CapturedLog;
 
     fn replaceable(level: &str) -> Filter {
         reload::Layer::new(filter(level).unwrap()).0
@@ -343,7 +322,7 @@ mod tests {
 
     #[test]
     fn log_level_is_replaced_while_logs_are_written() {
-        let lines = Lines::default();
+        let lines = CapturedLog::default();
         let sink = lines.clone();
         let (layer, handle) = reload::Layer::new(filter("info").unwrap());
         let subscriber = text(layer, false, move || sink.clone());
@@ -357,7 +336,7 @@ mod tests {
 
     #[test]
     fn log_json_line_carries_request_id() {
-        let lines = Lines::default();
+        let lines = CapturedLog::default();
         let sink = lines.clone();
         let subscriber = json(replaceable("info"), move || sink.clone());
         tracing::subscriber::with_default(subscriber, || {
@@ -373,7 +352,7 @@ mod tests {
 
     #[test]
     fn log_filter_limits_other_crates_to_warnings() {
-        let lines = Lines::default();
+        let lines = CapturedLog::default();
         let sink = lines.clone();
         let level = "debug,orrery::engine=trace";
         let subscriber = text(replaceable(level), false, move || sink.clone());

@@ -2,19 +2,16 @@
 //!
 //! One that has not ended is never touched, however old.
 
-use std::time::Duration;
-
 use super::outbox::Outbox;
 use super::{Error, rows};
 use crate::domain::delivery::Status;
 use crate::domain::ids::{ExecutionId, OrganizationId};
 use crate::domain::time::Timestamp;
+use crate::runtime::SweepPace;
 use crate::storage::{Commit, Key, Page};
 
 /// Deliveries that go in one commit.
 const BATCH_MAX: usize = 128;
-/// Between two such commits, so that the writer serves everyone else: up to 5,000 go in a second.
-const PAUSE: Duration = Duration::from_millis(20);
 
 impl Outbox {
     /// Forgets an organization's deliveries that have ended and were created before `cutoff`.
@@ -28,6 +25,7 @@ impl Outbox {
         cutoff: Timestamp,
     ) -> Result<usize, Error> {
         let mut forgotten = 0;
+        let pace = SweepPace::begin();
         for status in [Status::Delivered, Status::Failed] {
             let prefix = rows::status_rows(organization, status);
             let older = prefix.clone().time_newest_first(cutoff).raw(&[u8::MAX; 17]);
@@ -45,7 +43,7 @@ impl Outbox {
                 if found.len() < BATCH_MAX {
                     break;
                 }
-                tokio::time::sleep(PAUSE).await;
+                pace.pause(found.len()).await;
             }
         }
         Ok(forgotten)
