@@ -66,10 +66,8 @@ pub async fn ready(context: Context) -> Result<Response, http::Error> {
 /// What an operator should do something about while the service takes work.
 pub(super) async fn warnings(services: &Services) -> Result<Vec<String>, http::Error> {
     let disk = services.store.disk_space().concern().map(|concern| format!("disk: {concern}"));
-    let doctor = services.settings.doctor.clone();
-    let now = services.clock.now();
-    let looking = tokio::task::spawn_blocking(move || doctor.late_backup(now));
-    let backups = looking.await.map_err(http::Error::internal)?;
+    let doctor = &services.settings.doctor;
+    let backups = doctor.late_backup(services.clock.now()).await.map_err(http::Error::internal)?;
     let backups = backups.map(|concern| format!("backups: {concern}"));
     let is_ahead = services.clock.ahead().is_some();
     let clock = is_ahead.then(|| "clock: it is not believed; `orrery doctor` says why".to_owned());

@@ -7,6 +7,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::sync::watch;
+use tokio::task::JoinError;
 
 use super::{Documents, Role};
 use crate::accounts::Accounts;
@@ -79,12 +80,16 @@ pub struct Keep {
     pub sessions: Duration,
 }
 
+/// Looks whether the newest backup is late, and says how.
+pub type LateBackup = Arc<dyn Fn(Timestamp) -> Option<String> + Send + Sync>;
+
 /// Looks at the machine, the data folder and the backups at this time; it reads files and tries the disk,
 /// so it is called off the threads that serve requests.
 #[derive(Clone)]
 pub struct Doctor {
     look: Arc<dyn Fn(Timestamp) -> Vec<Finding> + Send + Sync>,
-    late_backup: Arc<dyn Fn(Timestamp) -> Option<String> + Send + Sync>,
+    /// `None` when backups are not made on a schedule.
+    late_backup: Option<LateBackup>,
     /// Paths of this machine, and what members of organizations read in their place.
     private: Arc<[(String, &'static str)]>,
     /// Names of hosts that the configuration refers to.
@@ -95,12 +100,11 @@ impl Doctor {
     #[must_use]
     pub fn new(
         look: impl Fn(Timestamp) -> Vec<Finding> + Send + Sync + 'static,
-        late_backup: impl Fn(Timestamp) -> Option<String> + Send + Sync + 'static,
+        late_backup: Option<LateBackup>,
         private: Vec<(String, &'static str)>,
         hosts: Vec<String>,
     ) -> Self {
-        let (look, late_backup) = (Arc::new(look), Arc::new(late_backup));
-        Self { look, late_backup, private: private.into(), hosts: hosts.into() }
+        Self { look: Arc::new(look), late_backup, private: private.into(), hosts: hosts.into() }
     }
 
     /// What there is to be said now.
@@ -109,10 +113,16 @@ impl Doctor {
         (self.look)(now)
     }
 
-    /// That the newest backup is older than it should be; lists a folder.
-    #[must_use]
-    pub fn late_backup(&self, now: Timestamp) -> Option<String> {
-        (self.late_backup)(now)
+    /// That the newest backup is older than it should be; lists a folder, on a thread of its own, where
+    /// backups are made on a schedule.
+    ///
+    /// # Errors
+    /// When the look itself ended by a panic.
+    pub async fn late_backup(&self, now: Timestamp) -> Result<Option<String>, JoinError> {
+        match self.late_backup.clone() {
+            Some(look) => tokio::task::spawn_blocking(move || look(now)).await,
+            None => Ok(None),
+        }
     }
 
     /// Names of hosts that the service looks up.

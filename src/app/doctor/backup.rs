@@ -3,10 +3,10 @@
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
 
-use crate::api::{Finding, words};
+use crate::api::{Finding, LateBackup, words};
 use crate::app::backups;
 use crate::backup::{self, Keys};
 use crate::config;
@@ -60,11 +60,14 @@ pub(super) fn age(config: &config::Backup, now: Timestamp) -> Finding {
     if age > every.saturating_mul(LATE) { late(detail) } else { Finding::good("backups", detail) }
 }
 
-/// That backups are made on a schedule and the newest should be newer.
-pub(super) fn late(config: &config::Backup, now: Timestamp) -> Option<String> {
+/// Looks whether the newest backup should be newer; `None` where none are made on a schedule.
+pub(super) fn late(config: &config::Backup) -> Option<LateBackup> {
     config.every?;
-    let age = age(config, now);
-    age.concern.then_some(age.detail)
+    let config = config.clone();
+    Some(Arc::new(move |now| {
+        let age = age(&config, now);
+        age.concern.then_some(age.detail)
+    }))
 }
 
 fn modified(path: &Path) -> Option<Duration> {
@@ -145,10 +148,11 @@ mod tests {
         config.every = None;
         let now = Timestamp::from_micros(0).plus(UNIX_EPOCH.elapsed().unwrap());
         assert_eq!(age(&config, now).detail, "none are made: set `backup.every`");
-        assert_eq!(super::late(&config, now), None, "nobody is to be woken by what was chosen");
+        assert!(super::late(&config).is_none(), "nobody is to be woken by what was chosen");
         config.every = Some(Duration::from_secs(3600));
         assert_eq!(age(&config, now).detail, "there is none yet");
-        assert_eq!(super::late(&config, now).as_deref(), Some("there is none yet"));
+        let look = super::late(&config).unwrap();
+        assert_eq!(look(now).as_deref(), Some("there is none yet"));
         fs::write(folder.path().join("orrery-1.backup"), "").unwrap();
         let found = age(&config, now.plus(Duration::from_secs(60)));
         assert!(!found.concern && found.detail.ends_with("one is made each 1 hour"), "{found:?}");

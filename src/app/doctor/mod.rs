@@ -28,8 +28,7 @@ pub fn of(config: &Config) -> Doctor {
     let private = private(&config);
     let hosts = hosts(&config);
     let read = backup::Read::default();
-    let backups = config.backup.clone();
-    let late_backup = move |now| backup::late(&backups, now);
+    let late_backup = backup::late(&config.backup);
     Doctor::new(move |now| findings(&config, now, &read), late_backup, private, hosts)
 }
 
