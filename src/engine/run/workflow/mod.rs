@@ -243,12 +243,9 @@ impl Actor {
 
     /// Waits for whatever comes first.
     async fn wait(&mut self, active: &ActiveExecution) -> Wakeup {
-        let now = self.inner.clock.steady();
-        let timer = self.timers.first().map(|(due, _)| due.since(now));
-        let limit = self.inner.options.workflow_timeout.saturating_sub(self.running_time);
         let is_busy = !self.running.is_empty();
-        let mark_at = self.begun + MARK_AFTER;
-        let idle_at = self.waits_since.map(|since| since + self.inner.options.aside_after);
+        let alarm = self.alarm(is_busy);
+        let alarm_at = alarm.as_ref().map_or(self.begun, |(at, _)| *at);
         tokio::select! {
             biased;
             () = active.stop.cancelled() => Wakeup::Stopped,
@@ -261,12 +258,27 @@ impl Actor {
                 Wakeup::Reports(reports)
             }
             () = active.event.notified() => Wakeup::Event,
-            () = tokio::time::sleep(timer.unwrap_or_default()), if timer.is_some() => Wakeup::Timer,
-            () = tokio::time::sleep_until(mark_at), if !self.is_marked => Wakeup::Mark,
-            () = tokio::time::sleep(limit), if is_busy && !self.is_paused => Wakeup::TimedOut,
-            () = tokio::time::sleep_until(idle_at.unwrap_or(mark_at)),
-                if idle_at.is_some() && !is_busy => Wakeup::Idle,
+            () = tokio::time::sleep_until(alarm_at), if alarm.is_some() => {
+                alarm.map_or(Wakeup::Timer, |(_, wakeup)| wakeup)
+            }
         }
+    }
+
+    /// The next moment at which something is to be done, whatever else comes; one timer serves all of them.
+    fn alarm(&self, is_busy: bool) -> Option<(Instant, Wakeup)> {
+        let now = runtime::monotonic_now();
+        let timer = self.timers.first().map(|(due, _)| due.since(self.inner.clock.steady()));
+        let limit = self.inner.options.workflow_timeout.saturating_sub(self.running_time);
+        let idle_at = self.waits_since.map(|since| since + self.inner.options.aside_after);
+        let alarms = [
+            timer.and_then(|rest| Some((now.checked_add(rest)?, Wakeup::Timer))),
+            (!self.is_marked).then_some((self.begun + MARK_AFTER, Wakeup::Mark)),
+            now.checked_add(limit)
+                .filter(|_| is_busy && !self.is_paused)
+                .map(|at| (at, Wakeup::TimedOut)),
+            idle_at.filter(|_| !is_busy).map(|at| (at, Wakeup::Idle)),
+        ];
+        alarms.into_iter().flatten().min_by_key(|(at, _)| *at)
     }
 
     /// The steps whose moment has come.
