@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
 
+use super::blocks;
 use super::error::Error;
 #[cfg(test)]
 use super::faults::{Faults, Point};
@@ -237,11 +238,13 @@ impl Checkpointer {
     fn apply(&self, frozen: &Frozen) -> Result<(), Error> {
         let View { db, memtable } = &self.view;
         memtable.wait_for_readers(frozen.number);
+        let mut writer = blocks::Writer::new(db);
         frozen.layer.each(|key, value| {
             #[cfg(test)]
             self.faults.hit(Point::Row);
-            tree::change(db, key, value)
+            writer.change(key, value)
         })?;
+        writer.finish()?;
         #[cfg(test)]
         self.faults.hit(Point::Applied);
         tree::set_applied(db, frozen.number)?;

@@ -11,7 +11,7 @@
 //! 3. [`memtable`]: the group becomes visible as a whole. Nothing is visible before it is durable.
 //! 4. The commits' hooks run, in order; then the commits are answered.
 //! 5. [`checkpoint`]: in the background, rows go from the memtable into the [`tree`] (sled), in the
-//!    order of keys, [`pack`]ed; then the log that held them goes. What is overwritten before that
+//!    order of keys, in compressed [`blocks`]; then the log that held them goes. What is overwritten before that
 //!    never reaches the tree.
 //!
 //! [`view`] merges memtable and tree into one ordered map at one moment. [`opening`] reads tree, log
@@ -30,6 +30,7 @@ pub mod rotation;
 pub mod salvage;
 pub mod trash;
 
+mod blocks;
 mod checkpoint;
 mod claims;
 #[cfg(test)]

@@ -1,12 +1,15 @@
-//! Packed values: how the tree holds the value of a row.
+//! Packed values: how the tree holds the value of a row that is alone, and the rows of a [block].
 //!
 //! A record is JSON, and most of it is the names of its fields. [`pack`] compresses a value with a
 //! dictionary of what records are made of, to a third or a quarter; the tree is written, cached and
 //! kept at that size. Only checkpoints pack and only reads of the tree unpack: the log and the
 //! memtable hold values as they are, so that a commit waits for none of this.
 //!
-//! A packed value begins with [`MAGIC`]. A value that begins so by itself is packed whatever its size,
-//! so that the two are never confused. The dictionary never changes; another one takes another number.
+//! A packed value begins with [`MAGIC`], a block with another word behind [`RESERVED`]. A value that begins
+//! so by itself is packed whatever its size, so that they are never confused. The dictionary never changes;
+//! another one takes another number.
+//!
+//! [block]: super::blocks
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -18,9 +21,10 @@ use zstd::dict::{DecoderDictionary, EncoderDictionary};
 use super::log::form::RECORD_BYTES_MAX;
 use super::record::Malformed;
 
-/// What a packed value begins with; the last byte is the number of the dictionary. No record, id or
-/// text begins with the first byte.
-const MAGIC: [u8; 4] = [0xff, b'z', b's', 1];
+/// What all begins with that is not the value itself. No record, id or text begins with the first byte.
+pub const RESERVED: [u8; 2] = [0xff, b'z'];
+/// What a packed value begins with; the last byte is the number of the dictionary.
+const MAGIC: [u8; 4] = [RESERVED[0], RESERVED[1], b's', 1];
 /// Shorter values stay as they are.
 const PACKED_FROM: usize = 96;
 /// The dictionary does most of the work: against level 1, which also makes a code for the letters that are
@@ -41,17 +45,11 @@ thread_local! {
 
 /// The value as the tree holds it.
 pub fn pack(value: &[u8]) -> Cow<'_, [u8]> {
-    let looks_packed = value.starts_with(&MAGIC);
+    let looks_packed = value.starts_with(&RESERVED);
     if value.len() < PACKED_FROM && !looks_packed {
         return Cow::Borrowed(value);
     }
-    let packed = COMPRESSOR.with_borrow_mut(|compressor| {
-        if compressor.is_none() {
-            *compressor = Compressor::with_prepared_dictionary(&ENCODER).ok();
-        }
-        compressor.as_mut()?.compress(value).ok()
-    });
-    match packed {
+    match compress(value) {
         Some(packed) if looks_packed || packed.len() + MAGIC.len() < value.len() => {
             Cow::Owned([&MAGIC, &packed[..]].concat())
         }
@@ -64,7 +62,27 @@ pub fn pack(value: &[u8]) -> Cow<'_, [u8]> {
 /// # Errors
 /// [`Malformed`] when it is damaged, or was packed by a later release.
 pub fn unpack(held: &[u8]) -> Result<Vec<u8>, Malformed> {
-    let Some(packed) = held.strip_prefix(&MAGIC) else { return Ok(held.to_vec()) };
+    match held.strip_prefix(&MAGIC) {
+        Some(packed) => decompress(packed),
+        None => Ok(held.to_vec()),
+    }
+}
+
+/// The bytes compressed; `None` when there is no memory for it.
+pub fn compress(bytes: &[u8]) -> Option<Vec<u8>> {
+    COMPRESSOR.with_borrow_mut(|compressor| {
+        if compressor.is_none() {
+            *compressor = Compressor::with_prepared_dictionary(&ENCODER).ok();
+        }
+        compressor.as_mut()?.compress(bytes).ok()
+    })
+}
+
+/// What was given to [`compress`].
+///
+/// # Errors
+/// As [`unpack`].
+pub fn decompress(packed: &[u8]) -> Result<Vec<u8>, Malformed> {
     let malformed = |reason: String| Malformed { record: "row", reason };
     let length = zstd::zstd_safe::get_frame_content_size(packed).ok().flatten();
     let length = length.filter(|length| *length <= RECORD_BYTES_MAX);
@@ -134,7 +152,7 @@ mod tests {
             repeated in 1..20_usize,
         ) {
             let value = value.repeat(repeated);
-            let value = if looks_packed { [&MAGIC[..], &value].concat() } else { value };
+            let value = if looks_packed { [&RESERVED[..], &value].concat() } else { value };
             let held = pack(&value);
             prop_assert!(held.len() <= value.len() + 64);
             prop_assert_eq!(unpack(&held).unwrap(), value);

@@ -76,7 +76,8 @@ fn walk(
     let mut from = Vec::new();
     let mut unreadable = Vec::new();
     loop {
-        let Err(reason) = walk_from(moment, &mut from, take)? else { return Ok(unreadable) };
+        let walked = walk_from(moment, &mut from, &mut unreadable, take)?;
+        let Err(reason) = walked else { return Ok(unreadable) };
         let next = next_readable(moment, &from).filter(|_| unreadable.len() < RANGES_MAX);
         let to = next.as_deref().map(Key::from_bytes);
         unreadable.push(Unreadable { from: Key::from_bytes(&from), to, reason });
@@ -87,26 +88,35 @@ fn walk(
     }
 }
 
-/// Reads from `from` on, which it moves behind every row that was read. The inner error says why
-/// the next one cannot be.
+/// Reads from `from` on, which it moves behind every row that was read. A part whose end is known is noted
+/// as unreadable and passed over. The inner error says why the next row cannot be read.
 fn walk_from(
     moment: &Moment,
     from: &mut Vec<u8>,
+    unreadable: &mut Vec<Unreadable>,
     take: &mut dyn FnMut(Key, Vec<u8>) -> io::Result<()>,
 ) -> io::Result<Result<(), String>> {
     let start = from.clone();
     let mut range = moment.range(Bound::Included(&start));
+    let mut damaged: Option<String> = None;
     loop {
         match tree::guarded(|| range.next()) {
-            Ok(None) => return Ok(Ok(())),
+            Ok(None) => return Ok(damaged.map_or(Ok(()), Err)),
             Ok(Some(Ok((key, value)))) => {
+                if let Some(reason) = damaged.take() {
+                    let from = Key::from_bytes(from);
+                    unreadable.push(Unreadable { from, to: Some(key.clone()), reason });
+                }
                 *from = [key.as_bytes(), &[0]].concat();
                 if !tree::is_own(&key) {
                     take(key, value)?;
                 }
             }
-            Ok(Some(Err(error))) => return Ok(Err(error.to_string())),
-            Err(reason) => return Ok(Err(reason)),
+            Ok(Some(Err(error))) if damaged.is_none() && unreadable.len() < RANGES_MAX => {
+                damaged = Some(error.to_string());
+            }
+            Ok(Some(Err(error))) => return Ok(Err(damaged.unwrap_or(error.to_string()))),
+            Err(reason) => return Ok(Err(damaged.unwrap_or(reason))),
         }
     }
 }

@@ -37,9 +37,9 @@ use super::view::{Moment, View};
 use super::writer::{self, Message, Metrics, Writer};
 use crate::domain::ids::PayloadId;
 
-/// The format that this release writes. Since 2, values in the tree may be packed; a store of format 1
-/// has none, and is read as it is.
-pub const FORMAT: u32 = 2;
+/// The format that this release writes. Since 2, values in the tree may be packed, and since 3, rows are in
+/// blocks there; a store of an earlier format has none, and is read as it is.
+pub const FORMAT: u32 = 3;
 /// Reads through one handle that run at once.
 const READERS: usize = 16;
 /// Rows that one page may have.

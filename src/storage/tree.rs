@@ -1,7 +1,7 @@
 //! The tree: sled, opened, and the rows in it that say which store it is and how far it has come.
 //!
-//! Rows reach it through checkpoints alone, one by one, never as a batch: a batch makes the engine
-//! roll its buffer twice. Its own background flush is off: nothing relies on it, and it would sync beside
+//! Rows reach it through checkpoints alone, in [`blocks`], one by one, never as a batch: a batch makes the
+//! engine roll its buffer twice. Its own background flush is off: nothing relies on it, and it would sync beside
 //! the log.
 
 use std::cell::RefCell;
@@ -10,6 +10,7 @@ use std::path::Path;
 use std::sync::Once;
 use std::time::Duration;
 
+use super::blocks::{self, Entries};
 use super::durable;
 use super::error::Error;
 use super::key::{Key, Table};
@@ -93,23 +94,9 @@ pub fn open(path: &Path) -> Result<sled::Db, Error> {
     }
 }
 
-/// The bytes under `key` in the tree.
-pub fn get(db: &sled::Db, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
-    let row = db.get(key).map_err(|error| Error::unavailable(&error))?;
-    row.map(|held| pack::unpack(&held)).transpose().map_err(Error::from)
-}
-
-/// Puts a row, or removes it. It is durable once [`flush`] has returned.
-pub fn change(db: &sled::Db, key: &Key, value: Option<&[u8]>) -> Result<(), Error> {
-    let changed = match value {
-        Some(value) => db.insert(key.as_bytes(), &*pack::pack(value)),
-        None => db.remove(key.as_bytes()),
-    };
-    changed.map(|_before| ()).map_err(|error| Error::unavailable(&error))
-}
-
+/// Puts one of the tree's own rows. It is durable once [`flush`] has returned.
 fn put(db: &sled::Db, key: &Key, value: &[u8]) -> Result<(), Error> {
-    change(db, key, Some(value))
+    db.put(key.as_bytes(), &pack::pack(value))
 }
 
 /// Makes everything that was put durable, and proves that the flush went through `durable`.
@@ -149,7 +136,7 @@ pub fn is_own(key: &Key) -> bool {
 
 /// The store that the tree belongs to; `None` before it was ever noted.
 pub fn store(db: &sled::Db) -> Result<Option<StoreId>, Error> {
-    let row = get(db, store_key().as_bytes())?;
+    let row = blocks::get(db, store_key().as_bytes())?;
     Ok(row.and_then(|bytes| StoreId::try_from(bytes).ok()))
 }
 
@@ -165,7 +152,7 @@ pub fn set_store(db: &sled::Db, store: StoreId) -> Result<(), Error> {
 
 /// The last record of the log whose rows, and those of all before it, are in the tree.
 pub fn applied(db: &sled::Db) -> Result<u64, Error> {
-    let row = get(db, applied_key().as_bytes())?;
+    let row = blocks::get(db, applied_key().as_bytes())?;
     Ok(row.and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_be_bytes))
 }
 

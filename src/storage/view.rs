@@ -1,12 +1,13 @@
 //! The merged view: the memtable's layers over the tree, as one ordered map at one moment.
 
+use std::cmp::Ordering;
 use std::ops::Bound;
 use std::sync::Arc;
 
+use super::blocks;
 use super::error::Error;
 use super::key::Key;
 use super::memtable::{Cursor, Entry, Memtable, Snapshot};
-use super::{pack, tree};
 
 /// Where all rows are.
 #[derive(Clone)]
@@ -20,7 +21,7 @@ impl View {
     pub fn get(&self, key: &Key) -> Result<Option<Vec<u8>>, Error> {
         match self.memtable.get(key.as_bytes()) {
             Some(value) => Ok(value),
-            None => tree::get(&self.db, key.as_bytes()),
+            None => blocks::get(&self.db, key.as_bytes()),
         }
     }
 
@@ -46,13 +47,13 @@ impl Moment {
     pub fn get(&self, key: &Key) -> Result<Option<Vec<u8>>, Error> {
         match self.in_memory(key) {
             Some(value) => Ok(value),
-            None => tree::get(&self.db, key.as_bytes()),
+            None => blocks::get(&self.db, key.as_bytes()),
         }
     }
 
     /// The rows from `from` on, in the order of their keys.
     pub fn range(&self, from: Bound<&[u8]>) -> Range<'_> {
-        let tree = self.db.range::<&[u8], _>((from, Bound::Unbounded));
+        let tree = blocks::Iter::new(self.db.clone(), from);
         Range { cursors: self.snapshot.cursors(from), tree, ahead: None }
     }
 }
@@ -61,44 +62,40 @@ impl Moment {
 pub struct Range<'m> {
     /// Newest layer first.
     cursors: Vec<Cursor<'m>>,
-    tree: sled::Iter,
+    tree: blocks::Iter<sled::Db>,
     /// The tree's next row, once it was read; `Some(None)` at its end.
-    ahead: Option<Option<(sled::IVec, sled::IVec)>>,
+    ahead: Option<Option<(Key, Vec<u8>)>>,
 }
 
 impl Range<'_> {
-    fn peek_tree(&mut self) -> Result<Option<&[u8]>, Error> {
-        if self.ahead.is_none() {
-            let next = self.tree.next().transpose();
-            self.ahead = Some(next.map_err(|error| Error::unavailable(&error))?);
-        }
-        Ok(self.ahead.as_ref().and_then(Option::as_ref).map(|(key, _)| &key[..]))
-    }
-
+    /// The next row of the newest layer that has one under the least key, or of the tree.
     fn step(&mut self) -> Result<Option<Entry>, Error> {
-        let first = self.cursors.iter_mut().filter_map(|cursor| cursor.peek().map(|(key, _)| key));
-        let first: Option<Key> = first.min().cloned();
-        let tree = self.peek_tree()?;
-        let tree_order = match (&first, tree) {
+        let Self { cursors, tree, ahead } = self;
+        if ahead.is_none() {
+            *ahead = Some(tree.next().transpose()?);
+        }
+        let in_tree = ahead.as_ref().and_then(Option::as_ref).map(|(key, _)| key);
+        // Of equal keys the first, which is the newest.
+        let keys = cursors.iter_mut().enumerate();
+        let keys = keys.filter_map(|(at, cursor)| cursor.peek().map(|(key, _)| (at, key)));
+        let first = keys.min_by(|(_, one), (_, other)| one.cmp(other));
+        let order = match (&first, in_tree) {
             (None, None) => return Ok(None),
-            (None, Some(_)) => std::cmp::Ordering::Less,
-            (Some(_), None) => std::cmp::Ordering::Greater,
-            (Some(first), Some(tree)) => tree.cmp(first.as_bytes()),
+            (None, Some(_)) => Ordering::Less,
+            (Some(_), None) => Ordering::Greater,
+            (Some((_, key)), Some(in_tree)) => in_tree.cmp(key),
         };
-        if tree_order.is_lt() {
-            let row = self.ahead.take().flatten();
-            let Some((key, held)) = row else { return Ok(None) };
-            return Ok(Some((Key::from_bytes(&key), Some(pack::unpack(&held)?))));
+        let Some((at, _)) = first.filter(|_| order.is_ge()) else {
+            return Ok(ahead.take().flatten().map(|(key, value)| (key, Some(value))));
+        };
+        if order.is_eq() {
+            *ahead = None;
         }
-        if tree_order.is_eq() {
-            self.ahead = None;
-        }
-        let Some(first) = first else { return Ok(None) };
-        let mut newest = None;
-        for cursor in &mut self.cursors {
-            if cursor.peek().is_some_and(|(key, _)| *key == first) {
-                let row = cursor.take();
-                newest = newest.or(row);
+        let newest = cursors.get_mut(at).and_then(Cursor::take);
+        for older in cursors.iter_mut().skip(at + 1) {
+            let is_same = |row: &Entry| newest.as_ref().is_some_and(|newest| newest.0 == row.0);
+            if older.peek().is_some_and(is_same) {
+                older.take();
             }
         }
         Ok(newest)

@@ -260,7 +260,7 @@ async fn store_of_earlier_release_opens() {
     store.close().await;
     let store = usual(folder.path()).unwrap();
     assert_eq!(rows(&store).await, (31, expected(31)));
-    let format = tree::get(&store.shared.view.db, tree::format_key().as_bytes()).unwrap();
+    let format = blocks::get(&store.shared.view.db, tree::format_key().as_bytes()).unwrap();
     assert_eq!(
         format,
         Some(FORMAT.to_be_bytes().to_vec()),
@@ -279,7 +279,8 @@ async fn tree_values_are_packed_only_on_disk() {
     store.commit(commit).await.unwrap();
     store.close().await;
     let store = usual(folder.path()).unwrap();
-    let held = store.shared.view.db.get(key.as_bytes()).unwrap().unwrap();
+    let first = store.shared.view.db.range(key.as_bytes()..).next();
+    let (_, held) = first.unwrap().unwrap();
     assert!(held.len() < 100, "{}", held.len());
     assert_eq!(store.get(&key).await.unwrap(), Some(value.clone()));
     let page = Page { prefix: key.clone(), after: None, before: None, limit: 2 };

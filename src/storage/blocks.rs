@@ -1,0 +1,527 @@
+//! Blocks: how the tree holds rows. Rows of one table that follow one another share an entry.
+//!
+//! The tree's engine copies, logs and caches entry by entry, at a price that hardly depends on their size. So up
+//! to [`BLOCK_BYTES`] of rows are kept in one, compressed together. The key of an entry, its bound, is at
+//! least the key of its last row:
+//!
+//! ```text
+//! held under a bound  magic 4 | length of first key 4 | first key | compressed rows
+//! row                 shared with the key before 4 | rest of key 4 | value 4 | rest of key | value
+//! ```
+//!
+//! **A row is in the entry with the least bound that is not below its key.** What an entry holds up to the
+//! bound before it is ignored. That keeps the tree consistent between any two changes of it, for readers and
+//! after a crash: [`Writer`] writes rows to where they will be, the first ones first, before it takes them
+//! from where they were; and before it removes a bound, it removes ignored rows behind it.
+//!
+//! A row that is alone under its own key is held [`pack`]ed. That is how releases before format 3 kept
+//! all rows; they are gathered as their neighbours change. The rows of [`Table::Meta`] are always alone:
+//! the tree's own are among them, and bypass this module.
+//!
+//! What the engine (sled 0.34) asks of its users here: entries are looked for forwards alone, since looking for
+//! the one before a key can go on without end where keys have runs of 0xff, as those of counted lists do. And
+//! a lookup that passes from one leaf to the next is not one moment: see [`lookups_agree`].
+
+use std::iter::Peekable;
+use std::ops::Bound;
+use std::vec::IntoIter;
+
+use sled::IVec;
+
+use super::error::Error;
+use super::key::{Key, Table};
+use super::pack;
+use super::record::Malformed;
+
+/// Keys and values, of one block: beyond it another one begins. A larger row has one of its own.
+const BLOCK_BYTES: usize = 4096;
+/// Rows that are held until they are written, beyond those of one entry.
+const RUN_BYTES: usize = 16 * BLOCK_BYTES;
+/// The bound of a table's last entry, after its tag, so that what is added at the end finds it.
+const LAST_BOUND: [u8; 32] = [0xff; 32];
+/// What a block begins with; the last byte is the number of the dictionary.
+const MAGIC: [u8; 4] = [pack::RESERVED[0], pack::RESERVED[1], b'b', 1];
+
+type Row = (Key, Vec<u8>);
+/// A bound, and what is held under it.
+type Entry = (IVec, IVec);
+
+/// The ordered map of the entries.
+pub trait Entries {
+    /// The entry with the least bound from `from` on.
+    fn first_from(&self, from: Bound<&[u8]>) -> Result<Option<Entry>, Error>;
+    fn put(&self, bound: &[u8], held: &[u8]) -> Result<(), Error>;
+    fn remove(&self, bound: &[u8]) -> Result<(), Error>;
+}
+
+impl Entries for sled::Db {
+    fn first_from(&self, from: Bound<&[u8]>) -> Result<Option<Entry>, Error> {
+        let first = self.range::<&[u8], _>((from, Bound::Unbounded)).next();
+        first.transpose().map_err(|error| Error::unavailable(&error))
+    }
+
+    fn put(&self, bound: &[u8], held: &[u8]) -> Result<(), Error> {
+        self.insert(bound, held).map(|_before| ()).map_err(|error| Error::unavailable(&error))
+    }
+
+    fn remove(&self, bound: &[u8]) -> Result<(), Error> {
+        let removed = sled::Tree::remove(self, bound);
+        removed.map(|_before| ()).map_err(|error| Error::unavailable(&error))
+    }
+}
+
+/// The first entry from `from` on, once two lookups in a row have given the same.
+///
+/// A lookup that finds nothing in one leaf of the engine goes on to the next. Between the two, [`Writer`] may put
+/// a bound into the first and take the rows that are there now out of the second: the lookup then gives the
+/// second without them. A further lookup gives the first.
+fn lookups_agree(
+    entries: &impl Entries,
+    from: Bound<&[u8]>,
+    mut entry: Option<Entry>,
+) -> Result<Option<Entry>, Error> {
+    loop {
+        let again = entries.first_from(from)?;
+        if again == entry {
+            return Ok(entry);
+        }
+        entry = again;
+    }
+}
+
+/// The bytes under `key`.
+pub fn get(entries: &impl Entries, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+    let from = Bound::Included(key);
+    let entry = entries.first_from(from)?;
+    if let Some(value) = value_in(entry.as_ref(), key)? {
+        return Ok(Some(value));
+    }
+    let agreed = lookups_agree(entries, from, entry.clone())?;
+    if agreed == entry { Ok(None) } else { value_in(agreed.as_ref(), key) }
+}
+
+fn value_in(entry: Option<&Entry>, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+    let Some((bound, held)) = entry else { return Ok(None) };
+    if Block::of(held)?.is_some_and(|block| key < block.first) {
+        return Ok(None);
+    }
+    let mut rows = Rows::of(bound, held)?;
+    while let Some((own, value)) = rows.next()? {
+        if own >= key {
+            return Ok((own == key).then(|| value.to_vec()));
+        }
+    }
+    Ok(None)
+}
+
+/// A block, not yet decompressed.
+struct Block<'h> {
+    first: &'h [u8],
+    packed: &'h [u8],
+}
+
+impl<'h> Block<'h> {
+    /// `None` when a single row is held.
+    fn of(held: &'h [u8]) -> Result<Option<Self>, Malformed> {
+        let Some(rest) = held.strip_prefix(&MAGIC) else { return Ok(None) };
+        let (length, rest) = length(rest)?;
+        let (first, packed) = rest.split_at_checked(length).ok_or_else(malformed)?;
+        Ok(Some(Self { first, packed }))
+    }
+}
+
+/// The rows of an entry in order, the ignored ones too.
+#[derive(Default)]
+struct Rows {
+    bytes: Vec<u8>,
+    at: usize,
+    key: Vec<u8>,
+    /// A row that is alone under its own key, as `key` and `bytes`, is still to come.
+    is_alone: bool,
+}
+
+impl Rows {
+    fn of(bound: &[u8], held: &[u8]) -> Result<Self, Malformed> {
+        Ok(match Block::of(held)? {
+            Some(block) => Self { bytes: pack::decompress(block.packed)?, ..Self::default() },
+            None => {
+                let (bytes, key) = (pack::unpack(held)?, bound.to_vec());
+                Self { at: bytes.len(), bytes, key, is_alone: true }
+            }
+        })
+    }
+
+    fn next(&mut self) -> Result<Option<(&[u8], &[u8])>, Malformed> {
+        if std::mem::take(&mut self.is_alone) {
+            return Ok(Some((&self.key, &self.bytes)));
+        }
+        let bytes = self.bytes.get(self.at..).unwrap_or_default();
+        if bytes.is_empty() {
+            return Ok(None);
+        }
+        let (shared, rest) = length(bytes)?;
+        let (own, rest) = length(rest)?;
+        let (value, rest) = length(rest)?;
+        let (own, rest) = rest.split_at_checked(own).ok_or_else(malformed)?;
+        let (value, rest) = rest.split_at_checked(value).ok_or_else(malformed)?;
+        if shared > self.key.len() {
+            return Err(malformed());
+        }
+        self.key.truncate(shared);
+        self.key.extend_from_slice(own);
+        self.at = self.bytes.len() - rest.len();
+        Ok(Some((&self.key, value)))
+    }
+}
+
+fn length(bytes: &[u8]) -> Result<(usize, &[u8]), Malformed> {
+    let (length, rest) = bytes.split_first_chunk::<4>().ok_or_else(malformed)?;
+    Ok((usize::try_from(u32::from_be_bytes(*length)).map_err(|_wide| malformed())?, rest))
+}
+
+fn malformed() -> Malformed {
+    Malformed { record: "block", reason: "its rows are damaged".to_owned() }
+}
+
+/// All rows of an entry, the ignored ones too.
+fn rows_of((bound, held): &Entry) -> Result<Vec<Row>, Malformed> {
+    let mut rows = Rows::of(bound, held)?;
+    let mut found = Vec::new();
+    while let Some((key, value)) = rows.next()? {
+        found.push((Key::from_bytes(key), value.to_vec()));
+    }
+    Ok(found)
+}
+
+/// What is held under `bound` for these rows, of which there is one at least.
+fn encode(bound: &[u8], rows: &[Row]) -> Result<Vec<u8>, Error> {
+    if let [(key, value)] = rows
+        && key.as_bytes() == bound
+    {
+        return Ok(pack::pack(value).into_owned());
+    }
+    let mut bytes = Vec::with_capacity(BLOCK_BYTES + BLOCK_BYTES / 2);
+    let mut before: &[u8] = &[];
+    for (key, value) in rows {
+        let key = key.as_bytes();
+        let shared = before.iter().zip(key).take_while(|(one, other)| one == other).count();
+        let own = key.get(shared..).unwrap_or_default();
+        for length in [shared, own.len(), value.len()] {
+            bytes.extend_from_slice(&length_of(length)?);
+        }
+        bytes.extend_from_slice(own);
+        bytes.extend_from_slice(value);
+        before = key;
+    }
+    let packed =
+        pack::compress(&bytes).ok_or_else(|| Error::unavailable(&"a block cannot be packed"))?;
+    let first = rows.first().map_or(&[][..], |(key, _)| key.as_bytes());
+    Ok([&MAGIC, &length_of(first.len())?[..], first, &packed].concat())
+}
+
+fn length_of(length: usize) -> Result<[u8; 4], Error> {
+    u32::try_from(length).map(u32::to_be_bytes).map_err(|error| Error::unavailable(&error))
+}
+
+fn bytes_of((key, value): &Row) -> usize {
+    key.as_bytes().len() + value.len()
+}
+
+/// The rows from a key on, in order.
+pub struct Iter<E> {
+    entries: E,
+    /// Rows before it are ignored: it is the start, and then the bound of the entry before.
+    from: Bound<Vec<u8>>,
+    /// The bound of the entry that is read.
+    bound: Option<Vec<u8>>,
+    rows: Rows,
+}
+
+impl<E: Entries> Iter<E> {
+    pub fn new(entries: E, from: Bound<&[u8]>) -> Self {
+        let from = from.map(<[u8]>::to_vec);
+        Self { entries, from, bound: None, rows: Rows::default() }
+    }
+
+    /// The next row of the entry that is read.
+    fn next_row(&mut self) -> Result<Option<Row>, Malformed> {
+        while let Some((key, value)) = self.rows.next()? {
+            let is_live = match &self.from {
+                Bound::Included(from) => key >= from.as_slice(),
+                Bound::Excluded(from) => key > from.as_slice(),
+                Bound::Unbounded => true,
+            };
+            if is_live {
+                return Ok(Some((Key::from_bytes(key), value.to_vec())));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Reads the next entry; false at the end.
+    fn load(&mut self) -> Result<bool, Error> {
+        if let Some(bound) = self.bound.take() {
+            self.from = Bound::Excluded(bound);
+        }
+        let from = self.from.as_ref().map(Vec::as_slice);
+        let found = self.entries.first_from(from)?;
+        let Some((bound, held)) = lookups_agree(&self.entries, from, found)? else {
+            return Ok(false);
+        };
+        // One that cannot be read is passed over when the next row is asked for.
+        self.bound = Some(bound.to_vec());
+        self.rows = Rows::default();
+        self.rows = Rows::of(&bound, &held)?;
+        Ok(true)
+    }
+}
+
+impl<E: Entries> Iterator for Iter<E> {
+    type Item = Result<Row, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            match self.next_row() {
+                Ok(Some(row)) => return Some(Ok(row)),
+                Ok(None) => {}
+                Err(error) => {
+                    self.rows = Rows::default();
+                    return Some(Err(error.into()));
+                }
+            }
+            match self.load() {
+                Ok(true) => {}
+                Ok(false) => return None,
+                Err(error) => return Some(Err(error)),
+            }
+        }
+    }
+}
+
+/// Takes changes in the order of keys, and writes the entries that they touch.
+pub struct Writer<'e, E> {
+    entries: &'e E,
+    open: Option<OpenEntry>,
+}
+
+/// An entry that is being changed, or the end of a table that has none there yet.
+struct OpenEntry {
+    bound: Vec<u8>,
+    is_there: bool,
+    /// Its rows that are still to come.
+    old: Peekable<IntoIter<Row>>,
+    /// The rows up to here that are not written yet.
+    rows: Vec<Row>,
+    bytes: usize,
+    is_changed: bool,
+    /// Whether the first and the last of `rows` were not there before.
+    is_first_new: bool,
+    is_last_new: bool,
+}
+
+impl OpenEntry {
+    fn covers(&self, key: &[u8]) -> bool {
+        key.first() == self.bound.first() && key <= self.bound.as_slice()
+    }
+
+    fn push(&mut self, row: Row, is_new: bool) {
+        if self.rows.is_empty() {
+            self.is_first_new = is_new;
+        }
+        self.is_last_new = is_new;
+        self.bytes += bytes_of(&row);
+        self.rows.push(row);
+    }
+
+    /// Moves what is old and before `key`; gives what is under it.
+    fn take_old(&mut self, key: &Key) -> Option<Row> {
+        while let Some(row) = self.old.next_if(|(own, _)| own < key) {
+            self.push(row, false);
+        }
+        self.old.next_if(|(own, _)| own == key)
+    }
+}
+
+impl<'e, E: Entries> Writer<'e, E> {
+    pub const fn new(entries: &'e E) -> Self {
+        Self { entries, open: None }
+    }
+
+    /// Puts a row, or removes it. Each key is behind the one before.
+    pub fn change(&mut self, key: &Key, value: Option<&[u8]>) -> Result<(), Error> {
+        let bytes = key.as_bytes();
+        if bytes.first() == Some(&(Table::Meta as u8)) {
+            return match value {
+                Some(value) => self.entries.put(bytes, &pack::pack(value)),
+                None => self.entries.remove(bytes),
+            };
+        }
+        let mut open = match self.open.take() {
+            Some(open) if open.covers(bytes) => open,
+            other => {
+                self.close(other)?;
+                self.open_for(bytes)?
+            }
+        };
+        let before = open.take_old(key);
+        open.is_changed |= before.as_ref().map(|(_, before)| &before[..]) != value;
+        if let Some(value) = value {
+            open.push((key.clone(), value.to_vec()), before.is_none());
+        }
+        if open.bytes >= RUN_BYTES && open.is_changed {
+            self.write_run(&mut open)?;
+        }
+        self.open = Some(open);
+        Ok(())
+    }
+
+    /// Writes what is left.
+    pub fn finish(mut self) -> Result<(), Error> {
+        let open = self.open.take();
+        self.close(open)
+    }
+
+    /// The entry that `key` belongs to.
+    fn open_for(&self, key: &[u8]) -> Result<OpenEntry, Error> {
+        let entry = self.entries.first_from(Bound::Included(key))?;
+        let entry = entry.filter(|(bound, _)| bound.first() == key.first());
+        let (bound, (old, is_changed)) = match &entry {
+            Some(entry) => (entry.0.to_vec(), self.live_rows(entry)?),
+            None => {
+                let last = [key.get(..1).unwrap_or_default(), &LAST_BOUND].concat();
+                (last.max(key.to_vec()), (Vec::new(), false))
+            }
+        };
+        Ok(OpenEntry {
+            bound,
+            is_there: entry.is_some(),
+            old: old.into_iter().peekable(),
+            rows: Vec::new(),
+            bytes: 0,
+            is_changed,
+            is_first_new: false,
+            is_last_new: false,
+        })
+    }
+
+    /// The rows of an entry without those that are ignored, which a crash can have left, and whether there
+    /// were any.
+    fn live_rows(&self, entry: &Entry) -> Result<(Vec<Row>, bool), Error> {
+        let damaged = |error: Malformed| Error::Unavailable {
+            reason: format!(
+                "{error}, in the rows up to {:?}: save what can be read with `orrery salvage --into DIR`",
+                Key::from_bytes(&entry.0)
+            ),
+        };
+        let mut rows = rows_of(entry).map_err(damaged)?;
+        let all = rows.len();
+        if let Some(block) = Block::of(&entry.1)? {
+            // Any bound between its first row and its own was put later than it.
+            let mut from = Bound::Included(block.first.to_vec());
+            loop {
+                let next = self.entries.first_from(from.as_ref().map(Vec::as_slice))?;
+                let Some((bound, _)) = next.filter(|(bound, _)| *bound < entry.0) else { break };
+                rows.retain(|(key, _)| key.as_bytes() > &bound[..]);
+                from = Bound::Excluded(bound.to_vec());
+            }
+        }
+        let has_ignored = rows.len() < all;
+        Ok((rows, has_ignored))
+    }
+
+    /// Writes whole blocks of what has come so far. What was in the entry is still there as a whole.
+    fn write_run(&self, open: &mut OpenEntry) -> Result<(), Error> {
+        let pieces = pieces(&open.rows, Fill::First);
+        let Some((last, whole)) = pieces.split_last() else { return Ok(()) };
+        for piece in whole {
+            self.write_piece(piece, None)?;
+        }
+        let written = open.rows.len() - last.len();
+        open.rows.drain(..written);
+        open.bytes = open.rows.iter().map(bytes_of).sum();
+        open.is_first_new = true;
+        Ok(())
+    }
+
+    fn close(&self, open: Option<OpenEntry>) -> Result<(), Error> {
+        let Some(mut open) = open.filter(|open| open.is_changed) else { return Ok(()) };
+        while let Some(row) = open.old.next() {
+            open.push(row, false);
+        }
+        let fill = match (open.is_first_new, open.is_last_new) {
+            (_, true) => Fill::First,
+            (true, false) => Fill::Last,
+            (false, false) => Fill::Evenly,
+        };
+        let pieces = pieces(&open.rows, fill);
+        let Some((last, others)) = pieces.split_last() else {
+            return if open.is_there { self.remove_empty(&open.bound) } else { Ok(()) };
+        };
+        for piece in others {
+            self.write_piece(piece, None)?;
+        }
+        self.write_piece(last, Some(&open.bound))
+    }
+
+    /// Writes rows under a bound, or under the key of the last one.
+    fn write_piece(&self, rows: &[Row], bound: Option<&[u8]>) -> Result<(), Error> {
+        let last = rows.last().map(|(key, _)| key.as_bytes());
+        let bound = bound.or(last).unwrap_or_default();
+        self.entries.put(bound, &encode(bound, rows)?)
+    }
+
+    /// Removes an entry whose rows have all gone. What a crash has left of them in the next one would be
+    /// live again, so it goes first.
+    fn remove_empty(&self, bound: &[u8]) -> Result<(), Error> {
+        let next = self.entries.first_from(Bound::Excluded(bound))?;
+        if let Some(next) = next.filter(|(next, _)| next.first() == bound.first())
+            && Block::of(&next.1)?.is_some_and(|block| block.first <= bound)
+        {
+            let (mut rows, _) = self.live_rows(&next)?;
+            rows.retain(|(key, _)| key.as_bytes() > bound);
+            match rows.is_empty() {
+                true => self.remove_empty(&next.0)?,
+                false => self.write_piece(&rows, Some(&next.0))?,
+            }
+        }
+        self.entries.remove(bound)
+    }
+}
+
+/// Which of the blocks are filled when rows are divided: those that no more rows are expected in.
+#[derive(Clone, Copy)]
+enum Fill {
+    /// All but the last: rows are added at the end, as to a lane.
+    First,
+    /// All but the first: rows are added at the beginning, as to a history that is newest first.
+    Last,
+    Evenly,
+}
+
+/// The rows in pieces of one block each.
+fn pieces(rows: &[Row], fill: Fill) -> Vec<&[Row]> {
+    let total: usize = rows.iter().map(bytes_of).sum();
+    let blocks = total.div_ceil(BLOCK_BYTES).max(1);
+    let (mut limit, next_limit) = match fill {
+        Fill::First => (BLOCK_BYTES, BLOCK_BYTES),
+        Fill::Last => (total - (blocks - 1) * BLOCK_BYTES, BLOCK_BYTES),
+        Fill::Evenly => (total.div_ceil(blocks), total.div_ceil(blocks)),
+    };
+    let mut pieces = Vec::new();
+    let mut start = 0;
+    let mut bytes = 0;
+    for (at, row) in rows.iter().enumerate() {
+        let own = bytes_of(row);
+        if at > start && bytes + own > limit {
+            pieces.extend(rows.get(start..at));
+            (start, bytes, limit) = (at, 0, next_limit);
+        }
+        bytes += own;
+    }
+    pieces.extend(rows.get(start..).filter(|piece| !piece.is_empty()));
+    pieces
+}
+
+#[cfg(test)]
+#[path = "blocks_tests.rs"]
+mod tests;
