@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use rustix::process::Signal;
 
@@ -72,6 +73,8 @@ impl Setup {
     pub fn shift_clock(&self, seconds: i64) {
         let file = OpenOptions::new().write(true).open(&self.clock).unwrap();
         file.write_all_at(&(seconds * 1_000_000).to_le_bytes(), 0).unwrap();
+        // What the service has read of it holds for 5 ms.
+        std::thread::sleep(Duration::from_millis(10));
     }
 
     /// Counts the starts of the service.

@@ -9,6 +9,7 @@ use std::net::Ipv4Addr;
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -86,6 +87,8 @@ impl Process {
     /// Sets its clock wrong by so many seconds, from now on.
     pub fn shift_clock(&self, seconds: i64) {
         fs::write(self.folder.path().join("clock"), (seconds * 1_000_000).to_le_bytes()).unwrap();
+        // What it has read of it holds for 5 ms.
+        std::thread::sleep(Duration::from_millis(10));
     }
 
     /// What it has logged, in all its starts.
