@@ -22,8 +22,11 @@
 //! the one before a key can go on without end where keys have runs of 0xff, as those of counted lists do. And
 //! a lookup that passes from one leaf to the next is not one moment: see [`lookups_agree`].
 
+use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::iter::Peekable;
 use std::ops::Bound;
+use std::sync::Arc;
 use std::vec::IntoIter;
 
 use sled::IVec;
@@ -37,6 +40,10 @@ use super::record::Malformed;
 const BLOCK_BYTES: usize = 4096;
 /// Rows that are held until they are written, beyond those of one entry.
 const RUN_BYTES: usize = 16 * BLOCK_BYTES;
+/// Blocks that a thread keeps decompressed: a search goes back and forth between a few lists …
+const RECENT_MAX: usize = 8;
+/// … unless they are larger than this, as a row of its own may be.
+const RECENT_BYTES_MAX: usize = 4 * BLOCK_BYTES;
 /// The bound of a table's last entry, after its tag, so that what is added at the end finds it.
 const LAST_BOUND: [u8; 32] = [0xff; 32];
 /// What a block begins with; the last byte is the number of the dictionary.
@@ -101,11 +108,11 @@ pub fn get(entries: &impl Entries, key: &[u8]) -> Result<Option<Vec<u8>>, Error>
 }
 
 fn value_in(entry: Option<&Entry>, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
-    let Some((bound, held)) = entry else { return Ok(None) };
-    if Block::of(held)?.is_some_and(|block| key < block.first) {
+    let Some(entry) = entry else { return Ok(None) };
+    if Block::of(&entry.1)?.is_some_and(|block| key < block.first) {
         return Ok(None);
     }
-    let mut rows = Rows::of(bound, held)?;
+    let mut rows = Rows::of(entry)?;
     while let Some((own, value)) = rows.next()? {
         if own >= key {
             return Ok((own == key).then(|| value.to_vec()));
@@ -130,10 +137,31 @@ impl<'h> Block<'h> {
     }
 }
 
+thread_local! {
+    /// What is held, and the rows in it; the last one that was read first.
+    static RECENT: RefCell<VecDeque<(IVec, Arc<[u8]>)>> = const { RefCell::new(VecDeque::new()) };
+}
+
+/// The rows of a block. They follow from the bytes that are held alone, so that what is kept is never old.
+fn decompressed(held: &IVec, block: &Block<'_>) -> Result<Arc<[u8]>, Malformed> {
+    RECENT.with_borrow_mut(|recent| {
+        if let Some(at) = recent.iter().position(|(own, _)| own == held) {
+            recent.swap(0, at);
+            return Ok(recent.front().map(|(_, rows)| Arc::clone(rows)).unwrap_or_default());
+        }
+        let rows: Arc<[u8]> = pack::decompress(block.packed)?.into();
+        if rows.len() <= RECENT_BYTES_MAX {
+            recent.truncate(RECENT_MAX - 1);
+            recent.push_front((held.clone(), Arc::clone(&rows)));
+        }
+        Ok(rows)
+    })
+}
+
 /// The rows of an entry in order, the ignored ones too.
 #[derive(Default)]
 struct Rows {
-    bytes: Vec<u8>,
+    bytes: Arc<[u8]>,
     at: usize,
     key: Vec<u8>,
     /// A row that is alone under its own key, as `key` and `bytes`, is still to come.
@@ -141,12 +169,12 @@ struct Rows {
 }
 
 impl Rows {
-    fn of(bound: &[u8], held: &[u8]) -> Result<Self, Malformed> {
+    fn of((bound, held): &Entry) -> Result<Self, Malformed> {
         Ok(match Block::of(held)? {
-            Some(block) => Self { bytes: pack::decompress(block.packed)?, ..Self::default() },
+            Some(block) => Self { bytes: decompressed(held, &block)?, ..Self::default() },
             None => {
-                let (bytes, key) = (pack::unpack(held)?, bound.to_vec());
-                Self { at: bytes.len(), bytes, key, is_alone: true }
+                let bytes = pack::unpack(held)?;
+                Self { at: bytes.len(), bytes: bytes.into(), key: bound.to_vec(), is_alone: true }
             }
         })
     }
@@ -184,8 +212,8 @@ fn malformed() -> Malformed {
 }
 
 /// All rows of an entry, the ignored ones too.
-fn rows_of((bound, held): &Entry) -> Result<Vec<Row>, Malformed> {
-    let mut rows = Rows::of(bound, held)?;
+fn rows_of(entry: &Entry) -> Result<Vec<Row>, Malformed> {
+    let mut rows = Rows::of(entry)?;
     let mut found = Vec::new();
     while let Some((key, value)) = rows.next()? {
         found.push((Key::from_bytes(key), value.to_vec()));
@@ -265,13 +293,11 @@ impl<E: Entries> Iter<E> {
         }
         let from = self.from.as_ref().map(Vec::as_slice);
         let found = self.entries.first_from(from)?;
-        let Some((bound, held)) = lookups_agree(&self.entries, from, found)? else {
-            return Ok(false);
-        };
+        let Some(entry) = lookups_agree(&self.entries, from, found)? else { return Ok(false) };
         // One that cannot be read is passed over when the next row is asked for.
-        self.bound = Some(bound.to_vec());
+        self.bound = Some(entry.0.to_vec());
         self.rows = Rows::default();
-        self.rows = Rows::of(&bound, &held)?;
+        self.rows = Rows::of(&entry)?;
         Ok(true)
     }
 }
