@@ -50,6 +50,8 @@ const LAST_BOUND: [u8; 32] = [0xff; 32];
 const MAGIC: [u8; 4] = [pack::RESERVED[0], pack::RESERVED[1], b'b', 1];
 
 type Row = (Key, Vec<u8>);
+/// A row's key and value, where they are read.
+type BorrowedRow<'r> = (&'r [u8], &'r [u8]);
 /// A bound, and what is held under it.
 type Entry = (IVec, IVec);
 
@@ -137,9 +139,11 @@ impl<'h> Block<'h> {
     }
 }
 
+/// Blocks as they are held, each with its rows; the last one that was read first.
+type Recent = VecDeque<(IVec, Arc<[u8]>)>;
+
 thread_local! {
-    /// What is held, and the rows in it; the last one that was read first.
-    static RECENT: RefCell<VecDeque<(IVec, Arc<[u8]>)>> = const { RefCell::new(VecDeque::new()) };
+    static RECENT: RefCell<Recent> = const { RefCell::new(Recent::new()) };
 }
 
 /// The rows of a block. They follow from the bytes that are held alone, so that what is kept is never old.
@@ -179,7 +183,7 @@ impl Rows {
         })
     }
 
-    fn next(&mut self) -> Result<Option<(&[u8], &[u8])>, Malformed> {
+    fn next(&mut self) -> Result<Option<BorrowedRow<'_>>, Malformed> {
         if std::mem::take(&mut self.is_alone) {
             return Ok(Some((&self.key, &self.bytes)));
         }
