@@ -67,7 +67,8 @@ pub async fn measure(stub: SocketAddr, rounds: u64) {
         Table::new(&["predictions", "per second", "spread", "processor time of each", "spread"]);
     for (name, side) in [("without a webhook", &mut without), ("with one", &mut with)] {
         // The first round warms up.
-        (side.rates.remove(0), side.cpu.remove(0));
+        side.rates.remove(0);
+        side.cpu.remove(0);
         let rates = [number(median(side.rates.clone())), spread(&side.rates, &number)];
         let cpu = [ms(median(side.cpu.clone())), spread(&side.cpu, &ms)];
         table.row([name.to_owned()].into_iter().chain(rates).chain(cpu));
