@@ -83,7 +83,8 @@ impl Entries for sled::Db {
 ///
 /// A lookup that finds nothing in one leaf of the engine goes on to the next. Between the two, [`Writer`] may put
 /// a bound into the first and take the rows that are there now out of the second: the lookup then gives the
-/// second without them. A further lookup gives the first.
+/// second without them. A further lookup gives the first. Each turn of the loop means that the tree has
+/// changed at this place in between, which a checkpoint does once or twice.
 fn lookups_agree(
     entries: &impl Entries,
     from: Bound<&[u8]>,

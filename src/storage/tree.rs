@@ -27,7 +27,7 @@ use crate::runtime::new_id;
 /// once a store has been filled, none while it is empty, and 1.2 to 1.5 times the disk.
 pub const SEGMENT_BYTES: usize = 8 * 1024 * 1024;
 /// Pages of the tree that are kept in memory, as large as they are in the file; what is read once more comes from
-/// the system's cache. Against 32 MiB it is 15 MiB less after 300,000 executions, and no read is slower.
+/// the system's cache. Against 32 MiB it is 15 MiB less after 300,000 executions, and no list is slower.
 const CACHE_BYTES: u64 = 8 * 1024 * 1024;
 /// How often, and how far apart, it is looked whether an earlier store has let go of its files: ten
 /// seconds in all.
