@@ -508,8 +508,7 @@ impl<'e, E: Entries> Writer<'e, E> {
         if let Some(next) = next.filter(|(next, _)| next.first() == bound.first())
             && Block::of(&next.1)?.is_some_and(|block| block.first <= bound)
         {
-            let (mut rows, _) = self.live_rows(&next)?;
-            rows.retain(|(key, _)| key.as_bytes() > bound);
+            let (rows, _) = self.live_rows(&next)?;
             match rows.is_empty() {
                 true => self.remove_empty(&next.0)?,
                 false => self.write_piece(&rows, Some(&next.0))?,

@@ -57,27 +57,26 @@ struct Torn {
     before: Held,
     after: Held,
     border: Vec<u8>,
-    /// Lookups until that one.
-    left: Cell<usize>,
+    lookups: Cell<usize>,
+    /// Which of them that is.
+    torn_at: usize,
 }
 
 impl Entries for &Torn {
     fn first_from(&self, from: Bound<&[u8]>) -> Result<Option<Entry>, Error> {
-        let Torn { before, after, border, left } = self;
-        let range = (from.map(<[u8]>::to_vec), Bound::Unbounded);
-        let first_of = |held: &Held| held.range(range.clone()).next().map(entry);
-        let is_torn = left.get() == 0;
-        left.set(left.get().wrapping_sub(1));
-        if left.get() > usize::MAX / 2 && !is_torn {
-            return Ok(first_of(after));
-        }
-        let found = first_of(before);
-        let is_behind = found.as_ref().is_none_or(|(bound, _)| &bound[..] >= border.as_slice());
-        if !is_torn || !is_behind {
-            return Ok(found);
-        }
-        let behind = after.range(range).find(|(bound, _)| *bound >= border);
-        Ok(behind.map(entry))
+        let Torn { before, after, border, lookups, torn_at } = self;
+        let mut earlier = before.range((from.map(<[u8]>::to_vec), Bound::Unbounded));
+        let mut later = after.range((from.map(<[u8]>::to_vec), Bound::Unbounded));
+        let lookup = lookups.replace(lookups.get() + 1);
+        let found = match lookup.cmp(torn_at) {
+            std::cmp::Ordering::Less => earlier.next(),
+            std::cmp::Ordering::Greater => later.next(),
+            std::cmp::Ordering::Equal => {
+                let found = earlier.next().filter(|(bound, _)| *bound < border);
+                found.or_else(|| later.find(|(bound, _)| *bound >= border))
+            }
+        };
+        Ok(found.map(entry))
     }
     fn put(&self, _bound: &[u8], _held: &[u8]) -> Result<(), Error> {
         unreachable!("nothing is written here")
@@ -143,11 +142,12 @@ fn check_torn(history: &[Held], changes: &Changes, model: &Model) {
         let bounds = before.keys().chain(after.keys());
         let moved = bounds.filter(|bound| before.get(*bound) != after.get(*bound));
         for border in moved {
-            let torn = |left| Torn {
+            let torn = |torn_at| Torn {
                 before: before.clone(),
                 after: after.clone(),
                 border: border.clone(),
-                left: Cell::new(left),
+                lookups: Cell::new(0),
+                torn_at,
             };
             for key in (0..KEYS).map(|number| key(Table::Execution, number)) {
                 if !changes.contains_key(&key) {
@@ -155,8 +155,8 @@ fn check_torn(history: &[Held], changes: &Changes, model: &Model) {
                     assert_eq!(read.as_ref(), model.get(&key), "{key:?}");
                 }
             }
-            for left in 0..6 {
-                let torn = torn(left);
+            for torn_at in 0..6 {
+                let torn = torn(torn_at);
                 let rows = Iter::new(&torn, Bound::Unbounded).map(Result::unwrap);
                 let read: Model = rows.filter(|(key, _)| !changes.contains_key(key)).collect();
                 let mut model = model.clone();
