@@ -116,12 +116,13 @@ impl Inner {
         beside: Commit,
     ) -> Result<(), Error> {
         let key = rows::execution(organization, id);
-        let _there: Execution = self.store.read(&key).await?.ok_or(Error::NotFound)?;
         let latest = Timestamp::from_micros(i64::MAX);
-        if self.ended_before(organization, &[id], latest).await?.is_empty() {
+        let ended = self.ended_before(organization, &[id], latest).await?;
+        if ended.is_empty() {
+            let _unended: Execution = self.store.read(&key).await?.ok_or(Error::NotFound)?;
             return Err(Error::NotEnded);
         }
-        self.sweep_batch(organization, &[key], latest, PurgeScope::Whole, beside).await?;
+        self.sweep_ended(organization, ended, PurgeScope::Whole, beside).await?;
         Ok(())
     }
 
@@ -164,8 +165,10 @@ impl Inner {
             let found: Vec<Key> =
                 self.store.page(page).await?.into_iter().map(|(key, _)| key).collect();
             after = found.last().cloned();
-            let beside = Commit::new();
-            let swept = self.sweep_batch(organization, &found, cutoff, going, beside).await?;
+            let ids = found.iter().filter_map(Key::last_id_inverted::<ExecutionId>);
+            let ids: Vec<ExecutionId> = ids.collect();
+            let ended = self.ended_before(organization, &ids, cutoff).await?;
+            let swept = self.sweep_ended(organization, ended, going, Commit::new()).await?;
             count += swept;
             if found.len() < BATCH_MAX {
                 return Ok(count);
@@ -175,17 +178,14 @@ impl Inner {
         }
     }
 
-    async fn sweep_batch(
+    /// Sweeps executions that have ended; `beside` becomes durable with the first of them.
+    async fn sweep_ended(
         &self,
         organization: OrganizationId,
-        index: &[Key],
-        cutoff: Timestamp,
+        ended: Vec<Execution>,
         going: PurgeScope,
         beside: Commit,
     ) -> Result<usize, Error> {
-        let ids = index.iter().filter_map(Key::last_id_inverted::<ExecutionId>);
-        let ids: Vec<ExecutionId> = ids.collect();
-        let ended = self.ended_before(organization, &ids, cutoff).await?;
         let parts = self.parts(&ended).await?;
         let mut batch = Batch { commit: beside, ..Batch::default() };
         let owners = ended.iter().map(|execution| execution.id);
