@@ -257,8 +257,10 @@ impl Chromium {
         self.client.issue_cmd(focus).await.unwrap();
     }
 
-    /// Forgets its session, as a browser that was never here.
+    /// Forgets its session, as a browser that was never here. It leaves the page first, whose requests
+    /// would go on without a session.
     pub async fn is_nobody(&self) {
+        self.client.goto("about:blank").await.unwrap();
         self.client.issue_cmd(Cdp("Network.clearBrowserCookies", json!({}))).await.unwrap();
     }
 
