@@ -26,6 +26,8 @@
 )]
 #![expect(clippy::disallowed_methods, reason = "it measures time by a clock of its own")]
 
+#[path = "peers/burst.rs"]
+mod burst;
 #[path = "peers/cog.rs"]
 mod cog;
 #[path = "peers/creates.rs"]

@@ -3,18 +3,15 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use super::burst::Burst;
 use super::service::Service;
-use super::stub;
-use super::support::client::Load;
 use super::support::process::processor_seconds;
 use super::support::table::{Table, number};
 use super::support::{self, median};
 use super::work::spread;
 
-const CONNECTIONS: u64 = 64;
-const PATIENCE: Duration = Duration::from_secs(180);
 /// The outcome of the last delivery is noted by then.
 const NOTED: Duration = Duration::from_millis(300);
 
@@ -26,25 +23,19 @@ struct Side {
 }
 
 impl Side {
-    /// One burst of `count` predictions that make `calls` calls of the stub each.
+    /// One of as many predictions, and calls by each, as `size` says.
     async fn burst(
         &mut self,
         service: &Service,
         stub: SocketAddr,
         request: &Arc<[u8]>,
-        (count, calls): (u64, u64),
+        size: (u64, u64),
     ) {
-        let before = stub::calls(stub).await;
         let cpu = processor_seconds(service.pid());
-        let started = Instant::now();
-        let request = Arc::clone(request);
-        let load = Load { address: service.setup.base, connections: CONNECTIONS, request };
-        let round = load.run_until(PATIENCE, count.div_ceil(CONNECTIONS)).await;
-        assert_eq!(round.other, 0, "a prediction was refused");
-        stub::until(stub, before + calls * round.good).await;
-        self.rates.push(round.good as f64 / started.elapsed().as_secs_f64());
+        let burst = Burst::send(stub, service.setup.base, request, size).await;
+        self.rates.push(burst.rate());
         tokio::time::sleep(NOTED).await;
-        self.cpu.push((processor_seconds(service.pid()) - cpu) / round.good as f64);
+        self.cpu.push((processor_seconds(service.pid()) - cpu) / burst.made as f64);
     }
 }
 

@@ -1,18 +1,14 @@
 //! Memory: after many executions that have ended, and while they are backed up.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::burst::Burst;
 use super::service::Service;
-use super::stub;
 use super::support;
-use super::support::client::Load;
 use super::support::process::{forget_peak, peak, resident};
 use super::support::table::{Table, mebibytes, number};
 
-const CONNECTIONS: u64 = 32;
-const PATIENCE: Duration = Duration::from_secs(600);
 /// Executions that are made in turn: of ten, nine are predictions and one is a workflow.
 const TURN: u64 = 10_000;
 
@@ -30,12 +26,7 @@ pub async fn measure(stub: SocketAddr) {
             (service.setup.workflows, &trigger, TURN / 10, 3),
         ];
         for (address, request, part, calls) in sides {
-            let before = stub::calls(stub).await;
-            let load = Load { address, connections: CONNECTIONS, request: Arc::clone(request) };
-            let round = load.run_until(PATIENCE, part.div_ceil(CONNECTIONS)).await;
-            assert_eq!(round.other, 0, "an execution was refused");
-            stub::until(stub, before + calls * round.good).await;
-            made += round.good;
+            made += Burst::send(stub, address, request, (part, calls)).await.made;
         }
     }
     let pid = service.pid();

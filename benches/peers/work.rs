@@ -4,18 +4,18 @@
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+use super::burst::{Burst, CONNECTIONS};
 use super::limit;
 use super::restate::Restate;
 use super::service::Service;
-use super::stub;
-use super::support::client::{self, Load};
+use super::support::client;
 use super::support::table::{Table, number, ratio};
 use super::support::{self, median, percentile, process, workflows};
 
-const PATIENCE: Duration = Duration::from_secs(180);
-const CONNECTIONS: u64 = 64;
+/// Calls that one execution makes.
+const CALLS: u64 = 3;
 /// Executions before anything is measured, and those whose latency is.
 const WARM: u64 = 2_000;
 const ONE: u64 = 300;
@@ -40,18 +40,6 @@ fn cpu(pids: &[u32]) -> f64 {
     pids.iter().map(|pid| process::processor_seconds(*pid)).sum()
 }
 
-/// Sends `count` triggers and waits until the stub has had three calls for each; gives the seconds.
-async fn burst(stub: SocketAddr, address: SocketAddr, request: &Arc<[u8]>, count: u64) -> f64 {
-    let before = stub::calls(stub).await;
-    let started = Instant::now();
-    let request = Arc::clone(request);
-    let load = Load { address, connections: CONNECTIONS, request };
-    let round = load.run_until(PATIENCE, count.div_ceil(CONNECTIONS)).await;
-    assert_eq!(round.other, 0, "a trigger was refused");
-    stub::until(stub, before + 3 * round.good).await;
-    started.elapsed().as_secs_f64()
-}
-
 impl Side {
     async fn round<F>(
         &mut self,
@@ -63,10 +51,11 @@ impl Side {
         F: Future<Output = Vec<f64>>,
     {
         let count = support::knob("ORRERY_BENCH_BURST", 5_000);
-        burst(stub, address, &trigger, WARM).await;
+        Burst::send(stub, address, &trigger, (WARM, CALLS)).await;
         let before = cpu(pids);
-        self.burst.push(count as f64 / burst(stub, address, &trigger, count).await);
-        self.burst_cpu.push((cpu(pids) - before) / count as f64);
+        let burst = Burst::send(stub, address, &trigger, (count, CALLS)).await;
+        self.burst.push(burst.rate());
+        self.burst_cpu.push((cpu(pids) - before) / burst.made as f64);
         let before = cpu(pids);
         let one = latencies(ONE, 1).await;
         self.one_cpu.push((cpu(pids) - before) / ONE as f64);

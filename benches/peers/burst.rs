@@ -1,0 +1,43 @@
+//! A burst: many requests at once over 64 connections, until the stub has had the calls that they lead to.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::stub;
+use super::support::client::Load;
+
+pub const CONNECTIONS: u64 = 64;
+/// The longest that the answers to the requests may take.
+const PATIENCE: Duration = Duration::from_secs(180);
+
+/// What came of one.
+pub struct Burst {
+    /// Requests that were accepted: at least as many as were asked for, the same number on each connection.
+    pub made: u64,
+    /// From the first request to the last call.
+    pub seconds: f64,
+}
+
+impl Burst {
+    /// Sends `count` requests that lead to `calls` calls of the stub each.
+    pub async fn send(
+        stub: SocketAddr,
+        address: SocketAddr,
+        request: &Arc<[u8]>,
+        (count, calls): (u64, u64),
+    ) -> Self {
+        let before = stub::calls(stub).await;
+        let started = Instant::now();
+        let request = Arc::clone(request);
+        let load = Load { address, connections: CONNECTIONS, request };
+        let round = load.run_until(PATIENCE, count.div_ceil(CONNECTIONS)).await;
+        assert_eq!(round.other, 0, "a request was refused");
+        stub::until(stub, before + calls * round.good).await;
+        Self { made: round.good, seconds: started.elapsed().as_secs_f64() }
+    }
+
+    pub fn rate(&self) -> f64 {
+        self.made as f64 / self.seconds
+    }
+}
