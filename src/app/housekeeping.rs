@@ -1,6 +1,7 @@
 //! Housekeeping: removes what a crash left behind, once after a start, and what is past its retention,
 //! then and as long as the service runs: files every minute, everything else every hour, or sooner where it is
-//! kept for less than ten.
+//! kept for less than ten. A sweep that takes longer is followed by the next at once, so that what has a
+//! retention goes in time however much of it there is.
 //!
 //! Nothing here decides what may go: each layer removes its own, a few at a time. Nothing goes while
 //! the machine's clock is more than a day ahead of the time that is believed, see `runtime::clock`:
@@ -15,7 +16,7 @@ use std::time::Duration;
 use crate::api::{Keep, Services};
 use crate::domain::ids::{FileId, Id, PayloadId};
 use crate::domain::time::{Now, Timestamp};
-use crate::runtime::{Clock, Tasks};
+use crate::runtime::{self, Clock, Tasks};
 use crate::storage::{Commit, Key, SweepOptions, Swept, Table};
 
 /// How often files whose time is over are looked for; a look costs one read when there are none.
@@ -50,6 +51,7 @@ pub async fn run(services: Arc<Services>, tasks: Tasks, started: PayloadId, acce
     note_refusals(&services.store.folder().join(REFUSED), &refusals);
     let mut until_others = 0;
     for look in (0..RECORD_TIME_EVERY).cycle() {
+        let next_look = runtime::monotonic_now() + EVERY;
         if look == 0 {
             let _recorded_or_logged = record_time(&services).await;
         }
@@ -61,7 +63,7 @@ pub async fn run(services: Arc<Services>, tasks: Tasks, started: PayloadId, acce
         if is_ahead(&services.clock, are_others_due) {
             tokio::select! {
                 () = tasks.stopping() => return,
-                () = tokio::time::sleep(EVERY) => continue,
+                () = tokio::time::sleep_until(next_look) => continue,
             }
         }
         report("expired files", services.files.remove_expired().await);
@@ -74,7 +76,7 @@ pub async fn run(services: Arc<Services>, tasks: Tasks, started: PayloadId, acce
         }
         tokio::select! {
             () = tasks.stopping() => return,
-            () = tokio::time::sleep(EVERY) => {}
+            () = tokio::time::sleep_until(next_look) => {}
         }
     }
 }
