@@ -18,6 +18,7 @@ use super::{Context, Role};
 use crate::domain::delivery::Webhook;
 use crate::domain::execution::{self, Execution, Work, WorkflowRun};
 use crate::domain::ids::{BulkId, ExecutionId, WorkflowId};
+use crate::domain::json_object::JsonObject;
 use crate::domain::workflow::{Status, Version, Workflow};
 use crate::engine::query::lists::Query;
 use crate::engine::rows::Standing;
@@ -72,8 +73,7 @@ pub const TRIGGER: Doc = Doc {
 pub async fn trigger(mut context: Context) -> Result<Response, http::Error> {
     let bytes = context.request.body().await?;
     let workflow = find(&context).await?;
-    let named = body::parse(&bytes)?.text("version_id")?;
-    start_one(&context, &bytes, &workflow, named.as_deref()).await
+    start_one(&context, &bytes, &workflow, None).await
 }
 
 pub const TRIGGER_VERSION: Doc = Doc {
@@ -135,7 +135,7 @@ async fn start_one(
     let caller = context.caller()?;
     let services = &context.services;
     let mut fields = body::parse(bytes)?;
-    let version = version_of(workflow, version)?;
+    let version = requested_version(workflow, version, &mut fields)?;
     let route = format!("trigger/{}/{}", workflow.id, version.id);
     let claim = match idempotency_key::begin(context, caller.organization, &route, bytes).await? {
         Creation::New(claim) => claim,
@@ -172,8 +172,7 @@ pub const BULK: Doc = Doc {
 pub async fn bulk(mut context: Context) -> Result<Response, http::Error> {
     let bytes = context.request.body().await?;
     let workflow = find(&context).await?;
-    let named = body::parse(&bytes)?.text("version_id")?;
-    start_bulk(&context, &bytes, &workflow, named.as_deref()).await
+    start_bulk(&context, &bytes, &workflow, None).await
 }
 
 pub const BULK_VERSION: Doc = Doc {
@@ -199,7 +198,7 @@ async fn start_bulk(
     let caller = context.caller()?;
     let services = &context.services;
     let mut fields = body::parse(bytes)?;
-    let version = version_of(workflow, version)?;
+    let version = requested_version(workflow, version, &mut fields)?;
     let entries = match fields.take("inputs") {
         Some(Value::Array(entries)) if (1..=BULK_MAX).contains(&entries.len()) => entries,
         _ => return Err(http::Error::bad_request("inputs must contain 1–10 items")),
@@ -251,6 +250,18 @@ pub async fn find(context: &Context) -> Result<Workflow, http::Error> {
         return Err(http::Error::conflict("workflow is archived and cannot be triggered"));
     }
     Ok(workflow)
+}
+
+/// The version that the path names, or else the body; the latest where neither does.
+fn requested_version<'w>(
+    workflow: &'w Workflow,
+    in_path: Option<&str>,
+    fields: &mut JsonObject,
+) -> Result<&'w Version, http::Error> {
+    match in_path {
+        Some(id) => version_of(workflow, Some(id)),
+        None => version_of(workflow, fields.text("version_id")?.as_deref()),
+    }
 }
 
 pub fn version_of<'w>(
