@@ -13,7 +13,7 @@ use super::monotonic_now;
 const PAUSE: Duration = Duration::from_millis(20);
 /// … and between those of a sweep that has not ended after [`BEHIND_AFTER`]: more is made than goes.
 const PAUSE_BEHIND: Duration = Duration::from_millis(5);
-const BEHIND_AFTER: Duration = Duration::from_secs(20);
+const BEHIND_AFTER: Duration = Duration::from_secs(60);
 
 /// One sweep, from its first batch to its last.
 #[derive(Debug, Clone, Copy)]
