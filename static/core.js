@@ -250,10 +250,15 @@ export function Empty({ icon = "info", title, children }) {
   return html`<div class="empty"><${Icon} name=${icon} /><h2>${title}</h2><div>${children}</div></div>`;
 }
 
+// The window has the title of its heading from the moment that the heading shows it.
+function useDocumentTitle(title) {
+  useLayoutEffect(() => { document.title = `${title} · Orrery`; }, [title]);
+}
+
 // A screen: its title is the page's, and gets the focus when the screen opens.
 export function Page({ title, intro, actions, children, wide = false }) {
   const heading = useRef(null);
-  useEffect(() => { document.title = `${title} · Orrery`; }, [title]);
+  useDocumentTitle(title);
   useLayoutEffect(() => { heading.current?.focus({ preventScroll: true }); }, []);
   return html`<main id="main" class=${wide ? "wide" : ""}>
     <header class="page-head"><div><h1 tabindex="-1" ref=${heading}>${title}</h1>${intro ? html`<p class="intro">${intro}</p>` : null}</div>
@@ -263,7 +268,7 @@ export function Page({ title, intro, actions, children, wide = false }) {
 
 // A page in front of the dashboard, for people who are not logged in.
 export function Door({ title, children }) {
-  useEffect(() => { document.title = `${title} · Orrery`; }, [title]);
+  useDocumentTitle(title);
   return html`<main class="door" id="main"><img src="/static/icon.svg" alt="" width="56" height="56" />
     <h1>${title}</h1>${children}</main>`;
 }
