@@ -1,11 +1,17 @@
 //! Requests at a fixed rate, whatever the answers do: the latency of each counts from the moment when it was
-//! due, so that a stall counts for every request that it held up.
+//! due, so that a stall counts for every request that it held up. A thread of its own says when one is due,
+//! since the timer of tokio counts in whole milliseconds, which would be in every latency.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tokio::sync::{Mutex, mpsc};
+
 use super::support::client::Connection;
+
+/// From the call to the first request: by then the connections are open.
+const PREPARATION: Duration = Duration::from_millis(50);
 
 /// How many a second, for how long, over how many connections.
 #[derive(Clone, Copy)]
@@ -23,25 +29,33 @@ impl Pace {
         request: impl Fn(u64) -> Arc<[u8]> + Send + Sync + 'static,
     ) -> Vec<f64> {
         let request = Arc::new(request);
-        let started = Instant::now() + Duration::from_millis(50);
+        let (sender, due) = mpsc::unbounded_channel::<(u64, Instant)>();
+        let due = Arc::new(Mutex::new(due));
         let mut tasks = tokio::task::JoinSet::new();
-        for first in 0..self.connections {
-            let request = Arc::clone(&request);
+        for _ in 0..self.connections {
+            let (request, due) = (Arc::clone(&request), Arc::clone(&due));
             tasks.spawn(async move {
                 let mut connection = Connection::open(address).await;
                 let mut latencies = Vec::new();
-                let mut number = first;
-                while number < self.rate * self.seconds {
-                    let due =
-                        started + Duration::from_secs(number) / u32::try_from(self.rate).unwrap();
-                    tokio::time::sleep_until(due.into()).await;
+                loop {
+                    let next = due.lock().await.recv().await;
+                    let Some((number, due)) = next else { return latencies };
                     connection.ask(&request(number)).await;
                     latencies.push(due.elapsed().as_secs_f64());
-                    number += self.connections;
                 }
-                latencies
             });
         }
+        std::thread::spawn(move || self.announce(&sender));
         tasks.join_all().await.concat()
+    }
+
+    /// Sends each number with the moment when its request is due, at that moment.
+    fn announce(self, due: &mpsc::UnboundedSender<(u64, Instant)>) {
+        let started = Instant::now() + PREPARATION;
+        for number in 0..self.rate * self.seconds {
+            let moment = started + Duration::from_secs(number) / u32::try_from(self.rate).unwrap();
+            std::thread::sleep(moment.saturating_duration_since(Instant::now()));
+            due.send((number, moment)).unwrap();
+        }
     }
 }

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::burst::CONNECTIONS;
 use super::paced::Pace;
 use super::service::Service;
 use super::support::client::{self, Connection, Load};
@@ -13,7 +14,6 @@ use super::support::{self, percentile};
 /// Finished predictions, of which the GETs ask for one after the other.
 const FILL: u64 = 20_000;
 const RATE: u64 = 500;
-const CONNECTIONS: u64 = 64;
 /// From one burst to the next.
 const EVERY: Duration = Duration::from_millis(6_500);
 
