@@ -199,6 +199,8 @@ impl Checkpointer {
         }
         let memtable = &self.view.memtable;
         if memtable.is_empty() {
+            // What the threads of the engine still held when the last checkpoint ended.
+            tree::free_replaced();
             return false;
         }
         let is_due = idle >= self.limits.idle_few_after
