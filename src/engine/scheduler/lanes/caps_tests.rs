@@ -110,7 +110,10 @@ impl Fixture {
     }
 
     fn step(&mut self) -> bool {
-        match self.lanes.next() {
+        let has_turns = self.lanes.has_turns();
+        let next = self.lanes.next();
+        assert!(has_turns || next.is_none(), "nobody would have looked");
+        match next {
             None => false,
             Some(Next::AdmitStep { .. }) => true,
             Some(Next::Start { lane, ticket, task }) => {

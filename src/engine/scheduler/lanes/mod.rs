@@ -251,9 +251,8 @@ impl<T, G> Lanes<T, G> {
     /// Whether [`Lanes::next`] may have something to do. False as long as what was put in only waits.
     #[must_use]
     pub fn has_turns(&self) -> bool {
-        let waits = self.schedule.is_empty() || self.is_full();
-        let is_quiet = self.idle_schedule.is_empty() && self.step_turn.is_empty();
-        !(waits && is_quiet && self.passed_turn.is_empty())
+        let schedule = if self.is_full() { &self.idle_schedule } else { &self.schedule };
+        !(schedule.is_empty() && self.step_turn.is_empty() && self.passed_turn.is_empty())
     }
 
     fn next_start(&mut self) -> Option<Next<T, G>> {
@@ -265,6 +264,12 @@ impl<T, G> Lanes<T, G> {
             lane.in_turn = false;
             if let Some(next) = self.next_of(&name) {
                 return Some(next);
+            }
+        }
+        // No lane can start anything, so none of these can either.
+        for name in self.idle_schedule.drain(..) {
+            if let Some(lane) = self.lanes.get_mut(&name) {
+                lane.in_idle_turn = false;
             }
         }
         None

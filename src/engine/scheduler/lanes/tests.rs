@@ -111,7 +111,10 @@ impl Fixture {
     }
 
     fn step(&mut self) -> bool {
-        match self.lanes.next() {
+        let has_turns = self.lanes.has_turns();
+        let next = self.lanes.next();
+        assert!(has_turns || next.is_none(), "nobody would have looked");
+        match next {
             None => false,
             Some(Next::AdmitStep { lane, waiter }) => {
                 self.admitted.push((number(&lane), waiter));
@@ -551,4 +554,31 @@ fn lanes_remove_a_lane_in_which_nothing_is() {
     lanes.remove_unused("a");
     assert_eq!(lanes.load("a").cap, 0);
     assert_eq!(lanes.totals(), (0, 0));
+}
+
+#[test]
+fn lanes_without_place_need_no_look_for_new_work() {
+    let mut fixture = Fixture::new(1, 1, 10);
+    fixture.submit(0, false);
+    assert!(fixture.lanes.has_turns());
+    while fixture.step() {}
+    assert_eq!(fixture.running.len(), 1);
+    fixture.submit(0, false);
+    assert!(!fixture.lanes.has_turns(), "its only place is taken");
+    fixture.finish(0);
+    assert!(fixture.lanes.has_turns());
+}
+
+#[test]
+fn lanes_that_come_and_go_leave_nothing_in_the_schedules() {
+    let mut lanes = Lanes::<(), ()>::new(4);
+    for number in 0..100 {
+        lanes.set_limits("a", 1, 4);
+        lanes.reserve("a", id(number)).unwrap();
+        lanes.enqueue("a", ticket(id(number)));
+        while lanes.next().is_some() {}
+        lanes.release("a", id(number));
+        lanes.remove_unused("a");
+    }
+    assert_eq!((lanes.schedule.len(), lanes.idle_schedule.len()), (0, 0));
 }
