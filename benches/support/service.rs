@@ -49,6 +49,8 @@ impl Setup {
         text += &format!("[metrics]\nlisten = \"{}\"\n", ports[5]);
         // The steps of workflows call servers of the benchmark's own.
         text += "[egress]\nallow = [\"127.0.0.0/8\"]\n";
+        // The default is a share of the disk: more than a machine that builds may have free.
+        text += "[limits]\ndisk_reserve = \"64MiB\"\n";
         // A start answers 503 to each early look at `/ready`; logged, they would slow it down.
         text += "[log]\nlevel = \"off\"\n";
         text += lines;

@@ -2,7 +2,7 @@
 //!
 //! New work is refused once less than the reserve is free, so that accepted work can still end. A
 //! part of the reserve is a ballast file, which no other program on the disk can use up: it is
-//! deleted when the disk is about to be full, and made again when there is monitor.
+//! deleted when the disk is about to be full, and made again when there is room.
 //!
 //! [`DiskSpaceMonitor::is_low`] checks the disk, at most once a second: a full disk is noticed while
 //! requests arrive, and so is space that was freed.
@@ -58,35 +58,38 @@ const fn default_reserve(total: u64) -> u64 {
 }
 
 impl DiskSpaceMonitor {
-    /// Monitors the disk that holds `folder`, with the default reserve.
+    /// Monitors the disk that holds `folder`. It has no reserve until [`Self::keep`] sets one: only a
+    /// service refuses work, so a command that repairs a store can write to a disk that is nearly full.
     pub fn new(folder: PathBuf) -> Self {
-        let reserve = data_dir::sizes(&folder).map_or(0, |sizes| default_reserve(sizes.total));
         Self {
             folder,
-            reserve: AtomicU64::new(reserve),
+            reserve: AtomicU64::new(0),
             low: AtomicBool::new(false),
             has_ballast: AtomicBool::new(false),
             checked: Mutex::new(None),
         }
     }
 
-    /// Monitors a disk without a store (the one for backups), with the default reserve or another.
+    /// Monitors a disk without a store (the one for backups) and without a ballast. The reserve is in
+    /// bytes; `None` is the default.
     #[must_use]
     pub fn with_reserve(folder: PathBuf, reserve: Option<u64>) -> Self {
         let monitor = Self::new(folder);
-        if let Some(reserve) = reserve {
-            monitor.reserve.store(reserve, Ordering::Relaxed);
-        }
+        monitor.set_reserve(reserve);
         monitor
     }
 
-    /// Sets the reserve in bytes, and keeps a ballast file as a part of it.
+    /// Sets the reserve in bytes (`None`: the default), and keeps a ballast file as a part of it.
     pub fn keep(&self, reserve: Option<u64>) {
-        if let Some(reserve) = reserve {
-            self.reserve.store(reserve, Ordering::Relaxed);
-        }
+        self.set_reserve(reserve);
         self.has_ballast.store(true, Ordering::Relaxed);
         self.check();
+    }
+
+    fn set_reserve(&self, reserve: Option<u64>) {
+        let of_disk =
+            || data_dir::sizes(&self.folder).map_or(0, |sizes| default_reserve(sizes.total));
+        self.reserve.store(reserve.unwrap_or_else(of_disk), Ordering::Relaxed);
     }
 
     /// Bytes that are kept free, the ballast included.
@@ -132,7 +135,7 @@ impl DiskSpaceMonitor {
         self.low.load(Ordering::Relaxed)
     }
 
-    /// Deletes the ballast where the disk is about to be full, so that a start has monitor.
+    /// Deletes the ballast where the disk is about to be full, so that a start has room.
     pub(super) fn free_ballast_if_full(&self) {
         let ballast = self.ballast_bytes();
         let free = data_dir::sizes(&self.folder).map_or(u64::MAX, |sizes| sizes.free);
@@ -216,6 +219,21 @@ mod tests {
         for (total_gib, reserve_mib) in [(1, 256), (4, 1024), (8, 2048), (30, 2048), (100, 5120)] {
             assert_eq!(default_reserve(total_gib * 1024 * MIB), reserve_mib * MIB, "{total_gib}");
         }
+    }
+
+    #[test]
+    fn disk_space_has_reserve_only_once_one_is_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let monitor = DiskSpaceMonitor::new(folder.path().to_path_buf());
+        assert_eq!((monitor.reserve(), monitor.is_low()), (0, false));
+        let of_disk = default_reserve(monitor.total());
+        assert!(of_disk > 0);
+        let other = DiskSpaceMonitor::with_reserve(folder.path().to_path_buf(), None);
+        assert_eq!(other.reserve(), of_disk);
+        monitor.set_reserve(Some(MIB));
+        assert_eq!(monitor.reserve(), MIB);
+        monitor.set_reserve(None);
+        assert_eq!(monitor.reserve(), of_disk);
     }
 
     #[test]

@@ -44,10 +44,7 @@ fn restore_to_any_moment_is_what_was_acknowledged_by_then() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
     let backups = folder.path().join("backups");
-    let more = format!(
-        "[limits]\ndisk_reserve = \"64MiB\"\n\
-         [backup]\nevery = \"1h\"\nlog = \"1s\"\nfolder = {backups:?}\n"
-    );
+    let more = format!("[backup]\nevery = \"1h\"\nlog = \"1s\"\nfolder = {backups:?}\n");
     let (mut world, service) = World::configured(folder.path(), &data, &more);
     let backup = eventually("a full backup", || {
         files_of(&backups).into_iter().find(|path| path.ends_with(".backup"))

@@ -27,8 +27,7 @@ pub struct World {
 impl World {
     /// Configuration in `folder`, data in `data`; with it the first start.
     pub fn new(folder: &Path, data: &Path) -> (Self, Service) {
-        // A reserve for the small disks of these tests.
-        Self::configured(folder, data, "[limits]\ndisk_reserve = \"64MiB\"\n")
+        Self::configured(folder, data, "")
     }
 
     /// As `new`, with more lines for the configuration.

@@ -52,7 +52,7 @@ fn reload_applies_what_can_change_and_names_the_rest() {
     // A broken file: the old stays, and the command fails with the place.
     fs::write(&file, format!("{before}{more}[limit]\nx = 1\n")).unwrap();
     let said = setup.fail(&["reload"]);
-    assert!(said.contains(":28:2: unknown key `limit`"), "{said}");
+    assert!(said.contains(":30:2: unknown key `limit`"), "{said}");
     fs::write(folder.path().join("models.d/broken.toml"), "slug = 1\n").unwrap();
     fs::write(&file, &before).unwrap();
     let (is_good, broken) = reloaded(&setup);

@@ -25,6 +25,16 @@ const METRICS_PORT: u16 = 9464;
 /// Lines of the service's log that a failure shows.
 const SHOWN_LINES: usize = 25;
 
+/// The configuration with a small `limits.disk_reserve`, in its `[limits]` where it has them.
+fn with_small_reserve(text: &str) -> String {
+    const LIMITS: &str = "[limits]\n";
+    const RESERVE: &str = "disk_reserve = \"64MiB\"\n";
+    match text.split_once(LIMITS) {
+        Some((before, after)) => format!("{before}{LIMITS}{RESERVE}{after}"),
+        None => format!("{text}{LIMITS}{RESERVE}"),
+    }
+}
+
 /// Everything that a start needs; a test may start it many times.
 #[derive(Debug, Clone)]
 pub struct Setup {
@@ -39,8 +49,8 @@ pub struct Setup {
 
 impl Setup {
     /// Configuration, manifests and log in `folder`, everything that the service writes in `data`.
-    /// Webhooks to loopback are allowed and quickly repeated; `more` goes to the configuration's
-    /// end.
+    /// Webhooks to loopback are allowed and quickly repeated, and the disk's reserve is small: the default
+    /// is more than a machine that builds may have free. `more` goes to the configuration's end.
     pub fn new(folder: &Path, data: &Path, more: &str) -> Self {
         let models = folder.join("models.d");
         fs::create_dir_all(&models).unwrap();
@@ -59,6 +69,7 @@ impl Setup {
              [webhooks]\nschedule = [\"100ms\", \"200ms\", \"400ms\", \"1s\", \"2s\", \"4s\"]\n\
              {more}"
         );
+        let text = with_small_reserve(&text);
         let config = folder.join(format!("config-{address}.toml"));
         fs::write(&config, text).unwrap();
         let folder = folder.to_owned();

@@ -48,7 +48,7 @@ impl Process {
             .collect();
         let config = format!(
             "data_dir = \"data\"\nmodels_dir = \"models.d\"\n{listens}metrics.listen = \"{address}:9464\"\n\
-             egress.allow = [\"127.0.0.0/8\"]\n{lines}"
+             egress.allow = [\"127.0.0.0/8\"]\nlimits.disk_reserve = \"64MiB\"\n{lines}"
         );
         fs::create_dir(folder.path().join("models.d")).unwrap();
         fs::write(folder.path().join("config.toml"), config).unwrap();

@@ -37,6 +37,10 @@ metrics.listen = "127.0.0.1:0"
 egress.allow = ["127.0.0.0/8"]
 "#;
 
+/// What a service keeps free on the disk, unless its test says otherwise. The default is a share of the
+/// disk: more than a machine that builds may have free.
+const DISK_RESERVE: &str = "limits.disk_reserve = '64MiB'\n";
+
 /// The runtime of one service. Dropping it ends everything in it, as the end of a process would.
 struct Own(Option<Runtime>);
 
@@ -98,7 +102,8 @@ impl Service {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("config.toml");
         fs::create_dir(folder.path().join("models.d")).unwrap();
-        fs::write(&file, format!("{CONFIG}{lines}")).unwrap();
+        let reserve = if lines.contains("limits.disk_reserve") { "" } else { DISK_RESERVE };
+        fs::write(&file, format!("{CONFIG}{reserve}{lines}")).unwrap();
         let mut config = Config::load(&file).unwrap();
         config.engine.shutdown_grace = Duration::from_millis(200);
         config.program = env!("CARGO_BIN_EXE_orrery").into();
