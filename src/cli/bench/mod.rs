@@ -26,8 +26,10 @@ use crate::load::StandIn;
 use crate::runtime::{self, Clock};
 
 const MIB: u64 = 1024 * 1024;
-/// Free space that a run may need, in bytes.
-const ROOM: u64 = 2048 * MIB;
+/// Free space that a run may need, in bytes: for its store and what that keeps free, and for what every second
+/// of each measurement adds.
+const ROOM: u64 = 128 * MIB;
+const ROOM_PER_SECOND: f64 = 480.0 * MIB as f64;
 /// The largest report that is read, in bytes.
 const REPORT_MAX: u64 = MIB;
 
@@ -80,13 +82,19 @@ impl Plan {
         let round = asked.round.unwrap_or(Duration::from_secs_f64(seconds));
         Self { rounds, round, file_bytes }
     }
+
+    /// Free space that it may need, in bytes.
+    fn room(self) -> u64 {
+        let seconds = self.round.as_secs_f64() * self.rounds as f64;
+        ROOM + (seconds * ROOM_PER_SECOND) as u64
+    }
 }
 
 pub(super) async fn run(asked: Bench) -> anyhow::Result<()> {
-    let dir = disk(&asked.dir)?;
+    let plan = Plan::of(&asked);
     let earlier = asked.compare.as_deref().map(read).transpose()?;
     let model = asked.model.as_deref().map(private::absolute).transpose()?;
-    let plan = Plan::of(&asked);
+    let dir = disk(&asked.dir, plan.room())?;
     let mut signals = Signals::new().context("signals cannot be awaited")?;
     let report = tokio::select! {
         biased;
@@ -100,8 +108,8 @@ pub(super) async fn run(asked: Bench) -> anyhow::Result<()> {
     output::raw(show::report(&report, earlier.as_ref(), in_colour).as_bytes())
 }
 
-/// The folder to measure, from the root.
-fn disk(dir: &Path) -> anyhow::Result<PathBuf> {
+/// The folder to measure, from the root, with so many bytes free.
+fn disk(dir: &Path, room: u64) -> anyhow::Result<PathBuf> {
     let shown = dir.display();
     let dir = fs::canonicalize(dir).with_context(|| format!("--dir {shown} cannot be used"))?;
     anyhow::ensure!(dir.is_dir(), "--dir {shown} is not a folder");
@@ -113,11 +121,11 @@ fn disk(dir: &Path) -> anyhow::Result<PathBuf> {
     );
     let free = service::free_bytes(&dir);
     anyhow::ensure!(
-        free >= ROOM,
+        free >= room,
         "{} has {} free, and a run may need {}: name another disk with --dir FOLDER",
         dir.display(),
         super::measures::bytes(free),
-        super::measures::bytes(ROOM)
+        super::measures::bytes(room)
     );
     Ok(dir)
 }
@@ -312,19 +320,21 @@ mod tests {
         assert!((7.0..13.0).contains(&quick), "{quick}");
         let tiny = Plan::of(&asked(false, Some(Duration::from_millis(1))));
         assert_eq!((tiny.rounds, tiny.round), (1, Duration::from_millis(1)));
+        let rooms = [Plan::of(&asked(false, None)), Plan::of(&asked(true, None)), tiny];
+        assert_eq!(rooms.map(|plan| plan.room() / MIB), [2000, 560, 128]);
     }
 
     #[test]
     fn memory_and_files_are_refused_as_disks() {
-        let refused = disk(Path::new("/dev/shm")).unwrap_err().to_string();
+        let refused = disk(Path::new("/dev/shm"), 0).unwrap_err().to_string();
         assert!(
             refused.contains("/dev/shm is in memory") && refused.contains("--dir FOLDER"),
             "{refused}"
         );
-        let missing = format!("{:#}", disk(Path::new("/no/such/folder")).unwrap_err());
+        let missing = format!("{:#}", disk(Path::new("/no/such/folder"), 0).unwrap_err());
         assert!(missing.starts_with("--dir /no/such/folder cannot be used: "), "{missing}");
         let file = tempfile::NamedTempFile::new().unwrap();
-        assert!(disk(file.path()).unwrap_err().to_string().ends_with("is not a folder"));
+        assert!(disk(file.path(), 0).unwrap_err().to_string().ends_with("is not a folder"));
     }
 
     #[test]
