@@ -15,7 +15,7 @@ use crate::document_blocks::{self as blocks, Block, Mark};
 use crate::documents::values;
 use crate::support::http::Message;
 use crate::support::server::{Answer, Server};
-use crate::support::service::Setup;
+use crate::support::service::{Setup, with_small_reserve};
 
 #[path = "../it/support/python.rs"]
 mod python;
@@ -110,7 +110,8 @@ impl Page {
         // Without a configuration, manifests lie in the data folder.
         symlink(folder.join("models.d"), data.join("models.d")).unwrap();
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-        symlink(root.join("config.example.toml"), folder.join("config.example.toml")).unwrap();
+        let example = fs::read_to_string(root.join("config.example.toml")).unwrap();
+        fs::write(folder.join("config.example.toml"), with_small_reserve(&example)).unwrap();
         let examples = folder.join("docs/examples");
         fs::create_dir_all(&examples).unwrap();
         for example in fs::read_dir(root.join("docs/examples")).unwrap() {

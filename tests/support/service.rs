@@ -26,7 +26,7 @@ const METRICS_PORT: u16 = 9464;
 const SHOWN_LINES: usize = 25;
 
 /// The configuration with a small `limits.disk_reserve`, in its `[limits]` where it has them.
-fn with_small_reserve(text: &str) -> String {
+pub fn with_small_reserve(text: &str) -> String {
     const LIMITS: &str = "[limits]\n";
     const RESERVE: &str = "disk_reserve = \"64MiB\"\n";
     match text.split_once(LIMITS) {
