@@ -175,7 +175,7 @@ async fn budget_of_a_long_timeline_is_what_is_in_the_window() {
     browser.open(&service, &format!("/app/runs/{id}?type=workflow")).await;
     // The failed step is open and in the window at once, far down.
     let open = browser.find("//tr[contains(@class,'open')]//button").await;
-    assert_eq!(open.text().await.unwrap(), "step-420");
+    assert_eq!(open.text().await, "step-420");
     let place = "const { top, bottom } = document.querySelector('tr.open').getBoundingClientRect(); return top >= 0 && bottom <= innerHeight";
     until("the failed step in the window", async || {
         (browser.run(place).await == true).then_some(())

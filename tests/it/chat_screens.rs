@@ -12,7 +12,7 @@ impl Chromium {
     /// Sends a message with the key.
     async fn says(&self, text: &str) {
         let field = self.find("//textarea[@aria-label='Your message']").await;
-        field.send_keys(&format!("{text}{ENTER}")).await.unwrap();
+        field.send_keys(&format!("{text}{ENTER}")).await;
     }
 }
 

@@ -26,7 +26,7 @@ impl Chromium {
     /// Chooses a step in the list of the editor.
     pub async fn step(&self, name: &str) {
         let row = format!("//button[contains(@class,'step-row')][.//strong[.='{name}']]");
-        until(name, async || self.find(&row).await.click().await.ok()).await;
+        self.find(&row).await.click().await;
         self.find(&format!("{row}[@aria-current='true']")).await;
     }
 }
@@ -41,16 +41,16 @@ async fn flow_screens_build_a_workflow_from_a_template_and_run_it() {
     browser.see("No workflows yet").await;
     browser.press("New workflow").await;
     browser.fill("Name", "Read the room").await;
-    browser.find("//label[contains(.,'Several at once')]//input").await.click().await.unwrap();
+    browser.find("//label[contains(.,'Several at once')]//input").await.click().await;
     browser.press("Create the workflow").await;
     browser.see("read-the-room").await;
     // A reference is completed, with the keys alone.
     browser.step("say").await;
     let template = browser.field("Template").await;
-    template.send_keys(" for {{te").await.unwrap();
+    template.send_keys(" for {{te").await;
     browser.picture("workflow-completion").await;
     browser.see("inputs.text").await;
-    template.send_keys(ENTER).await.unwrap();
+    template.send_keys(ENTER).await;
     assert!(browser.value("Template").await.ends_with(" for {{inputs.text}}"));
     // What is wrong is shown at its step.
     browser.step("tongue").await;
@@ -85,7 +85,7 @@ async fn flow_screens_build_a_workflow_from_a_template_and_run_it() {
     );
     browser.picture("workflow-editor").await;
     browser.press_tab("Run").await;
-    browser.field("Text").await.send_keys("What a beautiful night!").await.unwrap();
+    browser.field("Text").await.send_keys("What a beautiful night!").await;
     browser.press("Run v2").await;
     browser.see("Completed").await;
     browser.see("tongue").await;
@@ -181,7 +181,7 @@ async fn flow_screens_mark_the_line_of_broken_json_and_keep_it() {
     browser.open(&service, &format!("/app/workflows/{id}?tab=json")).await;
     browser.writes_json("{\n\"steps\": [\n").await;
     browser.see("Line 3: this is not JSON yet.").await;
-    assert!(!browser.button("Save as v2").await.is_enabled().await.unwrap());
+    assert!(!browser.button("Save as v2").await.is_enabled().await);
     browser.picture("workflow-json").await;
     browser.inserts("]}").await;
     browser.see("definition must include at least one step").await;
@@ -190,7 +190,7 @@ async fn flow_screens_mark_the_line_of_broken_json_and_keep_it() {
     browser.step("mood").await;
     // Alt and an arrow key move a step.
     let row = browser.find("//button[contains(@class,'step-row')][.//strong[.='say']]").await;
-    row.send_keys(&format!("{ALT}{DOWN}{RELEASE}")).await.unwrap();
+    row.send_keys(&format!("{ALT}{DOWN}{RELEASE}")).await;
     browser.see("One thing is wrong").await;
     browser.leave().await;
 }
@@ -210,7 +210,7 @@ async fn flow_screens_import_a_legacy_drawing() {
     });
     browser.fill("JSON", &drawing.to_string()).await;
     browser.see("A drawing of the older editor with 1 step.").await;
-    browser.find("//dialog//button[@type='submit']").await.click().await.unwrap();
+    browser.find("//dialog//button[@type='submit']").await.click().await;
     browser.see("v1, the latest").await;
     browser.see("Greet").await;
     browser.leave().await;
@@ -227,22 +227,14 @@ async fn flow_screens_reorder_a_chain_by_keys() {
     browser.see("No chains yet").await;
     browser.press("New chain").await;
     browser.choose("When this model fails", "text-language").await;
-    browser
-        .find("//select[@aria-label='Model 1']")
-        .await
-        .select_by_label("text-sentiment")
-        .await
-        .unwrap();
+    browser.find("//select[@aria-label='Model 1']").await.select_by_label("text-sentiment").await;
     browser.press("Add a model").await;
-    browser
-        .find("//select[@aria-label='Model 2']")
-        .await
-        .select_by_label("text-keywords")
-        .await
-        .unwrap();
+    browser.find("//select[@aria-label='Model 2']").await.select_by_label("text-keywords").await;
     browser.press("Create the chain").await;
+    // The dialog, which has grips of its own, stays until the chain is made.
+    browser.see_no_more("These run instead, in this order").await;
     let grip = "//button[@aria-label='Move text-sentiment, number 1']";
-    browser.find(grip).await.send_keys(DOWN).await.unwrap();
+    browser.find(grip).await.send_keys(DOWN).await;
     browser.find("//button[@aria-label='Move text-sentiment, number 2']").await;
     until("the order at the service", async || {
         let all = service.asks(&owner, hyper::Method::GET, "/chains").send().await.expect(200);

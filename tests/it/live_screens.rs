@@ -69,7 +69,7 @@ async fn live_timeline_resumes_after_a_kill_and_shows_nothing_twice() {
     provider.release(1);
     // The end shows by itself, with the failed step open.
     let open = browser.find("//tr[contains(@class,'open')]//button").await;
-    assert_eq!(open.text().await.unwrap(), "broken");
+    assert_eq!(open.text().await, "broken");
     browser.see("Go on from the failed step").await;
     assert_eq!(browser.run("return window.wasHere").await, true, "{}", browser.run(BACKS).await);
     let record =

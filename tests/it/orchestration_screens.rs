@@ -76,7 +76,7 @@ async fn orchestration_screens_follow_pause_and_resume_a_run() {
     browser.see("waits for the event “approval”").await;
     browser.see_no_more("Paused by").await;
     // The token is that of the person who looks.
-    let link = browser.button("Answer it").await.attr("href").await.unwrap().unwrap();
+    let link = browser.button("Answer it").await.attribute("href").await.unwrap();
     let detail = service.execution(&id).await;
     let own = detail["waiting_for"][0]["resume_url"].as_str().unwrap();
     let (link, own) = (link.split_once('?').unwrap(), own.split_once('?').unwrap());
@@ -119,7 +119,7 @@ async fn orchestration_screens_build_a_workflow_that_runs_another_and_asks() {
     browser.open(&service, &format!("/app/workflows/{outer}")).await;
     let add = async |words: &str| {
         let field = "//label[contains(@class,'add')][contains(.,'Add a step')]/select";
-        browser.find(field).await.select_by_label(words).await.unwrap();
+        browser.find(field).await.select_by_label(words).await;
     };
     add("Wait: waits for a time, a moment or an event").await;
     browser.choose("Wait", "for an event").await;
@@ -135,9 +135,9 @@ async fn orchestration_screens_build_a_workflow_that_runs_another_and_asks() {
     .await;
     browser.choose("Workflow", &words).await;
     let customer = browser.field("Customer").await;
-    customer.send_keys("{{wait_1.out").await.unwrap();
+    customer.send_keys("{{wait_1.out").await;
     browser.see("wait_1.output").await;
-    customer.send_keys(ENTER).await.unwrap();
+    customer.send_keys(ENTER).await;
     assert_eq!(browser.value("Customer").await, "{{wait_1.output}}");
     // The drawn map names what runs and what is waited for.
     let map =
@@ -153,7 +153,7 @@ async fn orchestration_screens_build_a_workflow_that_runs_another_and_asks() {
     browser.step("first").await;
     browser.refill("Result", "{{wait_1.res").await;
     browser.see("wait_1.resume_url").await;
-    browser.field("Result").await.send_keys(ENTER).await.unwrap();
+    browser.field("Result").await.send_keys(ENTER).await;
     browser.step("wait_1").await;
     fits_every_width(&browser, "workflow-event").await;
     browser.looks(1280, false).await;

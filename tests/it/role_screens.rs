@@ -154,7 +154,7 @@ async fn role_screens_owner_does_what_each_restricted_button_says() {
     browser.becomes(&service, &people[0]).await;
     browser.open(&service, "/app/members").await;
     let tick = "//input[@aria-label='API key access of member@example.com']";
-    browser.find(tick).await.click().await.unwrap();
+    browser.find(tick).await.click().await;
     crate::support::until("permission", async || {
         let may = service.session_of(&people[2]).await["member"]["api_key_access"] == true;
         may.then_some(())
@@ -265,7 +265,7 @@ async fn role_screens_keep_the_text_of_a_new_key_nowhere() {
     browser.fill("What is the key for?", "nightly report").await;
     browser.press("Create the key").await;
     let shown = browser.find("//input[@aria-label='The new API key']").await;
-    let key = shown.prop("value").await.unwrap().unwrap();
+    let key = shown.value().await;
     let heard = format!("return window.heard.filter((text) => text.includes('{key}')).length");
     assert_eq!(browser.run(&heard).await, 1);
     browser.press("I have copied it").await;

@@ -36,7 +36,7 @@ async fn screens_lead_from_the_setup_link_to_a_run_by_keyboard() {
     browser.see("text-sentiment").await;
     browser.keys(&format!("{TAB}{ENTER}")).await;
     browser.field("Text").await;
-    browser.field("Text").await.send_keys("What a beautiful night!").await.unwrap();
+    browser.field("Text").await.send_keys("What a beautiful night!").await;
     browser.keys(&format!("{CONTROL}{ENTER}")).await;
     browser.see("Succeeded").await;
     browser.see("label").await;
@@ -67,7 +67,7 @@ async fn screens_show_a_new_key_once_and_buttons_by_permission() {
     browser.fill("What is the key for?", "nightly report").await;
     browser.press("Create the key").await;
     let shown = browser.find("//input[@aria-label='The new API key']").await;
-    let key = shown.prop("value").await.unwrap().unwrap();
+    let key = shown.value().await;
     assert!(key.starts_with("smk_"), "{key}");
     browser.picture("key-new").await;
     browser.press("I have copied it").await;
@@ -82,12 +82,7 @@ async fn screens_show_a_new_key_once_and_buttons_by_permission() {
     }
     // The Owner gives the permission, and takes it away again.
     browser.open(&service, "/app/members").await;
-    browser
-        .find("//input[@aria-label='API key access of grace@example.com']")
-        .await
-        .click()
-        .await
-        .unwrap();
+    browser.find("//input[@aria-label='API key access of grace@example.com']").await.click().await;
     browser.see("Can manage API keys\n").await;
     browser.picture("members").await;
     let grace = Chromium::start().await;
@@ -130,18 +125,12 @@ async fn screens_ask_for_a_log_in_on_top_and_lose_nothing() {
     browser.press("Run").await;
     browser.see("Your session has ended.").await;
     browser.picture("log-in-on-top").await;
-    browser
-        .find("//dialog//input[@type='password']")
-        .await
-        .send_keys("wrong horse battery")
-        .await
-        .unwrap();
-    browser.find("//dialog//button[@type='submit']").await.click().await.unwrap();
+    browser.find("//dialog//input[@type='password']").await.send_keys("wrong horse battery").await;
+    browser.find("//dialog//button[@type='submit']").await.click().await;
     browser.see("The email address or the password is wrong.").await;
     let field = browser.find("//dialog//input[@type='password']").await;
-    field.clear().await.unwrap();
-    field.send_keys(PASSWORD).await.unwrap();
-    browser.find("//dialog//button[@type='submit']").await.click().await.unwrap();
+    field.replace(PASSWORD).await;
+    browser.find("//dialog//button[@type='submit']").await.click().await;
     browser.see("Succeeded").await;
     browser.see("Hello again").await;
     browser.expect_quiet_console(&["401 (Unauthorized)"]).await;
@@ -277,7 +266,7 @@ async fn screens_open_a_failed_run_at_the_step_that_failed() {
     browser.see("Go on from the failed step").await;
     // The failed step is open, and the words and bars are those of the record.
     let open = browser.find("//tr[contains(@class,'open')]//button").await;
-    assert_eq!(open.text().await.unwrap(), "broken");
+    assert_eq!(open.text().await, "broken");
     let attempts = record["step_outputs"]["broken"]["attempts"].as_array().unwrap().len();
     let bars = browser.run("return document.querySelectorAll('tr.open .span.bad').length").await;
     assert_eq!(bars, attempts);

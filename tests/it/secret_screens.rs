@@ -31,7 +31,7 @@ async fn secret_screens_set_replace_and_delete_without_showing_a_value() {
     browser.press("Add the secret").await;
     browser.see("{{secrets.vault}}").await;
     assert_eq!(stored().await.as_deref(), Some(FIRST));
-    browser.find("//button[@aria-label='Set a new value of vault']").await.click().await.unwrap();
+    browser.find("//button[@aria-label='Set a new value of vault']").await.click().await;
     browser.fill("Value", SECOND).await;
     browser.press("Set the value").await;
     browser.see_no_more("A new value of vault").await;
@@ -40,7 +40,7 @@ async fn secret_screens_set_replace_and_delete_without_showing_a_value() {
     assert!(!html.contains(FIRST) && !html.contains(SECOND), "{html}");
     browser.picture("secrets").await;
     browser.is_accessible("secrets with one").await;
-    browser.find("//button[@aria-label='Delete the secret vault']").await.click().await.unwrap();
+    browser.find("//button[@aria-label='Delete the secret vault']").await.click().await;
     browser.press("Delete the secret").await;
     browser.see("No secrets yet").await;
     assert_eq!(stored().await, None);

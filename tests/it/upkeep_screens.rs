@@ -70,7 +70,7 @@ async fn upkeep_screens_redeliver_through_every_state() {
     browser.see("Delivered").await;
     has_no_button("delivered, pause").await;
     // The newest attempt's answer is a click away.
-    browser.find("(//summary[.='Body'])[last()]").await.click().await.unwrap();
+    browser.find("(//summary[.='Body'])[last()]").await.click().await;
     browser.see("thanks").await;
     browser.goes_to(&process.page("/app/webhooks")).await;
     browser.see("Receivers").await;
@@ -187,7 +187,7 @@ async fn upkeep_screens_record_who_lacked_the_permission() {
     browser.logs_in(&service, &owner.email).await;
     browser.open(&service, "/app/audit").await;
     browser.see("refused: you may not do this").await;
-    let row = browser.find("//tr[contains(.,'refused')]").await.text().await.unwrap();
+    let row = browser.find("//tr[contains(.,'refused')]").await.text().await;
     assert!(row.contains("grace@example.com") && row.contains("Create an API key"), "{row}");
     browser.leave().await;
 }

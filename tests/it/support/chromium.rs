@@ -3,9 +3,8 @@
 use std::process::Stdio;
 use std::time::Duration;
 
-use fantoccini::elements::Element;
 use fantoccini::wd::{Capabilities, WebDriverCompatibleCommand};
-use fantoccini::{Client, ClientBuilder, Locator};
+use fantoccini::{Client, ClientBuilder};
 use hyper::Method;
 use hyper_util::client::legacy::connect::HttpConnector;
 use serde_json::{Value, json};
@@ -14,6 +13,7 @@ use tokio::process::{Child, Command};
 use url::{ParseError, Url};
 
 use super::dashboard::{PASSWORD, Person};
+use super::shown::Shown;
 use super::{Service, until, within};
 use orrery::api::Role;
 
@@ -21,9 +21,6 @@ const NEEDED: &str = "Debian's packages chromium and chromium-driver are install
 
 /// How often the driver may find that its port, which it chooses for IPv4, is taken for IPv6.
 const DRIVER_STARTS: usize = 5;
-/// Ctrl and A, then the keys are released: chooses all that is in a field.
-const ALL: &str = "\u{E009}a\u{E000}";
-
 /// How often the page is looked at for a text, and the pause between two looks.
 const LOOKS_MAX: usize = 600;
 const LOOK_PAUSE: Duration = Duration::from_millis(100);
@@ -128,35 +125,30 @@ impl Chromium {
     }
 
     /// The element of an XPath, once it is there and shown.
-    pub async fn find(&self, xpath: &str) -> Element {
-        until(xpath, async || {
-            let found = self.client.find(Locator::XPath(xpath)).await.ok()?;
-            found.is_displayed().await.ok()?.then_some(found)
-        })
-        .await
+    pub async fn find(&self, xpath: &str) -> Shown<'_> {
+        Shown::once(&self.client, xpath.to_owned()).await
     }
 
     /// The button or link of this name.
-    pub async fn button(&self, name: &str) -> Element {
+    pub async fn button(&self, name: &str) -> Shown<'_> {
         let name = format!("[normalize-space(.)='{name}' or @aria-label='{name}']");
         self.find(&format!("(//button{name} | //a{name})[not(ancestor::nav)]")).await
     }
 
     /// Presses the button or follows the link of this name.
     pub async fn press(&self, name: &str) {
-        // An element may be replaced by another one between finding and clicking it.
-        until(name, async || self.button(name).await.click().await.ok()).await;
+        self.button(name).await.click().await;
     }
 
     /// The field with this label.
-    pub async fn field(&self, label: &str) -> Element {
+    pub async fn field(&self, label: &str) -> Shown<'_> {
         let of = format!("@id=//label[starts-with(normalize-space(.),'{label}')]/@for");
         self.find(&format!("//*[self::input or self::textarea or self::select][{of}]")).await
     }
 
     /// Types into the field with this label.
     pub async fn fill(&self, label: &str, text: &str) {
-        self.field(label).await.send_keys(text).await.unwrap();
+        self.field(label).await.send_keys(text).await;
     }
 
     /// Waits until the page shows this text.
@@ -329,7 +321,7 @@ impl Chromium {
     /// Opens the tab of this name.
     pub async fn press_tab(&self, name: &str) {
         let tab = format!("//button[@role='tab'][starts-with(.,'{name}')]");
-        until(name, async || self.find(&tab).await.click().await.ok()).await;
+        self.find(&tab).await.click().await;
     }
 
     /// Waits until nothing on the page is still loading.
@@ -344,18 +336,16 @@ impl Chromium {
 
     /// Replaces what is in the field with this label.
     pub async fn refill(&self, label: &str, text: &str) {
-        let field = self.field(label).await;
-        field.send_keys(ALL).await.unwrap();
-        field.send_keys(text).await.unwrap();
+        self.field(label).await.replace(text).await;
     }
 
     /// What the field with this label holds.
     pub async fn value(&self, label: &str) -> String {
-        self.field(label).await.prop("value").await.unwrap().unwrap_or_default()
+        self.field(label).await.value().await
     }
 
     /// Chooses what a field with this label offers, by its words.
     pub async fn choose(&self, label: &str, offer: &str) {
-        self.field(label).await.select_by_label(offer).await.unwrap();
+        self.field(label).await.select_by_label(offer).await;
     }
 }

@@ -17,6 +17,7 @@ mod python;
 mod receiver;
 mod server;
 mod service;
+mod shown;
 mod tree;
 pub mod upstream;
 

@@ -1,0 +1,84 @@
+//! An element that a page shows, looked for again at each use: a page that is drawn anew replaces its elements,
+//! also between finding one and using it.
+
+use fantoccini::elements::Element;
+use fantoccini::error::{CmdError, ErrorStatus};
+use fantoccini::{Client, Locator};
+
+use super::until;
+
+/// Ctrl and A, then the keys are released: chooses all that is in a field.
+const ALL: &str = "\u{E009}a\u{E000}";
+
+/// The first element of an XPath that is shown.
+pub struct Shown<'a> {
+    client: &'a Client,
+    xpath: String,
+}
+
+/// Whether the element was replaced, or cannot be used yet.
+fn passes(error: &CmdError) -> bool {
+    let CmdError::Standard(error) = error else { return false };
+    matches!(
+        error.error,
+        ErrorStatus::StaleElementReference
+            | ErrorStatus::ElementNotInteractable
+            | ErrorStatus::ElementClickIntercepted
+    )
+}
+
+impl<'a> Shown<'a> {
+    /// The element, once it is there.
+    pub async fn once(client: &'a Client, xpath: String) -> Self {
+        let shown = Self { client, xpath };
+        shown.with(async |_| Ok(())).await;
+        shown
+    }
+
+    async fn with<T>(&self, act: impl AsyncFn(Element) -> Result<T, CmdError>) -> T {
+        until(&self.xpath, async || {
+            let found = self.client.find(Locator::XPath(&self.xpath)).await.ok()?;
+            found.is_displayed().await.ok()?.then_some(())?;
+            match act(found).await {
+                Err(error) if passes(&error) => None,
+                done => Some(done.unwrap()),
+            }
+        })
+        .await
+    }
+
+    pub async fn click(&self) {
+        self.with(async |element| element.click().await).await;
+    }
+
+    pub async fn send_keys(&self, keys: &str) {
+        self.with(async |element| element.send_keys(keys).await).await;
+    }
+
+    /// Types in place of what a field holds.
+    pub async fn replace(&self, text: &str) {
+        self.send_keys(ALL).await;
+        self.send_keys(text).await;
+    }
+
+    pub async fn select_by_label(&self, label: &str) {
+        self.with(async |element| element.select_by_label(label).await).await;
+    }
+
+    pub async fn text(&self) -> String {
+        self.with(async |element| element.text().await).await
+    }
+
+    pub async fn attribute(&self, name: &str) -> Option<String> {
+        self.with(async |element| element.attr(name).await).await
+    }
+
+    /// What a field holds.
+    pub async fn value(&self) -> String {
+        self.with(async |element| element.prop("value").await).await.unwrap_or_default()
+    }
+
+    pub async fn is_enabled(&self) -> bool {
+        self.with(async |element| element.is_enabled().await).await
+    }
+}
