@@ -29,7 +29,7 @@ const MIB: u64 = 1024 * 1024;
 /// Free space that a run may need, in bytes: for its store and what that keeps free, and for what every second
 /// of each measurement adds.
 const ROOM: u64 = 128 * MIB;
-const ROOM_PER_SECOND: f64 = 480.0 * MIB as f64;
+const ROOM_PER_SECOND: u64 = 480 * MIB;
 /// The largest report that is read, in bytes.
 const REPORT_MAX: u64 = MIB;
 
@@ -85,8 +85,9 @@ impl Plan {
 
     /// Free space that it may need, in bytes.
     fn room(self) -> u64 {
-        let seconds = self.round.as_secs_f64() * self.rounds as f64;
-        ROOM + (seconds * ROOM_PER_SECOND) as u64
+        let round = u64::try_from(self.round.as_millis()).unwrap_or(u64::MAX);
+        let measured = round.saturating_mul(self.rounds as u64);
+        ROOM.saturating_add(measured.saturating_mul(ROOM_PER_SECOND) / 1000)
     }
 }
 
