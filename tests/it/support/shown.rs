@@ -1,4 +1,4 @@
-//! An element that a page shows, looked for again at each use: a page that is drawn anew replaces its elements,
+//! An element that a page shows, looked for again at each use: a page that is drawn again replaces its elements,
 //! also between finding one and using it.
 
 use fantoccini::elements::Element;
