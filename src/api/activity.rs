@@ -146,7 +146,7 @@ async fn described(services: &Services, found: LaneActivity) -> Lane {
         && lane == lane_of_workflow(id)
         && let Ok(workflow) = services.workflows.by_id(id).await
     {
-        described.name = workflow.slug;
+        described.name.clone_from(&workflow.slug);
     } else if name.is_empty() {
         "sessions".clone_into(&mut described.name);
     }

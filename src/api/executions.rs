@@ -2,6 +2,7 @@
 //! (`docs/spec/workflows.md`, "Trigger"). One set of handlers for the workflows host and for its
 //! mirror under the base host, which differ in one field of the list.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -242,7 +243,7 @@ async fn start_bulk(
 }
 
 /// The caller's workflow that the path names; an archived one takes no work.
-pub async fn find(context: &Context) -> Result<Workflow, http::Error> {
+pub async fn find(context: &Context) -> Result<Arc<Workflow>, http::Error> {
     let organization = context.caller()?.organization;
     let reference = context.request.param("workflow");
     let workflow = context.services.workflows.find(organization, reference).await?;

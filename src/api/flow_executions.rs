@@ -1,6 +1,8 @@
 //! Executions in the legacy shape (`docs/spec/legacy.md`, "Execution record"):
 //! trigger, bulk, list, look up.
 
+use std::sync::Arc;
+
 use hyper::StatusCode;
 use serde_json::{Value, json};
 
@@ -240,7 +242,7 @@ pub async fn get(context: Context) -> Result<Response, http::Error> {
 }
 
 /// The workflow of the path, deleted ones included: what they did stays readable.
-async fn workflow_of(context: &Context) -> Result<Workflow, http::Error> {
+async fn workflow_of(context: &Context) -> Result<Arc<Workflow>, http::Error> {
     let organization = context.caller()?.organization;
     let reference = context.request.param("workflow");
     Ok(context.services.workflows.find_any(organization, reference).await?)

@@ -254,7 +254,7 @@ pub async fn rows<'a>(
                 Some(name) => name.clone(),
                 None => {
                     let found = services.workflows.find_any(organization, &id.to_string()).await;
-                    let name = found.ok().map(|workflow| workflow.name);
+                    let name = found.ok().map(|workflow| workflow.name.clone());
                     names.insert(id, name.clone());
                     name
                 }

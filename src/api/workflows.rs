@@ -69,8 +69,9 @@ pub async fn create(mut context: Context) -> Result<Response, http::Error> {
     let claim = match idempotency_key::begin(&context, organization, "workflows", &bytes).await? {
         Creation::New(claim) => claim,
         Creation::Replay(answered) => {
-            let workflow = context.services.workflows.find_any(organization, &answered.subject);
-            return created(&workflow.await?);
+            let workflows = &context.services.workflows;
+            let workflow = workflows.find_any(organization, &answered.subject).await?;
+            return created(&workflow);
         }
     };
     let new = read_new(body::parse(&bytes)?)?;

@@ -2,6 +2,7 @@
 //! is stored; what is run is looked up again when the step starts.
 
 use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
 
 use super::{Error, Workflows, count_trigger};
 use crate::domain::attempt::Failure;
@@ -18,7 +19,7 @@ const VERSIONS_SEEN_MAX: usize = 1000;
 
 /// A version that is reached from the definition, and the workflows on the way to it.
 struct Reached {
-    workflow: Workflow,
+    workflow: Arc<Workflow>,
     version: String,
     way: Vec<String>,
 }

@@ -7,6 +7,7 @@
 mod categories;
 mod children;
 mod definitions;
+mod known;
 mod list;
 mod reseal;
 mod rows;
@@ -18,6 +19,7 @@ use serde_json::Value;
 pub use self::categories::{CATEGORIES, Category};
 pub use self::definitions::Compiled;
 use self::definitions::{Cache, Checked};
+use self::known::Known;
 pub use self::list::{Filter, SortKey};
 pub use self::reseal::reseal;
 pub use self::rows::count_trigger;
@@ -136,7 +138,7 @@ pub struct Triggers {
     pub versions: Vec<i64>,
 }
 
-/// The workflows of a store; clones share the compiled definitions.
+/// The workflows of a store; clones share what they keep in memory. There must be no others of this store.
 #[derive(Clone)]
 pub struct Workflows {
     store: Store,
@@ -146,6 +148,7 @@ pub struct Workflows {
     sealer: Sealer,
     secrets: Secrets,
     cache: Arc<Cache>,
+    known: Arc<Known>,
 }
 
 impl std::fmt::Debug for Workflows {
@@ -159,7 +162,8 @@ impl Workflows {
     #[must_use]
     pub fn new(store: Store, sealer: Sealer, clock: Clock, model_exists: ModelExists) -> Self {
         let secrets = Secrets::new(store.clone(), sealer.clone(), clock.clone());
-        Self { store, clock, model_exists, sealer, secrets, cache: Arc::default() }
+        let (cache, known) = (Arc::default(), Arc::default());
+        Self { store, clock, model_exists, sealer, secrets, cache, known }
     }
 
     /// Makes a workflow with one version. `beside` becomes durable with it.
@@ -380,7 +384,7 @@ impl Workflows {
         &self,
         organization: OrganizationId,
         reference: &str,
-    ) -> Result<Workflow, Error> {
+    ) -> Result<Arc<Workflow>, Error> {
         let found = self.find_any(organization, reference).await?;
         if found.status == Status::Deleted { Err(Error::NotFound) } else { Ok(found) }
     }
@@ -394,7 +398,7 @@ impl Workflows {
         &self,
         organization: OrganizationId,
         reference: &str,
-    ) -> Result<Workflow, Error> {
+    ) -> Result<Arc<Workflow>, Error> {
         let id = match reference.parse::<WorkflowId>() {
             Ok(id) => id,
             Err(_slug) => {
@@ -412,9 +416,15 @@ impl Workflows {
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::Storage`].
-    pub async fn by_id(&self, id: WorkflowId) -> Result<Workflow, Error> {
-        let row = self.store.get_often(&rows::workflow(id)).await?;
-        Ok(decode(&row.ok_or(Error::NotFound)?)?)
+    pub async fn by_id(&self, id: WorkflowId) -> Result<Arc<Workflow>, Error> {
+        let changes = match self.known.get(id) {
+            Ok(workflow) => return Ok(workflow),
+            Err(changes) => changes,
+        };
+        let row = self.store.get_often(&rows::workflow(id)).await?.ok_or(Error::NotFound)?;
+        let workflow = Arc::new(decode(&row)?);
+        self.known.put(&workflow, row.len(), changes);
+        Ok(workflow)
     }
 
     /// How often it was triggered.
@@ -450,6 +460,8 @@ impl Workflows {
             let mut commit = beside.clone();
             commit.expect(Expect::Equal(key.clone(), before));
             commit.put_bytes(key.clone(), encode(&workflow)?);
+            let known = Arc::clone(&self.known);
+            commit.after_durable(move || known.forget(id));
             if workflow.status == Status::Deleted {
                 // Its name is free again.
                 commit.delete(rows::slug(workflow.organization, &workflow.slug));

@@ -37,7 +37,7 @@ const WORKFLOW: &str = "workflow_";
 #[derive(Debug)]
 pub enum Target {
     Model(Arc<Model>),
-    Workflow(Box<Workflow>),
+    Workflow(Arc<Workflow>),
 }
 
 /// The name of a tool: the prefix and the slug, as [`NAME_MAX`] plain characters at most.
@@ -78,13 +78,13 @@ pub async fn find(
     };
     match inner.workflows.find(organization, slug).await {
         Ok(workflow) if is_meant(&workflow) => {
-            return Ok(Some(Target::Workflow(Box::new(workflow))));
+            return Ok(Some(Target::Workflow(workflow)));
         }
         Ok(_) | Err(workflows::Error::NotFound) => {}
         Err(error) => return Err(unreadable(error)),
     }
     let all = workflows_of(inner, organization, 0, WORKFLOWS_MAX).await?;
-    Ok(all.into_iter().find(is_meant).map(|workflow| Target::Workflow(Box::new(workflow))))
+    Ok(all.into_iter().find(is_meant).map(|workflow| Target::Workflow(Arc::new(workflow))))
 }
 
 /// Active workflows, oldest first: new ones come behind the pages that a client has read.

@@ -1,5 +1,6 @@
 //! The tools with effects: they run models and workflows, and make workflows.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::value::to_raw_value;
@@ -174,7 +175,7 @@ impl Use<'_> {
                 };
                 let organization = self.organization();
                 match self.inner.workflows.create(organization, id, new, Commit::new()).await {
-                    Ok(workflow) => workflow,
+                    Ok(workflow) => Arc::new(workflow),
                     Err(error) => return refusal(error),
                 }
             }

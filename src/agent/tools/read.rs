@@ -1,5 +1,7 @@
 //! The tools that only read.
 
+use std::sync::Arc;
+
 use serde_json::{Map, Value, json};
 
 use super::{Outcome, Use, score, words};
@@ -181,7 +183,7 @@ impl Use<'_> {
     pub(super) async fn workflow(
         &self,
         reference: &str,
-    ) -> Result<Result<Workflow, Outcome>, engine::Error> {
+    ) -> Result<Result<Arc<Workflow>, Outcome>, engine::Error> {
         match self.inner.workflows.find(self.organization(), reference).await {
             Ok(workflow) => Ok(Ok(workflow)),
             Err(workflows::Error::NotFound) => {
