@@ -328,18 +328,18 @@ impl Host {
         }
         let fields = unknown::check_of(route, &request.headers);
         request.fields = fields.clone();
-        let path = request.path.clone();
+        let is_audited =
+            matches!(access, Access::Local | Access::Admin | Access::KeyManager | Access::Owner);
+        let path = is_audited.then(|| request.path.clone());
         let context = Context::new(Arc::clone(&self.services), request, role, site, principal);
         if context.request.note.is_kept()
             && let Ok(organization) = context.organization()
         {
             context.request.note.of(organization);
         }
-        let is_audited =
-            matches!(access, Access::Local | Access::Admin | Access::KeyManager | Access::Owner);
-        let by = is_audited.then(|| (context.actor(), context.organization().ok()));
+        let by = path.map(|path| (path, context.actor(), context.organization().ok()));
         let answer = (route.handler)(context).await;
-        if let (Err(error), Some((actor, organization))) = (&answer, by)
+        if let (Err(error), Some((path, actor, organization))) = (&answer, by)
             && !route.method.is_safe()
         {
             self.note_refused(route, &path, (&actor, organization), error).await;

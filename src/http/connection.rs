@@ -5,7 +5,6 @@
 //! [`Activity::overdue`] says so. Nothing here wakes a task for each request; the task looks at the
 //! deadlines itself, as often as the shortest of them.
 
-use std::collections::HashMap;
 use std::io;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,6 +24,10 @@ use crate::runtime;
 /// Bytes of a response that are handed over at once. The next ones follow when the client has made
 /// room for them, which is how a client that does not read is noticed.
 const PIECE: usize = 64 * 1024;
+
+/// Bytes up to which the parts of a small response, its head and its body, are copied together: the system
+/// takes one piece for less than several.
+const JOINED_MAX: usize = 1024;
 
 /// How long a connection may take for each thing.
 #[derive(Debug, Clone, Copy)]
@@ -64,8 +67,9 @@ struct State {
     /// For what is awaited while none is.
     deadline: Instant,
     awaits_head: bool,
-    /// Replies that wait for the client to make room, by number, and since when.
-    waiting: HashMap<u64, Instant>,
+    /// Replies that wait for the client to make room, by number, and since when: one of HTTP/1.1, of HTTP/2
+    /// as many as a connection may have streams.
+    waiting: Vec<(u64, Instant)>,
     next_response: u64,
     /// The transport takes no more bytes. The kernel has a time limit of its own for that.
     is_blocked: bool,
@@ -80,7 +84,7 @@ impl Activity {
             running: 0,
             deadline: now + timeouts.header,
             awaits_head: true,
-            waiting: HashMap::new(),
+            waiting: Vec::new(),
             next_response: 0,
             is_blocked: false,
             unblocked_at: now,
@@ -161,14 +165,19 @@ impl Activity {
 }
 
 impl State {
+    fn waits_no_more(&mut self, number: u64) {
+        self.waiting.retain(|(waiting, _)| *waiting != number);
+    }
+
     /// The next deadline, and what it is for.
     fn next(&self, write: Duration) -> Option<(Instant, Overdue)> {
         if self.running == 0 {
             let awaited = if self.awaits_head { Overdue::Head } else { Overdue::Idle };
             return Some((self.deadline, awaited));
         }
-        let longest = self.waiting.values().min().filter(|_| !self.is_blocked)?;
-        Some(((*longest).max(self.unblocked_at) + write, Overdue::Stalled))
+        let waiting = self.waiting.iter().map(|(_, since)| *since);
+        let longest = waiting.min().filter(|_| !self.is_blocked)?;
+        Some((longest.max(self.unblocked_at) + write, Overdue::Stalled))
     }
 }
 
@@ -183,10 +192,9 @@ impl PendingResponse {
     /// Notes whether the next step is the client's, which has to make room for what comes next.
     fn waits_for_client(&self, waits: bool) {
         let mut state = self.activity.lock();
+        state.waits_no_more(self.number);
         if waits {
-            state.waiting.insert(self.number, runtime::monotonic_now());
-        } else {
-            state.waiting.remove(&self.number);
+            state.waiting.push((self.number, runtime::monotonic_now()));
         }
     }
 }
@@ -194,7 +202,7 @@ impl PendingResponse {
 impl Drop for PendingResponse {
     fn drop(&mut self) {
         let mut state = self.activity.lock();
-        state.waiting.remove(&self.number);
+        state.waits_no_more(self.number);
         state.running = state.running.saturating_sub(1);
         if state.running == 0 {
             state.deadline = runtime::monotonic_now() + self.activity.timeouts.keep_alive;
@@ -339,6 +347,17 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
         context: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        let length = slices.iter().map(|slice| slice.len()).sum();
+        let mut joined = [0; JOINED_MAX];
+        if let Some(joined) = joined.get_mut(..length).filter(|_| slices.len() > 1) {
+            let mut rest = &mut *joined;
+            for slice in slices {
+                let (part, behind) = rest.split_at_mut(slice.len());
+                part.copy_from_slice(slice);
+                rest = behind;
+            }
+            return self.poll_write(context, joined);
+        }
         let this = self.get_mut();
         let written = Pin::new(&mut this.inner).poll_write_vectored(context, slices);
         this.activity.wrote(written.is_ready());

@@ -1,11 +1,11 @@
 //! The names at the top of a JSON body that its route does not know: found without making a tree of the
 //! body, refused where the request asks for strictness (RFC 7240), and kept for the answer elsewhere.
 
-use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use serde::de::IgnoredAny;
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 
 use super::Error;
 use crate::domain::spelling;
@@ -46,14 +46,18 @@ impl FieldCheck {
         if !self.is_strict && body.len() > LOOKED_AT_MAX {
             return Ok(());
         }
-        let Ok(fields) = serde_json::from_slice::<BTreeMap<Cow<'_, str>, IgnoredAny>>(body) else {
+        let mut json = serde_json::Deserializer::from_slice(body);
+        let unknown = json.deserialize_map(Unknown(&self.known));
+        let Ok(unknown) = unknown.and_then(|unknown| json.end().map(|()| unknown)) else {
             return Ok(());
         };
+        if unknown.is_empty() {
+            return Ok(());
+        }
         let known: Vec<&str> = self.known.iter().map(String::as_str).collect();
-        let unknown = fields.keys().filter(|name| !known.contains(&name.as_ref()));
-        let sentences: Vec<String> =
-            unknown.take(NAMED_MAX).map(|name| sentence("field", name, &known)).collect();
-        if self.is_strict && !sentences.is_empty() {
+        let named = unknown.iter().take(NAMED_MAX);
+        let sentences: Vec<String> = named.map(|name| sentence("field", name, &known)).collect();
+        if self.is_strict {
             return Err(Error::bad_request(sentences.join("; ")));
         }
         *self.found.lock().unwrap_or_else(PoisonError::into_inner) = sentences;
@@ -64,6 +68,50 @@ impl FieldCheck {
     #[must_use]
     pub fn found(&self) -> Vec<String> {
         self.found.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// Reads an object for the names that are not among these.
+struct Unknown<'k>(&'k [String]);
+
+impl<'de> Visitor<'de> for Unknown<'_> {
+    type Value = BTreeSet<String>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Self::Value, A::Error> {
+        let mut unknown = BTreeSet::new();
+        while let Some(name) = fields.next_key_seed(UnlessKnown(self.0))? {
+            fields.next_value::<IgnoredAny>()?;
+            unknown.extend(name);
+        }
+        Ok(unknown)
+    }
+}
+
+/// Reads a name; nothing, where it is among these.
+struct UnlessKnown<'k>(&'k [String]);
+
+impl<'de> DeserializeSeed<'de> for UnlessKnown<'_> {
+    type Value = Option<String>;
+
+    fn deserialize<D: Deserializer<'de>>(self, name: D) -> Result<Self::Value, D::Error> {
+        name.deserialize_str(self)
+    }
+}
+
+impl Visitor<'_> for UnlessKnown<'_> {
+    type Value = Option<String>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a name")
+    }
+
+    fn visit_str<E>(self, name: &str) -> Result<Self::Value, E> {
+        let is_known = self.0.iter().any(|known| known == name);
+        Ok((!is_known).then(|| name.to_owned()))
     }
 }
 

@@ -90,21 +90,39 @@ impl HeadLines {
                     bytes = bytes.split_at_mut(length).1;
                 }
                 State::Head | State::ChunkEnd | State::ChunkSize | State::Trailer => {
-                    let Some((byte, rest)) = bytes.split_first_mut() else { return };
-                    self.line_byte(byte);
+                    let end = bytes.iter().position(|byte| *byte == b'\n');
+                    let length = end.map_or(bytes.len(), |end| end + 1);
+                    let (line, rest) = bytes.split_at_mut(length);
+                    if !self.take_line(line) {
+                        line.iter_mut().for_each(|byte| self.line_byte(byte));
+                    }
                     bytes = rest;
                 }
             }
         }
     }
 
+    /// Takes what ends in CR and LF and has no other CR. False: nothing was taken.
+    fn take_line(&mut self, line: &[u8]) -> bool {
+        let Some(line) = line.strip_suffix(b"\r\n").filter(|line| !line.contains(&b'\r')) else {
+            return false;
+        };
+        let room = LINE_START.saturating_sub(self.line.len());
+        self.is_long |= line.len() > room;
+        self.line.extend(line.iter().take(room));
+        self.finish_line();
+        true
+    }
+
+    fn finish_line(&mut self) {
+        self.end_line();
+        self.line.clear();
+        (self.is_long, self.after_cr) = (false, false);
+    }
+
     fn line_byte(&mut self, byte: &mut u8) {
         match *byte {
-            b'\n' if self.after_cr => {
-                self.end_line();
-                self.line.clear();
-                (self.is_long, self.after_cr) = (false, false);
-            }
+            b'\n' if self.after_cr => self.finish_line(),
             b'\n' => {
                 *byte = INVALID;
                 self.place = State::Refused;

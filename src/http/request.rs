@@ -5,13 +5,15 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use futures_util::FutureExt;
 use http_body_util::BodyExt;
-use hyper::body::Body as _;
+use hyper::body::{Body as _, Frame};
 use hyper::{HeaderMap, Method, StatusCode};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::access_log::Note;
+use super::body::BoxError;
 use super::budget::Lease;
 use super::fields::FieldCheck;
 use super::query::Query;
@@ -226,27 +228,16 @@ impl Request {
             return Err(Error::too_large(body_bytes));
         }
         loop {
-            let (patience, too_slow) = self.patience();
-            let Some(body) = &mut self.body else { return Ok(None) };
-            let asked = runtime::monotonic_now();
-            let frame = tokio::time::timeout(patience, body.frame()).await;
-            self.waited = self.waited.saturating_add(asked.elapsed());
-            let frame = match frame {
-                Ok(None) => {
+            let frame = match self.next_frame().await? {
+                None => {
                     self.body = None;
                     return Ok(None);
                 }
-                Ok(Some(Ok(frame))) => frame,
-                Ok(Some(Err(error))) => {
+                Some(Ok(frame)) => frame,
+                Some(Err(error)) => {
                     return Err(
                         Error::bad_request("the request body ended early").with_source(error)
                     );
-                }
-                Err(_elapsed) => {
-                    return Err(Error::status(
-                        StatusCode::REQUEST_TIMEOUT,
-                        too_slow.message(&self.limits),
-                    ));
                 }
             };
             let Ok(data) = frame.into_data() else { continue };
@@ -259,6 +250,22 @@ impl Request {
             }
             return Ok(Some(data));
         }
+    }
+
+    /// The next frame of the body, within the limits on time.
+    async fn next_frame(&mut self) -> Result<Option<Result<Frame<Bytes>, BoxError>>, Error> {
+        let (patience, too_slow) = self.patience();
+        let Some(body) = &mut self.body else { return Ok(None) };
+        // What is here already needs no timer.
+        if let Some(frame) = body.frame().now_or_never() {
+            return Ok(frame);
+        }
+        let asked = runtime::monotonic_now();
+        let frame = tokio::time::timeout(patience, body.frame()).await;
+        self.waited = self.waited.saturating_add(asked.elapsed());
+        frame.map_err(|_elapsed| {
+            Error::status(StatusCode::REQUEST_TIMEOUT, too_slow.message(&self.limits))
+        })
     }
 
     /// How long the next byte may take, and what is to be said when it takes longer.

@@ -12,8 +12,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::FutureExt;
-use http_body_util::BodyExt;
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
 use hyper::body::{Body as _, Incoming};
 use hyper::header::{CONNECTION, CONTENT_LENGTH, HeaderValue, STRICT_TRANSPORT_SECURITY};
 use hyper::service::service_fn;
@@ -294,6 +294,15 @@ impl Stream {
     }
 }
 
+/// What ends a connection.
+enum Limit {
+    Overdue(Overdue),
+    /// The service stops.
+    Stopping,
+}
+
+type Limiting<'c> = Pin<Box<dyn Future<Output = Limit> + Send + 'c>>;
+
 /// One connection: it holds its place and its address's share until it ends.
 struct Connection {
     service: Arc<dyn Service>,
@@ -383,18 +392,23 @@ impl Connection {
             service_fn(|request| answer(&self.service, request, peer, &activity, self.encrypted));
         let io = TokioIo::new(Watched::http1(io, Arc::clone(&activity)));
         let mut connection = std::pin::pin!(builder.serve_connection(io, service));
-        let ended = tokio::select! {
-            ended = connection.as_mut() => ended,
-            overdue = activity.overdue() => return log_overdue(overdue, peer),
-            () = self.stopping(&activity) => {
-                connection.as_mut().graceful_shutdown();
-                tokio::select! {
-                    ended = connection.as_mut() => ended,
-                    overdue = activity.overdue() => return log_overdue(overdue, peer),
-                }
+        // They are polled when one of them has something to say, and not with each byte that comes.
+        let mut limits: FuturesUnordered<Limiting<'_>> = FuturesUnordered::new();
+        limits.push(Box::pin(async { Limit::Overdue(activity.overdue().await) }));
+        limits.push(Box::pin(async {
+            self.stopping(&activity).await;
+            Limit::Stopping
+        }));
+        loop {
+            tokio::select! {
+                biased;
+                ended = connection.as_mut() => return log_end(ended),
+                Some(limit) = limits.next() => match limit {
+                    Limit::Overdue(overdue) => return log_overdue(overdue, peer),
+                    Limit::Stopping => connection.as_mut().graceful_shutdown(),
+                },
             }
-        };
-        log_end(ended);
+        }
     }
 
     /// Resolves when the connection is to take no further request: the shutdown has begun, and a request that
@@ -482,7 +496,7 @@ async fn answer(
     peer: Peer,
     activity: &Arc<Activity>,
     encrypted: bool,
-) -> Result<Response, std::convert::Infallible> {
+) -> Result<hyper::Response<Outgoing>, std::convert::Infallible> {
     let guard = activity.begin();
     activity.take_turn().await;
     let is_head = request.method() == Method::HEAD;
@@ -501,7 +515,7 @@ async fn answer(
     if encrypted {
         response.headers_mut().insert(STRICT_TRANSPORT_SECURITY, HSTS);
     }
-    Ok(response.map(|body| Outgoing::new(body, guard).boxed()))
+    Ok(response.map(|body| Outgoing::new(body, guard)))
 }
 
 /// The head of a response, with the length that its body would have had.
