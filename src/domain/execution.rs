@@ -586,5 +586,5 @@ pub fn lane_of_model(slug: &str) -> String {
 /// The lane of a workflow.
 #[must_use]
 pub fn lane_of_workflow(id: WorkflowId) -> String {
-    format!("workflow:{id}")
+    ["workflow:", &id.to_string()].concat()
 }

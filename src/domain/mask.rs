@@ -33,28 +33,44 @@ const SECRET_PARTS: [&str; 17] = [
 /// Whether a value of this name is likely to be a secret.
 #[must_use]
 pub fn is_secret_name(name: &str) -> bool {
-    let chars: Vec<char> = name.chars().collect();
-    let mut part = String::new();
-    for (index, c) in chars.iter().enumerate() {
-        let before = index.checked_sub(1).and_then(|index| chars.get(index));
-        let after = chars.get(index.saturating_add(1));
+    let mut begin = 0;
+    let mut before: Option<char> = None;
+    let mut chars = name.char_indices().peekable();
+    while let Some((index, c)) = chars.next() {
+        let after = chars.peek().map(|(_, after)| *after);
         let begins_word = c.is_uppercase()
             && before.is_some_and(|before| {
                 before.is_lowercase()
-                    || (before.is_uppercase() && after.is_some_and(|after| after.is_lowercase()))
+                    || (before.is_uppercase() && after.is_some_and(char::is_lowercase))
             });
-        if (!c.is_alphabetic() || begins_word) && is_secret_part(&std::mem::take(&mut part)) {
-            return true;
+        if !c.is_alphabetic() || begins_word {
+            if name.get(begin..index).is_some_and(is_secret_part) {
+                return true;
+            }
+            begin = if begins_word { index } else { index.saturating_add(c.len_utf8()) };
         }
-        if c.is_alphabetic() {
-            part.extend(c.to_lowercase());
-        }
+        before = Some(c);
     }
-    is_secret_part(&part)
+    name.get(begin..).is_some_and(is_secret_part)
 }
 
 fn is_secret_part(part: &str) -> bool {
-    SECRET_PARTS.contains(&part)
+    let lower = || part.chars().flat_map(char::to_lowercase);
+    SECRET_PARTS.iter().any(|secret| lower().eq(secret.chars()))
+}
+
+/// Whether [`mask_value`] would hide anything.
+#[must_use]
+pub fn has_secrets(value: &Value) -> bool {
+    match value {
+        Value::Object(fields) => fields.iter().any(|(name, value)| match value {
+            Value::Null | Value::Bool(_) => false,
+            Value::Number(_) | Value::String(_) => is_secret_name(name),
+            Value::Array(_) | Value::Object(_) => is_secret_name(name) || has_secrets(value),
+        }),
+        Value::Array(items) => items.iter().any(has_secrets),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
+    }
 }
 
 /// Replaces every value under a secret name, at any depth. Null, true and false stay: they hold no

@@ -3,6 +3,8 @@
 //!
 //! Only `machine::workflow` changes one; nothing here decides anything.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -13,6 +15,9 @@ use super::ids::ExecutionId;
 use super::money::Usd;
 use super::payload::Payload;
 use super::time::Timestamp;
+
+/// Characters of most keys of steps and of their attempts.
+const KEY_CHARS: usize = 64;
 
 /// Which step of an execution: one of the plan, and within maps, for which of their items.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -98,7 +103,7 @@ pub struct Step {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logs: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub answer: Option<HttpResponse>,
+    pub answer: Option<Arc<HttpResponse>>,
     /// Where the event came from that a step waited for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event: Option<EventSource>,
@@ -144,14 +149,24 @@ impl Instance {
     /// Names a step of an execution permanently: `<execution>:<step>`, with the items of the maps around it.
     #[must_use]
     pub fn key(&self, execution: ExecutionId, step_id: &str) -> String {
-        let items = self.items.iter().map(|item| format!(".{item}")).collect::<String>();
-        format!("{execution}:{step_id}{items}")
+        let mut key = String::with_capacity(KEY_CHARS);
+        key.push_str(&execution.to_string());
+        key.push(':');
+        key.push_str(step_id);
+        for item in &self.items {
+            key.push('.');
+            key.push_str(&item.to_string());
+        }
+        key
     }
 
     /// Names an attempt at a step permanently, so that a receiver recognizes a repetition.
     #[must_use]
     pub fn attempt_key(&self, execution: ExecutionId, step_id: &str, attempt: u32) -> String {
-        format!("{}:{attempt}", self.key(execution, step_id))
+        let mut key = self.key(execution, step_id);
+        key.push(':');
+        key.push_str(&attempt.to_string());
+        key
     }
 }
 

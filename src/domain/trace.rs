@@ -24,6 +24,9 @@ const STATE_ENTRY_LONG: usize = 128;
 /// Characters of an entry's key and of its value.
 const STATE_PART_MAX: usize = 256;
 
+/// Characters of a `traceparent` of version 00.
+const PARENT_CHARS: usize = 55;
+
 /// The caller records its spans, so that those it calls should.
 const SAMPLED: u8 = 0b01;
 /// The last seven bytes of the trace's id are random (level 2).
@@ -106,7 +109,7 @@ impl FromStr for Parent {
     /// the parts of version 00 are read.
     fn from_str(text: &str) -> Result<Self, Invalid> {
         let bytes = text.as_bytes();
-        let (head, rest) = bytes.split_at_checked(55).ok_or(Invalid)?;
+        let (head, rest) = bytes.split_at_checked(PARENT_CHARS).ok_or(Invalid)?;
         let [b'-', ..] = head.get(2..).ok_or(Invalid)? else { return Err(Invalid) };
         let is_separated = |at: usize| head.get(at) == Some(&b'-');
         if !is_separated(35) || !is_separated(52) {
@@ -146,9 +149,23 @@ fn hex<const N: usize>(text: Option<&[u8]>) -> Result<[u8; N], Invalid> {
     Ok(read)
 }
 
+impl Parent {
+    /// As it is written in the header.
+    fn text(&self) -> String {
+        let mut text = String::with_capacity(PARENT_CHARS);
+        text.push_str("00");
+        for part in [&self.trace.0[..], &self.span.0, &[self.flags]] {
+            text.push('-');
+            let digits = part.iter().flat_map(|byte| [byte >> 4, byte & 0xf]);
+            text.extend(digits.filter_map(|digit| char::from_digit(digit.into(), 16)));
+        }
+        text
+    }
+}
+
 impl fmt::Display for Parent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "00-{}-{}-{:02x}", self.trace, self.span, self.flags)
+        f.write_str(&self.text())
     }
 }
 
@@ -336,7 +353,7 @@ impl Call {
     #[must_use]
     pub fn traceparent(&self) -> String {
         let own = Parent { trace: self.trace.id(), span: self.span, flags: SAMPLED };
-        self.trace.caller().unwrap_or(own).at(self.span).to_string()
+        self.trace.caller().unwrap_or(own).at(self.span).text()
     }
 
     /// Its `tracestate`.

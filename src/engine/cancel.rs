@@ -98,6 +98,7 @@ impl Inner {
         self.commit_cancel(loaded, &active.run_progress).await?;
         let cancelled = loaded.execution.clone();
         active.stop.cancel();
+        active.event.notify_one();
         self.quarantined().remove(&id);
         if !was_aside {
             // While the state is locked: a task that took it in the meantime has its place until then.

@@ -14,14 +14,16 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, USER_AGENT};
 use hyper::{Method, Request as HyperRequest};
-use serde_json::{Map, Value, json};
+use serde::Serialize;
+use serde_json::value::{RawValue, to_raw_value};
+use serde_json::{Map, Value};
 use url::Url;
 
 use super::http::{class_of, excerpt};
 use crate::domain::attempt::Failure;
 use crate::domain::classify::ErrorClass;
 use crate::domain::definition::{Auth, FailWhen, KeyPlace, Request};
-use crate::domain::mask::{MASKED, is_secret_name, mask_text, mask_url, mask_value};
+use crate::domain::mask::{MASKED, has_secrets, is_secret_name, mask_text, mask_url, mask_value};
 use crate::domain::reference::{self, Field, Reference, Scope};
 use crate::domain::secret::Redaction;
 use crate::domain::template::{RESOLVED_BYTES_MAX, Template};
@@ -31,6 +33,8 @@ use crate::http::trace_context;
 
 /// The longest answer.
 pub const ANSWER_MAX: usize = 10 * 1024 * 1024;
+/// Room for the header fields of most requests, those of the client included.
+const HEADERS_USUAL: usize = 12;
 /// The most that is kept of an answer's headers, in bytes of names and values.
 const HEADERS_MAX: usize = 16 * 1024;
 const AGENT: &str = concat!("orrery/", env!("CARGO_PKG_VERSION"));
@@ -51,6 +55,14 @@ pub enum Error {
     Credentials,
     #[error("the request is larger than {RESOLVED_BYTES_MAX} bytes")]
     TooLarge,
+    #[error("the request cannot be written as JSON: {0}")]
+    Json(String),
+}
+
+impl From<serde_json::Error> for Error {
+    fn from(error: serde_json::Error) -> Self {
+        Self::Json(error.to_string())
+    }
 }
 
 /// A request with everything that it refers to put in. Prints as it may be shown.
@@ -60,7 +72,7 @@ pub struct Prepared {
     url: Url,
     headers: HeaderMap,
     body: Bytes,
-    shown: Value,
+    shown: Box<RawValue>,
     /// The secrets in it, as they may come back.
     hidden: Redaction,
 }
@@ -84,15 +96,25 @@ pub struct Response {
 impl Prepared {
     /// What may be seen of it: no credentials.
     #[must_use]
-    pub const fn shown(&self) -> &Value {
+    pub fn shown(&self) -> &RawValue {
         &self.shown
     }
 
     /// As [`Prepared::shown`], which is null from then on.
     #[must_use]
-    pub const fn take_shown(&mut self) -> Value {
-        std::mem::replace(&mut self.shown, Value::Null)
+    pub fn take_shown(&mut self) -> Box<RawValue> {
+        std::mem::replace(&mut self.shown, RawValue::NULL.to_owned())
     }
+}
+
+/// What may be seen of a request, as it is kept.
+#[derive(Serialize)]
+struct Shown<'s> {
+    method: &'static str,
+    url: &'s str,
+    headers: &'s Map<String, Value>,
+    query_params: &'s Map<String, Value>,
+    body: &'s RawValue,
 }
 
 /// Resolves and checks a request.
@@ -101,16 +123,8 @@ impl Prepared {
 /// [`Error`] in a sentence for the author of the step.
 pub fn prepare(request: &Request, scope: &dyn Scope) -> Result<Prepared, Error> {
     let mut filler = Filler { left: RESOLVED_BYTES_MAX, scope, hidden: Redaction::default() };
-    let written = filler.fill(&request.url)?;
-    let url = written.sent.as_str().and_then(|text| Url::parse(text).ok());
-    let is_http = |url: &Url| matches!(url.scheme(), "http" | "https") && url.has_host();
-    let mut url = url.filter(is_http).ok_or(Error::Url)?;
-    let shown_url = match written.shown().as_str() {
-        // Which parts are secret is known; what is left is hidden by its place in the URL.
-        Some(text) if request.url.has_secrets() => mask_url(text),
-        _ => mask_url(&without_userinfo(&url)),
-    };
-    let mut headers = HeaderMap::new();
+    let (mut url, shown_url) = filler.url(request)?;
+    let mut headers = HeaderMap::with_capacity(HEADERS_USUAL.max(request.headers.len()));
     take_userinfo(&mut url, &mut headers)?;
 
     let mut shown_headers = Map::new();
@@ -124,31 +138,33 @@ pub fn prepare(request: &Request, scope: &dyn Scope) -> Result<Prepared, Error> 
     }
     let shown_query = add_query(&mut url, request, &mut filler)?;
     let (body, shown_body) = match &request.body {
-        None => (Bytes::new(), Value::Null),
+        None => (Bytes::new(), RawValue::NULL.to_owned()),
         Some(template) => {
             let Filled { sent, masked, json } = filler.fill(template)?;
-            let (bytes, kind) = match sent.as_str() {
-                Some(text) => (Bytes::from(text.to_owned()), "text/plain; charset=utf-8"),
-                None => {
-                    let json = json.unwrap_or_else(|| sent.to_string());
-                    (Bytes::from(json), "application/json")
-                }
+            let json = json.map_or_else(|| to_raw_value(&sent), Ok)?;
+            let shown = match masked {
+                None if !sent.is_string() && !has_secrets(&sent) => json.clone(),
+                masked => to_raw_value(&shown_body(masked.unwrap_or_else(|| sent.clone())))?,
+            };
+            let (bytes, kind) = match sent {
+                Value::String(text) => (Bytes::from(text), "text/plain; charset=utf-8"),
+                _ => (Bytes::from(String::from(Box::<str>::from(json))), "application/json"),
             };
             headers.entry(CONTENT_TYPE).or_insert(HeaderValue::from_static(kind));
-            (bytes, shown_body(masked.unwrap_or(sent)))
+            (bytes, shown)
         }
     };
     if let Some(auth) = &request.auth {
         let name = add_auth(auth, &mut filler, &mut url, &mut headers)?;
         shown_headers.extend(name.map(|name| (name, MASKED.into())));
     }
-    let shown = json!({
-        "method": request.method.as_str(),
-        "url": shown_url,
-        "headers": shown_headers,
-        "query_params": shown_query,
-        "body": shown_body,
-    });
+    let shown = to_raw_value(&Shown {
+        method: request.method.as_str(),
+        url: &shown_url,
+        headers: &shown_headers,
+        query_params: &shown_query,
+        body: &shown_body,
+    })?;
     let method = Method::from_bytes(request.method.as_str().as_bytes()).unwrap_or(Method::GET);
     Ok(Prepared { method, url, headers, body, shown, hidden: filler.hidden })
 }
@@ -160,13 +176,13 @@ pub fn prepare(request: &Request, scope: &dyn Scope) -> Result<Prepared, Error> 
 /// [`Failure`]: there was no answer, or one that `fail_when` counts as a failure.
 pub async fn send(
     client: &Client,
-    prepared: &Prepared,
+    mut prepared: Prepared,
     fail_when: &FailWhen,
     timeout: Duration,
     by: (&str, &trace::Call),
 ) -> Result<Response, Failure> {
-    let hidden = &prepared.hidden;
-    match exchange(client, prepared, fail_when, timeout, by).await {
+    let hidden = std::mem::take(&mut prepared.hidden);
+    match exchange(client, prepared, &hidden, (fail_when, timeout), by).await {
         Ok(mut answer) => {
             if !hidden.is_empty() {
                 hidden.fields(&mut answer.headers);
@@ -180,22 +196,23 @@ pub async fn send(
 
 async fn exchange(
     client: &Client,
-    prepared: &Prepared,
-    fail_when: &FailWhen,
-    timeout: Duration,
+    prepared: Prepared,
+    hidden: &Redaction,
+    (fail_when, timeout): (&FailWhen, Duration),
     (attempt_key, call): (&str, &trace::Call),
 ) -> Result<Response, Failure> {
-    let host = prepared.url.host_str().unwrap_or_default();
+    let Prepared { method, url, headers, body, .. } = prepared;
+    let host = url.host_str().unwrap_or_default();
     let unmade = |reason: String| {
         let sentence = format!("the request to '{host}' cannot be made: {reason}");
         Failure::new(ErrorClass::InvalidModelConfig, sentence)
     };
     let mut request = HyperRequest::builder()
-        .method(prepared.method.clone())
-        .uri(prepared.url.as_str())
-        .body(prepared.body.clone())
+        .method(method)
+        .uri(url.as_str())
+        .body(body)
         .map_err(|error| unmade(error.to_string()))?;
-    *request.headers_mut() = prepared.headers.clone();
+    *request.headers_mut() = headers;
     let key = HeaderValue::from_str(attempt_key).map_err(|error| unmade(error.to_string()))?;
     request.headers_mut().entry(IDEMPOTENCY_KEY).or_insert(key);
     trace_context::pass_on(request.headers_mut(), call);
@@ -208,9 +225,9 @@ async fn exchange(
     if fail_when.is_failure(status) {
         let class = ErrorClass::of_http_status(status).unwrap_or(ErrorClass::ProviderError);
         // Before it is cut short: half a secret is one too.
-        let body = match prepared.hidden.is_empty() {
+        let body = match hidden.is_empty() {
             true => answer.body,
-            false => prepared.hidden.text(&String::from_utf8_lossy(&answer.body)).into(),
+            false => hidden.text(&String::from_utf8_lossy(&answer.body)).into(),
         };
         let sentence = format!("'{host}' answered {status}: {}", excerpt(&body));
         return Err(Failure::new(class, sentence));
@@ -259,7 +276,7 @@ struct Filled {
     /// The same with masks in the places of secrets, where there are some.
     masked: Option<Value>,
     /// An array or an object as it is sent.
-    json: Option<String>,
+    json: Option<Box<RawValue>>,
 }
 
 impl Filled {
@@ -273,25 +290,43 @@ impl Filled {
 }
 
 impl Filler<'_> {
+    /// The URL as it is sent, with its user name and password, and as it is shown.
+    fn url(&mut self, request: &Request) -> Result<(Url, String), Error> {
+        if let Some(url) = &request.fixed_url {
+            self.left = self.left.checked_sub(url.as_str().len()).ok_or(Error::TooLarge)?;
+            return Ok((url.clone(), mask_url(&without_userinfo(url))));
+        }
+        let written = self.fill(&request.url)?;
+        let url = written.sent.as_str().and_then(|text| Url::parse(text).ok());
+        let is_http = |url: &Url| matches!(url.scheme(), "http" | "https") && url.has_host();
+        let url = url.filter(is_http).ok_or(Error::Url)?;
+        let shown = match written.shown().as_str() {
+            // Which parts are secret is known; what is left is hidden by its place in the URL.
+            Some(text) if request.url.has_secrets() => mask_url(text),
+            _ => mask_url(&without_userinfo(&url)),
+        };
+        Ok((url, shown))
+    }
+
     fn fill(&mut self, template: &Template) -> Result<Filled, Error> {
         let sent = template.resolve(self.scope, self.left)?;
         let (bytes, json) = match &sent {
             Value::String(text) => (text.len(), None),
             Value::Null | Value::Bool(_) | Value::Number(_) => (8, None),
             Value::Array(_) | Value::Object(_) => {
-                let json = sent.to_string();
-                (json.len(), Some(json))
+                let json = to_raw_value(&sent)?;
+                (json.get().len(), Some(json))
             }
         };
         self.left = self.left.checked_sub(bytes).ok_or(Error::TooLarge)?;
-        let mut has_secrets = false;
+        let mut is_secret = false;
         for name in template.references().into_iter().filter_map(Reference::secret) {
-            has_secrets = true;
+            is_secret = true;
             if let Some(value) = self.scope.secret(name) {
                 self.hide(value);
             }
         }
-        let masked = match has_secrets {
+        let masked = match is_secret {
             true => Some(template.resolve(&Masking(self.scope), RESOLVED_BYTES_MAX)?),
             false => None,
         };
@@ -396,11 +431,14 @@ fn add_query(
     Ok(shown)
 }
 
-fn without_userinfo(url: &Url) -> String {
+fn without_userinfo(url: &Url) -> Cow<'_, str> {
+    if url.username().is_empty() && url.password().is_none() {
+        return url.as_str().into();
+    }
     let mut shown = url.clone();
     // Both fail only for URLs that cannot have any.
     let _had = (shown.set_username("").is_ok(), shown.set_password(None).is_ok());
-    shown.into()
+    String::from(shown).into()
 }
 
 /// Turns `user:word@` of a URL into the header that it means.

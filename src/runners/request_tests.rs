@@ -87,8 +87,7 @@ async fn exchange(
     let http = http(fields);
     let prepared = prepare(&http.request, &Inputs(inputs)).unwrap();
     let answer =
-        send(&Client::trusted(), &prepared, &http.fail_when, PATIENT, ("e:h:1", &test_call()))
-            .await;
+        send(&Client::trusted(), prepared, &http.fail_when, PATIENT, ("e:h:1", &test_call())).await;
     (answer, request.await.unwrap())
 }
 
@@ -234,7 +233,7 @@ async fn http_step_without_response_fails_within_limits() {
         let limit =
             Duration::from_millis(if class == ErrorClass::ExecutionTimeout { 50 } else { 20_000 });
         let answered =
-            send(&Client::trusted(), &prepared, &http.fail_when, limit, ("k", &test_call())).await;
+            send(&Client::trusted(), prepared, &http.fail_when, limit, ("k", &test_call())).await;
         let failure = answered.unwrap_err();
         assert_eq!(failure.class, class, "{failure:?}");
         assert!(failure.message.contains(message), "{failure:?}");
@@ -247,7 +246,8 @@ async fn http_step_without_response_fails_within_limits() {
         (&Client::trusted(), ErrorClass::ProviderUnavailable),
         (&guarded, ErrorClass::InvalidModelConfig),
     ] {
-        let answered = send(client, &prepared, &http.fail_when, PATIENT, ("k", &test_call())).await;
+        let answered =
+            send(client, prepared.clone(), &http.fail_when, PATIENT, ("k", &test_call())).await;
         assert_eq!(answered.unwrap_err().class, class);
     }
 }
@@ -354,14 +354,14 @@ async fn http_step_sends_secrets_and_shows_none() {
     for seen in [prepared.shown().to_string(), format!("{prepared:?}")] {
         assert!(!seen.contains("hunter2"), "{seen}");
     }
-    let shown = prepared.shown();
+    let shown: Value = serde_json::from_str(prepared.shown().get()).unwrap();
     assert_eq!(shown["url"], format!("http://127.0.0.1:{port}/p?a=***"));
     assert_eq!(shown["headers"]["X-Plain"], "is ***");
     assert_eq!(shown["query_params"]["q"], json!(["***", 1]));
     assert_eq!(shown["body"], json!({"text": "***", "kept": 1}));
     let client = Client::trusted();
     let got =
-        send(&client, &prepared, &http.fail_when, PATIENT, ("e:h:1", &test_call())).await.unwrap();
+        send(&client, prepared, &http.fail_when, PATIENT, ("e:h:1", &test_call())).await.unwrap();
     let request = request.await.unwrap();
     assert!(request.contains("x-plain: is hunter2 & \"more\""), "{request}");
     assert!(request.contains("q=hunter2+%26+%22more%22&q=1 "), "{request}");
@@ -380,8 +380,7 @@ async fn http_step_failure_quotes_no_secret() {
     }));
     let prepared = prepare(&http.request, &Guarded).unwrap();
     let failed =
-        send(&Client::trusted(), &prepared, &http.fail_when, PATIENT, ("e:h:1", &test_call()))
-            .await;
+        send(&Client::trusted(), prepared, &http.fail_when, PATIENT, ("e:h:1", &test_call())).await;
     let message = failed.unwrap_err().message;
     assert!(message.contains("xxx***") && !message.contains("hunter"), "{message}");
     let unknown = self::http(json!({"url": "http://h/{{secrets.other}}"}));

@@ -13,6 +13,7 @@ mod recurring;
 #[cfg(debug_assertions)]
 mod shift;
 mod sweep_pace;
+mod timer;
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -31,6 +32,7 @@ pub use self::clock::Clock;
 pub use self::completing::{Completing, Panicked};
 pub use self::recurring::Recurring;
 pub use self::sweep_pace::SweepPace;
+pub use self::timer::Timer;
 use crate::domain::ids::Id;
 
 /// Keeps ids in the order in which they are made, whatever the machine's clock does.

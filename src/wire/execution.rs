@@ -384,7 +384,7 @@ impl Metadata {
             prediction_id: step.prediction.filter(|_| step.status.is_final()),
             execution_id: step.child,
             elapsed_seconds: step.completed_at.map(|end| end.since(step.started_at).as_secs_f64()),
-            status_code: step.answer.as_ref().map(|answer: &HttpResponse| answer.status_code),
+            status_code: step.answer.as_deref().map(|answer: &HttpResponse| answer.status_code),
             event_source: step.event,
             fallback_used: step.primary_error.as_ref().map(|_| true),
             primary_error: step.primary_error.clone(),

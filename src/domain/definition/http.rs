@@ -41,6 +41,8 @@ pub struct Request {
     pub method: Method,
     /// Resolves to a text: an absolute http(s) URL.
     pub url: Template,
+    /// The URL, parsed, where it is written without references.
+    pub fixed_url: Option<Url>,
     /// In the order written; each value resolves to a text, number or boolean.
     pub headers: Vec<(String, Template)>,
     /// In the order written; a value that is an array means one parameter for each item.
@@ -175,7 +177,9 @@ impl Request {
         let headers = read_entries(fields, "headers", header_problem);
         let query = read_entries(fields, "query_params", query_problem);
         let body = fields.template("body");
-        Some(Self { method, url: url?, headers, query, body, auth: None })
+        let url = url?;
+        let fixed_url = url.constant().and_then(|text| Url::parse(text.as_str()?).ok());
+        Some(Self { method, url, fixed_url, headers, query, body, auth: None })
     }
 
     pub(super) fn visit<'r>(

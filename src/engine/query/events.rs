@@ -191,6 +191,13 @@ pub struct EventLogs {
 }
 
 impl EventLogs {
+    /// Whether there is no feed at all, so that none has to be looked for.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        // Each has at least the event that it begins with.
+        self.all_bytes.load(Ordering::Relaxed) == 0
+    }
+
     /// A feed that begins with what has happened to `execution` until now.
     #[must_use]
     pub fn create(&self, execution: &Execution) -> Arc<EventLog> {

@@ -128,11 +128,11 @@ impl Inner {
         commit: &mut Commit,
         execution: &Execution,
         plan: &Plan,
-        changed: &[(Instance, Step)],
+        changed: &[(&Instance, &Step)],
     ) {
         let Some(log) = self.followed(execution.id) else { return };
         let mut news = Vec::new();
-        for (instance, step) in changed {
+        for (instance, step) in changed.iter().copied() {
             let keep = |event: &Event<'_>| news.push((event.name(), event.data()));
             self.with_event(execution, Some(plan), instance, step, keep);
         }
@@ -174,6 +174,9 @@ impl Inner {
 
     /// The feed of an execution that somebody follows.
     fn followed(&self, id: ExecutionId) -> Option<Arc<EventLog>> {
+        if self.event_logs.is_empty() {
+            return None;
+        }
         self.active.find(id)?.run_progress.event_log()
     }
 }

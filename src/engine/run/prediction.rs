@@ -27,7 +27,7 @@ use crate::storage::{self, Commit};
 
 /// A run that lasts longer is marked as begun on the disk. A shorter one needs no write for it:
 /// should the process die, it runs again under the same number.
-pub const MARK_AFTER: Duration = Duration::from_millis(25);
+const MARK_AFTER: Duration = Duration::from_millis(25);
 
 impl Inner {
     /// One attempt. The commit that ends it puts the execution into its next model's lane, if it

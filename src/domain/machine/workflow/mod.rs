@@ -84,7 +84,7 @@ pub enum Event {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Success {
     pub output: Payload,
-    pub answer: Option<HttpResponse>,
+    pub answer: Option<Arc<HttpResponse>>,
     pub cost: Usd,
     pub logs: Option<String>,
 }
@@ -236,19 +236,19 @@ impl StepProgress {
         self.is_resumed
     }
 
-    /// The steps that changed since the last time; they go into the commit that is made now.
-    #[must_use]
-    pub fn take_changed(&mut self) -> Vec<(Instance, Step)> {
+    /// The steps that changed since [`StepProgress::forget_changed`]; they go into the next commit.
+    pub fn changed(&self) -> impl Iterator<Item = (&Instance, &Step)> {
+        self.changed.iter().filter_map(|instance| Some((instance, self.steps.get(instance)?)))
+    }
+
+    /// What [`StepProgress::changed`] gives is in the commit that is made now.
+    pub fn forget_changed(&mut self) {
         self.is_pressing = false;
-        let changed = std::mem::take(&mut self.changed).into_iter().filter_map(|instance| {
-            let step = if self.forgotten.remove(&instance) {
-                self.steps.remove(&instance)
-            } else {
-                self.steps.get(&instance).cloned()
-            };
-            Some((instance, step?))
-        });
-        changed.collect()
+        for instance in std::mem::take(&mut self.changed) {
+            if self.forgotten.remove(&instance) {
+                self.steps.remove(&instance);
+            }
+        }
     }
 
     /// Changes the progress and the execution as `event` demands at the moment `now`, and says what

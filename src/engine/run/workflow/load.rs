@@ -15,7 +15,7 @@ use crate::domain::machine::workflow::StepProgress;
 use crate::engine::active::LoadedExecution;
 use crate::engine::scheduler::lanes::Parking;
 use crate::engine::{Error, Inner};
-use crate::runtime;
+use crate::runtime::{self, Timer};
 use crate::storage::Commit;
 
 impl Inner {
@@ -85,6 +85,7 @@ impl Inner {
             lane,
             parking: Parking::Not,
             timers: BTreeSet::new(),
+            timer: Timer::default(),
             is_marked,
             begun: runtime::monotonic_now(),
             running_time: ran,

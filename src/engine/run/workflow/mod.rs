@@ -45,10 +45,9 @@ use crate::domain::time::Timestamp;
 use crate::domain::trace::Trace;
 use crate::engine::active::{ActiveExecution, LoadedExecution};
 use crate::engine::run::budget::Budget;
-use crate::engine::run::prediction::MARK_AFTER;
 use crate::engine::scheduler::lanes::Parking;
 use crate::engine::{Error, Inner};
-use crate::runtime;
+use crate::runtime::{self, Timer};
 use crate::storage::Commit;
 
 /// What one execution has in memory while it has its place.
@@ -95,6 +94,8 @@ struct Actor {
     /// What the lane knows that it only waits for.
     parking: Parking,
     timers: BTreeSet<(Timestamp, Instance)>,
+    /// Rings for the first of all that is due.
+    timer: Timer,
     /// Whether the disk knows that it has begun.
     is_marked: bool,
     begun: Instant,
@@ -102,9 +103,10 @@ struct Actor {
     running_time: Duration,
 }
 
-/// An execution that has run for this long is marked as begun with the next step that ends; a faster
-/// one writes its own row only when it ends.
-const MARK_WITH_STEP_AFTER: Duration = Duration::from_millis(5);
+/// An execution that runs for longer is marked as begun on the disk; a faster one writes its own row only
+/// when it ends. The rows of its steps say after a crash how far it had come. Tests have models that take some
+/// tens of milliseconds.
+const MARK_AFTER: Duration = Duration::from_millis(if cfg!(test) { 25 } else { 250 });
 
 /// How an execution goes on.
 #[derive(Debug, PartialEq, Eq)]
@@ -172,27 +174,29 @@ impl Actor {
         let mut events = vec![Event::Dispatched];
         loop {
             // What brings new work is committed alone: a full disk refuses it, and nothing else.
-            let is_child = |event: &Event| matches!(event, Event::ChildStarted { .. });
-            let (starts, others): (Vec<_>, Vec<_>) = events.into_iter().partition(is_child);
-            let rounds = match (others.is_empty(), starts.is_empty()) {
-                (_, true) => vec![others],
-                (true, false) => vec![starts],
-                (false, false) => vec![others, starts],
+            let is_child = |event: &mut Event| matches!(event, Event::ChildStarted { .. });
+            let starts: Vec<_> = events.extract_if(.., is_child).collect();
+            let rounds = match (events.is_empty(), starts.is_empty()) {
+                (_, true) => [Some(events), None],
+                (true, false) => [Some(starts), None],
+                (false, false) => [Some(events), Some(starts)],
             };
-            for events in rounds {
+            for events in rounds.into_iter().flatten() {
                 let mut state = active.state.lock().await;
-                let Some(loaded) = state.as_mut() else { return Ok(()) };
-                if loaded.execution.status.is_final() {
+                if state.as_ref().is_none_or(|loaded| loaded.execution.status.is_final()) {
                     return Ok(());
                 }
+                // Out of the cell until it is committed: what fails on the way is read again.
+                let Some(mut loaded) = state.take() else { return Ok(()) };
                 // Who takes the timer of a child's end away has noted that end before, under this lock: else
                 // an execution that is about to be put aside would never hear of it.
                 self.ended_children.extend(active.take_ended_children());
                 let is_first = events.contains(&Event::Dispatched);
-                let next = self.advance(loaded, events).await?;
+                let next = self.advance(&mut loaded, events).await?;
                 if is_first {
                     self.inner.tell_status(&loaded.execution);
                 }
+                *state = Some(loaded);
                 if next == NextStep::Release {
                     return Ok(());
                 }
@@ -244,22 +248,36 @@ impl Actor {
     /// Waits for whatever comes first.
     async fn wait(&mut self, active: &ActiveExecution) -> Wakeup {
         let is_busy = !self.running.is_empty();
-        let alarm = self.alarm(is_busy);
-        let alarm_at = alarm.as_ref().map_or(self.begun, |(at, _)| *at);
-        tokio::select! {
-            biased;
-            () = active.stop.cancelled() => Wakeup::Stopped,
-            Some(first) = self.running.next(), if is_busy => {
-                let mut reports: Vec<Report> = first.into_iter().collect();
-                // Whatever is ready by now goes into the same commit.
-                while let Some(Some(next)) = self.running.next().now_or_never() {
-                    reports.extend(next);
-                }
-                Wakeup::Reports(reports)
+        loop {
+            if active.stop.is_cancelled() {
+                return Wakeup::Stopped;
             }
-            () = active.event.notified() => Wakeup::Event,
-            () = tokio::time::sleep_until(alarm_at), if alarm.is_some() => {
-                alarm.map_or(Wakeup::Timer, |(_, wakeup)| wakeup)
+            let alarm = self.alarm(is_busy);
+            if let Some((at, _)) = &alarm {
+                self.timer.ring_by(*at);
+            }
+            tokio::select! {
+                biased;
+                Some(first) = self.running.next(), if is_busy => {
+                    let mut reports: Vec<Report> = first.into_iter().collect();
+                    // Whatever is ready by now goes into the same commit.
+                    while let Some(Some(next)) = self.running.next().now_or_never() {
+                        reports.extend(next);
+                    }
+                    return Wakeup::Reports(reports);
+                }
+                // Who stops it sends an event too.
+                () = active.event.notified() => {
+                    let is_stopped = active.stop.is_cancelled();
+                    return if is_stopped { Wakeup::Stopped } else { Wakeup::Event };
+                }
+                () = self.timer.rings(), if alarm.is_some() => {
+                    // It may have been set for something earlier that came in time.
+                    let now = runtime::monotonic_now();
+                    if let Some((_, wakeup)) = alarm.filter(|(at, _)| *at <= now) {
+                        return wakeup;
+                    }
+                }
             }
         }
     }
@@ -308,16 +326,16 @@ impl Actor {
         let LoadedExecution { execution, progress: Some(progress), .. } = loaded else {
             return Ok(NextStep::Release);
         };
-        let mut next = execution.clone();
+        let paused_before = execution.paused().cloned();
         let mut written = PendingEffects::default();
         let mut jobs = Vec::new();
-        let events = self.with_what_was_sent(&next, progress, events).await?;
+        let events = self.with_what_was_sent(execution, progress, events).await?;
         let has_news = !events.is_empty();
         let starts_children =
             events.iter().any(|event| matches!(event, Event::ChildStarted { .. }));
         let starts: Vec<Instance> = events.iter().filter_map(started).collect();
         for event in events {
-            self.apply_event(&mut next, progress, event, &mut written, &mut jobs).await?;
+            self.apply_event(execution, progress, event, &mut written, &mut jobs).await?;
         }
         if starts_children {
             // A step that has ended in the meantime starts nothing.
@@ -327,7 +345,7 @@ impl Actor {
         self.may_have_events |= jobs.is_empty() && self.running.is_empty();
         if !written.is_final() {
             for event in self.take_answers(progress).await? {
-                self.apply_event(&mut next, progress, event, &mut written, &mut jobs).await?;
+                self.apply_event(execution, progress, event, &mut written, &mut jobs).await?;
             }
         }
         let is_idle = jobs.is_empty() && self.running.is_empty() && self.new_children.is_empty();
@@ -336,27 +354,24 @@ impl Actor {
         }
         if !written.is_final()
             && is_idle
-            && let Some(event) = self.idle(&next).or_else(|| self.standstill(&next))
+            && let Some(event) = self.idle(execution).or_else(|| self.standstill(execution))
         {
-            self.apply_event(&mut next, progress, event, &mut written, &mut jobs).await?;
+            self.apply_event(execution, progress, event, &mut written, &mut jobs).await?;
         }
         let inner = Arc::clone(&self.inner);
+        let is_news = execution.paused() != paused_before.as_ref();
         if progress.must_commit() || !written.is_empty() {
             let mut commit = self.commit();
             for child in written.children.drain(..) {
                 commit.extend(child);
             }
-            // One that will run for a while is marked with a commit that is made anyway.
-            let marks = !self.is_marked && self.begun.elapsed() >= MARK_WITH_STEP_AFTER;
-            let marks = marks || next.paused() != execution.paused();
-            inner.commit_progress(commit, &mut next, progress, &written, marks).await?;
-            self.is_marked |= marks;
+            inner.commit_progress(commit, execution, progress, &written, is_news).await?;
+            self.is_marked |= is_news;
         }
-        if next.paused() != execution.paused() {
-            self.inner.tell_pause(&next);
+        if is_news {
+            self.inner.tell_pause(execution);
         }
-        self.is_paused = next.paused().is_some();
-        *execution = next;
+        self.is_paused = execution.paused().is_some();
         if written.is_final() || execution.workflow().is_some_and(|run| run.aside_until.is_some()) {
             return Ok(NextStep::Release);
         }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use super::Actor;
 use super::children::{Caller, PreparedChild};
@@ -72,6 +73,14 @@ enum Call {
         call: models::Call,
         caller: Box<Caller>,
     },
+}
+
+/// What a call is given, as it is kept with its step.
+enum Shown {
+    /// With everything that is secret, by its name, still in it.
+    Value(Value),
+    /// As it may be shown.
+    Text(Box<RawValue>),
 }
 
 /// What became of a run, or of the wait for it.
@@ -234,7 +243,8 @@ impl Actor {
             Kind::Model(model) => match resolve_model(model, is_fallback, &view) {
                 Ok((slug, input)) => {
                     let models = &*self.inner.models;
-                    check_model(models, model, is_fallback, slug, input).await
+                    let checked = check_model(models, model, is_fallback, slug, input).await;
+                    checked.map(|(call, input)| (call, Shown::Value(input)))
                 }
                 Err(fault) => Err(fault),
             },
@@ -242,21 +252,25 @@ impl Actor {
             Kind::Workflow(child) => {
                 let caller = self.caller(&planned.id, child.waits, &trace);
                 resolve_child(child, caller, &view)
+                    .map(|(call, inputs)| (call, Shown::Value(inputs)))
             }
             Kind::Parallel(_) | Kind::Choice(_) | Kind::Map(_) | Kind::Wait(_) | Kind::Pass(_) => {
                 Err(Fault::of_step(&no_such_step()))
             }
         };
-        let (call, mut shown) = match resolved {
+        let (call, shown) = match resolved {
             Ok(resolved) => resolved,
             Err(fault) => return Ok(Err(fault)),
         };
-        if self.is_foreign {
-            shown = Value::Null;
-        } else if matches!(call, Call::Model { .. } | Call::Workflow { .. }) {
-            mask_value(&mut shown);
-        }
-        let input = match self.payload(&shown).await? {
+        let kept = match shown {
+            _ if self.is_foreign => self.store_text(RawValue::NULL.to_owned()).await?,
+            Shown::Text(text) => self.store_text(text).await?,
+            Shown::Value(mut value) => {
+                mask_value(&mut value);
+                self.payload(&value).await?
+            }
+        };
+        let input = match kept {
             Ok(input) => input,
             Err(fault) => return Ok(Err(fault)),
         };
@@ -333,7 +347,7 @@ fn no_such_step() -> Failure {
     Failure::new(ErrorClass::InternalError, "the plan does not contain this step")
 }
 
-fn resolve_http(http: &Http, is_fallback: bool, view: &dyn Scope) -> Result<(Call, Value), Fault> {
+fn resolve_http(http: &Http, is_fallback: bool, view: &dyn Scope) -> Result<(Call, Shown), Fault> {
     let request = match &http.fallback {
         Some(fallback) if is_fallback => fallback,
         _ => &http.request,
@@ -344,7 +358,7 @@ fn resolve_http(http: &Http, is_fallback: bool, view: &dyn Scope) -> Result<(Cal
         }
         Fault::of_step(&Failure::new(ErrorClass::InvalidModelConfig, error.to_string()))
     })?;
-    let shown = prepared.take_shown();
+    let shown = Shown::Text(prepared.take_shown());
     let call = Call::Http { request: Box::new(prepared), fail_when: http.fail_when.clone() };
     Ok((call, shown))
 }
@@ -362,7 +376,7 @@ impl Inner {
             };
             let limit = limit.unwrap_or(HTTP_TIMEOUT_DEFAULT);
             let by = (key.as_str(), &trace);
-            let sent = request::send(&self.client, &request, &fail_when, limit, by).await;
+            let sent = request::send(&self.client, *request, &fail_when, limit, by).await;
             let outcome = match sent {
                 Ok(answer) => self.store_response(answer, execution, &budget).await,
                 Err(failure) => Ok(Err(failure.into())),
@@ -456,7 +470,7 @@ impl Inner {
                 return Ok(Err(failure.into()));
             }
         };
-        let answer = Some(HttpResponse { status_code: status, headers });
+        let answer = Some(Arc::new(HttpResponse { status_code: status, headers }));
         Ok(Ok(Success { output, answer, cost: Usd::ZERO, logs: None }))
     }
 }

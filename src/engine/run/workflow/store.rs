@@ -152,14 +152,15 @@ impl Inner {
         } else {
             None
         };
-        let changed = progress.take_changed();
+        let changed: Vec<_> = progress.changed().collect();
         self.tell_steps(&mut commit, execution, progress.plan(), &changed);
         for (instance, step) in changed {
-            commit.put(rows::step(execution.id, &instance), &step)?;
+            commit.put(rows::step(execution.id, instance), step)?;
             for payload in step.input.iter().chain(&step.output) {
                 self.store.claim(&mut commit, payload);
             }
         }
+        progress.forget_changed();
         let is_aside =
             written.effects.iter().any(|effect| matches!(effect, machine::Effect::SetTimer { .. }));
         if written.is_final() || is_aside || with_execution {

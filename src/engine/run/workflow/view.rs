@@ -46,7 +46,7 @@ pub struct View {
 struct StepView {
     status: Status,
     output: Option<Arc<Value>>,
-    answer: Option<HttpResponse>,
+    answer: Option<Arc<HttpResponse>>,
     event: Option<Value>,
 }
 

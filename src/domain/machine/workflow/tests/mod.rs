@@ -178,7 +178,9 @@ impl Machine {
             }
         }
         if must_commit || self.progress.must_commit() {
-            self.disk.extend(self.progress.take_changed());
+            let changed = self.progress.changed();
+            self.disk.extend(changed.map(|(instance, step)| (instance.clone(), step.clone())));
+            self.progress.forget_changed();
             self.stored = self.execution.clone();
         }
         self.runs.extend(starts);

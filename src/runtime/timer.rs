@@ -1,0 +1,60 @@
+//! A timer for one who waits again and again, mostly for something else: it is armed once, and not for each wait.
+//!
+//! It may ring early, for a moment that was set before; who waits looks again what is due.
+
+use std::future::pending;
+use std::pin::Pin;
+
+use tokio::time::{Instant, Sleep, sleep_until};
+
+/// Rings at a moment that can be moved; never, before one is set.
+#[derive(Debug, Default)]
+pub struct Timer {
+    sleep: Option<Pin<Box<Sleep>>>,
+}
+
+impl Timer {
+    /// Makes it ring at `at` at the latest.
+    pub fn ring_by(&mut self, at: Instant) {
+        match &mut self.sleep {
+            Some(sleep) if sleep.is_elapsed() || at < sleep.deadline() => sleep.as_mut().reset(at),
+            Some(_earlier) => {}
+            None => self.sleep = Some(Box::pin(sleep_until(at))),
+        }
+    }
+
+    /// Resolves when it rings; at once when it has rung since it was set.
+    pub async fn rings(&mut self) {
+        match &mut self.sleep {
+            Some(sleep) => sleep.as_mut().await,
+            None => pending().await,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use futures_util::FutureExt;
+
+    use super::Timer;
+    use crate::runtime::monotonic_now;
+
+    #[tokio::test(start_paused = true)]
+    async fn timer_rings_by_the_earliest_moment_and_can_be_set_again() {
+        let begun = monotonic_now();
+        let after = |seconds| begun + Duration::from_secs(seconds);
+        let mut timer = Timer::default();
+        assert!(timer.rings().now_or_never().is_none());
+        timer.ring_by(after(5));
+        timer.ring_by(after(9));
+        timer.rings().await;
+        assert_eq!(begun.elapsed().as_secs(), 5);
+        timer.ring_by(after(9));
+        assert!(timer.rings().now_or_never().is_none());
+        timer.ring_by(after(7));
+        timer.rings().await;
+        assert_eq!(begun.elapsed().as_secs(), 7);
+    }
+}
