@@ -207,6 +207,8 @@ impl Key {
     /// the text becomes 0x01; callers admit no such text.
     #[must_use]
     pub fn text(mut self, text: &str) -> Self {
+        // With room for an id behind it.
+        self.0.reserve_exact(text.len().saturating_add(1 + 16));
         self.0.extend(text.bytes().map(|byte| byte.max(1)));
         self.0.push(0);
         self

@@ -11,7 +11,7 @@
 //! older than the frozen layer's last group, so that no reader finds rows of its own future in the
 //! tree ([`Memtable::wait_for_readers`]).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, btree_map};
 use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
@@ -92,10 +92,12 @@ impl Layer {
         while rows.peek().is_some() {
             let mut map = self.rows.write().unwrap_or_else(PoisonError::into_inner);
             for (key, value) in rows.by_ref().take(CHUNK) {
-                match map.get_mut(key.as_bytes()) {
-                    Some(slot) => slot.put(number, value, oldest),
-                    None => {
-                        map.insert(key, Slot::new(number, value));
+                match map.entry(key) {
+                    btree_map::Entry::Occupied(mut slot) => {
+                        slot.get_mut().put(number, value, oldest);
+                    }
+                    btree_map::Entry::Vacant(slot) => {
+                        slot.insert(Slot::new(number, value));
                     }
                 }
             }

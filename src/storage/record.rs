@@ -4,8 +4,17 @@
 //! new version byte and a way up from the one before. Stored types use neither `flatten` nor
 //! `untagged`: with them a field that moves changes the meaning of old bytes silently.
 
+use std::cell::RefCell;
+
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+
+/// Bytes that a thread keeps for the next record that it writes.
+const BUFFER_BYTES_KEPT: usize = 64 * 1024;
+
+thread_local! {
+    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
 
 /// A type that the store keeps.
 pub trait Record: Serialize + DeserializeOwned {
@@ -39,11 +48,16 @@ pub struct Malformed {
 /// # Errors
 /// [`Malformed`] when it has no JSON form (a map whose keys are not strings).
 pub fn encode<T: Record>(record: &T) -> Result<Vec<u8>, Malformed> {
-    let mut bytes = Vec::with_capacity(512);
-    bytes.push(T::VERSION);
-    serde_json::to_writer(&mut bytes, record)
-        .map_err(|error| Malformed { record: T::NAME, reason: error.to_string() })?;
-    Ok(bytes)
+    BUFFER.with_borrow_mut(|buffer| {
+        buffer.clear();
+        buffer.push(T::VERSION);
+        serde_json::to_writer(&mut *buffer, record)
+            .map_err(|error| Malformed { record: T::NAME, reason: error.to_string() })?;
+        // As long as the record: the memtable keeps it.
+        let bytes = buffer.to_vec();
+        buffer.shrink_to(BUFFER_BYTES_KEPT);
+        Ok(bytes)
+    })
 }
 
 /// The record behind `bytes`.
