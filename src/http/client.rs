@@ -2,14 +2,17 @@
 //!
 //! [`Client::guarded`] is for URLs that clients supply, [`Client::trusted`] for those in the
 //! operator's own manifests. Redirects are never followed, nothing is retried once it was sent,
-//! and an answer is read up to a limit within a time.
+//! and an answer is read up to a limit within a time. What goes to `http://` is sent by the task that
+//! asks for it, over connections of `pool`; `https://`, where HTTP/2 may be agreed on, and answers that
+//! are read as they arrive have hyper's client.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 use hyper::{HeaderMap, Request, StatusCode};
 use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::capture_connection;
@@ -20,10 +23,10 @@ use tokio_rustls::TlsConnector;
 
 use super::connector::{self, Connector, Resolve, SystemResolver};
 use super::egress::Policy;
+use super::exchange;
+use super::pool::{KEEP_IDLE, Pool};
 use crate::runtime::shortage::Pauses;
 
-/// How long an unused connection is kept.
-const KEEP_IDLE: Duration = Duration::from_secs(60);
 /// The most unused connections that are kept for one host: as many as a burst of one workflow has in
 /// flight, so that no call beyond the first of each pays for a connection.
 const IDLE_PER_HOST_MAX: usize = 2048;
@@ -115,6 +118,7 @@ static ROOTS: LazyLock<RootCertStore> = LazyLock::new(|| {
 #[derive(Debug, Clone)]
 pub struct Client {
     inner: legacy::Client<Connector, Full<Bytes>>,
+    pub(super) pool: Arc<Pool>,
 }
 
 /// How a client is made, where the defaults do not fit.
@@ -144,24 +148,10 @@ impl Client {
     /// # Errors
     /// [`Error`], in a sentence for the person who set the URL.
     pub async fn send(&self, request: Request<Bytes>, limits: &Limits) -> Result<Response, Error> {
-        let host = request.uri().host().unwrap_or_default().to_owned();
-        let limit = limits.total;
-        let mut request = request.map(Full::new);
-        let connection = capture_connection(&mut request);
-        let exchange = async {
-            let answer = self.inner.request(request).await.map_err(|error| cause(&error))?;
-            let (head, mut body) = answer.into_parts();
-            let (body, truncated) = read(&mut body, limits).await?;
-            Ok(Response { status: head.status, headers: head.headers, body, truncated })
-        };
-        let answer = match tokio::time::timeout(limit, exchange).await {
-            Ok(answer) => answer,
-            Err(_elapsed) if connection.connection_metadata().is_none() => {
-                Err(Error::Connection(connector::Error::Timeout { host: host.clone(), limit }))
-            }
-            Err(_elapsed) => Err(Error::Timeout { limit }),
-        };
-        answer.inspect_err(|error| report(&host, error))
+        if exchange::is_plain(&request) {
+            return self.send_plain(request, limits, None).await;
+        }
+        self.send_other(request, limits).await
     }
 
     /// As [`Client::send`], but a request that this machine cannot send (no file descriptor, no memory)
@@ -176,15 +166,66 @@ impl Client {
         limits: &Limits,
     ) -> Result<Response, Error> {
         let mut pauses = Pauses::within(limits.total);
+        if exchange::is_plain(&request) {
+            return self.send_plain(request, limits, Some(pauses)).await;
+        }
         let mut limits = *limits;
         loop {
-            let answer = self.send(request.clone(), &limits).await;
+            let answer = self.send_other(request.clone(), &limits).await;
             let is_short = matches!(answer, Err(Error::Connection(connector::Error::Local { .. })));
             if !is_short || !pauses.wait().await {
                 return answer;
             }
             limits.total = pauses.left();
         }
+    }
+
+    /// Sends over a connection that this task drives. A shortage is waited out with `pauses`.
+    async fn send_plain(
+        &self,
+        request: Request<Bytes>,
+        limits: &Limits,
+        pauses: Option<Pauses>,
+    ) -> Result<Response, Error> {
+        let limit = limits.total;
+        let Some((authority, request)) = exchange::prepare(request) else {
+            return Err(Error::Connection(connector::Error::NoHost));
+        };
+        let is_connected = AtomicBool::new(false);
+        let exchange = self.pool.exchange(&authority, request, limits, pauses, &is_connected);
+        let answer = match tokio::time::timeout(limit, exchange).await {
+            Ok(answer) => answer,
+            Err(_elapsed) => {
+                Err(out_of_time(is_connected.load(Ordering::Relaxed), authority.host(), limit))
+            }
+        };
+        answer.inspect_err(|error| report(authority.host(), error))
+    }
+
+    /// Sends by hyper's client.
+    async fn send_other(
+        &self,
+        request: Request<Bytes>,
+        limits: &Limits,
+    ) -> Result<Response, Error> {
+        let host = request.uri().host().unwrap_or_default().to_owned();
+        let limit = limits.total;
+        let mut request = request.map(Full::new);
+        let connection = capture_connection(&mut request);
+        let exchange = async {
+            let answer = self.inner.request(request).await.map_err(|error| cause(&error))?;
+            let (head, mut body) = answer.into_parts();
+            let (body, truncated) = read(&mut body, limits).await?;
+            Ok(Response { status: head.status, headers: head.headers, body, truncated })
+        };
+        let answer = match tokio::time::timeout(limit, exchange).await {
+            Ok(answer) => answer,
+            Err(_elapsed) => {
+                let is_connected = connection.connection_metadata().is_some();
+                Err(out_of_time(is_connected, &host, limit))
+            }
+        };
+        answer.inspect_err(|error| report(&host, error))
     }
 
     /// Sends a request and gives the answer with its body unread. The caller bounds the reading.
@@ -260,33 +301,72 @@ impl Builder {
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(KEEP_IDLE)
             .pool_max_idle_per_host(idle_per_host())
-            .build(connector);
-        Client { inner }
+            .build(connector.clone());
+        Client { inner, pool: Arc::new(Pool::new(connector, idle_per_host())) }
     }
 }
 
 /// Logs why there is no answer, whole.
-fn report(host: &str, error: &Error) {
+pub(super) fn report(host: &str, error: &Error) {
     tracing::info!(host, detail = error.detail(), "an outgoing request failed");
 }
 
+/// What it means that the time is over.
+fn out_of_time(is_connected: bool, host: &str, limit: Duration) -> Error {
+    if is_connected {
+        return Error::Timeout { limit };
+    }
+    Error::Connection(connector::Error::Timeout { host: host.to_owned(), limit })
+}
+
 /// The body up to the limit, and whether there was more.
-async fn read(body: &mut Incoming, limits: &Limits) -> Result<(Bytes, bool), Error> {
-    let mut read = BytesMut::new();
-    while let Some(frame) = body.frame().await {
+pub(super) async fn read(body: &mut Incoming, limits: &Limits) -> Result<(Bytes, bool), Error> {
+    let mut read = Pieces::default();
+    while !body.is_end_stream() {
+        let Some(frame) = body.frame().await else { break };
         let frame = frame.map_err(|error| Error::Protocol { reason: words(&error) })?;
-        let Ok(data) = frame.into_data() else { continue };
+        let Ok(mut data) = frame.into_data() else { continue };
         let room = limits.answer_bytes.saturating_sub(read.len());
         if data.len() > room {
             if limits.overflow == Overflow::Fail {
                 return Err(Error::TooLarge { limit: limits.answer_bytes });
             }
-            read.extend_from_slice(data.get(..room).unwrap_or_default());
-            return Ok((read.freeze(), true));
+            data.truncate(room);
+            read.push(data);
+            return Ok((read.whole(), true));
         }
-        read.extend_from_slice(&data);
+        read.push(data);
     }
-    Ok((read.freeze(), false))
+    Ok((read.whole(), false))
+}
+
+/// What has been read of a body. Most bodies arrive in one piece, which is not copied.
+#[derive(Default)]
+struct Pieces {
+    first: Bytes,
+    /// All of them, if there are several.
+    all: BytesMut,
+}
+
+impl Pieces {
+    fn len(&self) -> usize {
+        self.first.len().max(self.all.len())
+    }
+
+    fn push(&mut self, piece: Bytes) {
+        if self.first.is_empty() {
+            self.first = piece;
+            return;
+        }
+        if self.all.is_empty() {
+            self.all.extend_from_slice(&self.first);
+        }
+        self.all.extend_from_slice(&piece);
+    }
+
+    fn whole(self) -> Bytes {
+        if self.all.is_empty() { self.first } else { self.all.freeze() }
+    }
 }
 
 /// What went wrong, by the innermost error that says it.
@@ -302,7 +382,7 @@ fn cause(error: &legacy::Error) -> Error {
 }
 
 /// The innermost cause in words.
-fn words(error: &(dyn std::error::Error + 'static)) -> String {
+pub(super) fn words(error: &(dyn std::error::Error + 'static)) -> String {
     let mut innermost = error;
     while let Some(source) = innermost.source() {
         innermost = source;

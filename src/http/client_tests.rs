@@ -197,3 +197,56 @@ async fn http_client_egress_guard_checks_resolved_address() {
     let mixed = client(true, &["169.254.169.254", "127.0.0.1"]);
     assert_eq!(get(&mixed, url, &LIMITS).await.unwrap().status, StatusCode::OK);
 }
+
+/// What a server receives of a request, with its port as in the URL.
+async fn received(client: &Client, request: Request<Bytes>, is_plain: bool) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let (mut parts, body) = request.into_parts();
+    let url = parts.uri.to_string().replace(":9/", &format!(":{port}/"));
+    parts.uri = url.parse().unwrap();
+    let request = Request::from_parts(parts, body);
+    let receiving = async {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut bytes = Vec::new();
+        while !bytes.ends_with(b"\r\n\r\n") && !bytes.ends_with(b"the end") {
+            stream.read_buf(&mut bytes).await.unwrap();
+        }
+        stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").await.unwrap();
+        String::from_utf8(bytes).unwrap().replace(&port.to_string(), "9")
+    };
+    let sending = async {
+        if is_plain {
+            client.send(request, &LIMITS).await.unwrap();
+        } else {
+            client.send_other(request, &LIMITS).await.unwrap();
+        }
+    };
+    tokio::join!(receiving, sending).0
+}
+
+#[tokio::test]
+async fn http_client_sends_same_bytes_over_own_and_hypers_pool() {
+    let client = Client::trusted();
+    let large = "0".repeat(100_000) + "the end";
+    for (method, url, headers, body) in [
+        ("GET", "http://127.0.0.1:9/", vec![], ""),
+        ("GET", "http://127.0.0.1:9/a/b?c=d%20e#f", vec![("X-One", "1"), ("x-two", "2")], ""),
+        ("HEAD", "http://localhost:9/", vec![("accept", "*/*")], ""),
+        ("POST", "http://127.0.0.1:9/", vec![("content-type", "text/plain")], "the end"),
+        ("POST", "http://127.0.0.1:9/", vec![], ""),
+        ("PUT", "http://user:secret@127.0.0.1:9/x", vec![("host", "other.test")], large.as_str()),
+        ("DELETE", "http://user:secret@localhost:9/x", vec![("connection", "close")], ""),
+    ] {
+        let request = || {
+            let mut request = Request::builder().method(method).uri(url);
+            for (name, value) in &headers {
+                request = request.header(*name, *value);
+            }
+            request.body(Bytes::copy_from_slice(body.as_bytes())).unwrap()
+        };
+        let expected = received(&client, request(), false).await;
+        assert_eq!(received(&client, request(), true).await, expected, "{method} {url}");
+        assert!(!expected.contains("secret") && expected.contains("host: "), "{expected}");
+    }
+}

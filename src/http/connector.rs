@@ -174,23 +174,36 @@ impl fmt::Debug for Connector {
 
 impl Connector {
     async fn connect(self, uri: Uri) -> Result<Stream, Error> {
-        let host = uri.host().ok_or(Error::NoHost)?.to_owned();
+        let host = uri.host().ok_or(Error::NoHost)?;
+        self.in_time(host, self.connect_to(&uri, host)).await
+    }
+
+    /// A TCP connection without TLS.
+    ///
+    /// # Errors
+    /// [`Error`], also where the guard permits none of the host's addresses.
+    pub(super) async fn connect_plain(&self, host: &str, port: u16) -> Result<TcpStream, Error> {
+        self.in_time(host, self.connect_tcp(bare(host), port)).await
+    }
+
+    /// Bounds the time of `connecting`.
+    async fn in_time<T>(
+        &self,
+        host: &str,
+        connecting: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
         let limit = self.timeout;
-        let connecting = self.connect_to(&uri, &host);
         match tokio::time::timeout(limit, connecting).await {
             Ok(connected) => connected,
-            Err(_elapsed) => Err(Error::Timeout { host, limit }),
+            Err(_elapsed) => Err(Error::Timeout { host: host.to_owned(), limit }),
         }
     }
 
     async fn connect_to(&self, uri: &Uri, host: &str) -> Result<Stream, Error> {
         let is_https = uri.scheme_str() == Some("https");
         let port = uri.port_u16().unwrap_or(if is_https { 443 } else { 80 });
-        let bare = host.trim_start_matches('[').trim_end_matches(']');
+        let bare = bare(host);
         let stream = self.connect_tcp(bare, port).await?;
-        if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(%error, "a socket option could not be set");
-        }
         if !is_https {
             return Ok(Stream { io: TokioIo::new(Box::new(stream)), is_http2: false });
         }
@@ -236,7 +249,7 @@ impl Connector {
             }
             let address = SocketAddr::new(address, port);
             match TcpStream::connect(address).await {
-                Ok(stream) => return Ok(stream),
+                Ok(stream) => return Ok(without_delay(stream)),
                 Err(error) if is_shortage(&error) => {
                     return Err(Error::Local { reason: error.to_string() });
                 }
@@ -245,6 +258,19 @@ impl Connector {
         }
         Err(refusal)
     }
+}
+
+/// A host without the brackets of an IPv6 address.
+fn bare(host: &str) -> &str {
+    host.trim_start_matches('[').trim_end_matches(']')
+}
+
+/// Sends what is written at once.
+fn without_delay(stream: TcpStream) -> TcpStream {
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "a socket option could not be set");
+    }
+    stream
 }
 
 /// A refusal in words that do not depend on the platform.

@@ -1,0 +1,223 @@
+//! A connection for `http://` and one exchange over it.
+//!
+//! The task that makes a call drives the connection itself: no other task has to be scheduled for
+//! its request and its answer, and a call that is dropped closes its connection. `pool` keeps the
+//! connections between calls.
+
+use std::future::poll_fn;
+use std::mem;
+use std::pin::{Pin, pin};
+use std::task::Poll;
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::client::conn::TrySendError;
+use hyper::client::conn::http1;
+use hyper::header::{HOST, HeaderValue};
+use hyper::http::uri::{Authority, Scheme};
+use hyper::{Method, Request, Uri, Version};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+
+use super::client::{Error, Limits, Response, read, words};
+use super::relay::Relay;
+
+/// The port that a `Host` header leaves out.
+const HTTP_PORT: u16 = 80;
+
+type Driver = http1::Connection<TokioIo<TcpStream>, Full<Bytes>>;
+
+/// A request as it is sent: its URI is a path, its `Host` is set.
+pub(super) type Outgoing = Request<Full<Bytes>>;
+
+/// Why there is no answer.
+pub(super) enum Failure {
+    /// Nothing of the request was sent.
+    Unsent { request: Box<Outgoing>, reason: String },
+    /// Something may have been sent.
+    Ended(Error),
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Unsent { reason, .. } => Self::Protocol { reason },
+            Failure::Ended(error) => error,
+        }
+    }
+}
+
+/// Whether a request can go over a [`Connection`].
+pub(super) fn is_plain<B>(request: &Request<B>) -> bool {
+    let uri = request.uri();
+    uri.scheme() == Some(&Scheme::HTTP)
+        && uri.authority().is_some()
+        && request.version() == Version::HTTP_11
+        && request.method() != Method::CONNECT
+}
+
+/// Splits a request into where it goes and what is sent there. `None` without a host.
+pub(super) fn prepare(request: Request<Bytes>) -> Option<(Authority, Outgoing)> {
+    let mut request = request.map(Full::new);
+    let parts = mem::take(request.uri_mut()).into_parts();
+    let authority = parts.authority?;
+    if let Some(path) = parts.path_and_query {
+        *request.uri_mut() = Uri::from(path);
+    }
+    if !request.headers().contains_key(HOST) {
+        request.headers_mut().insert(HOST, host_header(&authority)?);
+    }
+    Some((authority, request))
+}
+
+/// The host and a port other than the scheme's, without the user's name and password.
+fn host_header(authority: &Authority) -> Option<HeaderValue> {
+    let host = authority.host();
+    match authority.port() {
+        Some(port) if port.as_u16() != HTTP_PORT => {
+            HeaderValue::try_from(format!("{host}:{port}")).ok()
+        }
+        _ => HeaderValue::from_str(host).ok(),
+    }
+}
+
+/// The port that an authority means.
+pub(super) fn port_of(authority: &Authority) -> u16 {
+    authority.port_u16().unwrap_or(HTTP_PORT)
+}
+
+/// A connection that nothing drives while it is unused.
+pub(super) struct Connection {
+    authority: Authority,
+    sender: http1::SendRequest<Full<Bytes>>,
+    /// `None` from its end on.
+    driver: Option<Driver>,
+    relay: Relay,
+}
+
+impl Connection {
+    /// HTTP/1.1 over `stream`, which leads to `authority`.
+    pub(super) async fn new(stream: TcpStream, authority: Authority) -> Result<Box<Self>, Error> {
+        let mut builder = http1::Builder::new();
+        // Head and body are one write.
+        builder.writev(false);
+        let (sender, driver) =
+            builder.handshake(TokioIo::new(stream)).await.map_err(|error| protocol(&error))?;
+        Ok(Box::new(Self { authority, sender, driver: Some(driver), relay: Relay::new() }))
+    }
+
+    /// Where it leads.
+    pub(super) const fn authority(&self) -> &Authority {
+        &self.authority
+    }
+
+    /// Sends `request` and reads the answer, up to its limit. A connection whose peer has closed it
+    /// returns the request: hyper looks for the end of the stream before it writes.
+    pub(super) async fn exchange(
+        &mut self,
+        request: Outgoing,
+        limits: &Limits,
+    ) -> Result<Response, Failure> {
+        let Self { sender, driver, relay, .. } = self;
+        let answer = sender.try_send_request(request);
+        let mut exchange = pin!(async {
+            let (head, mut body) = answer.await.map_err(failure)?.into_parts();
+            let (body, truncated) = read(&mut body, limits).await.map_err(Failure::Ended)?;
+            Ok(Response { status: head.status, headers: head.headers, body, truncated })
+        });
+        poll_fn(|cx| {
+            relay.poll(cx, |own| {
+                if let Some(driving) = driver
+                    && Pin::new(driving).poll(own).is_ready()
+                {
+                    // What the connection still owes the exchange comes as an error when it is dropped.
+                    *driver = None;
+                }
+                exchange.as_mut().poll(own)
+            })
+        })
+        .await
+    }
+
+    /// Whether it can take a request, as far as is known after what has arrived by now.
+    pub(super) fn is_open(&mut self) -> bool {
+        if let Some(driving) = &mut self.driver
+            && let Poll::Ready(_ended) = Pin::new(driving).poll(&mut self.relay.context())
+        {
+            self.driver = None;
+        }
+        self.is_ready()
+    }
+
+    /// Whether it can take another request after an answer that was read to its end.
+    pub(super) fn is_reusable(&mut self) -> bool {
+        self.driver.is_some() && (self.sender.is_ready() || self.is_open())
+    }
+
+    fn is_ready(&self) -> bool {
+        self.driver.is_some() && self.sender.is_ready()
+    }
+
+    /// Forgets the task of the last exchange.
+    pub(super) fn release(&self) {
+        self.relay.release();
+    }
+}
+
+fn failure(mut error: TrySendError<Outgoing>) -> Failure {
+    let unsent = error.take_message();
+    let error = error.into_error();
+    match unsent {
+        Some(request) => Failure::Unsent { request: Box::new(request), reason: words(&error) },
+        None => Failure::Ended(protocol(&error)),
+    }
+}
+
+fn protocol(error: &hyper::Error) -> Error {
+    Error::Protocol { reason: words(error) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn request_is_sent_in_origin_form_without_credentials() {
+        for (url, host, target) in [
+            ("http://example.com", "example.com", "/"),
+            ("http://Example.com:80/", "Example.com", "/"),
+            ("http://example.com:8080/a/b?c=d", "example.com:8080", "/a/b?c=d"),
+            ("http://user:secret@example.com:81/x", "example.com:81", "/x"),
+            ("http://user:secret@example.com/?q", "example.com", "/?q"),
+            ("http://[::1]:3000/x", "[::1]:3000", "/x"),
+            ("HTTP://10.0.0.1?q=1", "10.0.0.1", "/?q=1"),
+        ] {
+            let request = Request::get(url).body(Bytes::new()).unwrap();
+            assert!(is_plain(&request), "{url}");
+            let (authority, outgoing) = prepare(request).unwrap();
+            assert_eq!(outgoing.headers()[HOST], host, "{url}");
+            assert_eq!(outgoing.uri().to_string(), target, "{url}");
+            assert_eq!(outgoing.uri().authority(), None, "{url}");
+            assert_eq!(
+                authority.host(),
+                host.trim_end_matches(&format!(":{}", port_of(&authority)))
+            );
+        }
+        let own = Request::get("http://a.test/").header(HOST, "b.test").body(Bytes::new()).unwrap();
+        assert_eq!(prepare(own).unwrap().1.headers()[HOST], "b.test");
+    }
+
+    #[test]
+    fn request_of_other_scheme_or_version_is_not_plain() {
+        let get = |url: &str| Request::get(url).body(()).unwrap();
+        assert!(!is_plain(&get("https://example.com/")));
+        assert!(!is_plain(&get("ftp://example.com/")));
+        assert!(!is_plain(&get("/path")));
+        let mut old = get("http://example.com/");
+        *old.version_mut() = Version::HTTP_10;
+        assert!(!is_plain(&old));
+        let mut tunnel = get("http://example.com/");
+        *tunnel.method_mut() = Method::CONNECT;
+        assert!(!is_plain(&tunnel));
+    }
+}

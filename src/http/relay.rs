@@ -1,0 +1,191 @@
+//! The waker of a connection that is driven by the task of its current user.
+//!
+//! A call polls two things in turn: the connection, and what it awaits of it. Each wakes the other
+//! through hyper's channels, and both keep the waker of their last poll. So a connection has one waker
+//! for its whole life, over all its users. A wake-up during a poll means another round of the same
+//! poll; only one that comes between polls reaches the task.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU8;
+use std::sync::atomic::Ordering::{AcqRel, Acquire};
+use std::task::{Context, Poll, Wake, Waker};
+
+use futures_util::task::AtomicWaker;
+
+/// A poll is under way.
+const POLLING: u8 = 1;
+/// There was a wake-up since the last poll began.
+const WOKEN: u8 = 2;
+/// Rounds of one poll, after which the other tasks of the thread get their turn. It also ends the rounds
+/// where a source that has used up the task's budget wakes it at once.
+const ROUNDS_MAX: usize = 16;
+
+/// A waker that stays the same while tasks take turns in polling with it.
+pub(super) struct Relay {
+    waker: Waker,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    state: AtomicU8,
+    task: AtomicWaker,
+}
+
+impl Wake for Shared {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if self.state.fetch_or(WOKEN, AcqRel) & POLLING == 0 {
+            self.task.wake();
+        }
+    }
+}
+
+impl Relay {
+    /// A relay that wakes no task yet.
+    pub(super) fn new() -> Self {
+        let shared = Arc::new(Shared { state: AtomicU8::new(0), task: AtomicWaker::new() });
+        Self { waker: Waker::from(Arc::clone(&shared)), shared }
+    }
+
+    /// The context to poll with.
+    pub(super) fn context(&self) -> Context<'_> {
+        Context::from_waker(&self.waker)
+    }
+
+    /// Polls `step` until it is ready, or until nothing woke it while it ran. From then on a wake-up
+    /// reaches the task of `outer`.
+    ///
+    /// No wake-up is lost. `state` changes by read-modify-write operations alone, so they have one order,
+    /// and each sees what was written before those that precede it. A wake-up before the swap is served by
+    /// the step after it. One between the swap and the exchange fails the exchange, and there is another
+    /// round. One after the exchange finds no poll under way and wakes the task, whose waker was
+    /// registered before the exchange. Where the state is left at `POLLING`, either nobody waits any
+    /// more or the task has been woken to poll again.
+    pub(super) fn poll<T>(
+        &self,
+        outer: &Context<'_>,
+        mut step: impl FnMut(&mut Context<'_>) -> Poll<T>,
+    ) -> Poll<T> {
+        self.shared.task.register(outer.waker());
+        let mut own = self.context();
+        for _ in 0..ROUNDS_MAX {
+            self.shared.state.swap(POLLING, AcqRel);
+            let polled = step(&mut own);
+            if polled.is_ready() {
+                return polled;
+            }
+            if self.shared.state.compare_exchange(POLLING, 0, AcqRel, Acquire).is_ok() {
+                return Poll::Pending;
+            }
+        }
+        outer.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// Forgets the task of the last poll.
+    pub(super) fn release(&self) {
+        drop(self.shared.task.take());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Counts its wake-ups.
+    #[derive(Default)]
+    struct Count(AtomicUsize);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn relay_polls_again_for_wakes_within_and_wakes_task_for_later_ones() {
+        let count = Arc::<Count>::default();
+        let waker = Waker::from(Arc::clone(&count));
+        let outer = Context::from_waker(&waker);
+        let relay = Relay::new();
+        let mut rounds = 0;
+        let polled = relay.poll(&outer, |own| {
+            rounds += 1;
+            if rounds < 3 {
+                own.waker().wake_by_ref();
+            }
+            Poll::<()>::Pending
+        });
+        assert!(polled.is_pending());
+        assert_eq!((rounds, count.0.load(Ordering::SeqCst)), (3, 0));
+        relay.waker.wake_by_ref();
+        relay.waker.wake_by_ref();
+        assert_eq!(count.0.load(Ordering::SeqCst), 1, "one wake-up for one poll");
+        assert!(relay.poll(&outer, |_| Poll::<()>::Pending).is_pending());
+        relay.release();
+        relay.waker.wake_by_ref();
+        assert_eq!(count.0.load(Ordering::SeqCst), 1, "a released task is left alone");
+    }
+
+    #[test]
+    fn relay_yields_to_step_that_wakes_itself_without_end() {
+        let count = Arc::<Count>::default();
+        let waker = Waker::from(Arc::clone(&count));
+        let relay = Relay::new();
+        let mut rounds = 0;
+        let polled = relay.poll(&Context::from_waker(&waker), |own| {
+            rounds += 1;
+            own.waker().wake_by_ref();
+            Poll::<()>::Pending
+        });
+        assert!(polled.is_pending());
+        assert_eq!((rounds, count.0.load(Ordering::SeqCst)), (ROUNDS_MAX, 1));
+    }
+
+    /// Another thread publishes numbers and wakes once for each; the poller waits for one after the other.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn relay_loses_no_wake_from_other_thread() {
+        const NUMBERS: usize = 20_000;
+        let relay = Relay::new();
+        let (published, consumed) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let (waker, source, seen) =
+            (relay.waker.clone(), Arc::clone(&published), Arc::clone(&consumed));
+        let publisher = tokio::task::spawn_blocking(move || {
+            for number in 1..=NUMBERS {
+                source.store(number, Ordering::Relaxed);
+                waker.wake_by_ref();
+                // The next one when this one was seen, so that a lost wake-up is a deadlock; at once, so
+                // that it comes while the poll that saw this one still runs.
+                let mut spins = 0_u32;
+                while seen.load(Ordering::Acquire) < number && Arc::strong_count(&seen) > 1 {
+                    spins = spins.wrapping_add(1);
+                    if spins.is_multiple_of(10_000) {
+                        std::thread::yield_now();
+                    }
+                    std::hint::spin_loop();
+                }
+            }
+        });
+        let mut next = 1;
+        let waiting = poll_fn(move |outer| {
+            relay.poll(outer, |_| {
+                let number = published.load(Ordering::Relaxed);
+                if number < next {
+                    return Poll::Pending;
+                }
+                consumed.store(number, Ordering::Release);
+                next = number + 1;
+                if number == NUMBERS { Poll::Ready(()) } else { Poll::Pending }
+            })
+        });
+        tokio::time::timeout(Duration::from_secs(60), waiting).await.expect("no wake-up is lost");
+        publisher.await.unwrap();
+    }
+}
