@@ -146,9 +146,10 @@ pub fn prepare(request: &Request, scope: &dyn Scope) -> Result<Prepared, Error> 
                 None if !sent.is_string() && !has_secrets(&sent) => json.clone(),
                 masked => to_raw_value(&shown_body(masked.unwrap_or_else(|| sent.clone())))?,
             };
-            let (bytes, kind) = match sent {
-                Value::String(text) => (Bytes::from(text), "text/plain; charset=utf-8"),
-                _ => (Bytes::from(String::from(Box::<str>::from(json))), "application/json"),
+            let (bytes, kind) = if let Value::String(text) = sent {
+                (Bytes::from(text), "text/plain; charset=utf-8")
+            } else {
+                (Bytes::from(String::from(Box::<str>::from(json))), "application/json")
             };
             headers.entry(CONTENT_TYPE).or_insert(HeaderValue::from_static(kind));
             (bytes, shown)
