@@ -237,6 +237,7 @@ mod tests {
             "a": [{"token": "t", "b": "shown"}], "secret": {"x": 1}, "pass": null, "auth": true,
             "key": 7,
         });
+        assert!(has_secrets(&value));
         mask_value(&mut value);
         let expect = json!({
             "a": [{"token": "***", "b": "shown"}], "secret": "***", "pass": null, "auth": true,
@@ -251,6 +252,20 @@ mod tests {
             ("plain", "plain"),
         ] {
             assert_eq!(mask_text(text), shown);
+        }
+    }
+
+    #[test]
+    fn mask_finds_secrets_where_it_would_hide_something() {
+        for (value, expect) in [
+            (json!([{"a": {"apiKey": 1}}]), true),
+            (json!({"tokens": {"token": []}}), true),
+            (json!({"a": [{"b": "token"}], "pass": null, "auth": true}), false),
+            (json!("token"), false),
+        ] {
+            let mut masked = value.clone();
+            mask_value(&mut masked);
+            assert_eq!((has_secrets(&value), masked != value), (expect, expect), "{value}");
         }
     }
 
