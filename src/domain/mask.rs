@@ -55,6 +55,9 @@ pub fn is_secret_name(name: &str) -> bool {
 }
 
 fn is_secret_part(part: &str) -> bool {
+    if part.is_ascii() {
+        return SECRET_PARTS.iter().any(|secret| part.eq_ignore_ascii_case(secret));
+    }
     let lower = || part.chars().flat_map(char::to_lowercase);
     SECRET_PARTS.iter().any(|secret| lower().eq(secret.chars()))
 }
@@ -63,18 +66,20 @@ fn is_secret_part(part: &str) -> bool {
 #[must_use]
 pub fn has_secrets(value: &Value) -> bool {
     match value {
-        Value::Object(fields) => fields.iter().any(|(name, value)| match value {
-            Value::Null | Value::Bool(_) => false,
-            Value::Number(_) | Value::String(_) => is_secret_name(name),
-            Value::Array(_) | Value::Object(_) => is_secret_name(name) || has_secrets(value),
-        }),
+        Value::Object(fields) => {
+            fields.iter().any(|(name, value)| is_secret(name, value) || has_secrets(value))
+        }
         Value::Array(items) => items.iter().any(has_secrets),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
     }
 }
 
-/// Replaces every value under a secret name, at any depth. Null, true and false stay: they hold no
-/// secret.
+/// Whether a value of this name is hidden. Null, true and false hold no secret.
+fn is_secret(name: &str, value: &Value) -> bool {
+    !value.is_null() && !value.is_boolean() && is_secret_name(name)
+}
+
+/// Replaces every value under a secret name, at any depth, but for null, true and false.
 pub fn mask_value(value: &mut Value) {
     match value {
         Value::Object(fields) => mask_fields(fields),
@@ -86,10 +91,10 @@ pub fn mask_value(value: &mut Value) {
 /// [`mask_value`] for the fields of an object.
 pub fn mask_fields(fields: &mut Map<String, Value>) {
     for (name, value) in fields {
-        if !is_secret_name(name) {
-            mask_value(value);
-        } else if !value.is_null() && !value.is_boolean() {
+        if is_secret(name, value) {
             *value = MASKED.into();
+        } else {
+            mask_value(value);
         }
     }
 }

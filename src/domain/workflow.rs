@@ -103,6 +103,29 @@ impl Workflow {
     }
 }
 
+#[cfg(test)]
+impl Workflow {
+    /// One without versions, for the tests.
+    pub fn sample(id: WorkflowId) -> Self {
+        Self {
+            id,
+            organization: OrganizationId::from([1; 16]),
+            slug: String::new(),
+            name: String::new(),
+            description: String::new(),
+            categories: Vec::new(),
+            tags: Vec::new(),
+            locked: false,
+            production: false,
+            status: Status::Active,
+            latest: String::new(),
+            versions: Vec::new(),
+            created_at: Timestamp::default(),
+            updated_at: Timestamp::default(),
+        }
+    }
+}
+
 /// Whether `id` may name a version: 1 to 64 characters of `A-Za-z0-9._-`.
 #[must_use]
 pub fn is_version_id(id: &str) -> bool {

@@ -187,19 +187,13 @@ impl Client {
         limits: &Limits,
         pauses: Option<Pauses>,
     ) -> Result<Response, Error> {
-        let limit = limits.total;
         let Some((authority, request)) = exchange::prepare(request) else {
             return Err(Error::Connection(connector::Error::NoHost));
         };
         let is_connected = AtomicBool::new(false);
         let exchange = self.pool.exchange(&authority, request, limits, pauses, &is_connected);
-        let answer = match tokio::time::timeout(limit, exchange).await {
-            Ok(answer) => answer,
-            Err(_elapsed) => {
-                Err(out_of_time(is_connected.load(Ordering::Relaxed), authority.host(), limit))
-            }
-        };
-        answer.inspect_err(|error| report(authority.host(), error))
+        let is_connected = || is_connected.load(Ordering::Relaxed);
+        within(limits.total, authority.host(), is_connected, exchange).await
     }
 
     /// Sends by hyper's client.
@@ -209,7 +203,6 @@ impl Client {
         limits: &Limits,
     ) -> Result<Response, Error> {
         let host = request.uri().host().unwrap_or_default().to_owned();
-        let limit = limits.total;
         let mut request = request.map(Full::new);
         let connection = capture_connection(&mut request);
         let exchange = async {
@@ -218,14 +211,8 @@ impl Client {
             let (body, truncated) = read(&mut body, limits).await?;
             Ok(Response { status: head.status, headers: head.headers, body, truncated })
         };
-        let answer = match tokio::time::timeout(limit, exchange).await {
-            Ok(answer) => answer,
-            Err(_elapsed) => {
-                let is_connected = connection.connection_metadata().is_some();
-                Err(out_of_time(is_connected, &host, limit))
-            }
-        };
-        answer.inspect_err(|error| report(&host, error))
+        let is_connected = || connection.connection_metadata().is_some();
+        within(limits.total, &host, is_connected, exchange).await
     }
 
     /// Sends a request and gives the answer with its body unread. The caller bounds the reading.
@@ -311,12 +298,22 @@ pub(super) fn report(host: &str, error: &Error) {
     tracing::info!(host, detail = error.detail(), "an outgoing request failed");
 }
 
-/// What it means that the time is over.
-fn out_of_time(is_connected: bool, host: &str, limit: Duration) -> Error {
-    if is_connected {
-        return Error::Timeout { limit };
-    }
-    Error::Connection(connector::Error::Timeout { host: host.to_owned(), limit })
+/// The answer of an exchange that has so long for it; why there is none goes to the log. What it means that
+/// the time is over depends on whether there was a connection by then.
+async fn within(
+    limit: Duration,
+    host: &str,
+    is_connected: impl Fn() -> bool,
+    exchange: impl Future<Output = Result<Response, Error>>,
+) -> Result<Response, Error> {
+    let answer = match tokio::time::timeout(limit, exchange).await {
+        Ok(answer) => answer,
+        Err(_elapsed) if is_connected() => Err(Error::Timeout { limit }),
+        Err(_elapsed) => {
+            Err(Error::Connection(connector::Error::Timeout { host: host.to_owned(), limit }))
+        }
+    };
+    answer.inspect_err(|error| report(host, error))
 }
 
 /// The body up to the limit, and whether there was more.

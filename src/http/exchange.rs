@@ -73,9 +73,11 @@ pub(super) fn prepare(request: Request<Bytes>) -> Option<(Authority, Outgoing)> 
 /// The host and a port other than the scheme's, without the user's name and password.
 fn host_header(authority: &Authority) -> Option<HeaderValue> {
     let host = authority.host();
-    match authority.port() {
-        Some(port) if port.as_u16() != HTTP_PORT => {
-            HeaderValue::try_from(format!("{host}:{port}")).ok()
+    match authority.port_u16() {
+        Some(port) if port != HTTP_PORT => {
+            let text = authority.as_str();
+            let credentials = text.rfind('@').map_or(0, |at| at.saturating_add(1));
+            HeaderValue::from_str(text.get(credentials..)?).ok()
         }
         _ => HeaderValue::from_str(host).ok(),
     }

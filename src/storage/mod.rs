@@ -6,7 +6,8 @@
 //!
 //! The way of a commit, and where each part is:
 //!
-//! 1. [`writer`]: one thread groups commits, checks preconditions, resolves counters and lists.
+//! 1. [`writer`]: one thread groups commits ([`pace`]: when it waits for more), checks preconditions,
+//!    resolves counters and lists.
 //! 2. [`log`]: the group becomes one checksummed, numbered record; one `pwrite`, one `fdatasync`.
 //! 3. [`memtable`]: the group becomes visible as a whole. Nothing is visible before it is durable.
 //! 4. The commits' hooks run, in order; then the commits are answered.
@@ -48,6 +49,7 @@ mod log_archive;
 mod marker;
 mod memtable;
 mod opening;
+mod pace;
 mod pack;
 mod payloads;
 mod row_cache;

@@ -29,6 +29,7 @@ use super::key::Key;
 use super::log::Segments;
 use super::log::form::StoreId;
 use super::opening::{self, Opened};
+use super::pace::Pace;
 use super::payloads::{PAYLOADS, Recent};
 use super::record::{Record, decode};
 use super::root_folder::RootFolder;
@@ -36,6 +37,7 @@ use super::row_cache::RowCache;
 use super::view::{Moment, View};
 use super::writer::{self, Message, Metrics, Writer};
 use crate::domain::ids::PayloadId;
+use crate::runtime;
 
 /// The format that this release writes. Since 2, values in the tree may be packed, and since 3, rows are in
 /// blocks there; a store of an earlier format has none, and is read as it is.
@@ -208,6 +210,7 @@ impl Store {
             jobs,
             checkpoints,
             limits,
+            pace: Pace::new(runtime::monotonic_now()),
             #[cfg(test)]
             faults: Arc::clone(&faults),
         };

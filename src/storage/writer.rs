@@ -1,6 +1,7 @@
 //! The writer: the one thread that changes the store.
 //!
-//! It takes commits from a bounded channel and merges those that wait into one group. Preconditions
+//! It takes commits from a bounded channel and merges those that wait into one group; under load it lets them
+//! gather first (`pace`). Preconditions
 //! and counters see every commit merged before them. The group becomes one record of the log, is
 //! synced once and made visible as a whole; then the writer calls the hooks of its commits in order,
 //! and answers them. The writer retries nothing: when the disk refuses, every waiting commit is answered with the reason, and the
@@ -23,6 +24,7 @@ use super::log::Log;
 use super::log::form::{RECORD_BYTES_MAX, StoreId};
 use super::marker::Marker;
 use super::memtable::Rows;
+use super::pace::Pace;
 use super::record::Malformed;
 use super::view::View;
 use crate::runtime::{self, Clock};
@@ -80,6 +82,7 @@ pub struct Writer {
     pub jobs: std::sync::mpsc::Sender<Job>,
     pub checkpoints: JoinHandle<()>,
     pub limits: Limits,
+    pub pace: Pace,
     #[cfg(test)]
     pub faults: Arc<Faults>,
 }
@@ -132,6 +135,7 @@ impl Writer {
         let mut waiting = Waiting::new();
         let mut bytes = 0;
         let mut next = Some(first);
+        let mut pause = self.pace.pause(runtime::monotonic_now());
         while let Some(message) = next {
             let (mut commit, done) = match message {
                 Message::Commit { commit, done } => (commit, done),
@@ -142,6 +146,9 @@ impl Writer {
                     return (Some(other), rows, waiting);
                 }
             };
+            if !commit.is_new_work {
+                self.pace.note();
+            }
             let hooks = std::mem::take(&mut commit.hooks);
             match self.merge(commit, &mut rows) {
                 Ok(added) => {
@@ -156,6 +163,12 @@ impl Writer {
                 break;
             }
             next = self.inbox.try_recv().ok();
+            if next.is_none()
+                && let Some(pause) = pause.take()
+            {
+                std::thread::sleep(pause);
+                next = self.inbox.try_recv().ok();
+            }
         }
         (None, rows, waiting)
     }

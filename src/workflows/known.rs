@@ -63,28 +63,9 @@ impl Known {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::ids::OrganizationId;
-    use crate::domain::time::Timestamp;
-    use crate::domain::workflow::Status;
 
     fn workflow(number: u128) -> Arc<Workflow> {
-        let at = Timestamp::from_micros(0);
-        Arc::new(Workflow {
-            id: number.to_be_bytes().into(),
-            organization: OrganizationId::from([1; 16]),
-            slug: String::new(),
-            name: String::new(),
-            description: String::new(),
-            categories: Vec::new(),
-            tags: Vec::new(),
-            locked: false,
-            production: false,
-            status: Status::Active,
-            latest: String::new(),
-            versions: Vec::new(),
-            created_at: at,
-            updated_at: at,
-        })
+        Arc::new(Workflow::sample(number.to_be_bytes().into()))
     }
 
     #[test]

@@ -4,29 +4,14 @@ use serde_json::{Value, json};
 
 use super::Workflow;
 use crate::domain::definition::Plan;
-use crate::domain::ids::{OrganizationId, WorkflowId};
+use crate::domain::ids::WorkflowId;
 use crate::domain::legacy::tests::fields;
 use crate::domain::legacy::{Fields, definition};
-use crate::domain::time::Timestamp;
-use crate::domain::workflow::{self, Status};
+use crate::domain::workflow;
 
 fn seen(definition: &Value) -> Workflow {
-    let workflow = workflow::Workflow {
-        id: WorkflowId::from([0; 16]),
-        organization: OrganizationId::from([0; 16]),
-        slug: String::new(),
-        name: String::new(),
-        description: String::new(),
-        categories: Vec::new(),
-        tags: Vec::new(),
-        locked: false,
-        production: false,
-        status: Status::Active,
-        latest: "v1".to_owned(),
-        versions: Vec::new(),
-        created_at: Timestamp::default(),
-        updated_at: Timestamp::default(),
-    };
+    let mut workflow = workflow::Workflow::sample(WorkflowId::from([0; 16]));
+    "v1".clone_into(&mut workflow.latest);
     Workflow::of(&workflow, definition)
 }
 
