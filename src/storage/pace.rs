@@ -41,7 +41,7 @@ impl Pace {
     pub fn pause(&mut self, now: Instant) -> Option<Duration> {
         let passed = now.saturating_duration_since(self.began);
         if passed >= WINDOW {
-            // What came in a longer time was no load.
+            // As many in a longer time are not many.
             self.before = if passed < WINDOW.saturating_mul(2) { self.count } else { 0 };
             (self.began, self.count) = (now, 0);
         }
