@@ -1,11 +1,10 @@
 //! The writer: the one thread that changes the store.
 //!
-//! It takes commits from a bounded channel and merges those that wait into one group; under load it lets them
-//! gather first (`pace`). Preconditions
-//! and counters see every commit merged before them. The group becomes one record of the log, is
-//! synced once and made visible as a whole; then the writer calls the hooks of its commits in order,
-//! and answers them. The writer retries nothing: when the disk refuses, every waiting commit is answered with the reason, and the
-//! store takes no more.
+//! It takes commits from a bounded channel and merges those that wait into one group; under load it
+//! lets them gather first (`pace`). Preconditions and counters see every commit merged before them. The
+//! group becomes one record of the log, is synced once and made visible as a whole; then the writer calls
+//! the hooks of its commits in order, and answers them. The writer retries nothing: when the disk
+//! refuses, every waiting commit is answered with the reason, and the store takes no more.
 
 use std::path::PathBuf;
 use std::sync::Arc;
