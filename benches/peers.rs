@@ -8,7 +8,8 @@
 //! - A prediction, run to its end, beside Cog's own server, where `ORRERY_PEERS_COG` names its Python.
 //! - Memory after many executions, and while they are backed up.
 //! - Creates and GETs at a fixed rate beside nothing, bursts of workflows, and backups: latencies from the
-//!   moment when a request was due, so that one that waits for another counts in full.
+//!   moment when a request was due, so that one that waits for another counts in full. The limit beside
+//!   nothing and its own bursts is in the same table.
 //!
 //! Nothing is installed here: `docs/performance.md`, "Beside its peers", says where each comes from. What is
 //! not there is left out. `ORRERY_BENCH_ROUNDS` (5), `ORRERY_BENCH_BURST` (5,000) and
@@ -84,6 +85,6 @@ async fn measure() {
         memory::measure(stub).await;
     }
     if is_wanted("tails") {
-        tails::measure(stub).await;
+        tails::measure(stub, rounds).await;
     }
 }

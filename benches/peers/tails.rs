@@ -1,55 +1,149 @@
-//! Creates and GETs at 500 a second each, beside nothing, bursts of workflows, and backups.
+//! Creates and GETs at 500 a second each, beside nothing, bursts of workflows, and backups; the same beside
+//! the limit's own bursts, which says what of a tail is the box and the client that share its cores.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::burst::CONNECTIONS;
+use super::limit;
 use super::paced::Pace;
 use super::service::Service;
 use super::support::client::{self, Connection, Load};
 use super::support::table::Table;
-use super::support::{self, percentile};
+use super::support::{self, median, percentile};
+use super::work::spread;
 
 /// Finished predictions, of which the GETs ask for one after the other.
 const FILL: u64 = 20_000;
 const RATE: u64 = 500;
 /// From one burst to the next.
 const EVERY: Duration = Duration::from_millis(6_500);
+/// After a measurement, until the next begins.
+const REST: Duration = Duration::from_secs(3);
 
-pub async fn measure(stub: SocketAddr) {
+/// What one server was measured beside, and a sample of each figure for each round.
+#[derive(Default)]
+struct Row {
+    name: &'static str,
+    create: Tail,
+    get: Tail,
+}
+
+#[derive(Default)]
+struct Tail {
+    median: Vec<f64>,
+    p99: Vec<f64>,
+    worst: Vec<f64>,
+}
+
+impl Tail {
+    fn add(&mut self, latencies: &[f64]) {
+        self.median.push(percentile(latencies, 0.5));
+        self.p99.push(percentile(latencies, 0.99));
+        self.worst.push(percentile(latencies, 1.0));
+    }
+
+    fn cells(&self) -> [String; 4] {
+        let figure = |samples: &[f64]| milliseconds(median(samples.to_vec()));
+        let (median, p99, worst) = (figure(&self.median), figure(&self.p99), figure(&self.worst));
+        [median, p99, spread(&self.p99, &milliseconds), worst]
+    }
+}
+
+fn milliseconds(seconds: f64) -> String {
+    format!("{:.1} ms", seconds * 1000.0)
+}
+
+pub async fn measure(stub: SocketAddr, rounds: u64) {
     let seconds = support::knob("ORRERY_BENCH_SECONDS", 15);
-    let service = Service::start(stub);
-    let trigger = service.three_steps(stub).await;
-    let ids = fill(&service).await;
+    let names = ["nothing", "bursts of 5,000 workflows", "backups"];
+    let mut own = names.map(|name| Row { name, ..Row::default() });
+    let names = ["the limit: nothing", "the limit: its bursts"];
+    let mut least = names.map(|name| Row { name, ..Row::default() });
+    for round in 0..rounds {
+        if round % 2 == 0 {
+            service(stub, &mut own, seconds).await;
+            bare(stub, &mut least, seconds).await;
+        } else {
+            bare(stub, &mut least, seconds).await;
+            service(stub, &mut own, seconds).await;
+        }
+    }
     let mut table = Table::new(&[
         "at 500/s each, beside",
         "create p50",
         "p99",
+        "spread",
         "worst",
         "GET p50",
         "p99",
+        "spread",
         "worst",
     ]);
-    for beside in ["nothing", "bursts of 5,000 workflows", "backups"] {
-        let end = Instant::now() + Duration::from_secs(seconds);
-        let other = async {
-            match beside {
-                "nothing" => {}
-                "backups" => back_up(&service, end).await,
-                _ => bursts(service.setup.workflows, &trigger, end).await,
-            }
-        };
-        let (creates, gets, ()) =
-            tokio::join!(creates(&service, seconds), gets(&service, &ids, seconds), other);
-        let show = |samples: &[f64]| {
-            [0.5, 0.99, 1.0].map(|part| format!("{:.1} ms", percentile(samples, part) * 1000.0))
-        };
-        table.row([beside.to_owned()].into_iter().chain(show(&creates)).chain(show(&gets)));
-        tokio::time::sleep(Duration::from_secs(3)).await;
+    for row in own.iter().chain(&least) {
+        let name = [row.name.to_owned()].into_iter();
+        table.row(name.chain(row.create.cells()).chain(row.get.cells()));
     }
     table.print();
-    println!("{seconds} s each\n");
+    println!("{rounds} rounds of {seconds} s each\n");
+}
+
+async fn service(stub: SocketAddr, rows: &mut [Row; 3], seconds: u64) {
+    let service = Service::start(stub);
+    let trigger = service.three_steps(stub).await;
+    let (address, key, ids) = (service.setup.base, service.key.clone(), fill(&service).await);
+    let paced = Paced {
+        address,
+        create: service.prediction("instant", "/v1/prediction/", ""),
+        get: Arc::new(move |number| {
+            // Neighbours are far apart, so that no two are in one page of the store.
+            let at = usize::try_from(number * 7_919).unwrap() % ids.len();
+            client::get_with_key(address, &format!("/v1/prediction/{}", ids[at]), &key)
+        }),
+    };
+    let [nothing, beside_bursts, beside_backups] = rows;
+    paced.measure(nothing, seconds, async {}).await;
+    let end = Instant::now() + Duration::from_secs(seconds);
+    paced.measure(beside_bursts, seconds, bursts(service.setup.workflows, &trigger, end)).await;
+    let end = Instant::now() + Duration::from_secs(seconds);
+    paced.measure(beside_backups, seconds, back_up(&service, end)).await;
+}
+
+async fn bare(stub: SocketAddr, rows: &mut [Row; 2], seconds: u64) {
+    let (_server, address) = limit::start();
+    let body = r#"{"model":"instant","version":"0.0.1","input":{"text":"a quiet harbour"}}"#;
+    let get = client::get(address, "/kept");
+    let paced = Paced {
+        address,
+        create: client::post(address, "/create", "", body),
+        get: Arc::new(move |_| Arc::clone(&get)),
+    };
+    let trigger = client::post(address, &format!("/three?{stub}"), "", body);
+    let [nothing, beside_bursts] = rows;
+    paced.measure(nothing, seconds, async {}).await;
+    let end = Instant::now() + Duration::from_secs(seconds);
+    paced.measure(beside_bursts, seconds, bursts(address, &trigger, end)).await;
+}
+
+/// A server that is sent creates and GETs.
+struct Paced {
+    address: SocketAddr,
+    create: Arc<[u8]>,
+    get: Arc<dyn Fn(u64) -> Arc<[u8]> + Send + Sync>,
+}
+
+impl Paced {
+    async fn measure(&self, row: &mut Row, seconds: u64, other: impl Future<Output = ()>) {
+        let pace = Pace { rate: RATE, seconds, connections: CONNECTIONS };
+        let (create, get) = (Arc::clone(&self.create), Arc::clone(&self.get));
+        let creates = pace.latencies(self.address, move |_| Arc::clone(&create));
+        let gets = pace.latencies(self.address, move |number| get(number));
+        let (creates, gets, ()) = tokio::join!(creates, gets, other);
+        row.create.add(&creates);
+        row.get.add(&gets);
+        tokio::time::sleep(REST).await;
+    }
 }
 
 /// Makes finished predictions; gives their ids.
@@ -71,23 +165,6 @@ async fn fill(service: &Service) -> Arc<[String]> {
         });
     }
     tasks.join_all().await.concat().into()
-}
-
-async fn creates(service: &Service, seconds: u64) -> Vec<f64> {
-    let request = service.prediction("instant", "/v1/prediction/", "");
-    let pace = Pace { rate: RATE, seconds, connections: CONNECTIONS };
-    pace.latencies(service.setup.base, move |_| Arc::clone(&request)).await
-}
-
-async fn gets(service: &Service, ids: &Arc<[String]>, seconds: u64) -> Vec<f64> {
-    let (address, key, ids) = (service.setup.base, service.key.clone(), Arc::clone(ids));
-    let pace = Pace { rate: RATE, seconds, connections: CONNECTIONS };
-    pace.latencies(address, move |number| {
-        // Neighbours are far apart, so that no two are in one page of the store.
-        let at = usize::try_from(number * 7_919).unwrap() % ids.len();
-        client::get_with_key(address, &format!("/v1/prediction/{}", ids[at]), &key)
-    })
-    .await
 }
 
 async fn bursts(address: SocketAddr, trigger: &Arc<[u8]>, end: Instant) {
