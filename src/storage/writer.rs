@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Instant;
 
 use super::checkpoint::{Job, Limits, Progress};
 use super::commit::{Commit, Expect, Hook, Write};
@@ -105,7 +106,7 @@ impl Writer {
     pub fn run(mut self) {
         while let Some(first) = self.inbox.blocking_recv() {
             let started = runtime::monotonic_now();
-            let (next, rows, waiting) = self.gather(first);
+            let (next, rows, waiting) = self.gather(first, started);
             if !waiting.is_empty() {
                 self.write(rows, waiting);
                 metrics::histogram!("orrery_commit_seconds").record(started.elapsed());
@@ -129,12 +130,12 @@ impl Writer {
     }
 
     /// Merges what waits, up to a message that is not a commit, which comes back.
-    fn gather(&mut self, first: Message) -> (Option<Message>, Rows, Waiting) {
+    fn gather(&mut self, first: Message, now: Instant) -> (Option<Message>, Rows, Waiting) {
         let mut rows = Rows::new();
         let mut waiting = Waiting::new();
         let mut bytes = 0;
         let mut next = Some(first);
-        let mut pause = self.pace.pause(runtime::monotonic_now());
+        let mut pause = self.pace.pause(now);
         while let Some(message) = next {
             let (mut commit, done) = match message {
                 Message::Commit { commit, done } => (commit, done),
