@@ -1,15 +1,15 @@
 //! Threads of their own for the work that nobody waits for at a connection: executions and deliveries.
 //!
 //! However much of it is ready to run, a request is answered by other threads, which the system lets run
-//! first. It never drives connections.
+//! first. It never drives the connections of clients.
 
 use std::io;
 
 use tokio::runtime::{Builder, Handle, Runtime};
 
-/// How much a thread gives way to those that serve requests, as `nice` counts it. It still gets a third of
-/// what they get.
-const NICENESS: i32 = 5;
+/// How much a thread gives way to those that serve requests, as `nice` counts it. One that never sleeps still
+/// gets a tenth of what they get; these sleep often, and get more.
+const NICENESS: i32 = 10;
 
 /// The threads, as many as the machine has cores. Dropping it ends what runs on them where it next waits.
 #[derive(Debug)]
