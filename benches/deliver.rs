@@ -232,8 +232,8 @@ fn measure() {
         println!();
         let mut table =
             Table::new(&["a start with so many due", "first", "last", "memory at the peak"]);
-        let first = milliseconds(sent.first);
-        let last = milliseconds(sent.last);
+        let first = milliseconds::<0>(sent.first);
+        let last = milliseconds::<0>(sent.last);
         table.row([number(backlog as f64), first, last, mebibytes(sent.peak)]);
         table.print();
     }

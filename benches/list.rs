@@ -265,7 +265,7 @@ async fn measure() {
     for (count, subject) in [(FEW, &small), (many, &large)] {
         table.row([
             number(count as f64),
-            milliseconds(subject.start),
+            milliseconds::<0>(subject.start),
             mebibytes(process::resident(subject.child.0.id())),
         ]);
     }

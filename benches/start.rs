@@ -66,7 +66,7 @@ fn row(table: &mut Table, name: &str, start: Duration, child: &Killed) {
     std::thread::sleep(IDLE);
     table.row([
         name.to_owned(),
-        milliseconds(start.as_secs_f64()),
+        milliseconds::<0>(start.as_secs_f64()),
         mebibytes(ready),
         mebibytes(process::resident(pid)),
         mebibytes(process::peak(pid)),
@@ -246,7 +246,7 @@ fn row_at_once(table: &mut Table, name: &str, start: Duration, child: &Killed) {
     let pid = child.0.id();
     table.row([
         name.to_owned(),
-        milliseconds(start.as_secs_f64()),
+        milliseconds::<0>(start.as_secs_f64()),
         mebibytes(process::resident(pid)),
         String::new(),
         mebibytes(process::peak(pid)),

@@ -450,7 +450,7 @@ fn segments() {
                 beside.to_string(),
                 mebibytes(written[1]),
                 mebibytes(opened[1]),
-                milliseconds(opened[0]),
+                milliseconds::<0>(opened[0]),
                 mebibytes(empty[1]),
             ]);
         }

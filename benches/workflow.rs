@@ -36,7 +36,7 @@ use support::disk::{self, Disk};
 use support::instant;
 use support::process::{self, Killed};
 use support::service::{self, Setup};
-use support::table::{Table, mebibytes, number, ratio};
+use support::table::{Table, mebibytes, milliseconds, number, ratio};
 use support::workflows;
 
 /// The longest that anything here may take.
@@ -308,16 +308,15 @@ async fn three_steps(
     let calls = support::median(calls);
     let alone = support::median(alone);
     let mut table = Table::new(&["three HTTP steps", ""]);
-    let milliseconds = |seconds: f64| format!("{:.2} ms", seconds * 1000.0);
     for (name, value) in [
-        ("1 in flight, median", milliseconds(support::percentile(&one, 0.5))),
-        ("1 in flight, p99", milliseconds(support::percentile(&one, 0.99))),
-        ("1 in flight, processor time for each", milliseconds(support::median(one_cpu))),
+        ("1 in flight, median", milliseconds::<2>(support::percentile(&one, 0.5))),
+        ("1 in flight, p99", milliseconds::<2>(support::percentile(&one, 0.99))),
+        ("1 in flight, processor time for each", milliseconds::<2>(support::median(one_cpu))),
         ("1 in flight, context switches for each", number(support::median(switches))),
-        ("64 in flight, median", milliseconds(support::percentile(&many, 0.5))),
-        ("64 in flight, p99", milliseconds(support::percentile(&many, 0.99))),
+        ("64 in flight, median", milliseconds::<2>(support::percentile(&many, 0.5))),
+        ("64 in flight, p99", milliseconds::<2>(support::percentile(&many, 0.99))),
         ("burst, executions per second", number(rate)),
-        ("processor time for each", milliseconds(support::median(cpu))),
+        ("processor time for each", milliseconds::<2>(support::median(cpu))),
         ("commits for each", ratio(support::median(commits))),
         ("bytes written to the disk for each", number(support::median(written))),
         ("bytes that the disk keeps of each", number(kept)),
@@ -346,7 +345,7 @@ async fn predictions(subject: &Subject, rounds: u64, burst: u64) {
     let kept = (subject.settled().await - before) / (rounds * burst) as f64;
     let mut table = Table::new(&["prediction of an HTTP model", ""]);
     for (name, value) in [
-        ("processor time for each", format!("{:.2} ms", support::median(cpu) * 1000.0)),
+        ("processor time for each", milliseconds::<2>(support::median(cpu))),
         ("bytes written to the disk for each", number(support::median(written))),
         ("bytes that the disk keeps of each", number(kept)),
     ] {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::burst::Burst;
 use super::service::Service;
 use super::support::process::processor_seconds;
-use super::support::table::{Table, number};
+use super::support::table::{Table, milliseconds, number};
 use super::support::{self, median};
 use super::work::spread;
 
@@ -53,7 +53,6 @@ pub async fn measure(stub: SocketAddr, rounds: u64) {
         without.burst(&service, stub, &plain, (count, 1)).await;
         with.burst(&service, stub, &hooked, (count, 2)).await;
     }
-    let ms = |seconds: f64| format!("{:.3} ms", seconds * 1000.0);
     let mut table =
         Table::new(&["predictions", "per second", "spread", "processor time of each", "spread"]);
     for (name, side) in [("without a webhook", &mut without), ("with one", &mut with)] {
@@ -61,12 +60,13 @@ pub async fn measure(stub: SocketAddr, rounds: u64) {
         side.rates.remove(0);
         side.cpu.remove(0);
         let rates = [number(median(side.rates.clone())), spread(&side.rates, &number)];
-        let cpu = [ms(median(side.cpu.clone())), spread(&side.cpu, &ms)];
+        let cpu =
+            [milliseconds::<3>(median(side.cpu.clone())), spread(&side.cpu, &milliseconds::<3>)];
         table.row([name.to_owned()].into_iter().chain(rates).chain(cpu));
     }
     let beyond: Vec<f64> =
         with.cpu.iter().zip(&without.cpu).map(|(with, not)| with - not).collect();
-    let cells = [ms(median(beyond.clone())), spread(&beyond, &ms)];
+    let cells = [milliseconds::<3>(median(beyond.clone())), spread(&beyond, &milliseconds::<3>)];
     table.row(["a delivery".to_owned(), String::new(), String::new()].into_iter().chain(cells));
     table.print();
     println!("{rounds} rounds of {count} each\n");

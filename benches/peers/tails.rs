@@ -10,7 +10,7 @@ use super::limit;
 use super::paced::Pace;
 use super::service::Service;
 use super::support::client::{self, Connection, Load};
-use super::support::table::Table;
+use super::support::table::{Table, milliseconds};
 use super::support::{self, median, percentile};
 use super::work::spread;
 
@@ -45,14 +45,10 @@ impl Tail {
     }
 
     fn cells(&self) -> [String; 4] {
-        let figure = |samples: &[f64]| milliseconds(median(samples.to_vec()));
+        let figure = |samples: &[f64]| milliseconds::<1>(median(samples.to_vec()));
         let (median, p99, worst) = (figure(&self.median), figure(&self.p99), figure(&self.worst));
-        [median, p99, spread(&self.p99, &milliseconds), worst]
+        [median, p99, spread(&self.p99, &milliseconds::<1>), worst]
     }
-}
-
-fn milliseconds(seconds: f64) -> String {
-    format!("{:.1} ms", seconds * 1000.0)
 }
 
 pub async fn measure(stub: SocketAddr, rounds: u64) {
@@ -103,11 +99,10 @@ async fn service(stub: SocketAddr, rows: &mut [Row; 3], seconds: u64) {
         }),
     };
     let [nothing, beside_bursts, beside_backups] = rows;
-    paced.measure(nothing, seconds, async {}).await;
-    let end = Instant::now() + Duration::from_secs(seconds);
-    paced.measure(beside_bursts, seconds, bursts(service.setup.workflows, &trigger, end)).await;
-    let end = Instant::now() + Duration::from_secs(seconds);
-    paced.measure(beside_backups, seconds, back_up(&service, end)).await;
+    let workflows = service.setup.workflows;
+    paced.measure(nothing, seconds, async |_| {}).await;
+    paced.measure(beside_bursts, seconds, async |end| bursts(workflows, &trigger, end).await).await;
+    paced.measure(beside_backups, seconds, async |end| back_up(&service, end).await).await;
 }
 
 async fn bare(stub: SocketAddr, rows: &mut [Row; 2], seconds: u64) {
@@ -121,9 +116,8 @@ async fn bare(stub: SocketAddr, rows: &mut [Row; 2], seconds: u64) {
     };
     let trigger = client::post(address, &format!("/three?{stub}"), "", body);
     let [nothing, beside_bursts] = rows;
-    paced.measure(nothing, seconds, async {}).await;
-    let end = Instant::now() + Duration::from_secs(seconds);
-    paced.measure(beside_bursts, seconds, bursts(address, &trigger, end)).await;
+    paced.measure(nothing, seconds, async |_| {}).await;
+    paced.measure(beside_bursts, seconds, async |end| bursts(address, &trigger, end).await).await;
 }
 
 /// A server that is sent creates and GETs.
@@ -134,12 +128,14 @@ struct Paced {
 }
 
 impl Paced {
-    async fn measure(&self, row: &mut Row, seconds: u64, other: impl Future<Output = ()>) {
+    /// Measures beside `other`, which is told when the measurement ends.
+    async fn measure(&self, row: &mut Row, seconds: u64, other: impl AsyncFnOnce(Instant)) {
+        let end = Instant::now() + Duration::from_secs(seconds);
         let pace = Pace { rate: RATE, seconds, connections: CONNECTIONS };
         let (create, get) = (Arc::clone(&self.create), Arc::clone(&self.get));
         let creates = pace.latencies(self.address, move |_| Arc::clone(&create));
         let gets = pace.latencies(self.address, move |number| get(number));
-        let (creates, gets, ()) = tokio::join!(creates, gets, other);
+        let (creates, gets, ()) = tokio::join!(creates, gets, other(end));
         row.create.add(&creates);
         row.get.add(&gets);
         tokio::time::sleep(REST).await;

@@ -11,7 +11,7 @@ use super::limit;
 use super::restate::Restate;
 use super::service::Service;
 use super::support::client;
-use super::support::table::{Table, number, ratio};
+use super::support::table::{Table, milliseconds, number, ratio};
 use super::support::{self, median, percentile, process, workflows};
 
 /// Calls that one execution makes.
@@ -148,7 +148,6 @@ pub async fn measure(stub: SocketAddr, rounds: u64) {
         "spread",
         "ratio",
     ]);
-    let ms = |seconds: f64| format!("{:.2} ms", seconds * 1000.0);
     let mib = |bytes: f64| format!("{:.0} MiB", bytes / 1_048_576.0);
     let mut row = |name: &str, show: &dyn Fn(f64) -> String, pick: fn(&Side) -> &Vec<f64>| {
         let ours = median(pick(&own).clone());
@@ -164,12 +163,12 @@ pub async fn measure(stub: SocketAddr, rounds: u64) {
         table.row(first.into_iter().chain(beside(&other)).chain(beside(&least)));
     };
     row("burst, executions per second", &number, |side| &side.burst);
-    row("burst, processor time for each", &ms, |side| &side.burst_cpu);
-    row("1 in flight, median", &ms, |side| &side.one);
-    row("1 in flight, p99", &ms, |side| &side.one_p99);
-    row("1 in flight, processor time for each", &ms, |side| &side.one_cpu);
-    row("64 in flight, median", &ms, |side| &side.many);
-    row("64 in flight, p99", &ms, |side| &side.many_p99);
+    row("burst, processor time for each", &milliseconds::<2>, |side| &side.burst_cpu);
+    row("1 in flight, median", &milliseconds::<2>, |side| &side.one);
+    row("1 in flight, p99", &milliseconds::<2>, |side| &side.one_p99);
+    row("1 in flight, processor time for each", &milliseconds::<2>, |side| &side.one_cpu);
+    row("64 in flight, median", &milliseconds::<2>, |side| &side.many);
+    row("64 in flight, p99", &milliseconds::<2>, |side| &side.many_p99);
     row("memory at the peak", &mib, |side| &side.peak);
     table.print();
     println!("{rounds} rounds, each on fresh stores\n");

@@ -66,7 +66,7 @@ pub fn mebibytes(bytes: f64) -> String {
     format!("{:.1} MiB", bytes / (1024.0 * 1024.0))
 }
 
-/// Seconds, in milliseconds.
-pub fn milliseconds(seconds: f64) -> String {
-    format!("{:.0} ms", seconds * 1000.0)
+/// Seconds, in milliseconds with as many decimals.
+pub fn milliseconds<const DECIMALS: usize>(seconds: f64) -> String {
+    format!("{:.DECIMALS$} ms", seconds * 1000.0)
 }
