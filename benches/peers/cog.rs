@@ -1,10 +1,12 @@
 //! A prediction run to its end, one at a time: an HTTP model and a built-in one, beside Cog's own server
-//! with a predictor that answers at once. Cog keeps nothing; here, two commits are durable.
+//! with a predictor that answers at once, and beside the limit. Cog keeps nothing; here, two commits are
+//! durable.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::limit;
 use super::service::Service;
 use super::support::client::{self, Load};
 use super::support::cog::Cog;
@@ -23,9 +25,12 @@ pub async fn measure(stub: SocketAddr, rounds: u64) {
     let service = Service::start(stub);
     let base = service.setup.base;
     let template = client::post(base, "/v1/prediction/run", &service.key, TEMPLATE);
+    let (_limit, least) = limit::start();
+    let call = client::post(least, &format!("/calls/1/wait?{stub}"), "", limit::BODY);
     let mut sides = vec![
         ("an HTTP model", base, service.prediction("instant", "/v1/prediction/run", "")),
         ("text-template", base, template),
+        ("the limit: a call and two commits", least, call),
     ];
     if let Some(cog) = &cog {
         let request = client::post(cog.address, "/predictions", "", r#"{"input":{"text":"x"}}"#);

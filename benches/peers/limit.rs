@@ -2,8 +2,8 @@
 //! each body to a file and goes on when an `fdatasync`, shared by all that wait, has made it durable.
 //!
 //! - `POST /create` is durable when it is answered.
-//! - `POST /three?STUB` is durable when it is answered; then it calls the stub three times, each call with
-//!   what the one before gave, each answer made durable before the next. `POST /three/wait?STUB` answers
+//! - `POST /calls/N?STUB` is durable when it is answered; then it calls the stub N times, each call with
+//!   what the one before gave, each answer made durable before the next. `POST /calls/N/wait?STUB` answers
 //!   at the end.
 //! - A `GET` is answered at once, from memory.
 
@@ -25,6 +25,9 @@ use super::support;
 use super::support::process::{self, Killed};
 
 pub const ROLE: &str = "limit";
+/// What it is sent: what our service is sent for a prediction.
+pub const BODY: &str =
+    r#"{"model":"instant","version":"0.0.1","input":{"text":"a quiet harbour"}}"#;
 /// What a create answers, as long as ours.
 const ANSWER: &[u8] =
     br#"{"predictionID":"01900000-0000-7000-8000-000000000000","status":"created"}"#;
@@ -77,9 +80,11 @@ impl Limit {
         let body = body.collect().await?.to_bytes();
         self.keep(body.clone()).await;
         if let Some(stub) = head.uri.query().map(str::to_owned) {
-            let steps = tokio::spawn(self.three_steps(stub, body));
-            if head.uri.path().ends_with("/wait") {
-                steps.await.unwrap();
+            let path = head.uri.path();
+            let count = path.split('/').find_map(|part| part.parse().ok()).unwrap();
+            let calls = tokio::spawn(self.call(stub, count, body));
+            if path.ends_with("/wait") {
+                calls.await.unwrap();
             }
         }
         Ok(Response::new(Full::new(Bytes::from_static(ANSWER))))
@@ -91,8 +96,8 @@ impl Limit {
         durable.await.unwrap();
     }
 
-    async fn three_steps(self, stub: String, mut body: Bytes) {
-        for _ in 0..3 {
+    async fn call(self, stub: String, count: u64, mut body: Bytes) {
+        for _ in 0..count {
             let request = Request::post(format!("http://{stub}/model"));
             let answer = self.client.request(request.body(Full::new(body)).unwrap()).await.unwrap();
             body = answer.into_body().collect().await.unwrap().to_bytes();

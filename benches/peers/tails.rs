@@ -107,14 +107,13 @@ async fn service(stub: SocketAddr, rows: &mut [Row; 3], seconds: u64) {
 
 async fn bare(stub: SocketAddr, rows: &mut [Row; 2], seconds: u64) {
     let (_server, address) = limit::start();
-    let body = r#"{"model":"instant","version":"0.0.1","input":{"text":"a quiet harbour"}}"#;
     let get = client::get(address, "/kept");
     let paced = Paced {
         address,
-        create: client::post(address, "/create", "", body),
+        create: client::post(address, "/create", "", limit::BODY),
         get: Arc::new(move |_| Arc::clone(&get)),
     };
-    let trigger = client::post(address, &format!("/three?{stub}"), "", body);
+    let trigger = client::post(address, &format!("/calls/3?{stub}"), "", limit::BODY);
     let [nothing, beside_bursts] = rows;
     paced.measure(nothing, seconds, async |_| {}).await;
     paced.measure(beside_bursts, seconds, async |end| bursts(address, &trigger, end).await).await;

@@ -116,8 +116,8 @@ async fn restate(stub: SocketAddr, side: &mut Side) -> bool {
 
 async fn limit(stub: SocketAddr, side: &mut Side) {
     let (server, address) = limit::start();
-    let send = client::post(address, &format!("/three?{stub}"), "", BODY);
-    let wait = client::post(address, &format!("/three/wait?{stub}"), "", BODY);
+    let send = client::post(address, &format!("/calls/{CALLS}?{stub}"), "", BODY);
+    let wait = client::post(address, &format!("/calls/{CALLS}/wait?{stub}"), "", BODY);
     side.round(stub, &[server.0.id()], (address, send), answered(address, wait)).await;
 }
 
