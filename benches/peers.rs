@@ -4,8 +4,9 @@
 //!   flight; beside Restate, where `ORRERY_PEERS_RESTATE` and `ORRERY_PEERS_NODE` say where it is, and
 //!   beside the limit: a bare hyper server that does the same calls and makes as much durable.
 //! - A durable create, with a queue that is held, beside the limit.
-//! - What a signed webhook adds to a prediction.
-//! - A prediction, run to its end, beside Cog's own server, where `ORRERY_PEERS_COG` names its Python.
+//! - What a signed webhook adds to a prediction, beside the limit.
+//! - A prediction, run to its end, beside the limit and Cog's own server, where `ORRERY_PEERS_COG` names its
+//!   Python.
 //! - Memory after many executions, and while they are backed up.
 //! - Creates and GETs at a fixed rate beside nothing, bursts of workflows, and backups: latencies from the
 //!   moment when a request was due, so that one that waits for another counts in full. The limit beside
@@ -29,8 +30,6 @@
 
 #[path = "peers/burst.rs"]
 mod burst;
-#[path = "peers/cog.rs"]
-mod cog;
 #[path = "peers/creates.rs"]
 mod creates;
 #[path = "peers/deliveries.rs"]
@@ -43,6 +42,8 @@ mod memory;
 mod paced;
 #[path = "peers/restate.rs"]
 mod restate;
+#[path = "peers/runs.rs"]
+mod runs;
 #[path = "peers/service.rs"]
 mod service;
 #[path = "peers/stub.rs"]
@@ -79,7 +80,7 @@ async fn measure() {
         deliveries::measure(stub, rounds).await;
     }
     if is_wanted("runs") {
-        cog::measure(stub, rounds).await;
+        runs::measure(stub, rounds).await;
     }
     if !only.is_empty() && is_wanted("memory") {
         memory::measure(stub).await;

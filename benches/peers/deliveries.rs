@@ -14,12 +14,13 @@ use super::support::table::{Table, milliseconds, number};
 use super::support::{self, client, median};
 use super::work::spread;
 
-/// The outcome of the last delivery is noted by then.
-const NOTED: Duration = Duration::from_millis(300);
+/// After a burst: the last outcome is durable by then.
+const REST: Duration = Duration::from_millis(300);
 
 /// A server, and what it is sent: without a webhook, and with one.
 struct Server {
-    name: &'static str,
+    /// Of its rows: without, with, and the difference.
+    names: [&'static str; 3],
     pid: u32,
     address: SocketAddr,
     requests: [Arc<[u8]>; 2],
@@ -34,37 +35,34 @@ struct Side {
 }
 
 impl Server {
-    /// A burst without webhooks, and one with them.
-    async fn round(&mut self, stub: SocketAddr, count: u64) {
+    /// A burst without webhooks, and one with them. The first round warms up, and does not count.
+    async fn round(&mut self, stub: SocketAddr, count: u64, is_first: bool) {
         for ((request, side), calls) in self.requests.iter().zip(&mut self.sides).zip(1..) {
             let cpu = processor_seconds(self.pid);
             let burst = Burst::send(stub, self.address, request, (count, calls)).await;
-            side.rates.push(burst.rate());
-            tokio::time::sleep(NOTED).await;
-            side.cpu.push((processor_seconds(self.pid) - cpu) / burst.made as f64);
+            tokio::time::sleep(REST).await;
+            if !is_first {
+                side.rates.push(burst.rate());
+                side.cpu.push((processor_seconds(self.pid) - cpu) / burst.made as f64);
+            }
         }
     }
 
-    /// Adds its rows, without the first round, which warms up.
-    fn show(&mut self, table: &mut Table) {
-        let [without, with] = &mut self.sides;
-        for (kind, side) in [("without a webhook", &mut *without), ("with one", &mut *with)] {
-            side.rates.remove(0);
-            side.cpu.remove(0);
-            let rates = [number(median(side.rates.clone())), spread(&side.rates, &number)];
-            let name = format!("{}: {kind}", self.name);
-            table.row([name].into_iter().chain(rates).chain(processor_time(&side.cpu)));
-        }
+    /// Adds its rows.
+    fn show(&self, table: &mut Table) {
+        let [without, with] = &self.sides;
         let beyond: Vec<f64> =
             with.cpu.iter().zip(&without.cpu).map(|(with, not)| with - not).collect();
-        let name = format!("{}: a delivery", self.name);
-        let rates = [String::new(), String::new()];
-        table.row([name].into_iter().chain(rates).chain(processor_time(&beyond)));
+        let none = Vec::new();
+        let figures = [(&without.rates, &without.cpu), (&with.rates, &with.cpu), (&none, &beyond)];
+        for (name, (rates, cpu)) in self.names.iter().zip(figures) {
+            let rate =
+                if rates.is_empty() { "-".to_owned() } else { number(median(rates.clone())) };
+            let time = milliseconds::<3>(median(cpu.clone()));
+            let (rates, times) = (spread(rates, &number), spread(cpu, &milliseconds::<3>));
+            table.row([(*name).to_owned(), rate, rates, time, times]);
+        }
     }
-}
-
-fn processor_time(samples: &[f64]) -> [String; 2] {
-    [milliseconds::<3>(median(samples.to_vec())), spread(samples, &milliseconds::<3>)]
 }
 
 pub async fn measure(stub: SocketAddr, rounds: u64) {
@@ -74,34 +72,35 @@ pub async fn measure(stub: SocketAddr, rounds: u64) {
         r#","webhook_url":"http://{stub}/hook","webhook_secret":"a secret of some length""#
     );
     let predictions =
-        ["", &hook].map(|hook| service.prediction("instant", "/v1/prediction/", hook));
+        ["", &hook].map(|more| service.prediction("instant", "/v1/prediction/", more));
     let (limit, address) = limit::start();
-    let calls = [1, 2]
-        .map(|calls| client::post(address, &format!("/calls/{calls}?{stub}"), "", limit::BODY));
+    let calls = [1, 2].map(|calls| {
+        client::post(address, &format!("/calls/{calls}?{stub}"), "", limit::PREDICTION)
+    });
     let mut servers = [
         Server {
-            name: "predictions",
+            names: ["predictions without a webhook", "with a webhook", "a delivery"],
             pid: service.pid(),
             address: service.setup.base,
             requests: predictions,
             sides: Default::default(),
         },
         Server {
-            name: "the limit",
+            names: ["the limit: one call", "two calls", "the second call"],
             pid: limit.0.id(),
             address,
             requests: calls,
             sides: Default::default(),
         },
     ];
-    for _ in 0..=rounds {
+    for round in 0..=rounds {
         for server in &mut servers {
-            server.round(stub, count).await;
+            server.round(stub, count, round == 0).await;
         }
     }
     let mut table =
         Table::new(&["bursts", "per second", "spread", "processor time of each", "spread"]);
-    for server in &mut servers {
+    for server in &servers {
         server.show(&mut table);
     }
     table.print();

@@ -25,10 +25,10 @@ use super::support;
 use super::support::process::{self, Killed};
 
 pub const ROLE: &str = "limit";
-/// What it is sent: what our service is sent for a prediction.
-pub const BODY: &str =
+/// What stands for a prediction beside ours.
+pub const PREDICTION: &str =
     r#"{"model":"instant","version":"0.0.1","input":{"text":"a quiet harbour"}}"#;
-/// What a create answers, as long as ours.
+/// What a `POST` answers, as long as what ours answers to a create.
 const ANSWER: &[u8] =
     br#"{"predictionID":"01900000-0000-7000-8000-000000000000","status":"created"}"#;
 /// What a `GET` answers, as long as a finished prediction.
@@ -82,7 +82,7 @@ impl Limit {
         if let Some(stub) = head.uri.query().map(str::to_owned) {
             let path = head.uri.path();
             let count = path.split('/').find_map(|part| part.parse().ok()).unwrap();
-            let calls = tokio::spawn(self.call(stub, count, body));
+            let calls = tokio::spawn(self.calls(stub, count, body));
             if path.ends_with("/wait") {
                 calls.await.unwrap();
             }
@@ -96,7 +96,7 @@ impl Limit {
         durable.await.unwrap();
     }
 
-    async fn call(self, stub: String, count: u64, mut body: Bytes) {
+    async fn calls(self, stub: String, count: u64, mut body: Bytes) {
         for _ in 0..count {
             let request = Request::post(format!("http://{stub}/model"));
             let answer = self.client.request(request.body(Full::new(body)).unwrap()).await.unwrap();

@@ -110,10 +110,10 @@ async fn bare(stub: SocketAddr, rows: &mut [Row; 2], seconds: u64) {
     let get = client::get(address, "/kept");
     let paced = Paced {
         address,
-        create: client::post(address, "/create", "", limit::BODY),
+        create: client::post(address, "/create", "", limit::PREDICTION),
         get: Arc::new(move |_| Arc::clone(&get)),
     };
-    let trigger = client::post(address, &format!("/calls/3?{stub}"), "", limit::BODY);
+    let trigger = client::post(address, &format!("/calls/3?{stub}"), "", limit::PREDICTION);
     let [nothing, beside_bursts] = rows;
     paced.measure(nothing, seconds, async |_| {}).await;
     paced.measure(beside_bursts, seconds, async |end| bursts(address, &trigger, end).await).await;
@@ -127,7 +127,7 @@ struct Paced {
 }
 
 impl Paced {
-    /// Measures beside `other`, which is told when the measurement ends.
+    /// Measures beside `other`, which is given the moment when the measurement ends.
     async fn measure(&self, row: &mut Row, seconds: u64, other: impl AsyncFnOnce(Instant)) {
         let end = Instant::now() + Duration::from_secs(seconds);
         let pace = Pace { rate: RATE, seconds, connections: CONNECTIONS };

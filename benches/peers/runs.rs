@@ -25,12 +25,12 @@ pub async fn measure(stub: SocketAddr, rounds: u64) {
     let service = Service::start(stub);
     let base = service.setup.base;
     let template = client::post(base, "/v1/prediction/run", &service.key, TEMPLATE);
-    let (_limit, least) = limit::start();
-    let call = client::post(least, &format!("/calls/1/wait?{stub}"), "", limit::BODY);
+    let (_limit, limit_address) = limit::start();
+    let call = client::post(limit_address, &format!("/calls/1/wait?{stub}"), "", limit::PREDICTION);
     let mut sides = vec![
         ("an HTTP model", base, service.prediction("instant", "/v1/prediction/run", "")),
         ("text-template", base, template),
-        ("the limit: a call and two commits", least, call),
+        ("the limit: a call and two commits", limit_address, call),
     ];
     if let Some(cog) = &cog {
         let request = client::post(cog.address, "/predictions", "", r#"{"input":{"text":"x"}}"#);
@@ -48,10 +48,11 @@ pub async fn measure(stub: SocketAddr, rounds: u64) {
         }
     }
     let mut table = Table::new(&["run to the end, 1 in flight", "per second", "spread", "of Cog"]);
-    let bare = cog.is_some().then(|| median(rates.last().cloned().unwrap_or_default()));
+    // Cog is the last, where it is one of them.
+    let of_cog = cog.is_some().then(|| median(rates.last().cloned().unwrap_or_default()));
     for ((name, ..), rates) in sides.iter().zip(&rates) {
         let rate = median(rates.clone());
-        let of = bare.map_or_else(|| "-".to_owned(), |bare| ratio(rate / bare));
+        let of = of_cog.map_or_else(|| "-".to_owned(), |theirs| ratio(rate / theirs));
         table.row([(*name).to_owned(), number(rate), spread(rates, &number), of]);
     }
     table.print();
