@@ -136,5 +136,5 @@ async fn measure() {
         ratio(together / one)
     );
     println!("of each alone: {} (at most {OF_ALONE_MAX})", ratio(together / alone));
-    println!("a file of {}, {threads} threads", mebibytes(bytes as f64));
+    println!("a file of {}, {threads} threads", mebibytes::<1>(bytes as f64));
 }

@@ -234,7 +234,7 @@ fn measure() {
             Table::new(&["a start with so many due", "first", "last", "memory at the peak"]);
         let first = milliseconds::<0>(sent.first);
         let last = milliseconds::<0>(sent.last);
-        table.row([number(backlog as f64), first, last, mebibytes(sent.peak)]);
+        table.row([number(backlog as f64), first, last, mebibytes::<1>(sent.peak)]);
         table.print();
     }
 }

@@ -257,6 +257,6 @@ async fn measure() {
     println!(
         "{rounds} rounds of {} MiB; the service then has {}\n",
         bytes / MIB,
-        mebibytes(memory)
+        mebibytes::<1>(memory)
     );
 }

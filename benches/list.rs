@@ -266,7 +266,7 @@ async fn measure() {
         table.row([
             number(count as f64),
             milliseconds::<0>(subject.start),
-            mebibytes(process::resident(subject.child.0.id())),
+            mebibytes::<1>(process::resident(subject.child.0.id())),
         ]);
     }
     table.print();

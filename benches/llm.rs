@@ -259,7 +259,7 @@ async fn measure() {
         vec![
             format!("{:.1}/s", 1.0 / middle(costs, parts[0])),
             format!("{:.2}/s", 1.0 / middle(costs, parts[1])),
-            mebibytes(middle(costs, parts[2])),
+            mebibytes::<1>(middle(costs, parts[2])),
             ratio(middle(costs, parts[3])),
         ]
     };
@@ -277,7 +277,7 @@ async fn measure() {
     table.print();
     println!(
         "a file of {}, prompts of {} tokens, {} written",
-        mebibytes(bytes as f64),
+        mebibytes::<1>(bytes as f64),
         prompt_tokens(),
         written_tokens()
     );

@@ -1,5 +1,4 @@
-//! The service beside its peers: the same work, one client, one run, in rounds, most of which change their
-//! order.
+//! The service beside its peers: the same work, one client, one run, in rounds that turn their order.
 //!
 //! - Three HTTP steps, each given what the one before it gave: a burst of 5,000, one in flight, 64 in
 //!   flight; beside Restate, where `ORRERY_PEERS_RESTATE` and `ORRERY_PEERS_NODE` say where it is, and

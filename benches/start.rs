@@ -67,9 +67,9 @@ fn row(table: &mut Table, name: &str, start: Duration, child: &Killed) {
     table.row([
         name.to_owned(),
         milliseconds::<0>(start.as_secs_f64()),
-        mebibytes(ready),
-        mebibytes(process::resident(pid)),
-        mebibytes(process::peak(pid)),
+        mebibytes::<1>(ready),
+        mebibytes::<1>(process::resident(pid)),
+        mebibytes::<1>(process::peak(pid)),
     ]);
 }
 
@@ -247,8 +247,8 @@ fn row_at_once(table: &mut Table, name: &str, start: Duration, child: &Killed) {
     table.row([
         name.to_owned(),
         milliseconds::<0>(start.as_secs_f64()),
-        mebibytes(process::resident(pid)),
+        mebibytes::<1>(process::resident(pid)),
         String::new(),
-        mebibytes(process::peak(pid)),
+        mebibytes::<1>(process::peak(pid)),
     ]);
 }

@@ -448,13 +448,13 @@ fn segments() {
                 number(written[0]),
                 format!("{:.2}", disk as f64 / (rows * length) as f64),
                 beside.to_string(),
-                mebibytes(written[1]),
-                mebibytes(opened[1]),
+                mebibytes::<1>(written[1]),
+                mebibytes::<1>(opened[1]),
                 milliseconds::<0>(opened[0]),
-                mebibytes(empty[1]),
+                mebibytes::<1>(empty[1]),
             ]);
         }
     }
     table.print();
-    println!("each given {} to write, every value twice", mebibytes(bytes as f64));
+    println!("each given {} to write, every value twice", mebibytes::<1>(bytes as f64));
 }

@@ -384,8 +384,8 @@ async fn at_once(subject: &Subject, crowd: u64) {
         number(crowd as f64),
         format!("{:.1} s", done.seconds),
         ratio(done.seconds / ideal),
-        mebibytes(before),
-        mebibytes(peak),
+        mebibytes::<1>(before),
+        mebibytes::<1>(peak),
     ]);
     table.print();
 }

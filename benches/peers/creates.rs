@@ -3,16 +3,15 @@
 
 use std::time::Duration;
 
-use super::limit;
+use super::limit::Limit;
 use super::support::client::{self, Load};
 use super::support::service::hanging_model;
-use super::support::table::{Table, number, ratio};
+use super::support::table::{Table, number, ratio, spread};
 use super::support::{self, median};
-use super::work::spread;
 
 pub async fn measure(rounds: u64) {
     let time = Duration::from_secs(support::knob("ORRERY_BENCH_CREATES", 3));
-    let (_server, bare) = limit::start();
+    let limit = Limit::start();
     let mut table = Table::new(&[
         "durable creates",
         "Orrery",
@@ -22,7 +21,7 @@ pub async fn measure(rounds: u64) {
         "ratio",
     ]);
     for connections in [1, 64] {
-        let (mut own, mut least) = (Vec::new(), Vec::new());
+        let mut rates = [Vec::new(), Vec::new()];
         for round in 0..=rounds {
             let folder = support::folder();
             let setup = support::service::Setup::new(folder.path());
@@ -34,25 +33,21 @@ pub async fn measure(rounds: u64) {
                 r#"{"model":"hanging","version":"0.0.1","input":{"text":"a quiet harbour"}}"#;
             let request = client::post(setup.base, "/v1/prediction/", &key, body);
             let load = Load { address: setup.base, connections, request };
-            let request = client::post(bare, "/create", "", body);
-            let bare_load = Load { address: bare, connections, request };
-            // The first round warms both up.
-            let (mine, other) = if round % 2 == 0 {
-                let mine = load.run(time).await;
-                (mine, bare_load.run(time).await)
-            } else {
-                let other = bare_load.run(time).await;
-                (load.run(time).await, other)
-            };
-            assert_eq!((mine.other, other.other), (0, 0), "a create was refused");
-            if round > 0 {
-                own.push(mine.rate());
-                least.push(other.rate());
+            let request = limit.create(body);
+            let bare = Load { address: limit.address, connections, request };
+            for side in support::order(round, 2) {
+                let ran = [&load, &bare][side].run(time).await;
+                assert_eq!(ran.other, 0, "a create was refused");
+                // The first round warms both up.
+                if round > 0 {
+                    rates[side].push(ran.rate());
+                }
             }
         }
-        let of = ratio(median(own.clone()) / median(least.clone()));
+        let [own, least] = rates.each_ref().map(|rates| median(rates.clone()));
+        let of = ratio(own / least);
         let name = format!("{connections} connections, per second");
-        let cells = [&own, &least].map(|one| [number(median(one.clone())), spread(one, &number)]);
+        let cells = rates.map(|one| [number(median(one.clone())), spread(&one, &number)]);
         table.row([name].into_iter().chain(cells.into_iter().flatten()).chain([of]));
     }
     table.print();

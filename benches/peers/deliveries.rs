@@ -7,12 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::burst::Burst;
-use super::limit;
+use super::limit::{self, Limit};
 use super::service::Service;
 use super::support::process::processor_seconds;
-use super::support::table::{Table, milliseconds, number};
-use super::support::{self, client, median};
-use super::work::spread;
+use super::support::table::{Table, milliseconds, number, spread};
+use super::support::{self, median};
 
 /// After a burst: the last outcome is durable by then.
 const REST: Duration = Duration::from_millis(300);
@@ -27,40 +26,44 @@ struct Server {
     sides: [Side; 2],
 }
 
-/// Bursts of one kind: per second, and processor time of each.
+/// Bursts of one kind: per second, and processor time of each; the difference of two kinds has no rates.
 #[derive(Default)]
 struct Side {
     rates: Vec<f64>,
     cpu: Vec<f64>,
 }
 
+impl Side {
+    fn cells(&self) -> [String; 4] {
+        let rate = match self.rates.as_slice() {
+            [] => "-".to_owned(),
+            rates => number(median(rates.to_vec())),
+        };
+        let time = milliseconds::<3>(median(self.cpu.clone()));
+        let (rates, times) = (spread(&self.rates, &number), spread(&self.cpu, &milliseconds::<3>));
+        [rate, rates, time, times]
+    }
+}
+
 impl Server {
-    /// A burst without webhooks, and one with them. The first round warms up, and does not count.
-    async fn round(&mut self, stub: SocketAddr, count: u64, is_first: bool) {
+    /// A burst without webhooks, and one with them.
+    async fn round(&mut self, stub: SocketAddr, count: u64) {
         for ((request, side), calls) in self.requests.iter().zip(&mut self.sides).zip(1..) {
             let cpu = processor_seconds(self.pid);
             let burst = Burst::send(stub, self.address, request, (count, calls)).await;
             tokio::time::sleep(REST).await;
-            if !is_first {
-                side.rates.push(burst.rate());
-                side.cpu.push((processor_seconds(self.pid) - cpu) / burst.made as f64);
-            }
+            side.rates.push(burst.rate());
+            side.cpu.push((processor_seconds(self.pid) - cpu) / burst.made as f64);
         }
     }
 
     /// Adds its rows.
     fn show(&self, table: &mut Table) {
         let [without, with] = &self.sides;
-        let beyond: Vec<f64> =
-            with.cpu.iter().zip(&without.cpu).map(|(with, not)| with - not).collect();
-        let none = Vec::new();
-        let figures = [(&without.rates, &without.cpu), (&with.rates, &with.cpu), (&none, &beyond)];
-        for (name, (rates, cpu)) in self.names.iter().zip(figures) {
-            let rate =
-                if rates.is_empty() { "-".to_owned() } else { number(median(rates.clone())) };
-            let time = milliseconds::<3>(median(cpu.clone()));
-            let (rates, times) = (spread(rates, &number), spread(cpu, &milliseconds::<3>));
-            table.row([(*name).to_owned(), rate, rates, time, times]);
+        let pairs = with.cpu.iter().zip(&without.cpu);
+        let beyond = Side { cpu: pairs.map(|(with, not)| with - not).collect(), ..Side::default() };
+        for (name, side) in self.names.iter().zip([without, with, &beyond]) {
+            table.row([(*name).to_owned()].into_iter().chain(side.cells()));
         }
     }
 }
@@ -73,10 +76,8 @@ pub async fn measure(stub: SocketAddr, rounds: u64) {
     );
     let predictions =
         ["", &hook].map(|more| service.prediction("instant", "/v1/prediction/", more));
-    let (limit, address) = limit::start();
-    let calls = [1, 2].map(|calls| {
-        client::post(address, &format!("/calls/{calls}?{stub}"), "", limit::PREDICTION)
-    });
+    let limit = Limit::start();
+    let calls = [1, 2].map(|calls| limit.calls(stub, calls, limit::PREDICTION));
     let mut servers = [
         Server {
             names: ["predictions without a webhook", "with a webhook", "a delivery"],
@@ -87,15 +88,19 @@ pub async fn measure(stub: SocketAddr, rounds: u64) {
         },
         Server {
             names: ["the limit: one call", "two calls", "the second call"],
-            pid: limit.0.id(),
-            address,
+            pid: limit.pid(),
+            address: limit.address,
             requests: calls,
             sides: Default::default(),
         },
     ];
     for round in 0..=rounds {
-        for server in &mut servers {
-            server.round(stub, count, round == 0).await;
+        for side in support::order(round, servers.len()) {
+            servers[side].round(stub, count).await;
+        }
+        if round == 0 {
+            // It warms up, and does not count.
+            servers.iter_mut().for_each(|server| server.sides = Default::default());
         }
     }
     let mut table =

@@ -10,7 +10,7 @@
 use std::fs::File;
 use std::io::Write;
 use std::net::SocketAddr;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
@@ -21,8 +21,8 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
-use super::support;
 use super::support::process::{self, Killed};
+use super::support::{self, client};
 
 pub const ROLE: &str = "limit";
 /// What stands for a prediction beside ours.
@@ -38,8 +38,46 @@ const GROUP_MAX: usize = 256;
 
 type Body = (Bytes, oneshot::Sender<()>);
 
+/// A server that runs, and what it is sent.
+pub struct Limit {
+    child: Killed,
+    pub address: SocketAddr,
+}
+
+impl Limit {
+    pub fn start() -> Self {
+        let (child, address) = process::listening(ROLE);
+        Self { child, address }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.0.id()
+    }
+
+    /// The request that makes this body durable.
+    pub fn create(&self, body: &str) -> Arc<[u8]> {
+        client::post(self.address, "/create", "", body)
+    }
+
+    /// The request that leads to as many calls of the stub, answered before the first of them.
+    pub fn calls(&self, stub: SocketAddr, count: u64, body: &str) -> Arc<[u8]> {
+        client::post(self.address, &format!("/calls/{count}?{stub}"), "", body)
+    }
+
+    /// The same, answered after the last of them.
+    pub fn run(&self, stub: SocketAddr, count: u64, body: &str) -> Arc<[u8]> {
+        client::post(self.address, &format!("/calls/{count}/wait?{stub}"), "", body)
+    }
+
+    /// The request that is answered from memory.
+    pub fn get(&self) -> Arc<[u8]> {
+        client::get(self.address, "/kept")
+    }
+}
+
+/// What one server shares among its connections.
 #[derive(Clone)]
-struct Limit {
+struct Shared {
     log: mpsc::Sender<Body>,
     client: Client<HttpConnector, Full<Bytes>>,
 }
@@ -53,13 +91,13 @@ pub async fn serve() {
     let mut connector = HttpConnector::new();
     connector.set_nodelay(true);
     let client = Client::builder(TokioExecutor::new()).build(connector);
-    let limit = Limit { log, client };
+    let shared = Shared { log, client };
     loop {
         let (stream, _) = listener.accept().await.unwrap();
         stream.set_nodelay(true).unwrap();
-        let limit = limit.clone();
+        let shared = shared.clone();
         tokio::spawn(async move {
-            let service = hyper::service::service_fn(move |request| limit.clone().answer(request));
+            let service = hyper::service::service_fn(move |request| shared.clone().answer(request));
             let connection = hyper::server::conn::http1::Builder::new()
                 .serve_connection(TokioIo::new(stream), service);
             // The client that has left ends its connection.
@@ -68,7 +106,7 @@ pub async fn serve() {
     }
 }
 
-impl Limit {
+impl Shared {
     async fn answer(
         self,
         request: Request<Incoming>,
@@ -119,9 +157,4 @@ fn write(inbox: &mpsc::Receiver<Body>) {
             done.send(()).ok();
         }
     }
-}
-
-/// Starts the server; it ends with what this gives.
-pub fn start() -> (Killed, SocketAddr) {
-    process::listening(ROLE)
 }

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use super::burst::Burst;
-use super::service::Service;
+use super::service::{STEPS, Service};
 use super::support;
 use super::support::process::{forget_peak, peak, resident};
 use super::support::table::{Table, mebibytes, number};
@@ -23,7 +23,7 @@ pub async fn measure(stub: SocketAddr) {
     while made < count {
         let sides = [
             (service.setup.base, &prediction, TURN / 10 * 9, 1),
-            (service.setup.workflows, &trigger, TURN / 10, 3),
+            (service.setup.workflows, &trigger, TURN / 10, STEPS),
         ];
         for (address, request, part, calls) in sides {
             made += Burst::send(stub, address, request, (part, calls)).await.made;
@@ -34,14 +34,14 @@ pub async fn measure(stub: SocketAddr) {
     let seconds = number(started.elapsed().as_secs_f64());
     table.row([
         format!("{} executions in {seconds} s, peak", number(made as f64)),
-        mebibytes(peak(pid)),
+        mebibytes::<1>(peak(pid)),
     ]);
-    table.row(["right after them".to_owned(), mebibytes(resident(pid))]);
+    table.row(["right after them".to_owned(), mebibytes::<1>(resident(pid))]);
     let mut waited = 0;
     for until in [60, idle] {
         tokio::time::sleep(Duration::from_secs(until.saturating_sub(waited))).await;
         waited = waited.max(until);
-        table.row([format!("{waited} s later"), mebibytes(resident(pid))]);
+        table.row([format!("{waited} s later"), mebibytes::<1>(resident(pid))]);
     }
     let folder = support::folder();
     let file = folder.path().join("backup");
@@ -51,7 +51,7 @@ pub async fn measure(stub: SocketAddr) {
     let made = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     let seconds = started.elapsed().as_secs_f64();
-    table.row([format!("peak of a backup, {seconds:.1} s"), mebibytes(peak(pid))]);
+    table.row([format!("peak of a backup, {seconds:.1} s"), mebibytes::<1>(peak(pid))]);
     table.print();
     println!();
 }

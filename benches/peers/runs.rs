@@ -6,13 +6,12 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::limit;
+use super::limit::{self, Limit};
 use super::service::Service;
 use super::support::client::{self, Load};
 use super::support::cog::Cog;
-use super::support::table::{Table, number, ratio};
+use super::support::table::{Table, number, ratio, spread};
 use super::support::{self, median};
-use super::work::spread;
 
 const TEMPLATE: &str = r#"{"model":"text-template","version":"0.0.1","input":{"template":"A quiet {{ place }}.","values":{"place":"harbour"}}}"#;
 
@@ -25,12 +24,12 @@ pub async fn measure(stub: SocketAddr, rounds: u64) {
     let service = Service::start(stub);
     let base = service.setup.base;
     let template = client::post(base, "/v1/prediction/run", &service.key, TEMPLATE);
-    let (_limit, limit_address) = limit::start();
-    let call = client::post(limit_address, &format!("/calls/1/wait?{stub}"), "", limit::PREDICTION);
+    let limit = Limit::start();
+    let call = limit.run(stub, 1, limit::PREDICTION);
     let mut sides = vec![
         ("an HTTP model", base, service.prediction("instant", "/v1/prediction/run", "")),
         ("text-template", base, template),
-        ("the limit: a call and two commits", limit_address, call),
+        ("the limit: a call and two commits", limit.address, call),
     ];
     if let Some(cog) = &cog {
         let request = client::post(cog.address, "/predictions", "", r#"{"input":{"text":"x"}}"#);
@@ -38,12 +37,14 @@ pub async fn measure(stub: SocketAddr, rounds: u64) {
     }
     let mut rates = vec![Vec::new(); sides.len()];
     for round in 0..=rounds {
-        for ((_, address, request), rates) in sides.iter().zip(&mut rates) {
+        for side in support::order(round, sides.len()) {
+            let (_, address, request) = &sides[side];
             let load = Load { address: *address, connections: 1, request: request.clone() };
             let ran = load.run(time).await;
             assert!(ran.good > ran.other, "nearly all runs were refused");
+            // The first round warms up.
             if round > 0 {
-                rates.push(ran.rate());
+                rates[side].push(ran.rate());
             }
         }
     }

@@ -11,6 +11,9 @@ use super::support::process::Killed;
 use super::support::service::Setup;
 use super::support::{self, workflows};
 
+/// Steps of the workflow that all sides have, a call each.
+pub const STEPS: u64 = 3;
+
 /// A running service.
 pub struct Service {
     pub setup: Setup,
@@ -36,7 +39,7 @@ impl Service {
 
     /// The request that triggers a workflow of three steps, which it makes.
     pub async fn three_steps(&self, stub: SocketAddr) -> Arc<[u8]> {
-        let step = |number: usize| {
+        let step = |number: u64| {
             let body = match number {
                 0 => json!({"input": "{{inputs.bid}}", "step": 0}),
                 _ => json!({
@@ -49,7 +52,7 @@ impl Service {
                 "url": format!("http://{stub}/model"), "body": body,
             })
         };
-        let steps: Value = (0..3).map(step).collect();
+        let steps: Value = (0..STEPS).map(step).collect();
         let address = self.setup.workflows;
         let path = workflows::make(address, &self.key, "three", steps).await;
         client::post(address, &path, &self.key, r#"{"inputs":{"bid":"b-0123456789"}}"#)

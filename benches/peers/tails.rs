@@ -6,13 +6,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::burst::CONNECTIONS;
-use super::limit;
+use super::limit::{self, Limit};
 use super::paced::Pace;
-use super::service::Service;
+use super::service::{STEPS, Service};
 use super::support::client::{self, Connection, Load};
-use super::support::table::{Table, milliseconds};
+use super::support::table::{Table, milliseconds, spread};
 use super::support::{self, median, percentile};
-use super::work::spread;
 
 /// Finished predictions, of which the GETs ask for one after the other.
 const FILL: u64 = 20_000;
@@ -58,12 +57,11 @@ pub async fn measure(stub: SocketAddr, rounds: u64) {
     let names = ["the limit: nothing", "the limit: its bursts"];
     let mut least = names.map(|name| Row { name, ..Row::default() });
     for round in 0..rounds {
-        if round % 2 == 0 {
-            service(stub, &mut own, seconds).await;
-            bare(stub, &mut least, seconds).await;
-        } else {
-            bare(stub, &mut least, seconds).await;
-            service(stub, &mut own, seconds).await;
+        for side in support::order(round, 2) {
+            match side {
+                0 => service(stub, &mut own, seconds).await,
+                _ => bare(stub, &mut least, seconds).await,
+            }
         }
     }
     let mut table = Table::new(&[
@@ -106,14 +104,14 @@ async fn service(stub: SocketAddr, rows: &mut [Row; 3], seconds: u64) {
 }
 
 async fn bare(stub: SocketAddr, rows: &mut [Row; 2], seconds: u64) {
-    let (_server, address) = limit::start();
-    let get = client::get(address, "/kept");
+    let limit = Limit::start();
+    let (address, get) = (limit.address, limit.get());
     let paced = Paced {
         address,
-        create: client::post(address, "/create", "", limit::PREDICTION),
+        create: limit.create(limit::PREDICTION),
         get: Arc::new(move |_| Arc::clone(&get)),
     };
-    let trigger = client::post(address, &format!("/calls/3?{stub}"), "", limit::PREDICTION);
+    let trigger = limit.calls(stub, STEPS, limit::PREDICTION);
     let [nothing, beside_bursts] = rows;
     paced.measure(nothing, seconds, async |_| {}).await;
     paced.measure(beside_bursts, seconds, async |end| bursts(address, &trigger, end).await).await;

@@ -7,15 +7,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::burst::{Burst, CONNECTIONS};
-use super::limit;
+use super::limit::Limit;
 use super::restate::Restate;
-use super::service::Service;
+use super::service::{STEPS, Service};
 use super::support::client;
-use super::support::table::{Table, milliseconds, number, ratio};
+use super::support::table::{Table, mebibytes, milliseconds, number, ratio, spread};
 use super::support::{self, median, percentile, process, workflows};
 
-/// Calls that one execution makes.
-const CALLS: u64 = 3;
 /// Executions before anything is measured, and those whose latency is.
 const WARM: u64 = 2_000;
 const ONE: u64 = 300;
@@ -51,9 +49,9 @@ impl Side {
         F: Future<Output = Vec<f64>>,
     {
         let count = support::knob("ORRERY_BENCH_BURST", 5_000);
-        Burst::send(stub, address, &trigger, (WARM, CALLS)).await;
+        Burst::send(stub, address, &trigger, (WARM, STEPS)).await;
         let before = cpu(pids);
-        let burst = Burst::send(stub, address, &trigger, (count, CALLS)).await;
+        let burst = Burst::send(stub, address, &trigger, (count, STEPS)).await;
         self.burst.push(burst.rate());
         self.burst_cpu.push((cpu(pids) - before) / burst.made as f64);
         let before = cpu(pids);
@@ -104,38 +102,34 @@ fn answered(address: SocketAddr, wait: Arc<[u8]>) -> impl Fn(u64, u64) -> Latenc
 
 type Latencies = Pin<Box<dyn Future<Output = Vec<f64>>>>;
 
-/// False where Restate is not installed.
-async fn restate(stub: SocketAddr, side: &mut Side) -> bool {
-    let Some(restate) = Restate::start(stub).await else { return false };
+/// Measures nothing where Restate is not installed.
+async fn restate(stub: SocketAddr, side: &mut Side) {
+    let Some(restate) = Restate::start(stub).await else { return };
     let address = Restate::ingress();
     let send = client::post(address, "/three/run/send", "", BODY);
     let wait = client::post(address, "/three/run", "", BODY);
     side.round(stub, &restate.pids(), (address, send), answered(address, wait)).await;
-    true
 }
 
 async fn limit(stub: SocketAddr, side: &mut Side) {
-    let (server, address) = limit::start();
-    let send = client::post(address, &format!("/calls/{CALLS}?{stub}"), "", BODY);
-    let wait = client::post(address, &format!("/calls/{CALLS}/wait?{stub}"), "", BODY);
-    side.round(stub, &[server.0.id()], (address, send), answered(address, wait)).await;
+    let limit = Limit::start();
+    let (send, wait) = (limit.calls(stub, STEPS, BODY), limit.run(stub, STEPS, BODY));
+    side.round(stub, &[limit.pid()], (limit.address, send), answered(limit.address, wait)).await;
 }
 
 pub async fn measure(stub: SocketAddr, rounds: u64) {
     let (mut own, mut other, mut least) = (Side::default(), Side::default(), Side::default());
     for round in 0..rounds {
-        if round % 2 == 0 {
-            service(stub, &mut own).await;
+        for side in support::order(round, 3) {
+            match side {
+                0 => service(stub, &mut own).await,
+                1 => restate(stub, &mut other).await,
+                _ => limit(stub, &mut least).await,
+            }
         }
-        if !restate(stub, &mut other).await {
-            println!(
-                "Restate is left out: ORRERY_PEERS_RESTATE and ORRERY_PEERS_NODE name no place"
-            );
-        }
-        limit(stub, &mut least).await;
-        if round % 2 == 1 {
-            service(stub, &mut own).await;
-        }
+    }
+    if other.burst.is_empty() {
+        println!("Restate is left out: ORRERY_PEERS_RESTATE and ORRERY_PEERS_NODE name no place");
     }
     let mut table = Table::new(&[
         "three HTTP steps",
@@ -148,7 +142,6 @@ pub async fn measure(stub: SocketAddr, rounds: u64) {
         "spread",
         "ratio",
     ]);
-    let mib = |bytes: f64| format!("{:.0} MiB", bytes / 1_048_576.0);
     let mut row = |name: &str, show: &dyn Fn(f64) -> String, pick: fn(&Side) -> &Vec<f64>| {
         let ours = median(pick(&own).clone());
         let beside = |side: &Side| {
@@ -169,14 +162,7 @@ pub async fn measure(stub: SocketAddr, rounds: u64) {
     row("1 in flight, processor time for each", &milliseconds::<2>, |side| &side.one_cpu);
     row("64 in flight, median", &milliseconds::<2>, |side| &side.many);
     row("64 in flight, p99", &milliseconds::<2>, |side| &side.many_p99);
-    row("memory at the peak", &mib, |side| &side.peak);
+    row("memory at the peak", &mebibytes::<0>, |side| &side.peak);
     table.print();
     println!("{rounds} rounds, each on fresh stores\n");
-}
-
-/// The least and the most of the rounds.
-pub fn spread(samples: &[f64], show: &dyn Fn(f64) -> String) -> String {
-    let least = samples.iter().copied().fold(f64::INFINITY, f64::min);
-    let most = samples.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    if samples.is_empty() { "-".to_owned() } else { format!("{} to {}", show(least), show(most)) }
 }

@@ -23,6 +23,11 @@ pub fn knob(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
+/// In which order a round measures `sides`: each round turns that of the one before it.
+pub fn order(round: u64, sides: usize) -> impl Iterator<Item = usize> {
+    (0..sides).map(move |side| if round % 2 == 0 { side } else { sides - 1 - side })
+}
+
 /// A new folder for one measurement, gone when it is dropped. It is under `target/`, and so on the
 /// disk that the build is on, unless `ORRERY_BENCH_DIR` names another place; a memory file system
 /// would make every figure here meaningless.

@@ -61,12 +61,19 @@ pub fn ratio(value: f64) -> String {
     format!("{value:.2}")
 }
 
-/// Bytes in mebibytes.
-pub fn mebibytes(bytes: f64) -> String {
-    format!("{:.1} MiB", bytes / (1024.0 * 1024.0))
+/// Bytes, in mebibytes with as many decimals.
+pub fn mebibytes<const DECIMALS: usize>(bytes: f64) -> String {
+    format!("{:.DECIMALS$} MiB", bytes / (1024.0 * 1024.0))
 }
 
 /// Seconds, in milliseconds with as many decimals.
 pub fn milliseconds<const DECIMALS: usize>(seconds: f64) -> String {
     format!("{:.DECIMALS$} ms", seconds * 1000.0)
+}
+
+/// The least and the most of the samples; a dash where there are none.
+pub fn spread(samples: &[f64], show: &dyn Fn(f64) -> String) -> String {
+    let least = samples.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = samples.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    if samples.is_empty() { "-".to_owned() } else { format!("{} to {}", show(least), show(most)) }
 }
