@@ -19,7 +19,7 @@
 mod support;
 
 use std::net::SocketAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use orrery::domain::classify::ErrorClass;
 use orrery::domain::execution::{
@@ -47,6 +47,9 @@ const BATCH: u64 = 500;
 const FAILED_ONE_IN: u64 = 10;
 /// Requests of one kind in a round.
 const REQUESTS: u64 = 60;
+/// How long before a `from` nothing was made: an id may be two seconds older than its execution, so those of the
+/// last two seconds are read for nothing.
+const SETTLING: Duration = Duration::from_secs(3);
 
 /// A service with so many finished executions.
 struct Subject {
@@ -199,6 +202,7 @@ fn main() {
 async fn history(small: &Subject, large: &Subject, rounds: u64, many: u64) {
     let behind_few = format!("cursor={}", small.cursor_behind(900).await);
     let behind_many = format!("cursor={}", large.cursor_behind(10_000.min(many / 2)).await);
+    tokio::time::sleep(SETTLING).await;
     let now = Clock::system().now();
     let all = format!("to={now}");
     let none = format!("from={now}");
