@@ -1,4 +1,4 @@
-//! The service beside its peers: the same work, one client, one run, in rounds that turn their order.
+//! The service beside its peers: the same work, one client, one run, in rounds that reverse their order.
 //!
 //! - Three HTTP steps, each given what the one before it gave: a burst of 5,000, one in flight, 64 in
 //!   flight; beside Restate, where `ORRERY_PEERS_RESTATE` and `ORRERY_PEERS_NODE` say where it is, and
@@ -13,8 +13,9 @@
 //!   nothing and its own bursts is in the same table.
 //!
 //! Nothing is installed here: `docs/performance.md`, "Beside its peers", says where each comes from. What is
-//! not there is left out. `ORRERY_BENCH_ROUNDS` (5), `ORRERY_BENCH_BURST` (5,000) and
-//! `ORRERY_BENCH_SECONDS` (15, of each paced measurement) change a run; `ORRERY_PEERS_ONLY` names the parts
+//! not there is left out. `ORRERY_BENCH_ROUNDS` (5), `ORRERY_BENCH_BURST` (5,000),
+//! `ORRERY_BENCH_CREATES` and `ORRERY_BENCH_RUNS` (3 seconds, of each measurement of creates and of runs) and
+//! `ORRERY_BENCH_SECONDS` (15, of each paced one) change a run; `ORRERY_PEERS_ONLY` names the parts
 //! that are measured: `workflows`, `creates`, `deliveries`, `runs`, `tails`, and `memory`, which takes a
 //! quarter of an hour (`ORRERY_BENCH_FINISHED`, 300,000 executions, and `ORRERY_BENCH_IDLE`, 600 seconds of
 //! rest) and is left out unless it is named.

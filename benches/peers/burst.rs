@@ -8,6 +8,8 @@ use super::stub;
 use super::support::client::Load;
 
 pub const CONNECTIONS: u64 = 64;
+/// After a burst: what its last calls led to is durable by then.
+pub const REST: Duration = Duration::from_millis(300);
 /// The longest that the answers to the requests may take.
 const PATIENCE: Duration = Duration::from_secs(180);
 

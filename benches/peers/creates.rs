@@ -9,9 +9,11 @@ use super::support::service::hanging_model;
 use super::support::table::{Table, number, ratio, spread};
 use super::support::{self, median};
 
+/// After a measurement: what the service still has to write into its tree does not slow the other one down.
+const REST: Duration = Duration::from_secs(1);
+
 pub async fn measure(rounds: u64) {
     let time = Duration::from_secs(support::knob("ORRERY_BENCH_CREATES", 3));
-    let limit = Limit::start();
     let mut table = Table::new(&[
         "durable creates",
         "Orrery",
@@ -29,6 +31,7 @@ pub async fn measure(rounds: u64) {
             setup.model("hanging", &manifest);
             let (_child, _) = setup.start();
             let key = setup.key();
+            let limit = Limit::start();
             let body =
                 r#"{"model":"hanging","version":"0.0.1","input":{"text":"a quiet harbour"}}"#;
             let request = client::post(setup.base, "/v1/prediction/", &key, body);
@@ -37,8 +40,9 @@ pub async fn measure(rounds: u64) {
             let bare = Load { address: limit.address, connections, request };
             for side in support::order(round, 2) {
                 let ran = [&load, &bare][side].run(time).await;
+                tokio::time::sleep(REST).await;
                 assert_eq!(ran.other, 0, "a create was refused");
-                // The first round warms both up.
+                // The first round warms the machine up.
                 if round > 0 {
                     rates[side].push(ran.rate());
                 }

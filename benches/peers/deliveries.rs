@@ -4,17 +4,13 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
-use super::burst::Burst;
+use super::burst::{Burst, REST};
 use super::limit::{self, Limit};
 use super::service::Service;
 use super::support::process::processor_seconds;
 use super::support::table::{Table, milliseconds, number, spread};
 use super::support::{self, median};
-
-/// After a burst: the last outcome is durable by then.
-const REST: Duration = Duration::from_millis(300);
 
 /// A server, and what it is sent: without a webhook, and with one.
 struct Server {

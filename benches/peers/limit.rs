@@ -29,8 +29,7 @@ pub const ROLE: &str = "limit";
 pub const PREDICTION: &str =
     r#"{"model":"instant","version":"0.0.1","input":{"text":"a quiet harbour"}}"#;
 /// What a `POST` answers, as long as what ours answers to a create.
-const ANSWER: &[u8] =
-    br#"{"predictionID":"01900000-0000-7000-8000-000000000000","status":"created"}"#;
+const ANSWER: &[u8] = br#"{"status":"success","message":"Prediction created successfully","predictionID":"01900000-0000-7000-8000-000000000000"}"#;
 /// What a `GET` answers, as long as a finished prediction.
 static KEPT: [u8; 480] = [b' '; 480];
 /// Bodies that one sync makes durable.

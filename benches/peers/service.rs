@@ -1,4 +1,4 @@
-//! The service under measurement: a process of the release's binary on a fresh store, with the models and
+//! The service under measurement: a process of the measured binary on a fresh store, with the models and
 //! workflows that the peers have too.
 
 use std::net::SocketAddr;

@@ -16,6 +16,7 @@ use super::support::{self, median, percentile};
 /// Finished predictions, of which the GETs ask for one after the other.
 const FILL: u64 = 20_000;
 const RATE: u64 = 500;
+const BURST: u64 = 5_000;
 /// From one burst to the next.
 const EVERY: Duration = Duration::from_millis(6_500);
 /// After a measurement, until the next begins.
@@ -108,7 +109,7 @@ async fn bare(stub: SocketAddr, rows: &mut [Row; 2], seconds: u64) {
     let (address, get) = (limit.address, limit.get());
     let paced = Paced {
         address,
-        create: limit.create(limit::PREDICTION),
+        create: limit.calls(stub, 1, limit::PREDICTION),
         get: Arc::new(move |_| Arc::clone(&get)),
     };
     let trigger = limit.calls(stub, STEPS, limit::PREDICTION);
@@ -164,7 +165,9 @@ async fn bursts(address: SocketAddr, trigger: &Arc<[u8]>, end: Instant) {
     while Instant::now() < end {
         let next = Instant::now() + EVERY;
         let load = Load { address, connections: CONNECTIONS, request: Arc::clone(trigger) };
-        load.run_until(EVERY, 5_000_u64.div_ceil(CONNECTIONS)).await;
+        let burst = load.run_until(EVERY, BURST.div_ceil(CONNECTIONS)).await;
+        assert_eq!(burst.other, 0, "a trigger was refused");
+        assert!(burst.good >= BURST, "a burst takes longer than {EVERY:?}");
         tokio::time::sleep_until(next.min(end).into()).await;
     }
 }

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::burst::{Burst, CONNECTIONS};
+use super::burst::{Burst, CONNECTIONS, REST};
 use super::limit::Limit;
 use super::restate::Restate;
 use super::service::{STEPS, Service};
@@ -50,8 +50,10 @@ impl Side {
     {
         let count = support::knob("ORRERY_BENCH_BURST", 5_000);
         Burst::send(stub, address, &trigger, (WARM, STEPS)).await;
+        tokio::time::sleep(REST).await;
         let before = cpu(pids);
         let burst = Burst::send(stub, address, &trigger, (count, STEPS)).await;
+        tokio::time::sleep(REST).await;
         self.burst.push(burst.rate());
         self.burst_cpu.push((cpu(pids) - before) / burst.made as f64);
         let before = cpu(pids);

@@ -23,9 +23,9 @@ pub fn knob(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
-/// In which order a round measures `sides`: each round turns that of the one before it.
+/// In which order a round measures `sides`: each round reverses that of the one before it.
 pub fn order(round: u64, sides: usize) -> impl Iterator<Item = usize> {
-    (0..sides).map(move |side| if round % 2 == 0 { side } else { sides - 1 - side })
+    (0..sides).map(move |side| if round.is_multiple_of(2) { side } else { sides - 1 - side })
 }
 
 /// A new folder for one measurement, gone when it is dropped. It is under `target/`, and so on the
