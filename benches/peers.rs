@@ -16,8 +16,8 @@
 //! not there is left out. `ORRERY_BENCH_ROUNDS` (5), `ORRERY_BENCH_BURST` (5,000),
 //! `ORRERY_BENCH_CREATES` and `ORRERY_BENCH_RUNS` (3 seconds, of each measurement of creates and of runs) and
 //! `ORRERY_BENCH_SECONDS` (15, of each paced one) change a run; `ORRERY_PEERS_ONLY` names the parts
-//! that are measured: `workflows`, `creates`, `deliveries`, `runs`, `tails`, and `memory`, which takes a
-//! quarter of an hour (`ORRERY_BENCH_FINISHED`, 300,000 executions, and `ORRERY_BENCH_IDLE`, 600 seconds of
+//! that are measured: `workflows`, `creates`, `deliveries`, `runs`, `tails`, and `memory`, which takes
+//! some ten minutes (`ORRERY_BENCH_FINISHED`, 300,000 executions, and `ORRERY_BENCH_IDLE`, 600 seconds of
 //! rest) and is left out unless it is named.
 
 #![expect(

@@ -31,7 +31,7 @@ pub const PREDICTION: &str =
 /// What a `POST` answers, as long as what ours answers to a create.
 const ANSWER: &[u8] = br#"{"status":"success","message":"Prediction created successfully","predictionID":"01900000-0000-7000-8000-000000000000"}"#;
 /// What a `GET` answers, as long as a finished prediction.
-static KEPT: [u8; 480] = [b' '; 480];
+static KEPT: [u8; 774] = [b' '; 774];
 /// Bodies that one sync makes durable.
 const GROUP_MAX: usize = 256;
 

@@ -13,7 +13,7 @@ use super::support::client::{self, Connection, Load};
 use super::support::table::{Table, milliseconds, spread};
 use super::support::{self, median, percentile};
 
-/// Finished predictions, of which the GETs ask for one after the other.
+/// Finished predictions, of which the GETs ask for one at a time, far from the one before.
 const FILL: u64 = 20_000;
 const RATE: u64 = 500;
 const BURST: u64 = 5_000;
