@@ -4,14 +4,19 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::stub;
 use super::support::client::Load;
+use super::{stub, support};
 
 pub const CONNECTIONS: u64 = 64;
 /// After a burst: what its last calls led to is durable by then.
 pub const REST: Duration = Duration::from_millis(300);
 /// The longest that the answers to the requests may take.
 const PATIENCE: Duration = Duration::from_secs(180);
+
+/// Requests of one.
+pub fn size() -> u64 {
+    support::knob("ORRERY_BENCH_BURST", 5_000)
+}
 
 /// What came of one.
 pub struct Burst {

@@ -48,10 +48,10 @@ pub async fn measure(rounds: u64) {
                 }
             }
         }
-        let [own, least] = rates.each_ref().map(|rates| median(rates.clone()));
-        let of = ratio(own / least);
         let name = format!("{connections} connections, per second");
-        let cells = rates.map(|one| [number(median(one.clone())), spread(&one, &number)]);
+        let cells = rates.each_ref().map(|one| [number(median(one.clone())), spread(one, &number)]);
+        let [own, least] = rates.map(median);
+        let of = ratio(own / least);
         table.row([name].into_iter().chain(cells.into_iter().flatten()).chain([of]));
     }
     table.print();

@@ -5,7 +5,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use super::burst::{Burst, REST};
+use super::burst::{self, Burst, REST};
 use super::limit::{self, Limit};
 use super::service::Service;
 use super::support::process::processor_seconds;
@@ -65,7 +65,7 @@ impl Server {
 }
 
 pub async fn measure(stub: SocketAddr, rounds: u64) {
-    let count = support::knob("ORRERY_BENCH_BURST", 5_000);
+    let count = burst::size();
     let service = Service::start(stub);
     let hook = format!(
         r#","webhook_url":"http://{stub}/hook","webhook_secret":"a secret of some length""#

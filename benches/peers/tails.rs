@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::burst::CONNECTIONS;
+use super::burst::{self, CONNECTIONS};
 use super::limit::{self, Limit};
 use super::paced::Pace;
 use super::service::{STEPS, Service};
@@ -16,7 +16,6 @@ use super::support::{self, median, percentile};
 /// Finished predictions, of which the GETs ask for one at a time, far from the one before.
 const FILL: u64 = 20_000;
 const RATE: u64 = 500;
-const BURST: u64 = 5_000;
 /// From one burst to the next.
 const EVERY: Duration = Duration::from_millis(6_500);
 /// After a measurement, until the next begins.
@@ -53,7 +52,7 @@ impl Tail {
 
 pub async fn measure(stub: SocketAddr, rounds: u64) {
     let seconds = support::knob("ORRERY_BENCH_SECONDS", 15);
-    let names = ["nothing", "bursts of 5,000 workflows", "backups"];
+    let names = ["nothing", "bursts of workflows", "backups"];
     let mut own = names.map(|name| Row { name, ..Row::default() });
     let names = ["the limit: nothing", "the limit: its bursts"];
     let mut least = names.map(|name| Row { name, ..Row::default() });
@@ -165,9 +164,9 @@ async fn bursts(address: SocketAddr, trigger: &Arc<[u8]>, end: Instant) {
     while Instant::now() < end {
         let next = Instant::now() + EVERY;
         let load = Load { address, connections: CONNECTIONS, request: Arc::clone(trigger) };
-        let burst = load.run_until(EVERY, BURST.div_ceil(CONNECTIONS)).await;
-        assert_eq!(burst.other, 0, "a trigger was refused");
-        assert!(burst.good >= BURST, "a burst takes longer than {EVERY:?}");
+        let made = load.run_until(EVERY, burst::size().div_ceil(CONNECTIONS)).await;
+        assert_eq!(made.other, 0, "a trigger was refused");
+        assert!(made.good >= burst::size(), "a burst takes longer than {EVERY:?}");
         tokio::time::sleep_until(next.min(end).into()).await;
     }
 }

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::burst::{Burst, CONNECTIONS, REST};
+use super::burst::{self, Burst, CONNECTIONS, REST};
 use super::limit::Limit;
 use super::restate::Restate;
 use super::service::{STEPS, Service};
@@ -48,7 +48,7 @@ impl Side {
     ) where
         F: Future<Output = Vec<f64>>,
     {
-        let count = support::knob("ORRERY_BENCH_BURST", 5_000);
+        let count = burst::size();
         Burst::send(stub, address, &trigger, (WARM, STEPS)).await;
         tokio::time::sleep(REST).await;
         let before = cpu(pids);
