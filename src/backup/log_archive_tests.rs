@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -376,6 +377,8 @@ async fn restore_refuses_log_with_gap_damage_or_foreign_file() {
         fixture.put(number, b"value").await;
         moments.push(fixture.now());
         fixture.archive().await.unwrap().unwrap();
+        // Each commit has a millisecond of its own.
+        tokio::time::sleep(Duration::from_millis(2)).await;
     }
     let files = fixture.listed().files;
     assert_eq!(files.len(), 4);
@@ -391,12 +394,24 @@ async fn restore_refuses_log_with_gap_damage_or_foreign_file() {
     let from = files[1].first;
     let to = files[1].last;
     assert!(hole.contains(&format!("the commits {from} to {to} are missing")), "{hole}");
+    let up_to_hole = async |message: &str| {
+        let at = message.split_once("--until ").unwrap().1.split_once(',').unwrap().0;
+        let until = Some(at.parse::<Timestamp>().unwrap().end_of_millisecond());
+        restored(&backup, Replay { until, ..replay(&fixture) }).await.unwrap()
+    };
+    let reached = up_to_hole(&hole).await.reached.unwrap();
+    assert_eq!((reached.record + 1, reached.files), (from, 1), "{reached:?}");
+    assert!(reached.notes[0].contains("are missing"), "{reached:?}");
     let behind = refused(Some(moments[2])).await.unwrap();
     assert!(behind.contains("has a hole"), "{behind}");
     // What was asked for is in front of it.
-    let before = moments[0].before(std::time::Duration::from_micros(1)).unwrap();
+    let before = moments[0].before(Duration::from_micros(1)).unwrap();
     assert_eq!(refused(Some(before)).await, None);
     fs::rename(&away, &files[1].path).unwrap();
+    fs::rename(&files[0].path, &away).unwrap();
+    let reached = up_to_hole(&refused(None).await.unwrap()).await.reached.unwrap();
+    assert_eq!((reached.files, reached.records, reached.notes.len()), (0, 0, 1), "{reached:?}");
+    fs::rename(&away, &files[0].path).unwrap();
 
     let whole = fs::read(&files[2].path).unwrap();
     for at in (0..whole.len()).step_by(whole.len() / 20) {

@@ -61,6 +61,23 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// The commits up to `next` are missing. What was asked for may end here: a message like this one
+    /// was read, and the moment that it names is wanted.
+    fn stop_at_hole(&mut self, next: u64) -> Result<(), Error> {
+        let [from, to] = [self.last.saturating_add(1), next.saturating_sub(1)];
+        let at = self.last_at;
+        if self.until.is_some_and(|until| until <= at.end_of_millisecond()) {
+            self.notes.push(format!(
+                "the commits {from} to {to} are missing: the first of them may be of {at} as well"
+            ));
+            return Ok(());
+        }
+        Err(Error::Refused(format!(
+            "the log archive has a hole: the commits {from} to {to} are missing. Up to the hole it \
+             can be restored with --until {at}, or the backup alone with --no-log"
+        )))
+    }
+
     fn nothing(point: Option<Point>) -> Self {
         let (last, last_at) = point.as_ref().map_or_else(Default::default, |it| (it.record, it.at));
         let (files, live, until, notes) = Default::default();
@@ -112,13 +129,14 @@ impl Replay {
         if let Some(live) = self.live.as_ref().filter(|_| !is_done) {
             plan_live(&mut plan, point, live)?;
         }
-        if self.until.is_some() && plan.files.is_empty() && plan.live.is_none() {
+        let is_empty = plan.files.is_empty() && plan.live.is_none();
+        if self.until.is_some() && is_empty && plan.notes.is_empty() {
             plan.notes.push("there is no log archive after the backup".to_owned());
         }
         Ok(plan)
     }
 
-    /// Checks the chain's files; whether they hold a commit that is later than what is wanted.
+    /// Checks the chain's files; whether all that is wanted is in them, or before a hole.
     fn plan_chain(
         &self,
         plan: &mut Plan,
@@ -133,7 +151,7 @@ impl Replay {
             let is_next =
                 if plan.files.is_empty() { file.first <= expected } else { file.first == expected };
             if !is_next && file.first > expected {
-                return Err(hole(expected, file.first, plan.last_at));
+                return plan.stop_at_hole(file.first).map(|()| true);
             }
             let checked = check_file(&file.path, keys, progress)?;
             let range = checked.range;
@@ -173,21 +191,13 @@ fn plan_live(plan: &mut Plan, point: &Point, live: &Path) -> Result<(), Error> {
     }
     let expected = plan.last.saturating_add(1);
     if found.first > expected {
-        return Err(hole(expected, found.first, plan.last_at));
+        return plan.stop_at_hole(found.first);
     }
     if let Some(fault) = found.fault {
         plan.notes.push(format!("the log in {shown} cannot be read past its damage: {fault}"));
     }
     plan.live = Some(live.to_path_buf());
     Ok(())
-}
-
-fn hole(from: u64, to: u64, at: Timestamp) -> Error {
-    Error::Refused(format!(
-        "the log archive has a hole: the commits {from} to {} are missing. Up to the hole it can be \
-         restored with --until {at}, or the backup alone with --no-log",
-        to.saturating_sub(1)
-    ))
 }
 
 impl Plan {

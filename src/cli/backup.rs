@@ -67,7 +67,7 @@ pub(super) struct Restore {
     /// The backup
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Apply the log archive up to this time (RFC 3339); by default to its end
+    /// Apply the log archive up to the end of this millisecond (RFC 3339); by default to its end
     #[arg(long, value_name = "TIME")]
     until: Option<Timestamp>,
     /// The folder of the log archive; by default `log` next to the backup
@@ -431,6 +431,8 @@ pub(super) async fn restore(asked: Restore, config: &Config) -> anyhow::Result<(
     let replay = if no_log {
         Replay::default()
     } else {
+        // The times that people copy were printed in milliseconds.
+        let until = until.map(Timestamp::end_of_millisecond);
         Replay { log: Some(log_of(&file, log)), live: live_log, until }
     };
     let folder = into.unwrap_or_else(|| config.data_dir.clone());

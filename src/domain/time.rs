@@ -41,6 +41,13 @@ impl Timestamp {
         self.0.div_euclid(1_000_000)
     }
 
+    /// The last moment of its millisecond. A time that was read somewhere is printed without what comes
+    /// behind the milliseconds: up to this moment is all that is printed with that time.
+    #[must_use]
+    pub const fn end_of_millisecond(self) -> Self {
+        Self(self.0.saturating_add(999 - self.0.rem_euclid(1000)))
+    }
+
     /// This moment less `span`; `None` before all moments.
     #[must_use]
     pub fn before(self, span: Duration) -> Option<Self> {
@@ -132,6 +139,13 @@ mod tests {
         assert_eq!(moment.to_string(), "2026-11-20T09:30:00.123Z");
         assert_eq!(moment.unix_seconds(), 1_795_167_000);
         assert_eq!("yesterday".parse::<Timestamp>(), Err(Invalid));
+    }
+
+    #[test]
+    fn timestamp_millisecond_ends_before_the_next() {
+        let of = |micros| Timestamp::from_micros(micros).end_of_millisecond().micros();
+        assert_eq!([0, 1, 999, 1000, -1, -1000].map(of), [999, 999, 999, 1999, -1, -1]);
+        assert_eq!(of(i64::MAX), i64::MAX);
     }
 
     #[test]

@@ -65,8 +65,10 @@ fn restore_to_any_moment_is_what_was_acknowledged_by_then() {
     let mut moments: Vec<u64> =
         (0..if total < 1000 { 3 } else { 9 }).map(|_| world.random.within(first..last)).collect();
     // And the end: nothing is lost.
-    moments.push(now() / 1000 * 1000 + 1000);
+    moments.push(now());
     for (number, moment) in moments.into_iter().enumerate() {
+        // A time is given in milliseconds, and the whole of that millisecond is restored.
+        let moment = moment / 1000 * 1000 + 999;
         let into = folder.path().join(format!("restored-{number}/data"));
         let into_text = into.to_str().unwrap();
         let data_text = data.to_str().unwrap();
