@@ -78,16 +78,20 @@ impl SignedUrls {
     /// The URL that opens `path` of the base host.
     #[must_use]
     pub fn url(&self, link: Link, path: &str) -> String {
-        format!("{}{}", self.base, self.relative(link, path))
+        self.below(&self.base, link, path)
     }
 
     /// The same without the host, as it is stored.
     #[must_use]
     pub fn relative(&self, link: Link, path: &str) -> String {
+        self.below("", link, path)
+    }
+
+    fn below(&self, base: &str, link: Link, path: &str) -> String {
         let head = head(link);
         let mac = self.sealer.mac(&signed(&head, path));
         let token = URL_SAFE_NO_PAD.encode([&head[..], &mac].concat());
-        format!("{path}?{PARAMETER}={token}")
+        [base, path, "?", PARAMETER, "=", &token].concat()
     }
 
     /// The link behind `token`, if it opens `path` now.

@@ -208,8 +208,9 @@ fn with_monitor_link(context: &Context, id: ExecutionId, mut answer: Response) -
     let Ok(grant) = context.grant() else { return answer };
     let services = &context.services;
     let link = grant.link(services.clock.now().plus(EVENTS_LINK));
-    let url = services.signed_urls.url(link, &format!("/v1/prediction/{id}/events"));
-    if let Ok(link) = HeaderValue::from_str(&format!("<{url}>; rel=\"monitor\"")) {
+    let path = ["/v1/prediction/", &id.to_string(), "/events"].concat();
+    let url = services.signed_urls.url(link, &path);
+    if let Ok(link) = HeaderValue::try_from(["<", &url, ">; rel=\"monitor\""].concat()) {
         answer.headers_mut().insert(LINK, link);
     }
     answer

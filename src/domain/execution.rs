@@ -580,7 +580,7 @@ impl Execution {
 /// The lane of a model.
 #[must_use]
 pub fn lane_of_model(slug: &str) -> String {
-    format!("model:{slug}")
+    ["model:", slug].concat()
 }
 
 /// The lane of a workflow.
