@@ -486,8 +486,9 @@ fn preflight_response(allow: &str) -> Response {
     headers.insert(
         hyper::header::ACCESS_CONTROL_ALLOW_HEADERS,
         HeaderValue::from_static(
-            "authorization, content-type, idempotency-key, last-event-id, mcp-method, mcp-name, \
-             mcp-protocol-version, traceparent, tracestate, x-api-key, x-request-id",
+            "authorization, content-type, idempotency-key, if-match, if-none-match, last-event-id, \
+             mcp-method, mcp-name, mcp-protocol-version, prefer, range, traceparent, tracestate, \
+             x-api-key, x-request-id, x-session-id",
         ),
     );
     headers.insert(hyper::header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("86400"));
@@ -500,7 +501,9 @@ fn allow_origin(headers: &mut HeaderMap, origin: HeaderValue) {
     headers.insert(
         hyper::header::ACCESS_CONTROL_EXPOSE_HEADERS,
         HeaderValue::from_static(
-            "deprecation, link, retry-after, x-execution-id, x-request-id, x-total-count",
+            "content-disposition, content-range, deprecation, etag, link, preference-applied, \
+             retry-after, warning, x-decision-method, x-execution-id, x-request-id, x-session-id, \
+             x-task-id, x-total-count",
         ),
     );
 }
