@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use hyper::body::Incoming;
+use serde_json::{Map, json};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -265,8 +266,10 @@ impl Relay {
             End::Cancelled => return,
             End::Failed(failure) => error_event(&failure),
             End::Done => {
-                let usage = self.usage.take().filter(|_| self.wants_usage);
-                let usage = usage.map(|usage| usage_event(&usage, tokens, cost));
+                let usage = self.wants_usage.then(|| match self.usage.take() {
+                    Some(usage) => usage_event(&usage, tokens, cost),
+                    None => missing_usage_event(tokens, cost),
+                });
                 [&usage.unwrap_or_default()[..], b"data: [DONE]\n\n"].concat().into()
             }
         };
@@ -300,6 +303,21 @@ fn usage_event(data: &[u8], tokens: Tokens, cost: Usd) -> Bytes {
     event_of(&text.unwrap_or_else(|| data.to_vec()))
 }
 
+/// The event of a usage that the model did not send: it counts nothing, or counted beside its last words.
+fn missing_usage_event(tokens: Tokens, cost: Usd) -> Bytes {
+    let mut usage = Map::from_iter([
+        ("prompt_tokens".to_owned(), json!(tokens.input)),
+        ("completion_tokens".to_owned(), json!(tokens.output)),
+        ("total_tokens".to_owned(), json!(tokens.total())),
+        ("cost".to_owned(), json!(cost.dollars())),
+    ]);
+    if tokens.is_estimated {
+        usage.insert("estimated".to_owned(), json!(true));
+    }
+    let chunk = json!({"object": "chat.completion.chunk", "choices": [], "usage": usage});
+    event_of(chunk.to_string().as_bytes())
+}
+
 fn error_event(failure: &Failure) -> Bytes {
     let said = &failure.said;
     let kind = said.kind.as_deref().unwrap_or_else(|| openai::kind_of(failure.status));
@@ -322,6 +340,20 @@ fn event_of(data: &[u8]) -> Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn relay_usage_event_is_made_where_the_model_sent_none() {
+        let tokens = Tokens { input: 3, output: 4, is_estimated: true };
+        let event = missing_usage_event(tokens, Usd::from_micros(7));
+        let text = str::from_utf8(&event).unwrap();
+        assert_eq!(
+            text,
+            "data: {\"object\":\"chat.completion.chunk\",\"choices\":[],\"usage\":{\"prompt_tokens\":3,\
+             \"completion_tokens\":4,\"total_tokens\":7,\"cost\":7e-6,\"estimated\":true}}\n\n"
+        );
+        let counted = missing_usage_event(Tokens { is_estimated: false, ..tokens }, Usd::ZERO);
+        assert!(!str::from_utf8(&counted).unwrap().contains("estimated"));
+    }
 
     #[test]
     fn relay_usage_event_gets_the_cost() {
