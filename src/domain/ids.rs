@@ -10,6 +10,8 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use super::time::Timestamp;
+
 /// What every typed id can do; lets `runtime::new_id` make any of them.
 pub trait Id: Copy + From<Uuid> {
     /// The sixteen bytes, big-endian: ids of version 7 sort by time.
@@ -65,6 +67,16 @@ macro_rules! ids {
             }
         }
     )+};
+}
+
+impl ExecutionId {
+    /// When it was made, in whole milliseconds: ids of version 7 begin with that.
+    #[must_use]
+    pub fn made_at(self) -> Timestamp {
+        let millis =
+            self.bytes().iter().take(6).fold(0, |millis, byte| millis << 8 | i64::from(*byte));
+        Timestamp::from_micros(millis.saturating_mul(1000))
+    }
 }
 
 ids! {

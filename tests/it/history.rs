@@ -1,6 +1,7 @@
 //! The organization's history: its records, filters, cursors and refusals.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use hyper::Method;
 use orrery::api::Role;
@@ -77,6 +78,30 @@ async fn history_record_shows_work_and_outcome() {
     // What belongs to another organization is not there.
     let other = service.ask(Role::Base, Method::GET, "/v2/executions").key(&service.other_key);
     assert_eq!(other.send().await.expect(200)["executions"], json!([]));
+}
+
+#[tokio::test]
+async fn history_from_finds_steps_that_waited_for_their_model() {
+    let service = Service::start().await;
+    let provider = Provider::start().await;
+    service.manifest(&provider.manifest("held", "/hold", "concurrency = 1\n"));
+    let step = |id: &str| json!({"step_id": id, "type": "model", "model": "held", "params": {}});
+    let branches = json!([{"steps": [step("a")]}, {"steps": [step("b")]}]);
+    let both = json!([{"step_id": "both", "type": "parallel", "branches": branches}]);
+    let run = service.trigger(&service.workflow(both).await, json!({})).await;
+    provider.arrived(1).await;
+    // Longer than an id may be older than what it names.
+    tokio::time::sleep(Duration::from_millis(2500)).await;
+    provider.release(2);
+    service.completed(&run).await;
+    let page = list(&service, "/v2/executions?type=prediction").await;
+    let times = field(&page, "created_at");
+    assert_eq!(times.len(), 2);
+    for (id, time) in field(&page, "id").iter().zip(&times) {
+        let from = format!("/v2/executions?type=prediction&from={}", time.as_str().unwrap());
+        let found = list(&service, &from).await;
+        assert!(field(&found, "id").contains(id), "{id} of {time}: {found}");
+    }
 }
 
 #[tokio::test]

@@ -215,7 +215,8 @@ impl Inner {
             cost: step.cost,
             reserved: Usd::ZERO,
             webhook: None,
-            created_at: step.started_at,
+            // Its id is as old as its wait for the model; lists look for executions by the times of ids.
+            created_at: id.made_at().min(step.started_at),
             started_at: step.attempts.first().map(|first| first.started_at),
             completed_at: step.completed_at,
             origin: None,
