@@ -44,17 +44,35 @@ pub fn webhook_at(
     services: &Services,
 ) -> Result<Option<Webhook>, Error> {
     let secret = fields.text("webhook_secret")?.filter(|secret| !secret.is_empty());
-    let Some(url) = fields.text(name)?.filter(|url| !url.is_empty()) else {
-        return Ok(None);
-    };
-    let refuse = |what: String| Error::bad_request(what);
-    services.egress.check_url(&url).map_err(|error| refuse(format!("{name} {error}")))?;
-    let seal = |secret: String| {
-        signature::check_secret(&secret).map_err(|error| refuse(error.to_string()))?;
-        services.sealer.seal(&secret).map_err(Error::internal)
-    };
-    let secret = secret.map(seal).transpose()?;
+    let Some(url) = webhook_url_at(name, fields, services)? else { return Ok(None) };
+    let secret = secret.map(|secret| sealed_secret(&secret, services)).transpose()?;
     Ok(Some(Webhook { url, secret }))
+}
+
+/// The URL alone; none where it is empty.
+///
+/// # Errors
+/// 400 for a URL that is invalid or that the egress guard refuses.
+pub fn webhook_url_at(
+    name: &'static str,
+    fields: &mut JsonObject,
+    services: &Services,
+) -> Result<Option<String>, Error> {
+    let url = fields.text(name)?.filter(|url| !url.is_empty());
+    if let Some(url) = &url {
+        let checked = services.egress.check_url(url);
+        checked.map_err(|error| Error::bad_request(format!("{name} {error}")))?;
+    }
+    Ok(url)
+}
+
+/// A webhook's secret as it is kept.
+///
+/// # Errors
+/// 400 for an invalid one.
+pub fn sealed_secret(secret: &str, services: &Services) -> Result<String, Error> {
+    signature::check_secret(secret).map_err(|error| Error::bad_request(error.to_string()))?;
+    services.sealer.seal(secret).map_err(Error::internal)
 }
 
 /// The response to an input that fails validation.

@@ -74,7 +74,7 @@ pub const TRIGGER: Doc = Doc {
 pub async fn trigger(mut context: Context) -> Result<Response, http::Error> {
     let bytes = context.request.body().await?;
     let workflow = find(&context).await?;
-    start_one(&context, &bytes, &workflow, None).await
+    start_one(&context, "trigger", &bytes, &workflow, None).await
 }
 
 pub const TRIGGER_VERSION: Doc = Doc {
@@ -88,7 +88,8 @@ pub const TRIGGER_VERSION: Doc = Doc {
 pub async fn trigger_version(mut context: Context) -> Result<Response, http::Error> {
     let bytes = context.request.body().await?;
     let workflow = find(&context).await?;
-    start_one(&context, &bytes, &workflow, Some(context.request.param("version"))).await
+    let version = context.request.param("version");
+    start_one(&context, "trigger", &bytes, &workflow, Some(version)).await
 }
 
 pub const TRIGGER_PUBLIC: Doc = Doc {
@@ -124,28 +125,29 @@ pub async fn trigger_public(mut context: Context) -> Result<Response, http::Erro
             && workflow.status == Status::Active
     };
     let id = version.filter(is_public).ok_or_else(missing)?.id.clone();
-    start_one(&context, &bytes, &workflow, Some(&id)).await
+    start_one(&context, "public", &bytes, &workflow, Some(&id)).await
 }
 
+/// Starts one execution; `trigger` tells apart the routes that name the same version.
 async fn start_one(
     context: &Context,
+    trigger: &str,
     bytes: &Bytes,
     workflow: &Workflow,
-    version: Option<&str>,
+    in_path: Option<&str>,
 ) -> Result<Response, http::Error> {
     let caller = context.caller()?;
     let services = &context.services;
     let mut fields = body::parse(bytes)?;
-    let version = requested_version(workflow, version, &mut fields)?;
-    let route = format!("trigger/{}/{}", workflow.id, version.id);
+    let version = requested_version(workflow, in_path, &mut fields)?;
+    // By the path alone: where it names no version, the latest may be another one when the request is
+    // repeated.
+    let route = format!("{trigger}/{}/{}", workflow.id, in_path.unwrap_or_default());
     let claim = match idempotency_key::begin(context, caller.organization, &route, bytes).await? {
         Creation::New(claim) => claim,
-        Creation::Replay(answered) => {
-            let id = idempotency_key::created_id(&answered)?;
-            let execution = services.engine.get(caller.organization, id).await?;
-            return Ok(accepted(&execution));
-        }
+        Creation::Replay(answered) => return replayed(context, &answered, None).await,
     };
+    refuse_archived(workflow)?;
     let webhook = body::webhook(&mut fields, services)?;
     let compiled = services.workflows.compiled(version.revision).await?;
     let inputs = fields.take("inputs").unwrap_or_else(|| Value::Object(Map::new()));
@@ -160,6 +162,22 @@ async fn start_one(
 
 fn accepted(execution: &Execution) -> Response {
     response::json(StatusCode::ACCEPTED, &Accepted::from(execution))
+}
+
+/// What an earlier request was answered with that made one execution, also where that is gone.
+async fn replayed(
+    context: &Context,
+    answered: &StoredResponse,
+    redriven_from: Option<ExecutionId>,
+) -> Result<Response, http::Error> {
+    let id: ExecutionId = idempotency_key::created_id(answered)?;
+    let organization = context.caller()?.organization;
+    let accepted = match context.services.engine.get(organization, id).await {
+        Ok(execution) => Accepted::from(&execution),
+        Err(engine::Error::NotFound) => Accepted::at(id, id.made_at()),
+        Err(error) => return Err(error.into()),
+    };
+    Ok(response::json(StatusCode::ACCEPTED, &Accepted { redriven_from, ..accepted }))
 }
 
 pub const BULK: Doc = Doc {
@@ -194,17 +212,17 @@ async fn start_bulk(
     context: &Context,
     bytes: &Bytes,
     workflow: &Workflow,
-    version: Option<&str>,
+    in_path: Option<&str>,
 ) -> Result<Response, http::Error> {
     let caller = context.caller()?;
     let services = &context.services;
     let mut fields = body::parse(bytes)?;
-    let version = requested_version(workflow, version, &mut fields)?;
+    let version = requested_version(workflow, in_path, &mut fields)?;
     let entries = match fields.take("inputs") {
         Some(Value::Array(entries)) if (1..=BULK_MAX).contains(&entries.len()) => entries,
         _ => return Err(http::Error::bad_request("inputs must contain 1–10 items")),
     };
-    let route = format!("bulk-trigger/{}/{}", workflow.id, version.id);
+    let route = format!("bulk-trigger/{}/{}", workflow.id, in_path.unwrap_or_default());
     let claim = match idempotency_key::begin(context, caller.organization, &route, bytes).await? {
         Creation::New(claim) => claim,
         Creation::Replay(answered) => {
@@ -214,6 +232,7 @@ async fn start_bulk(
             ));
         }
     };
+    refuse_archived(workflow)?;
     let webhook = body::webhook(&mut fields, services)?;
     let compiled = services.workflows.compiled(version.revision).await?;
     let bulk: BulkId = new_id();
@@ -242,15 +261,23 @@ async fn start_bulk(
     Ok(response::json(StatusCode::ACCEPTED, &body))
 }
 
-/// The caller's workflow that the path names; an archived one takes no work.
+/// The caller's workflow that the path names; see [`refuse_archived`].
 pub async fn find(context: &Context) -> Result<Arc<Workflow>, http::Error> {
     let organization = context.caller()?.organization;
     let reference = context.request.param("workflow");
-    let workflow = context.services.workflows.find(organization, reference).await?;
+    Ok(context.services.workflows.find(organization, reference).await?)
+}
+
+/// An archived workflow takes no work. Asked behind the request's `Idempotency-Key`: what it took before is
+/// answered as it was.
+///
+/// # Errors
+/// 409
+pub fn refuse_archived(workflow: &Workflow) -> Result<(), http::Error> {
     if workflow.status == Status::Archived {
         return Err(http::Error::conflict("workflow is archived and cannot be triggered"));
     }
-    Ok(workflow)
+    Ok(())
 }
 
 /// The version that the path names, or else the body; the latest where neither does.
@@ -517,10 +544,7 @@ pub async fn redrive(mut context: Context) -> Result<Response, http::Error> {
     let organization = caller.organization;
     let claim = match idempotency_key::begin(&context, organization, &route, &bytes).await? {
         Creation::New(claim) => claim,
-        Creation::Replay(answered) => {
-            let id = idempotency_key::created_id(&answered)?;
-            return Ok(redriven(&services.engine.get(organization, id).await?, source));
-        }
+        Creation::Replay(answered) => return replayed(&context, &answered, Some(source)).await,
     };
     let failed = services.engine.get(organization, source).await?;
     let run = failed.workflow().ok_or_else(missing)?;

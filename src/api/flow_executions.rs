@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::Context;
 use super::body;
 use super::doc::{Doc, OFFSET, Param, RequestDoc, ResponseDoc};
-use super::executions::{check_entry, find, submission, version_of};
+use super::executions::{check_entry, find, refuse_archived, submission, version_of};
 use super::idempotency_key::{self, Creation};
 use crate::domain::execution::{Execution, TOGETHER_MAX};
 use crate::domain::ids::{BulkId, ExecutionId, OrganizationId};
@@ -125,6 +125,7 @@ async fn start(
             return serde_json::from_value(ids).map_err(http::Error::internal);
         }
     };
+    refuse_archived(&workflow)?;
     let webhook = body::webhook(&mut fields, services)?;
     let compiled = services.workflows.compiled(version.revision).await?;
     let bulk: Option<BulkId> = (together == Together::Bulk).then(new_id);

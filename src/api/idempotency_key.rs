@@ -1,12 +1,15 @@
 //! `Idempotency-Key` at the edge: the header in, the right to create or an earlier answer out.
 
+use std::str::FromStr;
+
 use serde_json::Value;
 
 use super::Context;
-use crate::domain::ids::{ExecutionId, OrganizationId};
+use crate::domain::ids::{Id, Invalid, OrganizationId};
 use crate::http;
 use crate::idempotency::{self, Begin, Claim, StoredResponse};
 use crate::storage::Commit;
+use crate::storage::record::Malformed;
 
 /// How a create request continues.
 #[derive(Debug)]
@@ -29,18 +32,26 @@ impl OptionalClaim {
     /// 500 when the answer is too large to be recorded.
     pub fn commit(&self, answered: StoredResponse) -> Result<Commit, http::Error> {
         let mut commit = Commit::new();
-        if let Some(claim) = &self.0 {
-            claim.record(&mut commit, answered).map_err(http::Error::internal)?;
-        }
+        self.record(&mut commit, answered).map_err(http::Error::internal)?;
         Ok(commit)
+    }
+
+    /// The same in a commit that is there already.
+    ///
+    /// # Errors
+    /// [`Malformed`] when the answer is too large to be recorded.
+    pub fn record(&self, commit: &mut Commit, answered: StoredResponse) -> Result<(), Malformed> {
+        self.0.as_ref().map_or(Ok(()), |claim| claim.record(commit, answered))
     }
 }
 
-/// The id of the execution that an earlier request created.
+/// The id of what an earlier request created.
 ///
 /// # Errors
 /// 500 when what was recorded is not such an id.
-pub fn created_id(answered: &StoredResponse) -> Result<ExecutionId, http::Error> {
+pub fn created_id<T: Id + FromStr<Err = Invalid>>(
+    answered: &StoredResponse,
+) -> Result<T, http::Error> {
     answered.subject.parse().map_err(http::Error::internal)
 }
 

@@ -5,9 +5,11 @@ use hyper::StatusCode;
 use serde_json::{Map, Value};
 
 use super::doc::{Doc, OFFSET, Param, RequestDoc, ResponseDoc};
+use super::idempotency_key::{self, Creation};
 use super::named::only_one;
 use super::{Context, Services, body};
 use crate::domain::calendar::{CRON_BYTES_MAX, Calendar};
+use crate::domain::delivery::Webhook;
 use crate::domain::execution::Kind;
 use crate::domain::ids::{ScheduleId, WorkflowId};
 use crate::domain::json_object::JsonObject;
@@ -16,8 +18,10 @@ use crate::domain::schedule::{
 };
 use crate::domain::time::Timestamp;
 use crate::http::{self, Response, response};
+use crate::idempotency::StoredResponse;
 use crate::runtime::new_id;
 use crate::schedules;
+use crate::storage::Commit;
 use crate::wire::admin::NamedSchedule;
 use crate::wire::schedule::{self as wire, NEXT_RUNS, OfModel, OfWorkflow};
 
@@ -43,6 +47,7 @@ const TOO_MANY: ResponseDoc = ResponseDoc::error(409, "There are too many schedu
 
 pub const CREATE: Doc = Doc {
     request: Some(RequestDoc::json::<OfWorkflow>()),
+    is_idempotent: true,
     responses: &[CREATED, NO_WORKFLOW, TOO_MANY],
     ..Doc::new("schedules", "create_workflow_schedule", "Schedule a workflow")
 };
@@ -56,6 +61,7 @@ pub async fn create(mut context: Context) -> Result<Response, http::Error> {
 
 pub const CREATE_OF_MODEL: Doc = Doc {
     request: Some(RequestDoc::json::<OfModel>()),
+    is_idempotent: true,
     responses: &[CREATED, TOO_MANY],
     ..Doc::new("schedules", "create_model_schedule", "Schedule a prediction")
 };
@@ -67,22 +73,39 @@ pub async fn create_of_model(mut context: Context) -> Result<Response, http::Err
 }
 
 async fn create_of(context: &mut Context, target: Target) -> Result<Response, http::Error> {
-    let fields = body::parse(&context.request.body().await?)?;
-    let is_of_model = matches!(target, Target::Model { .. });
+    let organization = context.organization()?;
+    let bytes = context.request.body().await?;
+    let fields = body::parse(&bytes)?;
+    let (route, is_of_model) = match &target {
+        Target::Workflow { workflow, .. } => (format!("schedules/{workflow}"), false),
+        Target::Model { .. } => ("schedules".to_owned(), true),
+    };
+    let claim = match idempotency_key::begin(context, organization, &route, &bytes).await? {
+        Creation::New(claim) => claim,
+        Creation::Replay(answered) => {
+            let id = idempotency_key::created_id(&answered)?;
+            let services = &context.services;
+            let made = services.schedules.find(organization, id).await?;
+            return Ok(response::json(StatusCode::CREATED, &shown(services, &made).await?));
+        }
+    };
     let change = Change::read(fields, &context.services, is_of_model)?;
-    create_with(context, target, &change).await
+    let id = new_id();
+    let commit = claim.commit(StoredResponse::created(id))?;
+    create_with(context, (id, target), &change, commit).await
 }
 
 async fn create_with(
     context: &Context,
-    target: Target,
+    (id, target): (ScheduleId, Target),
     change: &Change,
+    beside: Commit,
 ) -> Result<Response, http::Error> {
     let caller = context.caller()?;
     let services = &context.services;
     let now = services.clock.now();
     let mut schedule = Schedule {
-        id: new_id(),
+        id,
         organization: caller.organization,
         key: caller.key,
         target,
@@ -118,7 +141,8 @@ async fn create_with(
     if !has_version && !services.settings.optional_version {
         return Err(http::Error::bad_request("version field is required"));
     }
-    let made = services.schedules.by(context.actor()).create(schedule).await?;
+    let schedules = services.schedules.by(context.actor());
+    let made = schedules.create_beside(schedule, beside).await?;
     Ok(response::json(StatusCode::CREATED, &shown(services, &made).await?))
 }
 
@@ -257,7 +281,7 @@ pub async fn put_named(mut context: Context) -> Result<Response, http::Error> {
                 Target::Model { model, version, fallback_selector: None }
             }
         };
-        return create_with(&context, target, &change).await;
+        return create_with(&context, (new_id(), target), &change, Commit::new()).await;
     };
     let is_same_target = match &found.target {
         Target::Workflow { workflow: of, .. } => workflow == Some(*of),
@@ -360,7 +384,10 @@ struct Change {
     /// `Some(None)`: no limit any more.
     starts_at: Option<Option<Timestamp>>,
     ends_at: Option<Option<Timestamp>>,
-    webhook: Option<Option<crate::domain::delivery::Webhook>>,
+    /// `Some(None)`: no webhook any more.
+    webhook_url: Option<Option<String>>,
+    /// Sealed; `Some(None)`: deliveries are not signed any more.
+    webhook_secret: Option<Option<String>>,
     /// Empty: none.
     name: Option<String>,
 }
@@ -371,7 +398,7 @@ impl Change {
         services: &Services,
         is_of_model: bool,
     ) -> Result<Self, http::Error> {
-        let has_webhook = fields.unread().any(|name| name == "webhook_url");
+        let has_url = fields.unread().any(|name| name == "webhook_url");
         let mut change = Self {
             cron: fields.filled_text("cron", CRON_BYTES_MAX)?,
             timezone: fields.filled_text("timezone", NAME_MAX)?,
@@ -385,8 +412,13 @@ impl Change {
         };
         let jitter = fields.whole("jitter_seconds", &(0..=u64::from(JITTER_MAX)))?;
         change.jitter_seconds = jitter.map(u32::try_from).transpose()?;
-        let webhook = body::webhook(&mut fields, services)?;
-        change.webhook = has_webhook.then_some(webhook);
+        let url = body::webhook_url_at("webhook_url", &mut fields, services)?;
+        change.webhook_url = has_url.then_some(url);
+        if let Some(secret) = fields.text("webhook_secret")? {
+            let secret = Some(secret).filter(|secret| !secret.is_empty());
+            let sealed = secret.map(|secret| body::sealed_secret(&secret, services));
+            change.webhook_secret = Some(sealed.transpose()?);
+        }
         let named = if is_of_model { "input" } else { "inputs" };
         change.input = fields.object(named)?.map(Value::Object);
         if let Some(input) = &change.input
@@ -419,7 +451,13 @@ impl Change {
         put(&mut schedule.paused, &self.paused);
         put(&mut schedule.starts_at, &self.starts_at);
         put(&mut schedule.ends_at, &self.ends_at);
-        put(&mut schedule.webhook, &self.webhook);
+        if let Some(url) = &self.webhook_url {
+            let secret = schedule.webhook.take().and_then(|held| held.secret);
+            schedule.webhook = url.clone().map(|url| Webhook { url, secret });
+        }
+        if let Some(webhook) = &mut schedule.webhook {
+            put(&mut webhook.secret, &self.webhook_secret);
+        }
         let some = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
         put(&mut schedule.name, &self.name.as_ref().map(some));
         match &mut schedule.target {

@@ -13,6 +13,7 @@ use super::{Error, Files, NewFile, blocking};
 use crate::domain::file::{Digest, File, FileSource, Upload};
 use crate::domain::ids::{FileId, OrganizationId};
 use crate::runtime::new_id;
+use crate::storage::record::Malformed;
 use crate::storage::{self, Commit};
 
 /// How long after its announcement an upload may begin.
@@ -76,7 +77,7 @@ pub struct Receiving {
 }
 
 impl Files {
-    /// Announces an upload.
+    /// Announces an upload; `beside` adds to its commit what becomes durable with it.
     ///
     /// # Errors
     /// [`Refusal`]; then nothing was announced.
@@ -84,6 +85,7 @@ impl Files {
         &self,
         organization: OrganizationId,
         announced: Announced,
+        beside: impl FnOnce(&mut Commit, &Upload) -> Result<(), Malformed> + Send,
     ) -> Result<Upload, Refusal> {
         let shared = &self.shared;
         let limit = shared.options.max_bytes;
@@ -107,7 +109,8 @@ impl Files {
             expires_at: shared.clock.steady().plus(ANNOUNCED_FOR),
         };
         let mut commit = Commit::of_new_work();
-        rows::add_upload(&mut commit, &upload).map_err(storage::Error::from)?;
+        let added = rows::add_upload(&mut commit, &upload);
+        added.and_then(|()| beside(&mut commit, &upload)).map_err(storage::Error::from)?;
         shared.store.commit(commit).await?;
         Ok(upload)
     }

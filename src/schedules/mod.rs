@@ -95,7 +95,19 @@ impl Schedules {
     /// # Errors
     /// [`Error::Calendar`], [`Error::NeverFires`], [`Error::Refused`], [`Error::TooMany`], [`Error::Storage`]: then nothing
     /// was made.
-    pub async fn create(&self, mut schedule: Schedule) -> Result<Schedule, Error> {
+    pub async fn create(&self, schedule: Schedule) -> Result<Schedule, Error> {
+        self.create_beside(schedule, Commit::new()).await
+    }
+
+    /// As [`Schedules::create`]; `beside` becomes durable with it.
+    ///
+    /// # Errors
+    /// As [`Schedules::create`].
+    pub async fn create_beside(
+        &self,
+        mut schedule: Schedule,
+        beside: Commit,
+    ) -> Result<Schedule, Error> {
         let calendar = Calendar::parse(&schedule.cron, &schedule.timezone)?;
         self.start_over(&mut schedule, &calendar)?;
         self.check(&schedule).await?;
@@ -104,6 +116,7 @@ impl Schedules {
         }
         let key = rows::schedule(schedule.organization, schedule.id);
         let mut commit = Commit::of_new_work();
+        commit.extend(beside);
         commit.expect(Expect::Absent(key.clone()));
         commit.put(key, &schedule)?;
         rows::set_timer(&mut commit, None, &schedule);

@@ -75,9 +75,9 @@ pub struct Common {
     pub starts_at: Option<String>,
     /// Nothing fires after; empty for no limit.
     pub ends_at: Option<String>,
-    /// Where the end of each run is announced; empty for nowhere.
+    /// Where the end of each run is announced; empty for nowhere. A change keeps the secret.
     pub webhook_url: Option<String>,
-    /// Signs the webhooks.
+    /// Signs the webhooks; empty for no signature.
     #[schemars(length(max = 256))]
     pub webhook_secret: Option<String>,
 }

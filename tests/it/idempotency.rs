@@ -4,7 +4,7 @@ use hyper::Method;
 use orrery::api::Role;
 use serde_json::{Value, json};
 
-use crate::support::{Answer, Provider, Service};
+use crate::support::{Answer, Provider, Service, until};
 
 const CREATE: &str = "/v1/prediction/";
 const RUN: &str = "/v1/prediction/run";
@@ -92,4 +92,66 @@ async fn idempotency_concurrent_creates_yield_one_prediction() {
     service.ended(&first).await;
     assert_eq!(provider.requests().len(), 1);
     assert_eq!(service.ledger().await.len(), 1);
+}
+
+#[tokio::test]
+async fn idempotency_repeated_trigger_answers_as_first_after_new_version_archive_and_delete() {
+    let service = Service::start().await;
+    let steps = json!([{"step_id": "a", "type": "pass"}]);
+    let workflow = service.workflow(steps.clone()).await;
+    let path = format!("/workflows/{workflow}");
+    let change = |body: Value| service.flows(Method::PUT, &path).json(&body).send();
+    let again = async || {
+        let mut answers = Vec::new();
+        for (path, inputs) in [("trigger", json!({})), ("bulk-trigger", json!([{}]))] {
+            let ask = service.flows(Method::POST, &format!("/{workflow}/{path}"));
+            let ask = ask.header("idempotency-key", "k").json(&json!({ "inputs": inputs }));
+            answers.push(ask.send().await.expect(202));
+        }
+        answers
+    };
+    let first = again().await;
+    let second = service.flows(Method::PUT, &format!("{path}/versions/v2"));
+    let second = second.json(&json!({"version_id": "v2", "definition": {"steps": steps}}));
+    second.send().await.expect(200);
+    assert_eq!(again().await, first, "the latest version is another one now");
+    change(json!({"status": "archived"})).await.expect(200);
+    assert_eq!(again().await, first, "new work is refused now");
+    let key_less = service.flows(Method::POST, &format!("/{workflow}/trigger")).json(&json!({}));
+    key_less.send().await.expect_error(409, "workflow is archived and cannot be triggered");
+
+    let id = first[0]["execution_id"].as_str().unwrap();
+    until("the execution is deleted", async || {
+        let delete = json!({"action": "delete", "filter": {"workflow_id": workflow}});
+        service.flows(Method::POST, "/executions/bulk").json(&delete).send().await;
+        let read = service.flows(Method::GET, &format!("/executions/{id}")).send().await;
+        (read.status == 404).then_some(())
+    })
+    .await;
+    let gone = again().await;
+    assert_eq!(gone[0]["execution_id"], first[0]["execution_id"]);
+    assert_eq!(gone[1], first[1]);
+}
+
+#[tokio::test]
+async fn idempotency_repeated_schedule_and_upload_are_made_once() {
+    let service = Service::start().await;
+    let workflow = service.workflow(json!([{"step_id": "a", "type": "pass"}])).await;
+    let model = json!({"cron": "@daily", "model": "text-template", "version": "1",
+        "input": {"template": "x"}});
+    let of_workflow = format!("/v1/workflows/{workflow}/schedules");
+    for (path, body, status) in [
+        ("/v1/schedules", model, 201),
+        (&of_workflow, json!({"cron": "@daily"}), 201),
+        ("/v1/upload/presign", json!({"content_type": "text/plain"}), 200),
+    ] {
+        let first = send(&service, path, "k", &body).await.expect(status);
+        assert_eq!(send(&service, path, "k", &body).await.expect(status), first, "{path}");
+        let refused = send(&service, path, &"k".repeat(256), &body).await;
+        refused.expect_error(400, "Idempotency-Key must have 1 to 255 characters");
+        let mut other = body.clone();
+        other["name"] = "other".into();
+        assert_eq!(send(&service, path, "k", &other).await.status, 422, "{path}");
+    }
+    assert_eq!(service.get("/v1/schedules").await.expect(200)["total_count"], 2);
 }

@@ -64,6 +64,36 @@ async fn schedule_of_workflow_starts_executions() {
 }
 
 #[tokio::test]
+async fn schedule_change_keeps_or_replaces_webhook_secret_alone() {
+    let service = Service::start().await;
+    let mut receiver = Receiver::start().await;
+    let workflow = service.workflow(steps()).await;
+    let path = format!("/workflows/{workflow}/schedules");
+    let body = json!({
+        "cron": "* * * * * *", "inputs": {"n": 1}, "webhook_url": receiver.url(),
+        "webhook_secret": "whsec_first",
+    });
+    let made = service.flows(Method::POST, &path).json(&body).send().await.expect(201);
+    let one = format!("{path}/{}", made["schedule_id"].as_str().unwrap());
+    let moved = format!("{}?moved", receiver.url());
+    for (change, secret) in [
+        (json!({ "webhook_url": moved, "inputs": {"n": 2} }), Some("whsec_first")),
+        (json!({"webhook_secret": "whsec_second", "inputs": {"n": 3}}), Some("whsec_second")),
+        (json!({"webhook_secret": "", "inputs": {"n": 4}}), None),
+    ] {
+        let changed = service.flows(Method::PUT, &one).json(&change).send().await.expect(200);
+        assert_eq!(changed["webhook_url"], moved);
+        let sent = loop {
+            let sent = receiver.next().await;
+            if sent.json()["output"] == change["inputs"]["n"] {
+                break sent;
+            }
+        };
+        assert_eq!(sent.header("x-webhook-secret"), secret, "{change}");
+    }
+}
+
+#[tokio::test]
 async fn schedule_of_model_creates_predictions() {
     let service = Service::start().await;
     let mut receiver = Receiver::start().await;
