@@ -2,6 +2,10 @@
 //!
 //! On the store of a stopped service only: a running one holds executions in memory, with their sealed
 //! secrets, and would write those of the old key again behind the rotation.
+//!
+//! A rotation ends the chain of the log archive: each chain has one `seal.key` only.
+
+use anyhow::Context as _;
 
 use crate::audit::{Actor, Audit};
 use crate::config::Config;
@@ -39,6 +43,9 @@ async fn rotate(
     // Before the first step: there is no rotation that the log does not know of.
     audit.write(&audit.entry(&operator, "seal.rotate", "begun")).await?;
     watch(Resealed::default())?;
+    // The backup that a chain of the log archive follows holds the old key: rows that are sealed with
+    // the new one must not be applied behind it. The next start begins a chain with a full backup.
+    store.end_chain().context("the chain of the log archive cannot be ended")?;
     let mut rotation = Rotation::begin(&config.data_dir)?;
     watch(rotation.resealed)?;
     engine::rows::reseal(store, &mut rotation, watch).await?;
@@ -52,4 +59,49 @@ async fn rotate(
     let done = format!("done: {secrets} secrets sealed again, {unreadable} unreadable");
     audit.write(&audit.entry(&operator, "seal.rotate", done)).await?;
     Ok(resealed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::storage::{Commit, Key, Options, Sealer, Store, Table};
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn rotation_ends_chain_of_log_archive_before_first_reseal() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut config = Config::defaults();
+        config.data_dir = folder.path().join("data");
+        let options = Options { folder: config.data_dir.clone(), inline_bytes: 10 };
+        Sealer::open(&config.data_dir).unwrap();
+        let store = Store::open(&options).unwrap();
+        store.start_archiving().unwrap();
+        let mut commit = Commit::new();
+        commit.put_bytes(Key::table(Table::Facet).number_largest_first(1), vec![7]);
+        store.commit(commit).await.unwrap();
+        store.close().await;
+
+        // Interrupted behind the first step that the new key is there for.
+        let store = Store::open(&options).unwrap();
+        assert!(store.archive_position().is_some());
+        let data = config.data_dir.clone();
+        let interrupt: &mut Watch<'_> = &mut |_done| {
+            if !is_under_way(&data) {
+                return Ok(());
+            }
+            Err(storage::Error::Unavailable { reason: "interrupted".to_owned() })
+        };
+        let error = rotate(&config, &store, interrupt).await.unwrap_err();
+        assert!(error.to_string().contains("interrupted"), "{error:#}");
+        assert_eq!(store.archive_position(), None);
+        store.close().await;
+
+        let store = Store::open(&options).unwrap();
+        assert_eq!(store.archive_position(), None);
+        rotate(&config, &store, &mut |_done| Ok(())).await.unwrap();
+        assert_eq!((store.archive_position(), store.take_archive_failure()), (None, None));
+        store.close().await;
+        let store = Store::open(&options).unwrap();
+        assert_eq!(store.archive_position(), None);
+        assert!(!is_under_way(&config.data_dir));
+    }
 }

@@ -103,8 +103,18 @@ impl Store {
 
     /// Ends the chain. A `reason` says why it was given up, see [`Store::take_archive_failure`].
     pub fn stop_archiving(&self, reason: Option<String>) {
-        self.shared.segments.stop_archiving(reason);
+        self.shared.segments.give_up_archiving(reason);
         self.delete_unpinned();
+    }
+
+    /// Ends the chain durably: no later start continues it. Nothing happens when there is none.
+    ///
+    /// # Errors
+    /// When the disk refuses; then a later start may find the chain again.
+    pub fn end_chain(&self) -> io::Result<()> {
+        self.shared.segments.stop_archiving(None)?;
+        self.delete_unpinned();
+        Ok(())
     }
 
     /// Why the last chain was given up; answered once.

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::form::{self, HEADER_BYTES, Header, Record};
-use super::{Segments, path_of};
+use super::{Segments, path_of, sync_folder};
 use crate::domain::ids::{Id, RequestId};
 use crate::runtime::new_id;
 use crate::storage::data_dir;
@@ -120,16 +120,29 @@ impl Segments {
         Ok(())
     }
 
-    /// Gives the chain up: the log is archived no more.
-    pub fn stop_archiving(&self, reason: Option<String>) {
+    /// Gives the chain up: the log is archived no more. No later start continues the chain once this
+    /// has succeeded.
+    ///
+    /// # Errors
+    /// When the disk refuses; then a later start may find the chain again.
+    pub fn stop_archiving(&self, reason: Option<String>) -> io::Result<()> {
+        // A note that is being written would come back behind its removal.
+        let _alone = self.noting.lock().unwrap_or_else(PoisonError::into_inner);
         let mut held = self.held();
         if held.archive.position.take().is_some() {
             held.archive.given_up = reason;
         }
         drop(held);
-        if let Err(error) = fs::remove_file(path_of_file(&self.folder))
-            && error.kind() != io::ErrorKind::NotFound
-        {
+        match fs::remove_file(path_of_file(&self.folder)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            removed => removed?,
+        }
+        sync_folder(&self.folder)
+    }
+
+    /// As [`Segments::stop_archiving`]; a failure is logged.
+    pub fn give_up_archiving(&self, reason: Option<String>) {
+        if let Err(error) = self.stop_archiving(reason) {
             // The next start finds the log incomplete and gives the chain up again.
             tracing::error!(%error, "failed to remove the note of the log archive");
         }
@@ -155,7 +168,7 @@ impl Segments {
         let (Some(kept), Some(budget)) = (kept, budget) else { return };
         let waiting = self.bytes_behind(kept.through);
         if waiting > budget {
-            self.stop_archiving(Some(format!(
+            self.give_up_archiving(Some(format!(
                 "{waiting} bytes of log wait to be kept, more than `backup.log_budget` ({budget})"
             )));
         }
