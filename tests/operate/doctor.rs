@@ -39,7 +39,8 @@ fn doctor_finds_the_same_of_running_and_of_stopped_service() {
     let body = r#"{"model": "text-language", "version": "1", "input": {"text": "What a night!"}}"#;
     let run = setup.client(&key).post("/v1/prediction/run", &[], body).unwrap();
     assert_eq!(run.status(), 200, "{}", run.text());
-    setup.run(&["backup", folder.path().join("backups/orrery-1.backup").to_str().unwrap()]);
+    let backup = folder.path().join("backups/orrery-2026-11-20T09-30-00.123Z.backup");
+    setup.run(&["backup", backup.to_str().unwrap()]);
     let (_, running) = doctor(&setup);
     for subject in [
         "disk",
@@ -102,7 +103,7 @@ fn doctor_finds_damage_and_says_what_mends_it() {
     let service = setup.start();
     let seal = data.join("seal.key");
     std::fs::set_permissions(&seal, std::fs::Permissions::from_mode(0o644)).unwrap();
-    let backup = folder.path().join("backups/orrery-9999.backup");
+    let backup = folder.path().join("backups/orrery-9999-01-01T00-00-00.000Z.backup");
     std::fs::create_dir_all(backup.parent().unwrap()).unwrap();
     std::fs::write(&backup, "cut").unwrap();
     let (is_good, found) = doctor(&setup);

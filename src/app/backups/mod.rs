@@ -3,6 +3,9 @@
 //!
 //! A backup has its name only when it is whole and on the disk. One that fails is logged and tried
 //! again at the next turn; those that are there stay then.
+//!
+//! A name says whether a backup is one of these: it has the time at which it was written. Others, made
+//! by hand, may be in the same folder; they are never deleted, and the schedule does not count them.
 
 pub mod after;
 mod log_archive;
@@ -93,10 +96,9 @@ fn lacks_base(services: &Services, config: &config::Backup) -> bool {
         && !services.store.archive_position().is_some_and(|kept| has_base(kept).unwrap_or(true))
 }
 
-/// How long until the newest backup is `every` old.
+/// How long until the newest scheduled backup is `every` old.
 fn until_due(folder: &Path, every: Duration, now: Timestamp) -> Duration {
-    let newest = backups(folder).ok().and_then(|found| found.last().cloned());
-    let written = newest.and_then(|path| fs::metadata(path).ok()?.modified().ok());
+    let written = newest(folder).and_then(|path| fs::metadata(path).ok()?.modified().ok());
     let written = written.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
     let written = written.map(|since| Timestamp::from_micros(0).plus(since));
     written.map_or(Duration::ZERO, |written| every.saturating_sub(now.since(written)))
@@ -109,7 +111,7 @@ pub fn is_damage(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(Damaged { .. } | Misfit { .. }))
 }
 
-/// Adds to the refusal of a damaged store which backup there is in `folder`.
+/// Adds to the refusal of a damaged store which scheduled backup there is in `folder`.
 pub fn advised(error: storage::Error, folder: &Path) -> anyhow::Error {
     let error = anyhow::Error::new(error);
     match newest(folder).filter(|_| is_damage(&error)) {
@@ -122,25 +124,35 @@ pub fn advised(error: storage::Error, folder: &Path) -> anyhow::Error {
     }
 }
 
-/// The newest backup of a folder; `None` when there is none.
+/// The newest scheduled backup of a folder; `None` when there is none.
 pub fn newest(folder: &Path) -> Option<PathBuf> {
-    backups(folder).ok()?.pop()
+    scheduled(folder).ok()?.pop()
 }
 
-/// The backups of a folder, oldest first, as their names sort.
-fn backups(folder: &Path) -> io::Result<Vec<PathBuf>> {
+/// The scheduled backups of a folder, oldest first, as their names sort.
+fn scheduled(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
-        let name = entry.file_name();
-        let is_one =
-            name.to_str().is_some_and(|name| name.starts_with(PREFIX) && name.ends_with(SUFFIX));
-        if is_one {
+        if entry.file_name().to_str().is_some_and(is_scheduled) {
             found.push(entry.path());
         }
     }
     found.sort();
     Ok(found)
+}
+
+/// What the scheduled backup of a moment is called.
+fn name_of(time: Timestamp) -> String {
+    format!("{PREFIX}{}{SUFFIX}", time.to_string().replace(':', "-"))
+}
+
+/// Whether [`name_of`] gives this name to any moment.
+fn is_scheduled(name: &str) -> bool {
+    let middle = name.strip_prefix(PREFIX).and_then(|rest| rest.strip_suffix(SUFFIX));
+    let Some((day, time)) = middle.and_then(|middle| middle.split_once('T')) else { return false };
+    let time = format!("{day}T{}", time.replace('-', ":")).parse::<Timestamp>();
+    time.is_ok_and(|time| name_of(time) == name)
 }
 
 /// Where backups go, and how.
@@ -203,12 +215,11 @@ fn write(
 ) -> Result<(PathBuf, Summary), backup::Error> {
     let Target { folder, keep, reserve, encryption } = target;
     fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    let name = now.to_string().replace(':', "-");
-    let file_name = format!("{PREFIX}{name}{SUFFIX}");
+    let file_name = name_of(now);
     let path = folder.join(&file_name);
     let part = path.with_extension(PART);
     // It will be about as large as the last one.
-    let last = backups(folder)?.last().and_then(|last| fs::metadata(last).ok());
+    let last = newest(folder).and_then(|last| fs::metadata(last).ok());
     let expected = last.map_or(0, |last| last.len());
     let write = || -> Result<Summary, backup::Error> {
         let file = fs::OpenOptions::new()
@@ -237,8 +248,10 @@ fn write(
         let _left_for_the_next_try = fs::remove_file(&part);
     }
     let summary = written?;
-    let found = backups(folder)?;
-    for old in found.iter().take(found.len().saturating_sub(*keep)) {
+    // This one stays, also where the clock was ahead before and its name sorts as the oldest.
+    let mut others = scheduled(folder)?;
+    others.retain(|other| *other != path);
+    for old in others.iter().take(others.len().saturating_sub(keep.saturating_sub(1))) {
         fs::remove_file(old)?;
     }
     if let Err(error) = backup::prune(folder, place.store.archive_position().map(|kept| kept.chain))
@@ -247,3 +260,6 @@ fn write(
     }
     Ok((path, summary))
 }
+
+#[cfg(test)]
+mod tests;

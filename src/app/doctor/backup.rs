@@ -153,7 +153,7 @@ mod tests {
         assert_eq!(age(&config, now).detail, "there is none yet");
         let look = super::late(&config).unwrap();
         assert_eq!(look(now).as_deref(), Some("there is none yet"));
-        fs::write(folder.path().join("orrery-1.backup"), "").unwrap();
+        fs::write(folder.path().join("orrery-2026-11-20T09-30-00.123Z.backup"), "").unwrap();
         let found = age(&config, now.plus(Duration::from_secs(60)));
         assert!(!found.concern && found.detail.ends_with("one is made each 1 hour"), "{found:?}");
         let late = age(&config, now.plus(Duration::from_secs(3 * 3600 + 60)));
@@ -167,7 +167,8 @@ mod tests {
         config.folder = folder.path().to_owned();
         let read = Read::default();
         assert_eq!(read.newest(&config), None);
-        fs::write(folder.path().join("orrery-1.backup"), "not a backup").unwrap();
+        let path = folder.path().join("orrery-2026-11-20T09-30-00.123Z.backup");
+        fs::write(path, "not a backup").unwrap();
         let found = read.newest(&config).unwrap();
         assert_eq!(found.verdict, Verdict::Fault);
         assert!(found.mend.as_deref().unwrap().starts_with("orrery verify "), "{found:?}");
