@@ -331,7 +331,10 @@ async fn bring_up(
     let work = tasks.on(&background);
     let services = open(config, (&tasks, &work), hosts, Some(live))?;
     services.store.disk_space().keep(config.limits.disk_reserve);
-    if !config.accept_loss {
+    if config.accept_loss {
+        services.store.accept_payload_loss()?;
+        services.files.accept_loss()?;
+    } else {
         services.store.check_payload_folder().await?;
         services.files.check_folder().await?;
     }

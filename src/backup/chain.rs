@@ -197,20 +197,24 @@ pub fn read_group(from: &mut dyn Read) -> io::Result<Option<Group>> {
 #[derive(Debug)]
 pub struct Checked {
     pub range: Range,
-    /// The latest time of any of its commits.
+    /// The latest time of any of its commits that count; the earliest of all when none does.
     pub latest: Timestamp,
+    /// Bytes before compression.
+    pub bytes: u64,
     /// What was missing or damaged when it was written.
     pub damaged: Vec<String>,
 }
 
-/// Reads a whole file of the log archive: every sum, every commit, no gap between its numbers.
+/// Reads a whole file of the log archive: every sum, every commit, no gap between its numbers. For the
+/// latest time, only the commits behind the record `after` count.
 pub fn check_file(
     path: &Path,
     keys: &Keys,
+    after: u64,
     progress: &mut dyn FnMut(u64),
 ) -> Result<Checked, Error> {
     let mut numbers = Vec::new();
-    let mut latest = Timestamp::default();
+    let mut latest = Timestamp::from_micros(i64::MIN);
     let mut bytes = 0;
     let mut other = Vec::new();
     let summary = read_file(path, keys, &mut |entry, content| {
@@ -219,7 +223,9 @@ pub fn check_file(
                 let mut content = BufReader::new(content);
                 while let Some(group) = read_group(&mut content)? {
                     numbers.push(group.number);
-                    latest = latest.max(group.time);
+                    if group.number > after {
+                        latest = latest.max(group.time);
+                    }
                 }
             }
             Entry::Content(digest) => {
@@ -246,7 +252,7 @@ pub fn check_file(
     if other.iter().any(|damage| !summary.damaged.contains(damage)) {
         return Err(damaged("a file in it does not match its digest"));
     }
-    Ok(Checked { range, latest, damaged: summary.damaged })
+    Ok(Checked { range, latest, bytes: summary.bytes, damaged: summary.damaged })
 }
 
 /// Shows every entry of a file of the log archive, as [`read::read`] does.

@@ -179,7 +179,7 @@ impl Next<'_> {
         out.into_inner().into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
         // A file that cannot be read back keeps nothing.
         let is_good = match encryption.own_keys() {
-            Some(keys) => check_file(part, &keys, &mut |_| {})?.range == range,
+            Some(keys) => check_file(part, &keys, self.after, &mut |_| {})?.range == range,
             None => encryption::has_digest(File::open(part)?, digest)?,
         };
         if is_good { Ok((range, damaged)) } else { Err(encryption::not_written()) }
@@ -213,10 +213,11 @@ impl Next<'_> {
             flush(&mut archive, &mut chunk)?;
         }
         for (id, claim) in referred.payloads {
-            archive.add_payload(id, claim, &payload_in(store.folder(), id))?;
+            archive.add_payload(id, claim, &payload_in(store.folder(), id), store)?;
         }
+        let files = &self.place.files;
         for digest in referred.contents {
-            archive.add_content(digest, &self.place.files.path_or_trash(digest))?;
+            archive.add_content(digest, &files.path_or_trash(digest), files)?;
         }
         let chain = self.kept.chain;
         let first = self.after.saturating_add(1);

@@ -183,6 +183,8 @@ impl Sum {
 }
 
 #[cfg(test)]
+mod away_tests;
+#[cfg(test)]
 mod log_archive_tests;
 #[cfg(test)]
 mod tests;

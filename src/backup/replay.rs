@@ -58,6 +58,11 @@ pub struct Plan {
     /// The last record that is there, and the time of the last one in the files.
     pub last: u64,
     pub last_at: Timestamp,
+    /// The latest time of any record up to there: a clock that was set back makes it later than
+    /// `last_at`. A replay up to this time applies all of them.
+    latest: Timestamp,
+    /// Bytes that the files hold before compression.
+    bytes: u64,
 }
 
 impl Plan {
@@ -65,7 +70,7 @@ impl Plan {
     /// was read, and the moment that it names is wanted.
     fn stop_at_hole(&mut self, next: u64) -> Result<(), Error> {
         let [from, to] = [self.last.saturating_add(1), next.saturating_sub(1)];
-        let at = self.last_at;
+        let at = self.latest;
         if self.until.is_some_and(|until| until <= at.end_of_millisecond()) {
             self.notes.push(format!(
                 "the commits {from} to {to} are missing: the first of them may be of {at} as well"
@@ -81,13 +86,19 @@ impl Plan {
     fn nothing(point: Option<Point>) -> Self {
         let (last, last_at) = point.as_ref().map_or_else(Default::default, |it| (it.record, it.at));
         let (files, live, until, notes) = Default::default();
-        Self { point, files, live, until, notes, last, last_at }
+        Self { point, files, live, until, notes, last, last_at, latest: last_at, bytes: 0 }
     }
 
     /// Files of the log archive that belong to it.
     #[must_use]
     pub fn files(&self) -> usize {
         self.files.len()
+    }
+
+    /// Bytes that these files hold before compression.
+    #[must_use]
+    pub const fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// What is incomplete, in sentences.
@@ -153,7 +164,7 @@ impl Replay {
             if !is_next && file.first > expected {
                 return plan.stop_at_hole(file.first).map(|()| true);
             }
-            let checked = check_file(&file.path, keys, progress)?;
+            let checked = check_file(&file.path, keys, point.record, progress)?;
             let range = checked.range;
             let shown = file.path.display();
             if range.store != point.store || range.chain != chain {
@@ -169,6 +180,8 @@ impl Replay {
             }
             plan.notes.extend(checked.damaged);
             (plan.last, plan.last_at) = (range.last, range.last_at);
+            plan.latest = plan.latest.max(checked.latest);
+            plan.bytes = plan.bytes.saturating_add(checked.bytes);
             plan.files.push(file.path);
             if self.until.is_some_and(|until| checked.latest > until) {
                 return Ok(true);
@@ -390,3 +403,7 @@ fn remove(path: &Path) -> io::Result<()> {
         removed => removed,
     }
 }
+
+#[cfg(test)]
+#[path = "replay_tests.rs"]
+mod tests;

@@ -13,7 +13,7 @@ use super::{
 use crate::domain::file::Digest;
 use crate::domain::ids::PayloadId;
 use crate::domain::time::Timestamp;
-use crate::files::Files;
+use crate::files::{self, Files};
 use crate::storage::export::{Change, write_change};
 use crate::storage::{self, Claim, Store};
 
@@ -54,11 +54,13 @@ pub fn write<W: Write>(
     let mut archive = Archive::begin(out, now, progress)?;
     let mut rows = Rows { archive: &mut archive, chunk: Vec::new(), number: 0, is_behind: false };
     let mut last = None;
+    let mut refers_to_contents = false;
     let exported = place.store.export(&mut |change| {
         // Rows come in the order of their keys; the first that does not is one written in the meantime.
         let is_next = last.as_ref().is_none_or(|last| change.0 > *last);
         rows.is_behind |= !is_next || change.1.is_none();
         last = Some(change.0.clone());
+        refers_to_contents |= change.1.is_some() && files::of_reference(&change.0).is_some();
         rows.add(&change)
     })?;
     rows.flush()?;
@@ -72,10 +74,10 @@ pub fn write<W: Write>(
         record: exported.record,
         at: exported.at,
     });
-    exported
-        .claims
-        .each(&mut |id, claim| archive.add_payload(id, claim, &place.store.payload_path(id)))?;
-    place.files.each_blob(&mut |digest, path| archive.add_content(digest, &path))?;
+    exported.claims.each(&mut |id, claim| {
+        archive.add_payload(id, claim, &place.store.payload_path(id), &place.store)
+    })?;
+    add_contents(&mut archive, &place.files, refers_to_contents)?;
     let folder = place.store.folder();
     archive.add_if_there(SEAL, &folder.join(SEAL))?;
     archive.add_if_there(SEAL_NEXT, &folder.join(SEAL_NEXT))?;
@@ -84,6 +86,23 @@ pub fn write<W: Write>(
     }
     drop(pin);
     archive.end()
+}
+
+/// Adds every content. With `is_needed`, the store refers to some: the folder has to be in place before
+/// and after they are listed.
+fn add_contents<W: Write>(
+    archive: &mut Archive<'_, W>,
+    files: &Files,
+    is_needed: bool,
+) -> Result<(), Error> {
+    if is_needed {
+        files.check_in_place()?;
+    }
+    files.each_blob(&mut |digest, path| archive.add_content(digest, &path, files))?;
+    if is_needed {
+        files.check_in_place()?;
+    }
+    Ok(())
 }
 
 /// The files of a folder that may not be there, by their names.
@@ -187,18 +206,21 @@ impl<'p, W: Write> Archive<'p, W> {
         self.add(name, length, file)
     }
 
-    /// A payload: whole, or listed as damaged. One that is missing is listed alone.
+    /// A payload of `store`: whole, or listed as damaged. One that is missing is listed alone; it fails
+    /// while the folder of payloads is away.
     pub fn add_payload(
         &mut self,
         id: PayloadId,
         claim: Option<Claim>,
         path: &Path,
+        store: &Store,
     ) -> io::Result<()> {
         let bytes = match fs::read(path) {
-            Err(error) if is_damage(&error) => {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                let error = damage(error, || store.check_payload_lost(path))?;
                 return self.list(format!("the payload {id} cannot be read: {error}"));
             }
-            bytes => bytes?,
         };
         if claim.is_some_and(|claim| !claim.fits(&bytes)) {
             self.list(format!("the payload {id} differs from what was written"))?;
@@ -207,13 +229,15 @@ impl<'p, W: Write> Archive<'p, W> {
         self.add_bytes(&format!("{PAYLOADS}{id}"), &bytes)
     }
 
-    /// A content; of one that cannot be read to its end, the rest is zeros, and it is listed.
-    pub fn add_content(&mut self, digest: Digest, path: &Path) -> io::Result<()> {
+    /// A content of `files`; of one that cannot be read to its end, the rest is zeros, and it is listed.
+    /// It fails while the folder of contents is away.
+    pub fn add_content(&mut self, digest: Digest, path: &Path, files: &Files) -> io::Result<()> {
         let file = match File::open(path) {
-            Err(error) if is_damage(&error) => {
+            Ok(file) => file,
+            Err(error) => {
+                let error = damage(error, || files.check_lost(digest))?;
                 return self.list(format!("the content {digest} cannot be read: {error}"));
             }
-            file => file?,
         };
         let length = file.metadata()?.len();
         let mut content = Content { file, left: length, hash: Sha256::new() };
@@ -267,9 +291,14 @@ impl<'p, W: Write> Archive<'p, W> {
     }
 }
 
-/// Whether an error is of the file itself: it is missing, or its blocks cannot be read.
-fn is_damage(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::NotFound || is_unreadable(error)
+/// The error again, when it is of the file itself: its blocks cannot be read, or it is missing, which
+/// `check_lost` has to confirm. Any other error may pass, and nothing is listed for it.
+fn damage(error: io::Error, check_lost: impl FnOnce() -> io::Result<()>) -> io::Result<io::Error> {
+    if error.kind() == io::ErrorKind::NotFound {
+        check_lost()?;
+        return Ok(error);
+    }
+    if is_unreadable(&error) { Ok(error) } else { Err(error) }
 }
 
 /// Whether the disk could not read a block.

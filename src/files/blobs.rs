@@ -197,6 +197,14 @@ impl BlobStore {
         self.root.has_shards()
     }
 
+    /// Takes the folder as it is, see [`RootFolder::accept_loss`].
+    ///
+    /// # Errors
+    /// When the disk refuses.
+    pub fn accept_loss(&self) -> io::Result<()> {
+        self.root.accept_loss()
+    }
+
     /// Moves a blob that nothing refers to to the [`trash`].
     ///
     /// # Errors

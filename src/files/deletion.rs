@@ -13,6 +13,7 @@ use super::{Error, Files, Shared, blocking};
 use crate::domain::file::{Digest, File, Upload};
 use crate::domain::ids::{FileId, OrganizationId};
 use crate::domain::time::Timestamp;
+use crate::storage::root_folder::away;
 use crate::storage::{self, Commit, DeferredDeletions, Page, SweepOptions, Swept, trash};
 
 /// How long the tombstone of a deleted file is kept.
@@ -23,6 +24,9 @@ const DELETION_BATCH: usize = 128;
 const PAUSE: Duration = Duration::from_millis(20);
 /// Blobs that one sweep takes at most; the rest goes with the next start.
 const SWEPT_MAX: usize = 100_000;
+
+/// No bytes have this SHA-256, as far as anyone knows: a folder that is in place lacks it.
+const NO_BLOB: Digest = Digest([0; 32]);
 
 /// RAII guard: while it lives, no blob is deleted.
 #[derive(Debug)]
@@ -95,6 +99,31 @@ impl Files {
     #[must_use]
     pub fn path(&self, digest: Digest) -> PathBuf {
         self.shared.blobs.path(digest)
+    }
+
+    /// Checks that a blob that was not found is lost: the folder of blobs is in place, and not empty.
+    ///
+    /// # Errors
+    /// When the folder is away: that says nothing about its blobs.
+    pub fn check_lost(&self, digest: Digest) -> io::Result<()> {
+        let blobs = &self.shared.blobs;
+        if blobs.lacks(digest) && blobs.is_there() { Ok(()) } else { Err(away(blobs.folder())) }
+    }
+
+    /// Checks that the folder of blobs is in place, and not empty.
+    ///
+    /// # Errors
+    /// When it is away.
+    pub fn check_in_place(&self) -> io::Result<()> {
+        self.check_lost(NO_BLOB)
+    }
+
+    /// Takes the folder of blobs as it is: those that it lacks are lost.
+    ///
+    /// # Errors
+    /// When the disk refuses.
+    pub fn accept_loss(&self) -> io::Result<()> {
+        self.shared.blobs.accept_loss()
     }
 
     /// Gives every blob, with its path. Blocks.

@@ -224,6 +224,22 @@ impl Store {
         .await
     }
 
+    /// Checks that a payload file that was not found at `path` is lost, see [`RootFolder::check_lost`].
+    ///
+    /// # Errors
+    /// When the folder of payload files is away: that says nothing about its files.
+    pub fn check_payload_lost(&self, path: &Path) -> io::Result<()> {
+        self.shared.payloads.check_lost(path)
+    }
+
+    /// Takes the folder of payload files as it is, see [`RootFolder::accept_loss`].
+    ///
+    /// # Errors
+    /// When the disk refuses.
+    pub fn accept_payload_loss(&self) -> io::Result<()> {
+        self.shared.payloads.accept_loss()
+    }
+
     /// Deletes a payload's file that no record refers to any more. One that is already deleted
     /// is not an error.
     ///

@@ -74,6 +74,37 @@ impl RootFolder {
         let found = rustix::fs::statat(&folder, within, AtFlags::empty());
         is_known && found.is_err_and(|error| error == rustix::io::Errno::NOENT)
     }
+
+    /// Checks that a file that was not found at `path`, a path within the folder, is lost: the folder
+    /// is in place, and not empty.
+    ///
+    /// # Errors
+    /// [`away`], when the folder says nothing about its files.
+    pub fn check_lost(&self, path: &Path) -> io::Result<()> {
+        if self.lacks(path) && self.has_shards() { Ok(()) } else { Err(away(&self.path)) }
+    }
+
+    /// Takes the folder as it is, empty or not there: what it held is lost, and that is known.
+    ///
+    /// # Errors
+    /// When it cannot be made, or another one is in its place.
+    pub fn accept_loss(&self) -> io::Result<()> {
+        self.ensure()?;
+        if self.has_shards() { Ok(()) } else { make_shard(&self.path.join(FIRST_SHARD)) }
+    }
+}
+
+/// The shard of a folder whose loss was accepted: no other is empty.
+const FIRST_SHARD: &str = "00";
+
+/// Why nothing is known about the files of the folder `path`.
+#[must_use]
+pub fn away(path: &Path) -> io::Error {
+    io::Error::other(format!(
+        "{} is missing, empty or not the folder that was there before, but the store refers to files \
+         in it: is a volume not mounted?",
+        path.display()
+    ))
 }
 
 /// Makes a folder directly below a root folder, for its owner alone, and makes its name durable.
@@ -107,17 +138,28 @@ mod tests {
         fs::write(path.join("ab/file"), "x").unwrap();
         let missing = path.join("ab/other");
         assert!(root.lacks(&missing) && root.lacks(&path.join("cd/other")));
+        root.check_lost(&missing).unwrap();
         assert!(!root.lacks(&path.join("ab/file")) && !root.lacks(above.path()));
         fs::rename(&path, &away).unwrap();
         assert!(root.ensure().is_err() && make_shard(&path.join("ef")).is_err());
         assert!(!root.lacks(&missing));
+        let refused = root.check_lost(&missing).unwrap_err().to_string();
+        assert!(refused.starts_with(path.to_str().unwrap()), "{refused}");
         // A mount point, also one that something was written to.
         fs::create_dir_all(path.join("ab")).unwrap();
         assert!(root.ensure().unwrap_err().to_string().contains("is a volume not mounted?"));
-        assert!(!root.lacks(&missing));
+        assert!(!root.lacks(&missing) && root.check_lost(&missing).is_err());
         fs::remove_dir_all(&path).unwrap();
         fs::rename(&away, &path).unwrap();
         root.ensure().unwrap();
         assert!(root.lacks(&missing));
+        // The mount point that a process finds at its start is the folder that it knows.
+        let mount_point = above.path().join("empty");
+        fs::create_dir(&mount_point).unwrap();
+        let missing = mount_point.join("ab/file");
+        let root = RootFolder::new(mount_point);
+        assert!(root.lacks(&missing) && root.check_lost(&missing).is_err());
+        root.accept_loss().unwrap();
+        root.check_lost(&missing).unwrap();
     }
 }

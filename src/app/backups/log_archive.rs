@@ -81,7 +81,7 @@ async fn turn(services: &Services, config: &Config, trouble: &mut Recurring) -> 
                     tracing::warn!(
                         %error,
                         "the log was not kept; it stays in the store and is tried again: look at the \
-                         folder of backups"
+                         folder that the error names, or at the folder of backups"
                     );
                 }
                 return false;
