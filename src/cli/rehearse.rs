@@ -67,8 +67,8 @@ pub(super) struct Copy {
     pub no_room: fn(u64) -> String,
 }
 
-/// Checks a backup and restores it, where there is room. A disk that fills up would stop a service that
-/// runs on it.
+/// Checks a backup and the log archive behind it, and restores them, where there is room. A disk that
+/// fills up would stop a service that runs on it.
 ///
 /// # Errors
 /// When the backup is not whole, or its copy has no room.
@@ -80,7 +80,7 @@ pub(super) async fn restore(
     let inline_bytes = config.engine.payload_inline_bytes;
     let reserve = config.limits.disk_reserve;
     blocking(move || {
-        let bytes = checked_file(&file, &keys)?.bytes;
+        let bytes = expected_bytes(&file, &keys, &replay)?;
         Spared::new(io::sink(), &parent, reserve, bytes).with_context(|| {
             let (parent, what) = (parent.display(), no_room(bytes));
             format!("{parent} has no room for {what}: name another folder with --work-dir")
@@ -95,6 +95,18 @@ pub(super) async fn restore(
         Ok(restored)
     })
     .await
+}
+
+/// Bytes that a restore of `file` may write: those of the backup, and of the log archive behind it.
+///
+/// # Errors
+/// When the backup is not whole, or the log archive behind it cannot be applied.
+fn expected_bytes(file: &Path, keys: &Keys, replay: &Replay) -> anyhow::Result<u64> {
+    let summary = checked_file(file, keys)?;
+    let bar = byte_bar("log");
+    let plan = replay.plan(&summary, keys, &mut |bytes| bar.set_position(bytes))?;
+    bar.finish_and_clear();
+    Ok(summary.bytes.saturating_add(plan.bytes()))
 }
 
 /// Reads all of a restored store, and closes it.
