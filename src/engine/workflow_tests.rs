@@ -19,6 +19,7 @@ use crate::engine::simulation_tests::{
 };
 use crate::engine::{Options, Submission, rows};
 use crate::runtime::Clock;
+use crate::storage::faults::Point;
 use crate::storage::{Commit, Store, Table};
 
 /// A workflow, its inputs, and what it must come to: its output or its error's name.
@@ -518,6 +519,44 @@ fn workflow_exceeding_its_timeout_is_ended() {
         let (outcome, steps) = &outcomes[&0];
         assert_eq!(outcome.as_ref().unwrap_err(), "ExecutionTimeout");
         assert_eq!(steps["a"][0], "cancelled");
+        process.engine.inner.tasks.stop();
+    });
+}
+
+/// The timer may still be set for the limit as it was before the last commit: when it rings too early, the
+/// limit does not begin again.
+#[test]
+fn workflow_timeout_is_not_put_off_by_a_step_that_ends() {
+    let hangs =
+        json!([model("a", "slow", json!(1)), model("b", "endless", json!("{{a.output.echo}}"))]);
+    let ends_later = json!([{"step_id": "w", "type": "wait", "seconds": 1.5}]);
+    let cases = [
+        case("hangs behind a step", hangs, json!({}), Err("ExecutionTimeout")),
+        case("ends behind the limit", ends_later, json!({}), Err("")),
+    ];
+    let folder = tempfile::tempdir().unwrap();
+    runtime().block_on(async {
+        let workflow_timeout = Duration::from_secs(1);
+        let limits = Options { workflow_timeout, aside_after: PATIENCE, ..options() };
+        let process = Process::start_with(&folder, i64::MAX, script(&cases), limits);
+        // What passes during a commit is not running time.
+        process.store.faults().at_points(|point| {
+            if point == Point::Sync {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        });
+        process.engine.recover().await.unwrap();
+        let submissions = cases.iter().enumerate().map(|(number, one)| submission(number, one));
+        let submissions = submissions.collect();
+        let submitted = process.engine.submit(submissions, Commit::new()).await.unwrap();
+        let mut ended_at = Vec::new();
+        for one in submitted {
+            let ended = process.engine.wait(one.organization, one.id, PATIENCE).await.unwrap();
+            ended_at.push(ended.completed_at.unwrap());
+        }
+        let outcomes = outcomes(&process).await;
+        assert_eq!(outcomes[&0].0, Err("ExecutionTimeout".to_owned()));
+        assert!(ended_at[0] < ended_at[1], "{ended_at:?}: at about twice its limit");
         process.engine.inner.tasks.stop();
     });
 }

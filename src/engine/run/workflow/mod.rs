@@ -248,11 +248,13 @@ impl Actor {
     /// Waits for whatever comes first.
     async fn wait(&mut self, active: &ActiveExecution) -> Wakeup {
         let is_busy = !self.running.is_empty();
+        // Set once: the timer may ring for something earlier, and that must not put the limit off.
+        let times_out_at = self.times_out_at().filter(|_| is_busy && !self.is_paused);
         loop {
             if active.stop.is_cancelled() {
                 return Wakeup::Stopped;
             }
-            let alarm = self.alarm(is_busy);
+            let alarm = self.alarm(is_busy, times_out_at);
             if let Some((at, _)) = &alarm {
                 self.timer.ring_by(*at);
             }
@@ -283,20 +285,23 @@ impl Actor {
     }
 
     /// The next moment at which something is to be done, whatever else comes; one timer serves all of them.
-    fn alarm(&self, is_busy: bool) -> Option<(Instant, Wakeup)> {
+    fn alarm(&self, is_busy: bool, times_out_at: Option<Instant>) -> Option<(Instant, Wakeup)> {
         let now = runtime::monotonic_now();
         let timer = self.timers.first().map(|(due, _)| due.since(self.inner.clock.steady()));
-        let limit = self.inner.options.workflow_timeout.saturating_sub(self.running_time);
         let idle_at = self.waits_since.map(|since| since + self.inner.options.aside_after);
         let alarms = [
             timer.and_then(|rest| Some((now.checked_add(rest)?, Wakeup::Timer))),
             (!self.is_marked).then_some((self.begun + MARK_AFTER, Wakeup::Mark)),
-            now.checked_add(limit)
-                .filter(|_| is_busy && !self.is_paused)
-                .map(|at| (at, Wakeup::TimedOut)),
+            times_out_at.map(|at| (at, Wakeup::TimedOut)),
             idle_at.filter(|_| !is_busy).map(|at| (at, Wakeup::Idle)),
         ];
         alarms.into_iter().flatten().min_by_key(|(at, _)| *at)
+    }
+
+    /// When it has been running for as long as it may, if it runs on from now.
+    fn times_out_at(&self) -> Option<Instant> {
+        let limit = self.inner.options.workflow_timeout.saturating_sub(self.running_time);
+        runtime::monotonic_now().checked_add(limit)
     }
 
     /// The steps whose moment has come.
