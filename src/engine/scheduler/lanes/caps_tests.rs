@@ -426,6 +426,29 @@ fn organization_goes_on_in_another_lane_when_what_was_read_for_it_is_cancelled()
     }
 }
 
+/// It is the turn of the lane's own, and the only one of them may not start: the guest goes on at once.
+#[test]
+fn organization_at_its_cap_keeps_no_guest_waiting() {
+    let mut fixture = Fixture::new(1, 10, &[(1, 1)]);
+    fixture.submit(1, 1, false);
+    fixture.settle();
+    fixture.lanes.enqueue_step(&name(0), 1, false);
+    let next = fixture.lanes.next();
+    assert!(matches!(next, Some(Next::AdmitStep { waiter: 1, .. })), "{next:?}");
+    fixture.submit(0, 1, false);
+    fixture.lanes.enqueue_step(&name(0), 2, false);
+    assert!(!fixture.step(), "the only place is taken");
+    fixture.lanes.release_step(&name(0));
+    let next = fixture.lanes.next();
+    assert!(matches!(next, Some(Next::AdmitStep { waiter: 2, .. })), "{next:?}");
+    // What was passed over starts when both places are free.
+    fixture.lanes.release_step(&name(0));
+    fixture.finish(0);
+    fixture.settle();
+    assert_eq!(fixture.started.len(), 2);
+    fixture.invariants();
+}
+
 #[test]
 fn organization_over_its_queue_is_refused_and_others_are_not() {
     let mut lanes = Lanes::<(), ()>::new(4);

@@ -245,7 +245,8 @@ impl<T, G> Lanes<T, G> {
         if self.is_held {
             return None;
         }
-        self.next_start().or_else(|| self.next_passed())
+        // A lane whose own turn it was may have had nothing to start: then its guests go on.
+        self.next_start().or_else(|| self.next_passed()).or_else(|| self.next_step())
     }
 
     /// Whether [`Lanes::next`] may have something to do. False as long as what was put in only waits.
