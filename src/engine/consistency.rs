@@ -5,7 +5,7 @@
 //! that no unfinished execution explains. It reads a bounded number of rows each time, and looks
 //! twice before it repairs.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -24,6 +24,8 @@ const INTERVAL: Duration = Duration::from_secs(60);
 const EXECUTIONS_MAX: usize = 10_000;
 /// Rows that are read at once.
 const PAGE: usize = 500;
+/// The kinds of executions that are on the disk before they have ended.
+const KINDS: [Kind; 3] = [Kind::Agent, Kind::Prediction, Kind::Workflow];
 /// Sorts behind everything that a prefix begins.
 const AFTER_EVERY_KEY: [u8; 64] = [0xff; 64];
 
@@ -69,7 +71,16 @@ struct Walk {
     left: usize,
     /// What those of the organization at hand reserve.
     sum: Usd,
+    /// How many of them it has met.
+    met: usize,
     found: Repairs,
+}
+
+impl Walk {
+    /// A walk past up to `most` of them, with what was found before.
+    const fn of(most: usize, found: Repairs) -> Self {
+        Self { left: most, sum: Usd::ZERO, met: 0, found }
+    }
 }
 
 impl Inner {
@@ -170,13 +181,14 @@ impl Inner {
 
     /// Every unfinished execution is in a lane or in the timers, and is what is reserved for it.
     /// When there are more of them than one audit looks at, the next one goes on there. What an
-    /// organization has reserved is compared only where one audit sees all of its executions.
+    /// organization has reserved is compared only where one audit sees all of its executions, and none of
+    /// them begins or ends in the meantime: else the next audit compares it.
     async fn check_executions(
         self: &Arc<Self>,
         found: Repairs,
         rounds: &mut Rounds,
     ) -> Result<Repairs, Error> {
-        let mut walk = Walk { left: rounds.most, sum: Usd::ZERO, found };
+        let mut walk = Walk::of(rounds.most, found);
         let is_paused = self.paused.lock().unwrap_or_else(PoisonError::into_inner).is_some();
         if is_paused {
             // What a restore holds back is elsewhere.
@@ -193,19 +205,53 @@ impl Inner {
                 return Ok(walk.found);
             };
             after = Some(prefix.clone().id(organization).raw(&AFTER_EVERY_KEY));
-            let before = billing::reserved(&self.store, organization).await?;
             let resumed = resumed.take().filter(|key| organization_of(key) == Some(organization));
-            let is_whole = resumed.is_none();
+            let before = match &resumed {
+                None => self.unfinished_ids(organization, walk.left).await?,
+                Some(_) => None,
+            };
+            let reserved = billing::reserved(&self.store, organization).await?;
             rounds.at = self.check_organization(organization, resumed, &mut walk).await?;
             if rounds.at.is_some() {
                 return Ok(walk.found);
             }
-            if is_whole && before == billing::reserved(&self.store, organization).await? {
-                let drift = before.plus(-walk.sum);
+            let Some(before) = before else { continue };
+            let is_same = reserved == billing::reserved(&self.store, organization).await?;
+            let after = self.unfinished_ids(organization, before.len()).await?;
+            if is_same && after.is_some_and(|after| is_of_one_moment(&before, &walk, &after)) {
+                let drift = reserved.plus(-walk.sum);
                 self.check_reserved(organization, drift, &mut rounds.drifts, &mut walk.found)
                     .await?;
             }
         }
+    }
+
+    /// The unfinished executions of an organization; `None` when there are more than `most`.
+    async fn unfinished_ids(
+        &self,
+        organization: OrganizationId,
+        most: usize,
+    ) -> Result<Option<BTreeSet<ExecutionId>>, Error> {
+        let mut ids = BTreeSet::new();
+        for kind in KINDS {
+            let prefix = rows::standing(organization, kind, Status::Created);
+            let mut after = None;
+            loop {
+                let page = Page { prefix: prefix.clone(), after, before: None, limit: PAGE };
+                let page = self.store.page(page).await?;
+                ids.extend(
+                    page.iter().filter_map(|(key, _)| key.last_id_inverted::<ExecutionId>()),
+                );
+                if ids.len() > most {
+                    return Ok(None);
+                }
+                if page.len() < PAGE {
+                    break;
+                }
+                after = page.last().map(|(key, _)| key.clone());
+            }
+        }
+        Ok(Some(ids))
     }
 
     /// Looks at the unfinished executions of an organization, behind where the audit before this one
@@ -216,8 +262,8 @@ impl Inner {
         resumed: Option<Key>,
         walk: &mut Walk,
     ) -> Result<Option<Key>, Error> {
-        walk.sum = Usd::ZERO;
-        for kind in [Kind::Agent, Kind::Prediction, Kind::Workflow] {
+        (walk.sum, walk.met) = (Usd::ZERO, 0);
+        for kind in KINDS {
             let index = rows::standing(organization, kind, Status::Created);
             let is_within = |key: &&Key| key.as_bytes().starts_with(index.as_bytes());
             let after = resumed.as_ref().filter(is_within).cloned();
@@ -252,6 +298,7 @@ impl Inner {
             after = Some(last.clone());
             walk.left = walk.left.saturating_sub(page.len());
             for id in page.iter().filter_map(|(key, _)| key.last_id_inverted()) {
+                walk.met += 1;
                 let key = rows::execution(organization, id);
                 // One that cannot be read is named when something tries to run it.
                 let Ok(Some(execution)) = self.store.read::<Execution>(&key).await else {
@@ -330,6 +377,16 @@ impl Inner {
     }
 }
 
+/// Whether a walk has met what had not ended before it and has not ended after it. The counter alone does not
+/// say so: when one ends and another of the same price begins, it is as before, and the sum may have neither.
+fn is_of_one_moment(
+    before: &BTreeSet<ExecutionId>,
+    walk: &Walk,
+    after: &BTreeSet<ExecutionId>,
+) -> bool {
+    before == after && walk.met == before.len()
+}
+
 /// The organization of a row of an index.
 pub(super) fn organization_of(key: &Key) -> Option<OrganizationId> {
     let bytes = key.as_bytes().get(1..)?.first_chunk::<16>()?;
@@ -351,5 +408,51 @@ fn report(found: Repairs, before: &mut Repairs) {
         let Repairs { places, lanes, executions, reservations } = found;
         tracing::warn!(places, lanes, executions, reservations, "the audit's repairs have changed");
         *before = found;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::Options;
+    use crate::engine::simulation_tests::{ORGANIZATION, Process, Script, prediction, runtime};
+
+    /// One ends before the walk comes to it, and another of the same price begins behind the walk: what is
+    /// reserved is right, though the sum is lower.
+    #[test]
+    fn consistency_check_compares_no_sum_of_several_moments() {
+        let folder = tempfile::tempdir().unwrap();
+        runtime().block_on(async {
+            let options = Options { enforce_balance: true, ..Options::default() };
+            let process = Process::start_with(&folder, i64::MAX, Script::default(), options);
+            let (engine, inner) = (&process.engine, &process.engine.inner);
+            let organization: OrganizationId = ORGANIZATION.into();
+            inner.billing.top_up(organization, Usd::from_micros(1_000_000)).await.unwrap();
+            // They wait: the dispatcher is not started.
+            let submit = async |number: usize| {
+                let one = prediction(number, &["works"], false);
+                let id = one.id;
+                engine.submit(vec![one], Commit::new()).await.unwrap();
+                id
+            };
+            let unfinished =
+                async || inner.unfinished_ids(organization, 10).await.unwrap().unwrap();
+            let reserved = async || billing::reserved(&inner.store, organization).await.unwrap();
+            let first = submit(0).await;
+            submit(1).await;
+            let (before, known) = (unfinished().await, reserved().await);
+            engine.cancel(organization, first).await.unwrap();
+            let mut walk = Walk::of(10, Repairs::default());
+            let stopped = inner.check_organization(organization, None, &mut walk).await.unwrap();
+            assert_eq!(stopped, None);
+            submit(2).await;
+            assert!(reserved().await == known && walk.sum < known);
+            let after = unfinished().await;
+            assert!(!is_of_one_moment(&before, &walk, &after));
+            inner.check_organization(organization, None, &mut walk).await.unwrap();
+            assert!(is_of_one_moment(&after, &walk, &unfinished().await));
+            assert_eq!(walk.sum, known);
+            inner.tasks.stop();
+        });
     }
 }
