@@ -228,7 +228,14 @@ impl Schedules {
             let Some((last, _)) = found.last() else { return Ok(()) };
             after = Some(last.clone());
             for (key, before) in found {
-                let mut schedule: Schedule = decode(&before)?;
+                let mut schedule: Schedule = match decode(&before) {
+                    Ok(schedule) => schedule,
+                    Err(error) => {
+                        // It keeps no other from firing.
+                        tracing::error!(?key, %error, "a schedule cannot be read");
+                        continue;
+                    }
+                };
                 let Ok(calendar) = Calendar::parse(&schedule.cron, &schedule.timezone) else {
                     continue;
                 };

@@ -228,6 +228,25 @@ async fn schedule_is_changed_and_deleted_with_its_timer() {
     assert_eq!(started(&schedules).await, []);
 }
 
+/// The first look after a start passes over it, and sets right what is behind it.
+#[tokio::test]
+async fn schedule_that_cannot_be_read_keeps_no_other_from_firing() {
+    let folder = tempfile::tempdir().unwrap();
+    let clock = Clock::scripted(moment("2027-06-01T12:30:00Z"));
+    let schedules = opened(folder.path(), &clock, Vec::new());
+    schedules.create(schedule("0 * * * *", &clock)).await.unwrap();
+    let damaged = rows::schedule(ORGANIZATION.into(), ScheduleId::from([0; 16]));
+    let mut commit = Commit::new();
+    commit.put_bytes(damaged.clone(), b"?".to_vec());
+    schedules.store.commit(commit).await.unwrap();
+    clock.set(moment("2026-06-01T11:59:50Z"));
+    schedules.realign().await.unwrap();
+    clock.advance(Duration::from_secs(10));
+    schedules.fire_due().await.unwrap();
+    assert_eq!(started(&schedules).await, [moment("2026-06-01T12:00:00Z")]);
+    assert_eq!(schedules.store.get(&damaged).await.unwrap(), Some(b"?".to_vec()));
+}
+
 #[tokio::test]
 async fn schedules_of_an_organization_are_bounded() {
     let folder = tempfile::tempdir().unwrap();
