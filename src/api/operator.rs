@@ -122,10 +122,14 @@ pub const RESUME: Doc = Doc::new("admin", "admin_resume", "Resume what a restore
 pub async fn resume(context: Context) -> Result<Response, http::Error> {
     let services = &context.services;
     let entry = services.audit.entry(&context.actor(), "restore.resume", "all that was held back");
-    let engine = services.engine.clone();
-    let resumed = services.audit.record(entry, async move { engine.resume().await }).await?;
-    let engine::Resumed { executions, deliveries } = resumed;
-    services.outbox.rescan();
+    let (engine, outbox) = (services.engine.clone(), services.outbox.clone());
+    let resume = async move {
+        let resumed = engine.resume().await;
+        // Also for what was let go before it failed, or before the client hung up.
+        outbox.rescan();
+        resumed
+    };
+    let engine::Resumed { executions, deliveries } = services.audit.record(entry, resume).await?;
     tracing::warn!(executions, deliveries, "resumed what the restore held back");
     let body = Resumed { executions, deliveries };
     Ok(response::json(StatusCode::OK, &body))

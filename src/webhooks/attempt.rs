@@ -50,7 +50,7 @@ pub(super) struct Context {
     /// Deliveries of which an attempt is being made.
     pub(super) in_flight: Mutex<HashSet<(OrganizationId, ExecutionId)>>,
     /// Held while a delivery that has ended is taken up again.
-    pub(super) taking_up: tokio::sync::Mutex<()>,
+    pub(super) taking_up: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// Says of a delivery, while it is there, that an attempt is being made.

@@ -70,7 +70,7 @@ pub(super) enum Admission {
     /// Its receiver has no room: it is to be parked. It counts as held until
     /// [`Dispatcher::parked`] or [`Dispatcher::forget`].
     Park(Item),
-    /// Memory has no room: it stays where it is on the disk.
+    /// Memory has no room, or holds the delivery as it was due before: it stays where it is on the disk.
     Full,
 }
 
@@ -157,8 +157,10 @@ impl Dispatcher {
 
     /// Takes up a delivery that is due, if memory and its receiver have room.
     pub(super) fn offer(&mut self, mut item: Item) -> Admission {
-        if self.held.contains_key(&item.execution) {
-            return Admission::Queued;
+        if let Some(due) = self.held.get(&item.execution) {
+            // It may be due again while the end of its last attempt is not noted here.
+            let is_due_again = *due != item.due && item.place == RowIndex::Due;
+            return if is_due_again { Admission::Full } else { Admission::Queued };
         }
         if self.held.len() >= WINDOW || !self.track(&item.receiver) {
             return Admission::Full;

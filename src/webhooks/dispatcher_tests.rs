@@ -93,6 +93,19 @@ fn dispatcher_recording_delivery_is_not_offered_again() {
     assert!(dispatcher.next().is_some());
 }
 
+#[test]
+fn dispatcher_delivery_due_again_waits_for_the_end_of_its_attempt() {
+    let mut dispatcher = Dispatcher::new(&Options::default());
+    dispatcher.offer(item("a", 1));
+    let started = dispatcher.next().unwrap();
+    dispatcher.answered(&started, Health::Failing, NOW);
+    let again = Item { due: NOW.plus(Duration::from_secs(1)), ..item("a", 1) };
+    assert!(matches!(dispatcher.offer(again.clone()), Admission::Full), "it would be lost");
+    dispatcher.finish(&started, Health::Failing, NOW);
+    assert!(matches!(dispatcher.offer(again.clone()), Admission::Queued));
+    assert_eq!(dispatcher.next().map(|item| item.due), Some(again.due));
+}
+
 /// The rounds that 30 living receivers need for `each` deliveries each, beside `dead` others that
 /// never answer (`hang`) or fail at once.
 fn rounds_of_the_living(each: u64, dead: u64, hang: bool) -> u64 {

@@ -6,6 +6,7 @@
 //! and no delivery that is not shown. A body is never changed: a redelivery sends the same bytes.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -339,7 +340,7 @@ impl Outbox {
         organization: OrganizationId,
         execution: ExecutionId,
     ) -> Result<Delivery, Refusal> {
-        let _one_at_a_time = self.context.taking_up.lock().await;
+        let one_at_a_time = Arc::clone(&self.context.taking_up).lock_owned().await;
         let found = rows::load(&self.context.store, organization, execution).await?;
         let mut delivery = found.ok_or(Refusal::NotFound)?;
         if delivery.progress.status == Status::Pending {
@@ -355,9 +356,24 @@ impl Outbox {
         self.body(&delivery).await?;
         let mut commit = Commit::of_new_work();
         self.take_up(&mut commit, &mut delivery)?;
+        self.wake_after(&mut commit, vec![delivery.clone()], one_at_a_time);
         self.context.store.commit(commit).await?;
-        self.wake(delivery.clone());
         Ok(delivery)
+    }
+
+    /// Hands the deliveries over once the commit is durable, also when its caller has hung up by then. Until
+    /// then `one_at_a_time` keeps everybody else from taking them up: they would be read as they were.
+    fn wake_after(
+        &self,
+        commit: &mut Commit,
+        taken: Vec<Delivery>,
+        one_at_a_time: impl Send + 'static,
+    ) {
+        let outbox = self.clone();
+        commit.after_durable(move || {
+            taken.into_iter().for_each(|delivery| outbox.wake(delivery));
+            drop(one_at_a_time);
+        });
     }
 
     /// Adds to the commit what makes an ended delivery due again.
@@ -381,7 +397,7 @@ impl Outbox {
         from: Timestamp,
         to: Timestamp,
     ) -> Result<usize, Refusal> {
-        let _one_at_a_time = self.context.taking_up.lock().await;
+        let one_at_a_time = Arc::new(Arc::clone(&self.context.taking_up).lock_owned().await);
         let store = &self.context.store;
         let filter = Filter { from: Some(from), to: Some(to), ..Filter::default() };
         let mut failed = vec![Rows::of(organization, Status::Failed, &filter)];
@@ -411,9 +427,9 @@ impl Outbox {
                     Err(refusal) => return Err(refusal),
                 }
             }
-            store.commit(commit).await?;
             replayed += taken.len();
-            taken.into_iter().for_each(|delivery| self.wake(delivery));
+            self.wake_after(&mut commit, taken, Arc::clone(&one_at_a_time));
+            store.commit(commit).await?;
             if is_complete || replayed >= REPLAYED_MAX {
                 return Ok(replayed);
             }

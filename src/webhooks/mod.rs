@@ -101,4 +101,6 @@ mod endpoint_tests;
 #[cfg(test)]
 mod network_tests;
 #[cfg(test)]
+mod redelivery_tests;
+#[cfg(test)]
 mod simulation_tests;

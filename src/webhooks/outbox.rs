@@ -73,7 +73,7 @@ impl Outbox {
             options,
             on_attempt: OnceLock::new(),
             in_flight: Mutex::default(),
-            taking_up: tokio::sync::Mutex::default(),
+            taking_up: Arc::default(),
         });
         let (inbox, fresh) = mpsc::channel(INBOX_MAX);
         let (trials, asked) = mpsc::channel(test_delivery::INBOX_MAX);
