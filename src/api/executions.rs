@@ -164,7 +164,7 @@ fn accepted(execution: &Execution) -> Response {
     response::json(StatusCode::ACCEPTED, &Accepted::from(execution))
 }
 
-/// What an earlier request was answered with that made one execution, also where that is gone.
+/// What an earlier request was answered with that made one execution, also where that was deleted.
 async fn replayed(
     context: &Context,
     answered: &StoredResponse,
