@@ -222,7 +222,11 @@ impl Inner {
         let completed = self.complete(&model, fields, prompt_tokens, &call).await;
         let Completion { answer, tokens, cost } = match completed {
             Ok(completion) => completion,
-            Err(failure) => return Ok(Some(Stop::Failed(failure))),
+            Err(failure) => {
+                // Its own model's process may end before it does.
+                self.engine.check_running()?;
+                return Ok(Some(Stop::Failed(failure)));
+            }
         };
         let Some((answer, thoughts)) = parse(&answer) else {
             let message =
@@ -272,7 +276,10 @@ impl Inner {
         let price = model.most(1, prompt_tokens, ANSWER_TOKENS_MAX);
         match self.chat.admit(caller, prompt_tokens, price).await {
             Ok(admission) => Ok(Ok((model, admission))),
-            Err(chat::Error::Engine(error @ engine::Error::Storage(_))) => Err(error),
+            // A service that stops ends nothing: the next start goes on behind the last step.
+            Err(chat::Error::Engine(
+                error @ (engine::Error::Storage(_) | engine::Error::Stopping),
+            )) => Err(error),
             Err(error) => {
                 let class = ErrorClass::ProviderRateLimit;
                 Ok(Err(Failure::new(402, class, error.to_string())))

@@ -13,7 +13,7 @@ use serde_json::value::to_raw_value;
 use crate::domain::ids::{ExecutionId, OrganizationId, SessionId};
 use crate::domain::payload::Payload;
 use crate::domain::time::Timestamp;
-use crate::engine::Engine;
+use crate::engine::{self, Engine};
 use crate::runtime::{Clock, new_id};
 use crate::storage::commit::Expect;
 use crate::storage::record::{Malformed, Record, decode};
@@ -36,7 +36,7 @@ pub struct Session {
     pub created_at: Timestamp,
     /// When an exchange last ended.
     pub used_at: Timestamp,
-    /// Exchanges that have ended.
+    /// Exchanges that have ended with a response, and cancelled ones that are not kept any more.
     pub exchanges: u64,
     /// What stands for the older ones in prompts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -217,12 +217,14 @@ impl Sessions {
         commit.put(entry_key, &entry)?;
         stored.exchanges = stored.exchanges.saturating_add(1);
         stored.used_at = self.clock.now().max(stored.used_at);
-        commit.put(key, &stored)?;
         let rows = self.entries(session).await?;
         for (key, entry) in rows.iter().take(rows.len().saturating_sub(KEPT_MAX)) {
+            let was_cancelled = entry.response.is_none();
+            stored.exchanges = stored.exchanges.saturating_add(u64::from(was_cancelled));
             self.release(&mut commit, entry);
             commit.delete(key.clone());
         }
+        commit.put(key, &stored)?;
         Ok(commit)
     }
 
@@ -268,10 +270,13 @@ impl Sessions {
             let Some(id) = key.last_id::<ExecutionId>() else { continue };
             if entry.response.is_none() {
                 let Some(engine) = engine else { continue };
-                let execution = engine.get(organization, id).await;
-                if !execution.is_ok_and(|execution| execution.status.is_final()) {
-                    continue;
+                match engine.get(organization, id).await {
+                    Ok(execution) if execution.status.is_final() => {}
+                    // Deleted: only what has ended is.
+                    Err(engine::Error::NotFound) => {}
+                    Ok(_) | Err(_) => continue,
                 }
+                memory.total = memory.total.saturating_add(1);
             }
             let response = match &entry.response {
                 Some(response) => self.text(response).await?,
@@ -288,7 +293,6 @@ impl Sessions {
         }
         let surplus = memory.exchanges.len().saturating_sub(KEPT_MAX);
         memory.exchanges.drain(..surplus);
-        memory.total = memory.total.max(memory.exchanges.len() as u64);
         Ok(memory)
     }
 

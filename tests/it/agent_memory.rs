@@ -1,9 +1,14 @@
-//! Conversations that grow past the model's context: they are summarized, once, and the summary is kept.
+//! Conversations that grow past the model's context: they are summarized, once, and the summary is kept. What
+//! the memory counts, and what a stop leaves to the next start.
+
+use std::time::Duration;
 
 use hyper::Method;
 use serde_json::{Value, json};
 
-use crate::agent::{AGENT, PRICE, completion, events, host, kinds, memory, prompt, says, script};
+use crate::agent::{
+    AGENT, PRICE, calls, completion, events, host, kinds, memory, prompt, says, script,
+};
 use crate::support::{Service, Upstream};
 
 /// A context of 4,096 tokens is about 16 KiB; the instructions and the tools take some 6 KiB of it.
@@ -121,4 +126,56 @@ async fn agent_goes_on_without_a_summary_that_does_not_come() {
         "what does not fit is left out"
     );
     assert_eq!(memory(&service, "s").await["summary"], Value::Null);
+}
+
+#[tokio::test]
+async fn agent_memory_counts_a_cancelled_exchange_with_those_that_were_answered() {
+    let up = Upstream::start().await;
+    let service = Service::configured(&(up.config(PRICE) + AGENT)).await;
+    up.answers(200, completion(&says("first")).to_string());
+    prompt(&service, "s", "one").send().await.expect(200);
+    up.is_silent();
+    let body = json!({"message": "two", "session_id": "s"});
+    let open = host(&service, Method::POST, "/chat").json(&body).open().await;
+    let task = open.headers()["x-task-id"].to_str().unwrap().to_owned();
+    up.arrived(2).await;
+    let cancel = format!("/v1/tasks/{task}/cancel");
+    host(&service, Method::POST, &cancel).send().await.expect(200);
+    let counted = async |total: u64| {
+        let memory = memory(&service, "s").await;
+        assert_eq!(memory["total_exchanges"], total, "{memory}");
+        memory["conversation_history"].as_array().unwrap().len()
+    };
+    assert_eq!(counted(2).await, 2);
+    up.follows(|_request| (200, completion(&says("again"))));
+    for number in 0..49 {
+        prompt(&service, "s", &number.to_string()).send().await.expect(200);
+    }
+    assert_eq!(counted(51).await, 50);
+    prompt(&service, "s", "the cancelled one is not kept any more").send().await.expect(200);
+    assert_eq!(counted(52).await, 50);
+}
+
+#[tokio::test]
+async fn agent_exchange_answered_during_a_stop_goes_on_with_the_next_start() {
+    let up = Upstream::start().await;
+    let service = Service::configured(&(up.config(PRICE) + AGENT)).await;
+    let feed = up.streams();
+    let body = json!({"message": "go", "session_id": "s"});
+    let open = host(&service, Method::POST, "/chat").json(&body).open().await;
+    let task = open.headers()["x-task-id"].to_str().unwrap().to_owned();
+    up.arrived(1).await;
+    drop(open);
+    script(&up, vec![says("It is asked again where its answer came too late."), says("Done.")]);
+    let answer = async {
+        // Within the grace. A tool that is refused at once, and the model would be asked again.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        feed.raw(&completion(&calls("no_such_tool", json!({}))).to_string());
+        drop(feed);
+    };
+    let (service, ()) = tokio::join!(service.restart(), answer);
+    let path = format!("/v1/tasks/{task}/events");
+    let said = host(&service, Method::GET, &path).send().await.text;
+    assert!(!said.contains("is stopping") && !said.contains("error_code"), "{said}");
+    assert_eq!(memory(&service, "s").await["total_exchanges"], 1);
 }
