@@ -32,6 +32,8 @@ const TEXT_MAX: usize = 300;
 const SEARCHED_MAX: u64 = 100_000;
 /// Entries that are read at once.
 const PAGE: usize = 1000;
+/// What a restore is called: the first act of the history behind it.
+pub const RESTORE: &str = "restore";
 
 /// Who acts, and from where.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -405,6 +407,24 @@ impl Audit {
             }
         }
         Ok(found)
+    }
+
+    /// The number of the newest entry about this act.
+    async fn newest(&self, action: &str) -> Result<Option<u64>, storage::Error> {
+        let mut offset = 0;
+        loop {
+            let found = self.store.list(&table(), offset, PAGE).await?;
+            for (row, behind) in found.rows.iter().zip(offset..) {
+                let entry: Entry = decode(row)?;
+                if entry.action == action {
+                    return Ok(found.total.checked_sub(behind.saturating_add(1)));
+                }
+            }
+            if found.rows.len() < PAGE {
+                return Ok(None);
+            }
+            offset = offset.saturating_add(PAGE as u64);
+        }
     }
 
     /// The entries from `number` on (0 is the first ever), oldest first, up to a page of them.

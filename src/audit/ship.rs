@@ -1,15 +1,16 @@
 //! The audit log as a file of JSON lines, for log shippers: `audit.jsonl`, rotated by size to
 //! `audit.jsonl.1` and on. The store is the log; the file follows it, and is written again from the
-//! store where it is missing.
+//! store where it is missing. Behind a restore it goes on where that began: what the file has of the
+//! history before stays in it.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::{Audit, Entry};
+use super::{Audit, Entry, RESTORE};
 
 const NAME: &str = "audit.jsonl";
 
@@ -46,7 +47,7 @@ impl Shipper {
         loop {
             let next = match self.next {
                 Some(next) => next,
-                None => self.read_next()?,
+                None => self.read_next().await?,
             };
             let entries = self.audit.since(next).await.map_err(io::Error::other)?;
             if entries.is_empty() {
@@ -67,8 +68,26 @@ impl Shipper {
         }
     }
 
-    /// The number behind that of the last whole line.
-    fn read_next(&self) -> io::Result<u64> {
+    /// The number of the next entry to write: behind that of the last whole line, where the store has that
+    /// line's entry too. Else the store was restored since, and goes on with the entry about that.
+    async fn read_next(&self) -> io::Result<u64> {
+        let Some((number, line)) = self.last_line()? else { return Ok(0) };
+        let next = number.saturating_add(1);
+        let held = self.audit.since(number).await.map_err(io::Error::other)?;
+        let shown = held.first().map(|entry| serde_json::to_value(entry.show(Some(number))));
+        let is_same =
+            |shown: &Value| ["at", "action"].iter().all(|of| shown.get(of) == line.get(of));
+        if shown.transpose()?.as_ref().is_some_and(is_same) {
+            return Ok(next);
+        }
+        let restored = self.audit.newest(RESTORE).await.map_err(io::Error::other)?;
+        let at = restored.filter(|restored| *restored <= number);
+        tracing::warn!(line = number, at, "the file of the audit log is of another history");
+        Ok(at.unwrap_or(next))
+    }
+
+    /// The last whole line, and its number.
+    fn last_line(&self) -> io::Result<Option<(u64, Value)>> {
         for number in 0..=self.options.keep {
             let file = match File::open(self.path(number)) {
                 Ok(file) => file,
@@ -78,13 +97,13 @@ impl Shipper {
             let mut last = None;
             for line in BufReader::new(file).split(b'\n') {
                 let line: Option<Value> = serde_json::from_slice(&line?).ok();
-                last = line.and_then(|line| line.get("number")?.as_u64()).or(last);
+                last = line.and_then(|line| Some((line.get("number")?.as_u64()?, line))).or(last);
             }
-            if let Some(last) = last {
-                return Ok(last.saturating_add(1));
+            if last.is_some() {
+                return Ok(last);
             }
         }
-        Ok(0)
+        Ok(None)
     }
 
     fn append(&self, first: u64, entries: &[Entry]) -> io::Result<()> {
@@ -94,9 +113,7 @@ impl Shipper {
             self.rotate()?;
         }
         let mut text = Vec::new();
-        let is_cut =
-            fs::read(&path).is_ok_and(|held| held.last().is_some_and(|last| *last != b'\n'));
-        if is_cut {
+        if last_byte(&path).is_some_and(|last| last != b'\n') {
             text.push(b'\n');
         }
         for (number, entry) in (first..).zip(entries) {
@@ -117,6 +134,16 @@ impl Shipper {
         }
         Ok(())
     }
+}
+
+/// The last byte of a file; `None` where there is none.
+fn last_byte(path: &Path) -> Option<u8> {
+    let mut file = File::open(path).ok()?;
+    file.seek(SeekFrom::End(-1)).ok()?;
+    let mut last = [0];
+    file.read_exact(&mut last).ok()?;
+    let [last] = last;
+    Some(last)
 }
 
 #[cfg(test)]
@@ -157,5 +184,48 @@ mod tests {
         }
         assert_eq!(numbers, [0, 1, 2, 3, 4, 5]);
         assert!(options.folder.join("audit.jsonl.1").exists(), "it was rotated");
+    }
+
+    #[tokio::test]
+    async fn audit_file_goes_on_with_the_restore_behind_a_longer_history() {
+        let folder = tempfile::tempdir().unwrap();
+        let open = |name: &str| {
+            let folder = folder.path().join(name);
+            let store = Store::open(&storage::Options { folder, inline_bytes: 65_536 }).unwrap();
+            Audit::new(store, Clock::system())
+        };
+        let options = Options { folder: folder.path().join("audit"), max_bytes: 100_000, keep: 1 };
+        let write = async |audit: &Audit, action: &str, subjects: std::ops::Range<u32>| {
+            for subject in subjects {
+                let entry = audit.entry(&Actor::operator("test"), action, &subject.to_string());
+                audit.write(&entry).await.unwrap();
+            }
+        };
+        let ship = async |audit: &Audit| {
+            Shipper::new(audit.clone(), options.clone()).ship().await.unwrap();
+            let text = fs::read_to_string(options.folder.join(NAME)).unwrap();
+            let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+            lines
+                .map(|line| format!("{}{}", line["action"].as_str().unwrap(), line["number"]))
+                .collect::<Vec<_>>()
+        };
+        let before = open("before");
+        write(&before, "a", 0..5).await;
+        assert_eq!(ship(&before).await.len(), 5);
+        // A backup had the first two entries; whether or not the new history is longer by now.
+        for after in [0..0, 0..9] {
+            let name = format!("after-{}", after.end);
+            let restored = open(&name);
+            // Its entries have times of their own.
+            tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+            write(&restored, "a", 0..2).await;
+            write(&restored, RESTORE, 0..1).await;
+            write(&restored, "b", after.clone()).await;
+            let shipped = ship(&restored).await;
+            let expected = usize::try_from(after.end).unwrap() + 1;
+            let at = shipped.iter().rposition(|one| one == "restore2").unwrap();
+            assert_eq!(shipped.len() - at, expected, "{shipped:?}");
+            assert_eq!(ship(&restored).await, shipped, "it is its own now");
+        }
     }
 }

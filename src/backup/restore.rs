@@ -261,7 +261,7 @@ fn note(store: &Store, summary: &Summary, now: Timestamp) -> io::Result<()> {
         rows.saturating_add(*changes)
     );
     let operator = Actor::operator("command line");
-    let entry = audit::Entry::done(&operator, now, "restore", subject, None);
+    let entry = audit::Entry::done(&operator, now, audit::RESTORE, subject, None);
     let noting = async {
         let page = Page { prefix: held_back::all(), after: None, before: None, limit: 1 };
         let mut commit = Commit::new();
