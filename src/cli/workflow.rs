@@ -260,25 +260,40 @@ impl Step {
         match self {
             Self::Create(wanted) => {
                 let mut body = wanted.fields.clone();
-                let is_shared = body.remove("allowed_to_share");
+                let is_shared = body.remove("allowed_to_share") == Some(Value::Bool(true));
+                // A locked one takes no change: the lock comes last.
+                let lock = if is_shared { body.remove("locked") } else { None };
                 let path = "/api/workflows/api/v1/workflows";
                 let made = admin.post(path, &Value::Object(body.clone())).await?;
                 let slug = made.get("slug").and_then(Value::as_str).unwrap_or_default().to_owned();
-                if is_shared == Some(Value::Bool(true)) {
+                if is_shared {
                     let version = made.get("latest_version_id").and_then(Value::as_str);
                     let version = version.unwrap_or("v1");
-                    let body = json!({
+                    let mut shared = json!({
                         "version_id": version, "allowed_to_share": true,
                         "definition": body.get("definition"),
                     });
-                    admin.put(&format!("{path}/{slug}/versions/{version}"), &body).await?;
+                    if let (Value::Object(shared), Some(value)) =
+                        (&mut shared, body.get("production"))
+                    {
+                        shared.insert("production".to_owned(), value.clone());
+                    }
+                    admin.put(&format!("{path}/{slug}/versions/{version}"), &shared).await?;
+                }
+                if let Some(lock) = lock.filter(|lock| *lock == Value::Bool(true)) {
+                    admin.put(&format!("{path}/{slug}"), &json!({ "locked": lock })).await?;
                 }
                 Ok(slug)
             }
             Self::Change { slug, id, change, version, .. } => {
                 let path = format!("/api/workflows/api/v1/workflows/{id}");
-                // A lock is taken off first and put on last.
+                // A lock is taken off first, by itself, and put on last.
+                let mut change = change.clone();
                 let locks = change.get("locked") == Some(&Value::Bool(true));
+                if change.get("locked") == Some(&Value::Bool(false)) {
+                    let unlock = json!({"locked": change.shift_remove("locked")});
+                    admin.put(&path, &unlock).await?;
+                }
                 if !change.is_empty() && !locks {
                     admin.put(&path, &Value::Object(change.clone())).await?;
                 }
