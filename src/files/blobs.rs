@@ -87,9 +87,14 @@ impl IncomingBlob {
     pub fn finalize(mut self) -> io::Result<Written> {
         let written = self.written();
         let path = self.blobs.path(written.digest);
-        if !path.is_file() {
+        let shard = path.parent().unwrap_or(self.blobs.folder());
+        // One that is damaged is replaced.
+        if path.is_file() && self.blobs.matches_digest(written.digest).unwrap_or(false) {
+            // Another one may have brought it a moment ago, or an earlier process right before its end.
+            fs::File::open(&path)?.sync_all()?;
+            sync(shard)?;
+        } else {
             self.file.sync_all()?;
-            let shard = path.parent().unwrap_or(self.blobs.folder());
             self.blobs.root.ensure()?;
             make_shard(shard)?;
             fs::rename(&self.path, &path)?;
@@ -334,6 +339,8 @@ mod tests {
         assert!(blobs.matches_digest(one.digest).unwrap());
         fs::write(blobs.path(one.digest), "abd").unwrap();
         assert!(!blobs.matches_digest(one.digest).unwrap());
+        keep(b"abc").unwrap();
+        assert!(blobs.matches_digest(one.digest).unwrap(), "what comes again replaces it");
         blobs.remove(one.digest).unwrap();
         blobs.remove(one.digest).unwrap();
         assert_eq!(all(), []);

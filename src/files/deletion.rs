@@ -13,6 +13,7 @@ use super::{Error, Files, Shared, blocking};
 use crate::domain::file::{Digest, File, Upload};
 use crate::domain::ids::{FileId, OrganizationId};
 use crate::domain::time::Timestamp;
+use crate::storage::commit::Expect;
 use crate::storage::root_folder::away;
 use crate::storage::{self, Commit, DeferredDeletions, Page, SweepOptions, Swept, trash};
 
@@ -166,17 +167,22 @@ impl Files {
     /// # Errors
     /// [`Error::Disk`], [`Error::Storage`].
     pub async fn delete(&self, organization: OrganizationId, id: FileId) -> Result<bool, Error> {
-        let mut deletion = Deletion::default();
         let store = &self.shared.store;
-        if let Some(upload) = store.read::<Upload>(&rows::upload(organization, id)).await? {
-            self.delete_upload(&mut deletion, &upload);
-        } else if let Some(file) = store.read::<File>(&rows::file(organization, id)).await? {
-            self.delete_file(&mut deletion, &file);
-        } else {
-            return Ok(store.get(&rows::tombstone(organization, id)).await?.is_some());
+        loop {
+            let mut deletion = Deletion::default();
+            if let Some(upload) = store.read::<Upload>(&rows::upload(organization, id)).await? {
+                self.delete_upload(&mut deletion, &upload);
+            } else if let Some(file) = store.read::<File>(&rows::file(organization, id)).await? {
+                self.delete_file(&mut deletion, &file);
+            } else {
+                return Ok(store.get(&rows::tombstone(organization, id)).await?.is_some());
+            }
+            match self.commit_deletion(deletion).await {
+                // Somebody else was first: an upload became a file, or it is deleted.
+                Err(Error::Storage(storage::Error::Conflict { .. })) => {}
+                deleted => return deleted.map(|()| true),
+            }
         }
-        self.commit_deletion(deletion).await?;
-        Ok(true)
     }
 
     /// Deletes the files whose time is over, a few at a time, with the uploads that have not come
@@ -199,9 +205,17 @@ impl Files {
                 let Some((organization, id)) = rows::of_expiry(key) else { continue };
                 self.expire(&mut deletion, organization, id, now).await?;
             }
-            removed += deletion.files;
-            self.commit_deletion(deletion).await?;
-            if due.len() < DELETION_BATCH {
+            let files = deletion.files;
+            let is_last = match self.commit_deletion(deletion).await {
+                // Somebody else deleted one of them at the same time: what is left is read again.
+                Err(Error::Storage(storage::Error::Conflict { .. })) => false,
+                deleted => {
+                    deleted?;
+                    removed += files;
+                    due.len() < DELETION_BATCH
+                }
+            };
+            if is_last {
                 return Ok(removed);
             }
             tokio::time::sleep(PAUSE).await;
@@ -236,6 +250,9 @@ impl Files {
     }
 
     fn delete_file(&self, deletion: &mut Deletion, file: &File) {
+        // Counted once, however many delete it.
+        let row = rows::file(file.organization, file.id);
+        deletion.commit.expect(Expect::Present(row));
         rows::remove(&mut deletion.commit, file);
         self.write_tombstone(deletion, file.organization, file.id);
         deletion.digests.push(file.sha256);
@@ -243,6 +260,8 @@ impl Files {
     }
 
     fn delete_upload(&self, deletion: &mut Deletion, upload: &Upload) {
+        let row = rows::upload(upload.organization, upload.id);
+        deletion.commit.expect(Expect::Present(row));
         rows::remove_upload(&mut deletion.commit, upload);
         self.write_tombstone(deletion, upload.organization, upload.id);
     }

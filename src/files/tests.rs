@@ -150,6 +150,19 @@ async fn file_expiry_removes_blob_with_its_last_reference() {
 }
 
 #[tokio::test]
+async fn file_deleted_by_many_at_once_is_counted_once() {
+    let fixture = Fixture::new();
+    let kept = fixture.keep(json!(["data:,one", "data:,three"])).await.unwrap();
+    let id = kept[0].as_str().unwrap().split('/').nth(3).unwrap().parse().unwrap();
+    let deletions = (0..8).map(|_| fixture.files.delete(fixture.organization, id));
+    for deleted in futures_util::future::join_all(deletions).await {
+        assert!(deleted.unwrap());
+    }
+    let left = fixture.files.usage(fixture.organization).await.unwrap();
+    assert_eq!((left.files, left.bytes), (1, 5));
+}
+
+#[tokio::test]
 async fn blob_stays_when_client_disconnects_during_commit() {
     let fixture = Fixture::new();
     // The writer is held up behind another commit.

@@ -249,6 +249,17 @@ async fn payload_usage_is_recorded_with_commits_and_released_once() {
     assert_eq!(record(1, 70_000).await, 70_000);
     assert_eq!(record(2, 80_000).await, 80_000);
     assert_eq!(usage().await, 250_000);
+    // Two that remove it at once.
+    let mut commits = [Commit::new(), Commit::new()];
+    for commit in &mut commits {
+        store.release_usage(commit, organization, [owner(2)]).await.unwrap();
+    }
+    let [first, second] = commits;
+    store.commit(first).await.unwrap();
+    let refused = store.commit(second).await;
+    assert!(matches!(refused, Err(Error::Conflict { .. })), "{refused:?}");
+    assert_eq!(usage().await, 170_000);
+    record(2, 80_000).await;
     for _ in 0..2 {
         let mut commit = Commit::new();
         store.release_usage(&mut commit, organization, [owner(1)]).await.unwrap();

@@ -5,7 +5,7 @@
 //! away, so that they agree after any crash. Amounts below [`RECORDED_FROM`] are not recorded: a
 //! request brings as much by itself.
 
-use super::commit::Commit;
+use super::commit::{Commit, Expect};
 use super::error::Error;
 use super::key::{Key, Table};
 use super::store::Store;
@@ -58,7 +58,8 @@ impl Store {
         bytes
     }
 
-    /// Records in `commit` that these owners have no payloads any more.
+    /// Records in `commit` that these owners have no payloads any more. The commit is refused with
+    /// [`Error::Conflict`] where another one was first.
     ///
     /// # Errors
     /// As [`Store::counter`].
@@ -72,6 +73,8 @@ impl Store {
         let keys: Vec<Key> = owners.into_iter().map(of_owner).collect();
         for (key, bytes) in keys.iter().zip(self.counters(&keys).await?) {
             if bytes > 0 {
+                // Released once, however many remove the owner.
+                commit.expect(Expect::Equal(key.clone(), bytes.to_be_bytes().to_vec()));
                 commit.add(of_organization(organization), bytes.saturating_neg());
                 commit.delete(key.clone());
             }
