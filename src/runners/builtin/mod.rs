@@ -51,6 +51,8 @@ pub use self::weight::MEMORY_MAX;
 /// Built-in runs that work at once, over all built-in models: one for each core of a small box and
 /// some that wait for memory.
 pub const RUNS_MAX: usize = 4;
+/// Images that runs hold, or are fetching, at once: those that wait for their place included.
+const IMAGES_MAX: usize = 16;
 /// The longest text that a built-in model takes, in characters.
 pub const TEXT_MAX: u64 = 1_000_000;
 
@@ -129,6 +131,7 @@ pub const CONCURRENCY: usize = 64;
 pub struct BuiltinContext {
     workers: Workers,
     places: Arc<Semaphore>,
+    images: Arc<Semaphore>,
     budget: Budget,
     client: Client,
     policy: Arc<Policy>,
@@ -143,6 +146,7 @@ impl BuiltinContext {
         Self {
             workers,
             places: Arc::new(Semaphore::new(RUNS_MAX)),
+            images: Arc::new(Semaphore::new(IMAGES_MAX)),
             budget: Budget::new(MEMORY_MAX),
             client: Client::guarded(policy.clone()),
             policy: Arc::new(policy),
@@ -199,15 +203,17 @@ struct BuiltinRunner {
 impl Runner for BuiltinRunner {
     fn run(&self, job: Job) -> Run<'_> {
         Box::pin(async move {
-            let image = match self.builtin.work {
-                Work::Pure { .. } => Vec::new(),
-                Work::OnImage { .. } => {
-                    images::load(&self.context, text(&job.input, "image")).await?
-                }
-            };
-            let BuiltinContext { places, budget, workers, .. } = &self.context;
+            let BuiltinContext { places, images, budget, workers, .. } = &self.context;
             let stopped =
                 |_stopped| Failure::new(ErrorClass::InternalError, "the service is stopping");
+            let (image, _held) = match self.builtin.work {
+                Work::Pure { .. } => (Vec::new(), None),
+                Work::OnImage { .. } => {
+                    let held = images.acquire().await.map_err(stopped)?;
+                    let url = text(&job.input, "image");
+                    (self::images::load(&self.context, url).await?, Some(held))
+                }
+            };
             // Before the memory: a job that has memory needs nothing else to go on.
             let _place = places.acquire().await.map_err(stopped)?;
             let builtin = self.builtin;
