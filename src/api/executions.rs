@@ -136,14 +136,14 @@ async fn start_one(
     workflow: &Workflow,
     in_path: Option<&str>,
 ) -> Result<Response, http::Error> {
-    let caller = context.caller()?;
     let services = &context.services;
     let mut fields = body::parse(bytes)?;
     let version = requested_version(workflow, in_path, &mut fields)?;
     // By the path alone: where it names no version, the latest may be another one when the request is
     // repeated.
     let route = format!("{trigger}/{}/{}", workflow.id, in_path.unwrap_or_default());
-    let claim = match idempotency_key::begin(context, caller.organization, &route, bytes).await? {
+    let earlier = format!("trigger/{}/{}", workflow.id, version.id);
+    let claim = match begin(context, &route, &earlier, bytes).await? {
         Creation::New(claim) => claim,
         Creation::Replay(answered) => return replayed(context, &answered, None).await,
     };
@@ -158,6 +158,24 @@ async fn start_one(
     let taken = services.engine.submit(vec![submission], commit).await?;
     let taken = taken.first().ok_or_else(|| http::Error::internal("no execution was accepted"))?;
     Ok(accepted(taken))
+}
+
+/// As [`idempotency_key::begin`]. A release up to 0.1.0 recorded keys under the version that ran: for a day
+/// after its upgrade they are found under `earlier`.
+async fn begin(
+    context: &Context,
+    route: &str,
+    earlier: &str,
+    bytes: &[u8],
+) -> Result<Creation, http::Error> {
+    let organization = context.caller()?.organization;
+    if route != earlier {
+        let before = idempotency_key::begin(context, organization, earlier, bytes).await?;
+        if matches!(before, Creation::Replay(_)) {
+            return Ok(before);
+        }
+    }
+    idempotency_key::begin(context, organization, route, bytes).await
 }
 
 fn accepted(execution: &Execution) -> Response {
@@ -214,7 +232,6 @@ async fn start_bulk(
     workflow: &Workflow,
     in_path: Option<&str>,
 ) -> Result<Response, http::Error> {
-    let caller = context.caller()?;
     let services = &context.services;
     let mut fields = body::parse(bytes)?;
     let version = requested_version(workflow, in_path, &mut fields)?;
@@ -223,7 +240,8 @@ async fn start_bulk(
         _ => return Err(http::Error::bad_request("inputs must contain 1–10 items")),
     };
     let route = format!("bulk-trigger/{}/{}", workflow.id, in_path.unwrap_or_default());
-    let claim = match idempotency_key::begin(context, caller.organization, &route, bytes).await? {
+    let earlier = format!("bulk-trigger/{}/{}", workflow.id, version.id);
+    let claim = match begin(context, &route, &earlier, bytes).await? {
         Creation::New(claim) => claim,
         Creation::Replay(answered) => {
             return Ok(response::json(

@@ -9,19 +9,16 @@ use futures_util::stream;
 use hyper::StatusCode;
 use hyper::header::CONTENT_TYPE;
 use multer::{Field, Multipart};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::Context;
 use super::body;
 use super::doc::{Doc, RequestDoc, ResponseDoc};
 use super::files::{missing, public_url, view};
-use super::idempotency_key::{self, Creation};
-use crate::domain::file::{self, Digest, File, NAME_MAX, Upload};
+use crate::domain::file::{self, Digest, File, NAME_MAX};
 use crate::domain::json_object::{JsonObject, Mismatch};
 use crate::files::{Announced, Files, Receiving};
 use crate::http::{self, Request, Response, response};
-use crate::idempotency::StoredResponse;
-use crate::storage::Commit;
 use crate::wire;
 use crate::wire::file::{FileForm, KEEP_MAX, KEEP_MIN, NewUpload, RequiredHeaders};
 
@@ -37,7 +34,6 @@ const KEEP: &str = "expires_in_seconds";
 
 pub const PRESIGN: Doc = Doc {
     request: Some(RequestDoc::json::<NewUpload>()),
-    is_idempotent: true,
     responses: &[
         ResponseDoc::json::<wire::file::Announced>(200, "The URL that takes the bytes"),
         ResponseDoc::error(413, "The body is over the limit, or the upload is over a quota"),
@@ -48,15 +44,7 @@ pub const PRESIGN: Doc = Doc {
 /// `POST /v1/upload/presign`
 pub async fn presign(mut context: Context) -> Result<Response, http::Error> {
     let grant = context.grant()?;
-    let bytes = context.request.body().await?;
-    let mut fields = body::parse(&bytes)?;
-    let organization = grant.organization;
-    let claim = match idempotency_key::begin(&context, organization, "presign", &bytes).await? {
-        Creation::New(claim) => claim,
-        Creation::Replay(answered) => {
-            return Ok(response::json(StatusCode::OK, &idempotency_key::kept_body(answered)?));
-        }
-    };
+    let mut fields = body::parse(&context.request.body().await?)?;
     let content_type = fields.required_text("content_type", NAME_MAX)?;
     if file::content_type(&content_type) != content_type {
         return Err(http::Error::bad_request("content_type must be a type such as image/png"));
@@ -75,21 +63,16 @@ pub async fn presign(mut context: Context) -> Result<Response, http::Error> {
         content_type,
     };
     let services = &context.services;
-    let shown = |upload: &Upload| wire::file::Announced {
+    let upload = services.files.announce(grant.organization, announced).await?;
+    let link = grant.link(upload.expires_at);
+    let body = wire::file::Announced {
         id: upload.id,
-        presigned_url: services
-            .signed_urls
-            .url(grant.link(upload.expires_at), &File::upload_path(upload.id)),
-        public_url: public_url(services, upload, &grant),
+        presigned_url: services.signed_urls.url(link, &File::upload_path(upload.id)),
+        public_url: public_url(services, &upload, &grant),
         expires_at: upload.expires_at.into(),
-        required_headers: RequiredHeaders { content_type: upload.content_type.clone() },
+        required_headers: RequiredHeaders { content_type: upload.content_type },
     };
-    let beside = |commit: &mut Commit, upload: &Upload| {
-        let body = json!(shown(upload));
-        claim.record(commit, StoredResponse::whole(upload.id, StatusCode::OK.as_u16(), body))
-    };
-    let upload = services.files.announce(organization, announced, beside).await?;
-    Ok(response::json(StatusCode::OK, &shown(&upload)))
+    Ok(response::json(StatusCode::OK, &body))
 }
 
 pub const PUT: Doc = Doc {

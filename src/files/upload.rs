@@ -13,7 +13,6 @@ use super::{Error, Files, NewFile, blocking};
 use crate::domain::file::{Digest, File, FileSource, Upload};
 use crate::domain::ids::{FileId, OrganizationId};
 use crate::runtime::new_id;
-use crate::storage::record::Malformed;
 use crate::storage::{self, Commit};
 
 /// How long after its announcement an upload may begin.
@@ -77,7 +76,7 @@ pub struct Receiving {
 }
 
 impl Files {
-    /// Announces an upload; `beside` adds to its commit what becomes durable with it.
+    /// Announces an upload.
     ///
     /// # Errors
     /// [`Refusal`]; then nothing was announced.
@@ -85,7 +84,6 @@ impl Files {
         &self,
         organization: OrganizationId,
         announced: Announced,
-        beside: impl FnOnce(&mut Commit, &Upload) -> Result<(), Malformed> + Send,
     ) -> Result<Upload, Refusal> {
         let shared = &self.shared;
         let limit = shared.options.max_bytes;
@@ -109,8 +107,7 @@ impl Files {
             expires_at: shared.clock.steady().plus(ANNOUNCED_FOR),
         };
         let mut commit = Commit::of_new_work();
-        let added = rows::add_upload(&mut commit, &upload);
-        added.and_then(|()| beside(&mut commit, &upload)).map_err(storage::Error::from)?;
+        rows::add_upload(&mut commit, &upload).map_err(storage::Error::from)?;
         shared.store.commit(commit).await?;
         Ok(upload)
     }

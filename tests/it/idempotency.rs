@@ -2,6 +2,8 @@
 
 use hyper::Method;
 use orrery::api::Role;
+use orrery::idempotency::{Begin, StoredResponse};
+use orrery::storage::Commit;
 use serde_json::{Value, json};
 
 use crate::support::{Answer, Provider, Service, until};
@@ -134,19 +136,15 @@ async fn idempotency_repeated_trigger_answers_as_first_after_new_version_archive
 }
 
 #[tokio::test]
-async fn idempotency_repeated_schedule_and_upload_are_made_once() {
+async fn idempotency_repeated_schedule_is_made_once() {
     let service = Service::start().await;
     let workflow = service.workflow(json!([{"step_id": "a", "type": "pass"}])).await;
     let model = json!({"cron": "@daily", "model": "text-template", "version": "1",
         "input": {"template": "x"}});
     let of_workflow = format!("/v1/workflows/{workflow}/schedules");
-    for (path, body, status) in [
-        ("/v1/schedules", model, 201),
-        (&of_workflow, json!({"cron": "@daily"}), 201),
-        ("/v1/upload/presign", json!({"content_type": "text/plain"}), 200),
-    ] {
-        let first = send(&service, path, "k", &body).await.expect(status);
-        assert_eq!(send(&service, path, "k", &body).await.expect(status), first, "{path}");
+    for (path, body) in [("/v1/schedules", model), (&of_workflow, json!({"cron": "@daily"}))] {
+        let first = send(&service, path, "k", &body).await.expect(201);
+        assert_eq!(send(&service, path, "k", &body).await.expect(201), first, "{path}");
         let refused = send(&service, path, &"k".repeat(256), &body).await;
         refused.expect_error(400, "Idempotency-Key must have 1 to 255 characters");
         let mut other = body.clone();
@@ -154,4 +152,25 @@ async fn idempotency_repeated_schedule_and_upload_are_made_once() {
         assert_eq!(send(&service, path, "k", &other).await.status, 422, "{path}");
     }
     assert_eq!(service.get("/v1/schedules").await.expect(200)["total_count"], 2);
+}
+
+/// A release up to 0.1.0 recorded the key of a trigger under the version that ran.
+#[tokio::test]
+async fn idempotency_key_of_an_earlier_release_is_found() {
+    let service = Service::start().await;
+    let workflow = service.workflow(json!([{"step_id": "a", "type": "pass"}])).await;
+    let execution = service.trigger(&workflow, json!({})).await;
+    let services = &service.running.services;
+    let body = json!({"inputs": {}});
+    let route = format!("trigger/{workflow}/v1");
+    let text = body.to_string();
+    let begun = services.idempotency.begin(service.organization.id, &route, "old", text.as_bytes());
+    let Begin::New(claim) = begun.await.unwrap() else { panic!("the key is new") };
+    let mut commit = Commit::new();
+    claim.record(&mut commit, StoredResponse::created(&execution)).unwrap();
+    services.store.commit(commit).await.unwrap();
+    drop(claim);
+    let ask = service.flows(Method::POST, &format!("/{workflow}/trigger")).json(&body);
+    let taken = ask.header("idempotency-key", "old").send().await.expect(202);
+    assert_eq!(taken["execution_id"], execution);
 }
