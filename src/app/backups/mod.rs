@@ -98,10 +98,15 @@ fn lacks_base(services: &Services, config: &config::Backup) -> bool {
 
 /// How long until the newest scheduled backup is `every` old.
 fn until_due(folder: &Path, every: Duration, now: Timestamp) -> Duration {
-    let written = newest(folder).and_then(|path| fs::metadata(path).ok()?.modified().ok());
-    let written = written.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
-    let written = written.map(|since| Timestamp::from_micros(0).plus(since));
-    written.map_or(Duration::ZERO, |written| every.saturating_sub(now.since(written)))
+    let written = |path: &PathBuf| {
+        let time = fs::metadata(path).ok()?.modified().ok()?;
+        Some(Timestamp::from_micros(0).plus(time.duration_since(UNIX_EPOCH).ok()?))
+    };
+    let found = scheduled(folder).unwrap_or_default();
+    // One of a clock that was ahead by more than that says nothing.
+    let latest = now.plus(every);
+    let last = found.iter().filter_map(written).filter(|written| *written <= latest).max();
+    last.map_or(Duration::ZERO, |written| every.saturating_sub(now.since(written)))
 }
 
 /// Whether a store was refused because it is damaged, or parts of it are missing or do not fit.
@@ -248,9 +253,11 @@ fn write(
         let _left_for_the_next_try = fs::remove_file(&part);
     }
     let summary = written?;
-    // This one stays, also where the clock was ahead before and its name sorts as the oldest.
-    let mut others = scheduled(folder)?;
-    others.retain(|other| *other != path);
+    // This one stays. Those of a clock that was ahead, whose names sort behind it, go first.
+    let found = scheduled(folder)?;
+    let (older, mut others): (Vec<_>, Vec<_>) =
+        found.into_iter().filter(|other| *other != path).partition(|other| *other < path);
+    others.extend(older);
     for old in others.iter().take(others.len().saturating_sub(keep.saturating_sub(1))) {
         fs::remove_file(old)?;
     }

@@ -113,4 +113,14 @@ async fn backup_just_written_stays_after_clock_was_ahead() {
     fixture.add(ahead);
     let second = "orrery-2026-11-21T09-30-00.123Z.backup";
     assert_eq!(fixture.write(1, "2026-11-21T09:30:00.123Z").await, [second]);
+    // Those that are ahead go before those of the time before.
+    fixture.add(ahead);
+    let third = "orrery-2026-11-22T09-30-00.123Z.backup";
+    assert_eq!(fixture.write(2, "2026-11-22T09:30:00.123Z").await, [second, third]);
+    // They put off no backup either.
+    let every = Duration::from_secs(3600);
+    let now = Timestamp::from_micros(0).plus(UNIX_EPOCH.elapsed().unwrap());
+    assert!(until_due(&fixture.backups(), every, now) > Duration::ZERO);
+    let before = now.before(3 * every).unwrap();
+    assert_eq!(until_due(&fixture.backups(), every, before), Duration::ZERO);
 }
