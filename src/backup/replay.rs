@@ -15,7 +15,7 @@ use serde::Serialize;
 use super::chain::{Listed, check_file, folder_of, foreign, read_file, read_group};
 use super::read::Entry;
 use super::restore::{Importing, content_path, write_file};
-use super::{Error, Keys, Point, Summary};
+use super::{Error, Keys, Point, SEAL_NEXT, Summary};
 use crate::domain::file::Digest;
 use crate::domain::ids::PayloadId;
 use crate::domain::time::Timestamp;
@@ -193,6 +193,12 @@ impl Replay {
 
 fn plan_live(plan: &mut Plan, point: &Point, live: &Path) -> Result<(), Error> {
     let shown = live.display();
+    if live.join(SEAL_NEXT).exists() {
+        return Err(Error::Refused(format!(
+            "the rotation of seal.key in {shown} was interrupted: its log may have rows that are sealed \
+             with the new key, which the backup lacks. Restore without --live-log"
+        )));
+    }
     let found = read_live_log(live, plan.last, &mut |_group| {})?;
     let Some(found) = found else {
         return Err(Error::Refused(format!("there is no log of a store in {shown}")));
