@@ -51,6 +51,8 @@ struct Relay {
     wants_usage: bool,
     /// The event with the usage alone, which waits for the record.
     usage: Option<Bytes>,
+    /// The stream's first event, for a usage that it lacks.
+    first: Option<Bytes>,
     /// The model has said that it is done.
     is_done: bool,
     bytes: usize,
@@ -73,6 +75,7 @@ impl Call {
             pieces: sender,
             wants_usage: self.request.wants_usage,
             usage: None,
+            first: None,
             is_done: false,
             bytes: 0,
             started: self.started,
@@ -207,7 +210,12 @@ impl Relay {
             return Ok(());
         }
         match self.meter.event(data).map_err(End::Failed)? {
-            Seen::Part => passed.push(event.raw),
+            Seen::Part => {
+                if self.wants_usage && self.first.is_none() {
+                    self.first = Some(data.clone());
+                }
+                passed.push(event.raw);
+            }
             Seen::Usage => self.usage = Some(data.clone()),
             Seen::Failed(failure) => return Err(End::Failed(*failure)),
         }
@@ -268,7 +276,7 @@ impl Relay {
             End::Done => {
                 let usage = self.wants_usage.then(|| match self.usage.take() {
                     Some(usage) => usage_event(&usage, tokens, cost),
-                    None => missing_usage_event(tokens, cost),
+                    None => missing_usage_event(self.first.as_deref(), tokens, cost),
                 });
                 [&usage.unwrap_or_default()[..], b"data: [DONE]\n\n"].concat().into()
             }
@@ -303,8 +311,9 @@ fn usage_event(data: &[u8], tokens: Tokens, cost: Usd) -> Bytes {
     event_of(&text.unwrap_or_else(|| data.to_vec()))
 }
 
-/// The event of a usage that the model did not send: it counts nothing, or counted beside its last words.
-fn missing_usage_event(tokens: Tokens, cost: Usd) -> Bytes {
+/// The event of a usage that the model did not send: it counts nothing, or counted beside its last words. Its
+/// other fields are those of the stream's `first` event.
+fn missing_usage_event(first: Option<&[u8]>, tokens: Tokens, cost: Usd) -> Bytes {
     let mut usage = Map::from_iter([
         ("prompt_tokens".to_owned(), json!(tokens.input)),
         ("completion_tokens".to_owned(), json!(tokens.output)),
@@ -314,8 +323,15 @@ fn missing_usage_event(tokens: Tokens, cost: Usd) -> Bytes {
     if tokens.is_estimated {
         usage.insert("estimated".to_owned(), json!(true));
     }
-    let chunk = json!({"object": "chat.completion.chunk", "choices": [], "usage": usage});
-    event_of(chunk.to_string().as_bytes())
+    let first = first.and_then(|first| serde_json::from_slice::<RawObject>(first).ok());
+    let mut chunk = first.unwrap_or_default();
+    // It is text and numbers, so it has a JSON form.
+    let text = chunk
+        .set("object", &"chat.completion.chunk")
+        .and_then(|()| chunk.set("choices", &json!([])))
+        .and_then(|()| chunk.set("usage", &usage))
+        .and_then(|()| chunk.text());
+    event_of(&text.unwrap_or_default())
 }
 
 fn error_event(failure: &Failure) -> Bytes {
@@ -344,14 +360,21 @@ mod tests {
     #[test]
     fn relay_usage_event_is_made_where_the_model_sent_none() {
         let tokens = Tokens { input: 3, output: 4, is_estimated: true };
-        let event = missing_usage_event(tokens, Usd::from_micros(7));
+        let first = br#"{"id":"x","created":5,"choices":[{"delta":{}}],"model":"m"}"#;
+        let event = missing_usage_event(Some(first), tokens, Usd::from_micros(7));
+        let text = str::from_utf8(&event).unwrap();
+        assert!(
+            text.starts_with("data: {\"id\":\"x\",\"created\":5,\"choices\":[],\"model\":\"m\",")
+        );
+        let event = missing_usage_event(None, tokens, Usd::from_micros(7));
         let text = str::from_utf8(&event).unwrap();
         assert_eq!(
             text,
             "data: {\"object\":\"chat.completion.chunk\",\"choices\":[],\"usage\":{\"prompt_tokens\":3,\
              \"completion_tokens\":4,\"total_tokens\":7,\"cost\":7e-6,\"estimated\":true}}\n\n"
         );
-        let counted = missing_usage_event(Tokens { is_estimated: false, ..tokens }, Usd::ZERO);
+        let counted =
+            missing_usage_event(None, Tokens { is_estimated: false, ..tokens }, Usd::ZERO);
         assert!(!str::from_utf8(&counted).unwrap().contains("estimated"));
     }
 
