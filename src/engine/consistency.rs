@@ -182,7 +182,7 @@ impl Inner {
     /// Every unfinished execution is in a lane or in the timers, and is what is reserved for it.
     /// When there are more of them than one audit looks at, the next one goes on there. What an
     /// organization has reserved is compared only where one audit sees all of its executions, and none of
-    /// them begins or ends in the meantime: else the next audit compares it.
+    /// them begins or ends in the meantime: of a busy one, when it rests for two audits.
     async fn check_executions(
         self: &Arc<Self>,
         found: Repairs,

@@ -529,14 +529,14 @@ fn workflow_exceeding_its_timeout_is_ended() {
 fn workflow_timeout_is_not_put_off_by_a_step_that_ends() {
     let hangs =
         json!([model("a", "slow", json!(1)), model("b", "endless", json!("{{a.output.echo}}"))]);
-    let ends_later = json!([{"step_id": "w", "type": "wait", "seconds": 1.5}]);
+    let ends_later = json!([{"step_id": "w", "type": "wait", "seconds": 3.5}]);
     let cases = [
         case("hangs behind a step", hangs, json!({}), Err("ExecutionTimeout")),
         case("ends behind the limit", ends_later, json!({}), Err("")),
     ];
     let folder = tempfile::tempdir().unwrap();
     runtime().block_on(async {
-        let workflow_timeout = Duration::from_secs(1);
+        let workflow_timeout = Duration::from_secs(2);
         let limits = Options { workflow_timeout, aside_after: PATIENCE, ..options() };
         let process = Process::start_with(&folder, i64::MAX, script(&cases), limits);
         // What passes during a commit is not running time.
