@@ -99,6 +99,37 @@ async fn workflow_files_are_pushed_pulled_and_compared() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn workflow_push_locks_last_and_unlocks_first() {
+    let service = Service::start().await;
+    let folder = service.folder.path().join("flows");
+    fs::create_dir(&folder).unwrap();
+    let file = folder.join("greeting.yaml");
+    let push = async |text: &str| {
+        fs::write(&file, text).unwrap();
+        let (good, _, said) = run(&service, &["workflow", "push", "flows"]).await;
+        assert!(good, "{text}: {said}");
+        let (_, planned, said) = run(&service, &["workflow", "push", "flows"]).await;
+        assert_eq!((planned.as_str(), said.contains("Nothing to do")), ("", true), "{said}");
+        let path = "/workflows/greeting";
+        service.flows(Method::GET, path).send().await.expect(200)
+    };
+    let locked = format!("{GREETING}locked: true\nallowed_to_share: true\nproduction: true\n");
+    let made = push(&locked).await;
+    let version = &made["versions"][0];
+    assert_eq!((&made["locked"], &made["production"]), (&json!(true), &json!(true)));
+    assert_eq!(
+        (&version["allowed_to_share"], &version["production"]),
+        (&json!(true), &json!(true)),
+        "{made}"
+    );
+    let changed = locked.replace("Says hello", "Greets").replace("locked: true", "locked: false");
+    let changed = push(&changed).await;
+    assert_eq!((&changed["locked"], &changed["description"]), (&json!(false), &json!("Greets")));
+    let again = push(&locked.replace("hello {{", "good day {{")).await;
+    assert_eq!((&again["locked"], &again["latest_version_id"]), (&json!(true), &json!("v2")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn workflow_file_that_cannot_be_used_is_named() {
     let service = Service::start().await;
     let folder = service.folder.path().join("flows");
