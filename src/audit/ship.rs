@@ -197,7 +197,7 @@ mod tests {
         let options = Options { folder: folder.path().join("audit"), max_bytes: 100_000, keep: 1 };
         let write = async |audit: &Audit, action: &str, subjects: std::ops::Range<u32>| {
             for subject in subjects {
-                let entry = audit.entry(&Actor::operator("test"), action, &subject.to_string());
+                let entry = audit.entry(&Actor::operator("test"), action, subject.to_string());
                 audit.write(&entry).await.unwrap();
             }
         };

@@ -368,8 +368,8 @@ async fn restore_rebuilds_damaged_store_from_backup_and_log() {
     assert!(refused.contains("is not that of the store that was backed up"), "{refused}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn restore_refuses_log_with_gap_damage_or_foreign_file() {
+/// Four commits behind a backup, each in a file of the log archive.
+async fn archived() -> (Fixture, PathBuf, Vec<Timestamp>) {
     let fixture = Fixture::new();
     let backup = fixture.backup("one.backup").await;
     let mut moments = Vec::new();
@@ -380,6 +380,32 @@ async fn restore_refuses_log_with_gap_damage_or_foreign_file() {
         // Each commit has a millisecond of its own.
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
+    (fixture, backup, moments)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn restore_goes_up_to_the_hole_by_the_time_that_is_named() {
+    let (fixture, backup, _) = archived().await;
+    let files = fixture.listed().files;
+    let away = fixture.folder.path().join("away");
+    // The hole is behind the first file, or directly behind the backup.
+    for (missing, read) in [(&files[1], 1), (&files[0], 0)] {
+        fs::rename(&missing.path, &away).unwrap();
+        let refused = restored(&backup, replay(&fixture)).await.err().unwrap().to_string();
+        let at = refused.split_once("--until ").unwrap().1.split_once(',').unwrap().0;
+        let until = Some(at.parse::<Timestamp>().unwrap().end_of_millisecond());
+        let done = restored(&backup, Replay { until, ..replay(&fixture) }).await.unwrap();
+        let reached = done.reached.unwrap();
+        assert_eq!((reached.files, reached.notes.len()), (read, 1), "{reached:?}");
+        assert!(reached.notes[0].contains("are missing"), "{reached:?}");
+        assert!(reached.record < missing.last, "{reached:?}");
+        fs::rename(&away, &missing.path).unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn restore_refuses_log_with_gap_damage_or_foreign_file() {
+    let (fixture, backup, moments) = archived().await;
     let files = fixture.listed().files;
     assert_eq!(files.len(), 4);
     let refused = async |until: Option<Timestamp>| {
@@ -391,27 +417,14 @@ async fn restore_refuses_log_with_gap_damage_or_foreign_file() {
     let away = fixture.folder.path().join("away");
     fs::rename(&files[1].path, &away).unwrap();
     let hole = refused(None).await.unwrap();
-    let from = files[1].first;
-    let to = files[1].last;
+    let [from, to] = [files[1].first, files[1].last];
     assert!(hole.contains(&format!("the commits {from} to {to} are missing")), "{hole}");
-    let up_to_hole = async |message: &str| {
-        let at = message.split_once("--until ").unwrap().1.split_once(',').unwrap().0;
-        let until = Some(at.parse::<Timestamp>().unwrap().end_of_millisecond());
-        restored(&backup, Replay { until, ..replay(&fixture) }).await.unwrap()
-    };
-    let reached = up_to_hole(&hole).await.reached.unwrap();
-    assert_eq!((reached.record + 1, reached.files), (from, 1), "{reached:?}");
-    assert!(reached.notes[0].contains("are missing"), "{reached:?}");
     let behind = refused(Some(moments[2])).await.unwrap();
     assert!(behind.contains("has a hole"), "{behind}");
     // What was asked for is in front of it.
     let before = moments[0].before(Duration::from_micros(1)).unwrap();
     assert_eq!(refused(Some(before)).await, None);
     fs::rename(&away, &files[1].path).unwrap();
-    fs::rename(&files[0].path, &away).unwrap();
-    let reached = up_to_hole(&refused(None).await.unwrap()).await.reached.unwrap();
-    assert_eq!((reached.files, reached.records, reached.notes.len()), (0, 0, 1), "{reached:?}");
-    fs::rename(&away, &files[0].path).unwrap();
 
     let whole = fs::read(&files[2].path).unwrap();
     for at in (0..whole.len()).step_by(whole.len() / 20) {
