@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use hyper::body::Incoming;
-use serde_json::{Map, json};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -314,23 +313,14 @@ fn usage_event(data: &[u8], tokens: Tokens, cost: Usd) -> Bytes {
 /// The event of a usage that the model did not send: it counts nothing, or counted beside its last words. Its
 /// other fields are those of the stream's `first` event.
 fn missing_usage_event(first: Option<&[u8]>, tokens: Tokens, cost: Usd) -> Bytes {
-    let mut usage = Map::from_iter([
-        ("prompt_tokens".to_owned(), json!(tokens.input)),
-        ("completion_tokens".to_owned(), json!(tokens.output)),
-        ("total_tokens".to_owned(), json!(tokens.total())),
-        ("cost".to_owned(), json!(cost.dollars())),
-    ]);
-    if tokens.is_estimated {
-        usage.insert("estimated".to_owned(), json!(true));
-    }
     let first = first.and_then(|first| serde_json::from_slice::<RawObject>(first).ok());
     let mut chunk = first.unwrap_or_default();
+    chunk.remove("usage");
     // It is text and numbers, so it has a JSON form.
     let text = chunk
-        .set("object", &"chat.completion.chunk")
-        .and_then(|()| chunk.set("choices", &json!([])))
-        .and_then(|()| chunk.set("usage", &usage))
-        .and_then(|()| chunk.text());
+        .set("object", "chat.completion.chunk")
+        .and_then(|()| chunk.set::<[(); 0]>("choices", &[]))
+        .and_then(|()| with_cost(&mut chunk, tokens, cost));
     event_of(&text.unwrap_or_default())
 }
 

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use serde_json::json;
 use tokio::time::timeout_at;
 
 use super::call::{Answer, Call, Came, End, Reply, keeps_content};
@@ -139,8 +138,8 @@ pub fn parse(name: &str, text: &[u8]) -> Result<RawObject, Failure> {
     }
 }
 
-/// The object's text with the cost in its `usage`. Where the model has not counted, the estimate is
-/// there in its place.
+/// The object's text with the cost in its `usage`. Where it has none, `tokens` are there in its place,
+/// marked where the model has not counted them.
 ///
 /// # Errors
 /// Never in practice: everything in it is JSON.
@@ -155,13 +154,14 @@ pub fn with_cost(
             answer.set("usage", &usage)?;
         }
         None => {
-            let usage = json!({
-                "prompt_tokens": tokens.input,
-                "completion_tokens": tokens.output,
-                "total_tokens": tokens.total(),
-                "cost": cost.dollars(),
-                "estimated": true,
-            });
+            let mut usage = RawObject::default();
+            usage.set("prompt_tokens", &tokens.input)?;
+            usage.set("completion_tokens", &tokens.output)?;
+            usage.set("total_tokens", &tokens.total())?;
+            usage.set("cost", &cost.dollars())?;
+            if tokens.is_estimated {
+                usage.set("estimated", &true)?;
+            }
             answer.set("usage", &usage)?;
         }
     }
