@@ -18,7 +18,7 @@ use super::idempotency_key::{self, Creation};
 use super::{Context, Role};
 use crate::domain::delivery::Webhook;
 use crate::domain::execution::{self, Execution, Work, WorkflowRun};
-use crate::domain::ids::{BulkId, ExecutionId, WorkflowId};
+use crate::domain::ids::{BulkId, ExecutionId, Id as _, WorkflowId};
 use crate::domain::json_object::JsonObject;
 use crate::domain::workflow::{Status, Version, Workflow};
 use crate::engine::query::lists::Query;

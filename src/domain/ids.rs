@@ -16,6 +16,13 @@ use super::time::Timestamp;
 pub trait Id: Copy + From<Uuid> {
     /// The sixteen bytes, big-endian: ids of version 7 sort by time.
     fn bytes(&self) -> [u8; 16];
+
+    /// When an id of version 7 was made: it begins with whole milliseconds.
+    fn made_at(&self) -> Timestamp {
+        let millis =
+            self.bytes().iter().take(6).fold(0, |millis, byte| millis << 8 | i64::from(*byte));
+        Timestamp::from_micros(millis.saturating_mul(1000))
+    }
 }
 
 /// The text was not a UUID in its hyphenated form.
@@ -67,16 +74,6 @@ macro_rules! ids {
             }
         }
     )+};
-}
-
-impl ExecutionId {
-    /// When it was made, in whole milliseconds: ids of version 7 begin with that.
-    #[must_use]
-    pub fn made_at(self) -> Timestamp {
-        let millis =
-            self.bytes().iter().take(6).fold(0, |millis, byte| millis << 8 | i64::from(*byte));
-        Timestamp::from_micros(millis.saturating_mul(1000))
-    }
 }
 
 ids! {

@@ -49,8 +49,8 @@ pub fn new_id<T: Id>() -> T {
 /// Makes every new id later than `earlier`, which an earlier process made: the machine's clock may
 /// have been set back since.
 pub fn ids_follow<T: Id>(earlier: T) {
-    let time = earlier.bytes().iter().take(6).fold(0, |ms, byte| ms << 8 | u64::from(*byte));
-    let _one_at_that_time = id_at(time.saturating_add(1).saturating_mul(1000));
+    let micros = u64::try_from(earlier.made_at().micros()).unwrap_or(0);
+    let _one_a_millisecond_later = id_at(micros.saturating_add(1000));
 }
 
 fn id_at(micros: u64) -> Uuid {

@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::domain::classify::ErrorClass;
 use crate::domain::definition::{Kind, Plan};
 use crate::domain::execution::{Candidate, Execution, Fault, Prediction, Status, StepOf, Work};
-use crate::domain::ids::{ExecutionId, RevisionId};
+use crate::domain::ids::{ExecutionId, Id as _, RevisionId};
 use crate::domain::machine::workflow::{Effect, StepProgress};
 use crate::domain::machine::{self, is_final};
 use crate::domain::model::VERSION;
