@@ -3,6 +3,7 @@
 use crate::domain::file::{Digest, File, Upload};
 use crate::domain::ids::{FileId, OrganizationId};
 use crate::domain::time::Timestamp;
+use crate::storage::commit::Expect;
 use crate::storage::record::Malformed;
 use crate::storage::{Commit, Key, Record, Table};
 
@@ -65,9 +66,11 @@ pub fn add_upload(commit: &mut Commit, upload: &Upload) -> Result<(), Malformed>
     Ok(())
 }
 
-/// Takes an announced upload out again.
+/// Takes an announced upload out again. Of several that do at once, one is first: the commits of the others
+/// are refused.
 pub fn remove_upload(commit: &mut Commit, upload: &Upload) {
     let Upload { organization, id, expires_at, .. } = *upload;
+    commit.expect(Expect::Present(self::upload(organization, id)));
     commit.delete(expiry(expires_at, organization, id));
     commit.delete(self::upload(organization, id));
     commit.add(sum(organization, Sum::Uploads), -1);

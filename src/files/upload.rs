@@ -223,8 +223,6 @@ impl Receiving {
         files.check_quota(organization, came.size).await?;
         let mut beside = Commit::of_new_work();
         if let Some(upload) = awaited {
-            // Of two at once, one is first.
-            beside.expect(storage::commit::Expect::Present(rows::upload(organization, upload.id)));
             rows::remove_upload(&mut beside, upload);
         }
         let new = NewFile {
