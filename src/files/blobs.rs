@@ -196,6 +196,14 @@ impl BlobStore {
         self.root.lacks(&self.path(digest))
     }
 
+    /// Checks that a blob that was not found is lost, see [`RootFolder::check_lost`].
+    ///
+    /// # Errors
+    /// When the folder is away: that says nothing about its blobs.
+    pub fn check_lost(&self, digest: Digest) -> io::Result<()> {
+        self.root.check_lost(&self.path(digest))
+    }
+
     /// Whether the folder is there: it is not the empty mount point of a missing volume.
     #[must_use]
     pub fn is_there(&self) -> bool {

@@ -14,7 +14,6 @@ use crate::domain::file::{Digest, File, Upload};
 use crate::domain::ids::{FileId, OrganizationId};
 use crate::domain::time::Timestamp;
 use crate::storage::commit::Expect;
-use crate::storage::root_folder::away;
 use crate::storage::{self, Commit, DeferredDeletions, Page, SweepOptions, Swept, trash};
 
 /// How long the tombstone of a deleted file is kept.
@@ -107,8 +106,7 @@ impl Files {
     /// # Errors
     /// When the folder is away: that says nothing about its blobs.
     pub fn check_lost(&self, digest: Digest) -> io::Result<()> {
-        let blobs = &self.shared.blobs;
-        if blobs.lacks(digest) && blobs.is_there() { Ok(()) } else { Err(away(blobs.folder())) }
+        self.shared.blobs.check_lost(digest)
     }
 
     /// Checks that the folder of blobs is in place, and not empty.
@@ -260,8 +258,6 @@ impl Files {
     }
 
     fn delete_upload(&self, deletion: &mut Deletion, upload: &Upload) {
-        let row = rows::upload(upload.organization, upload.id);
-        deletion.commit.expect(Expect::Present(row));
         rows::remove_upload(&mut deletion.commit, upload);
         self.write_tombstone(deletion, upload.organization, upload.id);
     }

@@ -79,9 +79,16 @@ impl RootFolder {
     /// is in place, and not empty.
     ///
     /// # Errors
-    /// [`away`], when the folder says nothing about its files.
+    /// When the folder says nothing about its files, naming it.
     pub fn check_lost(&self, path: &Path) -> io::Result<()> {
-        if self.lacks(path) && self.has_shards() { Ok(()) } else { Err(away(&self.path)) }
+        if self.lacks(path) && self.has_shards() {
+            return Ok(());
+        }
+        Err(io::Error::other(format!(
+            "{} is missing, empty or not the folder that was there before, but the store refers to \
+             files in it: is a volume not mounted?",
+            self.path.display()
+        )))
     }
 
     /// Takes the folder as it is, empty or not there: what it held is lost, and that is known.
@@ -96,16 +103,6 @@ impl RootFolder {
 
 /// The shard of a folder whose loss was accepted: no other is empty.
 const FIRST_SHARD: &str = "00";
-
-/// Why nothing is known about the files of the folder `path`.
-#[must_use]
-pub fn away(path: &Path) -> io::Error {
-    io::Error::other(format!(
-        "{} is missing, empty or not the folder that was there before, but the store refers to files \
-         in it: is a volume not mounted?",
-        path.display()
-    ))
-}
 
 /// Makes a folder directly below a root folder, for its owner alone, and makes its name durable.
 ///
