@@ -269,16 +269,13 @@ impl Step {
                 if is_shared {
                     let version = made.get("latest_version_id").and_then(Value::as_str);
                     let version = version.unwrap_or("v1");
-                    let mut shared = json!({
-                        "version_id": version, "allowed_to_share": true,
-                        "definition": body.get("definition"),
-                    });
-                    if let (Value::Object(shared), Some(value)) =
-                        (&mut shared, body.get("production"))
-                    {
-                        shared.insert("production".to_owned(), value.clone());
-                    }
-                    admin.put(&format!("{path}/{slug}/versions/{version}"), &shared).await?;
+                    let take = |name: &str| Some((name.to_owned(), body.get(name)?.clone()));
+                    let mut shared: Map<String, Value> =
+                        ["definition", "production"].into_iter().filter_map(take).collect();
+                    shared.insert("version_id".to_owned(), json!(version));
+                    shared.insert("allowed_to_share".to_owned(), json!(true));
+                    let version = format!("{path}/{slug}/versions/{version}");
+                    admin.put(&version, &Value::Object(shared)).await?;
                 }
                 if let Some(lock) = lock.filter(|lock| *lock == Value::Bool(true)) {
                     admin.put(&format!("{path}/{slug}"), &json!({ "locked": lock })).await?;
