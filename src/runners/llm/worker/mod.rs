@@ -10,11 +10,15 @@ mod answer;
 #[cfg(feature = "llama")]
 mod boot;
 #[cfg(feature = "llama")]
+mod dialogue;
+#[cfg(feature = "llama")]
 mod embeddings;
 #[cfg(feature = "llama")]
 mod engine;
 #[cfg(feature = "llama")]
 mod log;
+#[cfg(feature = "llama")]
+mod messages;
 #[cfg(feature = "llama")]
 mod prompt;
 #[cfg(feature = "llama")]

@@ -9,7 +9,7 @@ use tokio::sync::mpsc::{self, Receiver};
 use super::engine::{Event, Job, PARTS_MAX};
 use super::request::{Chat, Refusal, ToolChoice};
 use super::sampling::{Grammar, Sampling};
-use super::template::ChatTemplate;
+use super::template::{ChatTemplate, SPLIT};
 use super::tools::{Form, Tools};
 
 /// Bytes of a word, for vocabularies whose words are found by a program that nests: its stack holds that.
@@ -57,7 +57,11 @@ pub fn prepare(
         return Err(overflow(least, wanted, room));
     }
     sizes.check_words("messages", &prompt)?;
-    let tokens = vocabulary.tokenize(prompt.as_bytes(), !begins, true);
+    // The parts of a control token that a message contains become tokens one by one, as text.
+    let mut tokens = Vec::new();
+    for (number, part) in prompt.split(SPLIT).enumerate() {
+        tokens.extend(vocabulary.tokenize(part.as_bytes(), number == 0 && !begins, true));
+    }
     if tokens.is_empty() {
         return Err(Refusal::of("messages", "the messages make an empty prompt"));
     }

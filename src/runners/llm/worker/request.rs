@@ -4,6 +4,7 @@
 use regex_syntax::hir::{Hir, HirKind};
 use serde_json::{Map, Value};
 
+use super::messages;
 use crate::wire::openai;
 
 /// The longest stop string, in bytes, and how many there may be.
@@ -172,12 +173,14 @@ impl Chat {
         let messages = messages.filter(|messages| !messages.is_empty());
         let messages = messages
             .ok_or_else(|| Refusal::of("messages", "messages must be a list of messages"))?;
-        let messages = messages.into_iter().enumerate();
-        let messages = messages.map(|(index, message)| plain(index, message));
+        let messages = messages::plain(messages)?;
         let tools = tools(&fields)?;
         let choice = choice(&fields, &tools)?;
-        let most = fields.whole("max_completion_tokens", 1, u64::MAX)?;
-        let most = most.or(fields.whole("max_tokens", 1, u64::MAX)?);
+        let most = |name: &str| match fields.get(name) {
+            Some(most) if *most == -1 => Ok(None),
+            _ => fields.whole(name, 1, u64::MAX),
+        };
+        let most = most("max_completion_tokens")?.or(most("max_tokens")?);
         let options = fields.object("stream_options")?;
         let top = fields.whole("top_logprobs", 0, TOP_LOGPROBS_MAX)?;
         let logprobs = fields.flag("logprobs")?.then(|| top.unwrap_or(0));
@@ -191,7 +194,7 @@ impl Chat {
         let answers = fields.whole("n", 1, ANSWERS_MAX)?.unwrap_or(1);
         let size = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
         Ok(Self {
-            messages: messages.collect::<Result<_, _>>()?,
+            messages,
             has_parallel_calls: fields
                 .get("parallel_tool_calls")
                 .is_none_or(|value| value != false),
@@ -215,7 +218,9 @@ impl Chat {
 }
 
 fn numbers(fields: &Fields<'_>) -> Result<Numbers, Refusal> {
-    let top_k = fields.whole("top_k", 0, 1_000_000)?.unwrap_or(0);
+    // -1 is what other servers call no limit.
+    let is_off = fields.get("top_k").is_some_and(|top_k| *top_k == -1);
+    let top_k = if is_off { None } else { fields.whole("top_k", 0, 1_000_000)? }.unwrap_or(0);
     Ok(Numbers {
         temperature: fields.number("temperature", 0.0, 2.0, 1.0)?,
         top_p: fields.number("top_p", 0.0, 1.0, 1.0)?,
@@ -225,54 +230,6 @@ fn numbers(fields: &Fields<'_>) -> Result<Numbers, Refusal> {
         frequency_penalty: fields.number("frequency_penalty", -2.0, 2.0, 0.0)?,
         repeat_penalty: fields.number("repeat_penalty", 0.01, 10.0, 1.0)?,
     })
-}
-
-/// A message with its text as one text.
-fn plain(index: usize, mut message: Value) -> Result<Value, Refusal> {
-    let param = |field: &str| format!("messages[{index}]{field}");
-    let Some(fields) = message.as_object_mut() else {
-        return Err(Refusal::of(&param(""), "a message must be an object"));
-    };
-    if !fields.get("role").is_some_and(Value::is_string) {
-        return Err(Refusal::of(&param(".role"), "a message needs a role"));
-    }
-    let wrong = || Refusal::of(&param(".content"), "content must be a text or a list of parts");
-    match fields.get_mut("content") {
-        None | Some(Value::Null) => {
-            fields.insert("content".to_owned(), "".into());
-        }
-        Some(Value::String(_)) => {}
-        Some(Value::Array(parts)) => {
-            let mut text = String::new();
-            for part in parts.iter() {
-                match part.get("type").and_then(Value::as_str) {
-                    Some("text" | "refusal") => {
-                        let said = part.get("text").or(part.get("refusal"));
-                        text.push_str(said.and_then(Value::as_str).ok_or_else(wrong)?);
-                    }
-                    Some(kind) => {
-                        let kind: String = kind.chars().take(40).collect();
-                        let message =
-                            format!("this model takes text alone, not a part of type '{kind}'");
-                        return Err(Refusal::of(&param(".content"), message));
-                    }
-                    None => return Err(wrong()),
-                }
-            }
-            fields.insert("content".to_owned(), text.into());
-        }
-        Some(_) => return Err(wrong()),
-    }
-    // Templates write the arguments of a call as JSON: they are given the object, not its text.
-    let calls = fields.get_mut("tool_calls").and_then(Value::as_array_mut);
-    for call in calls.into_iter().flatten() {
-        let Some(arguments) = call.pointer_mut("/function/arguments") else { continue };
-        let object = arguments.as_str().and_then(|text| serde_json::from_str::<Value>(text).ok());
-        if let Some(object) = object.filter(Value::is_object) {
-            *arguments = object;
-        }
-    }
-    Ok(message)
 }
 
 fn tools(fields: &Fields<'_>) -> Result<Vec<Tool>, Refusal> {
@@ -286,7 +243,17 @@ fn tools(fields: &Fields<'_>) -> Result<Vec<Tool>, Refusal> {
         return Err(Refusal::of("tools", message));
     }
     let read = |(index, tool): (usize, &Value)| {
+        let kind = tool.get("type").and_then(Value::as_str).unwrap_or("function");
+        if kind != "function" {
+            let kind: String = kind.chars().take(40).collect();
+            let message = format!("tools of type '{kind}' are not supported here: use 'function'");
+            return Err(Refusal::of(&format!("tools[{index}].type"), message));
+        }
         let param = format!("tools[{index}].function");
+        if tool.get("function").is_none() && tool.get("name").is_some() {
+            let message = "a tool of /v1/chat/completions has its name within 'function'";
+            return Err(Refusal::of(&param, message));
+        }
         let name = tool.pointer("/function/name").and_then(Value::as_str);
         let name = name.filter(|name| {
             let is_good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
@@ -307,22 +274,31 @@ fn tools(fields: &Fields<'_>) -> Result<Vec<Tool>, Refusal> {
 
 fn choice(fields: &Fields<'_>, tools: &[Tool]) -> Result<ToolChoice, Refusal> {
     let wrong = |message: &str| Refusal::of("tool_choice", message);
-    let choice = match fields.get("tool_choice") {
-        None => ToolChoice::Auto,
-        Some(Value::String(word)) => match word.as_str() {
-            "auto" => ToolChoice::Auto,
-            "none" => ToolChoice::None,
-            "required" => ToolChoice::Required,
-            _ => return Err(wrong("tool_choice must be auto, none, required or a function")),
-        },
-        Some(choice) => {
-            let name = choice.pointer("/function/name").and_then(Value::as_str);
+    let kind = match fields.get("tool_choice") {
+        None => Some("auto"),
+        Some(Value::String(word)) => Some(word.as_str()),
+        Some(choice) => choice.get("type").and_then(Value::as_str),
+    };
+    let choice = match kind {
+        Some("auto") => ToolChoice::Auto,
+        Some("none") => ToolChoice::None,
+        Some("required" | "any") => ToolChoice::Required,
+        Some("allowed_tools") => {
+            return Err(wrong(
+                "tool_choice 'allowed_tools' is not supported here: send those tools",
+            ));
+        }
+        Some("function" | "tool") | None => {
+            let choice = fields.get("tool_choice").unwrap_or(&Value::Null);
+            let name = choice.pointer("/function/name").or(choice.get("name"));
+            let name = name.and_then(Value::as_str);
             let name = name.ok_or_else(|| wrong("tool_choice must name a function"))?;
             if !tools.iter().any(|tool| tool.name == name) {
                 return Err(wrong("tool_choice names a function that is not among the tools"));
             }
             ToolChoice::Named(name.to_owned())
         }
+        Some(_) => return Err(wrong("tool_choice must be auto, none, required or a function")),
     };
     if choice == ToolChoice::Required && tools.is_empty() {
         return Err(wrong("tool_choice is required, and there are no tools"));

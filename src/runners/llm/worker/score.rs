@@ -23,7 +23,7 @@ use tokio::sync::oneshot;
 use super::engine::Limits;
 use super::prompt::{Sizes, overflow};
 use super::request::Refusal;
-use super::template::ChatTemplate;
+use super::template::{ChatTemplate, SPLIT};
 use super::tools::Tools;
 
 /// Requests that wait for the thread.
@@ -410,7 +410,8 @@ fn around(template: &ChatTemplate, system: &str) -> Result<(String, String), Ref
         [("enable_thinking".to_owned(), false.into())].into_iter().collect();
     let render = |messages: Value| {
         let messages = messages.as_array().cloned().unwrap_or_default();
-        template.render(&messages, &Tools::none(), &values)
+        let prompt = template.render(&messages, &Tools::none(), &values)?;
+        Ok::<_, Refusal>(prompt.replace(SPLIT, ""))
     };
     let prompt = render(json!([
         {"role": "system", "content": system},

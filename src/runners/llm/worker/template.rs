@@ -1,18 +1,33 @@
-//! Chat templates: Jinja that comes with the model, made for Python. It is rendered with what such
-//! templates use there. One that cannot be read is replaced by ChatML, with a warning.
+//! Chat templates: Jinja that comes with the model, written for Python, rendered with the functions that
+//! such templates use there. A template that cannot be read is replaced by ChatML, with a warning.
+//!
+//! A conversation is rewritten until the template shows all of it; otherwise it is refused.
 
 use std::fmt::Write as _;
+use std::io;
 
 use llama_cpp_2::model::LlamaModel;
 use llama_cpp_2::token::LlamaToken;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Serde};
 use minijinja::{Environment, Error, ErrorKind};
+use regex::{Regex, RegexBuilder};
 use serde_json::{Map, Value};
 
+use super::dialogue::{Dialogue, Plan, Probe};
 use super::request::Refusal;
-use super::tools::{Form, Tools};
+use super::tools::{Form, Tools, instruction};
 use crate::runtime::Clock;
+
+/// Splits the text of a control token that a message contains, so that it stays text. It is a
+/// noncharacter, which no text has.
+pub const SPLIT: char = '\u{FDD0}';
+/// Bytes of the compiled expression of all control tokens.
+const CONTROLS_SIZE_MAX: usize = 64 * 1024 * 1024;
+/// Matches what control tokens look like, where their own expression is too large.
+const CONTROLS_GUESSED: &str = r"<[^<>\s]{1,64}>|\[/?[A-Z_]{1,64}\]";
+/// Tags of Hugging Face's training, which render as nothing.
+const GENERATION: &str = r"\{%([-+]?)\s*(end)?generation\s*([-+]?)%\}";
 
 /// Instructions that rendering one conversation may take.
 const FUEL_MAX: u64 = 50_000_000;
@@ -35,6 +50,8 @@ pub struct ChatTemplate {
     pub tools: Form,
     /// Whether the template itself lists the tools.
     knows_tools: bool,
+    /// The texts of control tokens.
+    controls: Option<Regex>,
 }
 
 impl ChatTemplate {
@@ -50,7 +67,10 @@ impl ChatTemplate {
         let own = model.chat_template(None).ok();
         let own = own.and_then(|own| own.to_string().ok());
         let source = given.map(str::to_owned).or(own);
-        Self::new(source, text(vocabulary.bos()), text(vocabulary.eos()))
+        let mut template = Self::new(source, text(vocabulary.bos()), text(vocabulary.eos()));
+        let controls = vocabulary.tokens().filter(|token| vocabulary.is_control(*token));
+        template.controls = controls_of(controls.map(text));
+        template
     }
 
     fn new(source: Option<String>, bos: String, eos: String) -> Self {
@@ -60,50 +80,170 @@ impl ChatTemplate {
         });
         let mut environment = environment();
         let (tools, knows_tools) = (Form::of_template(&source), source.contains("tools"));
+        let source = without_training_tags(source);
         if let Err(error) = environment.add_template_owned(NAME, source) {
             tracing::warn!(%error, "the chat template cannot be read: ChatML is used");
             // It is read by a test.
             let _read = environment.add_template(NAME, CHATML);
-            return Self { environment, bos, eos, tools: Form::Tagged, knows_tools: false };
+            let (tools, knows_tools) = (Form::Tagged, false);
+            return Self { environment, bos, eos, tools, knows_tools, controls: None };
         }
-        Self { environment, bos, eos, tools, knows_tools }
+        Self { environment, bos, eos, tools, knows_tools, controls: None }
     }
 
-    /// The prompt of a conversation.
+    /// The prompt of a conversation, in which [`SPLIT`] stands within the texts of control tokens that
+    /// the conversation contains.
     ///
     /// # Errors
-    /// What the template says of it.
+    /// What the template says of it, or what it does not show.
     pub fn render(
         &self,
         messages: &[Value],
         tools: &Tools<'_>,
         values: &Map<String, Value>,
     ) -> Result<String, Refusal> {
+        let given = tools.given();
+        let plan = self.plan(messages, &given, values)?;
+        let guarded = |all: &[Value]| all.iter().map(|one| self.guarded(one)).collect::<Vec<_>>();
+        let dialogue = plan.apply(&guarded(messages), &guarded(&given), instruction);
+        let values = self.guarded(&Value::Object(values.clone()));
+        self.write(dialogue, values.as_object().unwrap_or(&Map::new()))
+            .map_err(|reason| Refusal::of("messages", reason))
+    }
+
+    /// How a conversation is rewritten so that the template shows all of it.
+    fn plan(
+        &self,
+        messages: &[Value],
+        tools: &[Value],
+        values: &Map<String, Value>,
+    ) -> Result<Plan, Refusal> {
+        let probe = Probe::of(messages, tools);
+        let mut reason = None;
+        let mut second_best = None;
+        for plan in Plan::all(messages, !tools.is_empty(), self.knows_tools) {
+            let dialogue = plan.apply(&probe.messages, &probe.tools, instruction);
+            let lost = match self.write(dialogue, values) {
+                Ok(prompt) => match probe.missing(&prompt) {
+                    None if probe.has_json_arguments(&prompt) => return Ok(plan),
+                    None => {
+                        second_best.get_or_insert(plan);
+                        continue;
+                    }
+                    Some(what) => format!("the model's chat template does not show {what}"),
+                },
+                Err(reason) => reason,
+            };
+            reason.get_or_insert(lost);
+        }
+        let refused = || Refusal::of("messages", reason.unwrap_or_default());
+        second_best.ok_or_else(refused)
+    }
+
+    fn write(&self, dialogue: Dialogue, values: &Map<String, Value>) -> Result<String, String> {
+        let Dialogue { messages, tools } = dialogue;
+        // The model continues a text that the conversation ends with.
+        let begun = messages
+            .last()
+            .filter(|last| last["role"] == "assistant" && last.get("tool_calls").is_none());
+        let begun = begun.and_then(|last| last["content"].as_str()).unwrap_or_default();
+        let begun = begun.trim().to_owned();
         let mut variables = values.clone();
-        let mut messages = messages.to_vec();
-        if !tools.is_empty() && !self.knows_tools {
-            messages.insert(0, tools.instruction());
-        }
-        let is_continued = messages.last().is_some_and(|last| last["role"] == "assistant");
         variables.insert("messages".to_owned(), messages.into());
-        if !tools.is_empty() {
-            variables.insert("tools".to_owned(), tools.given().into());
+        if let Some(tools) = tools {
+            variables.insert("tools".to_owned(), tools.into());
         }
-        variables.insert("add_generation_prompt".to_owned(), (!is_continued).into());
+        variables.insert("add_generation_prompt".to_owned(), begun.is_empty().into());
         variables.insert("bos_token".to_owned(), self.bos.as_str().into());
         variables.insert("eos_token".to_owned(), self.eos.as_str().into());
         let refused = |error: &Error| {
             let said = error.detail().map_or_else(|| error.to_string(), str::to_owned);
-            Refusal::of("messages", format!("the model's chat template refuses this: {said}"))
+            format!("the model's chat template refuses this: {said}")
         };
         let template = self.environment.get_template(NAME).map_err(|error| refused(&error))?;
-        let prompt = template.render(Serde(&variables)).map_err(|error| refused(&error))?;
-        if prompt.len() > PROMPT_MAX {
-            let message = format!("the prompt is longer than {PROMPT_MAX} bytes");
-            return Err(Refusal::of("messages", message));
+        let mut prompt = Bounded(Vec::new());
+        if let Err(error) = template.render_captured_to(Serde(&variables), &mut prompt) {
+            return Err(if prompt.0.len() >= PROMPT_MAX {
+                format!("the prompt is longer than {PROMPT_MAX} bytes")
+            } else {
+                refused(&error)
+            });
+        }
+        let mut prompt = String::from_utf8_lossy(&prompt.0).into_owned();
+        if !begun.is_empty()
+            && let Some(at) = prompt.rfind(&begun)
+        {
+            prompt.truncate(at + begun.len());
         }
         Ok(prompt)
     }
+
+    /// A value whose texts contain no control token.
+    fn guarded(&self, value: &Value) -> Value {
+        let Some(controls) = &self.controls else { return value.clone() };
+        match value {
+            Value::String(text) => split(controls, text).into(),
+            Value::Array(items) => items.iter().map(|item| self.guarded(item)).collect(),
+            Value::Object(fields) => {
+                let fields = fields.iter();
+                fields.map(|(name, value)| (split(controls, name), self.guarded(value))).collect()
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) => value.clone(),
+        }
+    }
+}
+
+/// Takes no more than [`PROMPT_MAX`] bytes.
+struct Bounded(Vec<u8>);
+
+impl io::Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let room = PROMPT_MAX.saturating_sub(self.0.len()).min(bytes.len());
+        if room == 0 && !bytes.is_empty() {
+            return Err(io::Error::other("too long"));
+        }
+        self.0.extend_from_slice(bytes.get(..room).unwrap_or_default());
+        Ok(room)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn without_training_tags(source: String) -> String {
+    let Ok(tags) = Regex::new(GENERATION) else { return source };
+    let tags = tags.replace_all(&source, |tag: &regex::Captures<'_>| {
+        let word = if tag.get(2).is_some() { "endif" } else { "if true" };
+        format!("{{%{} {word} {}%}}", &tag[1], &tag[3])
+    });
+    tags.into_owned()
+}
+
+/// Finds the texts of control tokens. Tags of thinking are no danger, and templates look for them.
+fn controls_of(texts: impl Iterator<Item = String>) -> Option<Regex> {
+    let is_control = |text: &String| text.len() > 1 && !text.to_ascii_lowercase().contains("think");
+    let texts: Vec<String> = texts.filter(is_control).map(|text| regex::escape(&text)).collect();
+    if texts.is_empty() {
+        return None;
+    }
+    let all = RegexBuilder::new(&texts.join("|")).size_limit(CONTROLS_SIZE_MAX).build();
+    all.or_else(|_too_large| Regex::new(CONTROLS_GUESSED)).ok()
+}
+
+/// Writes [`SPLIT`] behind the first character of each control token's text.
+fn split(controls: &Regex, text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    let mut from = 0;
+    while let Some(found) = controls.find_at(text, from) {
+        let first = found.as_str().chars().next().map_or(1, char::len_utf8);
+        let behind = found.start() + first;
+        safe.push_str(text.get(from..behind).unwrap_or_default());
+        safe.push(SPLIT);
+        from = behind;
+    }
+    safe.push_str(text.get(from..).unwrap_or_default());
+    safe
 }
 
 /// What templates find in Python.
@@ -183,67 +323,5 @@ impl serde_json::ser::Formatter for Spaced {
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    fn render(source: &str, messages: &Value) -> Result<String, String> {
-        let template = ChatTemplate::new(Some(source.to_owned()), "<s>".into(), "</s>".into());
-        let tools = Tools::none();
-        let messages = messages.as_array().unwrap();
-        template.render(messages, &tools, &Map::new()).map_err(|refusal| refusal.message)
-    }
-
-    #[test]
-    fn template_renders_what_real_ones_use() {
-        let hi = json!([{"role": "user", "content": " Hi <b> "}]);
-        for (source, expected) in [
-            ("{{ bos_token }}{{ messages[0]['content'].strip() }}{{ eos_token }}", "<s>Hi <b></s>"),
-            ("{{ messages[0] | tojson }}", r#"{"role": "user", "content": " Hi <b> "}"#),
-            (
-                "{% for m in messages %}{% if loop.first %}{% continue %}{% endif %}x{% endfor %}y",
-                "y",
-            ),
-            ("{%- macro f(x) -%}[{{ x }}]{%- endmacro -%}{{ f('a') }}", "[a]"),
-            (
-                "{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}\
-                 {% endfor %}{{ ns.n }}",
-                "1",
-            ),
-            ("{{ messages[0].content.split('H')[0] | length }}", "1"),
-            ("{{ strftime_now('%Y') | length }}", "4"),
-            ("{% if add_generation_prompt %}A:{% endif %}", "A:"),
-            ("{% if tools is defined %}t{% endif %}{% if tools is not none %}n{% endif %}", "n"),
-            ("{% if messages[0].role == 'user' %}\n    yes\n{% endif %}\n", "    yes\n"),
-        ] {
-            assert_eq!(render(source, &hi).as_deref(), Ok(expected), "{source}");
-        }
-    }
-
-    #[test]
-    fn template_that_raises_says_why() {
-        let hi = json!([{"role": "system", "content": "x"}]);
-        let source = "{{ raise_exception('System role not supported') }}";
-        let said = render(source, &hi).unwrap_err();
-        assert!(said.ends_with("refuses this: System role not supported"), "{said}");
-    }
-
-    #[test]
-    fn template_that_cannot_be_read_is_chatml() {
-        let hi = json!([{"role": "user", "content": "hi"}]);
-        let expected = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n";
-        assert_eq!(render("{% if %}", &hi).as_deref(), Ok(expected));
-        let template = ChatTemplate::new(None, String::new(), String::new());
-        let prompt = template.render(hi.as_array().unwrap(), &Tools::none(), &Map::new());
-        assert_eq!(prompt.unwrap(), expected);
-    }
-
-    #[test]
-    fn template_that_loops_for_ever_ends() {
-        let hi = json!([]);
-        let source =
-            "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}";
-        assert!(render(source, &hi).is_err());
-    }
-}
+#[path = "template_tests.rs"]
+mod tests;

@@ -131,19 +131,6 @@ impl<'r> Tools<'r> {
         self.tools.iter().map(|tool| tool.given.clone()).collect()
     }
 
-    /// The system message that describes them, for a template that does not.
-    #[must_use]
-    pub fn instruction(&self) -> Value {
-        let lines: Vec<String> = self.given().iter().map(Value::to_string).collect();
-        let content = format!(
-            "You may call these functions, whose signatures are given as JSON:\n<tools>\n{}\n\
-             </tools>\nTo call one, answer with its name and arguments as JSON:\n<tool_call>\n\
-             {{\"name\": <name>, \"arguments\": <arguments>}}\n</tool_call>",
-            lines.join("\n")
-        );
-        json!({"role": "system", "content": content})
-    }
-
     /// The grammar of their calls; the error is why there is none.
     ///
     /// # Errors
@@ -192,6 +179,18 @@ impl<'r> Tools<'r> {
         });
         Ok(Some(Grammar { text, root: ROOT, trigger }))
     }
+}
+
+/// Describes tools to a model whose template does not.
+#[must_use]
+pub fn instruction(tools: &[Value]) -> String {
+    let lines: Vec<String> = tools.iter().map(Value::to_string).collect();
+    format!(
+        "You may call these functions, whose signatures are given as JSON:\n<tools>\n{}\n\
+         </tools>\nTo call one, answer with its name and arguments as JSON:\n<tool_call>\n\
+         {{\"name\": <name>, \"arguments\": <arguments>}}\n</tool_call>",
+        lines.join("\n")
+    )
 }
 
 #[cfg(test)]

@@ -1,0 +1,113 @@
+//! The messages of a request, in the form that chat templates know.
+
+use serde_json::{Map, Value};
+
+use super::request::Refusal;
+
+/// Checks messages and brings them into one form.
+///
+/// # Errors
+/// The first message that is wrong.
+pub fn plain(messages: Vec<Value>) -> Result<Vec<Value>, Refusal> {
+    let messages = messages.into_iter().enumerate();
+    let messages = messages.map(|(index, message)| plain_one(index, message));
+    let mut messages = messages.collect::<Result<Vec<_>, _>>()?;
+    name_results(&mut messages);
+    Ok(messages)
+}
+
+/// A message in the form that chat templates know: its text as one text, roles of today, and without
+/// fields that are empty.
+fn plain_one(index: usize, mut message: Value) -> Result<Value, Refusal> {
+    let param = |field: &str| format!("messages[{index}]{field}");
+    let Some(fields) = message.as_object_mut() else {
+        return Err(Refusal::of(&param(""), "a message must be an object"));
+    };
+    let role = fields.get("role").and_then(Value::as_str);
+    let role = role.ok_or_else(|| Refusal::of(&param(".role"), "a message needs a role"))?;
+    let role = match role {
+        "developer" => "system",
+        "function" => "tool",
+        other => other,
+    };
+    let role = role.to_owned();
+    fields.insert("role".to_owned(), role.into());
+    // Clients send back what they were given, with every field that a message may have.
+    fields.retain(|name, value| match value {
+        Value::Null => false,
+        Value::Array(items) => !items.is_empty() || name == "content",
+        Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Object(_) => true,
+    });
+    let text = text_of(fields.get("content"), &param(".content"))?;
+    let refusal = fields.remove("refusal").unwrap_or_default();
+    let text = if text.is_empty() { refusal.as_str().unwrap_or_default().to_owned() } else { text };
+    fields.insert("content".to_owned(), text.into());
+    if let Some(reasoning) = fields.remove("reasoning") {
+        fields.entry("reasoning_content").or_insert(reasoning);
+    }
+    if let Some(call) = fields.remove("function_call") {
+        let id = call.get("name").cloned().unwrap_or_default();
+        let call = serde_json::json!([{"id": id, "type": "function", "function": call}]);
+        fields.entry("tool_calls").or_insert(call);
+    }
+    // Templates write the arguments of a call as JSON: they are given the object, not its text.
+    let calls = fields.get_mut("tool_calls").and_then(Value::as_array_mut);
+    for call in calls.into_iter().flatten() {
+        let Some(arguments) = call.pointer_mut("/function/arguments") else { continue };
+        let Some(text) = arguments.as_str().map(str::trim) else { continue };
+        let text = if text.is_empty() { "{}" } else { text };
+        let object = serde_json::from_str::<Value>(text).ok();
+        if let Some(object) = object.filter(Value::is_object) {
+            *arguments = object;
+        }
+    }
+    Ok(message)
+}
+
+/// The text of a message, whose parts are joined.
+fn text_of(content: Option<&Value>, param: &str) -> Result<String, Refusal> {
+    let wrong = || Refusal::of(param, "content must be a text or a list of parts");
+    let parts = match content {
+        None => return Ok(String::new()),
+        Some(Value::String(text)) => return Ok(text.clone()),
+        Some(Value::Array(parts)) => parts,
+        Some(_) => return Err(wrong()),
+    };
+    let mut text = String::new();
+    for part in parts {
+        match part.get("type").and_then(Value::as_str) {
+            Some("text" | "refusal") => {
+                let said = part.get("text").or(part.get("refusal"));
+                text.push_str(said.and_then(Value::as_str).ok_or_else(wrong)?);
+            }
+            Some(kind) => {
+                let kind: String = kind.chars().take(40).collect();
+                let message = format!("this model takes text alone, not a part of type '{kind}'");
+                return Err(Refusal::of(param, message));
+            }
+            None => return Err(wrong()),
+        }
+    }
+    Ok(text)
+}
+
+/// Names the function of each tool result, and gives the results of functions the ids of their calls.
+fn name_results(messages: &mut [Value]) {
+    let mut names: Map<String, Value> = Map::new();
+    for message in messages {
+        let calls = message.get("tool_calls").and_then(Value::as_array);
+        for call in calls.into_iter().flatten() {
+            if let (Some(id), Some(name)) = (call["id"].as_str(), call.pointer("/function/name")) {
+                names.insert(id.to_owned(), name.clone());
+            }
+        }
+        let Some(fields) = message.as_object_mut().filter(|one| one["role"] == "tool") else {
+            continue;
+        };
+        let id = fields.get("tool_call_id").or(fields.get("name")).cloned().unwrap_or_default();
+        if let Some(name) = id.as_str().and_then(|id| names.get(id)) {
+            fields.entry("name").or_insert(name.clone());
+        }
+        fields.entry("tool_call_id").or_insert(id);
+    }
+}
