@@ -114,7 +114,7 @@ fn open(
     let Kept { store, sealer, accounts, signed_urls, files } =
         open_kept(config, clock.clone(), base.unwrap_or_default(), lock)?;
     let policy = policy(config);
-    let guard = programs::guard(config, tasks, groups)?;
+    let guard = programs::guard(config, tasks, groups);
     let catalog = open_catalog(config, &policy, &files, &guard)?;
     let guarded = Client::guarded(policy.clone());
     let tool_servers = servers::Doors { client: guarded.clone(), guard };

@@ -3,8 +3,6 @@
 
 use std::sync::Arc;
 
-use anyhow::Context as _;
-
 use super::WORK;
 use crate::config::Config;
 use crate::guard::groups::Groups;
@@ -12,22 +10,13 @@ use crate::runners::command::GuardConfig;
 use crate::runtime::Tasks;
 
 /// How programs are guarded.
-///
-/// # Errors
-/// When the working folder is not known.
-pub(super) fn guard(
-    config: &Config,
-    tasks: &Tasks,
-    groups: Option<Arc<Groups>>,
-) -> anyhow::Result<GuardConfig> {
-    // Programs start in folders of their own.
-    let work = std::path::absolute(config.data_dir.join(WORK)).context("the data folder")?;
-    Ok(GuardConfig {
+pub(super) fn guard(config: &Config, tasks: &Tasks, groups: Option<Arc<Groups>>) -> GuardConfig {
+    GuardConfig {
         program: config.program.clone(),
-        work,
+        work: config.data_dir.join(WORK),
         hidden: vec![config.data_dir.clone(), config.backup.folder.clone()],
         models: config.models_dir.clone(),
         groups,
         tasks: tasks.clone(),
-    })
+    }
 }

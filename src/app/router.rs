@@ -137,7 +137,6 @@ fn mcp_server(server: &McpServer) -> servers::Settings {
     let transport = match server.transport.clone() {
         McpTransport::Http { url, headers } => servers::Transport::Http { url, headers },
         McpTransport::Program { command, directory, env, writable, memory_bytes } => {
-            let directory = std::path::absolute(&directory).unwrap_or(directory);
             servers::Transport::Program { command, directory, env, writable, memory_bytes }
         }
     };

@@ -11,9 +11,9 @@ use http_body_util::Empty;
 use hyper::Request;
 use hyper::header::{AUTHORIZATION, HOST};
 use hyper_util::rt::TokioIo;
-use tokio::net::UnixStream;
 
 use crate::config::secret::Secret;
+use crate::http::unix_socket;
 use crate::runtime::Tasks;
 
 /// What is asked for: a route that reads a few rows of the store, however much there is.
@@ -52,7 +52,7 @@ async fn round_trip(socket: PathBuf, token: Secret) -> anyhow::Result<()> {
         .header(HOST, "localhost")
         .header(AUTHORIZATION, format!("Bearer {}", token.expose()))
         .body(Empty::<Bytes>::new())?;
-    let io = TokioIo::new(UnixStream::connect(socket).await?);
+    let io = TokioIo::new(unix_socket::connect(&socket).await?);
     let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await?;
     let (answer, _connection) =
         tokio::join!(async move { sender.send_request(request).await }, connection);

@@ -18,11 +18,10 @@ use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
-use tokio::net::UnixStream;
 
 use super::owner;
 use crate::config::Config;
-use crate::http::{Body, Response, body};
+use crate::http::{Body, Response, body, unix_socket};
 
 /// The name of the control socket in the data folder.
 pub(super) const SOCKET: &str = "control.sock";
@@ -64,7 +63,7 @@ impl Admin {
         F: Future<Output = anyhow::Result<InProcess>>,
     {
         let socket = config.data_dir.join(SOCKET);
-        match UnixStream::connect(&socket).await {
+        match unix_socket::connect(&socket).await {
             Ok(_listening) => {
                 let token = config.data_dir.join(TOKEN);
                 let read = std::fs::read_to_string(&token);
@@ -100,7 +99,7 @@ impl Admin {
     /// The running service of this configuration; `None` where none answers.
     pub(super) async fn running(config: &Config) -> Option<Self> {
         let socket = config.data_dir.join(SOCKET);
-        let _listening = UnixStream::connect(&socket).await.ok()?;
+        let _listening = unix_socket::connect(&socket).await.ok()?;
         let token = std::fs::read_to_string(config.data_dir.join(TOKEN)).ok()?;
         Some(Self::by(Transport::Socket { path: socket, token }))
     }
@@ -112,7 +111,7 @@ impl Admin {
     /// When none runs, or this user may not ask it.
     pub(super) async fn reach(config: &Config) -> anyhow::Result<Self> {
         let socket = config.data_dir.join(SOCKET);
-        if let Err(error) = UnixStream::connect(&socket).await {
+        if let Err(error) = unix_socket::connect(&socket).await {
             let is_away =
                 matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused);
             if is_away {
@@ -195,7 +194,7 @@ impl Admin {
             Transport::Offline(answer) => pour(answer(request).await, out, progress).await,
             Transport::Socket { path: socket, .. } => {
                 let lost = "the connection to the service was lost; its log may say why";
-                let stream = UnixStream::connect(socket).await.context(lost)?;
+                let stream = unix_socket::connect(socket).await.context(lost)?;
                 let io = TokioIo::new(stream);
                 let (mut sender, connection) =
                     hyper::client::conn::http1::handshake(io).await.context(lost)?;
@@ -267,7 +266,7 @@ struct Away(PathBuf);
 /// Sends one request over the socket.
 async fn over(socket: &Path, request: Request<Body>) -> anyhow::Result<(StatusCode, Bytes)> {
     let lost = "the connection to the service was lost; its log may say why";
-    let stream = UnixStream::connect(socket).await.context(lost)?;
+    let stream = unix_socket::connect(socket).await.context(lost)?;
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.context(lost)?;
     let exchange = async move {
@@ -378,7 +377,7 @@ pub(super) fn refuse_foreign(data_dir: &Path) -> anyhow::Result<()> {
 
 /// Refuses the store of a service that runs.
 pub(super) fn refuse_running(data_dir: &Path) -> anyhow::Result<()> {
-    if std::os::unix::net::UnixStream::connect(data_dir.join(SOCKET)).is_err() {
+    if !unix_socket::is_listening(&data_dir.join(SOCKET)) {
         return Ok(());
     }
     bail!(

@@ -5,6 +5,7 @@
 //! looks, or where `NO_COLOR` is set.
 
 use std::io::{IsTerminal as _, Write as _};
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use comfy_table::{Attribute, Cell, CellAlignment, Table, presets};
@@ -68,6 +69,13 @@ pub(super) fn text(text: &str) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_bytes())?;
     out.flush()
+}
+
+/// `path` as people write it: from the current folder where it lies in there, such as `./orrery-data`.
+pub(super) fn short(path: &Path) -> PathBuf {
+    let here = std::env::current_dir().ok();
+    let inside = here.and_then(|here| path.strip_prefix(here).ok());
+    inside.map_or_else(|| path.to_path_buf(), |inside| Path::new(".").join(inside))
 }
 
 /// Says something about the answer; it is not a failure when nobody can read it.

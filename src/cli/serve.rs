@@ -78,11 +78,11 @@ fn greeting(config: &Config, first: &FirstStart) -> String {
     let hosts = config.hosts.named().map(|(name, host)| (name, host.public_url.as_str()));
     let self_made = !matches!(config.tls.mode, TlsMode::Files { .. })
         && config.hosts.base.public_url.starts_with("https:");
-    let authority = config.data_dir.join("tls").join("ca.pem");
+    let authority = output::short(&config.data_dir.join("tls").join("ca.pem"));
     first_run::render(&Welcome {
         version: env!("CARGO_PKG_VERSION"),
         hosts: &hosts,
-        data_dir: &config.data_dir,
+        data_dir: &output::short(&config.data_dir),
         key: first.key.as_deref(),
         setup_link: first.setup_link.as_deref(),
         authority: self_made.then_some(authority.as_path()),

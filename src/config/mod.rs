@@ -474,6 +474,20 @@ impl fmt::Display for Error {
     }
 }
 
+/// `path`, made absolute in the current folder.
+///
+/// Every path that comes from the configuration, a manifest or the command line is made absolute once, where
+/// it is read: models' programs and workers run in other folders, and a reload compares paths.
+#[must_use]
+pub fn absolute(path: &Path) -> PathBuf {
+    let made = if path.as_os_str().is_empty() {
+        std::env::current_dir()
+    } else {
+        std::path::absolute(path)
+    };
+    made.unwrap_or_else(|_unknown| path.to_path_buf())
+}
+
 impl Config {
     /// What holds without a file: data in `./orrery-data`, every host on a loopback port.
     #[must_use]
@@ -507,8 +521,7 @@ impl Config {
     /// Everything that is wrong with it, in the order of its lines.
     pub fn load(path: &Path) -> Result<Self, Vec<Error>> {
         let (mut config, errors) = Self::examine(path);
-        // A reload reads it whatever the working folder is then.
-        config.file = Some(std::path::absolute(path).unwrap_or_else(|_empty| path.to_path_buf()));
+        config.file = Some(absolute(path));
         if errors.is_empty() { Ok(config) } else { Err(errors) }
     }
 

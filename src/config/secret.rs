@@ -45,8 +45,7 @@ static PRIVATE: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
 /// Notes that the programs of models may not open the file at `path`.
 pub fn hide_from_programs(path: &Path) {
-    let path = std::path::absolute(path).unwrap_or_else(|_empty| path.to_path_buf());
-    PRIVATE.lock().unwrap_or_else(PoisonError::into_inner).insert(path);
+    PRIVATE.lock().unwrap_or_else(PoisonError::into_inner).insert(super::absolute(path));
 }
 
 /// The files that the programs of models may not open, whichever service of this process reads them.

@@ -64,8 +64,8 @@ impl Defaults {
     /// For trying out: everything on loopback and under the working folder.
     pub(super) fn without_a_file() -> Self {
         Self {
-            data_dir: "./orrery-data",
-            models_dir: "./orrery-data/models.d",
+            data_dir: "orrery-data",
+            models_dir: "orrery-data/models.d",
             address: IpAddr::from([127, 0, 0, 1]),
             first_port: 8080,
             metrics_port: METRICS_PORT,
@@ -102,16 +102,18 @@ impl Defaults {
     }
 }
 
-/// Reads `text`; paths that are not absolute start at `folder`. Gives the configuration (defaults
-/// where a value is wrong), the errors, and every key that the service knows.
+/// Reads `text`; relative paths, those of the defaults included, start at `folder`, and every path of the
+/// result is absolute. Returns the configuration (defaults where a value is wrong), the errors, and every
+/// key that the service knows.
 pub(super) fn read(
     text: &str,
     folder: &Path,
     defaults: &Defaults,
 ) -> (Config, Vec<Error>, Vec<Known>) {
+    let folder = super::absolute(folder);
     let reader = Reader::new(text);
     let document = reader.document();
-    let config = Section::root(&reader, &document, |root| everything(root, folder, defaults));
+    let config = Section::root(&reader, &document, |root| everything(root, &folder, defaults));
     drop(document);
     let (errors, known) = reader.finish();
     (config, errors, known)
@@ -128,8 +130,8 @@ fn telemetry(section: &mut Section<'_>, folder: &Path) -> Telemetry {
 }
 
 fn everything(root: &mut Section<'_>, folder: &Path, defaults: &Defaults) -> Config {
-    let data_dir = root.get("data_dir", PathBuf::from(defaults.data_dir), path(folder));
-    let models_dir = root.get("models_dir", PathBuf::from(defaults.models_dir), path(folder));
+    let data_dir = root.get("data_dir", folder.join(defaults.data_dir), path(folder));
+    let models_dir = root.get("models_dir", folder.join(defaults.models_dir), path(folder));
     let tls = root.section("tls", |section| tls(section, folder));
     let (hosts, metrics) = listeners(root, &tls, defaults);
     Config {

@@ -95,8 +95,9 @@ fn config_example_options_parse() {
 #[test]
 fn config_defaults_are_local_only() {
     let config = Config::defaults();
-    assert_eq!(config.data_dir, Path::new("./orrery-data"));
-    assert_eq!(config.models_dir, Path::new("./orrery-data/models.d"));
+    let here = std::env::current_dir().unwrap();
+    assert_eq!(config.data_dir, here.join("orrery-data"));
+    assert_eq!(config.models_dir, here.join("orrery-data/models.d"));
     let urls: Vec<_> = config.hosts.named().iter().map(|(_, h)| h.public_url.clone()).collect();
     assert_eq!(urls[0], "http://127.0.0.1:8080");
     assert_eq!(urls[4], "http://127.0.0.1:8084");
@@ -313,6 +314,44 @@ fn config_load_error_names_the_file() {
     assert_eq!(Config::load(&path).unwrap().data_dir, folder.path().join("data"));
     std::fs::write(&path, vec![b'#'; 1024 * 1024 + 1]).unwrap();
     assert!(Config::load(&path).unwrap_err()[0].message.contains("larger than"));
+}
+
+#[test]
+fn every_path_of_a_configuration_is_absolute() {
+    let here = std::env::current_dir().unwrap();
+    assert_eq!(super::absolute(Path::new("")), here);
+    let text = "data_dir = 'data'\nmodels_dir = './models.d'\n[backup]\nfolder = '../copies'\n\
+        [audit]\nfolder = 'log'\n[tls]\nmode = 'files'\ncertificate = 'c.pem'\nprivate_key = 'k.pem'\n\
+        [[agent.mcp_servers]]\nname = 'notes'\ncommand = ['./serve']\ndirectory = 'notes'\n\
+        writable = ['notes/data']\n";
+    for folder in ["", ".", "etc"] {
+        let (config, _errors, _) = read(text, Path::new(folder), &defaults());
+        let mut paths = vec![
+            config.data_dir.clone(),
+            config.models_dir.clone(),
+            config.backup.folder.clone(),
+            config.audit.folder.clone(),
+        ];
+        match &config.tls.mode {
+            TlsMode::Files { certificate, private_key } => {
+                paths.extend([certificate.clone(), private_key.clone()]);
+            }
+            other => panic!("{other:?}"),
+        }
+        for server in &config.agent.mcp_servers {
+            match &server.transport {
+                McpTransport::Program { directory, writable, .. } => {
+                    paths.push(directory.clone());
+                    paths.extend(writable.iter().cloned());
+                }
+                McpTransport::Http { .. } => {}
+            }
+        }
+        assert_eq!(paths.len(), 8, "{folder}: {paths:?}");
+        for path in paths {
+            assert!(path.starts_with(here.join(folder)), "{folder}: {}", path.display());
+        }
+    }
 }
 
 proptest::proptest! {

@@ -29,6 +29,7 @@ pub mod server;
 pub mod sse;
 pub mod tls;
 pub mod trace_context;
+pub mod unix_socket;
 mod unread;
 
 pub use body::Body;

@@ -188,7 +188,7 @@ impl Listener {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 Ok(()) | Err(_) => {}
             }
-            let listener = UnixListener::bind(path)?;
+            let listener = super::unix_socket::bind(path)?;
             std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
             Ok(listener)
         };

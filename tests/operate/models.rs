@@ -94,6 +94,24 @@ fn worker_in_python_answers_without_a_flush() {
 }
 
 #[test]
+#[cfg(feature = "llama")]
+fn model_file_without_manifest_loads_below_relative_folder() {
+    use crate::support::gguf;
+
+    let folder = tempfile::tempdir().unwrap();
+    // Its configuration and its folders are written relative to the folder it starts in.
+    let setup = Setup::new(folder.path(), &folder.path().join("data"), "");
+    let _service = setup.start();
+    gguf::write(&folder.path().join("models.d/Tiny.gguf"), &gguf::SMALL, "tiny", 1);
+    setup.run(&["reload"]);
+    let test = ["model", "test", "tiny", "--input", r#"{"prompt": "hi", "max_tokens": 4}"#];
+    setup.run(&test);
+    // A path on the command line is relative to the folder of the command.
+    setup.add_model("beside", "slug = 'beside'\n[runner]\ntype = 'llm'\nfile = 'Tiny.gguf'\n");
+    setup.run(&["model", "check", "models.d/beside.toml"]);
+}
+
+#[test]
 fn model_test_hints_at_why_worker_gave_no_answer() {
     let folder = tempfile::tempdir().unwrap();
     let setup = Setup::new(folder.path(), &folder.path().join("data"), "");

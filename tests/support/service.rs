@@ -62,8 +62,10 @@ impl Setup {
             .zip(BASE_PORT..)
             .map(|(name, port)| host(name, port))
             .collect();
+        // Relative wherever possible, as people write it.
+        let written = data.strip_prefix(folder).unwrap_or(data);
         let text = format!(
-            "data_dir = {data:?}\nmodels_dir = {models:?}\n{hosts}\
+            "data_dir = {written:?}\nmodels_dir = \"models.d\"\n{hosts}\
              [metrics]\nlisten = \"{address}:{METRICS_PORT}\"\n\
              [egress]\nallow = [\"127.0.0.0/8\"]\n\
              [webhooks]\nschedule = [\"100ms\", \"200ms\", \"400ms\", \"1s\", \"2s\", \"4s\"]\n\
@@ -121,7 +123,7 @@ impl Setup {
         let log = OpenOptions::new().create(true).append(true).open(self.log()).unwrap();
         let mut command = Command::new("sh");
         command.args(["-c", "echo $$ > \"$0/cgroup.procs\" && exec \"$@\""]).arg(group);
-        command.arg(BINARY).arg("--config").arg(&self.config).arg("serve");
+        command.arg(BINARY).arg("--config").arg(self.config_name()).arg("serve");
         command.current_dir(&self.folder).env_remove("NOTIFY_SOCKET").stdin(Stdio::null());
         let child = command.stderr(log).stdout(Stdio::null()).spawn().unwrap();
         Service { child, setup: self.clone() }
@@ -217,9 +219,14 @@ impl Setup {
         SocketAddr::new(IpAddr::V4(self.address), port)
     }
 
+    /// The configuration from the folder in which every command runs.
+    fn config_name(&self) -> &Path {
+        self.config.strip_prefix(&self.folder).unwrap_or(&self.config)
+    }
+
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(BINARY);
-        command.arg("--config").arg(&self.config).args(arguments).current_dir(&self.folder);
+        command.arg("--config").arg(self.config_name()).args(arguments).current_dir(&self.folder);
         command.env_remove("ORRERY_CONFIG").env_remove("NOTIFY_SOCKET").stdin(Stdio::null());
         command.env("ORRERY_TEST_CLOCK", &self.clock);
         command

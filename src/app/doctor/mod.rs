@@ -24,7 +24,7 @@ pub use self::models::check as check_manifest;
 
 /// The doctor of a service with this configuration.
 pub fn of(config: &Config) -> Doctor {
-    let config = placed(config);
+    let config = config.clone();
     let private = private(&config);
     let hosts = hosts(&config);
     let read = backup::Read::default();
@@ -61,17 +61,6 @@ fn findings(config: &Config, now: Timestamp, read: &backup::Read) -> Vec<Finding
     found.push(backup::age(&config.backup, now));
     found.extend(read.newest(&config.backup));
     found
-}
-
-/// The configuration with whole paths: `data` alone may also be a word of a finding.
-fn placed(config: &Config) -> Config {
-    let mut config = config.clone();
-    for path in [&mut config.data_dir, &mut config.models_dir, &mut config.backup.folder] {
-        if let Ok(whole) = std::path::absolute(&*path) {
-            *path = whole;
-        }
-    }
-    config
 }
 
 /// The paths that a finding may name, and what members of organizations read in their place.

@@ -97,7 +97,7 @@ pub fn read(path: &Path) -> Result<Manifest, Vec<Error>> {
     let file = path.to_path_buf();
     let text = read_file(path, BYTES_MAX)
         .map_err(|message| vec![Error { file: file.clone(), line: 0, column: 0, message }])?;
-    parse(&text, path.parent().unwrap_or(Path::new("."))).map_err(|errors| {
+    parse(&text, path.parent().unwrap_or(Path::new(""))).map_err(|errors| {
         let placed = |config::Error { line, column, message }| {
             let file = file.clone();
             Error { file, line, column, message }
@@ -111,7 +111,7 @@ pub fn read(path: &Path) -> Result<Manifest, Vec<Error>> {
 #[must_use]
 pub fn of_model_file(path: &Path) -> Option<Manifest> {
     let slug: Slug = slug_of(path.file_stem()?.to_str()?).parse().ok()?;
-    let runner = options::Config::of_model_file(path);
+    let runner = options::Config::of_model_file(&config::absolute(path));
     let title = runner.options.title().map(|title| title.chars().take(TITLE_CHARS_MAX).collect());
     Some(Manifest {
         title: title.unwrap_or_else(|| slug.to_string()),
@@ -138,9 +138,10 @@ fn slug_of(name: &str) -> String {
 }
 
 fn parse(text: &str, folder: &Path) -> Result<Manifest, Vec<config::Error>> {
+    let folder = config::absolute(folder);
     let reader = Reader::new(text);
     let document = reader.document();
-    let manifest = Section::root(&reader, &document, |root| manifest(root, folder));
+    let manifest = Section::root(&reader, &document, |root| manifest(root, &folder));
     drop(document);
     let (errors, _known) = reader.finish();
     manifest.filter(|_| errors.is_empty()).ok_or(errors)

@@ -7,6 +7,7 @@ use crate::cli::admin::SOCKET;
 use crate::config::Config;
 use crate::http::port_holder;
 use crate::http::server::refusal;
+use crate::http::unix_socket;
 use crate::wire::service::{Finding, Verdict};
 
 /// The process that holds the sockets of units.
@@ -14,7 +15,7 @@ const SYSTEMD: u32 = 1;
 
 pub(in crate::cli) async fn findings(config: &Config) -> Vec<Finding> {
     let socket = config.data_dir.join(SOCKET);
-    let runs = tokio::net::UnixStream::connect(socket).await.is_ok();
+    let runs = unix_socket::connect(&socket).await.is_ok();
     let mut findings = Vec::new();
     for (name, host) in config.hosts.named() {
         findings.extend(host.listen.iter().map(|address| port(name, address, runs)));

@@ -85,13 +85,12 @@ struct Options {
 
 impl Options {
     fn read(section: &mut Section<'_>, folder: &Path) -> Option<Self> {
-        let folder = std::path::absolute(folder).unwrap_or_else(|_empty| folder.to_path_buf());
         let command = section.required("command", program);
         let mode = section.get("mode", Mode::Persistent, one_of(&Mode::ALL, Mode::as_str));
-        let directory = section.get("directory", folder.clone(), directory(&folder));
-        let env = section.get("env", Vec::new(), values::map(variable(&folder)));
+        let directory = section.get("directory", folder.to_path_buf(), directory(folder));
+        let env = section.get("env", Vec::new(), values::map(variable(folder)));
         let memory_bytes = section.optional("memory_bytes", size(MEMORY_MIN..=MEMORY_MAX));
-        let writable = section.get("writable", Vec::new(), list(self::directory(&folder)));
+        let writable = section.get("writable", Vec::new(), list(self::directory(folder)));
         Some(Self { command: command?, mode, directory, env, memory_bytes, writable })
     }
 }

@@ -98,15 +98,14 @@ pub struct Options {
 
 impl Options {
     fn read(section: &mut Section<'_>, folder: &Path) -> Option<Self> {
-        let folder = std::path::absolute(folder).unwrap_or_else(|_empty| folder.to_path_buf());
-        let file = section.required("file", existing(&folder));
+        let file = section.required("file", existing(folder));
         let context = section.optional("context", whole(1..=CONTEXT_MAX));
         let threads = section.optional("threads", whole(1..=THREADS_MAX));
         let parallel = section.get("parallel", DEFAULT_PARALLEL, whole(1..=PARALLEL_MAX));
         let batch = section.get("batch", DEFAULT_BATCH, whole(1..=BATCH_MAX));
         let idle_unload = section.get("idle_unload", DEFAULT_IDLE, duration(IDLE_MIN..=IDLE_MAX));
         let load = section.get("load", Load::OnDemand, one_of(&Load::ALL, Load::as_str));
-        let chat_template = section.optional("chat_template", existing(&folder));
+        let chat_template = section.optional("chat_template", existing(folder));
         let memory_bytes = section.optional("memory_bytes", size(MEMORY_MIN..=MEMORY_MAX));
         let options = Self::of_file(file?);
         Some(Self {
