@@ -5,6 +5,7 @@
 //! counted as in flight is released when the record is on the disk.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -20,6 +21,7 @@ use super::route::{Candidate, Target};
 use super::service::{Chat, Inner};
 use super::tokens::InFlight;
 use super::upstream::{Asked, Limits, Opened};
+use super::whole::Whole;
 use crate::billing::{Price, Reservation};
 use crate::domain::chat::{self, Operation, Tokens};
 use crate::domain::classify::ErrorClass;
@@ -36,6 +38,9 @@ use crate::storage::Commit;
 
 /// When a full queue is worth another try, in seconds.
 const QUEUE_RETRY: HeaderValue = HeaderValue::from_static("5");
+
+/// How long a place at a model is waited for, at most.
+const PLACE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Who calls.
 #[derive(Debug, Clone, Copy)]
@@ -73,6 +78,13 @@ pub(super) struct Call {
     in_flight: Option<InFlight>,
     /// The request's body, which is counted while it is in memory.
     _body: Bytes,
+}
+
+/// An answer that has begun.
+#[derive(Debug)]
+pub(super) enum Begun {
+    Stream(Opened),
+    Whole(Whole),
 }
 
 /// How a call ended.
@@ -150,7 +162,7 @@ fn dearest(candidates: &[Candidate], request: &Request) -> Price {
 
 impl Call {
     /// Tries the models in order until one begins to answer.
-    async fn run(self, candidates: Vec<Candidate>, mut reply: Reply) {
+    async fn run(mut self, candidates: Vec<Candidate>, mut reply: Reply) {
         let last = candidates.len().saturating_sub(1);
         for (index, candidate) in candidates.into_iter().enumerate() {
             let opened = tokio::select! {
@@ -162,8 +174,13 @@ impl Call {
                 opened = self.open(&candidate, index < last) => opened,
             };
             match opened {
-                Ok((opened, permit)) => {
-                    self.answer(candidate, opened, reply).await;
+                Ok((Begun::Stream(opened), permit)) => {
+                    self.relay(candidate, opened, reply).await;
+                    drop(permit);
+                    return;
+                }
+                Ok((Begun::Whole(whole), permit)) => {
+                    self.whole(candidate, whole, reply).await;
                     drop(permit);
                     return;
                 }
@@ -181,22 +198,18 @@ impl Call {
         }
     }
 
-    /// Waits for a place at the model and for its answer to begin.
+    /// Waits for a place at the model and for its answer to begin; an answer that does not come as a
+    /// stream is read, so that another model can be tried where it is not what was asked for.
     async fn open(
-        &self,
+        &mut self,
         candidate: &Candidate,
         may_fall_back: bool,
-    ) -> Result<(Opened, Option<ModelPermit>), Failure> {
+    ) -> Result<(Begun, Option<ModelPermit>), Failure> {
         let name = &candidate.name;
         let permit = match &candidate.local {
             Some(_) => Some(place_at(&self.inner, name).await?),
             None => None,
         };
-        let body = self.request.body(candidate.target.model(), candidate.fields.as_ref());
-        let body = body.map_err(|error| {
-            let message = format!("the request to the model '{name}' cannot be made: {error}");
-            Failure::new(500, ErrorClass::InternalError, message)
-        })?;
         let is_stream = self.request.is_stream;
         let first_byte = match (&candidate.local, &candidate.target) {
             // An answer that comes at once takes as long as the model, and so may the loading of a
@@ -207,18 +220,52 @@ impl Call {
             _ => self.inner.options.first_byte_timeout,
         };
         let limits = Limits::from_now(first_byte, candidate.time_max());
+        let takes_options = !self.omits_options(&candidate.target).load(Ordering::Relaxed);
+        let opened = self.ask(candidate, may_fall_back, limits, takes_options).await;
+        let opened = match opened {
+            Err(failure) if is_stream && takes_options && failure.names_stream_options() => {
+                let opened = self.ask(candidate, may_fall_back, limits, false).await?;
+                self.omits_options(&candidate.target).store(true, Ordering::Relaxed);
+                opened
+            }
+            opened => opened?,
+        };
+        if opened.is_stream {
+            return Ok((Begun::Stream(opened), permit));
+        }
+        Ok((self.read(name, opened).await?, permit))
+    }
+
+    /// Sends the request to a model.
+    async fn ask(
+        &self,
+        candidate: &Candidate,
+        may_fall_back: bool,
+        limits: Limits,
+        takes_options: bool,
+    ) -> Result<Opened, Failure> {
+        let name = &candidate.name;
+        let target = &candidate.target;
+        let body = self.request.body(target.model(), candidate.fields.as_ref(), takes_options);
+        let body = body.map_err(|error| {
+            let message = format!("the request to the model '{name}' cannot be made: {error}");
+            Failure::new(500, ErrorClass::InternalError, message)
+        })?;
+        let is_stream = self.request.is_stream;
         let path = self.request.operation.path();
         let call = self.trace.call(&Execution::call_key(self.id));
         let asked = Asked { path, body: &body, is_stream, may_fall_back, call: &call };
-        let opened = self.inner.open(name, &candidate.target, asked, limits).await?;
-        Ok((opened, permit))
+        self.inner.open(name, target, asked, limits).await
     }
 
-    async fn answer(self, candidate: Candidate, opened: Opened, reply: Reply) {
-        if opened.is_stream {
-            self.relay(candidate, opened, reply).await;
-        } else {
-            self.whole(candidate, opened, reply).await;
+    /// Whether a server is known to refuse `stream_options`.
+    fn omits_options<'t>(&'t self, target: &'t Target) -> &'t AtomicBool {
+        static NEVER: AtomicBool = AtomicBool::new(false);
+        match target {
+            Target::Server { .. } => &self.inner.upstream_omits_options,
+            Target::Pool { servers, .. } => &servers.omits_stream_options,
+            // It takes them.
+            Target::Process(_) => &NEVER,
         }
     }
 
@@ -300,7 +347,7 @@ impl Call {
 /// # Errors
 /// [`Failure`] when too many wait, or none is free in time.
 pub(super) async fn place_at(inner: &Inner, model: &str) -> Result<ModelPermit, Failure> {
-    let patience = inner.options.first_byte_timeout;
+    let patience = inner.options.first_byte_timeout.min(PLACE_TIMEOUT);
     match tokio::time::timeout(patience, inner.engine.place_at(model)).await {
         Ok(Ok(permit)) => Ok(permit),
         Ok(Err(error)) => {

@@ -17,8 +17,11 @@ pub enum Error {
     #[error(transparent)]
     Invalid(#[from] InvalidRequest),
     /// No model has this id, and there is no upstream. Nothing was called.
-    #[error("the model '{model}' does not exist")]
-    NoModel { model: String },
+    #[error(
+        "the model '{model}' does not exist: no upstream is configured (router.upstream_url); local \
+         models that can answer: {local}"
+    )]
+    NoModel { model: String, local: String },
     /// The key has used its tokens of the day. Nothing was called.
     #[error("the API key has used its {limit} tokens of today")]
     TokensUsedUp { limit: u64, retry_after: Duration },
@@ -59,9 +62,21 @@ impl Failure {
         Self { status, class, message: message.into(), said: Box::default() }
     }
 
-    /// Whether another model may do better: not where the request itself is wrong.
+    /// Whether another model may do better: not where the request itself is wrong. A model that the
+    /// server does not have, or whose context is too short, says nothing of the others.
     pub fn may_fall_back(&self) -> bool {
-        self.class != ErrorClass::InvalidUserInput
+        let code = self.said.code.as_deref();
+        let is_of_model = self.status == 404
+            || matches!(code, Some("context_length_exceeded" | "model_not_found"));
+        self.class != ErrorClass::InvalidUserInput || is_of_model
+    }
+
+    /// Whether the server refuses `stream_options`, which it does not know.
+    pub fn names_stream_options(&self) -> bool {
+        let param = self.said.param.as_deref().unwrap_or_default();
+        let is_named =
+            |text: &str| text.contains("stream_options") || text.contains("include_usage");
+        matches!(self.status, 400 | 422) && (is_named(&self.message) || is_named(param))
     }
 
     /// As the history has it.

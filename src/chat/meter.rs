@@ -5,11 +5,13 @@
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
+use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::content::Content;
 use super::error::{self, Failure};
 use super::request::text_bytes;
+use super::shape;
 use crate::domain::chat::{Operation, Tokens, estimate};
 use crate::domain::classify::ErrorClass;
 use crate::domain::raw_object::RawObject;
@@ -38,6 +40,7 @@ pub struct Meter {
     /// Bytes of text that came.
     bytes: u64,
     is_finished: bool,
+    has_answer: bool,
     /// What is kept of the answer, where it is.
     content: Option<Content>,
 }
@@ -51,6 +54,12 @@ struct Chunk<'a> {
     usage: Option<&'a RawValue>,
     #[serde(borrow)]
     error: Option<&'a RawValue>,
+    #[serde(borrow, rename = "usageMetadata")]
+    google: Option<&'a RawValue>,
+    #[serde(borrow)]
+    x_groq: Option<&'a RawValue>,
+    #[serde(borrow)]
+    meta: Option<&'a RawValue>,
 }
 
 /// One of the answers.
@@ -79,10 +88,20 @@ pub struct Message<'a> {
     pub tool_calls: Option<&'a RawValue>,
 }
 
-#[derive(Deserialize)]
-struct Counted {
-    prompt_tokens: Option<u64>,
-    completion_tokens: Option<u64>,
+impl Chunk<'_> {
+    /// The usage, wherever the server puts it.
+    fn usage(&self) -> Option<Value> {
+        let read = |text: &RawValue| serde_json::from_str(text.get()).ok().filter(Value::is_object);
+        let nested = |text: Option<&RawValue>, name: &str| {
+            text.and_then(read).and_then(|mut outer| Some(outer.get_mut(name)?.take()))
+        };
+        let usage = self.usage.or(self.google).and_then(read);
+        usage.or_else(|| nested(self.x_groq, "usage")).or_else(|| {
+            // Cohere counts what it bills.
+            let units = nested(self.meta, "billed_units");
+            units.filter(|units| units.get("input_tokens").is_some())
+        })
+    }
 }
 
 impl<'a> Choice<'a> {
@@ -109,7 +128,14 @@ impl Meter {
     #[must_use]
     pub fn new(prompt_tokens: u64, keeps: bool) -> Self {
         let content = keeps.then(Content::default);
-        Self { prompt_tokens, counted: None, bytes: 0, is_finished: false, content }
+        Self {
+            prompt_tokens,
+            counted: None,
+            bytes: 0,
+            is_finished: false,
+            has_answer: false,
+            content,
+        }
     }
 
     /// Reads the data of an event.
@@ -125,15 +151,20 @@ impl Meter {
                 let message = "the model's stream contains an event that is not valid JSON";
                 return Err(Failure::new(502, ErrorClass::ProviderError, message));
             }
+            if let Some(failure) = failure_of(data) {
+                return Ok(Seen::Failed(Box::new(failure)));
+            }
             self.bytes = self.bytes.saturating_add(data.len() as u64);
+            self.has_answer = true;
             return Ok(Seen::Part);
         };
-        if let Some(error) = chunk.error {
-            return Ok(Seen::Failed(Box::new(said_of(502, error.get().as_bytes()))));
+        let has_choices = chunk.choices.as_ref().is_some_and(|choices| !choices.is_empty());
+        let is_failure = chunk.error.is_some() || !has_choices;
+        if is_failure && let Some(failure) = failure_of(data) {
+            return Ok(Seen::Failed(Box::new(failure)));
         }
-        let has_usage = chunk.usage.is_some();
+        let has_usage = chunk.usage().is_some();
         self.add(&chunk);
-        let has_choices = chunk.choices.is_some_and(|choices| !choices.is_empty());
         Ok(if has_usage && !has_choices { Seen::Usage } else { Seen::Part })
     }
 
@@ -143,7 +174,7 @@ impl Meter {
         match serde_json::from_slice::<Chunk<'_>>(text) {
             Ok(chunk) => self.add(&chunk),
             Err(_unknown_form) => {
-                self.counted = answer.get("usage").and_then(counted);
+                self.counted = answer.value("usage").as_ref().and_then(shape::counted);
                 if operation == Operation::Chat {
                     self.bytes = text.len() as u64;
                 }
@@ -152,10 +183,11 @@ impl Meter {
     }
 
     fn add(&mut self, chunk: &Chunk<'_>) {
-        if let Some(usage) = chunk.usage {
-            self.counted = counted(usage.get()).or(self.counted);
+        if let Some(usage) = chunk.usage() {
+            self.counted = shape::counted(&usage).or(self.counted);
         }
         for choice in chunk.choices.iter().flatten() {
+            self.has_answer = true;
             let bytes = choice.said().map_or(0, Message::bytes);
             self.bytes = self.bytes.saturating_add(bytes);
             self.is_finished |= choice.finish_reason.is_some();
@@ -169,6 +201,12 @@ impl Meter {
     #[must_use]
     pub const fn is_finished(&self) -> bool {
         self.is_finished
+    }
+
+    /// Whether any choice has come, or something that may be one.
+    #[must_use]
+    pub const fn has_answer(&self) -> bool {
+        self.has_answer
     }
 
     /// Whether nothing of an answer has come.
@@ -196,10 +234,9 @@ impl Meter {
     }
 }
 
-fn counted(usage: &str) -> Option<Tokens> {
-    let Counted { prompt_tokens, completion_tokens } = serde_json::from_str(usage).ok()?;
-    let output = completion_tokens.unwrap_or(0);
-    Some(Tokens { input: prompt_tokens?, output, is_estimated: false })
+/// The failure that an event is, if it is one.
+fn failure_of(data: &[u8]) -> Option<Failure> {
+    shape::failure_in(&serde_json::from_slice(data).ok()?)
 }
 
 /// What the `error` of OpenAI's error body says; a text is its message.

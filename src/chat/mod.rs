@@ -13,6 +13,7 @@
 //! | `relay`, `whole` | the answer on its way: as a stream, or at once |
 //! | `meter`, `content` | what an answer used, and what is kept of it |
 //! | `part` | answers that are parts of larger work: decisions, the agent |
+//! | `shape` | failures, completions and usage in the dialects of other servers |
 //! | `tokens` | the daily budgets of keys |
 //! | `models` | the ids that can be called |
 //!
@@ -29,6 +30,7 @@ mod relay;
 mod request;
 mod route;
 mod service;
+mod shape;
 mod tokens;
 mod upstream;
 mod whole;

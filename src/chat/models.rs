@@ -99,8 +99,9 @@ impl Chat {
             return ModelCatalog { models, upstream: None };
         };
         let (listed, state) = inner.upstream_list(upstream).await;
-        // A local model of the same id is the one that answers.
-        let local: HashSet<String> = models.iter().map(|model| model.id.clone()).collect();
+        // The slug of a local model never goes to the upstream.
+        let catalog = inner.catalog.list();
+        let local: HashSet<String> = catalog.iter().map(|model| model.slug.to_string()).collect();
         let of_upstream = listed.iter().filter(|listed| !local.contains(&listed.id));
         let of_upstream: Vec<CatalogModel> = of_upstream
             .map(|listed| CatalogModel {

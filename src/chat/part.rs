@@ -16,8 +16,8 @@ use super::meter::Meter;
 use super::route::{Candidate, Target};
 use super::service::{Chat, Inner};
 use super::tokens::InFlight;
-use super::upstream::{Asked, Limits, broken, note};
-use super::whole::{parse, read_whole};
+use super::upstream::{Asked, Limits, misunderstood, note};
+use super::whole::{parse_for, read_whole};
 use crate::billing::{Price, Reservation};
 use crate::domain::chat::{Operation, Tokens};
 use crate::domain::classify::ErrorClass;
@@ -60,15 +60,10 @@ impl Chat {
     /// The chat model of this id: of the catalog by its slug, else the upstream's.
     ///
     /// # Errors
-    /// [`Error::NoModel`]
+    /// [`Error::Invalid`] for a model of another kind; [`Error::NoModel`].
     pub fn bind(&self, id: &str) -> Result<BoundModel, Error> {
         let inner = Arc::clone(&self.inner);
-        let model = inner.catalog.get(id);
-        let local = model.and_then(|model| inner.local(model, Operation::Chat));
-        let candidate = match local {
-            Some(local) => local,
-            None => inner.upstream(id, Operation::Chat)?,
-        };
+        let candidate = inner.find(id, Operation::Chat)?;
         Ok(BoundModel { inner, candidate: Arc::new(candidate) })
     }
 
@@ -243,11 +238,12 @@ impl BoundModel {
         let name = candidate.name.as_str();
         let mut opened = inner.open(name, &candidate.target, asked, limits).await?;
         if opened.is_stream {
-            return Err(broken(name, "its answer is a stream that was not asked for"));
+            return Err(misunderstood(name, "its answer is a stream that was not asked for"));
         }
         let idle = inner.options.idle_timeout;
         let read = read_whole(name, &mut opened, idle, lease, ANSWER_MAX).await;
-        let parsed = read.and_then(|text| Ok((parse(name, &text)?, text)));
+        let operation = (asked.path != SCORE).then_some(Operation::Chat);
+        let parsed = read.and_then(|text| Ok((parse_for(operation, name, &text)?, text)));
         note(opened.lease.as_mut(), parsed.as_ref().err());
         let (answer, text) = parsed?;
         let mut meter = Meter::new(prompt_tokens, false);

@@ -16,12 +16,13 @@ use super::call::{Answer, Call, Came, End, Reply, keeps_content};
 use super::error::Failure;
 use super::meter::{Meter, Seen};
 use super::route::Candidate;
-use super::upstream::{Limits, Opened, broken, next, note, too_late, unopened};
-use super::whole::with_cost;
+use super::upstream::{Limits, Opened, broken, misunderstood, next, note, too_late, unopened};
+use super::whole::{too_many_bodies, with_cost};
 use crate::domain::chat::Tokens;
 use crate::domain::classify::ErrorClass;
 use crate::domain::money::Usd;
 use crate::domain::raw_object::RawObject;
+use crate::http::budget::Lease;
 use crate::http::event_stream::{Event, EventReader};
 use crate::http::sse::HEARTBEAT;
 use crate::runners::llm::OpenError;
@@ -29,7 +30,9 @@ use crate::runtime;
 use crate::wire::openai;
 
 /// The longest event, in bytes.
-const EVENT_MAX: usize = 1024 * 1024;
+pub const EVENT_MAX: usize = 16 * 1024 * 1024;
+/// The part of an event that is not counted in the budget of bodies in flight.
+const EVENT_FREE: usize = 1024 * 1024;
 /// Pieces that wait for the client, each at most an event and what came with its end.
 const PIECES_MAX: usize = 4;
 /// The largest stream, in bytes.
@@ -54,6 +57,8 @@ struct Relay {
     first: Option<Bytes>,
     /// The model has said that it is done.
     is_done: bool,
+    /// Covers events that are larger than most.
+    lease: Lease,
     bytes: usize,
     started: Instant,
     first_byte: Option<Duration>,
@@ -76,6 +81,7 @@ impl Call {
             usage: None,
             first: None,
             is_done: false,
+            lease: self.lease.sibling(),
             bytes: 0,
             started: self.started,
             first_byte: None,
@@ -141,7 +147,7 @@ impl Relay {
                 let idle = later(runtime::monotonic_now(), options.idle_timeout);
                 silent_until = if is_local { deadline } else { idle };
                 match self.pass_on(&piece, deadline).await {
-                    Ok(()) if self.is_done => return End::Done,
+                    Ok(()) if self.is_done => return self.done(),
                     Ok(()) => {}
                     Err(end) => return end,
                 }
@@ -180,6 +186,12 @@ impl Relay {
             return Err(End::Failed(broken(&self.name, &what)));
         }
         self.reader.push(piece);
+        let held = self.reader.pending();
+        if held > EVENT_FREE {
+            // It may wait in each of the places for pieces.
+            let most = held.saturating_mul(PIECES_MAX + 1);
+            self.lease.grow_to(most).map_err(|_full| End::Failed(too_many_bodies()))?;
+        }
         let mut passed: Vec<Bytes> = Vec::new();
         let mut end = None;
         while end.is_none() && !self.is_done {
@@ -237,9 +249,17 @@ impl Relay {
             }
         }
         if self.is_done || self.meter.is_finished() {
-            return End::Done;
+            return self.done();
         }
         End::Failed(broken(&self.name, "its stream ended before the answer did"))
+    }
+
+    /// The end of a stream that the model says is complete.
+    fn done(&self) -> End {
+        if self.meter.has_answer() {
+            return End::Done;
+        }
+        End::Failed(misunderstood(&self.name, "its stream has no answer"))
     }
 
     /// Sends a piece once the client has room for it.
@@ -256,8 +276,13 @@ impl Relay {
     /// What came, and what it costs. A fixed price is not charged for an answer that the model broke.
     fn came(&mut self, candidate: &Candidate, end: &End, begun: Instant) -> Came {
         let mut came = Call::came(candidate, &self.meter, begun);
-        if matches!(end, End::Failed(_)) && candidate.price.is_fixed() {
-            came.cost = Usd::ZERO;
+        if matches!(end, End::Failed(_)) {
+            if !self.meter.has_answer() {
+                came = Came::default();
+            }
+            if candidate.price.is_fixed() {
+                came.cost = Usd::ZERO;
+            }
         }
         Came {
             first_byte: self.first_byte,

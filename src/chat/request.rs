@@ -116,7 +116,8 @@ impl Request {
     }
 
     /// The body for a model: `model` is what its server calls it (`None`: as the client did), `fields`
-    /// are what a fallback chain makes of the request. A stream always has to end with its usage.
+    /// are what a fallback chain makes of the request. A stream has to end with its usage, unless the server
+    /// does not take `stream_options`.
     ///
     /// # Errors
     /// When it has no JSON form.
@@ -124,6 +125,7 @@ impl Request {
         &self,
         model: Option<&str>,
         fields: Option<&Map<String, Value>>,
+        takes_options: bool,
     ) -> Result<Bytes, serde_json::Error> {
         let mut body = self.fields.clone();
         if let Some(mapped) = fields {
@@ -137,7 +139,9 @@ impl Request {
         if let Some(model) = model {
             body.set("model", model)?;
         }
-        if self.is_stream {
+        if !takes_options {
+            body.remove("stream_options");
+        } else if self.is_stream {
             let mut options: RawObject = body.value("stream_options").unwrap_or_default();
             options.set("include_usage", &true)?;
             body.set("stream_options", &options)?;

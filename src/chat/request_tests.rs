@@ -96,9 +96,9 @@ fn chat_request_that_is_not_a_json_object_is_refused() {
 fn chat_request_body_changes_only_what_the_router_needs() {
     let sent = r#"{"model":"a","messages":[{"role":"user","content":"x"}],"seed":12345678901234567890123,"x":{ }}"#;
     let request = read(Operation::Chat, sent).unwrap();
-    assert_eq!(request.body(None, None).unwrap(), sent);
+    assert_eq!(request.body(None, None, true).unwrap(), sent);
     let renamed = sent.replace(r#""a""#, r#""b""#);
-    assert_eq!(request.body(Some("b"), None).unwrap(), renamed);
+    assert_eq!(request.body(Some("b"), None, true).unwrap(), renamed);
 }
 
 #[test]
@@ -106,10 +106,10 @@ fn chat_stream_always_asks_for_its_usage() {
     let body = with(json!({"stream": true, "stream_options": {"x": 1, "include_usage": false}}));
     let request = chat(&body).unwrap();
     assert!(request.is_stream && !request.wants_usage);
-    let sent: Value = serde_json::from_slice(&request.body(None, None).unwrap()).unwrap();
+    let sent: Value = serde_json::from_slice(&request.body(None, None, true).unwrap()).unwrap();
     assert_eq!(sent["stream_options"], json!({"x": 1, "include_usage": true}));
     let request = chat(&with(json!({"stream": true}))).unwrap();
-    let sent: Value = serde_json::from_slice(&request.body(None, None).unwrap()).unwrap();
+    let sent: Value = serde_json::from_slice(&request.body(None, None, true).unwrap()).unwrap();
     assert_eq!(sent["stream_options"], json!({"include_usage": true}));
 }
 
@@ -117,7 +117,7 @@ fn chat_stream_always_asks_for_its_usage() {
 fn chat_request_of_a_chain_entry_keeps_model_and_stream() {
     let request = chat(&with(json!({"stream": true, "seed": 1}))).unwrap();
     let mapped = json!({"messages": [], "model": "evil", "stream": false});
-    let body = request.body(Some("b"), mapped.as_object()).unwrap();
+    let body = request.body(Some("b"), mapped.as_object(), true).unwrap();
     let sent: Value = serde_json::from_slice(&body).unwrap();
     let options = json!({"include_usage": true});
     let expected = json!({"model": "b", "messages": [], "stream": true, "stream_options": options});
@@ -128,7 +128,7 @@ fn chat_request_of_a_chain_entry_keeps_model_and_stream() {
 fn chat_request_selector_is_not_passed_on() {
     let request = chat(&with(json!({"fallback_selector": "safe"}))).unwrap();
     assert_eq!(request.selector.as_deref(), Some("safe"));
-    let body = request.body(None, None).unwrap();
+    let body = request.body(None, None, true).unwrap();
     assert!(!String::from_utf8(body.to_vec()).unwrap().contains("fallback_selector"));
 }
 

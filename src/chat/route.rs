@@ -42,6 +42,11 @@ pub struct Candidate {
 /// How long an answer of the upstream may take as a whole. A local model has its own limit.
 const UPSTREAM_TIME_MAX: Duration = Duration::from_secs(3600);
 
+/// The most that one answer costs, in US dollars; dearer ones are clamped.
+const COST_MAX: f64 = 1.0e9;
+/// Local models that a message names.
+const NAMED_MAX: usize = 20;
+
 impl Candidate {
     /// How long an answer may take as a whole.
     #[must_use]
@@ -130,7 +135,8 @@ impl Price {
     pub fn of(&self, tokens: Tokens, run_time: Duration) -> Usd {
         let Some(pricing) = &self.pricing else { return Usd::ZERO };
         let usage = Usage { run_time, ..tokens.into() };
-        Usd::from_dollars(pricing.dollars(&usage) * (1.0 + self.fee)).unwrap_or(Usd::ZERO)
+        let dollars = pricing.dollars(&usage) * (1.0 + self.fee);
+        Usd::from_dollars(dollars.min(COST_MAX)).unwrap_or(Usd::ZERO)
     }
 
     /// What is reserved for a call, before it is made.
@@ -171,15 +177,30 @@ impl Inner {
         organization: OrganizationId,
         request: &Request,
     ) -> Result<Vec<Candidate>, Error> {
-        if let Some(model) = self.catalog.get(&request.model)
-            && let Some(first) = self.local(model, request.operation)
+        if let Some(name) = &request.selector
+            && self.catalog.get(&request.model).is_none()
         {
-            return self.with_fallbacks(organization, first, request).await;
-        }
-        if let Some(name) = &request.selector {
             return Err(unknown_chain(name, &request.model));
         }
-        Ok(vec![self.upstream(&request.model, request.operation)?])
+        let first = self.find(&request.model, request.operation)?;
+        if first.local.is_none() {
+            return Ok(vec![first]);
+        }
+        self.with_fallbacks(organization, first, request).await
+    }
+
+    /// The model of this id: of the catalog by its slug, else the upstream's. A request to a slug of the
+    /// catalog never leaves this machine for the upstream.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a model of the catalog that does not serve the operation;
+    /// [`Error::NoModel`].
+    pub fn find(&self, id: &str, operation: Operation) -> Result<Candidate, Error> {
+        let Some(model) = self.catalog.get(id) else { return self.upstream(id, operation) };
+        let serves = |operation: &Operation| model.runner.server(*operation).is_some();
+        let served = [Operation::Chat, Operation::Embeddings].into_iter().find(serves);
+        let slug = model.slug.to_string();
+        self.local(model, operation).ok_or_else(|| wrong_kind(&slug, served, operation))
     }
 
     /// A model of the upstream.
@@ -188,7 +209,9 @@ impl Inner {
     /// [`Error::NoModel`] without an upstream.
     pub fn upstream(&self, model: &str, operation: Operation) -> Result<Candidate, Error> {
         let model = model.to_owned();
-        let Some(upstream) = &self.options.upstream else { return Err(Error::NoModel { model }) };
+        let Some(upstream) = &self.options.upstream else {
+            return Err(Error::NoModel { model, local: self.local_ids(operation) });
+        };
         let pricing = self.options.prices.get(&model).cloned();
         Ok(Candidate {
             name: model,
@@ -201,6 +224,18 @@ impl Inner {
             price: Price::new(pricing, self.options.fee),
             fields: None,
         })
+    }
+
+    /// The slugs of the models of the catalog that serve the operation, for messages.
+    fn local_ids(&self, operation: Operation) -> String {
+        let models = self.catalog.list();
+        let mut serving = models.iter().filter(|model| model.runner.server(operation).is_some());
+        let mut named: Vec<&str> =
+            serving.by_ref().take(NAMED_MAX).map(|model| model.slug.as_str()).collect();
+        if serving.next().is_some() {
+            named.push("…");
+        }
+        if named.is_empty() { "none".to_owned() } else { named.join(", ") }
     }
 
     /// A model of the catalog, if it serves the operation.
@@ -264,6 +299,24 @@ fn mapped(map: &Map<String, Value>, request: &Request) -> Option<Map<String, Val
         Operation::Embeddings => "input",
     };
     filled.contains_key(needed).then_some(filled)
+}
+
+/// The refusal of a model that exists and does something else.
+fn wrong_kind(slug: &str, served: Option<Operation>, wanted: Operation) -> Error {
+    let words = |operation| match operation {
+        Operation::Chat => "chat completions (POST /v1/chat/completions)",
+        Operation::Embeddings => "embeddings (POST /v1/embeddings)",
+    };
+    let serves = served.map_or("predictions (POST /v1/prediction/run)", words);
+    let wanted = match wanted {
+        Operation::Chat => "chat completions",
+        Operation::Embeddings => "embeddings",
+    };
+    let message = format!(
+        "the model '{slug}' answers {serves}, not {wanted}; GET /v1/llm-router/model-catalog lists \
+         the models that do"
+    );
+    InvalidRequest::field("model", message).into()
 }
 
 fn unknown_chain(name: &str, model: &str) -> Error {

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use hyper::header::HeaderValue;
@@ -70,6 +71,8 @@ pub(super) struct Inner {
     pub(super) engine: Engine,
     pub(super) client: Client,
     pub(super) tokens: TokenBudgets,
+    /// The upstream has refused `stream_options`.
+    pub(super) upstream_omits_options: AtomicBool,
     pub(super) upstream_models: UpstreamModels,
 }
 
@@ -96,6 +99,7 @@ impl Chat {
                 engine,
                 client,
                 tokens,
+                upstream_omits_options: AtomicBool::new(false),
                 upstream_models,
             }),
         }

@@ -10,16 +10,20 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, RETRY_AFTER};
+use hyper::header::{
+    ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, RETRY_AFTER,
+};
 use hyper::{Request, Response};
 use tokio::time::{Instant, timeout_at};
 
 use super::error::Failure;
-use super::meter::{cut, said_of};
+use super::meter::{Meter, Seen, cut, said_of};
+use super::relay::EVENT_MAX;
 use super::route::Target;
 use super::service::Inner;
 use crate::domain::classify::ErrorClass;
 use crate::domain::trace;
+use crate::http::event_stream::EventReader;
 use crate::http::sse::HEARTBEAT;
 use crate::http::{client, connector, trace_context};
 use crate::runners::endpoints::{self, Lease, Pool};
@@ -28,6 +32,8 @@ use crate::runtime;
 
 /// How often a connection is tried.
 const CONNECTS_MAX: u32 = 2;
+/// What some servers put in front of JSON.
+pub const BOM: &[u8] = b"\xef\xbb\xbf";
 /// Between two tries.
 const CONNECT_PAUSE: Duration = Duration::from_millis(50);
 /// Bytes of a refusal that are read, and how long that may take.
@@ -102,6 +108,7 @@ impl Inner {
         let request = |url: &str| {
             let mut request =
                 Request::post(url).header(CONTENT_TYPE, "application/json").header(ACCEPT, accept);
+            request = request.header(ACCEPT_ENCODING, "identity");
             if let Some(authorization) = target.authorization() {
                 request = request.header(AUTHORIZATION, authorization);
             }
@@ -137,13 +144,22 @@ impl Inner {
             note(lease.as_mut(), None);
             return Err(refusal(name, answer, target).await);
         }
-        let is_stream = is_event_stream(answer.headers());
-        let mut body = answer.into_body();
-        if !is_stream {
-            return Ok(Opened { is_stream, first: None, body, limits, in_use, lease });
-        }
-        match first_bytes(name, &mut body, limits).await {
-            Ok(first) => Ok(Opened { is_stream, first, body, limits, in_use, lease }),
+        let (head, mut body) = answer.into_parts();
+        let declared = is_event_stream(&head.headers);
+        let begun = match compression(&head.headers) {
+            Some(coding) => {
+                let what = format!("its answer is compressed ({coding}), which was not asked for");
+                Err(misunderstood(name, &what))
+            }
+            None if !is_stream && !declared => Ok((false, None)),
+            None => begin(name, &mut body, limits, declared).await,
+        };
+        let begun = begun.and_then(|(came_as_stream, first)| match came_as_stream && !is_stream {
+            true => Err(misunderstood(name, "its answer is a stream that was not asked for")),
+            false => Ok((came_as_stream, first)),
+        });
+        match begun {
+            Ok((is_stream, first)) => Ok(Opened { is_stream, first, body, limits, in_use, lease }),
             Err(failure) => {
                 note(lease.as_mut(), Some(&failure));
                 Err(failure)
@@ -194,22 +210,82 @@ impl Inner {
     }
 }
 
-/// The first bytes of a stream; `None` when they have not come before the client expects a sign of
-/// life.
-async fn first_bytes(
+/// Whether an answer is a stream, by its first bytes, and those bytes; `None` when they have not come
+/// before the client expects a sign of life. Media types are not relied on: many servers send others.
+///
+/// # Errors
+/// [`Failure`], also for a stream whose first event is one.
+async fn begin(
     name: &str,
     body: &mut Incoming,
     limits: Limits,
-) -> Result<Option<Bytes>, Failure> {
+    is_declared: bool,
+) -> Result<(bool, Option<Bytes>), Failure> {
     let now = runtime::monotonic_now();
-    let until = limits.first_byte.min(now.checked_add(HEARTBEAT).unwrap_or(now));
-    match timeout_at(until, next(body)).await {
-        Ok(Ok(Some(first))) => Ok(Some(first)),
-        Ok(Ok(None)) => Err(broken(name, "its stream ended before it began")),
-        Ok(Err(error)) => Err(broken(name, &format!("its stream broke: {error}"))),
-        Err(_elapsed) if until == limits.first_byte => Err(too_late(name)),
-        Err(_elapsed) => Ok(None),
+    let mut until = limits.first_byte;
+    if is_declared {
+        until = until.min(now.checked_add(HEARTBEAT).unwrap_or(now));
     }
+    let mut read = BytesMut::new();
+    let mut events = EventReader::new(EVENT_MAX);
+    loop {
+        let piece = match timeout_at(until, next(body)).await {
+            Ok(Ok(piece)) => piece,
+            Ok(Err(error)) => return Err(broken(name, &format!("its stream broke: {error}"))),
+            Err(_elapsed) if read.is_empty() && until == limits.first_byte => {
+                return Err(too_late(name));
+            }
+            Err(_elapsed) => return Ok((true, (!read.is_empty()).then(|| read.freeze()))),
+        };
+        let is_over = piece.is_none();
+        let mut piece = piece.unwrap_or_default();
+        if read.is_empty() {
+            piece =
+                piece.strip_prefix(BOM).map_or_else(|| piece.clone(), |rest| piece.slice_ref(rest));
+        }
+        read.extend_from_slice(&piece);
+        match read.trim_ascii_start().first() {
+            Some(b'{' | b'[') => return Ok((false, Some(read.freeze()))),
+            Some(b'<') => return Err(misunderstood(name, "its answer is an HTML or XML page")),
+            None if is_over => return Err(broken(name, "its stream ended before it began")),
+            Some(_) if is_over => return Ok((true, Some(read.freeze()))),
+            Some(_) | None => {}
+        }
+        events.push(&piece);
+        while let Ok(Some(event)) = events.next_event() {
+            let Some(data) = event.data.filter(|data| !data.trim_ascii().is_empty()) else {
+                continue;
+            };
+            check_first(name, &data)?;
+            return Ok((true, Some(read.freeze())));
+        }
+        if read.len() > EVENT_MAX {
+            return Ok((true, Some(read.freeze())));
+        }
+    }
+}
+
+/// Refuses a stream that begins with its failure, while another model can still be tried.
+fn check_first(name: &str, data: &[u8]) -> Result<(), Failure> {
+    if data.trim_ascii() == b"[DONE]" {
+        return Err(misunderstood(name, "its stream has no answer"));
+    }
+    match Meter::new(0, false).event(data)? {
+        Seen::Failed(failure) => Err(*failure),
+        Seen::Part | Seen::Usage => Ok(()),
+    }
+}
+
+/// The failure of an answer that is not what was asked for.
+pub fn misunderstood(name: &str, what: &str) -> Failure {
+    Failure::new(502, ErrorClass::ProviderError, format!("the model '{name}': {what}"))
+}
+
+/// The content coding of an answer, if it has one.
+fn compression(headers: &HeaderMap) -> Option<String> {
+    let coding = headers.get(CONTENT_ENCODING)?;
+    let coding = coding.to_str().unwrap_or("unknown").trim();
+    (!coding.is_empty() && !coding.eq_ignore_ascii_case("identity")).then(|| cut(coding))
 }
 
 /// Notes how an answer ended on the place at the server that gave it.
@@ -284,7 +360,7 @@ pub fn unopened(name: &str, error: &OpenError) -> Failure {
 
 fn is_event_stream(headers: &HeaderMap) -> bool {
     let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
-    kind.is_some_and(|kind| kind.trim_start().starts_with("text/event-stream"))
+    kind.is_some_and(|kind| kind.trim_start().to_ascii_lowercase().starts_with("text/event-stream"))
 }
 
 /// What a server says that does not answer. Its status stays, except where it speaks of this service's
@@ -306,8 +382,8 @@ async fn refusal(name: &str, answer: Response<Incoming>, target: &Target) -> Fai
     };
     let body: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
     let mut failure = match body.get("error") {
-        Some(error) => said_of(status, error.to_string().as_bytes()),
-        None => {
+        Some(error) if !error.is_null() => said_of(status, error.to_string().as_bytes()),
+        Some(_) | None => {
             let said = if text.trim().is_empty() { "nothing more" } else { text.trim() };
             let message = format!("the model '{name}' answered {status}: {}", cut(said));
             Failure::new(status, class, message)

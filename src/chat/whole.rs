@@ -3,14 +3,17 @@
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use tokio::time::timeout_at;
+use serde::de::IgnoredAny;
+use tokio::time::{Instant, timeout_at};
 
-use super::call::{Answer, Call, Came, End, Reply, keeps_content};
+use super::call::{Answer, Begun, Call, Came, End, Reply, keeps_content};
 use super::error::{Error, Failure};
-use super::meter::{Meter, said_of};
+use super::meter::Meter;
+use super::relay::EVENT_MAX;
 use super::route::Candidate;
-use super::upstream::{Opened, broken, next, note, too_late};
-use crate::domain::chat::Tokens;
+use super::shape;
+use super::upstream::{BOM, Opened, broken, misunderstood, next, note, too_late};
+use crate::domain::chat::{Operation, Tokens};
 use crate::domain::classify::ErrorClass;
 use crate::domain::money::Usd;
 use crate::domain::raw_object::RawObject;
@@ -20,54 +23,51 @@ use crate::runtime;
 /// The largest answer, in bytes: the embeddings of a full request fit.
 const ANSWER_MAX: usize = 64 * 1024 * 1024;
 
+/// An answer that has come.
+#[derive(Debug)]
+pub struct Whole {
+    answer: RawObject,
+    text: Bytes,
+    first_byte: Duration,
+    begun: Instant,
+}
+
 impl Call {
-    /// Reads the answer and replies with it. A client that goes away ends it.
-    pub(super) async fn whole(
-        mut self,
-        candidate: Candidate,
-        mut opened: Opened,
-        mut reply: Reply,
-    ) {
-        let first_byte = Some(self.started.elapsed());
-        let read = tokio::select! {
-            biased;
-            () = reply.closed() => {
-                let came = Came { first_byte, ..Came::default() };
-                self.record_or_log(&candidate, &End::Cancelled, came).await;
-                return;
-            }
-            read = read_whole(
-                &candidate.name,
-                &mut opened,
-                self.inner.options.idle_timeout,
-                &mut self.lease,
-                ANSWER_MAX,
-            ) => read,
-        };
-        let mut meter = Meter::new(
-            self.request.prompt_tokens,
-            keeps_content(&self.inner, self.request.operation),
-        );
+    /// Reads an answer that does not come as a stream. Where a stream was asked for, it becomes one.
+    pub(super) async fn read(&mut self, name: &str, mut opened: Opened) -> Result<Begun, Failure> {
+        let first_byte = self.started.elapsed();
+        let is_stream = self.request.is_stream;
+        let most = if is_stream { EVENT_MAX } else { ANSWER_MAX };
+        let idle = self.inner.options.idle_timeout;
+        let read = read_whole(name, &mut opened, idle, &mut self.lease, most).await;
+        let operation = self.request.operation;
+        let parsed = read.and_then(|text| Ok((parse_for(Some(operation), name, &text)?, text)));
+        if !is_stream || parsed.is_err() {
+            note(opened.lease.as_mut(), parsed.as_ref().err());
+        }
+        let (answer, text) = parsed?;
+        if !is_stream {
+            let begun = opened.limits.begun;
+            return Ok(Begun::Whole(Whole { answer, text, first_byte, begun }));
+        }
+        let events = shape::events_of(&text);
+        opened.first =
+            Some(events.ok_or_else(|| misunderstood(name, "its answer has no choices"))?);
+        opened.is_stream = true;
+        Ok(Begun::Stream(opened))
+    }
+
+    /// Records an answer and replies with it.
+    pub(super) async fn whole(self, candidate: Candidate, whole: Whole, reply: Reply) {
+        let Whole { mut answer, text, first_byte, begun } = whole;
+        let operation = self.request.operation;
+        let mut meter =
+            Meter::new(self.request.prompt_tokens, keeps_content(&self.inner, operation));
+        meter.whole(operation, &answer, &text);
         let execution = self.id;
-        let parsed = read.and_then(|text| {
-            let answer = parse(&candidate.name, &text)?;
-            meter.whole(self.request.operation, &answer, &text);
-            Ok(answer)
-        });
-        note(opened.lease.as_mut(), parsed.as_ref().err());
-        let mut answer = match parsed {
-            Ok(answer) => answer,
-            Err(failure) => {
-                let came = Came { first_byte, ..Came::default() };
-                self.record_or_log(&candidate, &End::Failed(failure.clone()), came).await;
-                // A client that has gone away needs no answer.
-                let _unsent = reply.send(Err(Error::Failed { execution, failure }));
-                return;
-            }
-        };
-        let came = Self::came(&candidate, &meter, opened.limits.begun);
+        let came = Self::came(&candidate, &meter, begun);
         let body = with_cost(&mut answer, came.tokens, came.cost);
-        let came = Came { first_byte, content: meter.take_content(), ..came };
+        let came = Came { first_byte: Some(first_byte), content: meter.take_content(), ..came };
         let recorded = self.record(&candidate, &End::Done, came).await;
         let replied = match (recorded, body) {
             (Ok(()), Ok(body)) => Ok(Answer::Whole { execution, body: body.into() }),
@@ -80,12 +80,6 @@ impl Call {
         };
         // A client that has gone away needs no answer.
         let _unsent = reply.send(replied);
-    }
-
-    async fn record_or_log(self, candidate: &Candidate, end: &End, came: Came) {
-        if let Err(error) = self.record(candidate, end, came).await {
-            tracing::error!(%error, "a call of the chat router could not be recorded");
-        }
     }
 }
 
@@ -102,7 +96,7 @@ pub async fn read_whole(
     most: usize,
 ) -> Result<Bytes, Failure> {
     let deadline = opened.limits.whole;
-    let mut read = BytesMut::new();
+    let mut read = BytesMut::from(opened.first.take().unwrap_or_default());
     loop {
         let now = runtime::monotonic_now();
         let until = now.checked_add(idle).unwrap_or(now);
@@ -120,21 +114,46 @@ pub async fn read_whole(
 }
 
 /// The failure of an answer for which there is no memory.
-fn too_many_bodies() -> Failure {
+pub fn too_many_bodies() -> Failure {
     let message = "too many bodies are in flight; try again in a moment";
     Failure::new(503, ErrorClass::InternalError, message)
 }
 
-/// The answer as an object. One that is an error in spite of its status is a failure.
+/// The answer as an object. One that is an error in spite of its status is a failure, and so is one
+/// without an answer to the operation.
 ///
 /// # Errors
 /// [`Failure`]
-pub fn parse(name: &str, text: &[u8]) -> Result<RawObject, Failure> {
+pub fn parse_for(
+    operation: Option<Operation>,
+    name: &str,
+    text: &[u8],
+) -> Result<RawObject, Failure> {
+    let text = text.strip_prefix(BOM).unwrap_or(text);
+    if text.trim_ascii().is_empty() {
+        return Err(misunderstood(name, "its answer is empty"));
+    }
     let answer: RawObject = serde_json::from_slice(text)
-        .map_err(|_other| broken(name, "its answer is not a JSON object"))?;
-    match answer.get("error") {
-        Some(error) => Err(said_of(502, error.as_bytes())),
-        None => Ok(answer),
+        .map_err(|_other| misunderstood(name, "its answer is not a JSON object"))?;
+    let is_answer = match operation {
+        None => true,
+        Some(Operation::Chat) => {
+            let choices: Vec<RawObject> = answer.value("choices").unwrap_or_default();
+            let parts = ["message", "text", "delta"];
+            choices.iter().any(|choice| parts.iter().any(|part| choice.get(part).is_some()))
+        }
+        Some(Operation::Embeddings) => {
+            answer.value::<Vec<IgnoredAny>>("data").is_some_and(|data| !data.is_empty())
+        }
+    };
+    if is_answer && answer.get("error").is_none() {
+        return Ok(answer);
+    }
+    let said = serde_json::from_slice(text).ok().and_then(|object| shape::failure_in(&object));
+    match said {
+        Some(failure) => Err(failure),
+        None if is_answer => Ok(answer),
+        None => Err(misunderstood(name, "its answer holds nothing that was asked for")),
     }
 }
 
@@ -200,10 +219,31 @@ mod tests {
 
     #[test]
     fn whole_answer_with_an_error_is_a_failure() {
-        let failure = parse("m", br#"{"error":{"message":"no","code":404}}"#).unwrap_err();
-        assert_eq!((failure.status, &*failure.message), (502, "no"));
-        for garbage in ["", "[]", "<html>"] {
-            assert_eq!(parse("m", garbage.as_bytes()).unwrap_err().status, 502);
+        let chat = Some(Operation::Chat);
+        let failed = |text: &str| parse_for(chat, "m", text.as_bytes()).unwrap_err();
+        for error in [
+            r#"{"error":{"message":"no","code":404}}"#,
+            r#"{"object":"error","message":"no"}"#,
+            r#"{"detail":"no"}"#,
+            r#"{"error":"no","choices":[{"message":{}}]}"#,
+        ] {
+            let failure = failed(error);
+            assert_eq!((failure.status, &*failure.message), (502, "no"), "{error}");
         }
+        for garbage in [
+            "",
+            " ",
+            "[]",
+            "<html>",
+            "{}",
+            r#"{"choices":[]}"#,
+            r#"{"choices":[{"index":0}]}"#,
+            r#"{"choices":[{"message":{"content":NaN}}]}"#,
+        ] {
+            let failure = failed(garbage);
+            assert_eq!((failure.status, failure.class), (502, ErrorClass::ProviderError));
+        }
+        let good = "\u{feff}{\"error\":false,\"choices\":[{\"message\":{}}]}";
+        assert!(parse_for(chat, "m", good.as_bytes()).is_ok());
     }
 }

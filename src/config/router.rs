@@ -44,8 +44,8 @@ pub(super) fn router(section: &mut Section<'_>, folder: &Path) -> Router {
         prices,
         keep_content: section.get("keep_content", false, flag),
         connect_timeout: section.get("connect_timeout", 5 * SECOND, time()),
-        first_byte_timeout: section.get("first_byte_timeout", 60 * SECOND, time()),
-        idle_timeout: section.get("idle_timeout", 60 * SECOND, time()),
+        first_byte_timeout: section.get("first_byte_timeout", 600 * SECOND, time()),
+        idle_timeout: section.get("idle_timeout", 600 * SECOND, time()),
         catalog_ttl: section.get("catalog_ttl", 300 * SECOND, duration(SECOND..=DAY)),
     }
 }

@@ -43,6 +43,12 @@ impl EventReader {
         self.pending.extend_from_slice(piece);
     }
 
+    /// Bytes that are held.
+    #[must_use]
+    pub fn pending(&self) -> usize {
+        self.pending.len()
+    }
+
     /// The next complete event.
     ///
     /// # Errors

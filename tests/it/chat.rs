@@ -155,7 +155,7 @@ async fn chat_model_that_nobody_has_is_not_found() {
     let near = Upstream::start().await;
     service.manifest(&near.manifest("vectors", "embeddings", ""));
     let answer = ask(&service, &request("vectors")).send().await;
-    expect_error(&answer, 404, "invalid_request_error", Some("model"), Some("model_not_found"));
+    expect_error(&answer, 400, "invalid_request_error", Some("model"), Some("invalid_value"));
     let rows = service.get("/v2/executions").await.expect(200);
     assert_eq!(rows["executions"], json!([]), "nothing was called");
 }

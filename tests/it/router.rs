@@ -94,3 +94,146 @@ async fn router_catalog_without_upstream_is_local() {
     let list = service.get("/v1/llm-router/model-catalog").await;
     list.expect_text(200, r#"{"object":"list","data":[],"upstream":null}"#);
 }
+
+/// The events of a stream's text, without `[DONE]`.
+fn events(text: &str) -> Vec<Value> {
+    let data = text.split("\n\n").filter_map(|event| event.strip_prefix("data: "));
+    data.filter(|data| *data != "[DONE]").map(|data| serde_json::from_str(data).unwrap()).collect()
+}
+
+fn chat(model: &str, is_stream: bool) -> Value {
+    json!({"model": model, "stream": is_stream, "messages": [{"role": "user", "content": "hi"}]})
+}
+
+#[tokio::test]
+async fn router_never_sends_a_local_slug_to_the_upstream() {
+    let up = Upstream::start().await;
+    let near = Upstream::start().await;
+    let service = Service::configured(&up.config("")).await;
+    service.manifest(&near.manifest("talks", "chat", ""));
+    service.manifest(&near.manifest("vectors", "embeddings", ""));
+    let embeddings = |model: &str| json!({"model": model, "input": "secret"});
+    let decision = json!({"model": "vectors", "state": "x",
+        "decisions": [{"name": "d", "question": "q", "options": ["a", "b"]}]});
+    for (path, body, word) in [
+        ("/v1/embeddings", embeddings("talks"), "chat completions"),
+        ("/v1/embeddings", embeddings("text-sentiment"), "predictions"),
+        ("/v1/chat/completions", chat("vectors", false), "embeddings"),
+        ("/v1/chat/completions", chat("text-sentiment", true), "predictions"),
+        ("/v1/decisions", decision, ""),
+    ] {
+        let answer = service.post(path, &body).send().await;
+        assert_eq!(answer.status, 400, "{path}: {}", answer.text);
+        assert!(answer.text.contains(word), "{path}: {}", answer.text);
+    }
+    assert_eq!((up.requests().len(), near.requests().len()), (0, 0));
+}
+
+#[tokio::test]
+async fn router_without_upstream_names_the_local_models() {
+    let near = Upstream::start().await;
+    let service = Service::start().await;
+    service.manifest(&near.manifest("talks", "chat", ""));
+    let answer = service.post("/v1/chat/completions", &chat("gpt-4o", false)).send().await;
+    let body = answer.expect(404);
+    let message = body["error"]["message"].as_str().unwrap();
+    assert!(
+        message.contains("no upstream is configured") && message.contains("talks"),
+        "{message}"
+    );
+}
+
+#[tokio::test]
+async fn router_makes_events_of_an_answer_that_is_not_a_stream() {
+    let up = Upstream::start().await;
+    let service = Service::configured(&up.config("")).await;
+    let whole = json!({"id": "x", "usage": {"prompt_tokens": 3, "completion_tokens": 4},
+        "choices": [{"index": 0, "finish_reason": "stop", "message": {"content": "four"}}]});
+    for (kind, text) in [
+        ("application/json", whole.to_string()),
+        ("text/event-stream", format!(" {whole}\n")),
+        ("text/plain", format!("\u{feff}{whole}")),
+        (
+            "Text/Event-Stream; charset=utf-8",
+            "data: {\"choices\":[{\"delta\":{\"content\":\"four\"}}]}\n\n\
+             data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n"
+                .to_owned(),
+        ),
+        (
+            "application/octet-stream",
+            ": hi\n\ndata: {\"choices\":[{\"delta\":{\"content\":\"four\"},\
+             \"finish_reason\":\"stop\"}]}\n\n"
+                .to_owned(),
+        ),
+    ] {
+        up.answers_with(200, ("content-type", kind), &text);
+        let answer = service.post("/v1/chat/completions", &chat("far", true)).send().await;
+        assert_eq!(answer.header("content-type"), "text/event-stream", "{kind}: {}", answer.text);
+        let events = events(&answer.text);
+        assert_eq!(events[0]["choices"][0]["delta"]["content"], "four", "{kind}");
+        assert!(answer.text.ends_with("data: [DONE]\n\n"), "{kind}: {}", answer.text);
+        assert!(!answer.text.contains("usage"), "nobody asked for it: {}", answer.text);
+    }
+}
+
+#[tokio::test]
+async fn router_gives_way_to_the_chain_where_an_answer_is_not_what_was_asked_for() {
+    let first = Upstream::start().await;
+    let second = Upstream::start().await;
+    let service = Service::start().await;
+    service.manifest(&first.manifest("first", "chat", "[cost]\ntype = 'fixed'\namount = 1.0\n"));
+    service.manifest(&second.manifest("second", "chat", ""));
+    let entries = serde_json::from_value(json!([{"model": "second"}])).unwrap();
+    let models = service.running.services.catalog.clone();
+    let schema = |slug: &str| models.get(slug).map(|model| model.schema.text().clone());
+    let chains = &service.running.services.chains;
+    chains.create(service.organization.id, "first", "a", entries, &schema).await.unwrap();
+    let sse = ("content-type", "text/event-stream");
+    for (is_stream, header, text) in [
+        (false, ("x-kind", "html"), "<html>"),
+        (false, ("x-kind", "empty"), ""),
+        (false, ("x-kind", "error"), "{\"error\":{\"message\":\"no\"}}"),
+        (false, ("x-kind", "vllm"), "{\"object\":\"error\",\"message\":\"no\"}"),
+        (false, ("x-kind", "choices"), "{\"choices\":[]}"),
+        (false, ("content-encoding", "gzip"), "{\"choices\":[{\"message\":{}}]}"),
+        (false, sse, "data: {\"choices\":[]}\n\n"),
+        (true, sse, "data: {\"object\":\"error\",\"message\":\"no\"}\n\ndata: [DONE]\n\n"),
+        (true, sse, "event: error\ndata: {\"type\":\"error\",\"error\":{\"message\":\"no\"}}\n\n"),
+        (true, sse, "data: {\"detail\":\"no\"}\n\n"),
+        (true, sse, ": hi\n\ndata: [DONE]\n\n"),
+        (true, sse, "data: <html>\n\n"),
+        (true, sse, "{\"error\":\"no\"}"),
+        (true, sse, "<html>"),
+    ] {
+        first.answers_with(200, header, text);
+        second.says("hi", 1, 1);
+        let answer = service.post("/v1/chat/completions", &chat("first", is_stream)).send().await;
+        assert_eq!(answer.status, 200, "{text}: {}", answer.text);
+        assert!(answer.text.contains("\"hi\""), "{text}: {}", answer.text);
+    }
+    first.answers(404, "{\"error\":{\"message\":\"no such model\"}}");
+    second.says("hi", 1, 1);
+    service.post("/v1/chat/completions", &chat("first", false)).send().await.expect(200);
+    assert!(service.ledger().await.is_empty(), "nothing was charged");
+}
+
+#[tokio::test]
+async fn router_leaves_stream_options_out_where_the_server_refuses_them() {
+    let up = Upstream::start().await;
+    let service = Service::configured(&up.config("")).await;
+    let refusal = json!({"object": "error", "message": {"detail": [{
+        "type": "extra_forbidden", "loc": ["body", "stream_options"]}]}});
+    up.answers(422, refusal.to_string());
+    up.says("hi", 1, 1);
+    for count in [2, 3] {
+        let answer = service.post("/v1/chat/completions", &chat("far", true)).send().await;
+        assert_eq!(answer.status, 200, "{}", answer.text);
+        assert_eq!(up.requests().len(), count);
+        assert_eq!(up.newest().get("stream_options"), None);
+        up.says("hi", 1, 1);
+    }
+    let mut asks = chat("far", true);
+    asks["stream_options"] = json!({"include_usage": true});
+    let answer = service.post("/v1/chat/completions", &asks).send().await;
+    assert_eq!(events(&answer.text).last().unwrap()["usage"]["prompt_tokens"], 1);
+}

@@ -27,7 +27,7 @@ mod lease;
 
 use std::collections::HashMap;
 use std::future::Future;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -120,6 +120,8 @@ pub struct Pool {
     patience: Duration,
     /// The turn of the last pick.
     turn: AtomicU64,
+    /// The servers refuse `stream_options`, or the manifest says so.
+    pub omits_stream_options: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -199,6 +201,7 @@ impl Pool {
             is_probed: settings.is_probed,
             patience: settings.patience,
             turn: AtomicU64::new(0),
+            omits_stream_options: AtomicBool::new(false),
         }
     }
 
