@@ -97,6 +97,48 @@ async fn agent_uses_tools_of_a_server() {
 }
 
 #[tokio::test]
+async fn agent_replies_to_requests_of_a_server_during_a_call() {
+    let up = Upstream::start().await;
+    let server = McpServer::start().await;
+    let url = server.url();
+    let lines = format!(
+        "{}{AGENT}[[agent.mcp_servers]]\nname = 'stub'\nurl = '{url}'\nallow = ['se.cret/tool']\n",
+        up.config("")
+    );
+    let service = Service::configured(&lines).await;
+    script(&up, Vec::new());
+    ask(&service, json!({})).await;
+    let tool = offered(&up).remove(0);
+    script(&up, vec![(&tool, json!({}))]);
+    ask(&service, json!({})).await;
+    assert_eq!(results(&up), ["replied to"]);
+    let mut replies = server.replies();
+    replies.sort_by_key(|reply| reply["id"].to_string());
+    assert_eq!(replies[0], json!({"jsonrpc": "2.0", "id": "srv-1", "result": {}}));
+    for (reply, id) in replies[1..].iter().zip([json!("x"), json!(7)]) {
+        assert_eq!((&reply["id"], &reply["error"]["code"]), (&id, &json!(-32601)));
+    }
+}
+
+#[tokio::test]
+async fn agent_server_with_wrong_tools_keeps_the_others() {
+    let up = Upstream::start().await;
+    let server = McpServer::start().await;
+    server.lists_odd_tools();
+    let url = server.url();
+    let lines =
+        format!("{}{AGENT}[[agent.mcp_servers]]\nname = 'stub'\nurl = '{url}'\n", up.config(""));
+    let service = Service::configured(&lines).await;
+    script(&up, Vec::new());
+    ask(&service, json!({})).await;
+    assert_eq!(offered(&up), ["stub__echo", "stub__nested"]);
+    let request = up.newest();
+    let tools = request["tools"].as_array().unwrap();
+    let nested = tools.iter().find(|tool| tool["function"]["name"] == "stub__nested").unwrap();
+    assert_eq!(nested["function"]["parameters"]["$defs"]["A"]["type"], "string");
+}
+
+#[tokio::test]
 async fn agent_server_that_is_down_costs_its_own_tools() {
     let up = Upstream::start().await;
     let server = McpServer::start().await;

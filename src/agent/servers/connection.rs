@@ -9,10 +9,13 @@ use std::time::Duration;
 use hyper::header::{HeaderName, HeaderValue};
 use rmcp::model::{
     CallToolRequest, CallToolRequestParams, CallToolResult, ClientConfig, ClientRequest, ErrorData,
-    Implementation, PaginatedRequestParams, ProgressNotificationParam, ProtocolVersion,
-    RequestMetaObject, ServerResult, Tool,
+    Implementation, ListToolsRequest, PaginatedRequestParams, ProgressNotificationParam,
+    ProtocolVersion, RequestMetaObject, ServerResult, Tool,
 };
-use rmcp::service::{NotificationContext, Peer, PeerRequestOptions, RunningService, ServiceError};
+use rmcp::service::{
+    ClientInitializeError, NotificationContext, Peer, PeerRequestOptions, RunningService,
+    ServiceError,
+};
 use rmcp::transport::StreamableHttpClientTransport;
 use rmcp::transport::async_rw::AsyncRwTransport;
 use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
@@ -30,6 +33,7 @@ use crate::runners::command::GuardConfig;
 use crate::runners::command::process::{Process, Program};
 use crate::runners::tail::Tail;
 use crate::runtime;
+use crate::schema::Schema;
 
 /// Bytes of one answer of a server.
 pub const ANSWER_MAX: usize = 1024 * 1024;
@@ -172,8 +176,8 @@ impl Connection {
                 handler.serve_with_lifecycle(transport, mode).await
             }
         };
-        let service = service.map_err(|error| error.to_string())?;
-        let listed = list(service.peer()).await?;
+        let service = service.map_err(|error| unopened(&error))?;
+        let listed = list(service.peer(), &settings.name).await?;
         let opened_at = runtime::monotonic_now();
         Ok(Self { service, reports, tools: Arc::default(), listed, opened_at, _process: started })
     }
@@ -205,22 +209,33 @@ fn header_map(headers: &[(String, Secret)]) -> Result<HashMap<HeaderName, Header
     headers.iter().map(read).collect()
 }
 
-async fn list(peer: &Peer<RoleClient>) -> Result<Vec<ServerTool>, String> {
-    let mut tools = Vec::new();
+async fn list(peer: &Peer<RoleClient>, server: &str) -> Result<Vec<ServerTool>, String> {
+    let mut tools: Vec<ServerTool> = Vec::new();
     let mut cursor = None;
     for _ in 0..PAGES_MAX {
         let page = PaginatedRequestParams::default().with_cursor(cursor);
-        let page = peer.list_tools(Some(page)).await.map_err(|error| error.to_string())?;
-        for tool in page.tools {
+        let request = ListToolsRequest::with_param(page);
+        let answer = peer.send_request(ClientRequest::ListToolsRequest(request)).await;
+        let (page, next) = page_of(answer.map_err(in_words)?, server)?;
+        for tool in page {
             if tools.len() == TOOLS_MAX {
                 tracing::warn!(
+                    server,
                     "an MCP server has more than {TOOLS_MAX} tools; the rest is left out"
                 );
                 return Ok(tools);
             }
-            tools.extend(read(tool));
+            let name = tool.name.to_string();
+            if tools.iter().any(|earlier| earlier.own_name == name) {
+                leave_out(server, &name, "another tool has the same name");
+                continue;
+            }
+            match read(tool) {
+                Ok(tool) => tools.push(tool),
+                Err(reason) => leave_out(server, &name, &reason),
+            }
         }
-        cursor = page.next_cursor;
+        cursor = next.filter(|cursor| !cursor.is_empty());
         if cursor.is_none() {
             break;
         }
@@ -228,19 +243,82 @@ async fn list(peer: &Peer<RoleClient>) -> Result<Vec<ServerTool>, String> {
     Ok(tools)
 }
 
+/// The tools of a page, and where the next one begins. A tool that cannot be read is left out alone.
+fn page_of(answer: ServerResult, server: &str) -> Result<(Vec<Tool>, Option<String>), String> {
+    let answer = match serde_json::to_value(answer) {
+        Ok(answer) => answer,
+        Err(error) => return Err(format!("its answer to tools/list cannot be read: {error}")),
+    };
+    let listed = answer.get("tools").and_then(Value::as_array);
+    let listed = listed.ok_or("its answer to tools/list has no list `tools`")?;
+    let mut tools = Vec::new();
+    for tool in listed {
+        let name = tool.get("name").and_then(Value::as_str).unwrap_or("(no name)");
+        if !tool.get("inputSchema").is_some_and(Value::is_object) {
+            leave_out(server, name, "`inputSchema` must be an object");
+            continue;
+        }
+        match serde_json::from_value(tool.clone()) {
+            Ok(tool) => tools.push(tool),
+            Err(error) => leave_out(server, name, &error.to_string()),
+        }
+    }
+    let next = answer.get("nextCursor").and_then(Value::as_str).map(str::to_owned);
+    Ok((tools, next))
+}
+
+fn leave_out(server: &str, name: &str, reason: &str) {
+    let tool: String = name.chars().take(NAME_MAX).collect();
+    tracing::warn!(server, tool, reason, "tool of an MCP server left out");
+}
+
+/// A failure without the names of types.
+fn in_words(error: ServiceError) -> String {
+    if let ServiceError::TransportSend(error) = error {
+        return error.error.to_string();
+    }
+    if let ServiceError::McpError(error) = error {
+        return format!("it answered {}: {}", error.code.0, error.message);
+    }
+    if let ServiceError::UnexpectedResponse = error {
+        return "its answer has another form than expected".to_owned();
+    }
+    error.to_string()
+}
+
+/// Why a connection could not be opened, without the names of types.
+fn unopened(error: &ClientInitializeError) -> String {
+    if let ClientInitializeError::TransportError { error, .. } = error {
+        return error.error.to_string();
+    }
+    if let ClientInitializeError::JsonRpcError(error) = error {
+        return format!("it answered {}: {}", error.code.0, error.message);
+    }
+    if let ClientInitializeError::ExpectedInitResponse(_)
+    | ClientInitializeError::ExpectedInitResult(_) = error
+    {
+        return "it did not answer the handshake (initialize) as MCP demands".to_owned();
+    }
+    error.to_string()
+}
+
 /// A tool within the bounds; its name for the model comes later.
-fn read(tool: Tool) -> Option<ServerTool> {
+///
+/// # Errors
+/// Why it is left out.
+fn read(tool: Tool) -> Result<ServerTool, String> {
     let schema = Value::Object(tool.input_schema.as_ref().clone());
     let own_name = tool.name.into_owned();
-    let is_bounded = own_name.chars().nth(NAME_MAX).is_none() && !own_name.is_empty();
-    if !is_bounded || schema.to_string().len() > SCHEMA_MAX {
-        let shown: String = own_name.chars().take(NAME_MAX).collect();
-        tracing::warn!(tool = shown, "a tool of an MCP server is too large and is left out");
-        return None;
+    if own_name.is_empty() || own_name.chars().nth(NAME_MAX).is_some() {
+        return Err(format!("its name must have 1 to {NAME_MAX} characters"));
     }
+    if schema.to_string().len() > SCHEMA_MAX {
+        return Err(format!("`inputSchema` has more than {SCHEMA_MAX} bytes"));
+    }
+    Schema::compile(&schema).map_err(|error| format!("`inputSchema`: {error}"))?;
     let description = tool.description.unwrap_or_default();
     let description = description.chars().take(DESCRIPTION_MAX).collect();
-    Some(ServerTool { name: String::new(), own_name, description, schema })
+    Ok(ServerTool { name: String::new(), own_name, description, schema })
 }
 
 /// One call of a tool.
@@ -279,6 +357,6 @@ pub async fn call(
         Ok(ServerResult::CallToolResult(result)) => Ok(Ok(result)),
         Ok(_) => Err("its answer is not the result of a call".to_owned()),
         Err(ServiceError::McpError(error)) => Ok(Err(error)),
-        Err(error) => Err(error.to_string()),
+        Err(error) => Err(in_words(error)),
     }
 }

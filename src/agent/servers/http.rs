@@ -1,12 +1,14 @@
 //! How messages reach a server by HTTP: through the service's own client, with the egress guard, and bounded. An
-//! answer is read to the end of what was asked for; of what a server says beside it, only how far a call is.
+//! answer is read to the end of what was asked for; requests of the server are replied to meanwhile, and of its
+//! notifications only the progress of a call is used.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use futures_util::stream::BoxStream;
+use futures_util::StreamExt;
+use futures_util::stream::{BoxStream, FuturesUnordered};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderName, HeaderValue};
@@ -15,6 +17,9 @@ use rmcp::model::{ClientJsonRpcMessage, JsonRpcMessage, ServerJsonRpcMessage, Se
 use rmcp::transport::streamable_http_client::{
     SseError, StreamableHttpClient, StreamableHttpError, StreamableHttpPostResponse,
 };
+use serde::Deserialize;
+use serde_json::json;
+use serde_json::value::RawValue;
 use sse_stream::Sse;
 
 use super::connection::ANSWER_MAX;
@@ -27,6 +32,12 @@ const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
 const TOTAL: Duration = Duration::from_secs(150);
 /// Characters of a refusal that are shown.
 const SHOWN_MAX: usize = 200;
+/// Requests of a server during one call whose replies may be on their way at once; further ones wait.
+const REPLIES_MAX: usize = 16;
+/// How long a server may take to accept a reply.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
+/// JSON-RPC: the method does not exist.
+const METHOD_NOT_FOUND: i64 = -32601;
 
 /// Why a message got no answer.
 #[derive(Debug, thiserror::Error)]
@@ -88,7 +99,9 @@ impl Sender {
     ) -> Result<StreamableHttpPostResponse, Error> {
         let body = serde_json::to_vec(message).map_err(StreamableHttpError::Deserialize)?;
         let has_session = session.is_some();
-        let answer = self.open(Method::POST, url, (session, key), headers, body.into()).await?;
+        let asked_session = session.clone();
+        let who = (session, key.clone());
+        let answer = self.open(Method::POST, url, who, headers.clone(), body.into()).await?;
         let (head, body) = answer.into_parts();
         if head.status == StatusCode::NOT_FOUND && has_session {
             return Err(StreamableHttpError::SessionExpired);
@@ -100,8 +113,22 @@ impl Sender {
         let text = |name: &HeaderName| head.headers.get(name).and_then(|value| value.to_str().ok());
         let session = text(&SESSION).map(str::to_owned);
         let kind = text(&CONTENT_TYPE).unwrap_or_default().to_ascii_lowercase();
-        if kind.starts_with("text/event-stream") {
-            let message = answer_in(body, &self.reports).await?;
+        if kind.trim_start().starts_with("text/event-stream") {
+            let session = session.clone().map(Arc::from).or(asked_session);
+            let reply = |text: Bytes| {
+                let who = (session.clone(), key.clone());
+                let headers = headers.clone();
+                async move {
+                    let posting = self.open(Method::POST, url, who, headers, text);
+                    match tokio::time::timeout(REPLY_TIMEOUT, posting).await {
+                        Ok(Ok(_accepted)) => {}
+                        Ok(Err(error)) => tracing::debug!(%error, "MCP server rejected a reply"),
+                        Err(_elapsed) => tracing::debug!("MCP server did not take a reply in time"),
+                    }
+                }
+            };
+            let message = answer_in(body, &self.reports, reply).await?;
+            let session = session.map(|session| session.to_string());
             return Ok(StreamableHttpPostResponse::Json(message, session));
         }
         let bytes = whole(body).await?;
@@ -146,11 +173,22 @@ async fn whole(mut body: Incoming) -> Result<Bytes, Error> {
     Ok(read.freeze())
 }
 
-/// The answer among the events of a stream.
-async fn answer_in(mut body: Incoming, reports: &Reports) -> Result<ServerJsonRpcMessage, Error> {
+/// The answer among the events of a stream. Requests of the server are replied to at once, while the stream
+/// is read on: a server may wait for the reply before it answers.
+async fn answer_in<F: Future<Output = ()>>(
+    mut body: Incoming,
+    reports: &Reports,
+    reply: impl Fn(Bytes) -> F,
+) -> Result<ServerJsonRpcMessage, Error> {
     let mut events = EventReader::new(ANSWER_MAX);
+    let mut replies = FuturesUnordered::new();
     let mut total = 0_usize;
-    while let Some(data) = piece(&mut body).await? {
+    loop {
+        let data = tokio::select! {
+            Some(()) = replies.next() => continue,
+            data = piece(&mut body), if replies.len() < REPLIES_MAX => data?,
+        };
+        let Some(data) = data else { return Err(StreamableHttpError::UnexpectedEndOfStream) };
         total = total.saturating_add(data.len());
         if total > ANSWER_MAX {
             return Err(too_large());
@@ -158,7 +196,18 @@ async fn answer_in(mut body: Incoming, reports: &Reports) -> Result<ServerJsonRp
         events.push(&data);
         while let Some(event) = events.next_event().map_err(|_too_long| too_large())? {
             let Some(data) = event.data.filter(|data| !data.is_empty()) else { continue };
-            let message: ServerJsonRpcMessage = serde_json::from_slice(&data)?;
+            if let Some(text) = reply_to(&data) {
+                replies.push(reply(text));
+                continue;
+            }
+            let message: ServerJsonRpcMessage = match serde_json::from_slice(&data) {
+                Ok(message) => message,
+                Err(error) if has_method(&data) => {
+                    tracing::debug!(%error, "unknown notification of an MCP server ignored");
+                    continue;
+                }
+                Err(error) => return Err(error.into()),
+            };
             match message {
                 JsonRpcMessage::Response(_) | JsonRpcMessage::Error(_) => return Ok(message),
                 JsonRpcMessage::Notification(said) => {
@@ -170,7 +219,31 @@ async fn answer_in(mut body: Incoming, reports: &Reports) -> Result<ServerJsonRp
             }
         }
     }
-    Err(StreamableHttpError::UnexpectedEndOfStream)
+}
+
+/// What tells requests and notifications from answers.
+#[derive(Deserialize)]
+struct Head<'a> {
+    method: Option<String>,
+    #[serde(borrow)]
+    id: Option<&'a RawValue>,
+}
+
+fn has_method(message: &[u8]) -> bool {
+    serde_json::from_slice::<Head<'_>>(message).is_ok_and(|head| head.method.is_some())
+}
+
+/// The reply to a message, if it is a request: nothing but a ping is known here.
+fn reply_to(message: &[u8]) -> Option<Bytes> {
+    let head: Head<'_> = serde_json::from_slice(message).ok()?;
+    let (method, id) = (head.method?, head.id?);
+    let reply = if method == "ping" {
+        json!({"jsonrpc": "2.0", "id": id, "result": {}})
+    } else {
+        let error = json!({"code": METHOD_NOT_FOUND, "message": "method not supported"});
+        json!({"jsonrpc": "2.0", "id": id, "error": error})
+    };
+    Some(reply.to_string().into())
 }
 
 impl StreamableHttpClient for Sender {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use futures_util::{StreamExt, stream};
 use serde_json::{Value, json};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use super::server::{Response, Whole, events, respond, serve};
 
@@ -20,6 +20,9 @@ struct State {
     messages: Mutex<Vec<(Value, hyper::HeaderMap)>>,
     is_down: AtomicBool,
     sends_events: AtomicBool,
+    lists_odd_tools: AtomicBool,
+    /// How many replies to its own requests it has.
+    replies: watch::Sender<usize>,
     /// The tool `slow` may end.
     may_end: Notify,
 }
@@ -37,6 +40,19 @@ fn tools() -> Value {
     let too_large =
         json!({"name": "wide", "inputSchema": {"type": "object", "x": "y".repeat(20_000)}});
     json!({"tools": [tool("echo"), tool("fail"), tool("large"), tool("never"), tool("slow"), tool("se.cret/tool"), too_large]})
+}
+
+/// The tools of a server that lists some wrong ones among them.
+fn odd_tools() -> Value {
+    let good = tools()["tools"][0].clone();
+    let with = |name: &str, schema: Value| json!({"name": name, "inputSchema": schema});
+    let nested = json!({"type": "object", "properties": {"a": {"$ref": "#/$defs/A"}},
+        "$defs": {"A": {"type": "string"}}});
+    json!({"tools": [
+        {"name": "none"}, with("null", Value::Null), with("text", json!("x")),
+        with("invalid", json!({"type": "odd"})), with("", json!({})), {"inputSchema": {}},
+        {"name": 1, "inputSchema": {}}, good, good, with("nested", nested),
+    ]})
 }
 
 impl McpServer {
@@ -61,9 +77,21 @@ impl McpServer {
         self.state.sends_events.store(true, Ordering::SeqCst);
     }
 
+    /// From now on some of its tools are wrong.
+    pub fn lists_odd_tools(&self) {
+        self.state.lists_odd_tools.store(true, Ordering::SeqCst);
+    }
+
     /// Lets one call of the tool `slow` end.
     pub fn end_slow(&self) {
         self.state.may_end.notify_one();
+    }
+
+    /// The replies to its own requests.
+    pub fn replies(&self) -> Vec<Value> {
+        let messages = self.state.messages.lock().unwrap();
+        let replies = messages.iter().filter(|(message, _)| message.get("method").is_none());
+        replies.map(|(message, _)| message.clone()).collect()
     }
 
     /// The messages of that method, with their headers.
@@ -84,6 +112,10 @@ impl State {
             return respond(503, "down");
         }
         let Some(id) = message.get("id") else { return respond(202, "") };
+        if message.get("method").is_none() {
+            self.replies.send_modify(|count| *count += 1);
+            return respond(202, "");
+        }
         let arguments = &message["params"]["arguments"];
         let said = |text: &str| json!({"content": [{"type": "text", "text": text}]});
         let result = match (message["method"].as_str().unwrap(), message["params"]["name"].as_str())
@@ -92,7 +124,9 @@ impl State {
                 "protocolVersion": "2025-06-18", "capabilities": {"tools": {}},
                 "serverInfo": {"name": "stub", "version": "1"},
             }),
+            ("tools/list", _) if self.lists_odd_tools.load(Ordering::SeqCst) => odd_tools(),
             ("tools/list", _) => tools(),
+            (_, Some("se.cret/tool")) => return self.asks_first(&message),
             (_, Some("echo")) => said(arguments["text"].as_str().unwrap_or("nothing")),
             (_, Some("large")) => said(&"x".repeat(LARGE)),
             (_, Some("never")) => std::future::pending().await,
@@ -117,6 +151,24 @@ impl State {
 }
 
 impl State {
+    /// Sends requests of its own, and its result once they are all replied to.
+    fn asks_first(self: Arc<Self>, message: &Value) -> Response {
+        let asks = |id: Value, method: &str| json!({"jsonrpc": "2.0", "id": id, "method": method});
+        let own = [
+            asks(json!("srv-1"), "ping"),
+            asks(json!(7), "sampling/createMessage"),
+            asks(json!("x"), "vendor/unknown"),
+        ];
+        let text = json!([{"type": "text", "text": "replied to"}]);
+        let answer = json!({"jsonrpc": "2.0", "id": message["id"], "result": {"content": text}});
+        let end = stream::once(async move {
+            let mut replies = self.replies.subscribe();
+            replies.wait_for(|count| *count >= 3).await.unwrap();
+            answer.to_string()
+        });
+        events(stream::iter(own.map(|request| request.to_string())).chain(end))
+    }
+
     /// Says how far it is, for this call and for one that nobody has made, and ends when it may.
     fn slowly(self: Arc<Self>, message: &Value) -> Response {
         let token = &message["params"]["_meta"]["progressToken"];
