@@ -5,9 +5,13 @@ use llama_cpp_2::token::LlamaToken;
 use serde_json::{Value, json};
 
 use super::engine::{End, Finish, Logprobs, Part};
-use super::prompt::Reading;
+use super::prompt::{Calls, Reading};
 use super::sampling::Likely;
+use super::thinking::{Divider, Split};
 use super::tools::{Call, Form};
+
+/// Llama writes it in front of calls, which are bare JSON otherwise.
+const PYTHON: &str = "<|python_tag|>";
 
 /// What is the same in all chunks of an answer.
 #[derive(Debug, Clone)]
@@ -22,7 +26,8 @@ pub struct Frame {
 #[derive(Debug)]
 pub struct Choice {
     index: u32,
-    reading: Reading,
+    reading: Calls,
+    divider: Divider,
     /// What is not given out yet: it may be the beginning of calls, or is calls.
     held: String,
     is_calls: bool,
@@ -34,6 +39,7 @@ pub struct Choice {
 #[derive(Debug, Default)]
 struct Whole {
     text: String,
+    reasoning: String,
     logprobs: Vec<Value>,
 }
 
@@ -90,9 +96,10 @@ impl Choice {
     pub fn new(index: u32, reading: Reading, is_whole: bool) -> Self {
         Self {
             index,
-            reading,
+            reading: reading.calls,
+            divider: Divider::new(reading.thinking),
             held: String::new(),
-            is_calls: matches!(reading, Reading::Calls(_)),
+            is_calls: matches!(reading.calls, Calls::Always(_)),
             has_begun: false,
             whole: is_whole.then(Whole::default),
         }
@@ -101,28 +108,35 @@ impl Choice {
     /// The chunk of a part, if it has anything to show yet.
     pub fn part(&mut self, model: &LlamaModel, frame: &Frame, part: Part) -> Option<Value> {
         let logprobs = part.logprobs.map(|logprobs| shown(model, &logprobs));
-        self.held.push_str(&part.text);
-        let text = self.showable();
+        let Split { reasoning, content: text } = self.take(&part.text);
         if let Some(whole) = &mut self.whole {
             whole.text.push_str(&text);
+            whole.reasoning.push_str(&reasoning);
             whole.logprobs.extend(logprobs);
             return None;
         }
-        if text.is_empty() && logprobs.is_none() {
+        if text.is_empty() && reasoning.is_empty() && logprobs.is_none() {
             return None;
         }
-        let mut choice = self.begun(json!({"content": text}));
+        let mut choice = self.begun(delta(text, reasoning));
         if let Some(logprobs) = logprobs {
             add(&mut choice, "logprobs", json!({"content": [logprobs]}));
         }
         Some(frame.chunk(&json!([choice])))
     }
 
+    /// What can be shown with the next text.
+    fn take(&mut self, text: &str) -> Split {
+        let Split { reasoning, content } = self.divider.push(text);
+        self.held.push_str(&content);
+        Split { reasoning, content: self.showable() }
+    }
+
     /// The text that cannot be the beginning of a call.
     fn showable(&mut self) -> String {
         let form = match self.reading {
-            Reading::Text => return std::mem::take(&mut self.held),
-            Reading::MayCall(form) | Reading::Calls(form) => form,
+            Calls::Text => return std::mem::take(&mut self.held),
+            Calls::Maybe(form) | Calls::Always(form) => form,
         };
         if self.is_calls {
             return String::new();
@@ -130,10 +144,17 @@ impl Choice {
         let mark = form.mark();
         if form == Form::Bare {
             // Calls are all of the text, or none of it.
-            let text = self.held.trim_start();
+            let text = bare(&self.held);
             self.is_calls = text.starts_with(mark);
-            let is_open = self.is_calls || text.is_empty();
-            return if is_open { String::new() } else { std::mem::take(&mut self.held) };
+            let is_open = self.is_calls || PYTHON.starts_with(text);
+            if is_open {
+                return String::new();
+            }
+            self.reading = Calls::Text;
+            let has_tag = text.len() < self.held.trim_start().len();
+            let text = if has_tag { text.to_owned() } else { self.held.clone() };
+            self.held.clear();
+            return text;
         }
         if let Some(at) = self.held.find(mark) {
             self.is_calls = true;
@@ -151,11 +172,11 @@ impl Choice {
 
     /// The last chunks: calls or held text, and why it ended.
     pub fn end(&mut self, frame: &Frame, end: &End) -> Vec<Value> {
-        let (text, calls) = self.take_rest();
+        let (Split { reasoning, content }, calls) = self.take_rest(end);
         let reason = reason(end, &calls);
         let mut chunks = Vec::new();
-        if !text.is_empty() {
-            let choice = self.begun(json!({"content": text}));
+        if !content.is_empty() || !reasoning.is_empty() {
+            let choice = self.begun(delta(content, reasoning));
             chunks.push(frame.chunk(&json!([choice])));
         }
         for (index, call) in calls.iter().enumerate() {
@@ -173,12 +194,16 @@ impl Choice {
     /// The whole answer.
     #[must_use]
     pub fn whole(mut self, frame: &Frame, end: &End) -> Value {
-        let (rest, calls) = self.take_rest();
-        let Whole { mut text, logprobs } = self.whole.take().unwrap_or_default();
-        text.push_str(&rest);
+        let (rest, calls) = self.take_rest(end);
+        let Whole { mut text, mut reasoning, logprobs } = self.whole.take().unwrap_or_default();
+        text.push_str(&rest.content);
+        reasoning.push_str(&rest.reasoning);
         let reason = reason(end, &calls);
         let content = if calls.is_empty() || !text.is_empty() { text.into() } else { Value::Null };
         let mut message = json!({"role": "assistant", "content": content, "refusal": null});
+        if !reasoning.is_empty() {
+            add(&mut message, "reasoning_content", reasoning.into());
+        }
         if !calls.is_empty() {
             let calls = calls.iter().enumerate();
             let calls: Vec<Value> =
@@ -195,13 +220,24 @@ impl Choice {
     }
 
     /// The calls, and the text that has turned out to be none.
-    fn take_rest(&mut self) -> (String, Vec<Call>) {
+    fn take_rest(&mut self, end: &End) -> (Split, Vec<Call>) {
+        let Split { reasoning, content } = self.divider.end();
+        self.held.push_str(&content);
+        let mut text = if self.is_calls { String::new() } else { self.showable() };
         let rest = std::mem::take(&mut self.held);
-        let calls = match self.reading {
-            Reading::MayCall(form) | Reading::Calls(form) if self.is_calls => form.calls(&rest),
-            Reading::Text | Reading::MayCall(_) | Reading::Calls(_) => Vec::new(),
+        let form = match self.reading {
+            Calls::Maybe(form) | Calls::Always(form) if self.is_calls => Some(form),
+            Calls::Text | Calls::Maybe(_) | Calls::Always(_) => None,
         };
-        if calls.is_empty() { (rest, calls) } else { (String::new(), calls) }
+        let calls = form.map(|form| form.calls(bare(&rest))).unwrap_or_default();
+        match form {
+            Some(_) if !calls.is_empty() => {}
+            // A call that is cut off is neither a call nor an answer.
+            Some(Form::Tagged | Form::List) if end.finish == Finish::Length => {}
+            Some(form) => text.push_str(&form.unmarked(bare(&rest))),
+            None => text.push_str(&rest),
+        }
+        (Split { reasoning, content: text }, calls)
     }
 
     /// A choice of a chunk; the first one names the role.
@@ -212,6 +248,24 @@ impl Choice {
         }
         json!({"index": self.index, "delta": delta, "finish_reason": null})
     }
+}
+
+/// A text without the blanks and the tag that may stand in front of bare calls.
+fn bare(text: &str) -> &str {
+    let trimmed = text.trim_start();
+    trimmed.strip_prefix(PYTHON).map_or(trimmed, str::trim_start)
+}
+
+/// What a chunk adds.
+fn delta(content: String, reasoning: String) -> Value {
+    let mut delta = json!({});
+    if !reasoning.is_empty() {
+        add(&mut delta, "reasoning_content", reasoning.into());
+    }
+    if !content.is_empty() || delta == json!({}) {
+        add(&mut delta, "content", content.into());
+    }
+    delta
 }
 
 fn reason(end: &End, calls: &[Call]) -> &'static str {
@@ -255,4 +309,61 @@ fn token(model: &LlamaModel, likely: &Likely) -> Value {
         "logprob": likely.logprob.max(-9999.0),
         "bytes": bytes,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runners::llm::worker::thinking::Thinking;
+
+    /// What the client gets of a text: thinking, content, the names of calls.
+    fn read(calls: Calls, text: &str, finish: Finish) -> (String, String, String) {
+        let reading = Reading { calls, thinking: Thinking::Maybe };
+        let mut choice = Choice::new(0, reading, false);
+        let mut all = Split::default();
+        for letter in text.chars() {
+            let Split { reasoning, content } = choice.take(letter.encode_utf8(&mut [0; 4]));
+            all.reasoning.push_str(&reasoning);
+            all.content.push_str(&content);
+        }
+        let end = End { finish, prompt_tokens: 1, cached_tokens: 0, completion_tokens: 1 };
+        let (rest, calls) = choice.take_rest(&end);
+        let names: Vec<String> = calls.into_iter().map(|call| call.name).collect();
+        (all.reasoning + &rest.reasoning, all.content + &rest.content, names.join(","))
+    }
+
+    #[test]
+    fn answer_shows_no_markup_of_thinking_or_calls() {
+        let arguments = "{\"name\": \"f\", \"arguments\": {}}";
+        let parameters = "{\"name\": \"f\", \"parameters\": {}}";
+        let tagged = Calls::Maybe(Form::Tagged);
+        let bare = Calls::Maybe(Form::Bare);
+        let list = Calls::Maybe(Form::List);
+        for (calls, text, finish, expected) in [
+            (Calls::Text, "<think>\na\n</think>\n\nb".to_owned(), Finish::Stop, ("a", "b", "")),
+            (Calls::Text, "<think>a <b".to_owned(), Finish::Length, ("a <b", "", "")),
+            (
+                tagged,
+                format!("<think>a</think>b<tool_call>{arguments}</tool_call>"),
+                Finish::Stop,
+                ("a", "b", "f"),
+            ),
+            (tagged, "b<tool_call>{\"name\": ".to_owned(), Finish::Length, ("", "b", "")),
+            (tagged, "b<tool_call>c</tool_call>".to_owned(), Finish::Stop, ("", "bc", "")),
+            (
+                tagged,
+                "<think>a<tool_call></think>b".to_owned(),
+                Finish::Stop,
+                ("a<tool_call>", "b", ""),
+            ),
+            (list, format!("[TOOL_CALLS][{arguments}]"), Finish::Stop, ("", "", "f")),
+            (bare, format!("<|python_tag|>{parameters}"), Finish::Stop, ("", "", "f")),
+            (bare, format!("\n<|python_tag|> {parameters}"), Finish::Stop, ("", "", "f")),
+            (bare, "<|python_tag|>print(1) {x}".to_owned(), Finish::Stop, ("", "print(1) {x}", "")),
+            (bare, "a {b} c".to_owned(), Finish::Stop, ("", "a {b} c", "")),
+        ] {
+            let (reasoning, content, names) = read(calls, &text, finish);
+            assert_eq!((&*reasoning, &*content, &*names), expected, "{text}");
+        }
+    }
 }

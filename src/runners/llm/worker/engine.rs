@@ -56,6 +56,8 @@ pub struct Job {
     pub stops: Vec<String>,
     /// Whether the text shows control tokens, as tool calls are made of.
     pub shows_control: bool,
+    /// The control tokens that are shown in any case.
+    pub shown: Arc<[LlamaToken]>,
     /// How many of the likeliest tokens are returned at each place.
     pub logprobs: Option<usize>,
     pub reply: Sender<Event>,
@@ -118,6 +120,7 @@ pub struct Answer {
     sampler: Sampler,
     text: Text,
     shows_control: bool,
+    shown: Arc<[LlamaToken]>,
     logprobs: Option<usize>,
     out: Outbox,
 }
@@ -166,6 +169,7 @@ impl Answer {
             sampler: Sampler::new(model, &job.sampling),
             text: Text::new(job.stops),
             shows_control: job.shows_control,
+            shown: job.shown,
             logprobs: job.logprobs,
             out: Outbox { reply: job.reply, waiting: VecDeque::new() },
         })
@@ -442,7 +446,8 @@ impl Answer {
             let (chosen, top) = likelihoods(context, output, token, most);
             Logprobs { chosen, top }
         });
-        let piece = vocabulary.token_to_piece(token, self.shows_control, None);
+        let is_shown = self.shows_control || self.shown.contains(&token);
+        let piece = vocabulary.token_to_piece(token, is_shown, None);
         self.sampler.note(token, &piece);
         match self.text.push(&piece) {
             Taken::Stopped(text) => {

@@ -36,6 +36,8 @@ mod template;
 #[cfg(feature = "llama")]
 mod text;
 #[cfg(feature = "llama")]
+mod thinking;
+#[cfg(feature = "llama")]
 mod tools;
 
 use std::ffi::OsString;

@@ -10,6 +10,7 @@ use super::engine::{Event, Job, PARTS_MAX};
 use super::request::{Chat, Refusal, ToolChoice};
 use super::sampling::{Grammar, Sampling};
 use super::template::{ChatTemplate, SPLIT};
+use super::thinking::{self, Thinking};
 use super::tools::{Form, Tools};
 
 /// Bytes of a word, for vocabularies whose words are found by a program that nests: its stack holds that.
@@ -17,13 +18,44 @@ const WORD_MAX: usize = 32 * 1024;
 
 /// How the text of an answer is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reading {
+pub struct Reading {
+    pub calls: Calls,
+    pub thinking: Thinking,
+}
+
+/// Whether the text of an answer is calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Calls {
     /// As text.
     Text,
     /// It may go over to calls.
-    MayCall(Form),
+    Maybe(Form),
     /// It is calls from its beginning.
-    Calls(Form),
+    Always(Form),
+}
+
+impl Reading {
+    /// Of the answer to a request. Ends thinking that the prompt has begun where the answer has no room
+    /// for it.
+    fn of(chat: &Chat, form: Form, tools: &Tools<'_>, prompt: &mut String) -> Self {
+        let calls = match chat.choice {
+            _ if tools.is_empty() => Calls::Text,
+            ToolChoice::Required | ToolChoice::Named(_) => Calls::Always(form),
+            ToolChoice::Auto | ToolChoice::None => Calls::Maybe(form),
+        };
+        let is_bound = chat.schema.is_some() || matches!(calls, Calls::Always(_));
+        let thinking = match thinking::begun_in(prompt) {
+            Some(close) if is_bound => {
+                // The answer keeps to a form from its first token: it has no room for thinking.
+                prompt.push_str(&format!("\n{close}\n\n"));
+                Thinking::Never
+            }
+            None if is_bound => Thinking::Never,
+            Some(close) => Thinking::Begun(close),
+            None => Thinking::Maybe,
+        };
+        Self { calls, thinking }
+    }
 }
 
 /// A request, ready to be computed.
@@ -45,7 +77,8 @@ pub fn prepare(
     room: usize,
 ) -> Result<Prepared, Refusal> {
     let tools = Tools::new(&chat.tools, &chat.choice, chat.has_parallel_calls);
-    let prompt = template.render(&chat.messages, &tools, &chat.template_values)?;
+    let mut prompt = template.render(&chat.messages, &tools, &chat.template_values)?;
+    let reading = Reading::of(chat, template.tools, &tools, &mut prompt);
     let vocabulary = model.vocab();
     // A template that writes the first token itself does not get another one.
     let bos = vocabulary.bos();
@@ -69,11 +102,6 @@ pub fn prepare(
         return Err(overflow(tokens.len(), wanted, room));
     }
     let grammar = grammar(chat, model, template.tools, &tools)?;
-    let reading = match chat.choice {
-        _ if tools.is_empty() => Reading::Text,
-        ToolChoice::Required | ToolChoice::Named(_) => Reading::Calls(template.tools),
-        ToolChoice::Auto | ToolChoice::None => Reading::MayCall(template.tools),
-    };
     let max_tokens = chat.max_tokens.unwrap_or(usize::MAX).min(room - tokens.len());
     let first_seed = match chat.seed {
         Some(seed) => seed,
@@ -98,7 +126,8 @@ pub fn prepare(
             sampling,
             max_tokens,
             stops: chat.stops.clone(),
-            shows_control: reading != Reading::Text,
+            shows_control: reading.calls != Calls::Text,
+            shown: Arc::clone(&template.thinking),
             logprobs: chat.logprobs,
             reply,
         };

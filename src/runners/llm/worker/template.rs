@@ -5,6 +5,7 @@
 
 use std::fmt::Write as _;
 use std::io;
+use std::sync::Arc;
 
 use llama_cpp_2::model::LlamaModel;
 use llama_cpp_2::token::LlamaToken;
@@ -16,6 +17,7 @@ use serde_json::{Map, Value};
 
 use super::dialogue::{Dialogue, Plan, Probe};
 use super::request::Refusal;
+use super::thinking;
 use super::tools::{Form, Tools, instruction};
 use crate::runtime::Clock;
 
@@ -52,6 +54,8 @@ pub struct ChatTemplate {
     knows_tools: bool,
     /// The texts of control tokens.
     controls: Option<Regex>,
+    /// The control tokens that thinking is marked with.
+    pub thinking: Arc<[LlamaToken]>,
 }
 
 impl ChatTemplate {
@@ -68,8 +72,14 @@ impl ChatTemplate {
         let own = own.and_then(|own| own.to_string().ok());
         let source = given.map(str::to_owned).or(own);
         let mut template = Self::new(source, text(vocabulary.bos()), text(vocabulary.eos()));
-        let controls = vocabulary.tokens().filter(|token| vocabulary.is_control(*token));
-        template.controls = controls_of(controls.map(text));
+        let controls: Vec<(LlamaToken, String)> = vocabulary
+            .tokens()
+            .filter(|token| vocabulary.is_control(*token))
+            .map(|token| (token, text(token)))
+            .collect();
+        let of_thinking = controls.iter().filter(|(_, text)| thinking::is_part(text));
+        template.thinking = of_thinking.map(|(token, _)| *token).collect();
+        template.controls = controls_of(controls.into_iter().map(|(_, text)| text));
         template
     }
 
@@ -86,9 +96,17 @@ impl ChatTemplate {
             // It is read by a test.
             let _read = environment.add_template(NAME, CHATML);
             let (tools, knows_tools) = (Form::Tagged, false);
-            return Self { environment, bos, eos, tools, knows_tools, controls: None };
+            return Self {
+                environment,
+                bos,
+                eos,
+                tools,
+                knows_tools,
+                controls: None,
+                thinking: Arc::default(),
+            };
         }
-        Self { environment, bos, eos, tools, knows_tools, controls: None }
+        Self { environment, bos, eos, tools, knows_tools, controls: None, thinking: Arc::default() }
     }
 
     /// The prompt of a conversation, in which [`SPLIT`] stands within the texts of control tokens that

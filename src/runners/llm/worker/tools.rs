@@ -70,6 +70,16 @@ impl Form {
         }
     }
 
+    /// A text that looked like calls, without their marks.
+    #[must_use]
+    pub fn unmarked(self, text: &str) -> String {
+        match self {
+            Self::Tagged => text.replace("<tool_call>", "").replace("</tool_call>", ""),
+            Self::List => text.replace(self.mark(), ""),
+            Self::Bare => text.to_owned(),
+        }
+    }
+
     /// The calls in a text that begins with the mark.
     #[must_use]
     pub fn calls(self, text: &str) -> Vec<Call> {

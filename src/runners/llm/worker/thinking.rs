@@ -1,0 +1,239 @@
+//! The thinking in a model's answer: what stands between its tags, which may begin in the prompt.
+
+/// The tags that thinking stands between.
+pub const TAGS: [(&str, &str); 7] = [
+    ("<think>", "</think>"),
+    ("<thinking>", "</thinking>"),
+    ("<seed:think>", "</seed:think>"),
+    ("<reasoning>", "</reasoning>"),
+    ("[THINK]", "[/THINK]"),
+    ("<|START_THINKING|>", "<|END_THINKING|>"),
+    ("<|channel|>analysis<|message|>", "<|end|>"),
+];
+/// What a model writes in front of its answer, and is no part of it.
+const HEADERS: [&str; 2] =
+    ["<|start|>assistant<|channel|>final<|message|>", "<|channel|>final<|message|>"];
+/// The tokens of [`TAGS`] and [`HEADERS`] that are no tag by themselves.
+const PARTS: [&str; 4] = ["<|channel|>", "<|message|>", "<|start|>", "<|end|>"];
+
+/// Whether an answer can contain thinking.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Thinking {
+    /// It is bound to a form.
+    Never,
+    /// It may begin with it.
+    Maybe,
+    /// The prompt has begun it; this tag ends it.
+    Begun(&'static str),
+}
+
+/// A part of an answer.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Split {
+    pub reasoning: String,
+    pub content: String,
+}
+
+/// Divides an answer as its text comes.
+#[derive(Debug)]
+pub struct Divider {
+    state: State,
+    held: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Nothing has been given out since the beginning, or since thinking ended.
+    Start {
+        is_behind: bool,
+    },
+    Thinking {
+        close: &'static str,
+        is_new: bool,
+    },
+    Content,
+}
+
+/// Whether a token that models keep for themselves belongs to thinking.
+#[must_use]
+pub fn is_part(token: &str) -> bool {
+    PARTS.contains(&token) || TAGS.iter().any(|(open, close)| [open, close].contains(&&token))
+}
+
+/// The tag that ends the thinking which a prompt has begun.
+#[must_use]
+pub fn begun_in(prompt: &str) -> Option<&'static str> {
+    let prompt = prompt.trim_end();
+    TAGS.iter().find(|(open, _)| prompt.ends_with(open)).map(|(_, close)| *close)
+}
+
+impl Divider {
+    /// At the beginning of an answer.
+    #[must_use]
+    pub const fn new(thinking: Thinking) -> Self {
+        let state = match thinking {
+            Thinking::Never => State::Content,
+            Thinking::Maybe => State::Start { is_behind: false },
+            Thinking::Begun(close) => State::Thinking { close, is_new: true },
+        };
+        Self { state, held: String::new() }
+    }
+
+    /// Takes the next text.
+    pub fn push(&mut self, text: &str) -> Split {
+        self.held.push_str(text);
+        let mut split = Split::default();
+        while self.step(&mut split) {}
+        split
+    }
+
+    /// The rest, when the answer has ended.
+    pub fn end(&mut self) -> Split {
+        let rest = std::mem::take(&mut self.held);
+        match self.state {
+            State::Thinking { .. } => {
+                Split { reasoning: rest.trim_end().into(), ..Split::default() }
+            }
+            State::Start { is_behind: true } => {
+                Split { content: rest.trim_start().into(), ..Split::default() }
+            }
+            State::Start { is_behind: false } | State::Content => {
+                Split { content: rest, ..Split::default() }
+            }
+        }
+    }
+
+    /// Gives out what is certain; whether there may be more.
+    fn step(&mut self, split: &mut Split) -> bool {
+        match self.state {
+            State::Content => {
+                split.content.push_str(&std::mem::take(&mut self.held));
+                false
+            }
+            State::Start { is_behind } => self.start(split, is_behind),
+            State::Thinking { close, is_new } => self.think(split, close, is_new),
+        }
+    }
+
+    fn start(&mut self, split: &mut Split, is_behind: bool) -> bool {
+        let text = self.held.trim_start();
+        for (open, close) in TAGS {
+            if let Some(rest) = text.strip_prefix(open) {
+                self.held = rest.to_owned();
+                self.state = State::Thinking { close, is_new: true };
+                return true;
+            }
+        }
+        if let Some(rest) = HEADERS.iter().find_map(|header| text.strip_prefix(header)) {
+            self.held = rest.to_owned();
+            self.state = State::Content;
+            return true;
+        }
+        let mut marks = TAGS.iter().map(|(open, _)| open).chain(&HEADERS);
+        if marks.any(|mark| mark.starts_with(text)) {
+            return false;
+        }
+        split.content.push_str(if is_behind { text } else { &self.held });
+        self.held.clear();
+        self.state = State::Content;
+        false
+    }
+
+    fn think(&mut self, split: &mut Split, close: &'static str, is_new: bool) -> bool {
+        if is_new {
+            self.held = self.held.trim_start().to_owned();
+            if self.held.is_empty() {
+                return false;
+            }
+            self.state = State::Thinking { close, is_new: false };
+        }
+        if let Some((thought, rest)) = self.held.split_once(close) {
+            split.reasoning.push_str(thought.trim_end());
+            self.held = rest.to_owned();
+            self.state = State::Start { is_behind: true };
+            return true;
+        }
+        // The end may be the beginning of the tag, or the blanks in front of it.
+        let most = self.held.len().min(close.len() - 1);
+        let ends = |length: &usize| {
+            self.held.get(self.held.len() - length..).is_some_and(|end| close.starts_with(end))
+        };
+        let tag = (1..=most).rev().find(ends).unwrap_or(0);
+        let before = self.held.get(..self.held.len() - tag).unwrap_or_default().trim_end().len();
+        let rest = self.held.split_off(before);
+        split.reasoning.push_str(&std::mem::replace(&mut self.held, rest));
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn divided(thinking: Thinking, text: &str, size: usize) -> (String, String) {
+        let mut divider = Divider::new(thinking);
+        let letters: Vec<char> = text.chars().collect();
+        let mut all = Split::default();
+        let mut add = |split: Split| {
+            all.reasoning.push_str(&split.reasoning);
+            all.content.push_str(&split.content);
+        };
+        for part in letters.chunks(size) {
+            add(divider.push(&part.iter().collect::<String>()));
+        }
+        add(divider.end());
+        (all.reasoning, all.content)
+    }
+
+    #[test]
+    fn thinking_is_divided_from_the_answer_however_it_comes() {
+        for (thinking, text, reasoning, content) in [
+            (
+                Thinking::Maybe,
+                "<think>\nLet me see. 2+2\n</think>\n\nFour!!",
+                "Let me see. 2+2",
+                "Four!!",
+            ),
+            (
+                Thinking::Begun("</think>"),
+                "I count 2+2\n</think>\n\nFour!!",
+                "I count 2+2",
+                "Four!!",
+            ),
+            (Thinking::Begun("</think>"), "cut in </thi", "cut in </thi", ""),
+            (Thinking::Maybe, "<think>\n\n</think>\n\nFour", "", "Four"),
+            (Thinking::Maybe, "\n<thinking>a < b\n\nc</thinking>d", "a < b\n\nc", "d"),
+            (Thinking::Maybe, "[THINK]a[/THINK]b", "a", "b"),
+            (Thinking::Maybe, "<seed:think>é🌙</seed:think>é", "é🌙", "é"),
+            (
+                Thinking::Maybe,
+                "<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>final<|message|>b",
+                "a",
+                "b",
+            ),
+            (Thinking::Maybe, "<|channel|>final<|message|>b", "", "b"),
+            (
+                Thinking::Maybe,
+                " no <think>tag</think> at the front",
+                "",
+                " no <think>tag</think> at the front",
+            ),
+            (Thinking::Maybe, "<thi", "", "<thi"),
+            (Thinking::Maybe, "", "", ""),
+            (Thinking::Never, "<think>{}", "", "<think>{}"),
+        ] {
+            for size in [1, 2, 3, 7, 1000] {
+                let expected = (reasoning.to_owned(), content.to_owned());
+                assert_eq!(divided(thinking, text, size), expected, "{text} by {size}");
+            }
+        }
+    }
+
+    #[test]
+    fn thinking_that_the_prompt_begins_is_seen_at_its_end() {
+        assert_eq!(begun_in("<|im_start|>assistant\n<think>\n"), Some("</think>"));
+        assert_eq!(begun_in("assistant\n[THINK]"), Some("[/THINK]"));
+        assert_eq!(begun_in("<think>\n\n</think>\n\n"), None);
+        assert!(is_part("<|channel|>") && is_part("</think>") && !is_part("<|im_end|>"));
+    }
+}
