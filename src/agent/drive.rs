@@ -27,6 +27,7 @@ use crate::domain::raw_object::RawObject;
 use crate::domain::trace;
 use crate::engine::{self, Ending, ExchangeFuture, ExchangeRun, Exchanges, StepCost};
 use crate::http::request::Peer;
+use crate::runtime::turns;
 use crate::storage::Commit;
 
 /// The most tokens of one answer.
@@ -73,7 +74,8 @@ enum Stop {
 
 impl Exchanges for Inner {
     fn run<'a>(&'a self, exchange: &'a mut ExchangeRun) -> ExchangeFuture<'a> {
-        Box::pin(self.drive(exchange))
+        let organization = exchange.execution().organization;
+        Box::pin(turns::on_behalf_of(organization, self.drive(exchange)))
     }
 }
 

@@ -54,6 +54,7 @@ use crate::guard::groups::Groups;
 use crate::http::budget::{Budget, Share};
 use crate::http::client::Client;
 use crate::http::egress::Policy;
+use crate::http::places;
 use crate::http::rate::{Limiter, OrganizationLimiter};
 use crate::http::server::{Limits, Listener};
 use crate::http::tls::Certificates;
@@ -117,7 +118,7 @@ fn open(
     let guard = programs::guard(config, tasks, groups);
     let catalog = open_catalog(config, &policy, &files, &guard)?;
     let guarded = Client::guarded(policy.clone());
-    let tool_servers = servers::Doors { client: guarded.clone(), guard };
+    let tool_servers = servers::Doors { client: guarded.with_share(places::Share::Tools), guard };
     let sent = outbox_options(&config.webhooks);
     let outbox = Outbox::new(store.clone(), sealer.clone(), guarded.clone(), clock.clone(), sent);
     let workflows = open_workflows((&store, &sealer, &clock), &catalog);
@@ -404,7 +405,7 @@ fn export_traces(config: &Config, services: &Services, tasks: &Tasks) -> Traces 
     let of_deliveries = traces.clone();
     services.outbox.set_on_attempt(Box::new(move |delivery| of_deliveries.attempted(delivery)));
     // The operator's own URL, as those of manifests.
-    let client = Client::trusted();
+    let client = Client::trusted().with_share(places::Share::Deliveries);
     let (engine, clock) = (services.engine.clone(), services.clock.clone());
     tasks.spawn(traces.clone().run(tasks.clone(), engine, client, clock));
     traces

@@ -12,6 +12,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::{FirstStart, first_start, start};
 use crate::api::{Role, Services};
 use crate::config::Config;
+use crate::runtime::shortage::lacks_descriptor;
 use crate::runtime::{Background, Tasks};
 
 /// A shutdown that takes longer says what it waits for.
@@ -126,9 +127,19 @@ pub async fn serve(
     match failure {
         None => Ok(()),
         Some(reason) => anyhow::bail!(
-            "the disk refused a write ({reason}): acknowledged data is safe; free some space or \
-             replace the disk, then start again"
+            "the store accepts no more writes ({reason}): acknowledged data is safe; {}, then start \
+             again",
+            remedy(&reason)
         ),
+    }
+}
+
+/// What to do about a store that accepts no more writes.
+fn remedy(reason: &str) -> &'static str {
+    if lacks_descriptor(reason) {
+        "raise the limit of open files (LimitNOFILE, ulimit -n)"
+    } else {
+        "free some space or replace the disk"
     }
 }
 

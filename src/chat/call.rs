@@ -33,7 +33,7 @@ use crate::domain::time::Timestamp;
 use crate::domain::trace::{self, Trace};
 use crate::engine::{self, EndedCall, ModelPermit};
 use crate::http::budget::Lease;
-use crate::runtime::{self, new_id};
+use crate::runtime::{self, new_id, turns};
 use crate::storage::Commit;
 
 /// When a full queue is worth another try, in seconds.
@@ -144,7 +144,10 @@ impl Chat {
         };
         let (reply, answer) = oneshot::channel();
         // What a client that goes away has used is recorded.
-        let running = self.inner.tasks.complete(call.run(candidates, reply));
+        let running = self
+            .inner
+            .tasks
+            .complete(turns::on_behalf_of(organization, call.run(candidates, reply)));
         running.until(answer).await.unwrap_or(Err(Error::Engine(engine::Error::Stopping)))
     }
 }

@@ -8,7 +8,6 @@
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use hyper::body::Incoming;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -24,6 +23,7 @@ use crate::domain::money::Usd;
 use crate::domain::raw_object::RawObject;
 use crate::http::budget::Lease;
 use crate::http::event_stream::{Event, EventReader};
+use crate::http::places::Arriving;
 use crate::http::sse::HEARTBEAT;
 use crate::runners::llm::OpenError;
 use crate::runtime;
@@ -128,7 +128,7 @@ impl Relay {
         &mut self,
         call: &Call,
         first: Option<Bytes>,
-        body: &mut Incoming,
+        body: &mut Arriving,
         limits: Limits,
         is_local: bool,
     ) -> End {

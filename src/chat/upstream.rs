@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
 use hyper::header::{
     ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, RETRY_AFTER,
 };
@@ -24,6 +23,7 @@ use super::service::Inner;
 use crate::domain::classify::ErrorClass;
 use crate::domain::trace;
 use crate::http::event_stream::EventReader;
+use crate::http::places::Arriving;
 use crate::http::sse::HEARTBEAT;
 use crate::http::{client, connector, trace_context};
 use crate::runners::endpoints::{self, Lease, Pool};
@@ -47,7 +47,7 @@ pub struct Opened {
     pub is_stream: bool,
     /// Its first bytes; `None` where they have not come yet.
     pub first: Option<Bytes>,
-    pub body: Incoming,
+    pub body: Arriving,
     pub limits: Limits,
     /// Keeps a model of this machine loaded until the answer has come.
     pub in_use: Option<InUse>,
@@ -134,7 +134,7 @@ impl Inner {
                 Target::Process(process) => {
                     let opened = process.open(request(path)?, may_fall_back).await;
                     let (answer, in_use) = opened.map_err(|error| unopened(name, &error))?;
-                    (answer, Some(in_use), None)
+                    (answer.map(Arriving::from), Some(in_use), None)
                 }
             })
         };
@@ -173,7 +173,7 @@ impl Inner {
         name: &str,
         servers: &Pool,
         request: impl Fn(&str) -> Result<Request<Bytes>, Failure>,
-    ) -> Result<(Response<Incoming>, Lease), Failure> {
+    ) -> Result<(Response<Arriving>, Lease), Failure> {
         let mut tries = 1;
         let most = if servers.len() > 1 { 1 } else { CONNECTS_MAX };
         loop {
@@ -195,7 +195,7 @@ impl Inner {
         &self,
         name: &str,
         request: &Request<Bytes>,
-    ) -> Result<Response<Incoming>, Failure> {
+    ) -> Result<Response<Arriving>, Failure> {
         let mut tries = 1;
         loop {
             match self.client.open(request.clone()).await {
@@ -217,7 +217,7 @@ impl Inner {
 /// [`Failure`], also for a stream whose first event is one.
 async fn begin(
     name: &str,
-    body: &mut Incoming,
+    body: &mut Arriving,
     limits: Limits,
     is_declared: bool,
 ) -> Result<(bool, Option<Bytes>), Failure> {
@@ -299,7 +299,7 @@ pub fn note(lease: Option<&mut Lease>, failure: Option<&Failure>) {
 ///
 /// # Errors
 /// When it breaks off.
-pub async fn next(body: &mut Incoming) -> Result<Option<Bytes>, hyper::Error> {
+pub async fn next(body: &mut Arriving) -> Result<Option<Bytes>, hyper::Error> {
     while let Some(frame) = body.frame().await {
         if let Ok(data) = frame?.into_data()
             && !data.is_empty()
@@ -365,7 +365,7 @@ fn is_event_stream(headers: &HeaderMap) -> bool {
 
 /// What a server says that does not answer. Its status stays, except where it speaks of this service's
 /// own key or account, or where it is not an answer: then it is 502.
-async fn refusal(name: &str, answer: Response<Incoming>, target: &Target) -> Failure {
+async fn refusal(name: &str, answer: Response<Arriving>, target: &Target) -> Failure {
     let status = answer.status().as_u16();
     let retry_after = answer.headers().get(RETRY_AFTER).cloned();
     let class = ErrorClass::of_http_status(status).unwrap_or(ErrorClass::ProviderError);
@@ -397,7 +397,7 @@ async fn refusal(name: &str, answer: Response<Incoming>, target: &Target) -> Fai
 }
 
 /// The beginning of a refusal, as far as it comes in time.
-async fn read_refusal(mut body: Incoming) -> String {
+async fn read_refusal(mut body: Arriving) -> String {
     let mut read = BytesMut::new();
     let reading = async {
         while let Ok(Some(data)) = next(&mut body).await {

@@ -4,10 +4,11 @@
 //! operator's own manifests. Redirects are never followed, nothing is retried once it was sent,
 //! and an answer is read up to a limit within a time. What goes to `http://` is sent by the task that
 //! asks for it, over connections of `pool`; `https://`, where HTTP/2 may be agreed on, and answers that
-//! are read as they arrive have hyper's client.
+//! are read as they arrive have hyper's client. A request first waits for its place (see `places`);
+//! its limit of time begins then.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -17,21 +18,17 @@ use hyper::{HeaderMap, Request, StatusCode};
 use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::capture_connection;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use rustix::process::{Resource, getrlimit};
 use rustls::RootCertStore;
 use tokio_rustls::TlsConnector;
 
 use super::connector::{self, Connector, Resolve, SystemResolver};
 use super::egress::Policy;
 use super::exchange;
+use super::places::{Arriving, Places, Share, Shed};
 use super::pool::{KEEP_IDLE, Pool};
 use crate::runtime::shortage::Pauses;
+use crate::runtime::turns;
 
-/// The most unused connections that are kept for one host: as many as a burst of one workflow has in
-/// flight, so that no call beyond the first of each pays for a connection.
-const IDLE_PER_HOST_MAX: usize = 2048;
-/// The share of the file descriptors that these may take: one in so many.
-const IDLE_SHARE: u64 = 16;
 /// How long resolving, connecting and the TLS handshake may take together.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -117,8 +114,49 @@ static ROOTS: LazyLock<RootCertStore> = LazyLock::new(|| {
 /// Sends requests; clones share their connections.
 #[derive(Debug, Clone)]
 pub struct Client {
-    inner: legacy::Client<Connector, Full<Bytes>>,
+    inner: Arc<Hyper>,
     pub(super) pool: Arc<Pool>,
+    places: Arc<Places>,
+}
+
+type HyperClient = legacy::Client<Connector, Full<Bytes>>;
+
+/// Hyper's client. It cannot close its unused connections, so it is replaced for that: the requests
+/// that are under way keep theirs.
+#[derive(Debug)]
+struct Hyper {
+    current: RwLock<HyperClient>,
+    connector: Connector,
+}
+
+impl Hyper {
+    fn new(connector: Connector) -> Self {
+        Self { current: RwLock::new(Self::fresh(&connector)), connector }
+    }
+
+    fn fresh(connector: &Connector) -> HyperClient {
+        legacy::Client::builder(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(KEEP_IDLE)
+            .pool_max_idle_per_host(connector.places.idle_per_host())
+            .build(connector.clone())
+    }
+
+    fn get(&self) -> HyperClient {
+        self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Shed for Hyper {
+    fn shed(&self) {
+        let fresh = Self::fresh(&self.connector);
+        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+        // Its unused connections are closed when the lock is released.
+        let former = std::mem::replace(&mut *current, fresh);
+        drop(current);
+        drop(former);
+    }
 }
 
 /// How a client is made, where the defaults do not fit.
@@ -128,6 +166,7 @@ pub struct Builder {
     resolver: Arc<dyn Resolve>,
     roots: RootCertStore,
     connect_timeout: Duration,
+    places: Arc<Places>,
 }
 
 impl Client {
@@ -143,11 +182,30 @@ impl Client {
         Builder::new(None).build()
     }
 
+    /// A client of the same kind whose connections are of another share.
+    #[must_use]
+    pub fn with_share(&self, share: Share) -> Self {
+        let connector = &self.inner.connector;
+        Self::over(Connector { places: Places::of(share), ..connector.clone() })
+    }
+
+    fn over(connector: Connector) -> Self {
+        let places = Arc::clone(&connector.places);
+        let inner = Arc::new(Hyper::new(connector.clone()));
+        let pool = Arc::new(Pool::new(connector, places.idle_per_host()));
+        let inner_shed: Arc<dyn Shed> = Arc::<Hyper>::clone(&inner);
+        let pool_shed: Arc<dyn Shed> = Arc::<Pool>::clone(&pool);
+        places.register(Arc::downgrade(&inner_shed));
+        places.register(Arc::downgrade(&pool_shed));
+        Self { inner, pool, places }
+    }
+
     /// Sends a request and reads the answer. Dropping the future closes the connection.
     ///
     /// # Errors
     /// [`Error`], in a sentence for the person who set the URL.
     pub async fn send(&self, request: Request<Bytes>, limits: &Limits) -> Result<Response, Error> {
+        let _place = self.places.take().await;
         if exchange::is_plain(&request) {
             return self.send_plain(request, limits, None).await;
         }
@@ -165,6 +223,7 @@ impl Client {
         request: Request<Bytes>,
         limits: &Limits,
     ) -> Result<Response, Error> {
+        let _place = self.places.take().await;
         let mut pauses = Pauses::within(limits.total);
         if exchange::is_plain(&request) {
             return self.send_plain(request, limits, Some(pauses)).await;
@@ -206,7 +265,7 @@ impl Client {
         let mut request = request.map(Full::new);
         let connection = capture_connection(&mut request);
         let exchange = async {
-            let answer = self.inner.request(request).await.map_err(|error| cause(&error))?;
+            let answer = self.inner.get().request(request).await.map_err(|error| cause(&error))?;
             let (head, mut body) = answer.into_parts();
             let (body, truncated) = read(&mut body, limits).await?;
             Ok(Response { status: head.status, headers: head.headers, body, truncated })
@@ -219,24 +278,23 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::send`].
-    pub async fn open(&self, request: Request<Bytes>) -> Result<hyper::Response<Incoming>, Error> {
+    pub async fn open(&self, request: Request<Bytes>) -> Result<hyper::Response<Arriving>, Error> {
+        let place = self.places.take().await;
         let host = request.uri().host().unwrap_or_default().to_owned();
-        let answer = self.inner.request(request.map(Full::new)).await;
-        answer.map_err(|error| cause(&error)).inspect_err(|error| report(&host, error))
+        let answer = self.inner.get().request(request.map(Full::new)).await;
+        let answer = answer.map_err(|error| cause(&error));
+        let answer = answer.inspect_err(|error| report(&host, error))?;
+        Ok(answer.map(|body| Arriving::new(body, place)))
     }
-}
-
-/// Unused connections that are kept for one host, where descriptors are few a share of them.
-fn idle_per_host() -> usize {
-    let descriptors = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
-    usize::try_from(descriptors / IDLE_SHARE).unwrap_or(usize::MAX).min(IDLE_PER_HOST_MAX)
 }
 
 impl Builder {
     /// The machine's resolver, the public roots and the machine's own.
     #[must_use]
     pub fn new(policy: Option<Policy>) -> Self {
+        let share = if policy.is_some() { Share::Steps } else { Share::Models };
         Self {
+            places: Places::of(share),
             policy: policy.map(Arc::new),
             resolver: Arc::new(SystemResolver::new()),
             roots: ROOTS.clone(),
@@ -248,6 +306,12 @@ impl Builder {
     #[must_use]
     pub fn connect_timeout(mut self, limit: Duration) -> Self {
         self.connect_timeout = limit;
+        self
+    }
+
+    #[cfg(test)]
+    pub(super) fn places(mut self, places: Arc<Places>) -> Self {
+        self.places = places;
         self
     }
 
@@ -282,14 +346,9 @@ impl Builder {
             policy: self.policy,
             tls: TlsConnector::from(Arc::new(config)),
             timeout: self.connect_timeout,
+            places: self.places,
         };
-        let inner = legacy::Client::builder(TokioExecutor::new())
-            .timer(TokioTimer::new())
-            .pool_timer(TokioTimer::new())
-            .pool_idle_timeout(KEEP_IDLE)
-            .pool_max_idle_per_host(idle_per_host())
-            .build(connector.clone());
-        Client { inner, pool: Arc::new(Pool::new(connector, idle_per_host())) }
+        Client::over(connector)
     }
 }
 
@@ -306,7 +365,7 @@ async fn within(
     is_connected: impl Fn() -> bool,
     exchange: impl Future<Output = Result<Response, Error>>,
 ) -> Result<Response, Error> {
-    let answer = match tokio::time::timeout(limit, exchange).await {
+    let answer = match turns::timeout(limit, exchange).await {
         Ok(answer) => answer,
         Err(_elapsed) if is_connected() => Err(Error::Timeout { limit }),
         Err(_elapsed) => {

@@ -250,3 +250,91 @@ async fn http_client_sends_same_bytes_over_own_and_hypers_pool() {
         assert!(!expected.contains("secret") && expected.contains("host: "), "{expected}");
     }
 }
+
+/// Says where it listens, accepts everything, answers the first `answered` requests and keeps their
+/// connections, then answers nothing.
+async fn hanging(answered: usize) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    Tasks::attend(async move {
+        let mut held = Vec::new();
+        while let Ok((mut stream, _)) = listener.accept().await {
+            if held.len() < answered {
+                assert!(stream.read(&mut [0; 1024]).await.unwrap() > 0);
+                let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi";
+                stream.write_all(answer).await.unwrap();
+            }
+            held.push(stream);
+        }
+    });
+    url
+}
+
+fn to(url: &str) -> Request<Bytes> {
+    Request::get(url).body(Bytes::new()).unwrap()
+}
+
+#[tokio::test]
+async fn http_client_leaves_places_to_other_organizations() {
+    let client = Builder::new(None).places(Places::new(8)).build();
+    let [greedy, other]: [crate::domain::ids::OrganizationId; 2] =
+        [crate::runtime::new_id(), crate::runtime::new_id()];
+    let url = hanging(0).await;
+    let mut held = futures_util::stream::FuturesUnordered::new();
+    for is_open in [true, false].repeat(10) {
+        let (client, url) = (client.clone(), url.clone());
+        held.push(turns::on_behalf_of(greedy, async move {
+            match is_open {
+                true => drop(client.open(to(&url)).await),
+                false => drop(client.send_when_able(to(&url), &LIMITS).await),
+            }
+        }));
+    }
+    let hang = async { while futures_util::StreamExt::next(&mut held).await.is_some() {} };
+    let served = turns::on_behalf_of(other, async {
+        while client.places.used() < 4 {
+            tokio::task::yield_now().await;
+        }
+        for _ in 0..3 {
+            let own = hanging(1).await;
+            let answer = client.send(to(&own), &LIMITS).await.unwrap();
+            assert_eq!(&answer.body[..], b"hi");
+        }
+    });
+    tokio::select! {
+        () = hang => panic!("a server that does not answer ended a request"),
+        () = served => {}
+    }
+    assert_eq!(client.places.used(), 4, "half of the places is the most for one of them");
+    drop(held);
+    assert_eq!(client.places.used(), 0, "cancelled requests give their places back");
+}
+
+#[tokio::test]
+async fn http_client_counts_no_wait_for_a_place_as_time() {
+    let client = Builder::new(None).places(Places::new(1)).build();
+    let held = client.places.take().await;
+    let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi";
+    let url = format!("http://127.0.0.1:{}/", server(answer, 1).await);
+    let limits = Limits { total: Duration::from_secs(5), ..LIMITS };
+    let release = async {
+        // Longer than the limit: the clock of the request does not run yet.
+        tokio::time::sleep(Duration::from_secs(6)).await;
+        drop(held);
+    };
+    let (answer, ()) = tokio::join!(client.send(to(&url), &limits), release);
+    assert_eq!(&answer.unwrap().body[..], b"hi");
+}
+
+#[tokio::test]
+async fn http_client_closes_unused_connections_for_new_ones() {
+    let client = Builder::new(None).places(Places::new(2)).build();
+    let mut urls = Vec::new();
+    for _ in 0..9 {
+        urls.push(hanging(1).await);
+    }
+    for url in &urls {
+        client.send(to(url), &LIMITS).await.unwrap();
+    }
+    assert!(client.places.open_now() <= 3, "{}", client.places.open_now());
+}

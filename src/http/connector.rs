@@ -22,8 +22,11 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use super::egress::{Forbidden, Policy};
+use super::places::{Places, Socket};
 use crate::runtime::shortage::{is_shortage, mentions_shortage};
 
+/// Between two looks for room, while unused connections are being closed.
+const ROOM_PAUSE: Duration = Duration::from_millis(20);
 /// Addresses of one name that are tried.
 const ADDRESSES_MAX: usize = 8;
 
@@ -164,6 +167,7 @@ pub struct Connector {
     pub(super) policy: Option<Arc<Policy>>,
     pub(super) tls: TlsConnector,
     pub(super) timeout: Duration,
+    pub(super) places: Arc<Places>,
 }
 
 impl fmt::Debug for Connector {
@@ -178,11 +182,15 @@ impl Connector {
         self.in_time(host, self.connect_to(&uri, host)).await
     }
 
-    /// A TCP connection without TLS.
+    /// A TCP connection without TLS, and its descriptor.
     ///
     /// # Errors
     /// [`Error`], also where the guard permits none of the host's addresses.
-    pub(super) async fn connect_plain(&self, host: &str, port: u16) -> Result<TcpStream, Error> {
+    pub(super) async fn connect_plain(
+        &self,
+        host: &str,
+        port: u16,
+    ) -> Result<(TcpStream, Socket), Error> {
         self.in_time(host, self.connect_tcp(bare(host), port)).await
     }
 
@@ -203,9 +211,13 @@ impl Connector {
         let is_https = uri.scheme_str() == Some("https");
         let port = uri.port_u16().unwrap_or(if is_https { 443 } else { 80 });
         let bare = bare(host);
-        let stream = self.connect_tcp(bare, port).await?;
+        let (stream, socket) = self.connect_tcp(bare, port).await?;
         if !is_https {
-            return Ok(Stream { io: TokioIo::new(Box::new(stream)), is_http2: false });
+            return Ok(Stream {
+                io: TokioIo::new(Box::new(stream)),
+                is_http2: false,
+                _socket: socket,
+            });
         }
         let fault = |reason: String| Error::Tls { host: host.to_owned(), reason };
         let name =
@@ -213,11 +225,11 @@ impl Connector {
         let stream =
             self.tls.connect(name, stream).await.map_err(|error| fault(error.to_string()))?;
         let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-        Ok(Stream { io: TokioIo::new(Box::new(stream)), is_http2 })
+        Ok(Stream { io: TokioIo::new(Box::new(stream)), is_http2, _socket: socket })
     }
 
     /// Tries the permitted addresses in turn; the last refusal counts.
-    async fn connect_tcp(&self, host: &str, port: u16) -> Result<TcpStream, Error> {
+    async fn connect_tcp(&self, host: &str, port: u16) -> Result<(TcpStream, Socket), Error> {
         let literal = host.parse::<IpAddr>().ok();
         let addresses = match literal {
             Some(address) => vec![address],
@@ -237,6 +249,7 @@ impl Connector {
                 })?
             }
         };
+        let socket = self.socket().await;
         let mut refusal =
             Error::Resolve { host: host.to_owned(), reason: "it has no address".to_owned() };
         for address in addresses.into_iter().take(ADDRESSES_MAX) {
@@ -249,7 +262,7 @@ impl Connector {
             }
             let address = SocketAddr::new(address, port);
             match TcpStream::connect(address).await {
-                Ok(stream) => return Ok(without_delay(stream)),
+                Ok(stream) => return Ok((without_delay(stream), socket)),
                 Err(error) if is_shortage(&error) => {
                     return Err(Error::Local { reason: error.to_string() });
                 }
@@ -257,6 +270,17 @@ impl Connector {
             }
         }
         Err(refusal)
+    }
+
+    /// A descriptor of this client's share. It waits until the unused connections that give way are
+    /// closed.
+    async fn socket(&self) -> Socket {
+        loop {
+            if let Some(socket) = self.places.open() {
+                return socket;
+            }
+            tokio::time::sleep(ROOM_PAUSE).await;
+        }
     }
 }
 
@@ -306,6 +330,7 @@ impl<T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin> Io for T {}
 pub struct Stream {
     io: TokioIo<Box<dyn Io>>,
     is_http2: bool,
+    _socket: Socket,
 }
 
 impl fmt::Debug for Stream {

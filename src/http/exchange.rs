@@ -20,6 +20,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
 use super::client::{Error, Limits, Response, read, words};
+use super::places::Socket;
 use super::relay::Relay;
 
 /// The port that a `Host` header leaves out.
@@ -95,6 +96,7 @@ pub(super) struct Connection {
     /// `None` from its end on.
     driver: Option<Driver>,
     relay: Relay,
+    socket: Option<Socket>,
 }
 
 impl Connection {
@@ -105,7 +107,18 @@ impl Connection {
         builder.writev(false);
         let (sender, driver) =
             builder.handshake(TokioIo::new(stream)).await.map_err(|error| protocol(&error))?;
-        Ok(Box::new(Self { authority, sender, driver: Some(driver), relay: Relay::new() }))
+        Ok(Box::new(Self {
+            authority,
+            sender,
+            driver: Some(driver),
+            relay: Relay::new(),
+            socket: None,
+        }))
+    }
+
+    /// Counts its descriptor for as long as it is open.
+    pub(super) fn count(&mut self, socket: Socket) {
+        self.socket = Some(socket);
     }
 
     /// Where it leads.

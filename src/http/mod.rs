@@ -16,6 +16,7 @@ pub mod event_stream;
 mod exchange;
 pub mod fields;
 mod head_lines;
+pub mod places;
 mod pool;
 pub mod port_holder;
 pub mod query;

@@ -4,7 +4,8 @@
 //! connection that its peer has closed while it was unused is noticed before anything is written to
 //! it, and every few seconds a task drops those that are closed or too old; it runs only while there
 //! are any. A connection goes back only when its answer was read to the end. A call that waits for a
-//! new connection takes one that is returned sooner; the new one is then made for the next call.
+//! new connection takes one that is returned sooner; the new one is then made for the next call, while
+//! there is room for one that nobody uses (see `places`).
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -21,6 +22,7 @@ use tokio::time::Instant;
 use super::client::{Error, Limits, Response, report};
 use super::connector::{self, Connector};
 use super::exchange::{Connection, Failure, Outgoing, port_of};
+use super::places::Shed;
 use crate::runtime::shortage::Pauses;
 use crate::runtime::{Tasks, monotonic_now};
 
@@ -136,7 +138,9 @@ impl Pool {
         let mut place = Place::take(self, authority);
         match select(&mut place.returned, making).await {
             Either::Left((Ok(returned), making)) => {
-                Tasks::attend(Arc::clone(self).keep(making));
+                if self.connector.places.has_spare() {
+                    Tasks::attend(Arc::clone(self).keep(making));
+                }
                 Ok((returned, true))
             }
             Either::Left((Err(_closed), making)) => Ok((making.await?, false)),
@@ -153,8 +157,10 @@ impl Pool {
     /// A new connection; the connector asks its guard about each address.
     async fn make(self: Arc<Self>, authority: Authority) -> Result<Box<Connection>, Error> {
         let connecting = self.connector.connect_plain(authority.host(), port_of(&authority));
-        let stream = connecting.await.map_err(Error::Connection)?;
-        Connection::new(stream, authority).await
+        let (stream, socket) = connecting.await.map_err(Error::Connection)?;
+        let mut connection = Connection::new(stream, authority).await?;
+        connection.count(socket);
+        Ok(connection)
     }
 
     /// Puts the connection that is being made into the pool.
@@ -249,6 +255,14 @@ impl Pool {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Shed for Pool {
+    fn shed(&self) {
+        // They are closed when the lock is released.
+        let unused = mem::take(&mut self.lock().idle);
+        drop(unused);
     }
 }
 

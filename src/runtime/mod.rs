@@ -3,6 +3,7 @@
 
 pub mod memory;
 pub mod shortage;
+pub mod turns;
 
 mod background;
 #[cfg(test)]

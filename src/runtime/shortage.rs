@@ -20,6 +20,8 @@ const SHORTAGES: [Errno; 7] = [
 ];
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// How long the store waits for a file descriptor before it gives up.
+const DESCRIPTOR_WAIT_MAX: Duration = Duration::from_mins(10);
 
 /// Whether an error is a shortage of this machine.
 #[must_use]
@@ -35,7 +37,12 @@ pub fn is_shortage(error: &io::Error) -> bool {
 /// number.
 #[must_use]
 pub fn mentions_shortage(text: &str) -> bool {
-    SHORTAGES.iter().any(|errno| text.contains(&format!("(os error {})", errno.raw_os_error())))
+    SHORTAGES.iter().any(|errno| text.contains(&ending(*errno)))
+}
+
+/// How the text of a system's error ends.
+fn ending(errno: Errno) -> String {
+    format!("(os error {})", errno.raw_os_error())
 }
 
 /// Calls `attempt` until it does something else than fail for a shortage, or until `limit` is over.
@@ -50,6 +57,36 @@ pub async fn when_able<T>(
     loop {
         match attempt() {
             Err(error) if is_shortage(&error) && pauses.wait().await => {}
+            result => return result,
+        }
+    }
+}
+
+/// Whether an error says that this process or this machine has no file descriptor left, by its text.
+#[must_use]
+pub fn lacks_descriptor(error: &str) -> bool {
+    [Errno::MFILE, Errno::NFILE].iter().any(|errno| error.contains(&ending(*errno)))
+}
+
+/// Calls `attempt` again while there is no file descriptor for it, on this thread, for up to
+/// [`DESCRIPTOR_WAIT_MAX`]. Connections and files that are open now give theirs back in time.
+///
+/// # Errors
+/// The last error of `attempt`.
+pub fn with_descriptor<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    let until = monotonic_now() + DESCRIPTOR_WAIT_MAX;
+    let mut pause = FIRST_PAUSE;
+    loop {
+        match attempt() {
+            Err(error) if lacks_descriptor(&error.to_string()) && monotonic_now() < until => {
+                tracing::warn!(
+                    %error,
+                    "the store waits for a file descriptor: the disk is fine; raise the limit of \
+                     open files (LimitNOFILE, ulimit -n) if this repeats"
+                );
+                std::thread::sleep(pause);
+                pause = (pause * 2).min(PAUSE_MAX);
+            }
             result => return result,
         }
     }
@@ -104,6 +141,21 @@ mod tests {
             assert_eq!(mentions_shortage(&format!("no connections: {error}")), is_short, "{error}");
         }
         assert!(!mentions_shortage("no records found for the name (os error 240)"));
+    }
+
+    #[test]
+    fn shortage_of_descriptors_alone_is_waited_out() {
+        let mut left = vec![Errno::MFILE, Errno::NFILE, Errno::MFILE];
+        let done = with_descriptor(|| left.pop().map_or(Ok(7), |errno| Err(errno.into())));
+        assert_eq!(done.unwrap(), 7);
+        for errno in [Errno::NOSPC, Errno::IO] {
+            let mut tried = 0;
+            let failed = with_descriptor(|| -> io::Result<()> {
+                tried += 1;
+                Err(errno.into())
+            });
+            assert_eq!((Errno::from_io_error(&failed.unwrap_err()), tried), (Some(errno), 1));
+        }
     }
 
     #[tokio::test(start_paused = true)]

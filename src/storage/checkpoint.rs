@@ -5,7 +5,8 @@
 //! its last record last, flushes, proves the flush, notes it in the mark, and only then removes
 //! segments of the log. A kill anywhere in between leaves a log that holds at least what the tree
 //! does not. The same thread notices when nothing is written any more and asks the writer for a
-//! seal, and later for a checkpoint of what there is. It retries nothing.
+//! seal, and later for a checkpoint of what there is. It retries
+//! nothing, but waits where there is no file descriptor.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

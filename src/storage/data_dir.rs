@@ -7,6 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::error::Error;
+use crate::runtime::shortage::with_descriptor;
 
 /// Makes the folder, for its owner alone, and every folder above it that is missing.
 pub fn make(folder: &Path) -> Result<(), Error> {
@@ -120,7 +121,7 @@ pub fn sync_new(folder: &Path, store: &Path) -> Result<(), Error> {
 
 /// Makes one file or folder durable.
 pub fn sync(path: &Path) -> Result<(), Error> {
-    let synced = File::open(path).and_then(|file| file.sync_all());
+    let synced = with_descriptor(|| File::open(path)).and_then(|file| file.sync_all());
     synced.map_err(|error| Error::folder(path, &error))
 }
 
@@ -150,8 +151,9 @@ fn write_beside(
     let fault = |error: io::Error| Error::folder(path, &error);
     let half = path.with_extension("half");
     let write = || {
-        let mut file =
-            OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&half)?;
+        let mut file = with_descriptor(|| {
+            OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&half)
+        })?;
         file.write_all(bytes)?;
         file.sync_all()?;
         place(&half)

@@ -82,6 +82,40 @@ fn payload_read_recovers_after_descriptor_shortage() {
     });
 }
 
+#[test]
+fn store_waits_out_descriptor_shortage() {
+    if std::env::var_os(CHILD).is_none() {
+        let name = "storage::payloads::tests::store_waits_out_descriptor_shortage";
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", name, "--nocapture"])
+            .env(CHILD, "1")
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&child.stdout);
+        assert!(child.status.success() && said.contains("1 passed"), "{said}");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("mark");
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(0), ..limit }).unwrap();
+    assert!(std::fs::File::open(folder.path()).is_err());
+    let (written, was_done) = std::thread::scope(|scope| {
+        let writing = scope.spawn(|| {
+            crate::storage::data_dir::write_new(&path, b"mark")?;
+            crate::storage::data_dir::sync(folder.path())
+        });
+        // As long as the shortage lasts; nothing is expected of it.
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        let was_done = writing.is_finished();
+        setrlimit(Resource::Nofile, limit).unwrap();
+        (writing.join().unwrap(), was_done)
+    });
+    written.unwrap();
+    assert!(!was_done);
+    assert_eq!(std::fs::read(&path).unwrap(), b"mark");
+}
+
 #[tokio::test]
 async fn disk_nearly_full_refuses_new_work_but_accepts_completions() {
     let folder = tempfile::tempdir().unwrap();

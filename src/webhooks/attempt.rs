@@ -26,7 +26,7 @@ use crate::domain::signature;
 use crate::domain::time::Timestamp;
 use crate::domain::webhook_endpoint::Event;
 use crate::http::trace_context;
-use crate::runtime::{self, Clock};
+use crate::runtime::{self, Clock, turns};
 use crate::storage::{self, Commit, Sealer, Store};
 
 /// As much of an answer's body is kept, in bytes of UTF-8.
@@ -274,7 +274,8 @@ async fn deliver(
     let limit = context.options.timeout.saturating_add(CUT_OFF_GRACE);
     // A fault in the transport ends this attempt and nothing else.
     let sending = AssertUnwindSafe(context.transport.send(request)).catch_unwind();
-    Ok(match tokio::time::timeout(limit, sending).await {
+    let sending = turns::timeout(limit, sending);
+    Ok(match turns::on_behalf_of(delivery.organization, sending).await {
         Ok(Ok(Ok(answer))) => Outcome::answered(&answer, context.clock.now()),
         Ok(Ok(Err(SendError::Receiver(reason)))) => Outcome::unsent(reason),
         Ok(Ok(Err(SendError::Local(reason)))) => return Err(reason),

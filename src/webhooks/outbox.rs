@@ -17,6 +17,7 @@ use super::transport::{Network, Transport};
 use super::{OnAttempt, Options, test_delivery};
 use crate::domain::delivery::{self, Delivery};
 use crate::http::client::Client;
+use crate::http::places::Share;
 use crate::runtime::{Clock, Tasks};
 use crate::storage::{Sealer, Store};
 
@@ -50,7 +51,7 @@ impl Outbox {
         clock: Clock,
         options: Options,
     ) -> Self {
-        let network = Network::new(client, options.timeout);
+        let network = Network::new(client.with_share(Share::Deliveries), options.timeout);
         Self::over(store, sealer, Arc::new(network), clock, options)
     }
 

@@ -10,7 +10,6 @@ use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt;
 use futures_util::stream::{BoxStream, FuturesUnordered};
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
 use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use rmcp::model::{ClientJsonRpcMessage, JsonRpcMessage, ServerJsonRpcMessage, ServerNotification};
@@ -26,6 +25,7 @@ use super::connection::ANSWER_MAX;
 use super::reports::Reports;
 use crate::http::client::Client;
 use crate::http::event_stream::EventReader;
+use crate::http::places::Arriving;
 
 const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
 /// How long one exchange of messages may take; a call has a limit of its own below that.
@@ -70,7 +70,7 @@ impl Sender {
         (session, key): (Option<Arc<str>>, Option<String>),
         headers: HashMap<HeaderName, HeaderValue>,
         body: Bytes,
-    ) -> Result<Response<Incoming>, Error> {
+    ) -> Result<Response<Arriving>, Error> {
         let mut request = Request::builder()
             .method(method)
             .uri(url)
@@ -148,7 +148,7 @@ fn too_large() -> Error {
 }
 
 /// The next piece of a body.
-async fn piece(body: &mut Incoming) -> Result<Option<Bytes>, Error> {
+async fn piece(body: &mut Arriving) -> Result<Option<Bytes>, Error> {
     loop {
         match body.frame().await {
             None => return Ok(None),
@@ -162,7 +162,7 @@ async fn piece(body: &mut Incoming) -> Result<Option<Bytes>, Error> {
     }
 }
 
-async fn whole(mut body: Incoming) -> Result<Bytes, Error> {
+async fn whole(mut body: Arriving) -> Result<Bytes, Error> {
     let mut read = BytesMut::new();
     while let Some(data) = piece(&mut body).await? {
         if read.len().saturating_add(data.len()) > ANSWER_MAX {
@@ -176,7 +176,7 @@ async fn whole(mut body: Incoming) -> Result<Bytes, Error> {
 /// The answer among the events of a stream. Requests of the server are replied to at once, while the stream
 /// is read on: a server may wait for the reply before it answers.
 async fn answer_in<F: Future<Output = ()>>(
-    mut body: Incoming,
+    mut body: Arriving,
     reports: &Reports,
     reply: impl Fn(Bytes) -> F,
 ) -> Result<ServerJsonRpcMessage, Error> {

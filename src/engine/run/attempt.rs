@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 
 use crate::domain::attempt::Failure;
 use crate::domain::classify::ErrorClass;
+use crate::domain::ids::OrganizationId;
 use crate::domain::money::Usd;
 use crate::domain::payload::Payload;
 use crate::domain::trace::Trace;
@@ -24,7 +25,7 @@ use crate::engine::run::outcome::shape_output;
 use crate::engine::{Error, Inner, ModelSpec};
 use crate::files::{self, Origin};
 use crate::runners::{self, Job, Progress};
-use crate::runtime::new_id;
+use crate::runtime::{new_id, turns};
 use crate::storage;
 
 /// What a model gave, as it is stored.
@@ -58,8 +59,8 @@ fn output_not_stored(error: files::Error) -> Result<Failure, Error> {
     }
 }
 
-/// One call of the runner, bounded in time; a panic fails this run and nothing else. What it tells
-/// is heard by the job's `progress`.
+/// One call of the runner for an organization, bounded in time; a panic fails this run and nothing
+/// else. The time in which the run waits for a turn does not count. What it tells is heard by the job's `progress`.
 ///
 /// # Errors
 /// What the runner reports, or a failure of the class `execution_timeout` or `internal_error`.
@@ -67,10 +68,11 @@ pub async fn call_runner(
     work: &ModelSpec,
     model: &str,
     job: Job,
+    organization: Option<OrganizationId>,
     limit: Duration,
 ) -> Result<runners::Success, runners::Error> {
     let run = AssertUnwindSafe(async { work.runner.run(job).await }).catch_unwind();
-    match tokio::time::timeout(limit, run).await {
+    match turns::on_behalf_of(organization, turns::timeout(limit, run)).await {
         Ok(Ok(report)) => report,
         Ok(Err(_panic)) => {
             let sentence = format!("the runner of the model '{model}' panicked");
@@ -125,7 +127,7 @@ pub async fn dry_run(
     let progress = Arc::new(DryRunProgress { kept, reports });
     let trace = Trace::new(new_id(), None).call(&attempt_key);
     let job = Job { attempt_key, input: Arc::new(input), progress, may_fall_back: false, trace };
-    let result = call_runner(work, model, job, work.timeout).await;
+    let result = call_runner(work, model, job, None, work.timeout).await;
     (result, run_progress.take_logs())
 }
 

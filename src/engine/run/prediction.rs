@@ -205,7 +205,7 @@ async fn run_model(
         progress,
         may_fall_back: execution.prediction().is_some_and(Prediction::has_next),
     };
-    call_runner(work, model, job, work.timeout).await
+    call_runner(work, model, job, Some(execution.organization), work.timeout).await
 }
 
 /// What the model is given. The first of a chain has the input that was checked when the prediction

@@ -32,7 +32,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use hyper::body::Incoming;
 use hyper::{Request, StatusCode};
 
 pub use self::address::{Address, concurrency, name_of, read};
@@ -44,6 +43,7 @@ use self::lease::report;
 use super::Health;
 use crate::http::client::{self, Client, Limits, Overflow, Response};
 use crate::http::connector;
+use crate::http::places::Arriving;
 use crate::runtime;
 
 /// How long a server may take to say how it is, or what it serves, and the bytes that are read of it.
@@ -240,7 +240,7 @@ impl Pool {
         &self,
         client: &Client,
         request: impl Fn(&str) -> Result<Request<Bytes>, E>,
-    ) -> Result<(hyper::Response<Incoming>, Lease), Error<E>> {
+    ) -> Result<(hyper::Response<Arriving>, Lease), Error<E>> {
         self.exchange(request, |request| client.open(request), hyper::Response::status).await
     }
 

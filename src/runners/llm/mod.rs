@@ -30,6 +30,7 @@ use crate::domain::attempt::Failure;
 use crate::domain::chat::Operation;
 use crate::domain::classify::ErrorClass;
 use crate::domain::model::{OutputType, Usage};
+use crate::http::places::Arriving;
 use crate::runtime;
 use crate::schema::Schema;
 
@@ -249,7 +250,7 @@ impl LlmRunner {
             }
             OpenError::Ended(reason) => exchange.failure(ErrorClass::ProviderError, &reason),
         })?;
-        let read = exchange.read(job, answer).await;
+        let read = exchange.read(job, answer.map(Arriving::from)).await;
         if read.as_ref().is_err_and(|failure| failure.class == ErrorClass::ProviderUnavailable)
             && let Some(reason) = in_use.ended().await
         {

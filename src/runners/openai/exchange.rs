@@ -3,7 +3,6 @@
 
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
 use hyper::header::CONTENT_TYPE;
 use hyper::{Request, Response};
 use serde_json::{Map, Value, json};
@@ -13,6 +12,7 @@ use crate::domain::attempt::Failure;
 use crate::domain::classify::ErrorClass;
 use crate::domain::model::Usage;
 use crate::http::event_stream::{Event, EventReader};
+use crate::http::places::Arriving;
 use crate::http::trace_context;
 use crate::runners::Job;
 use crate::runners::http::excerpt;
@@ -68,7 +68,7 @@ impl Exchange<'_> {
     pub async fn read(
         &self,
         job: &Job,
-        answer: Response<Incoming>,
+        answer: Response<Arriving>,
     ) -> Result<(Value, Usage), Failure> {
         let status = answer.status().as_u16();
         let kind = answer.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
@@ -110,7 +110,7 @@ impl Exchange<'_> {
         Some(self.failure(class, &format!("it answered {status}: {}", excerpt(said))))
     }
 
-    async fn read_whole(&self, mut answer: Response<Incoming>) -> Result<Bytes, Failure> {
+    async fn read_whole(&self, mut answer: Response<Arriving>) -> Result<Bytes, Failure> {
         let mut read = BytesMut::new();
         while let Some(data) = self.next(&mut answer).await? {
             if read.len().saturating_add(data.len()) > ANSWER_MAX {
@@ -121,7 +121,7 @@ impl Exchange<'_> {
         Ok(read.freeze())
     }
 
-    async fn next(&self, answer: &mut Response<Incoming>) -> Result<Option<Bytes>, Failure> {
+    async fn next(&self, answer: &mut Response<Arriving>) -> Result<Option<Bytes>, Failure> {
         loop {
             match answer.body_mut().frame().await {
                 None => return Ok(None),
@@ -147,7 +147,7 @@ impl Exchange<'_> {
     async fn read_stream(
         &self,
         job: &Job,
-        mut answer: Response<Incoming>,
+        mut answer: Response<Arriving>,
     ) -> Result<(Value, Usage), Failure> {
         let mut stream = ChatStream::default();
         let mut reader = EventReader::new(EVENT_MAX);

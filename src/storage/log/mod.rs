@@ -23,6 +23,7 @@ use super::data_dir;
 use super::memtable::Rows;
 use crate::domain::time::Timestamp;
 use crate::runtime::random_bytes;
+use crate::runtime::shortage::with_descriptor;
 
 /// The folder of the log within the store's own.
 pub const FOLDER: &str = "log";
@@ -258,8 +259,8 @@ fn make(
         fs::rename(spare, &half)?;
     }
     let mut options = OpenOptions::new();
-    let file =
-        options.read(true).write(true).create(true).truncate(false).mode(0o600).open(&half)?;
+    options.read(true).write(true).create(true).truncate(false).mode(0o600);
+    let file = with_descriptor(|| options.open(&half))?;
     file.write_all_at(&header.encode(), 0)?;
     let filled = if spare.is_some() {
         SEGMENT_BYTES

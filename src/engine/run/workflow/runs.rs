@@ -34,7 +34,7 @@ use crate::engine::{Error, Inner, Models, models};
 use crate::files::Origin;
 use crate::runners;
 use crate::runners::request::{self, Prepared};
-use crate::runtime::new_id;
+use crate::runtime::{new_id, turns};
 
 /// A run, or the wait for a place to run.
 pub type Running = Pin<Box<dyn Future<Output = Report> + Send>>;
@@ -376,7 +376,8 @@ impl Inner {
             };
             let limit = limit.unwrap_or(HTTP_TIMEOUT_DEFAULT);
             let by = (key.as_str(), &trace);
-            let sent = request::send(&self.client, *request, &fail_when, limit, by).await;
+            let sending = request::send(&self.client, *request, &fail_when, limit, by);
+            let sent = turns::on_behalf_of(organization, sending).await;
             let outcome = match sent {
                 Ok(answer) => self.store_response(answer, execution, &budget).await,
                 Err(failure) => Ok(Err(failure.into())),
@@ -433,7 +434,7 @@ impl Inner {
         let attempt_key = origin.attempt_key.to_owned();
         let input = Arc::new(input);
         let job = runners::Job { attempt_key, input, progress, may_fall_back, trace };
-        let result = call_runner(&work, slug, job, limit).await;
+        let result = call_runner(&work, slug, job, Some(origin.organization), limit).await;
         let logs = reported.take_logs();
         Ok(match result {
             Ok(success) => match self.store_output(success, origin, Some(&work), budget).await? {

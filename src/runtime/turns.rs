@@ -1,0 +1,418 @@
+//! Turns: a limited amount of something (places, connections, bytes) that organizations share.
+//!
+//! Work waits for its part instead of failing. Organizations take turns, each first in, first out.
+//! One that holds some may hold as much as is still free: one alone reaches half of the limit, two
+//! reach a third each, and the next one finds a part free. A part that is larger than that is
+//! granted to an organization that holds nothing, and one larger than the limit runs alone.
+//!
+//! [`on_behalf_of`] says for which organization a task works, [`timeout`] is a limit of time in
+//! which the waits for a turn do not count.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+use tokio::time::error::Elapsed;
+
+use super::monotonic_now;
+use crate::domain::ids::OrganizationId;
+
+/// How often a limit of time is looked at while the task waits for a turn.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// For whom a part is taken; `None`: the service itself.
+type Holder = Option<OrganizationId>;
+
+tokio::task_local! {
+    static SCOPE: Arc<Scope>;
+}
+
+/// For whom a task works, and how long it has waited for turns.
+#[derive(Debug)]
+struct Scope {
+    holder: Holder,
+    waits: Mutex<Waits>,
+}
+
+#[derive(Debug, Default)]
+struct Waits {
+    ended: Duration,
+    pending: usize,
+    since: Option<Instant>,
+}
+
+impl Scope {
+    fn waits(&self) -> MutexGuard<'_, Waits> {
+        self.waits.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Waits {
+    /// All waits so far.
+    fn total(&self) -> Duration {
+        self.ended.saturating_add(self.since.map_or(Duration::ZERO, |since| since.elapsed()))
+    }
+}
+
+/// A wait for a turn, noted in the task's scope while it lasts.
+struct Waiting(Option<Arc<Scope>>);
+
+impl Waiting {
+    fn begin() -> Self {
+        let scope = SCOPE.try_with(Arc::clone).ok();
+        if let Some(scope) = &scope {
+            let mut waits = scope.waits();
+            waits.pending = waits.pending.saturating_add(1);
+            waits.since.get_or_insert_with(monotonic_now);
+        }
+        Self(scope)
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let Some(scope) = &self.0 else { return };
+        let mut waits = scope.waits();
+        waits.pending = waits.pending.saturating_sub(1);
+        if waits.pending == 0 {
+            waits.ended = waits.total();
+            waits.since = None;
+        }
+    }
+}
+
+/// Runs `work` so that every turn in it is taken for `organization`; `None` is the service itself.
+pub async fn on_behalf_of<F: Future>(
+    organization: impl Into<Option<OrganizationId>>,
+    work: F,
+) -> F::Output {
+    let scope = Scope { holder: organization.into(), waits: Mutex::default() };
+    SCOPE.scope(Arc::new(scope), work).await
+}
+
+/// For whom this task works.
+fn holder() -> Holder {
+    SCOPE.try_with(|scope| scope.holder).ok().flatten()
+}
+
+/// Bounds the time of `work`, without the time in which it waits for turns.
+///
+/// # Errors
+/// [`Elapsed`] when the time is over.
+pub async fn timeout<F: Future>(limit: Duration, work: F) -> Result<F::Output, Elapsed> {
+    let Ok(scope) = SCOPE.try_with(Arc::clone) else {
+        return tokio::time::timeout(limit, work).await;
+    };
+    let mut work = std::pin::pin!(work);
+    let start = monotonic_now();
+    let before = scope.waits().total();
+    loop {
+        let (waited, is_waiting) = {
+            let waits = scope.waits();
+            (waits.total().saturating_sub(before), waits.pending > 0)
+        };
+        let spent = start.elapsed().saturating_sub(waited);
+        let left = limit.saturating_sub(spent);
+        let pause = if is_waiting { left.max(LOOK_EVERY) } else { left };
+        match tokio::time::timeout(pause, work.as_mut()).await {
+            Err(elapsed) if left.is_zero() && !is_waiting => return Err(elapsed),
+            Err(_look_again) => {}
+            done => return done,
+        }
+    }
+}
+
+/// A limit that organizations share in turns.
+#[derive(Debug)]
+pub struct Turns {
+    limit: AtomicUsize,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    used: usize,
+    held: HashMap<Holder, usize>,
+    /// Who waits, in the order of their turns.
+    waiting: VecDeque<(Holder, VecDeque<Waiter>)>,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    amount: usize,
+    grant: oneshot::Sender<Turn>,
+}
+
+/// A part of the limit, given back when it is dropped.
+#[derive(Debug)]
+#[must_use]
+pub struct Turn {
+    turns: Arc<Turns>,
+    holder: Holder,
+    amount: usize,
+}
+
+impl Turns {
+    /// Nothing of `limit` is taken.
+    #[must_use]
+    pub fn new(limit: usize) -> Arc<Self> {
+        Arc::new(Self { limit: AtomicUsize::new(limit), state: Mutex::default() })
+    }
+
+    /// Another limit from now on. What is taken stays so.
+    pub fn set_limit(self: &Arc<Self>, limit: usize) {
+        self.limit.store(limit, Ordering::Relaxed);
+        self.serve();
+    }
+
+    /// What is taken.
+    #[must_use]
+    pub fn used(&self) -> usize {
+        self.lock().used
+    }
+
+    /// Waits for a part of `amount`, for whom this task works. Dropping the future gives up the wait.
+    pub async fn take(self: &Arc<Self>, amount: usize) -> Turn {
+        let amount = amount.max(1);
+        let holder = holder();
+        let mut place = {
+            let mut state = self.lock();
+            let is_first = state.waiting.iter().all(|(other, _)| *other != holder);
+            if is_first && state.has_room(self.limit(), holder, amount) {
+                return self.grant(&mut state, holder, amount);
+            }
+            Place { turns: self, granted: state.line_up(holder, amount) }
+        };
+        let _waiting = Waiting::begin();
+        match (&mut place.granted).await {
+            Ok(turn) => turn,
+            // A waiter is only dropped with its grant or by its owner.
+            Err(_gone) => Turn { turns: Arc::clone(self), holder, amount: 0 },
+        }
+    }
+
+    fn grant(self: &Arc<Self>, state: &mut State, holder: Holder, amount: usize) -> Turn {
+        state.used = state.used.saturating_add(amount);
+        let held = state.held.entry(holder).or_default();
+        *held = held.saturating_add(amount);
+        Turn { turns: Arc::clone(self), holder, amount }
+    }
+
+    /// Grants what there is room for.
+    fn serve(self: &Arc<Self>) {
+        loop {
+            let mut state = self.lock();
+            let Some((holder, waiter)) = state.next(self.limit()) else { return };
+            let turn = self.grant(&mut state, holder, waiter.amount);
+            drop(state);
+            if let Err(mut unwanted) = waiter.grant.send(turn) {
+                // Given back here, and not by dropping it, which would serve within serving.
+                let mut state = self.lock();
+                state.release(holder, std::mem::take(&mut unwanted.amount));
+            }
+        }
+    }
+
+    fn limit(&self) -> usize {
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn has_room(&self, limit: usize, holder: Holder, amount: usize) -> bool {
+        let free = limit.saturating_sub(self.used);
+        let held = self.held.get(&holder).copied().unwrap_or_default();
+        self.used == 0
+            || amount <= free
+                && (held == 0 || held.saturating_add(amount) <= free.saturating_sub(amount))
+    }
+
+    fn line_up(&mut self, holder: Holder, amount: usize) -> oneshot::Receiver<Turn> {
+        let (grant, granted) = oneshot::channel();
+        let waiter = Waiter { amount, grant };
+        match self.waiting.iter_mut().find(|(other, _)| *other == holder) {
+            Some((_, line)) => line.push_back(waiter),
+            None => self.waiting.push_back((holder, VecDeque::from([waiter]))),
+        }
+        granted
+    }
+
+    /// The next waiter for whom there is room. Its organization goes to the end of the turns.
+    fn next(&mut self, limit: usize) -> Option<(Holder, Waiter)> {
+        self.forget_gone();
+        let at = self.waiting.iter().position(|(holder, line)| {
+            line.front().is_some_and(|first| self.has_room(limit, *holder, first.amount))
+        })?;
+        let (holder, mut line) = self.waiting.remove(at)?;
+        let waiter = line.pop_front()?;
+        if !line.is_empty() {
+            self.waiting.push_back((holder, line));
+        }
+        Some((holder, waiter))
+    }
+
+    /// Forgets those at the front of their lines who no longer wait.
+    fn forget_gone(&mut self) {
+        for (_, line) in &mut self.waiting {
+            while line.pop_front_if(|first| first.grant.is_closed()).is_some() {}
+        }
+        self.waiting.retain(|(_, line)| !line.is_empty());
+    }
+
+    fn release(&mut self, holder: Holder, amount: usize) {
+        self.used = self.used.saturating_sub(amount);
+        let Some(held) = self.held.get_mut(&holder) else { return };
+        *held = held.saturating_sub(amount);
+        if *held == 0 {
+            self.held.remove(&holder);
+        }
+    }
+}
+
+/// A place in a line. Leaving it lets those behind it go on.
+struct Place<'a> {
+    turns: &'a Arc<Turns>,
+    granted: oneshot::Receiver<Turn>,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.granted.close();
+        if let Ok(turn) = self.granted.try_recv() {
+            drop(turn);
+            return;
+        }
+        self.turns.lock().forget_gone();
+        self.turns.serve();
+    }
+}
+
+impl Turn {
+    /// Gives back what is more than `amount`.
+    pub fn shrink_to(&mut self, amount: usize) {
+        let surplus = self.amount.saturating_sub(amount);
+        if surplus > 0 {
+            self.amount = amount;
+            self.turns.lock().release(self.holder, surplus);
+            self.turns.serve();
+        }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.shrink_to(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+    use crate::runtime::new_id;
+
+    fn take_now(turns: &Arc<Turns>, who: OrganizationId, amount: usize) -> Option<Turn> {
+        on_behalf_of(who, turns.take(amount)).now_or_never()
+    }
+
+    #[tokio::test]
+    async fn turns_leave_a_part_for_the_next_organization() {
+        let turns = Turns::new(8);
+        let [first, second, third]: [OrganizationId; 3] = [new_id(), new_id(), new_id()];
+        let held: Vec<_> = std::iter::from_fn(|| take_now(&turns, first, 1)).collect();
+        assert_eq!(held.len(), 4);
+        let also: Vec<_> = std::iter::from_fn(|| take_now(&turns, second, 1)).collect();
+        assert_eq!(also.len(), 2);
+        let last = take_now(&turns, third, 1);
+        assert!(last.is_some());
+        drop((held, also, last));
+        assert_eq!((turns.used(), turns.lock().held.len()), (0, 0));
+    }
+
+    #[tokio::test]
+    async fn turns_grant_a_large_part_to_who_holds_nothing() {
+        let turns = Turns::new(10);
+        let [first, second]: [OrganizationId; 2] = [new_id(), new_id()];
+        let whole = take_now(&turns, first, 50);
+        assert!(whole.is_some(), "larger than the limit, and alone");
+        assert!(take_now(&turns, second, 1).is_none());
+        drop(whole);
+        let small = take_now(&turns, first, 1);
+        let large = take_now(&turns, second, 9);
+        assert!(small.is_some() && large.is_some());
+        assert!(take_now(&turns, first, 1).is_none());
+    }
+
+    #[tokio::test]
+    async fn turns_alternate_between_organizations_that_wait() {
+        let turns = Turns::new(1);
+        let [first, second]: [OrganizationId; 2] = [new_id(), new_id()];
+        let held = take_now(&turns, first, 1);
+        let mut lines: Vec<_> = [first, first, first, second]
+            .into_iter()
+            .map(|who| (who, Box::pin(on_behalf_of(who, turns.take(1)))))
+            .collect();
+        for (_, waiting) in &mut lines {
+            assert!(waiting.as_mut().now_or_never().is_none());
+        }
+        drop(held);
+        let mut order = Vec::new();
+        while !lines.is_empty() {
+            let mut turn = None;
+            lines.retain_mut(|(who, waiting)| match waiting.as_mut().now_or_never() {
+                Some(granted) => {
+                    order.push(*who);
+                    turn = Some(granted);
+                    false
+                }
+                None => true,
+            });
+            assert!(turn.is_some(), "somebody has a turn");
+        }
+        assert_eq!(order, [first, second, first, first]);
+    }
+
+    #[tokio::test]
+    async fn turns_forget_those_who_stop_waiting() {
+        let turns = Turns::new(1);
+        let [first, second]: [OrganizationId; 2] = [new_id(), new_id()];
+        let held = take_now(&turns, first, 1);
+        assert!(take_now(&turns, first, 1).is_none());
+        assert!(take_now(&turns, second, 1).is_none());
+        assert!(turns.lock().waiting.is_empty());
+        drop(held);
+        assert!(take_now(&turns, second, 1).is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn turns_wait_counts_nothing_toward_a_time_limit() {
+        let turns = Turns::new(1);
+        let who: OrganizationId = new_id();
+        let held = take_now(&turns, who, 1);
+        let limit = Duration::from_secs(5);
+        let work = on_behalf_of(who, async {
+            timeout(limit, async {
+                let turn = turns.take(1).await;
+                tokio::time::sleep(Duration::from_secs(4)).await;
+                drop(turn);
+            })
+            .await
+        });
+        let release = async {
+            tokio::time::sleep(Duration::from_secs(60)).await;
+            drop(held);
+        };
+        let (done, ()) = tokio::join!(work, release);
+        assert!(done.is_ok());
+        let slow = tokio::time::sleep(Duration::from_secs(6));
+        assert!(on_behalf_of(who, timeout(limit, slow)).await.is_err());
+    }
+}
