@@ -194,6 +194,10 @@ pub struct Engine {
     pub execution_bytes: u64,
     /// Bytes of inputs and outputs that one organization may keep; none: half of the disk.
     pub organization_bytes: Option<u64>,
+    /// Executions that one may start, directly and through others.
+    pub descendants: u64,
+    /// Bytes that those may take.
+    pub tree_bytes: u64,
     /// The largest payload kept in the store itself, in bytes; larger ones are files.
     pub payload_inline_bytes: usize,
 }

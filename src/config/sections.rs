@@ -379,6 +379,8 @@ fn engine(section: &mut Section<'_>) -> Engine {
         shutdown_grace: section.get("shutdown_grace", 10 * SECOND, duration(Duration::ZERO..=HOUR)),
         execution_bytes: section.get("execution_bytes", 256 * MIB, size(MIB..=TIB)),
         organization_bytes: section.optional("organization_bytes", size(MIB..=64 * TIB)),
+        descendants: section.get("descendants", 2_000_000, whole(1..=1_000_000_000)),
+        tree_bytes: section.get("tree_bytes", 8 * 1024 * MIB, size(MIB..=64 * TIB)),
         payload_inline_bytes: section.get(
             "payload_inline_bytes",
             65_536,

@@ -297,6 +297,10 @@ pub struct WorkflowRun {
     /// The step that it was started by.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<ParentStep>,
+    /// The first execution above it, which no step started; absent there, and in executions of
+    /// before this was kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub root: Option<ExecutionId>,
     /// How long it has been running, in milliseconds, up to when it was last put aside; waits are
     /// not counted.
     #[serde(default)]
@@ -328,10 +332,17 @@ impl WorkflowRun {
             redriven_from: None,
             schedule: None,
             parent: None,
+            root: None,
             ran_ms: 0,
             aside_until: None,
             paused: None,
         }
+    }
+
+    /// The root of the tree that it is in; `None` when it is the root itself.
+    #[must_use]
+    pub fn root(&self) -> Option<ExecutionId> {
+        self.root.or_else(|| self.parent.as_ref().map(|parent| parent.execution))
     }
 }
 

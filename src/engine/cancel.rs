@@ -10,6 +10,7 @@ use crate::engine::active::LoadedExecution;
 use crate::engine::query::events::RunProgress;
 use crate::engine::query::lists::Query;
 use crate::engine::rows::Standing;
+use crate::engine::trees::Tree;
 use crate::engine::{Engine, Error, Inner};
 use crate::storage::Commit;
 
@@ -85,6 +86,8 @@ impl Inner {
         organization: OrganizationId,
         id: ExecutionId,
     ) -> Result<Execution, Error> {
+        // Before the wait for its state: descendants that grow keep the disk from everything else.
+        let closing = self.trees.find(organization, id).map(Tree::close);
         let active = self.active.get_or_insert(id);
         let mut state = active.state.lock().await;
         let loaded = self.loaded(&mut state, organization, id).await?;
@@ -95,7 +98,15 @@ impl Inner {
         }
         let lane = loaded.execution.lane();
         let was_aside = loaded.execution.aside_until().is_some();
-        self.commit_cancel(loaded, &active.run_progress).await?;
+        let closing = match closing {
+            Some(closing) => Some(closing),
+            None => self.tree_to_close(&loaded.execution).await?,
+        };
+        let mut commit = Commit::new();
+        if let Some(closing) = closing {
+            closing.record(&mut commit);
+        }
+        self.commit_cancel(loaded, commit, &active.run_progress).await?;
         let cancelled = loaded.execution.clone();
         active.stop.cancel();
         active.event.notify_one();
@@ -117,6 +128,7 @@ impl Inner {
     async fn commit_cancel(
         self: &Arc<Self>,
         loaded: &mut LoadedExecution,
+        commit: Commit,
         run_progress: &RunProgress,
     ) -> Result<(), Error> {
         let now = self.clock.reading();
@@ -131,14 +143,14 @@ impl Inner {
                 effects = machine::abandon(steps.iter().map(|(_, step)| step));
             }
             effects.extend(machine::cancel(&mut next, now.wall));
-            self.write(Commit::new(), &next, &effects, None).await?;
+            self.write(commit, &next, &effects, None).await?;
             loaded.execution = next;
             return Ok(());
         };
         // What is in flight is written as cancelled.
         let mut progress = progress.clone();
         let effects = progress.apply(&mut next, Event::Cancelled, now);
-        self.write_progress(&mut next, &mut progress, effects).await?;
+        self.write_progress(commit, &mut next, &mut progress, effects).await?;
         loaded.execution = next;
         loaded.progress = Some(progress);
         Ok(())

@@ -13,12 +13,12 @@ use crate::engine::{Options, rows};
 use crate::storage::record::decode;
 use crate::storage::{Commit, Page, Store, Table};
 
-fn child(id: &str, workflow: usize, inputs: Value) -> Value {
+pub fn child(id: &str, workflow: usize, inputs: Value) -> Value {
     let workflow = workflow.to_string();
     json!({"step_id": id, "type": "workflow", "workflow": workflow, "inputs": inputs})
 }
 
-async fn executions(store: &Store) -> Vec<Execution> {
+pub async fn executions(store: &Store) -> Vec<Execution> {
     let prefix = rows::executions_of(ORGANIZATION.into());
     let page = Page { prefix, after: None, before: None, limit: 10_000 };
     let rows = store.page(page).await.unwrap();
@@ -40,7 +40,7 @@ async fn until_ended(store: &Store, count: usize) {
     tokio::time::timeout(PATIENCE, looking).await.unwrap();
 }
 
-async fn submit(process: &Process, number: usize, case: &Case) -> ExecutionId {
+pub async fn submit(process: &Process, number: usize, case: &Case) -> ExecutionId {
     let submissions = vec![submission(number, case)];
     process.engine.submit(submissions, Commit::new()).await.unwrap()[0].id
 }

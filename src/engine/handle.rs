@@ -22,6 +22,7 @@ use crate::engine::scheduler::admission::{Entry, Scheduler, StepWaiter};
 use crate::engine::scheduler::in_flight::InFlight;
 use crate::engine::scheduler::lanes::{Lanes, Load, OrganizationLoad};
 use crate::engine::scheduler::retries::{Backoff, Retries};
+use crate::engine::trees::{TreeLimits, Trees};
 use crate::engine::{Error, Exchanges, Models, Plans, rows};
 use crate::files::Files;
 use crate::http::client::Client;
@@ -53,6 +54,8 @@ pub struct Options {
     pub execution_bytes: u64,
     /// Bytes of inputs and outputs that one organization may keep.
     pub organization_bytes: u64,
+    /// What one execution may start, directly and through others.
+    pub tree: TreeLimits,
 }
 
 impl Default for Options {
@@ -65,6 +68,7 @@ impl Default for Options {
             pauses: Backoff::default(),
             execution_bytes: 256 << 20,
             organization_bytes: u64::MAX,
+            tree: TreeLimits { descendants: 2_000_000, bytes: 8 << 30 },
         }
     }
 }
@@ -110,6 +114,8 @@ pub(super) struct Inner {
     pub(super) scheduler: Arc<Scheduler>,
     pub(super) retries: Retries,
     pub(super) active: ActiveExecutions,
+    /// The trees of executions that are in memory.
+    pub(super) trees: Trees,
     pub(super) meters: Meters,
     pub(super) event_logs: Arc<EventLogs>,
     pub(super) waiters: Waiters,
@@ -206,6 +212,7 @@ impl Engine {
             scheduler: Arc::new(Scheduler::new(options.active, active.clone())),
             retries: Retries::new(options.pauses),
             active,
+            trees: Trees::default(),
             meters: Meters::default(),
             event_logs: Arc::default(),
             waiters: Waiters::default(),

@@ -31,6 +31,7 @@ mod redrive;
 mod resume;
 mod retention;
 mod scheduler;
+mod trees;
 
 use self::handle::Inner;
 
@@ -53,6 +54,7 @@ pub use self::scheduler::lanes::{Load, OrganizationLoad};
 pub use self::scheduler::permit::ModelPermit;
 pub use self::scheduler::retries::Backoff;
 pub use self::scheduler::submit::Submission;
+pub use self::trees::TreeLimits;
 
 #[cfg(test)]
 mod children_tests;
@@ -62,5 +64,7 @@ mod fault_tests;
 mod pause_tests;
 #[cfg(test)]
 mod simulation_tests;
+#[cfg(test)]
+mod trees_tests;
 #[cfg(test)]
 mod workflow_tests;

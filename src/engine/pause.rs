@@ -101,7 +101,7 @@ impl Inner {
         let mut progress = progress.clone();
         let event = by.map_or(Event::Resumed, |by| Event::Paused { by });
         let effects = progress.apply(&mut next, event, self.clock.reading());
-        self.write_progress(&mut next, &mut progress, effects).await?;
+        self.write_progress(Commit::new(), &mut next, &mut progress, effects).await?;
         loaded.execution = next;
         loaded.progress = Some(progress);
         Ok(())

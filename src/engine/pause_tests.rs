@@ -199,3 +199,28 @@ fn pause_of_exhausted_step_waits_for_person_who_tries_again() {
         stop(process).await;
     });
 }
+
+/// A pause and a resume come while its task begins: it has another turn, and nothing has failed.
+#[test]
+fn pause_and_resume_at_start_leave_no_retry() {
+    let cases = [case("short", json!([model("a", "same", json!(1))]), json!({}), Ok(json!(1)))];
+    let folder = tempfile::tempdir().unwrap();
+    runtime().block_on(async {
+        let process = start(&folder, &cases).await;
+        let all = futures_util::future::join_all((0..150).map(|_| async {
+            let id = submit(&process, 0, &cases[0]).await;
+            let by = "a test".to_owned();
+            // Those that have ended by then answer so.
+            let _paused = process.engine.pause_execution(ORGANIZATION.into(), id, by).await;
+            let _resumed = process.engine.resume_execution(ORGANIZATION.into(), id).await;
+            id
+        }));
+        let ids = all.await;
+        assert_eq!(process.engine.retrying(), 0);
+        for id in ids {
+            assert_eq!(end(&process, id).await.status, Status::Success);
+            assert_eq!(process.engine.retrying(), 0);
+        }
+        stop(process).await;
+    });
+}

@@ -190,6 +190,11 @@ impl Inner {
         let mut batch = Batch { commit: beside, ..Batch::default() };
         let owners = ended.iter().map(|execution| execution.id);
         self.store.release_usage(&mut batch.commit, organization, owners).await?;
+        if going == PurgeScope::Whole {
+            for key in self.trees_to_delete(organization, &ended).await? {
+                batch.commit.delete(key);
+            }
+        }
         let mut workflows = HashSet::new();
         let mut count = 0;
         for (execution, parts) in ended.into_iter().zip(parts) {

@@ -135,6 +135,13 @@ pub fn parse_step(key: &Key) -> Option<Instance> {
     (items.len() == usize::from(*depth)).then_some(Instance { step, items })
 }
 
+/// The counters of an execution's tree: its descendants, and the bytes that they take.
+#[must_use]
+pub fn tree(root: ExecutionId) -> [Key; 2] {
+    let of_root = Key::table(Table::Tree).id(root);
+    [of_root.clone().raw(b"d"), of_root.raw(b"b")]
+}
+
 /// An execution that waits for a moment outside of its lane. The row's value is the organization's
 /// id.
 #[must_use]

@@ -272,6 +272,7 @@ fn run(number: usize) -> WorkflowRun {
         redriven_from: None,
         schedule: None,
         parent: None,
+        root: None,
         ran_ms: 0,
         aside_until: None,
         paused: None,

@@ -143,6 +143,8 @@ tables! {
     BulkJob = b'8',
     /// Bulk jobs that have not ended, oldest first.
     BulkJobOpen = b'9',
+    /// Descendants of executions and the bytes that they take, by root: counters.
+    Tree = b'0',
 }
 
 /// The name of the table that a key belongs to.

@@ -34,6 +34,8 @@ pub(super) const PAYLOADS: &str = "payloads";
 pub(super) const PART: &str = "part";
 /// Ids that are noted for the sweep of this start; past it there is no sweep.
 const RECENT_MAX: usize = 1_000_000;
+/// Bytes of the copies of one text that are inline in the records of its owners.
+const INLINE_COPIES_MAX: usize = 256 * 1024;
 /// Bytes that are compared at once.
 const BLOCK: usize = 64 * 1024;
 
@@ -110,10 +112,18 @@ impl Store {
         owner: T,
         json: Box<RawValue>,
     ) -> Result<Prepared, Error> {
-        if json.get().len() <= self.shared.inline_bytes {
+        self.prepare(owner.bytes(), json, self.shared.inline_bytes).await
+    }
+
+    async fn prepare(
+        &self,
+        owner: [u8; 16],
+        json: Box<RawValue>,
+        inline_bytes: usize,
+    ) -> Result<Prepared, Error> {
+        if json.get().len() <= inline_bytes {
             return Ok(Prepared { json, id: None });
         }
-        let owner = owner.bytes();
         blocking(move || {
             let id = Some(id_of(&owner, json.get().as_bytes()));
             Ok(Prepared { json, id })
@@ -161,6 +171,29 @@ impl Store {
         self.write_prepared(prepared).await
     }
 
+    /// Keeps JSON text for several owners, each of which has a payload of its own. The bytes on the
+    /// disk are shared; copies that are inline come to [`INLINE_COPIES_MAX`] bytes at most.
+    ///
+    /// # Errors
+    /// As [`Store::read_payload`] and [`Store::write_payload`].
+    pub async fn write_payload_for<T: Id>(
+        &self,
+        owners: &[T],
+        json: Box<RawValue>,
+    ) -> Result<Vec<Payload>, Error> {
+        let share = INLINE_COPIES_MAX / owners.len().max(1);
+        let inline_bytes = self.shared.inline_bytes.min(share);
+        let mut payloads = Vec::with_capacity(owners.len());
+        for owner in owners {
+            let prepared = self.prepare(owner.bytes(), json.clone(), inline_bytes).await?;
+            if let Some(first) = payloads.first() {
+                self.link(first, &prepared).await?;
+            }
+            payloads.push(self.write_prepared(prepared).await?);
+        }
+        Ok(payloads)
+    }
+
     /// Gives another owner a payload of its own with the same text. The bytes on the disk are
     /// shared, so that this takes no room.
     ///
@@ -169,6 +202,12 @@ impl Store {
     pub async fn copy_payload<T: Id>(&self, owner: T, payload: &Payload) -> Result<Payload, Error> {
         let text = self.read_payload(payload).await?;
         let prepared = self.prepare_payload(owner, text).await?;
+        self.link(payload, &prepared).await?;
+        self.write_prepared(prepared).await
+    }
+
+    /// Has a payload that is about to be written share the bytes of another one with the same text.
+    async fn link(&self, payload: &Payload, prepared: &Prepared) -> Result<(), Error> {
         if let (Some(from), Some(id)) = (payload.file(), prepared.id) {
             let shared = Arc::clone(&self.shared);
             let from = from.id;
@@ -181,7 +220,7 @@ impl Store {
             })
             .await?;
         }
-        self.write_prepared(prepared).await
+        Ok(())
     }
 
     /// Notes in `commit` that a record refers to the payload's file, if it has one.

@@ -185,6 +185,29 @@ async fn payload_files_are_deduplicated_per_owner() {
 }
 
 #[tokio::test]
+async fn payload_for_several_owners_is_on_disk_once() {
+    use std::os::unix::fs::MetadataExt;
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let owners: Vec<_> = (1..=50).map(owner).collect();
+    let json = text('x', 100_000);
+    let payloads = store.write_payload_for(&owners, json.clone()).await.unwrap();
+    let paths: Vec<_> =
+        payloads.iter().map(|one| store.payload_path(one.file().unwrap().id)).collect();
+    let inode = |path| fs::metadata(path).unwrap().ino();
+    assert!(paths.iter().all(|path| inode(path) == inode(&paths[0])));
+    assert_eq!((paths.len(), fs::metadata(&paths[0]).unwrap().nlink()), (50, 50));
+    // Each goes on its own.
+    for gone in &payloads[..49] {
+        store.remove_payload(gone).await.unwrap();
+    }
+    assert_eq!(store.read_payload(&payloads[49]).await.unwrap().get(), json.get());
+    let few = store.write_payload_for(&owners[..1], text('y', 3)).await.unwrap();
+    assert_eq!(few[0].file(), None, "inline");
+    assert!(store.write_payload_for::<ExecutionId>(&[], text('y', 3)).await.unwrap().is_empty());
+}
+
+#[tokio::test]
 async fn payload_sweep_trashes_unclaimed_files_of_earlier_runs() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());

@@ -18,6 +18,7 @@ use crate::domain::execution::Execution;
 use crate::domain::ids::{ExecutionId, OrganizationId, PayloadId};
 use crate::domain::payload::Payload;
 use crate::domain::step::Step;
+use crate::engine::trees::{TreeExceeded, TreeShare};
 use crate::engine::{Error, Inner};
 use crate::runtime;
 use crate::storage::{Commit, RECORDED_FROM};
@@ -40,6 +41,8 @@ pub enum BudgetExceeded {
          (engine.organization_bytes)"
     )]
     Organization { quota: u64 },
+    #[error(transparent)]
+    Tree(#[from] TreeExceeded),
 }
 
 /// The bytes of one organization.
@@ -99,6 +102,8 @@ pub struct Budget {
     limit: u64,
     usage: Arc<Usage>,
     produced: Mutex<Produced>,
+    /// Counts for its tree too, of an execution that another one has started.
+    tree: Option<TreeShare>,
 }
 
 #[derive(Debug, Default)]
@@ -125,6 +130,10 @@ impl Budget {
             return Err(BudgetExceeded::Execution { limit: self.limit });
         }
         self.usage.reserve(bytes)?;
+        if let Some(Err(over)) = self.tree.as_ref().map(|tree| tree.reserve(bytes)) {
+            self.usage.release(bytes);
+            return Err(over.into());
+        }
         produced.bytes = sum;
         produced.files.extend(id);
         Ok(())
@@ -197,6 +206,7 @@ impl Inner {
         &self,
         execution: &Execution,
         steps: Option<impl Iterator<Item = &'s Step>>,
+        tree: Option<TreeShare>,
     ) -> Result<Arc<Budget>, Error> {
         let organization = execution.organization;
         let id = execution.id;
@@ -211,7 +221,7 @@ impl Inner {
         usage.in_flight.fetch_add(unrecorded, Ordering::Relaxed);
         let produced = Produced { bytes: recorded + unrecorded, recorded, files: HashSet::new() };
         let limit = self.options.execution_bytes;
-        let budget = Budget { limit, usage, produced: Mutex::new(produced) };
+        let budget = Budget { limit, usage, produced: Mutex::new(produced), tree };
         budget.note_existing(&execution.input);
         for step in steps.into_iter().flatten() {
             step.input.iter().chain(&step.output).for_each(|payload| budget.note_existing(payload));
@@ -242,6 +252,9 @@ impl Inner {
         execution: ExecutionId,
         budget: &Arc<Budget>,
     ) {
+        if let Some(tree) = &budget.tree {
+            tree.record(commit);
+        }
         let bytes = budget.unrecorded();
         if self.store.record_usage(commit, organization, execution, bytes) > 0 {
             let budget = Arc::clone(budget);
@@ -288,7 +301,7 @@ mod tests {
             in_flight: AtomicU64::new(0),
             read_at: Mutex::new(None),
         };
-        Budget { limit, usage: Arc::new(usage), produced: Mutex::default() }
+        Budget { limit, usage: Arc::new(usage), produced: Mutex::default(), tree: None }
     }
 
     #[test]
@@ -309,8 +322,8 @@ mod tests {
     #[test]
     fn payload_budget_enforces_organization_quota_across_executions() {
         let one = budget(u64::MAX, 200_000);
-        let other =
-            Budget { limit: u64::MAX, usage: Arc::clone(&one.usage), produced: Mutex::default() };
+        let usage = Arc::clone(&one.usage);
+        let other = Budget { limit: u64::MAX, usage, produced: Mutex::default(), tree: None };
         one.reserve(None, 120_000).unwrap();
         assert_eq!(one.unrecorded(), 120_000);
         one.recorded(120_000);

@@ -9,6 +9,7 @@ use crate::domain::delivery::{Delivery, Webhook};
 use crate::domain::execution::Execution;
 use crate::domain::ids::DeliveryId;
 use crate::domain::machine::{Effect, is_final};
+use crate::domain::payload::Payload;
 use crate::domain::webhook_endpoint::Event;
 use crate::engine::run::commit::not_serializable;
 use crate::engine::{Error, Inner};
@@ -61,14 +62,18 @@ impl Inner {
         let mut deliveries = Vec::new();
         let Some(kind) = event else { return Ok(deliveries) };
         let organization = execution.organization;
-        for endpoint in self.endpoints.wanting(event, execution) {
-            let now = self.clock.now();
-            let id: DeliveryId = new_id();
-            let body = to_raw_value(&EventBody { kind, timestamp: now.into(), data });
-            let body = body.map_err(|error| not_serializable("event", &error))?;
-            let body = self.store.write_payload(id, body).await?;
+        let endpoints = self.endpoints.wanting(event, execution);
+        let ids: Vec<DeliveryId> = endpoints.iter().map(|_| new_id()).collect();
+        let Some(first) = ids.first().copied() else { return Ok(deliveries) };
+        let now = self.clock.now();
+        let body = to_raw_value(&EventBody { kind, timestamp: now.into(), data });
+        let body = body.map_err(|error| not_serializable("event", &error))?;
+        // All of them share its bytes on the disk, which count once.
+        let bodies = self.store.write_payload_for(&ids, body).await?;
+        let bytes = bodies.first().map_or(0, Payload::len);
+        self.store.record_usage(commit, organization, first, bytes);
+        for ((endpoint, id), body) in endpoints.into_iter().zip(ids).zip(bodies) {
             self.store.claim(commit, &body);
-            self.store.record_usage(commit, organization, id, body.len());
             let webhook = Webhook { url: endpoint.url.clone(), secret: None };
             let delivery = Delivery::new(id, organization, execution.id, webhook, body, now)
                 .to(endpoint.id, kind)

@@ -52,7 +52,7 @@ impl Inner {
         };
         let logs = active.run_progress.take_logs();
         let no_steps: Option<std::iter::Empty<_>> = None;
-        let budget = self.budget(&execution, no_steps).await?;
+        let budget = self.budget(&execution, no_steps, None).await?;
         let digested = self.digest(&execution, attempt, report, logs, work.as_ref(), &budget);
         let (event, output) = digested.await?;
         let mut state = active.state.lock().await;

@@ -227,7 +227,13 @@ impl ExecutionPermit {
         let ran = run.catch_unwind().await;
         drop(mark);
         let failure = match ran {
-            Ok(Ok(())) if is_still_queued(&active, &self.lane).await => RunError::StillQueued,
+            Ok(Ok(())) if is_still_queued(&active, &self.lane).await => {
+                // Paused and resumed in the meantime, it has another turn when it leaves its place.
+                if inner.lanes().is_requeued(&self.lane, id) {
+                    return inner.retries.clear(id);
+                }
+                RunError::StillQueued
+            }
             Ok(Ok(())) => return inner.retries.clear(id),
             Ok(Err(error)) => RunError::Error(error),
             Err(panic) => RunError::panicked(&*panic),

@@ -24,6 +24,7 @@ use crate::domain::step::Instance;
 use crate::domain::trace;
 use crate::engine::models::{Call, Callee};
 use crate::engine::run::commit::not_serializable;
+use crate::engine::trees::Tree;
 use crate::engine::{Error, Inner, Submission, rows};
 use crate::runtime::new_id;
 use crate::storage::Commit;
@@ -44,6 +45,8 @@ pub struct Caller {
     /// Whose workflow calls; none when it is not known any more.
     pub owner: Option<OrganizationId>,
     pub parent: ParentStep,
+    /// The tree that the child is counted in.
+    pub tree: Option<Arc<Tree>>,
     /// The span of the step's attempt.
     pub origin: Arc<trace::Origin>,
 }
@@ -91,6 +94,7 @@ impl Actor {
             key: self.api_key,
             owner: self.owner,
             parent: ParentStep { execution, step_id, depth, is_waiting },
+            tree: self.tree.clone(),
             origin: call.origin(),
         }
     }
@@ -197,7 +201,7 @@ impl Inner {
         let refuse = |class: ErrorClass, message: String| -> PreparedChild {
             Ok(Err(Failure::new(class, message)))
         };
-        let Caller { organization, key, owner, parent, origin } = caller;
+        let Caller { organization, key, owner, parent, tree, origin } = caller;
         if parent.depth > DEPTH_MAX {
             let message = format!("workflows within workflows nest deeper than {DEPTH_MAX} levels");
             return refuse(ErrorClass::InvalidModelConfig, message);
@@ -206,26 +210,37 @@ impl Inner {
             let message = "the organization that owns the workflow is not known".to_owned();
             return refuse(ErrorClass::InvalidModelConfig, message);
         };
+        let Some(tree) = tree else {
+            return refuse(ErrorClass::InternalError, "its tree is not loaded".to_owned());
+        };
         let callee = match self.plans.callee(owner, call).await? {
             Ok(callee) => callee,
             Err(failure) => return Ok(Err(failure)),
         };
         let Callee { workflow, version, revision, inputs, beside } = callee;
         let mut run = WorkflowRun::new(workflow, version, revision, None);
-        (run.owner, run.parent) = (Some(owner), Some(parent));
+        (run.owner, run.parent, run.root) = (Some(owner), Some(parent), Some(tree.root()));
         let id: ExecutionId = new_id();
+        let input = to_raw_value(&inputs).map_err(|error| not_serializable("input", &error))?;
+        let counted = match tree.reserve(input.get().len() as u64) {
+            Ok(counted) => counted,
+            Err(over) => return refuse(ErrorClass::InvalidModelConfig, over.to_string()),
+        };
         let submission = Submission {
             id,
             organization,
             key,
             source: Source::Workflow,
             work: Work::Workflow(run),
-            input: to_raw_value(&inputs).map_err(|error| not_serializable("input", &error))?,
+            input,
             webhook: None,
             origin: Some(origin),
         };
         match self.commit_of_submissions(vec![submission], beside).await {
-            Ok((commit, _)) => Ok(Ok(NewChild { id, commit })),
+            Ok((mut commit, _)) => {
+                counted.record(&mut commit);
+                Ok(Ok(NewChild { id, commit }))
+            }
             Err(
                 error @ (Error::QueueFull { .. }
                 | Error::TooManyQueued { .. }

@@ -9,11 +9,13 @@ use futures_util::stream::FuturesUnordered;
 
 use super::Actor;
 use super::view::Values;
-use crate::domain::execution::Fault;
+use crate::domain::definition::{Plan, Role};
+use crate::domain::execution::{Execution, Fault};
 use crate::domain::machine;
 use crate::domain::machine::workflow::StepProgress;
 use crate::engine::active::LoadedExecution;
 use crate::engine::scheduler::lanes::Parking;
+use crate::engine::trees::{Tree, TreeShare};
 use crate::engine::{Error, Inner};
 use crate::runtime::{self, Timer};
 use crate::storage::Commit;
@@ -50,7 +52,8 @@ impl Inner {
         let trace = execution.trace();
         let mut steps = if may_have_steps { self.read_steps(id).await? } else { Vec::new() };
         let known = may_have_steps.then(|| steps.iter().map(|(_, step)| step));
-        let budget = self.budget(execution, known).await?;
+        let (tree, share) = self.load_tree(execution, &plan).await?;
+        let budget = self.budget(execution, known, share).await?;
         for (_, step) in
             steps.iter_mut().filter(|(at, step)| !at.items.is_empty() && step.status.is_final())
         {
@@ -77,6 +80,7 @@ impl Inner {
             has_events,
             may_have_events: true,
             depth,
+            tree,
             children: HashMap::new(),
             ended_children: Vec::new(),
             new_children: HashMap::new(),
@@ -90,6 +94,19 @@ impl Inner {
             begun: runtime::monotonic_now(),
             running_time: ran,
         }))
+    }
+
+    /// The tree of an execution that is in one or may start one, and its own share in it.
+    async fn load_tree(
+        &self,
+        execution: &Execution,
+        plan: &Plan,
+    ) -> Result<(Option<Arc<Tree>>, Option<TreeShare>), Error> {
+        let is_below = execution.workflow().is_some_and(|run| run.root().is_some());
+        let starts = plan.steps().any(|step| step.kind.role() == Role::Starts);
+        let tree = if starts || is_below { Some(self.tree_of(execution).await?) } else { None };
+        let share = tree.clone().filter(|_| is_below).map(Tree::share);
+        Ok((tree, share))
     }
 
     /// Ends an execution whose definition or inputs are lost.

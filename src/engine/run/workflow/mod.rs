@@ -46,6 +46,7 @@ use crate::domain::trace::Trace;
 use crate::engine::active::{ActiveExecution, LoadedExecution};
 use crate::engine::run::budget::Budget;
 use crate::engine::scheduler::lanes::Parking;
+use crate::engine::trees::Tree;
 use crate::engine::{Error, Inner};
 use crate::runtime::{self, Timer};
 use crate::storage::Commit;
@@ -79,6 +80,8 @@ struct Actor {
     may_have_events: bool,
     /// How many executions are above it.
     depth: u32,
+    /// The tree that it is in; none when it is not in one and starts none.
+    tree: Option<Arc<Tree>>,
     /// The children that its steps wait for, each with the attempt that it is.
     children: HashMap<ExecutionId, (Instance, u32)>,
     /// Those that have ended since the last look.

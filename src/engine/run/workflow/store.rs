@@ -124,12 +124,13 @@ impl Inner {
     /// Applies what effects demand outside of a running actor: a cancel.
     pub(in crate::engine) async fn write_progress(
         self: &Arc<Self>,
+        commit: Commit,
         execution: &mut Execution,
         progress: &mut StepProgress,
         effects: Vec<Effect>,
     ) -> Result<(), Error> {
-        self.commit_progress(Commit::new(), execution, progress, &PendingEffects::of(effects), true)
-            .await
+        let written = PendingEffects::of(effects);
+        self.commit_progress(commit, execution, progress, &written, true).await
     }
 
     /// Commits the steps that changed, and what `written` says. `with_execution` when its own row

@@ -159,6 +159,11 @@ impl<T, G> Lane<T, G> {
         self.members.contains_key(&id)
     }
 
+    pub(super) fn is_requeued(&self, id: ExecutionId) -> bool {
+        let member = self.members.get(&id);
+        matches!(member, Some(MemberState::Running(run)) if run.requeued.is_some())
+    }
+
     pub(super) fn load(&self) -> Load {
         Load {
             running: self.running + self.visiting,

@@ -235,6 +235,12 @@ impl<T, G> Lanes<T, G> {
         self.lanes.get(name).is_some_and(|lane| lane.knows(id))
     }
 
+    /// Whether a running one was put back into the lane before it has left its place.
+    #[must_use]
+    pub fn is_requeued(&self, name: &str, id: ExecutionId) -> bool {
+        self.lanes.get(name).is_some_and(|lane| lane.is_requeued(id))
+    }
+
     // --- through a lane ---
 
     /// What to do next; `None` when nothing can start before something ends.

@@ -1,0 +1,303 @@
+//! Trees: the executions that one execution starts, directly or through others, share a budget.
+//!
+//! The execution that no step started is the root of its tree. Two durable counters belong to it:
+//! how many descendants it has ever had, and the bytes that they take. The commit that creates a
+//! descendant adds to them, so no crash resets them. In memory, what is about to be committed counts
+//! too; a commit that fails may leave a count too high, never too low.
+//!
+//! A cancel of the root closes its tree: no descendant starts another execution from then on.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use crate::domain::execution::{Execution, WorkflowRun};
+use crate::domain::ids::{ExecutionId, OrganizationId};
+use crate::engine::{Error, Inner, rows};
+use crate::storage::{Commit, Key};
+
+/// What a cancel adds to the number of descendants. No tree grows this large.
+const CLOSED: i64 = 1 << 40;
+/// What the rows of one execution take, on average, beside its inputs and outputs.
+const ROWS_BYTES: u64 = 4096;
+
+/// Why a tree does not grow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum TreeExceeded {
+    #[error(
+        "the execution {root} has started {limit} executions, directly and through others, and may \
+         start no more (engine.descendants)"
+    )]
+    Descendants { root: ExecutionId, limit: u64 },
+    #[error(
+        "the executions that {root} has started, directly and through others, take more than {limit} \
+         bytes (engine.tree_bytes)"
+    )]
+    Bytes { root: ExecutionId, limit: u64 },
+    #[error("the execution {root}, the root of this one, was cancelled")]
+    Cancelled { root: ExecutionId },
+}
+
+/// What a tree may come to.
+#[derive(Debug, Clone, Copy)]
+pub struct TreeLimits {
+    pub descendants: u64,
+    pub bytes: u64,
+}
+
+/// The budget of one tree. It is in memory while one of its executions is.
+#[derive(Debug)]
+pub struct Tree {
+    root: ExecutionId,
+    organization: OrganizationId,
+    limits: TreeLimits,
+    descendants: AtomicI64,
+    bytes: AtomicI64,
+    trees: Trees,
+}
+
+/// The trees in memory, by root.
+#[derive(Debug, Default, Clone)]
+pub struct Trees {
+    open: Arc<Mutex<HashMap<ExecutionId, Weak<Tree>>>>,
+    /// Held while the counters of one are read.
+    loading: Arc<tokio::sync::Mutex<()>>,
+}
+
+/// A descendant that is about to be created. Dropped before its commit is durable, it
+/// does not count.
+#[derive(Debug)]
+pub struct NewDescendant {
+    tree: Arc<Tree>,
+    bytes: i64,
+    is_kept: bool,
+}
+
+/// A tree that is about to be closed. Dropped before its commit is durable, it is open again.
+#[derive(Debug)]
+pub struct Closing {
+    tree: Arc<Tree>,
+    is_kept: bool,
+}
+
+/// What one execution makes, counted for its tree.
+#[derive(Debug)]
+pub struct TreeShare {
+    tree: Arc<Tree>,
+    /// What no commit carries yet.
+    pending: AtomicI64,
+}
+
+impl Tree {
+    pub const fn root(&self) -> ExecutionId {
+        self.root
+    }
+
+    /// Counts one more descendant with an input of so many bytes.
+    ///
+    /// # Errors
+    /// [`TreeExceeded`]: then nothing is counted.
+    pub fn reserve(self: &Arc<Self>, input: u64) -> Result<NewDescendant, TreeExceeded> {
+        let (root, limit) = (self.root, self.limits.descendants);
+        let bytes = signed(input.saturating_add(ROWS_BYTES));
+        let count = self.descendants.fetch_add(1, Ordering::AcqRel).saturating_add(1);
+        let held = self.bytes.fetch_add(bytes, Ordering::AcqRel).saturating_add(bytes);
+        // Gives back what is refused below.
+        let reserved = NewDescendant { tree: Arc::clone(self), bytes, is_kept: false };
+        if count >= CLOSED {
+            return Err(TreeExceeded::Cancelled { root });
+        }
+        if count > signed(limit) {
+            return Err(TreeExceeded::Descendants { root, limit });
+        }
+        self.check_bytes(held)?;
+        Ok(reserved)
+    }
+
+    const fn check_bytes(&self, held: i64) -> Result<(), TreeExceeded> {
+        let limit = self.limits.bytes;
+        if held > signed(limit) {
+            return Err(TreeExceeded::Bytes { root: self.root, limit });
+        }
+        Ok(())
+    }
+
+    /// Stops the growth of the tree.
+    pub fn close(self: Arc<Self>) -> Closing {
+        self.descendants.fetch_add(CLOSED, Ordering::AcqRel);
+        Closing { tree: self, is_kept: false }
+    }
+
+    /// What an execution of the tree makes from now on.
+    pub const fn share(self: Arc<Self>) -> TreeShare {
+        TreeShare { tree: self, pending: AtomicI64::new(0) }
+    }
+}
+
+impl Drop for Tree {
+    fn drop(&mut self) {
+        let mut open = self.trees.lock();
+        // Another one may have been loaded since.
+        if open.get(&self.root).is_some_and(|tree| tree.strong_count() == 0) {
+            open.remove(&self.root);
+        }
+    }
+}
+
+impl NewDescendant {
+    /// Adds to the commit that creates the descendant that it counts.
+    pub fn record(self, commit: &mut Commit) {
+        let [descendants, bytes] = rows::tree(self.tree.root);
+        commit.add(descendants, 1);
+        commit.add(bytes, self.bytes);
+        commit.after_durable(move || self.keep());
+    }
+
+    fn keep(mut self) {
+        self.is_kept = true;
+    }
+}
+
+impl Drop for NewDescendant {
+    fn drop(&mut self) {
+        if !self.is_kept {
+            self.tree.descendants.fetch_sub(1, Ordering::AcqRel);
+            self.tree.bytes.fetch_sub(self.bytes, Ordering::AcqRel);
+        }
+    }
+}
+
+impl Closing {
+    /// Adds to the commit that cancels the root that its tree is closed.
+    pub fn record(self, commit: &mut Commit) {
+        let [descendants, _bytes] = rows::tree(self.tree.root);
+        commit.add(descendants, CLOSED);
+        commit.after_durable(move || self.keep());
+    }
+
+    fn keep(mut self) {
+        self.is_kept = true;
+    }
+}
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        if !self.is_kept {
+            self.tree.descendants.fetch_sub(CLOSED, Ordering::AcqRel);
+        }
+    }
+}
+
+impl TreeShare {
+    /// Counts bytes of a payload that is about to be written.
+    ///
+    /// # Errors
+    /// [`TreeExceeded::Bytes`]: then nothing is counted.
+    pub fn reserve(&self, bytes: u64) -> Result<(), TreeExceeded> {
+        let bytes = signed(bytes);
+        let held = self.tree.bytes.fetch_add(bytes, Ordering::AcqRel).saturating_add(bytes);
+        if let Err(over) = self.tree.check_bytes(held) {
+            self.tree.bytes.fetch_sub(bytes, Ordering::AcqRel);
+            return Err(over);
+        }
+        self.pending.fetch_add(bytes, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// Adds to a commit what was made since the last one.
+    pub fn record(&self, commit: &mut Commit) {
+        let bytes = self.pending.swap(0, Ordering::AcqRel);
+        if bytes > 0 {
+            let [_descendants, key] = rows::tree(self.tree.root);
+            commit.add(key, bytes);
+        }
+    }
+}
+
+impl Drop for TreeShare {
+    fn drop(&mut self) {
+        let pending = self.pending.load(Ordering::Acquire);
+        self.tree.bytes.fetch_sub(pending, Ordering::AcqRel);
+    }
+}
+
+impl Trees {
+    /// The tree of a root of this organization, if it is in memory.
+    pub fn find(&self, organization: OrganizationId, root: ExecutionId) -> Option<Arc<Tree>> {
+        let tree = self.lock().get(&root).and_then(Weak::upgrade);
+        tree.filter(|tree| tree.organization == organization)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<ExecutionId, Weak<Tree>>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    /// The tree that an execution belongs to.
+    pub(in crate::engine) async fn tree_of(
+        &self,
+        execution: &Execution,
+    ) -> Result<Arc<Tree>, Error> {
+        let organization = execution.organization;
+        let root = execution.workflow().and_then(WorkflowRun::root).unwrap_or(execution.id);
+        if let Some(tree) = self.trees.find(organization, root) {
+            return Ok(tree);
+        }
+        let _one_at_a_time = self.trees.loading.lock().await;
+        if let Some(tree) = self.trees.find(organization, root) {
+            return Ok(tree);
+        }
+        // Whoever counts something holds the tree until its commit is visible.
+        let counters = self.store.counters(&rows::tree(root)).await?;
+        let [descendants, bytes] =
+            <[i64; 2]>::try_from(counters).unwrap_or_default().map(AtomicI64::new);
+        let limits = self.options.tree;
+        let trees = self.trees.clone();
+        let tree = Arc::new(Tree { root, organization, limits, descendants, bytes, trees });
+        self.trees.lock().insert(root, Arc::downgrade(&tree));
+        Ok(tree)
+    }
+
+    /// The tree of a root that is about to be cancelled; `None` when it has no descendants.
+    pub(in crate::engine) async fn tree_to_close(
+        &self,
+        execution: &Execution,
+    ) -> Result<Option<Closing>, Error> {
+        if execution.workflow().is_none_or(|run| run.root().is_some()) {
+            return Ok(None);
+        }
+        let tree = self.tree_of(execution).await?;
+        let has_descendants = tree.descendants.load(Ordering::Acquire) > 0;
+        Ok(has_descendants.then(|| tree.close()))
+    }
+
+    /// The counters of the trees whose roots are about to be deleted, and of those whose roots were
+    /// deleted before their descendants.
+    pub(in crate::engine) async fn trees_to_delete(
+        &self,
+        organization: OrganizationId,
+        going: &[Execution],
+    ) -> Result<Vec<Key>, Error> {
+        let workflows = going.iter().filter_map(|one| Some((one.id, one.workflow()?)));
+        let (roots, below): (Vec<_>, Vec<_>) =
+            workflows.map(|(id, run)| (id, run.root())).partition(|(_, root)| root.is_none());
+        let mut roots: Vec<ExecutionId> = roots.into_iter().map(|(id, _)| id).collect();
+        let mut above: Vec<ExecutionId> = below.into_iter().filter_map(|(_, root)| root).collect();
+        above.sort_unstable();
+        above.dedup();
+        let keys: Vec<Key> =
+            above.iter().map(|root| rows::execution(organization, *root)).collect();
+        let found = self.store.get_many(&keys).await?;
+        let gone = above.into_iter().zip(found).filter(|(_, row)| row.is_none());
+        roots.extend(gone.map(|(root, _)| root));
+        let keys: Vec<Key> = roots.into_iter().flat_map(rows::tree).collect();
+        let counters = self.store.counters(&keys).await?;
+        let kept = keys.into_iter().zip(counters).filter(|(_, counter)| *counter != 0);
+        Ok(kept.map(|(key, _)| key).collect())
+    }
+}
+
+const fn signed(number: u64) -> i64 {
+    if number > CLOSED.cast_unsigned() { CLOSED } else { number.cast_signed() }
+}

@@ -1,0 +1,259 @@
+//! Trees of executions: their budgets hold over crashes and failures, and a cancel of the root stops
+//! their growth.
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::domain::execution::{Execution, Status};
+use crate::domain::ids::ExecutionId;
+use crate::engine::children_tests::{child, executions, submit};
+use crate::engine::simulation_tests::{ORGANIZATION, PATIENCE, Process, rows as all_rows, runtime};
+use crate::engine::workflow_tests::{Case, all_end, case, model, script};
+use crate::engine::{Options, TreeLimits, rows};
+use crate::storage::Table;
+
+const BYTES: u64 = 8 << 30;
+
+fn limits(descendants: u64, bytes: u64) -> Options {
+    Options { tree: TreeLimits { descendants, bytes }, ..Options::default() }
+}
+
+/// A map over `items` whose items each run another workflow with the same items.
+fn fan_out(workflow: usize, items: usize, waits: bool) -> Case {
+    let mut step = child("c", workflow, json!({"n": "{{item}}"}));
+    step["wait"] = json!(waits);
+    let items: Vec<usize> = (0..items).collect();
+    // Detached ones each in a commit of its own.
+    let together = if waits { 100 } else { 1 };
+    let map = json!([{"step_id": "m", "type": "map", "items": items, "max_concurrency": together,
+        "steps": [step]}]);
+    case("fan out", map, json!({"n": 1}), Ok(json!(null)))
+}
+
+/// A map of a map of a leaf.
+fn tree(items: usize, waits: bool, leaf: Value) -> [Case; 3] {
+    let leaf = case("leaf", leaf, json!({"n": 1}), Ok(json!(null)));
+    [fan_out(1, items, waits), fan_out(2, items, waits), leaf]
+}
+
+fn pass(result: &str) -> Value {
+    json!([{"step_id": "p", "type": "pass", "result": result}])
+}
+
+fn process(folder: &TempDir, cases: &[Case], options: Options) -> Process {
+    Process::start_with(folder, i64::MAX, script(cases), options)
+}
+
+fn causes(all: &[Execution]) -> Vec<&str> {
+    all.iter().filter_map(|one| Some(one.fault.as_ref()?.cause.as_str())).collect()
+}
+
+async fn descendants(process: &Process, root: ExecutionId) -> i64 {
+    let [descendants, _bytes] = rows::tree(root);
+    process.store.counter(&descendants).await.unwrap()
+}
+
+async fn die(process: Process) {
+    process.engine.inner.tasks.stop();
+    process.store.clone().close().await;
+}
+
+/// How many executions a tree with a budget of 40 comes to, and what its failures say.
+fn grown(waits: bool) -> (usize, Vec<String>) {
+    let cases = tree(20, waits, pass("done"));
+    let folder = tempfile::tempdir().unwrap();
+    runtime().block_on(async {
+        let process = process(&folder, &cases, limits(40, BYTES));
+        process.engine.recover().await.unwrap();
+        let root = submit(&process, 0, &cases[0]).await;
+        all_end(&process).await;
+        let all = executions(&process.store).await;
+        assert_eq!(descendants(&process, root).await, 40);
+        die(process).await;
+        (all.len(), causes(&all).into_iter().map(str::to_owned).collect())
+    })
+}
+
+#[test]
+fn tree_of_waiting_executions_has_at_most_its_number_of_descendants() {
+    let (count, causes) = grown(true);
+    assert_eq!(count, 41);
+    assert!(causes.iter().any(|cause| cause.contains("engine.descendants")), "{causes:?}");
+}
+
+#[test]
+fn tree_of_detached_executions_has_at_most_its_number_of_descendants() {
+    let (count, causes) = grown(false);
+    assert_eq!(count, 41);
+    assert!(causes.iter().all(|cause| cause.contains("engine.descendants")), "{causes:?}");
+    assert!(!causes.is_empty());
+}
+
+#[test]
+fn tree_below_its_limits_completes() {
+    let cases = tree(6, true, pass("{{inputs.n}}"));
+    let folder = tempfile::tempdir().unwrap();
+    runtime().block_on(async {
+        let process = process(&folder, &cases, limits(42, BYTES));
+        process.engine.recover().await.unwrap();
+        let root = submit(&process, 0, &cases[0]).await;
+        let ended = process.engine.wait(ORGANIZATION.into(), root, PATIENCE).await.unwrap();
+        assert_eq!(ended.status, Status::Success, "{ended:?}");
+        assert_eq!(descendants(&process, root).await, 42);
+        die(process).await;
+    });
+}
+
+#[test]
+fn tree_takes_at_most_its_bytes() {
+    let large = "x".repeat(20_000);
+    let cases = tree(20, false, pass(&large));
+    let folder = tempfile::tempdir().unwrap();
+    runtime().block_on(async {
+        let process = process(&folder, &cases, limits(10_000, 1 << 20));
+        process.engine.recover().await.unwrap();
+        let root = submit(&process, 0, &cases[0]).await;
+        all_end(&process).await;
+        let all = executions(&process.store).await;
+        let made: u64 = all.iter().filter_map(|one| Some(one.output.as_ref()?.len())).sum();
+        assert!(made < 1 << 20, "{made}");
+        let [_descendants, bytes] = rows::tree(root);
+        let counted = process.store.counter(&bytes).await.unwrap();
+        assert!((1 << 19..=1 << 20).contains(&counted), "{counted}");
+        let causes = causes(&all);
+        assert!(causes.iter().any(|cause| cause.contains("engine.tree_bytes")), "{causes:?}");
+        die(process).await;
+    });
+}
+
+/// The process dies in mid-growth, several times.
+#[test]
+fn tree_budget_survives_crashes() {
+    let cases = tree(20, false, pass("done"));
+    let folder = tempfile::tempdir().unwrap();
+    let mut root = None;
+    for crash_after in [3, 10, 20, 30] {
+        runtime().block_on(async {
+            let process = process(&folder, &cases, limits(60, BYTES));
+            process.engine.recover().await.unwrap();
+            if root.is_none() {
+                root = Some(submit(&process, 0, &cases[0]).await);
+            }
+            process.store.crash_after(crash_after);
+            tokio::select! {
+                () = process.store.crashed() => {}
+                () = all_end(&process) => {}
+            }
+            die(process).await;
+        });
+    }
+    runtime().block_on(async {
+        let process = process(&folder, &cases, limits(60, BYTES));
+        process.engine.recover().await.unwrap();
+        all_end(&process).await;
+        let count = executions(&process.store).await.len();
+        assert_eq!((count, descendants(&process, root.unwrap()).await), (61, 60));
+        die(process).await;
+    });
+}
+
+/// The cancel of the root of a tree whose leaves take long, with a crash right behind it or without.
+fn cancelled(dies: bool) {
+    let cases = tree(40, true, json!([model("a", "stuck", json!("{{inputs.n}}"))]));
+    let folder = tempfile::tempdir().unwrap();
+    let (root, count) = runtime().block_on(async {
+        let process = process(&folder, &cases, limits(100_000, BYTES));
+        process.engine.recover().await.unwrap();
+        let root = submit(&process, 0, &cases[0]).await;
+        // It has begun to grow at both levels, and would go on to 1,641.
+        let growing = async {
+            while descendants(&process, root).await < 60 {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, growing).await.unwrap();
+        let cancelled = process.engine.cancel(ORGANIZATION.into(), root).await.unwrap();
+        assert_eq!(cancelled.status, Status::Cancelled);
+        let count = executions(&process.store).await.len();
+        if dies {
+            process.store.crash_after(1);
+            tokio::time::timeout(PATIENCE, process.store.crashed()).await.unwrap();
+        }
+        die(process).await;
+        (root, count)
+    });
+    runtime().block_on(async {
+        let process = process(&folder, &cases, limits(100_000, BYTES));
+        process.engine.recover().await.unwrap();
+        all_end(&process).await;
+        let all = executions(&process.store).await;
+        // Those that tried to grow before their own cancel came have failed; leaves may have completed.
+        let causes = causes(&all);
+        assert!(causes.iter().all(|cause| cause.contains("was cancelled")), "{causes:?}");
+        let is_complete = |one: &&Execution| one.status == Status::Success;
+        assert!(all.iter().filter(is_complete).all(|one| {
+            one.workflow().is_some_and(|run| run.parent.as_ref().is_some_and(|up| up.depth == 2))
+        }));
+        // What was on its way to the disk at the cancel may have come.
+        assert!(all.len() <= count + 100, "{count} executions grew to {}", all.len());
+        assert!(all.iter().any(|one| one.id == root));
+        assert!(all_rows(&process.store, Table::Lane).await.is_empty());
+        die(process).await;
+    });
+}
+
+#[test]
+fn tree_of_cancelled_root_ends_and_grows_no_more() {
+    cancelled(false);
+}
+
+#[test]
+fn tree_of_cancelled_root_ends_after_crash() {
+    cancelled(true);
+}
+
+/// Detached executions go on, without starting others.
+#[test]
+fn tree_of_cancelled_root_with_detached_executions_grows_no_more() {
+    let cases = tree(200, false, pass("done"));
+    let folder = tempfile::tempdir().unwrap();
+    runtime().block_on(async {
+        let options = Options { active: 2, ..limits(100_000, BYTES) };
+        let process = process(&folder, &cases, options);
+        process.engine.recover().await.unwrap();
+        let root = submit(&process, 0, &cases[0]).await;
+        let growing = async {
+            while descendants(&process, root).await == 0 {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, growing).await.unwrap();
+        let cancelled = process.engine.cancel(ORGANIZATION.into(), root).await.unwrap();
+        assert_eq!(cancelled.status, Status::Cancelled);
+        all_end(&process).await;
+        let all = executions(&process.store).await;
+        assert!(all.len() < 500, "{} of 40,201", all.len());
+        let causes = causes(&all);
+        assert!(causes.iter().any(|cause| cause.contains("was cancelled")), "{causes:?}");
+        die(process).await;
+    });
+}
+
+/// An old root goes with its counters; those of a root that went before its descendants go with these.
+#[test]
+fn tree_counters_are_deleted_with_their_executions() {
+    let cases = tree(3, true, pass("done"));
+    let folder = tempfile::tempdir().unwrap();
+    runtime().block_on(async {
+        let process = process(&folder, &cases, limits(100, BYTES));
+        process.engine.recover().await.unwrap();
+        let root = submit(&process, 0, &cases[0]).await;
+        all_end(&process).await;
+        assert_eq!(all_rows(&process.store, Table::Tree).await.len(), 2);
+        let now = process.engine.inner.clock.now();
+        let after = now.plus(std::time::Duration::from_secs(60));
+        process.engine.purge_before(ORGANIZATION.into(), after).await.unwrap();
+        assert!(all_rows(&process.store, Table::Tree).await.is_empty(), "{root}");
+        die(process).await;
+    });
+}
