@@ -1,9 +1,9 @@
 // The dashboard: who is logged in, the frame with the navigation, and the screen that the URL names.
 // The first screens, Home and the log-in, come with it; the others are loaded when they are first opened.
 
-import { html, render, signal, useEffect, useState } from "/static/vendor/preact.js";
+import { html, render, signal, useEffect, useRef, useState } from "/static/vendor/preact.js";
 import {
-  Button, Dialog, Door, Icon, IconButton, Link, LogInForm, Notice, Page, Status, Text, Time, ask, bytes, count, duration, go, interrupted, money, place, refreshSession, sentence, session, useLoad,
+  Button, Dialog, Door, Icon, IconButton, Link, LogInForm, Notice, Page, Status, Text, Time, FOLLOW_MS, ask, bytes, count, duration, go, interrupted, money, place, refreshSession, sentence, session, useLoad,
 } from "/static/core.js";
 
 // Path, name, icon, the file of the screen, and whether it is in the bar of small screens.
@@ -46,19 +46,37 @@ function nextTheme() {
 }
 
 const loaded = new Map();
+// Between two attempts to load a screen, in milliseconds.
+const AGAIN_MS = 3000;
 
 // A part of a module that is loaded when it is needed.
 function Lazy({ file, part, ...rest }) {
   const [state, setState] = useState(loaded.get(file) ?? null);
+  const retry = useRef(() => null);
   useEffect(() => {
     let isThere = true;
-    import(`/static/screens/${file}.js`).then(
-      (module) => { loaded.set(file, module); if (isThere) setState(module); },
-      (error) => { if (isThere) setState({ error }); },
-    );
-    return () => { isThere = false; };
+    let timer = null;
+    let round = 0;
+    // Some browsers remember that a module could not be loaded: each attempt has an address of its own.
+    const load = () => {
+      clearTimeout(timer);
+      import(`/static/screens/${file}.js${round ? `?again=${round}` : ""}`).then(
+        (module) => { loaded.set(file, module); if (isThere) setState(module); },
+        (error) => {
+          if (!isThere) return;
+          setState({ error });
+          round += 1;
+          timer = setTimeout(load, AGAIN_MS);
+        },
+      );
+    };
+    const online = () => { if (round) load(); };
+    retry.current = load;
+    addEventListener("online", online);
+    load();
+    return () => { isThere = false; clearTimeout(timer); removeEventListener("online", online); };
   }, [file]);
-  if (state?.error) return html`<main id="main"><${Notice} kind="error" action=${html`<${Button} onClick=${() => location.reload()}>Load again</${Button}>`}>This part of the dashboard could not be loaded.</${Notice}></main>`;
+  if (state?.error) return html`<main id="main"><${Notice} kind="warning" action=${html`<${Button} onClick=${() => retry.current()}>Try now</${Button}>`}>No connection. This page opens by itself when the service answers again.</${Notice}></main>`;
   const Part = state?.[part];
   return Part ? html`<${Part} ...${rest} />` : html`<main id="main"><p class="loading" role="status">Loading…</p></main>`;
 }
@@ -164,7 +182,7 @@ async function overview(signal) {
 }
 
 function Home() {
-  const home = useLoad(overview, []);
+  const home = useLoad(overview, [], FOLLOW_MS);
   const { status, failed, recent, balance, usage, keys } = home.data ?? {};
   const rows = recent?.executions ?? [];
   const isNew = home.data && rows.length === 0;
@@ -197,6 +215,8 @@ function App() {
   const start = () => { setError(null); refreshSession().catch(setError); };
   useEffect(start, []);
   const { path } = place.value;
+  // Permissions may have changed since the last page was opened.
+  useEffect(() => { if (session.value?.member && !interrupted.value) refreshSession().catch(() => null); }, [path]);
   if (DOORS[path]) return html`<${Lazy} file="enter" part=${DOORS[path]} />`;
   if (error) return html`<main class="door"><${Notice} kind="error" action=${html`<${Button} onClick=${start}>Try again</${Button}>`}>${sentence(error)}</${Notice}></main>`;
   if (!session.value) return html`<${Splash} />`;

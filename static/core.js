@@ -15,13 +15,40 @@ function here() {
 }
 
 export function go(target, { replace = false } = {}) {
-  history[replace ? "replaceState" : "pushState"](null, "", target);
+  // Back returns to where this page was scrolled to.
+  if (!replace) history.replaceState({ scroll: scrollY }, "");
+  history[replace ? "replaceState" : "pushState"](replace ? history.state : null, "", target);
   const before = place.value.path;
   place.value = here();
   if (place.value.path !== before) scrollTo(0, 0);
 }
 
-addEventListener("popstate", () => { place.value = here(); });
+addEventListener("popstate", (event) => {
+  place.value = here();
+  if (event.state?.scroll) scrollBack(event.state.scroll);
+});
+
+// How long Back waits for a page to be tall enough again, and how long it holds the position then.
+const SCROLL_WAIT_MS = 5000;
+const SCROLL_HOLD_MS = 300;
+
+// Scrolls to `top` as soon as the page is tall enough, unless the person scrolls first.
+function scrollBack(top) {
+  const abort = new AbortController();
+  for (const name of ["wheel", "touchstart", "keydown", "pointerdown"]) addEventListener(name, () => abort.abort(), { signal: abort.signal, passive: true });
+  const begun = performance.now();
+  let reached = null;
+  const look = (now) => {
+    if (abort.signal.aborted) return;
+    if (document.documentElement.scrollHeight - innerHeight >= top) {
+      if (Math.abs(scrollY - top) > 1) { scrollTo(0, top); reached = now; }
+      reached ??= now;
+    }
+    if (now - begun > SCROLL_WAIT_MS || (reached !== null && now - reached > SCROLL_HOLD_MS)) abort.abort();
+    else requestAnimationFrame(look);
+  };
+  requestAnimationFrame(look);
+}
 
 // Sets parts of the query in the URL; an empty value removes its part.
 export function setQuery(changes, options = { replace: true }) {
@@ -131,12 +158,16 @@ export function sentence(error) {
   if (WAYS_ON[error.status] && /^(payment required|not found|HTTP)/i.test(error.message)) return WAYS_ON[error.status];
   if (error.status === 413) return `${WAYS_ON[413]} ${said}`;
   if (error.status === 429) return `${said}${wait}`;
-  if (error.status === 503) return `The service cannot do this at the moment: ${error.message}.${wait}`;
+  if (error.status === 503) return `The service cannot do this at the moment: ${error.message.replace(/[.!?\s]+$/, "")}.${wait}`;
   return said;
 }
 
-// Loads with `load` now and whenever `keys` change; what came before stays until there is an answer.
-export function useLoad(load, keys) {
+// How often a list that is followed is read again while the page is visible, in milliseconds.
+export const FOLLOW_MS = 3000;
+
+// Loads with `load` now and whenever `keys` change; what came before stays until there is an answer. With `every`, it
+// also loads again after so many milliseconds while the page is visible; equal data changes nothing on the page.
+export function useLoad(load, keys, every = 0) {
   const [state, setState] = useState({ data: null, error: null, loading: true });
   const [round, setRound] = useState(0);
   useEffect(() => {
@@ -148,6 +179,33 @@ export function useLoad(load, keys) {
     );
     return () => abort.abort();
   }, [...keys, round]);
+  const latest = useRef(null);
+  latest.current = { load, loading: state.loading };
+  useEffect(() => {
+    if (!every) return undefined;
+    const abort = new AbortController();
+    let timer = null;
+    let isReading = false;
+    const again = () => { clearTimeout(timer); timer = setTimeout(look, every); };
+    const look = async () => {
+      if (isReading || abort.signal.aborted) return;
+      if (!document.hidden && !latest.current.loading) {
+        isReading = true;
+        try {
+          const data = await latest.current.load(abort.signal);
+          if (!abort.signal.aborted && !latest.current.loading) setState((old) => (!old.error && JSON.stringify(old.data) === JSON.stringify(data) ? old : { data, error: null, loading: false }));
+        } catch (error) {
+          // The list stays as it is until the next answer.
+          if (error.name !== "AbortError" && !(error instanceof Refusal)) console.error(error);
+        } finally { isReading = false; }
+      }
+      if (!abort.signal.aborted) again();
+    };
+    const shown = () => { if (!document.hidden) look(); };
+    document.addEventListener("visibilitychange", shown);
+    again();
+    return () => { abort.abort(); clearTimeout(timer); document.removeEventListener("visibilitychange", shown); };
+  }, [...keys, round, every]);
   return { ...state, reload: () => setRound((n) => n + 1), set: (data) => setState({ data, error: null, loading: false }) };
 }
 
@@ -185,6 +243,22 @@ export function money(usd) {
   if (usd === 0) return "$0";
   const text = Math.abs(usd) >= 1 ? Math.abs(usd).toFixed(2) : Math.abs(usd).toFixed(6).replace(/(\.\d\d\d*?)0+$/, "$1");
   return `${usd < 0 ? "−" : ""}$${text}`;
+}
+
+// A moment in full, in the one form that all screens use.
+export const inFull = (at) => moments.format(new Date(at));
+
+// A moment ahead: how long it is until then, counted down.
+export function Due({ at, none = "–" }) {
+  const [, tick] = useState(0);
+  useEffect(() => {
+    if (!at) return undefined;
+    const clock = setInterval(() => tick((n) => n + 1), 1000);
+    return () => clearInterval(clock);
+  }, [at]);
+  if (!at) return html`<span class="quiet">${none}</span>`;
+  const left = (new Date(at) - Date.now()) / 1000;
+  return html`<time datetime=${at} title=${inFull(at)}>${left < 1 ? "now" : `in ${duration(Math.ceil(left))}`}</time>`;
 }
 
 export function Time({ at, none = "never" }) {

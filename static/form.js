@@ -83,12 +83,19 @@ function Figure({ schema, value, onValue, label, hint, error, optional, required
   };
   const bounds = [Number.isFinite(low) ? `at least ${low}` : null, Number.isFinite(high) ? `at most ${high}` : null].filter(Boolean).join(", ");
   return html`<${Field} label=${label} hint=${[hint, bounds && !slides ? `${bounds.charAt(0).toUpperCase()}${bounds.slice(1)}.` : null].filter(Boolean).join(" ") || undefined} error=${error} optional=${optional}>${(field) => html`
-    <div class="figure">${slides ? html`<input type="range" aria-label=${`${label}, slider`} min=${low} max=${high} step=${isWhole ? step : schema.multipleOf ?? span / 100} value=${value ?? low} onInput=${read} />` : null}
+    <div class="figure">${slides ? html`<input type="range" aria-label=${`${label}, slider`} min=${low} max=${high} step=${isWhole ? step : schema.multipleOf ?? span / 100} class=${value === undefined ? "unset" : ""} aria-valuetext=${value === undefined ? "not set" : undefined} value=${value ?? low + span / 2} onInput=${read} />` : null}
     <input ...${field} type="number" name=${name} required=${required} min=${schema.minimum} max=${schema.maximum} step=${step} value=${value ?? ""} onInput=${read} /></div>`}</${Field}>`;
 }
 
 // Formats whose text is an address; a file may be uploaded instead of typing one.
 const isAddress = (schema) => ["uri", "url", "iri", "uri-reference"].includes(schema.format) || typeof schema.contentMediaType === "string";
+
+// A moment as a field for local time shows it; `undefined` where the text is not a moment.
+function localOf(text) {
+  const moment = new Date(text);
+  if (typeof text !== "string" || text === "" || Number.isNaN(moment.getTime())) return undefined;
+  return new Date(moment - moment.getTimezoneOffset() * 60000).toISOString().slice(0, 19);
+}
 
 function Words({ schema, value, onValue, label, hint, error, optional, required, name }) {
   const isLine = isAddress(schema) || Boolean(schema.format) || Boolean(schema.pattern) || (Number.isFinite(schema.maxLength) && schema.maxLength <= 200);
@@ -96,9 +103,13 @@ function Words({ schema, value, onValue, label, hint, error, optional, required,
   const set = (text) => onValue(text === "" && (optional || !schema.minLength) ? (optional ? undefined : "") : text);
   const type = { date: "date", email: "email", password: "password" }[schema.format] ?? "text";
   const shown = isWrongType ? JSON.stringify(value) : value ?? "";
+  if (schema.format === "date-time" && (shown === "" || localOf(shown))) {
+    const moment = (text) => onValue(text === "" ? (optional ? undefined : "") : new Date(text).toISOString());
+    return html`<${Field} label=${label} hint=${hint} error=${error} optional=${optional}>${(field) => html`<input ...${field} type="datetime-local" step="1" name=${name} required=${required} value=${localOf(shown) ?? ""} onInput=${(event) => moment(event.currentTarget.value)} />`}</${Field}>`;
+  }
   return html`<${Field} label=${label} hint=${hint} error=${error} optional=${optional}>${(field) => isLine
     ? html`<div class="upload"><input ...${field} type=${type} name=${name} required=${required} maxlength=${schema.maxLength} value=${shown} placeholder=${isNullable(schema) ? "empty" : undefined}
-        onInput=${(event) => set(event.currentTarget.value)} />${isAddress(schema) ? html`<${Upload} label=${label} onFile=${(url) => onValue(url)} />` : null}</div>`
+        onInput=${(event) => set(event.currentTarget.value)} />${schema.format === "color" ? html`<input type="color" class="swatch-field" aria-label=${`${label}, picker`} value=${/^#[0-9a-f]{6}$/i.test(shown) ? shown : "#808080"} onInput=${(event) => set(event.currentTarget.value)} />` : null}${isAddress(schema) ? html`<${Upload} label=${label} onFile=${(url) => onValue(url)} />` : null}</div>`
     : html`<textarea ...${field} name=${name} required=${required} maxlength=${schema.maxLength} rows="3" value=${shown} onInput=${(event) => set(event.currentTarget.value)} />`}</${Field}>`;
 }
 

@@ -7,14 +7,45 @@ import { Icon, useForeign } from "/static/core.js";
 let loading = null;
 const load = () => (loading ??= import("/static/vendor/codemirror.js").catch((error) => { loading = null; throw error; }));
 
-// The line of a fault in JSON, counted from 1, as the browser tells it.
-function lineOf(fault, text) {
-  const line = /line (\d+)/.exec(fault.message);
-  if (line) return Number(line[1]);
-  const position = /position (\d+)/.exec(fault.message);
-  if (position) return text.slice(0, Number(position[1])).split("\n").length;
-  return text.split("\n").length;
+const STRING = /"(?:[^"\\\u0000-\u001f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*"/y;
+const SCALAR = /(?:true|false|null|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?)(?![\w.+-])/y;
+
+// Where text stops being JSON, in characters. Browsers do not always say it.
+export function faultAt(text) {
+  const open = [];
+  let wants = "value";
+  let at = 0;
+  const take = (pattern) => { pattern.lastIndex = at; const found = pattern.exec(text); if (found) at += found[0].length; return Boolean(found); };
+  for (;;) {
+    while (" \t\r\n".includes(text[at]) && at < text.length) at += 1;
+    const sign = text[at];
+    if (wants === "end" && !open.length) return at;
+    if (wants === "name" || (wants === "name or }" && sign !== "}")) {
+      if (!take(STRING)) return at;
+      wants = ":";
+    } else if (wants === ":") {
+      if (sign !== ":") return at;
+      at += 1;
+      wants = "value";
+    } else if (wants === "end" && sign === ",") {
+      at += 1;
+      wants = open.at(-1) === "}" ? "name" : "value";
+    } else if (sign === open.at(-1) && ["end", "name or }", "value or ]"].includes(wants)) {
+      at += 1;
+      open.pop();
+      wants = "end";
+    } else if (wants === "end") return at;
+    else if (sign === "{" || sign === "[") {
+      at += 1;
+      open.push(sign === "{" ? "}" : "]");
+      wants = sign === "{" ? "name or }" : "value or ]";
+    } else if (take(STRING) || take(SCALAR)) wants = "end";
+    else return at;
+  }
 }
+
+// The line of a fault in JSON, counted from 1.
+const lineOf = (text) => text.slice(0, faultAt(text)).split("\n").length;
 
 // What is not yet JSON stays as it was typed, with its line marked. `mayBeEmpty`: an empty text gives `undefined`.
 export function JsonEditor({ label, hint, value, onValue, onValid, readonly = false, mayBeEmpty = false }) {
@@ -40,7 +71,7 @@ export function JsonEditor({ label, hint, value, onValue, onValid, readonly = fa
       wrote(parsed);
       onValue(parsed);
     } catch (error) {
-      setFault({ line: lineOf(error, next), message: error.message });
+      setFault({ line: lineOf(next), message: error.message });
       onValid?.(false);
     }
   };

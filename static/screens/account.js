@@ -35,7 +35,7 @@ export function List() {
       <${Password} label="New password" value=${password} onValue=${setPassword} error=${fields.password} />
       <div><${Button} kind="primary" type="submit" busy=${state.busy}>Change the password</${Button}></div></form></section>
     <section class="narrow"><h2>Keyboard</h2><label class="box"><input type="checkbox" checked=${shortcuts} onChange=${switchShortcuts} /><span>Single keys move around</span></label>
-      <p class="quiet"><kbd>g</kbd> then <kbd>h</kbd> Home, <kbd>m</kbd> Models, <kbd>c</kbd> Chat, <kbd>r</kbd> Runs, <kbd>w</kbd> Webhooks, <kbd>k</kbd> API keys; <kbd>/</kbd> the search field; <kbd>Ctrl</kbd> <kbd>Enter</kbd> runs a model.</p></section></${Page}>`;
+      <p class="quiet"><kbd>g</kbd> then <kbd>h</kbd> Home, <kbd>m</kbd> Models, <kbd>f</kbd> Workflows, <kbd>c</kbd> Chat, <kbd>r</kbd> Runs, <kbd>w</kbd> Webhooks, <kbd>k</kbd> API keys; <kbd>/</kbd> the search field; <kbd>Ctrl</kbd> <kbd>Enter</kbd> runs a model.</p></section></${Page}>`;
 }
 
 export const Detail = List;

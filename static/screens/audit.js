@@ -15,7 +15,24 @@ const WORDS = {
   "link.create": "Made a link", "link.delete": "Withdrew an invitation", "organization.create": "Created the organization",
 };
 
+const SUBJECTS = { schedule: "a schedule", endpoint: "a webhook endpoint", webhook_endpoint: "a webhook endpoint", workflow: "a workflow", version: "a version of a workflow", secret: "a secret", file: "a file", webhook: "a webhook", trigger: "a trigger", execution: "a run", organization: "the organization", model: "a model", chain: "a fallback chain", bulk: "a bulk job" };
+const VERBS = { create: "Created", change: "Changed", update: "Changed", delete: "Deleted", pause: "Paused", resume: "Resumed", run: "Started", cancel: "Stopped", rotate: "Renewed the signing secret of", set: "Set", share: "Shared", lock: "Locked", unlock: "Unlocked" };
+
+// What was done, in words; an action without words of its own shows its name.
+function wordsOf(action) {
+  const [subject, verb] = action.split(".");
+  return WORDS[action] ?? (SUBJECTS[subject] && VERBS[verb] ? `${VERBS[verb]} ${SUBJECTS[subject]}` : action);
+}
+
+// Who did it: a key has its name, as long as it exists.
+function whoOf(actor, keys) {
+  const [, id] = /^key (\S+)/.exec(actor) ?? [];
+  const key = keys.find((one) => one.id === id);
+  return key ? `API key “${key.name}”` : id ? `An API key (${id.slice(0, 8)})` : actor;
+}
+
 export function List() {
+  const keys = useLoad((signal) => ask("GET", "/keys", undefined, { signal }), []);
   const action = place.value.query.get("action") ?? "";
   const limit = Number(place.value.query.get("limit")) || 50;
   const events = useLoad((signal) => ask("GET", `/audit?limit=${limit}&action=${encodeURIComponent(action)}`, undefined, { signal }), [action, limit]);
@@ -24,8 +41,8 @@ export function List() {
       ${GROUPS.map(([value, word]) => html`<option value=${value}>${word}</option>`)}</select>`}</${Field}></div>
     <${Loaded} of=${events} empty=${(data) => data.events.length ? null : html`<${Empty} icon="scroll-text" title="Nothing here"><p>Nothing of this kind was done yet.</p></${Empty}>`}>${(data) => html`
       <div class="card scroll"><table><thead><tr><th scope="col">When</th><th scope="col">Who</th><th scope="col">What</th><th scope="col">On</th><th scope="col">From</th></tr></thead>
-      <${Rows} all=${data.events} columns="5">${(event) => html`<tr key=${`${event.at} ${event.action} ${event.subject}`}><td><${Time} at=${event.at} /></td><td data-label="Who"><${Text}>${event.actor}</${Text}></td>
-        <td data-label="What">${WORDS[event.action] ?? event.action}${event.result === "ok" ? null : html` <span class="status bad">refused: <${Text}>${event.result}</${Text}></span>`}</td>
+      <${Rows} all=${data.events} columns="5">${(event) => html`<tr key=${`${event.at} ${event.action} ${event.subject}`}><td><${Time} at=${event.at} /></td><td data-label="Who"><${Text}>${whoOf(event.actor, keys.data?.keys ?? [])}</${Text}></td>
+        <td data-label="What">${wordsOf(event.action)}${event.result === "ok" ? null : html` <span class="status bad">refused: <${Text}>${event.result}</${Text}></span>`}</td>
         <td data-label="On"><${Text}>${event.subject}</${Text}></td><td data-label="From"><span class="quiet"><${Text}>${event.from}</${Text}></span></td></tr>`}</${Rows}></table></div>
       ${data.events.length >= limit && limit < 1000 ? html`<p class="more"><button type="button" class="button plain" onClick=${() => setQuery({ limit: Math.min(1000, limit * 2) })}>Show more</button></p>` : null}`}</${Loaded}></${Page}>`;
 }

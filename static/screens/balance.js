@@ -27,7 +27,7 @@ export function List() {
     actions=${all.data?.entries.length ? html`<${Button} icon="download" onClick=${() => download(all.data.entries)}>Download as CSV</${Button}>` : null}>
     <${Loaded} of=${all}>${(data) => html`<dl class="facts large"><div><dt>Balance</dt><dd>${data.balance ? money(data.balance.balance_usd) : "Billing is switched off"}</dd></div></dl>
       <p class="quiet">The person who runs this machine adds to it: <code>orrery balance top-up --amount USD</code></p>
-      ${data.entries.length ? html`<${Spent} />
+      ${data.entries.length ? html`<div class="reserved"><${Spent} /></div>
       <section><h2>Ledger</h2><div class="card scroll"><table><thead><tr><th scope="col">When</th><th scope="col">What</th><th scope="col" class="number">Amount</th></tr></thead>
       <${Rows} all=${data.entries} columns="3">${(one) => html`<tr key=${`${one.created_at} ${one.kind} ${one.execution_id}`}><td><${Time} at=${one.created_at} /></td><td data-label="What">${one.execution_id ? html`<${Link} to=${`/app/runs/${one.execution_id}`}>${WORDS[one.kind] ?? one.kind}</${Link}>` : WORDS[one.kind] ?? one.kind}</td>
         <td data-label="Amount" class="number">${money(one.amount_usd)}</td></tr>`}</${Rows}></table></div>

@@ -145,14 +145,14 @@ function Conversation({ models }) {
     <details open=${Boolean(system)}><summary>Instructions for the model</summary><textarea rows="3" aria-label="Instructions for the model" value=${system} onInput=${(event) => setSystem(event.currentTarget.value)}></textarea></details>
     <div class="talk" role="log" aria-label="Conversation" aria-busy=${Boolean(abort)}>${messages.length ? messages.map((one, at) => html`<${Message} key=${at} of=${one} isLive=${Boolean(abort) && at === messages.length - 1} />`)
       : html`<p class="quiet">Write something below. The conversation stays in this tab until you close it.</p>`}<div ref=${end}></div></div>
-    ${error ? html`<${Notice} kind="error" action=${error.status === 415 ? null : html`<${Button} onClick=${again}>Try again</${Button}>`}>${sentence(error)}</${Notice}>` : null}
+    <div class="composer">${error ? html`<${Notice} kind="error" action=${error.status === 415 ? null : html`<${Button} onClick=${again}>Try again</${Button}>`}>${sentence(error)}</${Notice}>` : null}
     ${images.length ? html`<div class="attached">${images.map((url, at) => html`<figure key=${at}><img src=${url} alt=${`Image ${at + 1}`} /><${IconButton} icon="x" label=${`Remove image ${at + 1}`} onClick=${() => setImages(images.filter((_, index) => index !== at))} /></figure>`)}</div>` : null}
     <form class="compose" onSubmit=${submit}><textarea rows="3" aria-label="Your message" placeholder="Your message" value=${draft} onInput=${(event) => setDraft(event.currentTarget.value)} onKeyDown=${onKey}
         onPaste=${(event) => given(event.clipboardData, event)} onDrop=${(event) => given(event.dataTransfer, event)}></textarea>
       <input type="file" class="hidden" tabindex="-1" accept="image/*" multiple aria-label="Images for the message" ref=${chooser} onChange=${(event) => { add(event.currentTarget.files); event.currentTarget.value = ""; }} />
       <div class="stack"><${Button} icon="upload" disabled=${images.length >= IMAGES_MAX} title="For models that see. Pasting and dropping works too." onClick=${() => chooser.current.click()}>Image</${Button}>
       ${abort ? html`<${Button} icon="square" onClick=${() => abort.abort()}>Stop</${Button}>` : html`<${Button} kind="primary" icon="send" type="submit" disabled=${!(draft.trim() || images.length)}>Send</${Button}>`}</div></form>
-    <p class="hint">Enter sends, Shift+Enter starts a new line.${!abort && messages.at(-1)?.role === "assistant" ? html` <button type="button" class="as-link" onClick=${again}>Answer again</button>` : null}</p>`;
+    <p class="hint">Enter sends, Shift+Enter starts a new line.${!abort && messages.at(-1)?.role === "assistant" ? html` <button type="button" class="as-link" onClick=${again}>Answer again</button>` : null}</p></div>`;
 }
 
 function Message({ of, isLive }) {

@@ -30,7 +30,7 @@ export function List() {
         <td data-label="API key access">${isOwner && member.role !== "owner"
           ? html`<label class="box"><input type="checkbox" checked=${member.api_key_access} aria-label=${`API key access of ${member.name}`} onChange=${(event) => tick(member, event.currentTarget.checked)} /><span>${member.api_key_access ? "Can manage API keys" : "No"}</span></label>`
           : member.api_key_access ? "Can manage API keys" : "No"}</td>
-        <td data-label="Last seen"><${Time} at=${member.last_seen_at} /></td>
+        <td data-label="Last seen">${member.id === me.id ? "now" : html`<${Time} at=${member.last_seen_at} />`}</td>
         ${isOwner ? html`<td class="end">${member.role === "owner" ? null : html`
           <${IconButton} icon="rotate-ccw" label=${`Make a link for a new password of ${member.name}`} onClick=${() => setResetting(member)} />
           <${IconButton} icon="trash-2" label=${`Remove ${member.name}`} onClick=${() => setRemoving(member)} />`}</td>` : null}</tr>`}</${Rows}></table></div>

@@ -1,7 +1,7 @@
 // Runs: the history of the organization with its filters in the URL, and one run with its timeline.
 
 import { html, useEffect, useMemo, useState } from "/static/vendor/preact.js";
-import { Button, Confirm, Copy, Empty, Field, Link, Loaded, Lost, Notice, Page, Refusal, Status, Text, Time, ask, duration, go, money, place, request, sentence, session, setQuery, useLoad } from "/static/core.js";
+import { Button, Confirm, Copy, Empty, Field, Link, Loaded, Lost, Notice, Page, Refusal, Status, Text, Time, FOLLOW_MS, ask, duration, go, inFull, money, place, request, sentence, session, setQuery, useLoad } from "/static/core.js";
 import { eventsOf, follow, rereading } from "/static/live.js";
 import { LongText, Output, Tree } from "/static/output.js";
 import { Rows } from "/static/rows.js";
@@ -32,7 +32,7 @@ export function List() {
     if (filters.cursor) asked.set("cursor", filters.cursor);
     return ask("GET", `${API}/v2/executions?${asked}`, undefined, { signal }).then((page) => ({ ...page, from }));
   };
-  const runs = useLoad(load, [key]);
+  const runs = useLoad(load, [key], FOLLOW_MS);
   const [isActing, setActing] = useState(null);
   // Any change of a filter starts at the newest run again.
   const set = (changes) => setQuery({ ...changes, cursor: "", from: "" });
@@ -95,7 +95,12 @@ async function load(id, type, signal) {
     try { return { type: "prediction", record: await get(`${API}/v1/prediction/${id}`) }; } catch (error) { if (!isMissing(error)) throw error; }
   }
   if (!CALLS.includes(type)) {
-    try { return { type: "workflow", record: await get(`${API}/v1/workflows/executions/${id}?timeout=0`) }; } catch (error) { if (!isMissing(error)) throw error; }
+    try {
+      const record = await get(`${API}/v1/workflows/executions/${id}?timeout=0`);
+      // The name is the workflow's present one; of a deleted workflow there is none.
+      const workflow = record.workflow_id ? await get(`${API}/v1/workflows/${record.workflow_id}`).catch(() => null) : null;
+      return { type: "workflow", record, name: workflow?.name ?? null };
+    } catch (error) { if (!isMissing(error)) throw error; }
   }
   for (const one of CALLS.includes(type) ? [type] : CALLS) {
     const page = await get(`${API}/v2/executions?type=${one}&limit=100`);
@@ -117,8 +122,8 @@ export function Detail({ id }) {
     if (!isLive) return undefined;
     const abort = new AbortController();
     const clock = setInterval(() => { if (!document.hidden) setNow(Date.now()); }, 500);
-    const { type: kind } = run.data;
-    const show = (record) => { setNow(Date.now()); run.set({ type: kind, record }); return FINAL.includes(record.status); };
+    const { type: kind, name } = run.data;
+    const show = (record) => { setNow(Date.now()); run.set({ type: kind, record, name }); return FINAL.includes(record.status); };
     let tag = "";
     const execution = `${API}/v1/workflows/executions/${id}`;
     const workflow = async (mayHold, signal) => {
@@ -142,14 +147,14 @@ export function Detail({ id }) {
     return () => { abort.abort(); clearInterval(clock); };
   }, [id, isLive]);
   if (!run.data) return html`<${Page} title="Run"><${Loaded} of=${run}>${() => null}</${Loaded}></${Page}>`;
-  return html`<${Shown} key=${id} id=${id} type=${run.data.type} record=${run.data.record} now=${now} lost=${lost} problem=${problem} reload=${run.reload} />`;
+  return html`<${Shown} key=${id} id=${id} type=${run.data.type} title=${run.data.name} record=${run.data.record} now=${now} lost=${lost} problem=${problem} reload=${run.reload} />`;
 }
 
-function Shown({ id, type, record, now, lost, problem, reload }) {
+function Shown({ id, type, title, record, now, lost, problem, reload }) {
   const isOver = FINAL.includes(record.status);
   const [state, setState] = useState({ busy: null, error: null });
   const tab = place.value.query.get("tab") ?? "timeline";
-  const name = type === "workflow" ? "Workflow" : record.model ?? record.requested_model ?? "Call";
+  const name = type === "workflow" ? `${title ?? "Workflow"}, ${inFull(record.created_at)}` : record.model ?? record.requested_model ?? "Call";
   const isCall = CALLS.includes(type);
   const act = (what, path, then) => async () => {
     setState({ busy: what, error: null });
@@ -170,7 +175,7 @@ function Shown({ id, type, record, now, lost, problem, reload }) {
       ${type === "prediction" && isOver ? html`<${Button} icon="play" onClick=${() => { try { sessionStorage.setItem(`input:${record.model}`, JSON.stringify(record.input)); } catch { /* The form starts empty. */ } go(`/app/models/${record.model}`); }}>Open in the playground</${Button}>` : null}
       <${Copy} text=${id} label="Copy the id" />${isCall ? null : html`<${Copy} text=${command} label="Copy as curl" />`}`}>
     ${state.error ?? problem ? html`<${Notice} kind="error">${sentence(state.error ?? problem)}</${Notice}>` : null}${lost ? html`<${Lost} />` : null}
-    ${paused ? html`<${Notice} kind="warning">Paused by <${Text}>${paused.by}</${Text}> since ${new Date(paused.since).toLocaleString()}. What runs finishes, and no other step begins until somebody resumes it; time-outs stand still.</${Notice}>` : null}
+    ${paused ? html`<${Notice} kind="warning">Paused by <${Text}>${paused.by}</${Text}> since ${inFull(paused.since)}. What runs finishes, and no other step begins until somebody resumes it; time-outs stand still.</${Notice}>` : null}
     <dl class="facts"><div><dt>Status</dt><dd><${Status} of=${paused ? "paused" : record.status} /></dd></div>
       <div><dt>Created</dt><dd><${Time} at=${record.created_at} /></dd></div>
       <div><dt>In the queue</dt><dd>${Number.isFinite(metrics.queue_time) ? duration(metrics.queue_time) : "–"}</dd></div>
@@ -230,7 +235,7 @@ function Timeline({ type, record, now }) {
   const waiting = (record.waiting_for ?? []).filter((one) => one.reason !== "paused");
   return html`${waiting.length ? html`<${Notice}>${waiting.map((one, at) => html`<span key=${at}>${at ? " " : ""}${sentenceOf(one)}</span>`)}</${Notice}>` : null}
     <div class="card scroll timeline"><table><thead><tr><th scope="col">${type === "workflow" ? "Step" : "What"}</th><th scope="col">Status</th><th scope="col" class="number">Took</th>
-      <th scope="col" class="axis"><span class="hidden">Bars from ${new Date(from).toLocaleString()} to ${new Date(to).toLocaleString()}</span><span aria-hidden="true">0</span><span aria-hidden="true">${duration((to - from) / 1000)}</span></th></tr></thead>
+      <th scope="col" class="axis"><span class="hidden">Bars from ${inFull(from)} to ${inFull(to)}</span><span aria-hidden="true">0</span><span aria-hidden="true">${duration((to - from) / 1000)}</span></th></tr></thead>
     <${Rows} all=${rows} columns="4" start=${failedAt < 0 ? null : failedAt}>${(row) => html`<${Row} key=${row.id} row=${row} axis=${axis} isOpen=${chosen === row.id} opens=${type === "workflow" || Boolean(row.error)} />`}</${Rows}></table></div>
     <p class="legend-row quiet"><span class="key queued"></span> waits <span class="key good"></span> succeeded <span class="key bad"></span> failed <span class="key active"></span> runs${axis.gaps.length ? html` <span class="key gap"></span> time in which nothing ran, shortened` : null}</p>`;
 }
@@ -262,10 +267,10 @@ function sentenceOf(one) {
   switch (one.reason) {
     case "lane": return `It waits for its turn${one.position ? `, at place ${one.position}` : ""}; ${one.running} of the same workflow are running.`;
     case "model": return `“${one.step_id}” waits for the model ${one.model}, which has ${one.running} running and ${one.queued} waiting.`;
-    case "timer": return `“${one.step_id}” waits until ${new Date(one.until).toLocaleString()}.`;
-    case "retry": return `“${one.step_id}” is tried again at ${new Date(one.at).toLocaleTimeString()}, attempt ${one.attempt}.`;
+    case "timer": return `“${one.step_id}” waits until ${inFull(one.until)}.`;
+    case "retry": return `“${one.step_id}” is tried again at ${inFull(one.at)}, attempt ${one.attempt}.`;
     case "step": return `“${one.step_id}” is running${one.attempt > 1 ? `, attempt ${one.attempt}` : ""}.`;
-    case "event": return html`“${one.step_id}” waits for the event “${one.event}” until ${new Date(one.until).toLocaleString()}. <a href=${one.resume_url} target="_blank" rel="noopener noreferrer">Answer it</a>`;
+    case "event": return html`“${one.step_id}” waits for the event “${one.event}” until ${inFull(one.until)}. <a href=${one.resume_url} target="_blank" rel="noopener noreferrer">Answer it</a>`;
     case "workflow": return html`“${one.step_id}” waits for <${Link} to=${`/app/runs/${one.execution_id}?type=workflow`}>the run that it started</${Link}>.`;
     default: return "The service had a problem and tries again.";
   }

@@ -1,7 +1,7 @@
 // Webhooks: what was sent to whom, every attempt, and sending it again.
 
 import { html, useEffect, useState } from "/static/vendor/preact.js";
-import { Button, Copy, Empty, Field, Icon, Link, Loaded, Notice, Page, Status, Text, Time, ask, count, duration, place, request, sentence, session, setQuery, useLoad } from "/static/core.js";
+import { Button, Copy, Empty, Field, Icon, Link, Loaded, Notice, Page, Status, Text, Time, Due, Refusal, FOLLOW_MS, ask, count, duration, place, request, sentence, session, setQuery, useLoad } from "/static/core.js";
 import { LongText } from "/static/output.js";
 
 const API = "/api/base/v1/webhooks";
@@ -14,7 +14,7 @@ const LOOK_MAX_MS = 600000;
 export function List() {
   const status = place.value.query.get("status") ?? "";
   const offset = Number(place.value.query.get("offset")) || 0;
-  const all = useLoad((signal) => ask("GET", `${API}?limit=${PAGE}&offset=${offset}${status ? `&status=${status}` : ""}`, undefined, { signal }), [status, offset]);
+  const all = useLoad((signal) => ask("GET", `${API}?limit=${PAGE}&offset=${offset}${status ? `&status=${status}` : ""}`, undefined, { signal }), [status, offset], FOLLOW_MS);
   const base = session.value.hosts?.find((host) => host.role === "base")?.url ?? "";
   return html`<${Page} title="Webhooks" intro="When a run ends, the service tells the address that the run was given." actions=${html`<${Button} icon="refresh-cw" busy=${all.loading} onClick=${all.reload}>Refresh</${Button}>`}>
     <${Receivers} />
@@ -24,8 +24,8 @@ export function List() {
       : html`<${Empty} icon="webhook" title="No webhooks yet"><p>A program asks for one with the field <code>webhook_url</code>:</p>
         <pre class="code left" tabindex="0">${`curl -s ${base}/v1/prediction/ -H "X-API-Key: $ORRERY_KEY" -d '{\n  "model": "text-sentiment", "version": "0.0.1",\n  "input": {"text": "What a beautiful night!"},\n  "webhook_url": "https://example.com/hook"}'`}</pre></${Empty}>`}>${(data) => html`
       <div class="card scroll"><table><thead><tr><th scope="col">Receiver</th><th scope="col">Status</th><th scope="col">Created</th><th scope="col">Next attempt</th><th scope="col">Run</th></tr></thead>
-      <tbody>${data.webhooks.map((one) => html`<tr key=${one.delivery_id}><th scope="row"><${Link} to=${`/app/webhooks/${one.execution_id}`}><${Text}>${one.url}</${Text}></${Link}></th>
-        <td data-label="Status"><${Status} of=${one.status} /></td><td data-label="Created"><${Time} at=${one.created_at} /></td><td data-label="Next attempt"><${Time} at=${one.next_attempt_at} none="–" /></td>
+      <tbody>${data.webhooks.map((one) => html`<tr key=${one.delivery_id}><th scope="row"><${Link} to=${`/app/webhooks/${one.delivery_id}`}><${Text}>${one.url}</${Text}></${Link}></th>
+        <td data-label="Status"><${Status} of=${one.status} /></td><td data-label="Created"><${Time} at=${one.created_at} /></td><td data-label="Next attempt"><${Due} at=${one.next_attempt_at} /></td>
         <td data-label="Run"><${Link} to=${`/app/runs/${one.execution_id}`}><code>${one.execution_id.slice(-8)}</code></${Link}></td></tr>`)}</tbody></table></div>
       <div class="actions">${offset ? html`<${Button} onClick=${() => setQuery({ offset: Math.max(0, offset - PAGE) || "" }, {})}>Newer</${Button}>` : null}
         ${offset + data.webhooks.length < data.total_count ? html`<${Button} icon="chevron-right" onClick=${() => setQuery({ offset: offset + PAGE }, {})}>Older</${Button}>` : null}<span class="quiet">${data.total_count} in all</span></div>`}</${Loaded}></${Page}>`;
@@ -33,11 +33,11 @@ export function List() {
 
 // To whom webhooks go, and which of them deliveries wait for.
 function Receivers() {
-  const all = useLoad((signal) => ask("GET", "/webhooks/receivers", undefined, { signal }), []);
+  const all = useLoad((signal) => ask("GET", "/webhooks/receivers", undefined, { signal }), [], FOLLOW_MS);
   if (!all.data?.receivers.length) return null;
   return html`<section><h2>Receivers</h2><div class="card scroll"><table><thead><tr><th scope="col">Receiver</th><th scope="col">State</th><th scope="col" class="number">Delivered</th><th scope="col" class="number">Waiting</th><th scope="col" class="number">Given up</th><th scope="col">Newest</th></tr></thead>
     <tbody>${all.data.receivers.map((one) => html`<tr key=${one.receiver}><th scope="row"><${Text}>${one.receiver}</${Text}></th>
-      <td data-label="State">${one.circuit_open ? html`<div><span class="status bad"><${Icon} name="circle-alert" />Paused</span> <span class="quiet">after ${count(one.failures)} failures, tried again <${Time} at=${one.next_probe_at} /></span></div>` : html`<span class="status good"><${Icon} name="check" />Open</span>`}</td>
+      <td data-label="State">${one.circuit_open ? html`<div><span class="status bad"><${Icon} name="circle-alert" />Paused</span> <span class="quiet">after ${count(one.failures)} failures, next attempt <${Due} at=${one.next_probe_at} /></span></div>` : html`<span class="status good"><${Icon} name="check" />Working</span>`}</td>
       <td data-label="Delivered" class="number">${count(one.delivered)}</td><td data-label="Waiting" class="number">${count(one.pending)}</td><td data-label="Given up" class="number">${one.failed ? html`<${Link} to="/app/webhooks?status=failed">${count(one.failed)}</${Link}>` : "0"}</td>
       <td data-label="Newest"><${Time} at=${one.newest_at} /></td></tr>`)}</tbody></table></div>${all.data.capped ? html`<p class="hint">Counted are the newest deliveries.</p>` : null}</section>`;
 }
@@ -58,9 +58,12 @@ export function Detail({ id }) {
     document.addEventListener("visibilitychange", again);
     return () => { clearTimeout(clock); document.removeEventListener("visibilitychange", again); };
   }, [isMoving, id, one.data]);
+  if (!one.data && one.error instanceof Refusal && one.error.status === 404) {
+    return html`<${Page} title="Webhook"><${Empty} icon="webhook" title="There is no webhook here"><p>This run asked for no webhook, or its record is no longer stored. <${Link} to=${`/app/runs/${encodeURIComponent(id)}`}>Open the run</${Link}> or <${Link} to="/app/webhooks">see all webhooks</${Link}>.</p></${Empty}></${Page}>`;
+  }
   return html`<${Page} title="Webhook" intro=${one.data ? html`<${Text}>${one.data.url}</${Text}>` : null} actions=${one.data ? html`<${Redeliver} of=${one.data} reload=${one.reload} />` : null}>
     <${Loaded} of=${one}>${(delivery) => html`<dl class="facts"><div><dt>Status</dt><dd><${Status} of=${delivery.status} /></dd></div><div><dt>Created</dt><dd><${Time} at=${delivery.created_at} /></dd></div>
-      <div><dt>Next attempt</dt><dd><${Time} at=${delivery.next_attempt_at} none="–" /></dd></div><div><dt>Run</dt><dd><${Link} to=${`/app/runs/${delivery.execution_id}`}><code>${delivery.execution_id.slice(-8)}</code></${Link}></dd></div></dl>
+      <div><dt>Next attempt</dt><dd><${Due} at=${delivery.next_attempt_at} /></dd></div><div><dt>Run</dt><dd><${Link} to=${`/app/runs/${delivery.execution_id}`}><code>${delivery.execution_id.slice(-8)}</code></${Link}></dd></div></dl>
       <section><h2>Attempts</h2>${delivery.attempts?.length ? html`<div class="card scroll"><table><thead><tr><th scope="col">Number</th><th scope="col">Result</th><th scope="col">When</th><th scope="col" class="number">Took</th><th scope="col">What the receiver said</th></tr></thead>
         <tbody>${delivery.attempts.map((attempt) => html`<tr key=${attempt.number}><th scope="row">${attempt.number}${attempt.redelivery ? html` <span class="tag">again</span>` : null}</th>
           <td data-label="Result"><${Status} of=${{ SUCCESS: "delivered", FAILED: "failed", PENDING: "delivering" }[attempt.status] ?? attempt.status} /></td><td data-label="When"><${Time} at=${attempt.created_at} none="now" /></td>
@@ -87,10 +90,11 @@ function Redeliver({ of, reload }) {
   }, [of.until]);
   const send = async () => {
     setState({ busy: true, error: null });
-    try { await ask("POST", `${API}/${of.execution_id}/redeliver`, {}); setState({ busy: false, error: null }); } catch (error) { setState({ busy: false, error }); }
+    try { await ask("POST", `${API}/${of.delivery_id ?? of.execution_id}/redeliver`, {}); setState({ busy: false, error: null }); } catch (error) { setState({ busy: false, error }); }
     reload();
   };
-  const reason = ["pending", "delivering"].includes(of.status) ? "Delivery in flight" : of.request === null ? "Payload no longer stored" : left > 0 ? `Again in ${duration(left)}` : "It cannot be sent again at this moment";
+  const isWaiting = of.status === "pending" && Date.parse(of.next_attempt_at ?? "") > Date.now();
+  const reason = isWaiting ? html`Next attempt <${Due} at=${of.next_attempt_at} />` : ["pending", "delivering"].includes(of.status) ? "Delivery in flight" : of.request === null ? "Payload no longer stored" : left > 0 ? `Again in ${duration(left)}` : "It cannot be sent again at this moment";
   return html`${state.error ? html`<span class="status bad" role="alert">${sentence(state.error)}</span>` : null}
     ${of.redeliverable ? html`<${Button} kind="primary" icon="send" busy=${state.busy} onClick=${send}>Send again</${Button}>` : html`<span class="status waiting" role="status"><${Icon} name="clock" />${reason}</span>`}`;
 }

@@ -14,6 +14,8 @@ import { Compared, VersionsTab } from "/static/workflows/versions.js";
 
 // Milliseconds without a change after which the service is asked to check.
 const PAUSE_MS = 500;
+// Changes that can be undone.
+const HISTORY_MAX = 100;
 
 const stored = (key) => { try { return JSON.parse(sessionStorage.getItem(key)); } catch { return null; } };
 const same = (a, b) => JSON.stringify(a) === JSON.stringify(b);
@@ -68,8 +70,41 @@ function Opened({ workflow, models, version, reload }) {
     }, PAUSE_MS);
     return () => { clearTimeout(timer); abort.abort(); };
   }, [draft, isDirty]);
-  const edit = (next) => { setDraft(next); setState((now) => (now.error || now.done ? { busy: null, error: null, done: null } : now)); };
-  const discard = () => { setDraft(version.definition); setRestored(false); setState({ busy: null, error: null, done: null }); };
+  const [past, setPast] = useState([]);
+  const [future, setFuture] = useState([]);
+  const [toast, setToast] = useState(null);
+  const editedAt = useRef(0);
+  // What is typed without a pause is one step of the history; a change with `said` is one of its own.
+  const edit = (next, said = null) => {
+    const isTyping = !said && Date.now() - editedAt.current < PAUSE_MS;
+    editedAt.current = said ? 0 : Date.now();
+    if (!isTyping) setPast((all) => [...all, latest.current].slice(-HISTORY_MAX));
+    setFuture([]);
+    setToast(said);
+    setDraft(next); setState((now) => (now.error || now.done ? { busy: null, error: null, done: null } : now)); };
+  const step = (from, setFrom, setTo) => {
+    if (!from.length || isLocked) return;
+    setFrom(from.slice(0, -1));
+    setTo((all) => [...all, latest.current]);
+    setToast(null);
+    editedAt.current = 0;
+    setDraft(from.at(-1));
+  };
+  const undo = () => step(past, setPast, setFuture);
+  const redo = () => step(future, setFuture, setPast);
+  useEffect(() => {
+    const onUndo = (event) => {
+      const key = event.key.toLowerCase();
+      // Fields and the JSON editor have a history of their own.
+      if (!(event.ctrlKey || event.metaKey) || event.altKey || !["z", "y"].includes(key) || document.querySelector("dialog[open]")) return;
+      if (tab !== "steps" || event.composedPath()[0].closest?.("input, textarea, select, [contenteditable]")) return;
+      event.preventDefault();
+      if (key === "y" || event.shiftKey) redo(); else undo();
+    };
+    document.addEventListener("keydown", onUndo);
+    return () => document.removeEventListener("keydown", onUndo);
+  });
+  const discard = () => { edit(version.definition, "The changes are discarded."); setRestored(false); };
   const opened = (next) => { try { sessionStorage.removeItem(key); } catch { /* Nothing is kept then. */ } setQuery({ v: next }); reload(); };
   const act = async (busy, run) => {
     setState({ busy, error: null, done: null });
@@ -120,10 +155,11 @@ function Opened({ workflow, models, version, reload }) {
     ${tab === "versions" ? html`<${VersionsTab} workflow=${workflow} version=${version} onChange=${reload} />` : null}
     ${isDirty && !isLocked && ["steps", "json"].includes(tab) ? html`<div class="actions">
       ${version.locked ? null : html`<${Button} busy=${state.busy === "save"} disabled=${!canSave} onClick=${() => save(version.version_id, base)}>Save into ${version.version_id}</${Button}>`}
-      <${Button} icon="rotate-ccw" onClick=${discard}>Discard the changes</${Button}></div>` : null}</div>
+      <${Button} icon="rotate-ccw" onClick=${discard}>Discard the changes</${Button}></div>` : null}
+    <div class="toasts" role="status">${toast ? html`<div class="toast"><span>${toast}</span><${Button} icon="rotate-ccw" title="Ctrl+Z" onClick=${undo}>Undo</${Button}></div>` : null}</div></div>
     ${open === "more" ? html`<${More} workflow=${workflow} version=${version} onClose=${() => setOpen(null)} onOpen=${setOpen} onChange=${(what, fields) => { setOpen(null); change(what, fields); }} />` : null}
     ${open === "delete" ? html`<${Confirm} title="Delete this workflow?" action="Delete the workflow" onClose=${() => setOpen(null)} onDo=${async () => { await ask("DELETE", `${API}/workflows/${workflow.workflow_id}`); go("/app/workflows"); }}>
-      <p><strong><${Text}>${workflow.name}</${Text}></strong> and its ${workflow.versions.length} versions are deleted. Its runs stay in the history. This cannot be undone.</p></${Confirm}>` : null}
+      <p><strong><${Text}>${workflow.name}</${Text}></strong> and its ${workflow.versions.length === 1 ? "version" : `${workflow.versions.length} versions`} are deleted. Runs of it that have not finished, also those that wait, are stopped. Its schedules start nothing any more. Finished runs stay in the history. This cannot be undone.</p></${Confirm}>` : null}
     ${conflict ? html`<${Conflict} theirs=${conflict} mine=${draft} busy=${state.busy === "save"} error=${state.error}
       onTheirs=${() => { setConflict(null); opened(conflict.version.version_id); }}
       onMine=${() => save(nextVersion(conflict.workflow.versions), conflict.version.tag)} onClose=${() => setConflict(null)} />` : null}</${Page}>`;

@@ -85,6 +85,14 @@ export function rootsOf(value, found = new Set()) {
   return found;
 }
 
+// The value with each reference to `from` naming `to` instead, also in `depends_on`.
+export function renamed(value, from, to) {
+  if (typeof value === "string") return value.replace(/(\\?\{\{\s*)([\w-]+)/g, (all, before, name) => (name === from && !before.startsWith("\\") ? before + to : all));
+  if (Array.isArray(value)) return value.map((part) => renamed(part, from, to));
+  if (!isObject(value)) return value;
+  return Object.fromEntries(Object.entries(value).map(([name, part]) => [name, name === "depends_on" && Array.isArray(part) ? part.map((id) => (id === from ? to : id)) : renamed(part, from, to)]));
+}
+
 // What a step at a place may refer to: inputs, the items of the loops around it, the steps before it.
 export function offersAt(definition, path) {
   const offers = [];

@@ -1,9 +1,9 @@
 // The steps of a workflow as a list, with the fields of the chosen one beside it and the map below.
 
-import { html, useRef } from "/static/vendor/preact.js";
+import { html, useEffect, useRef, useState } from "/static/vendor/preact.js";
 import { Button, Icon, IconButton, Notice, Text, place, setQuery } from "/static/core.js";
 import { InputFields, OutputFields, StepFields } from "/static/workflows/fields.js";
-import { TYPES, blocksOf, changed, idOf, offersAt, partsOf, pointer, rootsOf, subjectOf, valueAt } from "/static/workflows/flow.js";
+import { TYPES, blocksOf, changed, idOf, offersAt, partsOf, pointer, renamed, rootsOf, subjectOf, valueAt, walk } from "/static/workflows/flow.js";
 import { FlowMap } from "/static/workflows/map.js";
 
 // What a new step of each type begins with.
@@ -14,6 +14,11 @@ const NEW = {
 };
 const INPUTS = "inputs";
 const OUTPUT = "output";
+// Names that references begin with and that no step has.
+const RESERVED = ["inputs", "execution", "secrets", "item"];
+
+// A step with those inside it.
+const walkOf = (step) => [step, ...walk({ steps: [step] }).slice(1)];
 
 function freeId(steps, type) {
   const taken = new Set(steps.map(({ step }) => idOf(step)));
@@ -30,8 +35,21 @@ export function StepsTab({ definition, onDefinition, steps, byStep, models, own,
   const chosen = one || asked === INPUTS || asked === OUTPUT ? asked : first;
   const fields = useRef(null);
   const choose = (at) => setQuery({ step: at });
-  const open = (at) => { choose(at); if (matchMedia("(max-width: 1000px)").matches) setTimeout(() => fields.current?.scrollIntoView({ block: "start" }), 0); };
-  const put = (path, next) => onDefinition(changed(definition, path, next));
+  const open = (at) => { choose(at); if (matchMedia("(max-width: 1100px)").matches) setTimeout(() => fields.current?.scrollIntoView({ block: "start" }), 0); };
+  const put = (path, next, said) => onDefinition(changed(definition, path, next), said);
+  // References follow a new id while it is typed: what they name in between is kept here.
+  const naming = useRef({});
+  const putStep = (path, before, next) => {
+    const [old, id, at] = [idOf(before), idOf(next), pointer(path)];
+    if (old === id) { put(path, next); return; }
+    const from = naming.current.at === at && naming.current.id === old ? naming.current.from : old;
+    const others = steps.filter((other) => pointer(other.path) !== at);
+    const taken = new Set([...RESERVED, ...rootsOf(definition), ...others.flatMap(({ step }) => [idOf(step), step?.item_name])]);
+    const follows = from && /^[\w-]+$/.test(id) && (id === from || !taken.has(id)) && !others.some(({ step }) => idOf(step) === from);
+    naming.current = { at, id, from: follows ? id : from };
+    const whole = changed(definition, path, next);
+    onDefinition(follows ? changed(renamed(whole, from, id), path, renamed(next, from, id)) : whole);
+  };
   const listAt = (path) => { const list = valueAt(definition, path); return Array.isArray(list) ? list : []; };
   const add = (block, at, type) => {
     const list = [...listAt(block)];
@@ -49,7 +67,8 @@ export function StepsTab({ definition, onDefinition, steps, byStep, models, own,
     choose(pointer([...block, at + by]));
   };
   const remove = (path) => {
-    put(path, undefined);
+    const { length } = walkOf(valueAt(definition, path));
+    put(path, undefined, length > 1 ? `${length} steps are deleted.` : "The step is deleted.");
     choose(path.at(-1) > 0 ? pointer([...path.slice(0, -1), path.at(-1) - 1]) : "");
   };
   const copy = (path) => {
@@ -75,7 +94,7 @@ export function StepsTab({ definition, onDefinition, steps, byStep, models, own,
           ${isLocked ? null : html`<div class="tools"><${IconButton} icon="arrow-up" label="Move up" disabled=${path.at(-1) === 0} onClick=${() => move(path, -1)} /><${IconButton} icon="arrow-down" label="Move down" disabled=${path.at(-1) >= listAt(path.slice(0, -1)).length - 1} onClick=${() => move(path, 1)} />
             <${IconButton} icon="copy" label="Duplicate" onClick=${() => copy(path)} /><${IconButton} icon="trash-2" label="Delete the step" onClick=${() => remove(path)} /></div>`}</header>
         <p class="hint">${TYPES[one.step?.type]?.[2] ?? ""}.${users.length ? html` What it gives goes to ${users.map((id, at) => html`${at ? ", " : ""}<code>${id}</code>`)}.` : null}</p>
-        <fieldset class="bare" disabled=${isLocked}><${StepFields} key=${chosen} step=${one.step} onStep=${(next) => put(path, next)} offers=${offersAt(definition, path)} errors=${byStep.get(chosen) ?? []} models=${models} own=${own} siblings=${listAt(path.slice(0, -1)).map(idOf).filter((id) => id && id !== idOf(one.step))} /></fieldset>`
+        <fieldset class="bare" disabled=${isLocked}><${StepFields} key=${chosen} step=${one.step} onStep=${(next) => putStep(path, one.step, next)} offers=${offersAt(definition, path)} errors=${byStep.get(chosen) ?? []} models=${models} own=${own} siblings=${listAt(path.slice(0, -1)).map(idOf).filter((id) => id && id !== idOf(one.step))} /></fieldset>`
       : chosen === OUTPUT ? html`<header class="step-head"><h2><${Icon} name="upload" />Output</h2></header><fieldset class="bare" disabled=${isLocked}><${OutputFields} definition=${definition} onDefinition=${onDefinition} offers=${offersAt(definition, ["steps", (definition.steps ?? []).length])} errors=${general.filter((p) => p.path.startsWith("/metadata"))} /></fieldset>`
       : html`<header class="step-head"><h2><${Icon} name="download" />Inputs</h2></header><fieldset class="bare" disabled=${isLocked}><${InputFields} schema=${definition.input_schema} onSchema=${(next) => put(["input_schema"], next)} errors=${general.filter((p) => p.path.startsWith("/input_schema"))} /></fieldset>`}
     </section></div>
@@ -111,7 +130,24 @@ function Row({ step, path, chosen, open, byStep, ...tools }) {
     ${blocksOf(step).map((block) => html`<div class="block" key=${pointer(block.path)}><p class="quiet">${block.name}</p><${Block} path=${[...path, ...block.path]} chosen=${chosen} open=${open} byStep=${byStep} ...${tools} /></div>`)}</li>`;
 }
 
+// A button that opens a menu of the types. Nothing is added before one is chosen.
 function Add({ onAdd, where }) {
-  return html`<label class="add"><${Icon} name="plus" /><span class="hidden">Add a step${where}</span><select value="" onChange=${(event) => { const type = event.currentTarget.value; event.currentTarget.value = ""; if (type) onAdd(type); }}>
-    <option value="">Add a step${where}</option>${Object.entries(TYPES).map(([type, [, name, purpose]]) => html`<option value=${type}>${name}: ${purpose.charAt(0).toLowerCase()}${purpose.slice(1)}</option>`)}</select></label>`;
+  const [isOpen, setOpen] = useState(false);
+  const root = useRef(null);
+  const button = useRef(null);
+  const items = () => [...root.current.querySelectorAll("[role=menuitem]")];
+  const close = () => { setOpen(false); button.current?.focus(); };
+  useEffect(() => { if (isOpen) items()[0]?.focus(); }, [isOpen]);
+  const onKey = (event) => {
+    if (!isOpen) { if (event.key === "ArrowDown") { event.preventDefault(); setOpen(true); } return; }
+    const all = items();
+    const at = all.indexOf(document.activeElement);
+    const next = { ArrowDown: at + 1, ArrowUp: at - 1 + all.length, Home: 0, End: all.length - 1 }[event.key];
+    if (next !== undefined) { event.preventDefault(); all[next % all.length].focus(); }
+    else if (event.key === "Escape") { event.preventDefault(); close(); }
+    else if (event.key === "Tab") setOpen(false);
+  };
+  const onBlur = (event) => { if (!root.current.contains(event.relatedTarget)) setOpen(false); };
+  return html`<div class="add" ref=${root} onKeyDown=${onKey} onFocusOut=${onBlur}><button type="button" ref=${button} class="step-row add-button" aria-haspopup="menu" aria-expanded=${isOpen ? "true" : "false"} onClick=${() => setOpen(!isOpen)}><${Icon} name="plus" /><span>Add a step${where}</span></button>
+    ${isOpen ? html`<div class="add-menu" role="menu" aria-label="Types of steps">${Object.entries(TYPES).map(([type, [icon, name, purpose]]) => html`<button type="button" role="menuitem" tabindex="-1" key=${type} data-type=${type} onClick=${() => { close(); onAdd(type); }}><${Icon} name=${icon} /><span><strong>${name}</strong> <span class="quiet">${purpose}</span></span></button>`)}</div>` : null}</div>`;
 }
