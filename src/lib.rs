@@ -95,7 +95,7 @@
 //! - The number of an attempt is its fencing token: a report with another number changes nothing.
 //! - Code that changes an execution holds the lock of its entry in `engine::active` until the commit has returned.
 //! - Every queue, body, window, cache and loop has a limit with a name.
-//! - `unsafe` exists only in `storage::durable`, `runtime::memory` and `guard::sandbox`; clocks, tasks
+//! - `unsafe` exists only in `storage::durable`, `runtime::memory`, `runtime::crash_note` and `guard::sandbox`; clocks, tasks
 //!   and random numbers come only from [`runtime`].
 //! - What clients send for the built-in models is parsed in sandboxed processes, not in the service.
 

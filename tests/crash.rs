@@ -79,7 +79,6 @@ mod world;
 
 use std::fs;
 use std::path::Path;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use flows::Flows;
@@ -115,11 +114,18 @@ fn kills_under_load_lose_nothing_acknowledged() {
     println!("{} predictions acknowledged", ends.len());
 }
 
-/// A prediction during which the process dies each time ends at the third crash; the box comes back.
+/// A prediction during which the process crashes each time ends at the third crash; the box comes back.
 #[test]
 fn poison_prediction_is_isolated_after_three_crashes() {
     let folder = tempfile::tempdir().unwrap();
     poison::isolated(folder.path());
+}
+
+/// SIGKILL, however often, is held against no execution; a suspect keeps no other organization waiting.
+#[test]
+fn killed_prediction_completes_and_suspect_delays_nobody() {
+    let folder = tempfile::tempdir().unwrap();
+    poison::killed(folder.path());
 }
 
 /// 200 workflows of five steps, killed at random moments: all end with what they would have given,
@@ -152,35 +158,23 @@ fn no_finished_step_runs_again_after_kills() {
     }
     for round in 1..=rounds {
         let wanted = RUNS * flows::STEPS * round / (rounds + 1);
-        // Those that are ended by isolation leave steps out.
-        eventually("more steps run", || {
-            (flows.arrived() >= wanted || setup.unfinished() == Some(0.0)).then_some(())
-        });
+        eventually("more steps run", || (flows.arrived() >= wanted).then_some(()));
         std::thread::sleep(Duration::from_micros(random.within(0..10_000)));
         service.kill();
         service = setup.start();
     }
-    let starts = setup.starts().load(Ordering::SeqCst);
     let mut client = setup.client(&key);
     let mut cost = 0;
-    let mut isolated = Vec::new();
     for (id, output) in &expected {
         let path = format!("/v1/workflows/executions/{id}?timeout=30");
         let detail = client.get(&path).unwrap().json();
         cost += flows::finished_cost_micros(&detail);
-        if verdict::is_isolated(&detail["error_cause"], &detail, 1, starts) {
-            isolated.push(id.as_str());
-            continue;
-        }
         assert_eq!(detail["status"], "completed", "{detail}");
         assert_eq!(detail["output"], *output, "{detail}");
     }
-    verdict::check_isolations(u32::try_from(isolated.len()).unwrap(), starts);
     let again = flows.look(|seen| {
         assert!(seen.faults.is_empty(), "{:#?}", seen.faults);
-        let whole = |key: &&String| !isolated.iter().any(|id| key.starts_with(id));
-        let count = seen.attempts.keys().filter(whole).count();
-        assert_eq!(count, (RUNS - isolated.len()) * flows::STEPS);
+        assert_eq!(seen.attempts.len(), RUNS * flows::STEPS);
         seen.attempts.values().filter(|count| **count > 1).count()
     });
     println!("{} steps, {again} were in flight when the process died and ran again", RUNS * 5);

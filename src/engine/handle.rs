@@ -56,6 +56,8 @@ pub struct Options {
     pub organization_bytes: u64,
     /// What one execution may start, directly and through others.
     pub tree: TreeLimits,
+    /// For how long, after a start, an execution that runs alone may keep all others waiting.
+    pub isolation: Duration,
 }
 
 impl Default for Options {
@@ -69,6 +71,7 @@ impl Default for Options {
             execution_bytes: 256 << 20,
             organization_bytes: u64::MAX,
             tree: TreeLimits { descendants: 2_000_000, bytes: 8 << 30 },
+            isolation: Duration::from_millis(500),
         }
     }
 }

@@ -4,7 +4,7 @@
 //! pages only while it is asked for memory: a service that a storm of large documents leaves idle would
 //! keep hundreds of megabytes. [`keep_small`] returns them then.
 //!
-//! This is one of the three places with `unsafe`: two C functions that have no safe form.
+//! This is one of the four places with `unsafe`: two C functions that have no safe form.
 
 #![expect(unsafe_code, reason = "C functions without a safe form are called: see the head")]
 

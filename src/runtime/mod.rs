@@ -1,6 +1,7 @@
 //! Access to what differs from run to run: the clock, randomness, and tasks that a shutdown
 //! waits for. Everything above takes these as arguments, so that tests bring their own.
 
+pub mod crash_note;
 pub mod memory;
 pub mod shortage;
 pub mod turns;

@@ -6,7 +6,7 @@
 //! linker prefers it to the C library's, in the static binary and in tests alike; [`calls`] shows
 //! at every start that it did, and a store refuses to open when it did not.
 //!
-//! One of the two places with `unsafe`, and nothing else is here.
+//! One of the four places with `unsafe`, and nothing else is here.
 
 #![expect(unsafe_code, reason = "a C symbol is defined and a C function called: see the head")]
 

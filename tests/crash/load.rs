@@ -1,7 +1,7 @@
 //! Clients that create predictions, and the log of what was acknowledged to them.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
@@ -25,8 +25,6 @@ pub struct Ask {
     /// `None`: it fails, on purpose.
     pub output: Option<Value>,
     pub cost_micros: i64,
-    /// How often the service had been started when it was sent first.
-    pub starts: u32,
 }
 
 /// What the clients know.
@@ -38,8 +36,6 @@ pub struct ClientLog {
     pub doubtful: Vec<Ask>,
     /// Answers that refused, and their texts.
     pub refused: Vec<(u16, String)>,
-    /// Counts the starts of the service.
-    pub starts: Arc<AtomicU32>,
 }
 
 pub type Shared = Arc<Mutex<ClientLog>>;
@@ -72,7 +68,6 @@ impl Ask {
             has_webhook: false,
             output: Some(output),
             cost_micros: 0,
-            starts: 0,
         }
     }
 
@@ -86,7 +81,6 @@ impl Ask {
             has_webhook: false,
             output: (!fails).then(|| json!(mark)),
             cost_micros: if fails { 0 } else { COST_MICROS },
-            starts: 0,
         }
     }
 
@@ -99,7 +93,6 @@ impl Ask {
             has_webhook: false,
             output: Some(json!(mark)),
             cost_micros: 0,
-            starts: 0,
         }
     }
 
@@ -119,10 +112,7 @@ impl Ask {
     }
 
     /// Sends it and writes down what came of it. False when the connection broke.
-    pub fn send(mut self, client: &mut Client, client_log: &Shared) -> bool {
-        if self.starts == 0 {
-            self.starts = client_log.lock().unwrap().starts.load(Ordering::SeqCst);
-        }
+    pub fn send(self, client: &mut Client, client_log: &Shared) -> bool {
         let header = self.key.clone();
         let headers: Vec<(&str, &str)> =
             header.iter().map(|key| ("Idempotency-Key", key.as_str())).collect();
@@ -152,9 +142,9 @@ impl Ask {
 }
 
 impl ClientLog {
-    /// An empty log about the service of `setup`.
-    pub fn shared(setup: &Setup) -> Shared {
-        Arc::new(Mutex::new(Self { starts: setup.starts(), ..Self::default() }))
+    /// An empty log.
+    pub fn shared() -> Shared {
+        Shared::default()
     }
 
     /// The ids so far.

@@ -1,5 +1,5 @@
-//! Work that kills the process, from outside: an inference server that sends SIGKILL to the service
-//! whenever it is asked for one prediction.
+//! Work that crashes the process, from outside: an inference server that sends SIGABRT to the service whenever
+//! it is asked for one prediction. And kills that are nobody's fault.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,11 +16,17 @@ use crate::support::{eventually, signal};
 const KILLS_MAX: u32 = 10;
 const INNOCENTS: usize = 8;
 
-/// Kills the process whose id it holds, if any.
+/// Aborts the process whose id it holds, if any, and waits for its end: other threads of it run on until its
+/// handler has written the note.
 fn kill(pid: &AtomicU32) {
     let pid = pid.swap(0, Ordering::SeqCst);
     if pid != 0 {
-        assert!(signal(pid, Signal::KILL));
+        assert!(signal(pid, Signal::ABORT));
+        eventually("the process is dead", || {
+            let state = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            let is_alive = state.rsplit_once(')').is_some_and(|(_, rest)| !rest.starts_with(" Z"));
+            (!is_alive).then_some(())
+        });
     }
 }
 
@@ -40,20 +46,21 @@ fn is_up(service: &mut Service) -> bool {
 }
 
 /// The models `one` and `two`: the mark `poison` kills the service, `hold` waits until nothing more is
-/// acknowledged.
-fn start_models(pid: &Arc<AtomicU32>, kills: &Arc<AtomicU32>, taken: &Arc<AtomicBool>) -> Server {
+/// acknowledged. Counts the calls of both.
+fn start_models(pid: &Arc<AtomicU32>, calls: &Arc<AtomicU32>, taken: &Arc<AtomicBool>) -> Server {
     let target = Arc::clone(pid);
-    let killed = Arc::clone(kills);
+    let called = Arc::clone(calls);
     let taken = Arc::clone(taken);
     Server::start(move |request| {
         let input = request.json();
         if input["mark"] == json!("hold") {
+            called.fetch_add(1, Ordering::SeqCst);
             let held = || (!taken.load(Ordering::SeqCst)).then_some(());
             eventually("the held one is let go", held);
         }
         if input["mark"] == json!("poison") {
             eventually("the create is answered", || taken.load(Ordering::SeqCst).then_some(()));
-            killed.fetch_add(1, Ordering::SeqCst);
+            called.fetch_add(1, Ordering::SeqCst);
             kill(&target);
         }
         (200, json!({"echo": input["mark"]}).to_string())
@@ -115,7 +122,8 @@ pub fn isolated(folder: &Path) {
                 assert_eq!(shown["status"], "success", "{shown}");
             }
             assert_eq!(innocents.len(), INNOCENTS);
-            assert_eq!(kills.load(Ordering::SeqCst), 3, "two crashes, and one while it ran alone");
+            // Two crashes and one while it ran alone, unless the machine was too busy to call it in that time.
+            assert!(kills.load(Ordering::SeqCst) >= 3);
             let held = create("two", "hold").unwrap();
             eventually("it runs", || {
                 let shown = setup.client(&key).get(&format!("/v1/prediction/{held}")).ok()?.json();
@@ -128,6 +136,61 @@ pub fn isolated(folder: &Path) {
         }
     }
     panic!("the service does not come back");
+}
+
+/// How often the process is killed while one prediction runs.
+const OUTSIDE_KILLS: usize = 6;
+
+pub fn killed(folder: &Path) {
+    let pid = Arc::new(AtomicU32::new(0));
+    let calls = Arc::new(AtomicU32::new(0));
+    let is_held = Arc::new(AtomicBool::new(true));
+    let models = start_models(&pid, &calls, &is_held);
+    let setup = Setup::new(folder, &folder.join("data"), "");
+    setup.add_model(
+        "one",
+        &format!(
+            "slug = \"one\"\noutput_type = \"string\"\nconcurrency = 4\n[request_schema]\n\
+             type = \"object\"\n[runner]\ntype = \"http\"\nurl = \"{}\"\noutput = \"/echo\"\n",
+            models.url("/")
+        ),
+    );
+    let mut service = setup.start();
+    let key = setup.create_key();
+    setup.run(&["org", "create", "--name", "other"]);
+    let other = setup.run(&["key", "create", "--name", "other", "--org", "other"]);
+    let other = other.trim().to_owned();
+    let create = |key: &str, mark: &str| {
+        let body = json!({"model": "one", "version": "0.0.1", "input": {"mark": mark}});
+        let answer = setup.client(key).post("/v1/prediction", &[], &body.to_string()).unwrap();
+        answer.json()["predictionID"].as_str().unwrap().to_owned()
+    };
+    let shown = |key: &str, id: &str, wait: u32| {
+        setup.client(key).get(&format!("/v1/prediction/{id}?wait={wait}")).unwrap().json()
+    };
+    let held = create(&key, "hold");
+    // Stored as processing before it is: the call shows that it runs.
+    let runs = |starts: usize| {
+        eventually("it runs", || (calls.load(Ordering::SeqCst) as usize >= starts).then_some(()));
+    };
+    let crashes = || unfinished(&setup)[0]["crashes"].clone();
+    // Every crash of the first rounds has evidence, none of the later ones has.
+    for round in 0..2 + OUTSIDE_KILLS {
+        runs(round + 1);
+        let fatal = if round < 2 { Signal::ABORT } else { Signal::KILL };
+        assert!(signal(service.pid(), fatal));
+        eventually("the process dies", || service.ended());
+        assert_eq!(crashes(), json!(2.min(round + 1)), "round {round}");
+        service = setup.start();
+    }
+    // It runs as a suspect; others start beside it.
+    runs(2 + OUTSIDE_KILLS + 1);
+    let beside = create(&other, "good");
+    assert_eq!(shown(&other, &beside, 30)["status"], "success");
+    assert_eq!(shown(&key, &held, 0)["status"], "processing");
+    is_held.store(false, Ordering::SeqCst);
+    assert_eq!(shown(&key, &held, 30)["status"], "success");
+    drop(service);
 }
 
 /// What the command line tells of a service, also of one that is stopped.

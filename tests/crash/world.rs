@@ -38,7 +38,7 @@ impl World {
         providers.add_models(&setup);
         let service = setup.start();
         let key = setup.create_key();
-        let client_log = ClientLog::shared(&setup);
+        let client_log = ClientLog::shared();
         (Self { setup, providers, client_log, random, key }, service)
     }
 

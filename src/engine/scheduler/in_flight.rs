@@ -9,26 +9,34 @@
 //! of it.
 //!
 //! ```text
-//! 0    magic, state (running or stopped), boot id, number of suspects
+//! 0    magic, state (running or stopped), note of a fatal signal, growth of the memory while a suspect ran
+//!      alone, boot id, number of suspects, counters of kills for want of memory
 //! 128  suspects: what the start found, written once
 //!      slots: one for each mark, zeroed when it ends
 //! ```
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::Path;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::domain::ids::{ExecutionId, Id, OrganizationId};
+use crate::runtime::crash_note::{self, Note, Origin};
 
 /// The file's name in the data folder.
 const NAME: &str = "in-flight";
 const MAGIC: &[u8; 16] = b"orrery-inflight1";
 const STATE_AT: usize = 16;
+/// The note of a fatal signal, which its handler writes.
+const NOTE_AT: usize = 17;
+/// By how many bytes the memory grew while a suspect ran alone.
+const GROWTH_AT: usize = 24;
 const BOOT_AT: usize = 32;
 const BOOT_BYTES: usize = 36;
 const COUNT_AT: usize = 72;
+/// The counters of kills for want of memory, at the start.
+const KILLS_AT: usize = 80;
 const HEADER_BYTES: usize = 128;
 const ENTRY_BYTES: usize = 48;
 const RUNNING: u8 = 1;
@@ -69,11 +77,24 @@ pub struct Suspect {
     pub progress: u64,
 }
 
+/// Evidence of why a process ended. SIGKILL alone is none: a person, a supervisor or a script sends it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Crash {
+    /// A fatal signal of the process's own making: a fault of its code, a panic that aborts, a failed
+    /// allocation.
+    Fault,
+    /// Such a signal from another process, such as systemd's watchdog.
+    Signal,
+    /// The kernel killed a process for want of memory. The bytes by which the memory had grown while a
+    /// suspect ran alone.
+    OutOfMemory { growth: u64 },
+}
+
 /// What the process before this one left.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Previous {
-    /// It ended without stopping, while the machine stayed up.
-    pub crashed: bool,
+    /// Why it ended, where that is known and it did not stop; `None` also after the loss of the machine.
+    pub crash: Option<Crash>,
     /// What ran then.
     pub running: Vec<Run>,
     /// What was suspected when it started.
@@ -109,7 +130,7 @@ impl InFlight {
     /// What the file in `folder` says; nothing where there is none, or it is garbled.
     pub fn read(folder: &Path) -> Previous {
         match read_file(&folder.join(NAME)) {
-            Ok(bytes) => parse(&bytes, &boot_id()).unwrap_or_else(|| {
+            Ok(bytes) => parse(&bytes, &boot_id(), &OomKills::read()).unwrap_or_else(|| {
                 tracing::warn!("the record of running executions is damaged; it is ignored");
                 Previous::default()
             }),
@@ -132,13 +153,15 @@ impl InFlight {
         let mut options = OpenOptions::new();
         let file = options.read(true).write(true).create(true).truncate(true).mode(0o600);
         let file = file.open(&new)?;
-        let header = header(RUNNING, &boot_id(), suspects.len());
+        let header = header(RUNNING, &boot_id(), suspects.len(), &OomKills::read());
         let entries = suspects.iter().flat_map(entry);
         let bytes: Vec<u8> = header.into_iter().chain(entries).collect();
         file.write_all_at(&bytes, 0)?;
         fs::rename(&new, &path)?;
         let base = bytes.len() as u64;
-        *self.lock() = Slots { file: Some(Arc::new(file)), base, ..Slots::default() };
+        let file = Arc::new(file);
+        crash_note::leave_in(Arc::clone(&file), NOTE_AT as i64);
+        *self.lock() = Slots { file: Some(file), base, ..Slots::default() };
         Ok(())
     }
 
@@ -160,6 +183,15 @@ impl InFlight {
         mark
     }
 
+    /// Records by how many bytes the memory has grown while a suspect runs alone.
+    pub fn note_growth(&self, bytes: u64) {
+        let file = self.lock().file.clone();
+        let written = file.map(|file| file.write_all_at(&bytes.to_le_bytes(), GROWTH_AT as u64));
+        if let Some(Err(error)) = written {
+            tracing::error!(%error, "the growth of the memory cannot be recorded");
+        }
+    }
+
     /// Says that the process stops in order: what runs still is not a suspect.
     pub fn close(&self) {
         let file = self.lock().file.clone();
@@ -170,11 +202,15 @@ impl InFlight {
         }
     }
 
-    /// Records nothing from now on, as if the process had died here.
+    /// Records nothing from now on, as if the process had died here: of this signal, or of SIGKILL.
     #[cfg(test)]
-    pub fn die(&self) {
-        self.lock().file = None;
-        self.lock().is_failing = true;
+    pub fn die(&self, note: Option<crash_note::Note>) {
+        let mut slots = self.lock();
+        let file = slots.file.take().unwrap();
+        if let Some(note) = note {
+            file.write_all_at(&note.bytes(), NOTE_AT as u64).unwrap();
+        }
+        slots.is_failing = true;
     }
 
     #[cfg(test)]
@@ -230,13 +266,85 @@ fn boot_id() -> String {
     id.trim().chars().take(BOOT_BYTES).collect()
 }
 
-fn header(state: u8, boot: &str, suspects: usize) -> Vec<u8> {
+/// How often the kernel has killed a process for want of memory.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct OomKills {
+    /// On the whole machine: `oom_kill` of /proc/vmstat.
+    machine: u64,
+    /// In this control group: `oom_kill` of its memory.events.
+    group: u64,
+    /// The inode of that file: a group that was removed and made again counts from 0. 0: no such file.
+    group_inode: u64,
+}
+
+impl OomKills {
+    /// The bytes of a record.
+    const BYTES: usize = 24;
+
+    /// The counters now; 0 where the system does not tell.
+    fn read() -> Self {
+        let machine = fs::read_to_string("/proc/vmstat").unwrap_or_default();
+        let of_group = group_events();
+        let group = of_group.as_deref().and_then(|path| fs::read_to_string(path).ok());
+        let inode = of_group.and_then(|path| fs::metadata(path).ok()).map(|found| found.ino());
+        Self {
+            machine: counter(&machine),
+            group: counter(group.as_deref().unwrap_or_default()),
+            group_inode: inode.unwrap_or(0),
+        }
+    }
+
+    /// Whether the kernel killed a process since `self`: in the control group, where it is still the same
+    /// one, else anywhere on the machine.
+    const fn is_behind(&self, now: &Self) -> bool {
+        if self.group_inode != 0 && self.group_inode == now.group_inode {
+            now.group > self.group
+        } else {
+            now.machine > self.machine
+        }
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        [self.machine, self.group, self.group_inode]
+            .into_iter()
+            .flat_map(u64::to_le_bytes)
+            .collect()
+    }
+
+    fn parse(bytes: &[u8]) -> Option<Self> {
+        let (numbers, _) = bytes.get(..Self::BYTES)?.as_chunks::<8>();
+        let [machine, group, group_inode] = numbers else { return None };
+        let number = |bytes: &[u8; 8]| u64::from_le_bytes(*bytes);
+        Some(Self {
+            machine: number(machine),
+            group: number(group),
+            group_inode: number(group_inode),
+        })
+    }
+}
+
+/// The value of `oom_kill` among lines of a name and a number.
+fn counter(text: &str) -> u64 {
+    let value = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
+    value.and_then(|value| value.trim().parse().ok()).unwrap_or(0)
+}
+
+/// memory.events of this process's control group, version 2.
+fn group_events() -> Option<PathBuf> {
+    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let group = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    Some(Path::new("/sys/fs/cgroup").join(group).join("memory.events"))
+}
+
+fn header(state: u8, boot: &str, suspects: usize, kills: &OomKills) -> Vec<u8> {
     let mut header = MAGIC.to_vec();
     header.push(state);
     header.resize(BOOT_AT, 0);
     header.extend(boot.bytes());
     header.resize(COUNT_AT, 0);
     header.extend(u32::try_from(suspects).unwrap_or(u32::MAX).to_le_bytes());
+    header.resize(KILLS_AT, 0);
+    header.extend(kills.bytes());
     header.resize(HEADER_BYTES, 0);
     header
 }
@@ -254,7 +362,7 @@ fn entry(suspect: &Suspect) -> [u8; ENTRY_BYTES] {
 }
 
 /// `None`: it is not such a record.
-fn parse(bytes: &[u8], boot: &str) -> Option<Previous> {
+fn parse(bytes: &[u8], boot: &str, kills: &OomKills) -> Option<Previous> {
     let header = bytes.get(..HEADER_BYTES)?;
     if !header.starts_with(MAGIC) {
         return None;
@@ -267,8 +375,16 @@ fn parse(bytes: &[u8], boot: &str) -> Option<Previous> {
     let count = usize::try_from(count).ok()?;
     let suspects = entries.by_ref().take(count).flatten().collect();
     let running = entries.flatten().map(|one| one.run).collect();
-    let crashed = header.get(STATE_AT) == Some(&RUNNING) && is_same_boot;
-    Some(Previous { crashed, running, suspects })
+    let growth = u64::from_le_bytes(*header.get(GROWTH_AT..)?.first_chunk()?);
+    let note = Note::read(*header.get(NOTE_AT..)?.first_chunk()?);
+    let was_out_of_memory = OomKills::parse(header.get(KILLS_AT..)?)?.is_behind(kills);
+    let has_died = header.get(STATE_AT) == Some(&RUNNING) && is_same_boot;
+    let crash = match note.map(|note| note.origin) {
+        Some(Origin::Itself) => Some(Crash::Fault),
+        Some(Origin::Other) => Some(Crash::Signal),
+        None => was_out_of_memory.then_some(Crash::OutOfMemory { growth }),
+    };
+    Some(Previous { crash: crash.filter(|_| has_died), running, suspects })
 }
 
 /// `None`: the slot is free.
@@ -311,24 +427,51 @@ mod tests {
         drop(first);
         let attempt = Run::attempt(run(3).organization, run(3).id, "e:s:1");
         let _third = record.begin(attempt);
-        let found = InFlight::read(path);
         // The third took the slot of the first.
         let running = vec![attempt, run(2)];
-        assert_eq!(found, Previous { crashed: true, running, suspects: vec![suspect] });
+        let left = |crash| Previous { crash, running: running.clone(), suspects: vec![suspect] };
+        assert_eq!(InFlight::read(path), left(None), "SIGKILL leaves no note");
+        for (origin, crash) in [(Origin::Itself, Crash::Fault), (Origin::Other, Crash::Signal)] {
+            let file = OpenOptions::new().write(true).open(path.join(NAME)).unwrap();
+            let note = Note { signal: 11, origin };
+            file.write_all_at(&note.bytes(), NOTE_AT as u64).unwrap();
+            assert_eq!(InFlight::read(path), left(Some(crash)));
+        }
         record.close();
-        assert!(!InFlight::read(path).crashed);
+        assert_eq!(InFlight::read(path).crash, None);
+    }
+
+    #[test]
+    fn in_flight_record_tells_kills_for_want_of_memory_from_others() {
+        let before = OomKills { machine: 3, group: 1, group_inode: 7 };
+        let mut bytes = header(RUNNING, "boot-a", 0, &before);
+        bytes[GROWTH_AT..GROWTH_AT + 8].copy_from_slice(&4096_u64.to_le_bytes());
+        let crash = |kills| parse(&bytes, "boot-a", &kills).unwrap().crash;
+        assert_eq!(crash(before), None);
+        let out_of_memory = Some(Crash::OutOfMemory { growth: 4096 });
+        assert_eq!(crash(OomKills { group: 2, ..before }), out_of_memory);
+        // Another process of the machine, in another group.
+        assert_eq!(crash(OomKills { machine: 4, ..before }), None);
+        // The group was made again, as systemd does at a restart: only the machine's counter tells.
+        assert_eq!(crash(OomKills { machine: 4, group: 0, group_inode: 8 }), out_of_memory);
+        assert_eq!(crash(OomKills { machine: 3, group: 0, group_inode: 8 }), None);
+        assert_eq!(counter("low 0\noom_kill 12\noom_group_kill 3\n"), 12);
+        assert_eq!((counter(""), counter("oom_kill many")), (0, 0));
     }
 
     #[test]
     fn in_flight_record_of_other_boot_or_garbage_suspects_nothing() {
         let suspect = Suspect { run: run(1), deaths: 1, progress: 0 };
-        let mut bytes = header(RUNNING, "boot-a", 1);
+        let kills = OomKills::default();
+        let mut bytes = header(RUNNING, "boot-a", 1, &kills);
+        bytes[NOTE_AT..NOTE_AT + 2].copy_from_slice(&[6, 1]);
         bytes.extend(entry(&suspect));
         bytes.extend([1; ENTRY_BYTES / 2]);
-        assert!(parse(&bytes, "boot-a").unwrap().crashed);
+        let parse = |bytes: &[u8], boot: &str| parse(bytes, boot, &kills);
+        assert_eq!(parse(&bytes, "boot-a").unwrap().crash, Some(Crash::Fault));
         let found = parse(&bytes, "boot-b").unwrap();
-        assert_eq!((found.crashed, found.suspects), (false, vec![suspect]));
-        assert!(!parse(&bytes, "").unwrap().crashed);
+        assert_eq!((found.crash, found.suspects), (None, vec![suspect]));
+        assert_eq!(parse(&bytes, "").unwrap().crash, None);
         for garbled in [&b""[..], &b"orrery"[..], &[0; 200][..], &bytes[..100]] {
             assert_eq!(parse(garbled, "boot-a"), None);
         }

@@ -1,13 +1,17 @@
-//! Isolation: an execution that may kill the process is not repeated forever.
+//! Isolation: an execution that crashes the process is not repeated forever.
 //!
-//! What was running when the process crashed is suspected. What was running at two crashes, without
-//! progress of its own between them, is held back until the service is up, and then runs while
-//! nothing else does. If the process dies then too, that execution is the cause, and it ends with
-//! `internal_error`. Where others ran beside it, nothing is proven: it stays suspected.
+//! Only a crash that left evidence counts: a fatal signal, or a kill for want of memory (see `in_flight`). A
+//! process that somebody killed with SIGKILL proves nothing against what it was running, and neither does the
+//! loss of the machine.
 //!
-//! Nothing else may start while suspects run alone, for [`ALONE_MAX`] at most; what is suspected
-//! still runs one at a time after that, beside other work. A crash counts only while the machine
-//! stays up: see `in_flight`.
+//! What was running at a crash is suspected. What was running at two crashes, without progress between them, is
+//! held back until the service is up. Then it runs first and alone, for [`Options::isolation`] at most; after
+//! that other work starts beside it, and the suspects still run one at a time. If the process crashes again,
+//! the execution that ran alone is the cause. So is the only one that ran at all three crashes, if the crash
+//! was a fault of the process itself. The cause ends with `internal_error`; without proof an execution stays
+//! suspected.
+//!
+//! [`Options::isolation`]: crate::engine::Options::isolation
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, PoisonError};
@@ -21,21 +25,26 @@ use crate::domain::machine;
 use crate::domain::step::Step;
 use crate::engine::scheduler::admission::Entry;
 use crate::engine::scheduler::dispatch::ExecutionPermit;
-use crate::engine::scheduler::in_flight::{InFlight, Previous, Run, Suspect};
+use crate::engine::scheduler::in_flight::{Crash, InFlight, Previous, Run, Suspect};
 use crate::engine::{Engine, Error, Inner, rows};
+use crate::runtime::memory;
 use crate::storage::{self, Commit};
 
 /// Crashes after which an execution is held back and runs alone.
 const QUARANTINE_AFTER: u32 = 2;
-/// For how long, after a start, suspects may keep everything else waiting.
-const ALONE_MAX: Duration = Duration::from_secs(30);
+/// How often the memory is measured while a suspect runs alone.
+const GROWTH_INTERVAL: Duration = Duration::from_millis(50);
+/// Growth of the memory from which a kill for want of memory is the fault of the suspect that ran alone.
+const GROWTH_MIN: u64 = 64 << 20;
 
 /// What a crash says about the executions that were running.
 #[derive(Default)]
 struct CrashVerdict {
     suspects: Vec<Suspect>,
-    /// It ran alone when the process died again.
+    /// It ran at three crashes, and at the last one nothing else can be the cause.
     culprit: Option<Execution>,
+    /// What ran when the process died: the first to run again.
+    ran: BTreeSet<ExecutionId>,
 }
 
 /// What is known of one execution.
@@ -56,7 +65,7 @@ impl Engine {
             let known = crashes.entry(run.id).or_insert(0);
             *known = (*deaths).max(*known);
         }
-        if found.crashed && !self.inner.is_recovered() {
+        if found.crash.is_some() && !self.inner.is_recovered() {
             let running: BTreeSet<_> = found.running.iter().map(|run| run.id).collect();
             running.into_iter().for_each(|id| *crashes.entry(id).or_insert(0) += 1);
         }
@@ -74,7 +83,7 @@ impl Inner {
     /// Answers which executions are held back, in the order in which they are to run.
     pub(in crate::engine) async fn judge_crash(
         self: &Arc<Self>,
-    ) -> Result<BTreeSet<(ExecutionId, OrganizationId)>, Error> {
+    ) -> Result<Vec<(ExecutionId, OrganizationId)>, Error> {
         let folder = self.store.folder();
         let judged = self.judge(InFlight::read(folder)).await?;
         if let Some(guilty) = judged.culprit {
@@ -89,6 +98,8 @@ impl Inner {
         let quarantined: BTreeSet<_> =
             quarantined.map(|one| (one.run.id, one.run.organization)).collect();
         self.quarantined().extend(quarantined.iter().map(|(id, _)| *id));
+        let mut quarantined: Vec<_> = quarantined.into_iter().collect();
+        quarantined.sort_by_key(|(id, _)| !judged.ran.contains(id));
         Ok(quarantined)
     }
 
@@ -98,23 +109,26 @@ impl Inner {
             let of = (suspect.run.id, suspect.run.organization);
             all.entry(of).or_default().suspects.push(suspect);
         }
-        for run in found.running.into_iter().filter(|_| found.crashed) {
+        let mut judged = CrashVerdict {
+            ran: found.running.iter().map(|run| run.id).collect(),
+            ..CrashVerdict::default()
+        };
+        for run in found.running.into_iter().filter(|_| found.crash.is_some()) {
             all.entry((run.id, run.organization)).or_default().running.push(run);
         }
-        let running = all.values().filter(|evidence| !evidence.running.is_empty()).count();
-        let mut judged = CrashVerdict::default();
+        let is_proof = found.crash.is_some_and(|crash| proves(crash, all.values()));
         for ((id, organization), evidence) in all {
             let Some((execution, progress)) = self.read_unfinished(organization, id).await? else {
                 continue;
             };
-            match weigh(&evidence, progress, running == 1) {
+            match weigh(&evidence, progress, is_proof) {
                 Some(suspects) => judged.suspects.extend(suspects),
                 None => judged.culprit = Some(execution),
             }
         }
-        if found.crashed {
-            let suspects = judged.suspects.len();
-            tracing::warn!(running, suspects, "the last run of the service ended in a crash");
+        if let Some(crash) = found.crash {
+            let (running, suspects) = (judged.ran.len(), judged.suspects.len());
+            tracing::warn!(?crash, running, suspects, "the previous process crashed");
         }
         Ok(judged)
     }
@@ -156,8 +170,8 @@ impl Inner {
     /// Ends an execution that killed the process while it ran alone. Nothing of it is run or
     /// compiled for that.
     async fn fail_culprit(self: &Arc<Self>, mut execution: Execution) -> Result<(), Error> {
-        let cause = "the service crashed three times while this was running, the last time with \
-                     nothing else running; it is not run again";
+        let cause = "the service crashed three times while this was running, and nothing else was \
+                     running at all three crashes; it is not run again";
         let fault = Fault::new("InternalError", ErrorClass::InternalError, cause);
         let id = execution.id;
         let now = execution.stamp(self.clock.now());
@@ -190,9 +204,9 @@ impl Inner {
     /// Runs what is held back, one at a time, at first with nothing else running.
     pub(in crate::engine) async fn run_quarantined(
         self: Arc<Self>,
-        quarantined: BTreeSet<(ExecutionId, OrganizationId)>,
+        quarantined: Vec<(ExecutionId, OrganizationId)>,
     ) {
-        let all_start = tokio::time::sleep(ALONE_MAX);
+        let all_start = tokio::time::sleep(self.options.isolation);
         tokio::pin!(all_start);
         for (id, organization) in quarantined {
             if self.tasks.is_stopping() {
@@ -204,14 +218,32 @@ impl Inner {
             );
             let run = self.run_suspect(organization, id);
             tokio::pin!(run);
-            tokio::select! {
-                () = &mut run => continue,
-                () = &mut all_start, if self.lanes().holds_starts() => {}
+            if self.lanes().holds_starts() {
+                tokio::select! {
+                    () = &mut run => continue,
+                    () = self.note_growth() => {}
+                    () = &mut all_start => {}
+                }
+                self.start_others();
             }
-            self.start_others();
             run.await;
         }
         self.start_others();
+    }
+
+    /// Records how the memory grows while a suspect runs alone; never returns.
+    async fn note_growth(&self) {
+        let base = memory::resident();
+        let mut most = 0;
+        let mut samples = tokio::time::interval(GROWTH_INTERVAL);
+        loop {
+            samples.tick().await;
+            let growth = memory::resident().saturating_sub(base) as u64;
+            if growth > most {
+                most = growth;
+                self.in_flight.note_growth(growth);
+            }
+        }
     }
 
     fn start_others(self: &Arc<Self>) {
@@ -252,16 +284,30 @@ impl Inner {
     }
 }
 
+/// Whether a crash proves which execution caused it, if one that was held back was running.
+fn proves<'e>(crash: Crash, all: impl Iterator<Item = &'e Evidence>) -> bool {
+    let running: Vec<&Evidence> = all.filter(|evidence| !evidence.running.is_empty()).collect();
+    let was_alone = running.len() == 1;
+    let is_held = |one: &Suspect| one.deaths >= QUARANTINE_AFTER;
+    let held = running.iter().filter(|evidence| evidence.suspects.iter().any(is_held)).count();
+    match crash {
+        // All others that ran were not running at the two crashes before.
+        Crash::Fault => was_alone || held == 1,
+        Crash::Signal => was_alone,
+        Crash::OutOfMemory { growth } => was_alone && growth >= GROWTH_MIN,
+    }
+}
+
 /// What is suspected of an execution after a crash, or `None` when it is guilty. What is known of a
 /// run counts as long as its execution has made no progress, or the same attempt was running again.
-fn weigh(evidence: &Evidence, progress: u64, was_alone: bool) -> Option<Vec<Suspect>> {
+fn weigh(evidence: &Evidence, progress: u64, is_proof: bool) -> Option<Vec<Suspect>> {
     let is_running = |run: &Run| evidence.running.contains(run);
     let counts =
         |one: &&Suspect| one.progress == progress || (one.run.attempt != 0 && is_running(&one.run));
     let known: HashMap<Run, u32> =
         evidence.suspects.iter().filter(counts).map(|one| (one.run, one.deaths)).collect();
     let was_held = known.values().any(|deaths| *deaths >= QUARANTINE_AFTER);
-    if was_held && was_alone && !evidence.running.is_empty() {
+    if was_held && is_proof && !evidence.running.is_empty() {
         return None;
     }
     let runs: BTreeSet<Run> = known.keys().chain(&evidence.running).copied().collect();

@@ -13,6 +13,7 @@ use crate::engine::simulation_tests::{
 };
 use crate::engine::workflow_tests::{self, case, model};
 use crate::engine::{Options, Submission};
+use crate::runtime::crash_note::{Note, Origin};
 use crate::runtime::new_id;
 
 fn submission(model: &str) -> Submission {
@@ -40,6 +41,9 @@ async fn called(process: &Process, count: usize) -> Vec<ExecutionId> {
     calls.iter().map(|call| call.split_once(':').unwrap().0.parse().unwrap()).collect()
 }
 
+/// A crash that is the process's own fault.
+const FAULT: Option<Note> = Some(Note { signal: 11, origin: Origin::Itself });
+
 /// One life of the process. It ends in a crash, or, where `live` closes the record, in a stop.
 fn life<T>(folder: &TempDir, live: impl AsyncFnOnce(&Process) -> T) -> T {
     life_of(folder, Script::default(), live)
@@ -47,12 +51,23 @@ fn life<T>(folder: &TempDir, live: impl AsyncFnOnce(&Process) -> T) -> T {
 
 /// The same with workflows.
 fn life_of<T>(folder: &TempDir, script: Script, live: impl AsyncFnOnce(&Process) -> T) -> T {
+    life_until(folder, script, FAULT, live)
+}
+
+/// The same up to a signal that leaves this note.
+fn life_until<T>(
+    folder: &TempDir,
+    script: Script,
+    note: Option<Note>,
+    live: impl AsyncFnOnce(&Process) -> T,
+) -> T {
     runtime().block_on(async {
-        let options = Options { active: 100, ..Options::default() };
+        // Longer than any machine needs for what a test sees of it.
+        let options = Options { active: 100, isolation: PATIENCE, ..Options::default() };
         let process = Process::start_with(folder, i64::MAX, script, options);
         process.engine.recover().await.unwrap();
         let lived = live(&process).await;
-        process.engine.inner.in_flight.die();
+        process.engine.inner.in_flight.die(note);
         process.engine.inner.tasks.stop();
         process.store.clone().close().await;
         lived
@@ -217,13 +232,84 @@ fn isolation_ignores_orderly_stops() {
 }
 
 #[test]
+fn isolation_ignores_kills_without_evidence() {
+    let folder = tempfile::tempdir().unwrap();
+    let id = life_until(&folder, Script::default(), None, async |process| {
+        let id = submit(process, "endless").await;
+        called(process, 1).await;
+        id
+    });
+    // Two crashes among kills: it runs alone, and no kill is held against it then.
+    for (note, crashes) in [(None, 0), (FAULT, 0), (None, 1), (FAULT, 1), (None, 2), (None, 2)] {
+        life_until(&folder, Script::default(), note, async |process| {
+            let known = process.engine.crashes().get(&id).copied().unwrap_or(0);
+            assert_eq!(known, crashes, "{note:?}");
+            assert_eq!(called(process, 1).await, [id]);
+        });
+    }
+    life(&folder, async |process| assert_eq!(called(process, 1).await, [id]));
+    life(&folder, async |process| {
+        assert_eq!(get(process, id).await.status, Status::Error, "the third crash, alone");
+    });
+}
+
+#[test]
+fn isolation_lets_others_start_and_still_finds_the_cause() {
+    let folder = tempfile::tempdir().unwrap();
+    let id = life(&folder, async |process| {
+        let id = submit(process, "endless").await;
+        called(process, 1).await;
+        id
+    });
+    life(&folder, async |process| drop(called(process, 1).await));
+    let beside = runtime().block_on(async {
+        let options =
+            Options { active: 100, isolation: Duration::from_millis(1), ..Options::default() };
+        let process = Process::start_with(&folder, i64::MAX, Script::default(), options);
+        process.engine.recover().await.unwrap();
+        let beside = submit(&process, "stalls").await;
+        let running = called(&process, 2).await;
+        assert!(running.contains(&id) && running.contains(&beside), "{running:?}");
+        process.engine.inner.in_flight.die(FAULT);
+        process.engine.inner.tasks.stop();
+        process.store.clone().close().await;
+        beside
+    });
+    life(&folder, async |process| {
+        assert_eq!(get(process, id).await.status, Status::Error, "it alone ran at all three");
+        assert_eq!(called(process, 1).await, [beside]);
+    });
+}
+
+#[test]
+fn isolation_weighs_crashes_by_their_evidence() {
+    let run = |id: u8| Run::whole([1; 16].into(), [id; 16].into());
+    let evidence = |id, deaths| Evidence {
+        suspects: vec![Suspect { run: run(id), deaths, progress: 0 }],
+        running: vec![run(id)],
+    };
+    let alone = [evidence(1, 2)];
+    let beside_new = [evidence(1, 2), evidence(2, 1)];
+    let beside_held = [evidence(1, 2), evidence(2, 2)];
+    for (crash, expect) in [
+        (Crash::Fault, [true, true, false]),
+        (Crash::Signal, [true, false, false]),
+        (Crash::OutOfMemory { growth: GROWTH_MIN }, [true, false, false]),
+        (Crash::OutOfMemory { growth: GROWTH_MIN - 1 }, [false, false, false]),
+    ] {
+        let found = [&alone[..], &beside_new, &beside_held].map(|all| proves(crash, all.iter()));
+        assert_eq!(found, expect, "{crash:?}");
+    }
+}
+
+#[test]
 fn isolation_counts_crashes_of_one_attempt_without_progress() {
     let run = |attempt| Run { attempt, ..Run::whole([1; 16].into(), [2; 16].into()) };
     let suspect = |attempt, deaths| Suspect { run: run(attempt), deaths, progress: 5 };
-    let weighed = |suspects: &[Suspect], running: &[u32], progress, was_alone| {
+    let weighed = |suspects: &[Suspect], running: &[u32], progress, is_proof| {
         let running = running.iter().map(|attempt| run(*attempt)).collect();
         let evidence = Evidence { suspects: suspects.to_vec(), running };
-        let found = weigh(&evidence, progress, was_alone)?;
+        let found = weigh(&evidence, progress, is_proof)?;
         Some(found.iter().map(|one| (one.run.attempt, one.deaths)).collect::<Vec<_>>())
     };
     // A first and a second crash; then the third, alone and beside others.

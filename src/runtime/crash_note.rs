@@ -1,0 +1,146 @@
+//! A note of a fatal signal, left in a file that outlives the process.
+//!
+//! SIGKILL leaves no note: a process that dies without one was killed from outside. A signal of the process's own
+//! making, such as SIGSEGV or the SIGABRT of a failed allocation, and one that another process sent, such as the
+//! SIGABRT of systemd's watchdog, are told apart by `si_code` and `si_pid` (sigaction(2)).
+//!
+//! This is one of the four places with `unsafe`: a signal handler is installed, and it calls only functions
+//! that signal-safety(7) lists.
+
+#![expect(unsafe_code, reason = "a signal handler is installed: see the head")]
+
+use std::fs::File;
+use std::os::fd::AsRawFd as _;
+use std::sync::atomic::{AtomicI32, AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError};
+
+/// The bytes of a note.
+pub const NOTE_BYTES: usize = 2;
+
+/// The signals that leave a note, each with what it did before.
+const SIGNALS: [libc::c_int; 4] = [libc::SIGSEGV, libc::SIGABRT, libc::SIGBUS, libc::SIGILL];
+
+/// Where the note goes; below 0: nowhere.
+static DESCRIPTOR: AtomicI32 = AtomicI32::new(-1);
+static OFFSET: AtomicI64 = AtomicI64::new(0);
+/// Keeps the descriptor open.
+static FILE: Mutex<Option<Arc<File>>> = Mutex::new(None);
+/// What each signal did before, in the order of [`SIGNALS`].
+static PREVIOUS: OnceLock<Vec<libc::sigaction>> = OnceLock::new();
+
+/// Who ended a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Origin {
+    /// The process itself: a fault of its code, or abort(3).
+    Itself = 1,
+    /// Another process sent the signal.
+    Other = 2,
+}
+
+/// What a note says: the signal's number and who sent it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Note {
+    pub signal: u8,
+    pub origin: Origin,
+}
+
+impl Note {
+    /// Reads a note; `None` where the process left none.
+    #[must_use]
+    pub fn read(bytes: [u8; NOTE_BYTES]) -> Option<Self> {
+        let [signal, origin] = bytes;
+        let origin = match origin {
+            1 => Origin::Itself,
+            2 => Origin::Other,
+            _ => return None,
+        };
+        (signal != 0).then_some(Self { signal, origin })
+    }
+
+    /// The note as it is written.
+    #[must_use]
+    pub const fn bytes(self) -> [u8; NOTE_BYTES] {
+        [self.signal, self.origin as u8]
+    }
+}
+
+/// From now on a fatal signal leaves a [`Note`] at `offset` of `file`. Signals then do what they did before.
+pub fn leave_in(file: Arc<File>, offset: i64) {
+    static INSTALL: Once = Once::new();
+    let mut kept = FILE.lock().unwrap_or_else(PoisonError::into_inner);
+    // No note while descriptor and offset do not belong together.
+    DESCRIPTOR.store(-1, Ordering::SeqCst);
+    OFFSET.store(offset, Ordering::SeqCst);
+    DESCRIPTOR.store(file.as_raw_fd(), Ordering::SeqCst);
+    *kept = Some(file);
+    INSTALL.call_once(install);
+}
+
+fn install() {
+    let mut previous = Vec::with_capacity(SIGNALS.len());
+    for signal in SIGNALS {
+        // SAFETY: an all-zero `sigaction` is a valid value of that C struct; sigaction(2) only writes to it.
+        previous.push(unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            libc::sigaction(signal, std::ptr::null(), &raw mut action);
+            action
+        });
+    }
+    if PREVIOUS.set(previous).is_err() {
+        return;
+    }
+    for signal in SIGNALS {
+        // SAFETY: the handler has the signature that SA_SIGINFO demands, and calls only async-signal-safe
+        // functions. SA_ONSTACK: after a stack overflow it runs on the alternate stack that std set up.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = handle as *const () as usize;
+            action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+            libc::sigemptyset(&raw mut action.sa_mask);
+            libc::sigaction(signal, &raw const action, std::ptr::null_mut());
+        }
+    }
+}
+
+/// Writes the note, puts back what the signal did before, and lets it happen again.
+extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
+    // SAFETY: the kernel passes a valid `info`; si_pid is read only where the signal was sent by a process
+    // (si_code of at most 0). getpid, pwrite, sigaction and raise are async-signal-safe.
+    unsafe {
+        let was_sent = (*info).si_code <= 0;
+        let by_other = was_sent && (*info).si_pid() != libc::getpid();
+        let origin = if by_other { Origin::Other } else { Origin::Itself };
+        let note = Note { signal: u8::try_from(signal).unwrap_or(u8::MAX), origin }.bytes();
+        let descriptor = DESCRIPTOR.load(Ordering::SeqCst);
+        if descriptor >= 0 {
+            let offset = OFFSET.load(Ordering::SeqCst);
+            libc::pwrite(descriptor, note.as_ptr().cast(), NOTE_BYTES, offset);
+        }
+        let position = SIGNALS.iter().position(|known| *known == signal);
+        let previous = PREVIOUS.get().zip(position).and_then(|(all, at)| all.get(at));
+        if let Some(previous) = previous {
+            libc::sigaction(signal, previous, std::ptr::null_mut());
+        }
+        // A fault comes again by itself when this returns; what was sent has to be sent again.
+        if was_sent {
+            libc::raise(signal);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn note_reads_back_and_anything_else_is_none() {
+        for origin in [Origin::Itself, Origin::Other] {
+            let note = Note { signal: 6, origin };
+            assert_eq!(Note::read(note.bytes()), Some(note));
+        }
+        for none in [[0, 0], [6, 0], [0, 1], [6, 3]] {
+            assert_eq!(Note::read(none), None, "{none:?}");
+        }
+    }
+}
