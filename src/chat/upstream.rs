@@ -335,6 +335,7 @@ fn may_connect_again(error: &client::Error) -> bool {
         )
         | client::Error::Timeout { .. }
         | client::Error::TooLarge { .. }
+        | client::Error::Content(_)
         | client::Error::Protocol { .. } => false,
     }
 }
@@ -343,7 +344,9 @@ fn unreached(name: &str, error: &client::Error) -> Failure {
     let status = match error {
         client::Error::Connection(_) => 503,
         client::Error::Timeout { .. } => 504,
-        client::Error::TooLarge { .. } | client::Error::Protocol { .. } => 502,
+        client::Error::TooLarge { .. }
+        | client::Error::Content(_)
+        | client::Error::Protocol { .. } => 502,
     };
     let message = format!("the model '{name}': {error}");
     Failure::new(status, ErrorClass::ProviderUnavailable, message)

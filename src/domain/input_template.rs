@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use super::json_pointer::JsonPointer;
 use super::reference::{Error, ErrorKind, Field, Reference, Root, Scope, Segment};
-use super::template::{Missing, RESOLVED_BYTES_MAX, Template, json_bytes};
+use super::template::{Missing, RESOLVED_BYTES_MAX, Template, check_names, json_bytes};
 
 /// What every reference starts with.
 const ROOT: &str = "input";
@@ -25,6 +25,7 @@ impl InputTemplate {
     /// # Errors
     /// [`Error`] names the reference and its place.
     pub fn parse(written: &Value) -> Result<Self, Error> {
+        check_names(written)?;
         let template = Template::parse(written)?;
         let mut wrong = None;
         template.visit(&JsonPointer::Root, &mut |place, reference| {
@@ -175,6 +176,11 @@ mod tests {
             let error = InputTemplate::parse(&json!([bad])).unwrap_err().to_string();
             assert!(error.contains(expect), "{error}");
         }
+        let error = InputTemplate::parse(&json!([{"{{input.a}}": 1}])).unwrap_err().to_string();
+        assert!(
+            error.contains("{{input.a}} at /0/{{input.a}} is in the name of a field"),
+            "{error}"
+        );
     }
 
     /// A client chooses the input; a few references in the operator's template must not multiply it

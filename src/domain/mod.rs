@@ -44,5 +44,6 @@ pub mod step;
 pub mod template;
 pub mod time;
 pub mod trace;
+pub mod url_template;
 pub mod webhook_endpoint;
 pub mod workflow;

@@ -119,6 +119,11 @@ pub enum ErrorKind {
     Secret,
     #[error("is not a reference to the input, such as {{{{input.x}}}}")]
     NotTheInput,
+    #[error(
+        "is in the name of a field, where references are not resolved: write the name out, or write a literal \
+         {{{{ as \\{{{{"
+    )]
+    InName,
     #[error("resolves to nothing")]
     Nothing,
     #[error("must resolve to an array")]

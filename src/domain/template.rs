@@ -1,8 +1,8 @@
 //! Templates: JSON whose strings may contain references, such as the `params` of a step.
 //!
 //! A string that is one reference becomes the value itself, with its type; inside a longer string
-//! the value is put in as text (objects and arrays as JSON). `\{{` is a literal `{{`. Names of
-//! fields are taken as they are: a reference in one is text.
+//! the value is put in as text (objects and arrays as JSON). `\{{` is a literal `{{`. References in names
+//! of fields are not resolved: [`check_names`] refuses them.
 //!
 //! Parsing and resolving take time in proportion to what they read and write, whatever the text.
 //! What comes out is bounded in bytes and in depth, and counted before it is copied.
@@ -49,7 +49,7 @@ enum Node {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-enum Part {
+pub(super) enum Part {
     Literal(String),
     Reference(Reference),
 }
@@ -93,16 +93,11 @@ impl Template {
         matches!(&self.0, Node::Text(_))
     }
 
-    /// The literal text before the first reference of a string.
-    #[must_use]
-    pub fn leading_text(&self) -> Option<&str> {
+    /// The parts of a string that has a reference and anything else in it.
+    pub(super) fn text_parts(&self) -> Option<&[Part]> {
         match &self.0 {
-            Node::Constant(value) => value.as_str(),
-            Node::Text(parts) => match parts.first()? {
-                Part::Literal(text) => Some(text),
-                Part::Reference(_) => None,
-            },
-            Node::Reference(_) | Node::Array(_) | Node::Object(_) => None,
+            Node::Text(parts) => Some(parts),
+            Node::Constant(_) | Node::Reference(_) | Node::Array(_) | Node::Object(_) => None,
         }
     }
 
@@ -154,6 +149,43 @@ impl Template {
     }
 }
 
+/// Refuses references in names of fields, at any depth. Parsing leaves them as they are, because earlier
+/// releases stored them.
+///
+/// # Errors
+/// [`Error`] names the reference and its place.
+pub fn check_names(written: &Value) -> Result<(), Error> {
+    check_names_at(written, &JsonPointer::Root, DEPTH_MAX)
+}
+
+fn check_names_at(written: &Value, place: &JsonPointer<'_>, levels: usize) -> Result<(), Error> {
+    // What nests deeper does not parse.
+    let Some(inside) = levels.checked_sub(1) else { return Ok(()) };
+    match written {
+        Value::Array(items) => items
+            .iter()
+            .enumerate()
+            .try_for_each(|(index, item)| check_names_at(item, &place.item(index), inside)),
+        Value::Object(fields) => fields.iter().try_for_each(|(name, value)| {
+            let place = place.field(name);
+            check_name(name, &place)?;
+            check_names_at(value, &place, inside)
+        }),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Ok(()),
+    }
+}
+
+/// Refuses a name at `place` with a reference in it.
+///
+/// # Errors
+/// [`Error`] names the reference.
+pub fn check_name(name: &str, place: &JsonPointer<'_>) -> Result<(), Error> {
+    let literal = name.replace("\\{{", "");
+    let Some((_, reference)) = literal.split_once("{{") else { return Ok(()) };
+    let reference = reference.split_once("}}").map_or(reference, |(inside, _)| inside);
+    Err(Error::new(place, format!("{{{{{}}}}}", brief(reference)), ErrorKind::InName))
+}
+
 // --- parsing ---
 
 impl Node {
@@ -172,7 +204,8 @@ impl Node {
             Value::Object(fields) => fields
                 .iter()
                 .map(|(name, value)| {
-                    Ok((name.clone(), Self::parse(value, &place.field(name), inside)?))
+                    let node = Self::parse(value, &place.field(name), inside)?;
+                    Ok((name.replace("\\{{", "{{"), node))
                 })
                 .collect::<Result<Vec<_>, _>>()
                 .map(Self::of_fields),

@@ -22,6 +22,7 @@ use rustls::RootCertStore;
 use tokio_rustls::TlsConnector;
 
 use super::connector::{self, Connector, Resolve, SystemResolver};
+use super::content;
 use super::egress::Policy;
 use super::exchange;
 use super::places::{Arriving, Places, Share, Shed};
@@ -72,6 +73,8 @@ pub enum Error {
     TooLarge { limit: usize },
     #[error("the answer is not HTTP or was cut off")]
     Protocol { reason: String },
+    #[error("the answer cannot be read: {0}")]
+    Content(#[from] content::Error),
 }
 
 /// What is said of a connection that was not made. An address that is forbidden as it is written
@@ -97,7 +100,7 @@ impl Error {
         match self {
             Self::Connection(error) => error.to_string(),
             Self::Protocol { reason } => format!("{self}: {reason}"),
-            Self::Timeout { .. } | Self::TooLarge { .. } => self.to_string(),
+            Self::Timeout { .. } | Self::TooLarge { .. } | Self::Content(_) => self.to_string(),
         }
     }
 }
@@ -266,8 +269,11 @@ impl Client {
         let connection = capture_connection(&mut request);
         let exchange = async {
             let answer = self.inner.get().request(request).await.map_err(|error| cause(&error))?;
-            let (head, mut body) = answer.into_parts();
-            let (body, truncated) = read(&mut body, limits).await?;
+            let (mut head, mut body) = answer.into_parts();
+            let (mut body, truncated) = read(&mut body, limits).await?;
+            if limits.overflow == Overflow::Fail {
+                body = content::decode(&mut head.headers, body, limits.answer_bytes)?;
+            }
             Ok(Response { status: head.status, headers: head.headers, body, truncated })
         };
         let is_connected = || connection.connection_metadata().is_some();

@@ -10,6 +10,7 @@ pub mod budget;
 pub mod client;
 mod connection;
 pub mod connector;
+pub mod content;
 pub mod egress;
 pub mod error;
 pub mod event_stream;

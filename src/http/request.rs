@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use super::access_log::Note;
 use super::body::BoxError;
 use super::budget::Lease;
+use super::content;
 use super::fields::FieldCheck;
 use super::query::Query;
 use super::router::Params;
@@ -354,12 +355,17 @@ pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
 /// JSON of a request's body, of whatever shape. An empty body is an empty object.
 ///
 /// # Errors
-/// 400 `invalid JSON body` with line and column when it is not JSON.
+/// 400 `invalid JSON body` with line and column when it is not JSON, and for an integer beyond 64 bits.
 pub fn parse_value(bytes: &[u8]) -> Result<Value, Error> {
+    let bytes = content::without_mark(bytes);
     if bytes.iter().all(u8::is_ascii_whitespace) {
         return Ok(json!({}));
     }
-    serde_json::from_slice(bytes).map_err(|error| invalid_json(&error))
+    let value = serde_json::from_slice(bytes).map_err(|error| invalid_json(&error))?;
+    match content::check_numbers(bytes) {
+        Ok(()) => Ok(value),
+        Err(error) => Err(Error::bad_request(format!("invalid JSON body: {error}"))),
+    }
 }
 
 fn invalid_json(error: &serde_json::Error) -> Error {

@@ -151,3 +151,16 @@ async fn body_with_too_many_json_values_is_refused_before_parsing() {
     let text = format!(r#""\"{many}""#);
     assert_eq!(call(full(text.clone()), limits).body().await.unwrap(), text);
 }
+
+#[test]
+fn body_parser_ignores_byte_order_mark_and_refuses_wide_integers() {
+    assert_eq!(parse_value(b"\xef\xbb\xbf{\"a\": 1}").unwrap(), json!({"a": 1}));
+    assert_eq!(parse_value(b"\xef\xbb\xbf").unwrap(), json!({}));
+    for wide in ["18446744073709551616", "[-9223372036854775809]", "{\"a\":123456789012345678901}"]
+    {
+        let error = parse_value(wide.as_bytes()).unwrap_err();
+        assert_eq!(error.status, StatusCode::BAD_REQUEST);
+        assert!(error.message.contains("does not fit into 64 bits"), "{}", error.message);
+    }
+    assert_eq!(parse_value(b"18446744073709551615").unwrap(), json!(u64::MAX));
+}

@@ -27,7 +27,7 @@ use crate::domain::input_template::InputTemplate;
 use crate::domain::model::Usage;
 use crate::domain::money::Usd;
 use crate::http::client::{self, Client, Limits, Overflow, Response};
-use crate::http::{connector, trace_context};
+use crate::http::{connector, content, trace_context};
 use crate::runtime;
 
 /// The largest answer, in bytes.
@@ -188,8 +188,8 @@ impl HttpRunner {
             let usage = Usage { run_time, ..Usage::default() };
             return Ok(Success::new(data_uri(answer).into(), usage));
         }
-        let body: Value = serde_json::from_slice(&answer.body)
-            .map_err(|_garbage| unexpected_response("gave an answer that is not valid JSON"))?;
+        let body: Value = content::json(&answer.headers, &answer.body)
+            .map_err(|error| unexpected_response(&unreadable(&error)))?;
         let cost = self.cost(&body);
         let output = match &self.options.output {
             None => body,
@@ -250,6 +250,14 @@ fn is_json(answer: &Response) -> bool {
     kind.is_none_or(|kind| kind.split(';').next().unwrap_or_default().trim_end().ends_with("json"))
 }
 
+/// The rest of a sentence about an answer that is not the JSON it must be.
+pub(super) fn unreadable(error: &content::Error) -> String {
+    if matches!(error, content::Error::Json(_)) {
+        return "gave an answer that is not valid JSON".to_owned();
+    }
+    format!("gave an answer that cannot be read ({error})")
+}
+
 /// The bytes of an answer as a `data:` URI, of which the engine makes a file.
 fn data_uri(answer: &Response) -> String {
     let kind = answer.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
@@ -274,9 +282,9 @@ pub(super) fn unanswered(model: &str, error: endpoints::Error<Failure>) -> Failu
 pub(super) const fn class_of(error: &client::Error) -> ErrorClass {
     match error {
         client::Error::Timeout { .. } => ErrorClass::ExecutionTimeout,
-        client::Error::TooLarge { .. } | client::Error::Protocol { .. } => {
-            ErrorClass::ProviderError
-        }
+        client::Error::TooLarge { .. }
+        | client::Error::Content(_)
+        | client::Error::Protocol { .. } => ErrorClass::ProviderError,
         client::Error::Connection(connector::Error::Forbidden(_) | connector::Error::NoHost) => {
             ErrorClass::InvalidModelConfig
         }

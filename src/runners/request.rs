@@ -14,6 +14,7 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, USER_AGENT};
 use hyper::{Method, Request as HyperRequest};
+use percent_encoding::percent_decode_str;
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value};
@@ -28,8 +29,9 @@ use crate::domain::reference::{self, Field, Reference, Scope};
 use crate::domain::secret::Redaction;
 use crate::domain::template::{RESOLVED_BYTES_MAX, Template};
 use crate::domain::trace;
+use crate::domain::url_template::{self, UrlTemplate};
 use crate::http::client::{self, Client, Limits, Overflow};
-use crate::http::trace_context;
+use crate::http::{content, trace_context};
 
 /// The longest answer.
 pub const ANSWER_MAX: usize = 10 * 1024 * 1024;
@@ -45,8 +47,10 @@ const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 pub enum Error {
     #[error(transparent)]
     Reference(#[from] reference::Error),
-    #[error("url must be an absolute http or https URL")]
-    Url,
+    #[error("url {0}")]
+    Url(#[from] url_template::Error),
+    #[error("the user name of basic credentials must not contain ':'")]
+    User,
     #[error("the header '{0}' must be a string of visible characters")]
     Header(String),
     #[error("the query parameter '{0}' must be a string, number, true, false or an array of these")]
@@ -233,10 +237,13 @@ async fn exchange(
         let sentence = format!("'{host}' answered {status}: {}", excerpt(&body));
         return Err(Failure::new(class, sentence));
     }
-    Ok(read(answer))
+    read(answer).map_err(|error| {
+        let sentence = format!("the answer of '{host}' ({status}) cannot be read: {error}");
+        Failure::new(ErrorClass::ProviderError, hidden.text(&sentence))
+    })
 }
 
-fn read(answer: client::Response) -> Response {
+fn read(answer: client::Response) -> Result<Response, content::Error> {
     let mut headers: Map<String, Value> = Map::new();
     let mut kept = 0_usize;
     for (name, value) in &answer.headers {
@@ -255,11 +262,15 @@ fn read(answer: client::Response) -> Response {
             }
         }
     }
-    let body = match serde_json::from_slice(&answer.body) {
+    let text = content::text(&answer.headers, &answer.body)?;
+    let body = match content::parse(text.as_bytes()) {
         Ok(body) => body,
-        Err(_no_json) => Value::String(String::from_utf8_lossy(&answer.body).into_owned()),
+        Err(error) if content::claims_json(&answer.headers) && !text.trim().is_empty() => {
+            return Err(error);
+        }
+        Err(_not_json) => Value::String(text.into_owned()),
     };
-    Response { status: answer.status.as_u16(), headers, body }
+    Ok(Response { status: answer.status.as_u16(), headers, body })
 }
 
 /// Fills the parts of a request in.
@@ -297,16 +308,35 @@ impl Filler<'_> {
             self.left = self.left.checked_sub(url.as_str().len()).ok_or(Error::TooLarge)?;
             return Ok((url.clone(), mask_url(&without_userinfo(url))));
         }
+        if let Some(template) = UrlTemplate::of(&request.url) {
+            return self.url_from_template(&template?, &request.url);
+        }
         let written = self.fill(&request.url)?;
         let url = written.sent.as_str().and_then(|text| Url::parse(text).ok());
         let is_http = |url: &Url| matches!(url.scheme(), "http" | "https") && url.has_host();
-        let url = url.filter(is_http).ok_or(Error::Url)?;
+        let url = url.filter(is_http).ok_or(url_template::Error::Url)?;
         let shown = match written.shown().as_str() {
             // Which parts are secret is known; what is left is hidden by its place in the URL.
             Some(text) if request.url.has_secrets() => mask_url(text),
             _ => mask_url(&without_userinfo(&url)),
         };
         Ok((url, shown))
+    }
+
+    fn url_from_template(
+        &mut self,
+        template: &UrlTemplate<'_>,
+        written: &Template,
+    ) -> Result<(Url, String), Error> {
+        let url = match template.resolve(self.scope, self.left) {
+            Err(url_template::Error::Reference(error)) => return Err(error.into()),
+            url => url?,
+        };
+        self.left = self.left.checked_sub(url.as_str().len()).ok_or(Error::TooLarge)?;
+        if !self.hide_secrets(written) {
+            return Ok((url.clone(), mask_url(&without_userinfo(&url))));
+        }
+        Ok((url, mask_url(&template.masked(self.scope)?)))
     }
 
     fn fill(&mut self, template: &Template) -> Result<Filled, Error> {
@@ -320,27 +350,23 @@ impl Filler<'_> {
             }
         };
         self.left = self.left.checked_sub(bytes).ok_or(Error::TooLarge)?;
-        let mut is_secret = false;
-        for name in template.references().into_iter().filter_map(Reference::secret) {
-            is_secret = true;
-            if let Some(value) = self.scope.secret(name) {
-                self.hide(value);
-            }
-        }
-        let masked = match is_secret {
+        let masked = match self.hide_secrets(template) {
             true => Some(template.resolve(&Masking(self.scope), RESOLVED_BYTES_MAX)?),
             false => None,
         };
         Ok(Filled { sent, masked, json })
     }
 
-    /// Notes a secret, also in the forms in which receivers repeat it.
-    fn hide(&mut self, value: &str) {
-        self.hidden.add(value);
-        self.hidden.add(value.trim());
-        self.hidden.add(&form_urlencoded::byte_serialize(value.as_bytes()).collect::<String>());
-        let escaped = Value::from(value).to_string();
-        self.hidden.add(escaped.trim_matches('"'));
+    /// Notes the secrets that a template refers to; says whether there are any.
+    fn hide_secrets(&mut self, template: &Template) -> bool {
+        let mut has_any = false;
+        for name in template.references().into_iter().filter_map(Reference::secret) {
+            has_any = true;
+            if let Some(value) = self.scope.secret(name) {
+                self.hidden.add_secret(value);
+            }
+        }
+        has_any
     }
 
     fn text(&mut self, template: &Template) -> Result<String, Error> {
@@ -447,15 +473,18 @@ fn take_userinfo(url: &mut Url, headers: &mut HeaderMap) -> Result<(), Error> {
     if url.username().is_empty() && url.password().is_none() {
         return Ok(());
     }
-    let user = url.username().to_owned();
-    let word = url.password().unwrap_or_default().to_owned();
+    let user: Vec<u8> = percent_decode_str(url.username()).collect();
+    let word: Vec<u8> = percent_decode_str(url.password().unwrap_or_default()).collect();
     headers.insert(AUTHORIZATION, basic(&user, &word)?);
     let _had = (url.set_username("").is_ok(), url.set_password(None).is_ok());
     Ok(())
 }
 
-fn basic(user: &str, word: &str) -> Result<HeaderValue, Error> {
-    secret(&format!("Basic {}", STANDARD.encode(format!("{user}:{word}"))))
+fn basic(user: &[u8], word: &[u8]) -> Result<HeaderValue, Error> {
+    if user.contains(&b':') {
+        return Err(Error::User);
+    }
+    secret(&format!("Basic {}", STANDARD.encode([user, b":", word].concat())))
 }
 
 fn secret(text: &str) -> Result<HeaderValue, Error> {
@@ -478,7 +507,7 @@ fn add_auth(
             if username.has_secrets() || password.has_secrets() {
                 filler.hidden.add(&STANDARD.encode(format!("{user}:{word}")));
             }
-            (AUTHORIZATION, basic(&user, &word)?)
+            (AUTHORIZATION, basic(user.as_bytes(), word.as_bytes())?)
         }
         Auth::Bearer { token } => {
             (AUTHORIZATION, secret(&format!("Bearer {}", filler.text(token)?))?)

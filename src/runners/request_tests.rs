@@ -192,6 +192,46 @@ async fn http_step_response_is_json_or_text_with_headers() {
 }
 
 #[tokio::test]
+async fn http_step_response_is_text_in_its_charset_or_fails() {
+    let json = "application/json";
+    for (headers, body, expect) in [
+        ("text/plain; charset=ISO-8859-1", &b"caf\xe9"[..], Ok(json!("café"))),
+        ("application/json; charset=windows-1251", b"{\"a\": \"\xff\"}", Ok(json!({"a": "я"}))),
+        (json, b"\xef\xbb\xbf{\"a\": 1}", Ok(json!({"a": 1}))),
+        (json, b"\xff\xfe1\0", Ok(json!(1))),
+        (json, b" ", Ok(json!(" "))),
+        (
+            "text/plain",
+            b"123456789012345678901234567890",
+            Ok(json!("123456789012345678901234567890")),
+        ),
+        ("application/x-ndjson", b"{}\n{}", Ok(json!("{}\n{}"))),
+        (json, b"oops", Err("not valid JSON: expected value at line 1 column 1")),
+        ("application/problem+json", b"{\"a\": NaN}", Err("not valid JSON")),
+        (json, br#"{"a": "\ud800"}"#, Err("not valid JSON")),
+        (json, b"[123456789012345678901234567890]", Err("does not fit into 64 bits")),
+        ("text/plain", b"caf\xe9", Err("not valid UTF-8")),
+        ("text/plain; charset=klingon", b"x", Err("charset 'klingon'")),
+        ("text/plain\r\nContent-Encoding: br", b"x", Err("content coding 'br'")),
+        ("text/plain\r\nContent-Encoding: gzip", b"x", Err("not valid gzip")),
+    ] {
+        let head = format!(
+            "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nContent-Type: {headers}\r\n\r\n",
+            body.len()
+        );
+        let (answered, _) = exchange(json!({}), json!({}), [head.as_bytes(), body].concat()).await;
+        match (answered, expect) {
+            (Ok(answered), Ok(expect)) => assert_eq!(answered.body, expect, "{headers}"),
+            (Err(failure), Err(expect)) => {
+                assert_eq!(failure.class, ErrorClass::ProviderError, "{failure:?}");
+                assert!(failure.message.contains(expect), "{failure:?}");
+            }
+            (answered, _) => panic!("{headers}: {answered:?}"),
+        }
+    }
+}
+
+#[tokio::test]
 async fn http_step_fail_when_maps_statuses_to_error_classes() {
     let listed = json!([404, 302]);
     for (fail_when, status, expect) in [
@@ -258,7 +298,23 @@ fn http_step_validates_resolved_references() {
     for (fields, inputs, expect) in [
         (whole("{{inputs.url}}"), json!({"url": "ftp://h/"}), "url must be an absolute http"),
         (whole("{{inputs.url}}"), json!({"url": 7}), "url must be an absolute http"),
-        (whole("http://{{inputs.no}}/"), json!({}), "{{inputs.no}} resolves to nothing"),
+        (whole("http://h/{{inputs.no}}/"), json!({}), "{{inputs.no}} resolves to nothing"),
+        (
+            whole("http://h/{{inputs.x}}/p"),
+            json!({"x": ".."}),
+            "url must not get the path segment '..'",
+        ),
+        (whole("http://a%3Ab:c@h/"), json!({}), "the user name of basic credentials must not"),
+        (
+            whole("http://{{inputs.x}}:c@h/"),
+            json!({"x": "a:b"}),
+            "the user name of basic credentials",
+        ),
+        (
+            json!({"url": "http://h/", "auth": {"type": "basic", "username": "a:b", "password": "c"}}),
+            json!({}),
+            "the user name of basic credentials",
+        ),
         (
             json!({"url": "http://h/", "headers": {"X": "{{inputs.x}}"}}),
             json!({"x": "a\r\nInjected: 1"}),
@@ -287,6 +343,41 @@ fn http_step_validates_resolved_references() {
     ] {
         let said = prepared(fields, inputs).unwrap_err().to_string();
         assert!(said.contains(expect), "{said}");
+    }
+}
+
+/// An `http` step of a definition that an earlier release stored.
+#[test]
+fn http_step_with_reference_in_stored_host_fails_when_it_runs() {
+    for url in ["http://{{inputs.x}}/", "http://h:{{inputs.x}}/", "{{inputs.x}}/y"] {
+        let steps = json!({"steps": [{"step_id": "h", "type": "http", "url": "http://h/",
+            "fallback": {"url": url}}]});
+        let refused = Plan::compile(Some(&steps), &|_| true).unwrap_err();
+        assert_eq!(refused.problems().next().unwrap().path, "/steps/0/fallback/url");
+        let plan = Plan::load(Some(&steps)).unwrap();
+        let Kind::Http(http) = &plan.step("h").unwrap().kind else { panic!("no http step") };
+        let request = http.fallback.as_ref().unwrap();
+        let said = prepare(request, &Inputs(json!({"x": "80"}))).unwrap_err().to_string();
+        assert!(said.contains("{{inputs.x}} in its scheme, host or port"), "{said}");
+    }
+}
+
+#[test]
+fn http_step_decodes_credentials_of_the_url() {
+    for (url, inputs, expect) in [
+        ("http://al%40ice:p%40ss@h/", json!({}), "al@ice:p@ss"),
+        ("http://üser:pä%3A@h/", json!({}), "üser:pä:"),
+        (
+            "http://{{inputs.u}}:{{inputs.p}}@h/",
+            json!({"u": "a@b%40", "p": ":/?#é"}),
+            "a@b%40::/?#é",
+        ),
+        ("http://{{inputs.u}}@h/", json!({"u": "a"}), "a:"),
+    ] {
+        let prepared = prepared(json!({"url": url}), inputs).unwrap();
+        let expect = format!("Basic {}", STANDARD.encode(expect));
+        assert_eq!(prepared.headers[AUTHORIZATION], expect, "{url}");
+        assert_eq!(prepared.url.as_str(), "http://h/");
     }
 }
 

@@ -84,11 +84,15 @@ impl Cache {
     }
 }
 
-/// Checks a definition as a client wrote it, off the threads that serve requests.
-pub async fn check(definition: Option<Value>, model_exists: ModelExists) -> Result<Checked, Error> {
+/// Checks a definition as a client wrote it, off the threads that serve requests. Without `model_exists`, it
+/// is a stored one.
+pub async fn check(
+    definition: Option<Value>,
+    model_exists: Option<ModelExists>,
+) -> Result<Checked, Error> {
     let text = to_raw_value(&definition).map_err(|error| Error::invalid(error.to_string()))?;
     let check = move || {
-        let compiled = compile(definition.as_ref(), text.get().len(), &*model_exists)?;
+        let compiled = compile(definition.as_ref(), text.get().len(), model_exists.as_ref())?;
         Ok(Checked { definition, text, compiled })
     };
     schema::compile(check).await?
@@ -97,9 +101,13 @@ pub async fn check(definition: Option<Value>, model_exists: ModelExists) -> Resu
 fn compile(
     definition: Option<&Value>,
     bytes: usize,
-    model_exists: &dyn Fn(&str) -> bool,
+    model_exists: Option<&ModelExists>,
 ) -> Result<Compiled, Error> {
-    let plan = Plan::compile(definition, model_exists).map_err(|error| Error::Invalid {
+    let plan = match model_exists {
+        Some(exists) => Plan::compile(definition, &**exists),
+        None => Plan::load(definition),
+    };
+    let plan = plan.map_err(|error| Error::Invalid {
         message: error.to_string(),
         problems: error.problems().cloned().collect(),
     })?;
@@ -218,7 +226,7 @@ impl Workflows {
             return Ok(compiled);
         }
         let definition = self.unsealed(revision).await?;
-        let checked = check(Some(definition), Arc::new(|_: &str| true)).await?;
+        let checked = check(Some(definition), None).await?;
         Ok(self.cache.put(revision, checked.into_compiled()))
     }
 

@@ -507,7 +507,7 @@ impl Workflows {
         own: Option<(WorkflowId, &str)>,
         definition: Option<Value>,
     ) -> Result<Checked, Error> {
-        let checked = definitions::check(definition, Arc::clone(&self.model_exists)).await?;
+        let checked = definitions::check(definition, Some(Arc::clone(&self.model_exists))).await?;
         self.check_secrets(organization, checked.plan()).await?;
         self.check_children(organization, own, checked.plan()).await?;
         Ok(checked)

@@ -10,16 +10,24 @@ use serde_json::{Map, Value};
 use super::{Error, PROBLEMS_MAX, Problem};
 use crate::domain::json_object::{Found, JsonObject};
 use crate::domain::json_pointer::{JsonPointer, brief};
-use crate::domain::template::Template;
+use crate::domain::template::{Template, check_names};
 
 /// The problems found so far. Readers of nested objects share them through a shared reference.
 #[derive(Debug, Default)]
-pub(super) struct Problems(RefCell<Vec<Problem>>);
+pub(super) struct Problems {
+    found: RefCell<Vec<Problem>>,
+    /// Whether the definition was stored before: checks that its release did not make are left out.
+    is_stored: bool,
+}
 
 impl Problems {
+    pub(super) fn of_stored() -> Self {
+        Self { is_stored: true, ..Self::default() }
+    }
+
     /// Adds a problem; beyond the most that are reported, it is dropped.
     pub(super) fn add(&self, path: impl ToString, message: impl Into<String>) {
-        let mut problems = self.0.borrow_mut();
+        let mut problems = self.found.borrow_mut();
         if problems.len() < PROBLEMS_MAX {
             problems.push(Problem { path: path.to_string(), message: message.into() });
         }
@@ -27,16 +35,16 @@ impl Problems {
 
     /// Whether there is none so far.
     pub(super) fn is_empty(&self) -> bool {
-        self.0.borrow().is_empty()
+        self.found.borrow().is_empty()
     }
 
     /// Whether more would be dropped.
     pub(super) fn is_full(&self) -> bool {
-        self.0.borrow().len() >= PROBLEMS_MAX
+        self.found.borrow().len() >= PROBLEMS_MAX
     }
 
     pub(super) fn into_result(self) -> Result<(), Error> {
-        let mut problems = self.0.into_inner().into_iter();
+        let mut problems = self.found.into_inner().into_iter();
         match problems.next() {
             Some(first) => Err(Error { first, others: problems.collect() }),
             None => Ok(()),
@@ -89,6 +97,11 @@ impl<'a> Fields<'a> {
 
     pub(super) const fn place(&self) -> &JsonPointer<'a> {
         &self.place
+    }
+
+    /// Whether the definition was stored before.
+    pub(super) const fn is_stored(&self) -> bool {
+        self.problems.is_stored
     }
 
     pub(super) const fn problems(&self) -> &'a Problems {
@@ -213,7 +226,8 @@ impl<'a> Fields<'a> {
 
     /// Parses what the field `name` held.
     pub(super) fn parse(&self, name: &str, written: &Value) -> Option<Template> {
-        match Template::parse(written) {
+        let names = if self.is_stored() { Ok(()) } else { check_names(written) };
+        match names.and_then(|()| Template::parse(written)) {
             Ok(template) => Some(template),
             Err(error) => {
                 let message = format!("is wrong: {} {}", error.reference, error.kind);

@@ -13,7 +13,8 @@ use url::Url;
 use super::fields::Fields;
 use crate::domain::json_pointer::{JsonPointer, brief};
 use crate::domain::reference::Reference;
-use crate::domain::template::Template;
+use crate::domain::template::{Template, check_name};
+use crate::domain::url_template::{self, UrlTemplate};
 
 /// The time-out of a step that states none.
 pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
@@ -168,8 +169,10 @@ impl Request {
     fn read(fields: &mut Fields<'_>) -> Option<Self> {
         let method = read_method(fields);
         let url = fields.text_template("url").filter(|url| match url_problem(url) {
+            // Earlier releases stored these; the step fails when it runs.
+            Some(url_template::Error::Target(_)) if fields.is_stored() => true,
             Some(problem) => {
-                fields.refuse("url", problem);
+                fields.refuse("url", problem.to_string());
                 false
             }
             None => true,
@@ -221,28 +224,15 @@ fn read_method(fields: &mut Fields<'_>) -> Method {
 }
 
 /// What is wrong with a URL as far as it is constant: the rest of a sentence.
-fn url_problem(url: &Template) -> Option<&'static str> {
-    let problem = "must be an absolute http or https URL";
-    let is_good = match (url.constant(), url.leading_text()) {
-        (Some(whole), _) => {
-            let parsed = whole.as_str().and_then(|text| Url::parse(text).ok());
-            parsed.is_some_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host())
-        }
-        (None, Some(start)) => starts_like_http(start),
-        // It starts with a reference: only then it can be said.
-        (None, None) => true,
-    };
-    (!is_good).then_some(problem)
-}
-
-/// Whether a URL that begins with `start` may be an http(s) URL; schemes ignore case.
-fn starts_like_http(start: &str) -> bool {
-    ["http://", "https://"].into_iter().any(|scheme| {
-        let shared = scheme.len().min(start.len());
-        let start = start.as_bytes().get(..shared);
-        let scheme = scheme.as_bytes().get(..shared);
-        start.zip(scheme).is_some_and(|(start, scheme)| start.eq_ignore_ascii_case(scheme))
-    })
+fn url_problem(url: &Template) -> Option<url_template::Error> {
+    if let Some(template) = UrlTemplate::of(url) {
+        return template.err();
+    }
+    let whole = url.constant()?;
+    let parsed = whole.as_str().and_then(|text| Url::parse(text).ok());
+    let is_web =
+        parsed.is_some_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
+    (!is_web).then_some(url_template::Error::Url)
 }
 
 /// Reads an object of names and scalars. `problem` says what is wrong with one of its entries.
@@ -262,6 +252,12 @@ fn read_entries(
         .filter_map(|(name, value)| {
             if let Some(problem) = problem(&name, &value) {
                 nested.refuse(&name, problem);
+                return None;
+            }
+            if !nested.is_stored()
+                && let Err(error) = check_name(&name, &JsonPointer::Root)
+            {
+                nested.refuse(&name, format!("is wrong: {} {}", error.reference, error.kind));
                 return None;
             }
             let template = nested.parse(&name, &value)?;
@@ -355,6 +351,11 @@ fn read_api_key(fields: &mut Fields<'_>) -> Option<Auth> {
         && let Some(problem) = header_problem(&name, &Value::Bool(true))
     {
         fields.refuse("name", problem);
+    }
+    if !fields.is_stored()
+        && let Err(error) = check_name(&name, &JsonPointer::Root)
+    {
+        fields.refuse("name", format!("is wrong: {} {}", error.reference, error.kind));
     }
     Some(Auth::ApiKey { name, value: value?, place })
 }

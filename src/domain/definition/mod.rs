@@ -85,13 +85,29 @@ impl Error {
 }
 
 impl Plan {
-    /// Compiles a definition. `model_exists` says whether the catalog has a model; to load a stored
-    /// definition, say yes to all: a model that has gone fails its own step, not the workflow.
+    /// Compiles a definition. `model_exists` says whether the catalog has a model.
     ///
     /// # Errors
     /// [`Error`] lists every problem.
     pub fn compile(
         definition: Option<&Value>,
+        model_exists: &dyn Fn(&str) -> bool,
+    ) -> Result<Self, Error> {
+        Self::compile_with(definition, Problems::default(), model_exists)
+    }
+
+    /// Compiles a definition that was stored, perhaps by an earlier release. A missing model, or a reference
+    /// in a host, fails the step that has it and not the workflow.
+    ///
+    /// # Errors
+    /// [`Error`] lists every problem.
+    pub fn load(definition: Option<&Value>) -> Result<Self, Error> {
+        Self::compile_with(definition, Problems::of_stored(), &|_| true)
+    }
+
+    fn compile_with(
+        definition: Option<&Value>,
+        problems: Problems,
         model_exists: &dyn Fn(&str) -> bool,
     ) -> Result<Self, Error> {
         let fields = match definition {
@@ -109,7 +125,6 @@ impl Plan {
             let message = format!("definition is larger than {DEFINITION_BYTES_MAX} bytes");
             return Err(Error::one(message));
         }
-        let problems = Problems::default();
         let plan = compile(fields.clone(), &problems, model_exists);
         problems.into_result()?;
         // Only a problem stops a plan from being made; this one would be ours.

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use super::endpoints::{
     self, Address, DescriptionAge, EndpointState, Lease, Pool, Readiness, Standing,
 };
-use super::http::{excerpt, failure_of, unanswered};
+use super::http::{excerpt, failure_of, unanswered, unreadable};
 use super::options::{self, Dependencies, Model, Type, base_url};
 use super::{Health, Job, Maintenance, ModelInterface, Run, Runner, Success};
 use crate::config::reader::Section;
@@ -28,7 +28,7 @@ use crate::domain::classify::ErrorClass;
 use crate::domain::model::Usage;
 use crate::domain::money::Usd;
 use crate::http::client::{Client, Limits, Overflow, Response};
-use crate::http::trace_context;
+use crate::http::{content, trace_context};
 use crate::runtime::{self, Tasks};
 use crate::schema;
 
@@ -173,8 +173,8 @@ impl CogRunner {
             let what = format!("it answered {status}: {}", excerpt(&answer.body));
             return Err(self.failure(class, &what).into());
         }
-        let body: Value = serde_json::from_slice(&answer.body).map_err(|_garbage| {
-            let what = format!("gave an answer that is not valid JSON: {}", excerpt(&answer.body));
+        let body: Value = content::json(&answer.headers, &answer.body).map_err(|error| {
+            let what = format!("{}: {}", unreadable(&error), excerpt(&answer.body));
             self.failure(ErrorClass::ProviderError, &what)
         })?;
         let text = |name: &str| body.get(name).and_then(Value::as_str).unwrap_or_default();

@@ -81,7 +81,7 @@ impl Lease {
                 self.is_noted = true;
                 false
             }
-            client::Error::TooLarge { .. } => {
+            client::Error::TooLarge { .. } | client::Error::Content(_) => {
                 self.answered();
                 false
             }

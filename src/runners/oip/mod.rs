@@ -24,7 +24,7 @@ use serde_json::Value;
 
 use self::metadata::Metadata;
 use super::endpoints::{self, Address, DescriptionAge, EndpointState, Pool, Readiness};
-use super::http::{excerpt, unanswered};
+use super::http::{excerpt, unanswered, unreadable};
 use super::options::{self, Dependencies, Model, Type, base_url};
 use super::{Health, Job, Maintenance, ModelInterface, Run, Runner, Success};
 use crate::config::reader::{Parsed, Section};
@@ -34,7 +34,7 @@ use crate::domain::classify::ErrorClass;
 use crate::domain::model::Usage;
 use crate::domain::money::Usd;
 use crate::http::client::{Client, Limits, Overflow, Response};
-use crate::http::trace_context;
+use crate::http::{content, trace_context};
 use crate::runtime;
 use crate::schema;
 
@@ -226,7 +226,7 @@ impl OipRunner {
 
     fn read(&self, answer: &Response, run_time: Duration) -> Result<Success, super::Error> {
         let status = answer.status.as_u16();
-        let body: Result<Value, _> = serde_json::from_slice(&answer.body);
+        let body: Result<Value, _> = content::json(&answer.headers, &answer.body);
         let cost = |body: &Value| {
             let dollars = body.pointer(&self.model.cost_report).and_then(Value::as_f64);
             dollars.and_then(Usd::from_dollars).filter(|cost| *cost >= Usd::ZERO)
@@ -239,9 +239,9 @@ impl OipRunner {
             return Err(super::Error { failure, cost: cost(&body) });
         }
         let garbage = |what: &str| self.failure(ErrorClass::ProviderError, what);
-        let mut body = body.map_err(|_garbage| {
+        let mut body = body.map_err(|error| {
             let said = excerpt(&answer.body);
-            garbage(&format!("gave an answer that is not valid JSON: {said}"))
+            garbage(&format!("{}: {said}", unreadable(&error)))
         })?;
         let cost = cost(&body);
         let output = tensors::outputs(&mut body);

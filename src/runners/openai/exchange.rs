@@ -13,9 +13,9 @@ use crate::domain::classify::ErrorClass;
 use crate::domain::model::Usage;
 use crate::http::event_stream::{Event, EventReader};
 use crate::http::places::Arriving;
-use crate::http::trace_context;
+use crate::http::{content, trace_context};
 use crate::runners::Job;
-use crate::runners::http::excerpt;
+use crate::runners::http::{excerpt, unreadable};
 use crate::runners::options::Model;
 
 /// The largest answer, and the longest text that a stream may add up to, in bytes.
@@ -89,9 +89,8 @@ impl Exchange<'_> {
         if let Some(failure) = self.refusal(status, said) {
             return Err(failure);
         }
-        let body: Value = serde_json::from_slice(said).map_err(|_garbage| {
-            self.unexpected_response("gave an answer that is not valid JSON", said)
-        })?;
+        let body: Value = content::parse(said)
+            .map_err(|error| self.unexpected_response(&unreadable(&error), said))?;
         match self.kind {
             Kind::Chat => self.completion(&body, said),
             Kind::Embeddings | Kind::Images => self.items(job, &body, said),

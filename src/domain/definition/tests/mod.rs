@@ -468,6 +468,46 @@ fn http_step(fields: &Value) -> (Step, Http) {
 }
 
 #[test]
+fn definition_reference_in_field_name_is_refused() {
+    let names = json!({"x": [{"{{inputs.k}}": 1}]});
+    let http = |field: &str, value: &Value| {
+        let mut step =
+            json!({"step_id": "s", "type": "http", "method": "POST", "url": "https://h/"});
+        step[field] = value.clone();
+        step
+    };
+    let entries = json!({"{{nothere.x}}": 2});
+    let api_key = json!({"type": "api_key", "name": "{{secrets.t}}", "value": "v", "in": "query"});
+    for (step, path) in [
+        (
+            json!({"step_id": "s", "type": "pass", "result": names}),
+            "/steps/0/result/x/0/{{inputs.k}}",
+        ),
+        (
+            json!({"step_id": "s", "type": "model", "model": "caption", "params": names}),
+            "/steps/0/params/x/0/{{inputs.k}}",
+        ),
+        (http("body", &names), "/steps/0/body/x/0/{{inputs.k}}"),
+        (http("query_params", &entries), "/steps/0/query_params/{{nothere.x}}"),
+        (http("auth", &api_key), "/steps/0/auth/name"),
+        (
+            http("fallback", &json!({"url": "https://h/", "query_params": entries})),
+            "/steps/0/fallback/query_params/{{nothere.x}}",
+        ),
+        (json!({"step_id": "s", "type": "pass", "result": {"a{{": 1}}), "/steps/0/result/a{{"),
+    ] {
+        let definition = json!({"steps": [step]});
+        let problems = problems(&definition);
+        assert!(problems.starts_with(&format!("{path} | ")), "{problems}");
+        assert!(problems.contains("references are not resolved"), "{problems}");
+        assert!(Plan::load(Some(&definition)).is_ok(), "{definition}");
+    }
+    let mapping = json!({"steps": [{"step_id": "s", "type": "pass", "result": {r"\{{": 1}}],
+        "metadata": {"output_mapping": {"{{s.output}}": 1}}});
+    assert!(problems(&mapping).starts_with("/metadata/output_mapping/{{s.output}} | "));
+}
+
+#[test]
 fn definition_http_steps_have_defaults() {
     let (step, http) = http_step(&json!({}));
     assert_eq!(step.timeout, Some(Duration::from_secs(30)));
@@ -479,7 +519,7 @@ fn definition_http_steps_have_defaults() {
         assert_eq!(step.timeout, Some(Duration::from_secs_f64(seconds)), "{written}");
     }
     let (_, http) = http_step(&json!({
-        "method": "post", "url": "HTTPS://{{inputs.host}}/x", "body": "as is",
+        "method": "post", "url": "HTTPS://a.example/{{inputs.id}}", "body": "as is",
         "headers": {"X-B": "{{inputs.b}}", "X-A": 5}, "query_params": {"n": [1, "{{inputs.n}}"]},
         "fallback": {"enabled": false, "url": "https://b.example/"},
     }));

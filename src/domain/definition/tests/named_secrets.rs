@@ -13,7 +13,7 @@ fn request(id: &str, url: &str) -> Value {
 fn definition_secrets_are_listed_with_their_first_place() {
     let mut first = request("a", "https://h/{{secrets.one}}");
     first["headers"] = json!({"X-A": "{{secrets.one}}", "X-B": "Bearer {{secrets.two}}"});
-    first["fallback"] = request("", "https://{{secrets.three}}/");
+    first["fallback"] = request("", "{{secrets.three}}");
     first["fallback"].as_object_mut().unwrap().retain(|name, _| name == "url");
     let second = request("b", "https://h/{{secrets.one}}");
     let definition = json!({"steps": [first, second]});

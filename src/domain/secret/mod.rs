@@ -7,7 +7,9 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::OnceLock;
 
+use aho_corasick::{AhoCorasick, MatchKind};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -16,12 +18,16 @@ use super::mask::MASKED;
 use super::reference::is_root_char;
 use super::time::Timestamp;
 
+mod encodings;
+
 /// The longest name.
 pub const NAME_MAX: usize = 64;
 /// The longest value: a private key with its chain of certificates fits.
 pub const VALUE_BYTES_MAX: usize = 32 * 1024;
 /// The shortest value that is searched for in answers.
 pub const REDACTED_BYTES_MIN: usize = 6;
+/// The longest value that is searched for in all encodings; longer ones as text, in JSON and in forms.
+const ENCODED_BYTES_MAX: usize = 1024;
 
 /// A secret as it is stored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,40 +73,68 @@ impl Values {
 
 /// Texts that must not be kept. Never printed.
 #[derive(Clone, Default)]
-pub struct Redaction(Vec<String>);
+pub struct Redaction {
+    hidden: Vec<String>,
+    /// Finds all of them in one pass; built when it is first needed.
+    finder: OnceLock<Option<AhoCorasick>>,
+}
 
 impl fmt::Debug for Redaction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Redaction({})", self.0.len())
+        write!(f, "Redaction({})", self.hidden.len())
     }
 }
 
 impl Redaction {
     /// Adds a text, unless it is too short to be searched for.
     pub fn add(&mut self, text: &str) {
-        if text.len() >= REDACTED_BYTES_MIN && !self.0.iter().any(|held| held == text) {
-            self.0.push(text.to_owned());
-            // A text may contain another one, which must not break it up.
-            self.0.sort_by_key(|text| std::cmp::Reverse(text.len()));
+        if text.len() >= REDACTED_BYTES_MIN && !self.hidden.iter().any(|held| held == text) {
+            self.hidden.push(text.to_owned());
+            self.finder = OnceLock::new();
+        }
+    }
+
+    /// Adds a secret, also in the encodings in which other programs usually repeat one.
+    pub fn add_secret(&mut self, value: &str) {
+        self.add(value);
+        self.add(value.trim());
+        self.add(&form_urlencoded::byte_serialize(value.as_bytes()).collect::<String>());
+        self.add(Value::from(value).to_string().trim_matches('"'));
+        if value.len() <= ENCODED_BYTES_MAX {
+            encodings::of(value).iter().for_each(|text| self.add(text));
         }
     }
 
     /// Whether there is nothing to search for.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.hidden.is_empty()
     }
 
     /// The text with every occurrence masked.
     #[must_use]
     pub fn text(&self, text: &str) -> String {
-        let mut text = text.to_owned();
-        for hidden in &self.0 {
-            if text.contains(hidden) {
-                text = text.replace(hidden, MASKED);
+        match self.finder() {
+            Some(finder) => {
+                let mut masked = String::with_capacity(text.len());
+                finder.replace_all_with(text, &mut masked, |_, _, masked| {
+                    masked.push_str(MASKED);
+                    true
+                });
+                masked
             }
+            None => self.hidden.iter().fold(text.to_owned(), |text, one| text.replace(one, MASKED)),
         }
-        text
+    }
+
+    /// Nothing when there are too many texts for one search.
+    fn finder(&self) -> Option<&AhoCorasick> {
+        let build = || {
+            // A text may contain another one, which must not break it up.
+            let builder = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).clone();
+            builder.build(&self.hidden).ok()
+        };
+        self.finder.get_or_init(build).as_ref()
     }
 
     /// Masks every occurrence in a value: in texts, names of fields and numbers.
@@ -135,7 +169,10 @@ impl Redaction {
     }
 
     fn is_in(&self, text: &str) -> bool {
-        self.0.iter().any(|hidden| text.contains(hidden))
+        match self.finder() {
+            Some(finder) => finder.is_match(text),
+            None => self.hidden.iter().any(|hidden| text.contains(hidden)),
+        }
     }
 }
 
@@ -170,6 +207,43 @@ mod tests {
         let expect = json!({"text": "a *** b ***", "kept": "short", "***": ["***", 12345, "***", true, null]});
         assert_eq!(value, expect);
         assert_eq!(format!("{redaction:?}"), "Redaction(3)");
+    }
+
+    #[test]
+    fn redaction_masks_usual_encodings_of_a_secret() {
+        let secret = "Pä/ss+w<o>rd&'1\"";
+        let mut redaction = Redaction::default();
+        redaction.add_secret(secret);
+        for echo in [
+            "P\u{e4}/ss+w<o>rd&'1\"",
+            r#"P\u00e4/ss+w<o>rd&'1\""#,
+            r#"P\u00E4\/ss+w<o>rd&'1\""#,
+            r#"P\u00e4/ss+w\u003co\u003erd\u0026'1\""#,
+            "P%C3%A4%2Fss%2Bw%3Co%3Erd%26%271%22",
+            "p\u{e4}/ss+w<o>rd&'1\"",
+            "P%c3%a4%2fss%2bw%3co%3erd%26%271%22",
+            "P%C3%A4%2Fss%2Bw%3Co%3Erd%26'1%22",
+            "Pä/ss+w&lt;o&gt;rd&amp;&#39;1&quot;",
+            "Pä/ss+w&lt;o&gt;rd&amp;&#x27;1&#34;",
+            "50c3a42f73732b773c6f3e726426273122",
+            "50C3A42F73732B773C6F3E726426273122",
+            "UMOkL3NzK3c8bz5yZCYnMSI=",
+            "UMOkL3NzK3c8bz5yZCYnMSI",
+        ] {
+            assert_eq!(
+                redaction.text(&format!("[{echo}]")).trim_matches(['[', ']', '=']),
+                MASKED,
+                "{echo}"
+            );
+        }
+        // Credentials of any user: their ends are in characters that the neighbors share.
+        for user in ["", "u", "us", "use", "user"] {
+            use base64::Engine as _;
+            let text =
+                base64::engine::general_purpose::STANDARD.encode(format!("{user}:{secret}."));
+            assert!(redaction.text(&text).contains(MASKED), "{text}");
+        }
+        assert_eq!(redaction.text("Pä/ss, an other text"), "Pä/ss, an other text");
     }
 
     #[test]

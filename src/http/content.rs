@@ -1,0 +1,203 @@
+//! Contents of other programs: content codings undone, character sets converted to UTF-8, JSON read without
+//! changing its numbers.
+
+use std::borrow::Cow;
+use std::io::{self, Read};
+
+use bytes::Bytes;
+use encoding_rs::{Encoding, UTF_8};
+use flate2::read::{DeflateDecoder, MultiGzDecoder, ZlibDecoder};
+use hyper::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap};
+use serde::de::DeserializeOwned;
+
+/// The most content codings of one body.
+const CODINGS_MAX: usize = 2;
+/// The characters of a number or a label that an error repeats.
+const QUOTED_CHARS: usize = 40;
+const MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// Why a body cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    #[error(
+        "the body has the content coding '{0}', which is not supported: send gzip, deflate or none"
+    )]
+    Coding(String),
+    #[error("the body is not valid {0}, which its Content-Encoding names")]
+    Damaged(&'static str),
+    #[error("the body is larger than {0} bytes")]
+    TooLarge(usize),
+    #[error("the body has the charset '{0}', which is not supported: send UTF-8")]
+    Charset(String),
+    #[error("the body is not valid {0}: name its charset in Content-Type, or send UTF-8")]
+    Text(&'static str),
+    #[error("the body is not valid JSON: {0}")]
+    Json(String),
+    #[error("the number {0} does not fit into 64 bits and would change: send it as a string")]
+    Number(String),
+}
+
+/// Undoes the content codings of a body; the headers no longer name them then. At most `limit` bytes come out.
+///
+/// # Errors
+/// [`Error::Coding`], [`Error::Damaged`], [`Error::TooLarge`].
+pub fn decode(headers: &mut HeaderMap, body: Bytes, limit: usize) -> Result<Bytes, Error> {
+    if body.is_empty() || !headers.contains_key(CONTENT_ENCODING) {
+        return Ok(body);
+    }
+    let named = headers.get_all(CONTENT_ENCODING).iter();
+    let named = named.map(|value| String::from_utf8_lossy(value.as_bytes()).to_ascii_lowercase());
+    let named = named.collect::<Vec<_>>().join(",");
+    let codings = named.split(',').map(str::trim);
+    let codings: Vec<_> = codings.filter(|name| !matches!(*name, "" | "identity")).collect();
+    if codings.len() > CODINGS_MAX {
+        return Err(Error::Coding(brief(&named)));
+    }
+    let mut body = body;
+    for coding in codings.iter().rev() {
+        body = match *coding {
+            "gzip" | "x-gzip" => read_all(MultiGzDecoder::new(&*body), "gzip", limit)?,
+            // Many servers send deflate without the zlib format that the name stands for.
+            "deflate" => read_all(ZlibDecoder::new(&*body), "deflate", limit)
+                .or_else(|_not_zlib| read_all(DeflateDecoder::new(&*body), "deflate", limit))?,
+            other => return Err(Error::Coding(brief(other))),
+        };
+    }
+    headers.remove(CONTENT_ENCODING);
+    if !codings.is_empty() {
+        headers.remove(CONTENT_LENGTH);
+    }
+    Ok(body)
+}
+
+fn read_all(reader: impl Read, coding: &'static str, limit: usize) -> Result<Bytes, Error> {
+    let mut all = Vec::new();
+    let most = u64::try_from(limit).unwrap_or(u64::MAX).saturating_add(1);
+    let read: io::Result<usize> = reader.take(most).read_to_end(&mut all);
+    read.map_err(|_damaged| Error::Damaged(coding))?;
+    if all.len() > limit { Err(Error::TooLarge(limit)) } else { Ok(all.into()) }
+}
+
+/// A body as UTF-8 text, by its byte-order mark or else the charset of its `Content-Type`; without the mark.
+///
+/// # Errors
+/// [`Error::Charset`], [`Error::Text`].
+pub fn text<'b>(headers: &HeaderMap, body: &'b [u8]) -> Result<Cow<'b, str>, Error> {
+    let encoding = match (Encoding::for_bom(body), charset(headers)) {
+        (Some((encoding, _)), _) => encoding,
+        (None, None) => UTF_8,
+        (None, Some(label)) => {
+            Encoding::for_label(label.as_bytes()).ok_or_else(|| Error::Charset(brief(&label)))?
+        }
+    };
+    let (text, has_faults) = encoding.decode_with_bom_removal(body);
+    if has_faults { Err(Error::Text(encoding.name())) } else { Ok(text) }
+}
+
+/// Whether `Content-Type` says that a body is JSON: `application/json`, or a type that ends with `+json`.
+#[must_use]
+pub fn claims_json(headers: &HeaderMap) -> bool {
+    let kind = content_type(headers).unwrap_or_default();
+    let kind = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    matches!(kind.as_str(), "application/json" | "text/json") || kind.ends_with("+json")
+}
+
+/// The JSON of an answer's body, whatever its `Content-Type` says of the type.
+///
+/// # Errors
+/// As [`text`] and [`parse`].
+pub fn json<T: DeserializeOwned>(headers: &HeaderMap, body: &[u8]) -> Result<T, Error> {
+    parse(text(headers, body)?.as_bytes())
+}
+
+/// Parses JSON; a byte-order mark before it is ignored.
+///
+/// # Errors
+/// [`Error::Json`]; [`Error::Number`] instead of changing an integer.
+pub fn parse<T: DeserializeOwned>(text: &[u8]) -> Result<T, Error> {
+    let text = without_mark(text);
+    let value = serde_json::from_slice(text).map_err(|error| Error::Json(error.to_string()))?;
+    check_numbers(text)?;
+    Ok(value)
+}
+
+/// Checks a valid JSON text.
+///
+/// # Errors
+/// [`Error::Number`] for an integer that 64 bits cannot hold: parsed, it would become a floating-point number and
+/// lose digits.
+pub fn check_numbers(json: &[u8]) -> Result<(), Error> {
+    match wide_integer(json) {
+        Some(number) => Err(Error::Number(brief(number))),
+        None => Ok(()),
+    }
+}
+
+/// The bytes without the UTF-8 byte-order mark that some programs put before text.
+#[must_use]
+pub fn without_mark(bytes: &[u8]) -> &[u8] {
+    bytes.strip_prefix(MARK).unwrap_or(bytes)
+}
+
+/// The first integer that 64 bits cannot hold.
+fn wide_integer(json: &[u8]) -> Option<&str> {
+    let mut rest = json;
+    while let Some(start) = rest.iter().position(|byte| matches!(byte, b'"' | b'-' | b'0'..=b'9')) {
+        rest = rest.get(start..)?;
+        if rest.first() == Some(&b'"') {
+            rest = after_string(rest.get(1..)?);
+            continue;
+        }
+        let is_number = |byte: &u8| matches!(byte, b'-' | b'+' | b'.' | b'e' | b'E' | b'0'..=b'9');
+        let end = rest.iter().position(|byte| !is_number(byte)).unwrap_or(rest.len());
+        let (number, after) = rest.split_at_checked(end)?;
+        rest = after;
+        // 18 digits always fit.
+        if end > 18 && !number.iter().any(|byte| matches!(byte, b'.' | b'e' | b'E')) {
+            let number = std::str::from_utf8(number).ok()?;
+            if number.parse::<i64>().is_err() && number.parse::<u64>().is_err() {
+                return Some(number);
+            }
+        }
+    }
+    None
+}
+
+/// What follows the closing quotation mark of a string.
+fn after_string(mut rest: &[u8]) -> &[u8] {
+    while let Some(at) = rest.iter().position(|byte| matches!(byte, b'"' | b'\\')) {
+        let is_end = rest.get(at) == Some(&b'"');
+        let next = at.saturating_add(if is_end { 1 } else { 2 });
+        rest = rest.get(next..).unwrap_or_default();
+        if is_end {
+            return rest;
+        }
+    }
+    &[]
+}
+
+fn content_type(headers: &HeaderMap) -> Option<&str> {
+    headers.get(CONTENT_TYPE)?.to_str().ok()
+}
+
+/// The `charset` of `Content-Type`, in lower case.
+fn charset(headers: &HeaderMap) -> Option<String> {
+    let parameters = content_type(headers)?.split(';').skip(1);
+    let mut named = parameters.filter_map(|parameter| {
+        let (name, value) = parameter.split_once('=')?;
+        name.trim().eq_ignore_ascii_case("charset").then_some(value)
+    });
+    let label = named.next()?.trim().trim_matches(['"', '\'']).trim();
+    (!label.is_empty()).then(|| label.to_ascii_lowercase())
+}
+
+fn brief(text: &str) -> String {
+    match text.char_indices().nth(QUOTED_CHARS) {
+        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
+        None => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+#[path = "content_tests.rs"]
+mod tests;
