@@ -90,5 +90,5 @@ fn show(balance: &Balance, shape: Shape) -> anyhow::Result<()> {
     if shape.json {
         return output::json(balance);
     }
-    output::raw(format!("{}: {:.6} USD\n", balance.organization, balance.balance_usd).as_bytes())
+    output::line(&format!("{}: {:.6} USD", balance.organization, balance.balance_usd))
 }

@@ -7,6 +7,8 @@ use std::path::Path;
 use anyhow::{Context as _, bail};
 use serde_json::Value;
 
+use crate::http::content;
+
 /// The largest file: what the body of a request may have by default.
 const FILE_BYTES_MAX: u64 = 8 << 20;
 /// Lists and objects within each other.
@@ -26,7 +28,9 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Value> {
     let extension = path.extension().and_then(std::ffi::OsStr::to_str).unwrap_or_default();
     match extension {
         "yaml" | "yml" => yaml(&text).with_context(|| format!("{shown} cannot be used")),
-        "json" => serde_json::from_str(&text).with_context(|| format!("{shown} is not valid JSON")),
+        "json" => {
+            content::parse(text.as_bytes()).with_context(|| format!("{shown} cannot be used"))
+        }
         "toml" => toml(&text).with_context(|| format!("{shown} is not valid TOML")),
         _ => bail!("{shown} must end with .yaml, .yml, .json or .toml"),
     }
@@ -44,6 +48,9 @@ pub(super) fn read_text(path: &Path, most: u64) -> anyhow::Result<String> {
     within.read_to_string(&mut text).with_context(|| format!("{shown} cannot be read"))?;
     if text.len() as u64 > most {
         bail!("{shown} has more than {most} bytes");
+    }
+    if let Some(rest) = text.strip_prefix('\u{feff}') {
+        text = rest.to_owned();
     }
     Ok(text)
 }
@@ -93,6 +100,19 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn file_with_byte_order_mark_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, text) in [("a.json", "{\"a\": 1}"), ("a.yaml", "a: 1"), ("a.toml", "a = 1")] {
+            let path = folder.path().join(name);
+            std::fs::write(&path, format!("\u{feff}{text}")).unwrap();
+            assert_eq!(read(&path).unwrap(), json!({"a": 1}), "{name}");
+        }
+        let path = folder.path().join("wide.json");
+        std::fs::write(&path, "[123456789012345678901]").unwrap();
+        assert!(format!("{:#}", read(&path).unwrap_err()).contains("does not fit into 64 bits"));
+    }
 
     #[test]
     fn yaml_hostile_documents_end_early() {

@@ -13,6 +13,7 @@ use super::output::{self, Column, Output};
 use super::{Shape, service};
 use crate::config::Config;
 use crate::domain::classify::ErrorClass;
+use crate::http::content;
 use crate::http::event_stream::EventReader;
 use crate::wire::operator::{ModelTest, ModelTestEvent, Models};
 
@@ -157,7 +158,7 @@ pub(super) async fn test(
     output: &Output,
     config: &Config,
 ) -> anyhow::Result<ExitCode> {
-    let input: Value = serde_json::from_str(input).context("--input is not valid JSON")?;
+    let input: Value = content::parse(input.as_bytes()).context("--input cannot be used")?;
     let admin = service::admin(config).await?;
     let mut run = Run::new(!output.is_json() && output::on_a_terminal());
     let asked = json!({"slug": slug, "input": input});
@@ -231,11 +232,11 @@ pub(super) fn check(files: &[PathBuf]) -> anyhow::Result<ExitCode> {
     let mut code = ExitCode::SUCCESS;
     for file in files {
         match service::check_manifest(file) {
-            Ok(slug) => output::raw(format!("{}: {slug} is valid\n", file.display()).as_bytes())?,
+            Ok(slug) => output::line(&format!("{}: {slug} is valid", file.display()))?,
             Err(faults) => {
                 code = ExitCode::FAILURE;
                 for fault in faults {
-                    output::raw(format!("{fault}\n").as_bytes())?;
+                    output::line(&fault)?;
                 }
             }
         }

@@ -64,11 +64,23 @@ pub(super) fn raw(bytes: &[u8]) -> anyhow::Result<()> {
 
 /// Text that somebody else wrote, as it comes: without what a terminal would take for commands.
 pub(super) fn text(text: &str) -> std::io::Result<()> {
-    let is_shown = |letter: &char| !letter.is_control() || matches!(letter, '\n' | '\t');
-    let text: String = text.chars().filter(is_shown).collect();
     let mut out = std::io::stdout().lock();
-    out.write_all(text.as_bytes())?;
+    out.write_all(visible(text).as_bytes())?;
     out.flush()
+}
+
+/// Writes a line with names or messages of others in it to standard output.
+pub(super) fn line(text: &str) -> anyhow::Result<()> {
+    raw(format!("{}\n", visible(text)).as_bytes())
+}
+
+/// The text without control characters, except line ends and tabs, and without changes of the writing direction.
+fn visible(text: &str) -> String {
+    let is_hidden = |letter: char| {
+        (letter.is_control() && !matches!(letter, '\n' | '\t'))
+            || matches!(letter, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    text.chars().filter(|letter| !is_hidden(*letter)).collect()
 }
 
 /// `path` as people write it: from the current folder where it lies in there, such as `./orrery-data`.
@@ -80,14 +92,15 @@ pub(super) fn short(path: &Path) -> PathBuf {
 
 /// Says something about the answer; it is not a failure when nobody can read it.
 pub(super) fn note(text: &str) {
-    drop(writeln!(std::io::stderr().lock(), "{text}"));
+    drop(writeln!(std::io::stderr().lock(), "{}", visible(text)));
 }
 
 /// Tells an error with everything behind it.
 pub(super) fn error(error: &anyhow::Error) {
     let red = in_colour(&std::io::stderr());
     let (start, end) = if red { ("\u{1b}[1;31m", "\u{1b}[0m") } else { ("", "") };
-    note(&format!("{start}error:{end} {}", chain(error)));
+    let text = visible(&chain(error));
+    drop(writeln!(std::io::stderr().lock(), "{start}error:{end} {text}"));
     if !rustix::process::geteuid().is_root() && is_refused_by_system(error) {
         note("  run it with sudo, or as the user of the service");
     }
@@ -163,6 +176,18 @@ pub(super) fn plain(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn visible_text_has_no_terminal_commands() {
+        for (text, expect) in [
+            ("a\u{1b}[2Jb", "a[2Jb"),
+            ("a\u{9b}2Jb\u{7f}\r\u{8}", "a2Jb"),
+            ("a\u{202e}b\u{2066}c", "abc"),
+            ("é日\n\tx", "é日\n\tx"),
+        ] {
+            assert_eq!(visible(text), expect);
+        }
+    }
 
     #[test]
     fn cli_table_aligns_and_strips_control_characters() {

@@ -381,7 +381,7 @@ async fn planned(admin: &Admin, folder: &Path) -> anyhow::Result<Vec<Step>> {
 async fn push(admin: &Admin, folder: &Path, dry_run: bool) -> anyhow::Result<()> {
     let steps = planned(admin, folder).await?;
     for step in &steps {
-        output::raw(format!("{}\n", step.line()).as_bytes())?;
+        output::line(&step.line())?;
     }
     if steps.is_empty() {
         output::note("Nothing to do: the service has what the files say.");
@@ -436,7 +436,7 @@ async fn pull(admin: &Admin, folder: &Path) -> anyhow::Result<()> {
             masked.push(workflow.slug.clone());
         }
         written += 1;
-        output::raw(format!("{}\n", path.display()).as_bytes())?;
+        output::line(&path.display().to_string())?;
     }
     output::note(&format!("Done: {written} written."));
     if !masked.is_empty() {

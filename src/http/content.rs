@@ -14,7 +14,8 @@ use serde::de::DeserializeOwned;
 const CODINGS_MAX: usize = 2;
 /// The characters of a number or a label that an error repeats.
 const QUOTED_CHARS: usize = 40;
-const MARK: &[u8] = b"\xef\xbb\xbf";
+/// What some programs put before text in UTF-8.
+pub const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// Why a body cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -31,7 +32,7 @@ pub enum Error {
     Charset(String),
     #[error("the body is not valid {0}: name its charset in Content-Type, or send UTF-8")]
     Text(&'static str),
-    #[error("the body is not valid JSON: {0}")]
+    #[error("it is not valid JSON: {0}")]
     Json(String),
     #[error("the number {0} does not fit into 64 bits and would change: send it as a string")]
     Number(String),
@@ -136,7 +137,7 @@ pub fn check_numbers(json: &[u8]) -> Result<(), Error> {
 /// The bytes without the UTF-8 byte-order mark that some programs put before text.
 #[must_use]
 pub fn without_mark(bytes: &[u8]) -> &[u8] {
-    bytes.strip_prefix(MARK).unwrap_or(bytes)
+    bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(bytes)
 }
 
 /// The first integer that 64 bits cannot hold.

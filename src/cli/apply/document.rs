@@ -85,6 +85,10 @@ impl Document {
     }
 
     fn of(value: Value, folder: &Path) -> anyhow::Result<Self> {
+        // What serde says of another type would quote the file, which may be a link to any other.
+        if !value.is_object() {
+            bail!("the file must be an object with organizations");
+        }
         let written: WrittenDocument = serde_json::from_value(value)?;
         let mut organizations = BTreeMap::new();
         for (name, one) in written.organizations {

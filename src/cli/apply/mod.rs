@@ -77,7 +77,7 @@ pub(super) async fn run(asked: Apply, config: &Config) -> anyhow::Result<()> {
     }
     let in_colour = output::in_colour(&std::io::stdout());
     for step in &steps {
-        output::raw(format!("{}: {}\n", step.organization, step.line).as_bytes())?;
+        output::line(&format!("{}: {}", step.organization, step.line))?;
         let names = ("service", "file");
         let text = diff::unified((names.0, &step.texts.0), (names.1, &step.texts.1), in_colour);
         // The line above says what it is about.

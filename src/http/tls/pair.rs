@@ -20,6 +20,7 @@ use x509_parser::prelude::FromDer as _;
 
 use super::Error;
 use crate::domain::time::Timestamp;
+use crate::http::content;
 
 /// The largest certificate or key file, in bytes.
 const BYTES_MAX: u64 = 1024 * 1024;
@@ -191,6 +192,9 @@ pub(super) fn bytes_of(path: &Path) -> Result<Vec<u8>, Error> {
     let count = read.map_err(|source| Error::Read { path: path.to_path_buf(), source })?;
     if u64::try_from(count).unwrap_or(u64::MAX) > BYTES_MAX {
         return Err(no_file());
+    }
+    if let Some(text) = bytes.strip_prefix(content::BYTE_ORDER_MARK) {
+        bytes = text.to_vec();
     }
     Ok(bytes)
 }
