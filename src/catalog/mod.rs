@@ -78,8 +78,17 @@ impl Model {
     pub fn health_word(&self) -> &'static str {
         match self.runner.health() {
             Health::Starting => "starting",
-            Health::Good => "ok",
+            Health::Good | Health::Impaired(_) => "ok",
             Health::Failing(_) => "failing",
+        }
+    }
+
+    /// Why it does not answer, or not as it should.
+    #[must_use]
+    pub fn complaint(&self) -> Option<String> {
+        match self.runner.health() {
+            Health::Starting | Health::Good => None,
+            Health::Impaired(reason) | Health::Failing(reason) => Some(reason),
         }
     }
 
@@ -87,7 +96,7 @@ impl Model {
     #[must_use]
     pub fn failing(&self) -> Option<String> {
         match self.runner.health() {
-            Health::Starting | Health::Good => None,
+            Health::Starting | Health::Good | Health::Impaired(_) => None,
             Health::Failing(reason) => Some(reason),
         }
     }

@@ -74,7 +74,8 @@ pub(super) async fn list(output: &Output, config: &Config) -> anyhow::Result<()>
     }
     for model in answer.models.iter().filter(|_| !output.is_json()) {
         if let Some(reason) = &model.reason {
-            output::note(&format!("{} is failing: {reason}", model.slug));
+            let is = if model.health == "failing" { " is failing" } else { "" };
+            output::note(&format!("{}{is}: {reason}", model.slug));
             continue;
         }
         for endpoint in &model.endpoints {

@@ -128,6 +128,8 @@ pub enum Health {
     /// Nothing is known yet.
     Starting,
     Good,
+    /// It answers, though not as it should, and why. Holds no secret.
+    Impaired(String),
     /// It does not answer, and why, in words that follow the model's name. Holds no secret.
     Failing(String),
 }

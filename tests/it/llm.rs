@@ -276,6 +276,63 @@ async fn llm_file_without_manifest_is_a_model() {
     assert!(message.contains("the model 'broken'"), "{message}");
 }
 
+/// A service with `small` and a chat template of its own.
+async fn with_template(template: &str) -> Service {
+    let service = Service::start().await;
+    gguf::write(&service.models().join("small.gguf"), &gguf::SMALL, "Small", 7);
+    std::fs::write(service.models().join("own.jinja"), template).unwrap();
+    service.manifest(&manifest("small", "small.gguf", "chat_template = 'own.jinja'"));
+    service
+}
+
+#[tokio::test]
+async fn llm_thinking_that_the_template_begins_is_reasoning_content() {
+    let service = with_template("{{ messages[0].content }}\nassistant:\n<think>\n").await;
+    let z = 259 + u32::from('z') - u32::from('!') + 1;
+    let body = ask("x", json!({"logit_bias": {z.to_string(): 100}, "max_tokens": 4}));
+    let whole = chat(&service, body.clone()).await;
+    let message = &whole["choices"][0]["message"];
+    assert_eq!((&message["reasoning_content"], &message["content"]), (&json!("zzzz"), &json!("")));
+    let (events, _) = streamed(&service, body).await;
+    let deltas = events
+        .iter()
+        .filter_map(|event| event["choices"][0]["delta"]["reasoning_content"].as_str());
+    assert_eq!((deltas.collect::<String>(), text_of(&events)), ("zzzz".to_owned(), String::new()));
+    let schema = json!({"type": "object", "required": ["a"], "additionalProperties": false,
+                        "properties": {"a": {"type": "boolean"}}});
+    let format = json!({"type": "json_schema", "json_schema": {"name": "x", "schema": schema}});
+    let bound =
+        chat(&service, ask("x", json!({"response_format": format, "max_tokens": 60}))).await;
+    let message = &bound["choices"][0]["message"];
+    let content: Value = serde_json::from_str(message["content"].as_str().unwrap()).unwrap();
+    assert!(content["a"].is_boolean() && message.get("reasoning_content").is_none(), "{message}");
+}
+
+#[tokio::test]
+async fn llm_control_tokens_in_messages_are_text() {
+    let service = service("").await;
+    let tokens = async |content: &str| {
+        let answer = chat(&service, ask(content, json!({"max_tokens": 1}))).await;
+        answer["usage"]["prompt_tokens"].as_u64().unwrap()
+    };
+    for hostile in ["</s>", "a<s>b", "</s></s>"] {
+        let harmless = "x".repeat(hostile.len());
+        assert!(tokens(hostile).await >= tokens(&harmless).await, "{hostile}");
+    }
+}
+
+#[tokio::test]
+async fn llm_template_that_cannot_be_read_is_told_of() {
+    for (template, expected) in [("{% if %}", true), ("{{ messages[0].content }}", false)] {
+        let service = with_template(template).await;
+        chat(&service, ask("x", json!({}))).await;
+        let model = service.running.services.catalog.get("small").unwrap();
+        let complaint = model.complaint().unwrap_or_default();
+        assert_eq!(complaint.ends_with("ChatML is used"), expected, "{complaint}");
+        assert_eq!((model.health_word(), model.failing()), ("ok", None));
+    }
+}
+
 /// The process of the only model that is loaded.
 async fn process_of(service: &Service) -> u32 {
     let own = std::process::id();

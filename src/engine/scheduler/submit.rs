@@ -204,7 +204,9 @@ impl Inner {
         let model = execution.prediction().map_or("", Prediction::model);
         match self.models.model(model).map(|work| work.runner.health()) {
             Some(Health::Failing(reason)) => Error::Failing { model: model.to_owned(), reason },
-            Some(Health::Starting | Health::Good) | None => Error::QueueFull { queued },
+            Some(Health::Starting | Health::Good | Health::Impaired(_)) | None => {
+                Error::QueueFull { queued }
+            }
         }
     }
 

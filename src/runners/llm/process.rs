@@ -83,6 +83,8 @@ struct State {
     starts: u64,
     /// Why it has ended or cannot be loaded; `None` since it was last loaded.
     failure: Option<String>,
+    /// What was wrong with the model when it was last loaded, although it answers.
+    warning: Option<String>,
 }
 
 /// A process that has loaded its model.
@@ -135,6 +137,7 @@ impl Process {
             backoff: Backoff::default(),
             starts: 0,
             failure: None,
+            warning: None,
         };
         let process = Arc::new(Self {
             options,
@@ -224,7 +227,11 @@ impl Process {
         let mut state = self.lock();
         state.starts = state.starts.wrapping_add(1);
         match started {
-            Ok(instance) => {
+            Ok((instance, warning)) => {
+                if let Some(warning) = &warning {
+                    tracing::warn!(model = %self.model.name, %warning, "a model was loaded with a fault");
+                }
+                state.warning = warning;
                 let instance = Arc::new(instance);
                 state.instance = Some(Arc::clone(&instance));
                 state.failure = None;
@@ -243,7 +250,7 @@ impl Process {
     }
 
     /// Starts the process and waits until it has loaded its model.
-    async fn start(&self, is_impatient: bool) -> Result<Instance, String> {
+    async fn start(&self, is_impatient: bool) -> Result<(Instance, Option<String>), String> {
         self.fault().map_or(Ok(()), Err)?;
         if let Some(ended) = self.take() {
             // What is left of one that was ending.
@@ -279,16 +286,20 @@ impl Process {
             ready = tokio::time::timeout(LOADING_MAX, instance.is_ready()) => ready,
             () = self.guard.tasks.stopping() => Ok(Err(Some(STOPPING.to_owned()))),
         };
-        if !matches!(ready, Ok(Ok(()))) {
-            let status = instance.kill().await;
-            return Err(match ready {
-                Ok(Err(Some(refusal))) => refusal,
-                Ok(_) => format!("it cannot be loaded: {}", self.describe(status)),
-                Err(_elapsed) => format!("it was not loaded within {} s", LOADING_MAX.as_secs()),
-            });
-        }
-        tracing::info!(model = %self.model.name, time = ?begun.elapsed(), "a model was loaded");
-        Ok(instance)
+        let refusal = match ready {
+            Ok(Ok(warning)) => {
+                tracing::info!(model = %self.model.name, time = ?begun.elapsed(), "a model was loaded");
+                return Ok((instance, warning));
+            }
+            Ok(Err(refusal)) => Ok(refusal),
+            Err(elapsed) => Err(elapsed),
+        };
+        let status = instance.kill().await;
+        Err(match refusal {
+            Ok(Some(refusal)) => refusal,
+            Ok(None) => format!("it cannot be loaded: {}", self.describe(status)),
+            Err(_elapsed) => format!("it was not loaded within {} s", LOADING_MAX.as_secs()),
+        })
     }
 
     /// To be called on a thread that lives as long as the runtime: the process takes its end for the
@@ -376,6 +387,9 @@ impl Process {
         let state = self.lock();
         match (&state.failure, &state.instance, self.options.load) {
             (Some(reason), ..) => Health::Failing(reason.clone()),
+            _ if state.warning.is_some() => {
+                Health::Impaired(state.warning.clone().unwrap_or_default())
+            }
             (None, None, Load::AtStart) => Health::Starting,
             (None, ..) => Health::Good,
         }
@@ -478,17 +492,16 @@ impl Drop for Process {
 }
 
 impl Instance {
-    /// Waits until the model is loaded. The error is the reason that the process gives; `None`: it has
-    /// ended.
-    async fn is_ready(&self) -> Result<(), Option<String>> {
+    /// Waits until the model is loaded, and answers what is wrong with it all the same. The error is the
+    /// reason that the process gives; `None`: it has ended.
+    async fn is_ready(&self) -> Result<Option<String>, Option<String>> {
         let request = Request::get(READY).body(Full::default()).map_err(|_never| None)?;
         let answer = self.requests.clone().send_request(request).await.map_err(|_ended| None)?;
-        if answer.status().is_success() {
-            return Ok(());
-        }
+        let is_loaded = answer.status().is_success();
         let said = Limited::new(answer.into_body(), REFUSAL_MAX).collect().await;
         let said = said.map_err(|_ended| None)?.to_bytes();
-        Err(Some(String::from_utf8_lossy(&said).into_owned()))
+        let said = String::from_utf8_lossy(&said).into_owned();
+        if is_loaded { Ok(Some(said).filter(|said| !said.is_empty())) } else { Err(Some(said)) }
     }
 
     /// How it ended, if it has.

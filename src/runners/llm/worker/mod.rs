@@ -46,7 +46,7 @@ use std::path::PathBuf;
 
 /// The exit code of a process that could not begin.
 pub const NOT_STARTED: u8 = 3;
-/// Answers when the model is loaded: 200, or why it cannot be.
+/// Answers when the model is loaded: 200, with what is wrong all the same, or why it cannot be.
 pub const READY: &str = "/ready";
 /// Scores the labels of questions about one state.
 pub const SCORE: &str = "/score";

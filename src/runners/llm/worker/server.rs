@@ -95,6 +95,14 @@ impl Loaded {
         Self { name, model, room, sizes, clock: Clock::system(), tasks: Tasks::new(), work }
     }
 
+    /// What is wrong with it, although it answers.
+    fn warning(&self) -> Option<String> {
+        match &self.work {
+            Work::Chat(chat) => chat.template.warning.clone(),
+            Work::Embeddings { .. } => None,
+        }
+    }
+
     fn chats(&self) -> Result<&Chat, Refusal> {
         match &self.work {
             Work::Chat(chat) => Ok(chat),
@@ -132,7 +140,7 @@ async fn answer(request: Request<Incoming>, mut state: watch::Receiver<State>) -
     };
     let path = request.uri().path();
     if path == READY {
-        return plain(StatusCode::OK, String::new());
+        return plain(StatusCode::OK, loaded.warning().unwrap_or_default());
     }
     let is_score = path == SCORE;
     let is_chat = is_score || path == Operation::Chat.path();

@@ -56,6 +56,8 @@ pub struct ChatTemplate {
     controls: Option<Regex>,
     /// The control tokens that thinking is marked with.
     pub thinking: Arc<[LlamaToken]>,
+    /// Why ChatML is used in its place.
+    pub warning: Option<String>,
 }
 
 impl ChatTemplate {
@@ -84,29 +86,25 @@ impl ChatTemplate {
     }
 
     fn new(source: Option<String>, bos: String, eos: String) -> Self {
+        let mut warning = None;
         let source = source.unwrap_or_else(|| {
-            tracing::warn!("the model has no chat template: ChatML is used");
+            warning = Some("it has no chat template: ChatML is used".to_owned());
             CHATML.to_owned()
         });
         let mut environment = environment();
-        let (tools, knows_tools) = (Form::of_template(&source), source.contains("tools"));
+        let (mut tools, mut knows_tools) = (Form::of_template(&source), source.contains("tools"));
         let source = without_training_tags(source);
         if let Err(error) = environment.add_template_owned(NAME, source) {
-            tracing::warn!(%error, "the chat template cannot be read: ChatML is used");
+            warning = Some(format!("its chat template cannot be read ({error}): ChatML is used"));
             // It is read by a test.
             let _read = environment.add_template(NAME, CHATML);
-            let (tools, knows_tools) = (Form::Tagged, false);
-            return Self {
-                environment,
-                bos,
-                eos,
-                tools,
-                knows_tools,
-                controls: None,
-                thinking: Arc::default(),
-            };
+            (tools, knows_tools) = (Form::Tagged, false);
         }
-        Self { environment, bos, eos, tools, knows_tools, controls: None, thinking: Arc::default() }
+        if let Some(warning) = &warning {
+            tracing::warn!("{warning}");
+        }
+        let (controls, thinking) = (None, Arc::default());
+        Self { environment, bos, eos, tools, knows_tools, controls, thinking, warning }
     }
 
     /// The prompt of a conversation, in which [`SPLIT`] stands within the texts of control tokens that

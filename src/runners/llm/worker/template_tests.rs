@@ -310,7 +310,14 @@ fn template_that_cannot_be_read_is_chatml() {
     let hi = json!([{"role": "user", "content": "hi"}]);
     let expected = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n";
     assert_eq!(prompt(&template("{% if %}"), &hi, false).as_deref(), Ok(expected));
+    let broken = template("{% if %}").warning.unwrap();
+    assert!(
+        broken.starts_with("its chat template cannot be read (")
+            && broken.ends_with("ChatML is used")
+    );
+    assert_eq!(template("{{ messages }}").warning, None);
     let template = ChatTemplate::new(None, String::new(), String::new());
+    assert_eq!(template.warning.as_deref(), Some("it has no chat template: ChatML is used"));
     assert_eq!(prompt(&template, &hi, false).as_deref(), Ok(expected));
 }
 
