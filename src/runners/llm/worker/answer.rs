@@ -5,6 +5,7 @@ use llama_cpp_2::token::LlamaToken;
 use serde_json::{Value, json};
 
 use super::engine::{End, Finish, Logprobs, Part};
+use super::native;
 use super::prompt::{Calls, Reading};
 use super::sampling::Likely;
 use super::thinking::{Divider, Split};
@@ -31,6 +32,8 @@ pub struct Choice {
     /// What is not given out yet: it may be the beginning of calls, or is calls.
     held: String,
     is_calls: bool,
+    /// Whether it has turned out not to be calls from its beginning.
+    is_text: bool,
     has_begun: bool,
     /// Kept where the answer is given whole.
     whole: Option<Whole>,
@@ -100,6 +103,7 @@ impl Choice {
             divider: Divider::new(reading.thinking),
             held: String::new(),
             is_calls: matches!(reading.calls, Calls::Always(_)),
+            is_text: false,
             has_begun: false,
             whole: is_whole.then(Whole::default),
         }
@@ -141,32 +145,33 @@ impl Choice {
         if self.is_calls {
             return String::new();
         }
-        let mark = form.mark();
-        if form == Form::Bare {
-            // Calls are all of the text, or none of it.
+        if form == Form::Bare && !self.is_text {
+            // Bare calls are all of the text, or none of it.
             let text = bare(&self.held);
-            self.is_calls = text.starts_with(mark);
-            let is_open = self.is_calls || PYTHON.starts_with(text);
-            if is_open {
+            self.is_calls = text.starts_with(form.mark());
+            if self.is_calls || PYTHON.starts_with(text) {
                 return String::new();
             }
-            self.reading = Calls::Text;
-            let has_tag = text.len() < self.held.trim_start().len();
-            let text = if has_tag { text.to_owned() } else { self.held.clone() };
-            self.held.clear();
-            return text;
+            self.is_text = true;
+            if text.len() < self.held.trim_start().len() {
+                self.held = text.to_owned();
+            }
         }
-        if let Some(at) = self.held.find(mark) {
+        let own = (form != Form::Bare).then(|| form.mark());
+        let marks = || own.into_iter().chain(native::MARKS);
+        if let Some(at) = marks().filter_map(|mark| self.held.find(mark)).min() {
             self.is_calls = true;
             let calls = self.held.split_off(at);
             return std::mem::replace(&mut self.held, calls);
         }
-        let most = self.held.len().min(mark.len() - 1);
-        let keep = (1..=most).rev().find(|length| {
-            let end = self.held.get(self.held.len() - length..);
-            end.is_some_and(|end| mark.starts_with(end))
-        });
-        let rest = self.held.split_off(self.held.len() - keep.unwrap_or(0));
+        let from = |from: &usize| {
+            let end = self.held.get(*from..).unwrap_or_default();
+            !end.is_empty() && marks().any(|mark| mark.starts_with(end))
+        };
+        let longest = marks().map(str::len).max().unwrap_or(0);
+        let first = self.held.len().saturating_sub(longest);
+        let at = (first..self.held.len()).find(from).unwrap_or(self.held.len());
+        let rest = self.held.split_off(at);
         std::mem::replace(&mut self.held, rest)
     }
 
@@ -229,12 +234,15 @@ impl Choice {
             Calls::Maybe(form) | Calls::Always(form) if self.is_calls => Some(form),
             Calls::Text | Calls::Maybe(_) | Calls::Always(_) => None,
         };
-        let calls = form.map(|form| form.calls(bare(&rest))).unwrap_or_default();
+        let mut calls = form.map(|form| form.calls(bare(&rest))).unwrap_or_default();
+        if calls.is_empty() && form.is_some() {
+            calls = native::calls(bare(&rest));
+        }
         match form {
             Some(_) if !calls.is_empty() => {}
             // A call that is cut off is neither a call nor an answer.
-            Some(Form::Tagged | Form::List) if end.finish == Finish::Length => {}
-            Some(form) => text.push_str(&form.unmarked(bare(&rest))),
+            Some(_) if end.finish == Finish::Length && !rest.trim_start().starts_with('{') => {}
+            Some(form) => text.push_str(&native::unmarked(&form.unmarked(bare(&rest)))),
             None => text.push_str(&rest),
         }
         (Split { reasoning, content: text }, calls)
@@ -361,6 +369,23 @@ mod tests {
             (bare, format!("\n<|python_tag|> {parameters}"), Finish::Stop, ("", "", "f")),
             (bare, "<|python_tag|>print(1) {x}".to_owned(), Finish::Stop, ("", "print(1) {x}", "")),
             (bare, "a {b} c".to_owned(), Finish::Stop, ("", "a {b} c", "")),
+            (bare, "a <function=g>{\"x\": 1}</function>".to_owned(), Finish::Stop, ("", "a ", "g")),
+            (
+                tagged,
+                "é <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>g<｜tool▁sep｜>{}".to_owned(),
+                Finish::Stop,
+                ("", "é ", "g"),
+            ),
+            (tagged, "a <b> <function".to_owned(), Finish::Stop, ("", "a <b> <function", "")),
+            (list, "a<|tool_call|>[{\"na".to_owned(), Finish::Length, ("", "a", "")),
+            (
+                tagged,
+                "<|channel|>analysis<|message|>t<|end|><|start|>assistant<|channel|>commentary \
+                      to=functions.g <|constrain|>json<|message|>{}"
+                    .to_owned(),
+                Finish::Stop,
+                ("t", "", "g"),
+            ),
         ] {
             let (reasoning, content, names) = read(calls, &text, finish);
             assert_eq!((&*reasoning, &*content, &*names), expected, "{text}");

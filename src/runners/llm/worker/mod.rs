@@ -20,6 +20,8 @@ mod log;
 #[cfg(feature = "llama")]
 mod messages;
 #[cfg(feature = "llama")]
+mod native;
+#[cfg(feature = "llama")]
 mod prompt;
 #[cfg(feature = "llama")]
 mod request;

@@ -330,3 +330,68 @@ fn template_that_writes_or_loops_for_ever_ends() {
     let long = format!("{range}{{{{ messages[0].content }}}}{{% endfor %}}");
     assert_eq!(written(&long, &hi), Err(format!("the prompt is longer than {PROMPT_MAX} bytes")));
 }
+
+/// The names of the families whose shapes are tested, in the order of the documentation.
+const FAMILIES: &[(&str, &str)] = &[
+    ("llama3", "Llama 3.1, 3.2, 3.3"),
+    ("mistral", "Mistral 7B v0.3, Nemo, Small"),
+    ("qwen2_5", "Qwen2.5"),
+    ("qwen3", "Qwen3"),
+    ("qwen3_coder", "Qwen3-Coder, Qwen3.5"),
+    ("gemma2", "Gemma 2"),
+    ("gemma3", "Gemma 3"),
+    ("phi3_5", "Phi-3.5"),
+    ("phi4_mini", "Phi-4-mini"),
+    ("deepseek_r1", "DeepSeek R1"),
+    ("gpt_oss", "gpt-oss"),
+    ("smollm3", "SmolLM3"),
+    ("granite3", "Granite 3"),
+    ("command_r", "Command R"),
+    ("glm4", "GLM-4"),
+    ("kimi", "Kimi K2"),
+    ("chatml", "Hermes and others with plain ChatML"),
+];
+
+/// How a conversation is rewritten for a template, in the words of the documentation.
+fn rewritten(template: &ChatTemplate, what: &str, words: &[(&str, &'static str)]) -> &'static str {
+    let (_, has_tools, given) =
+        conversations().into_iter().find(|(name, ..)| *name == what).unwrap();
+    let all = messages::plain(given.as_array().unwrap().clone()).unwrap();
+    let tools = if has_tools { vec![weather().given] } else { Vec::new() };
+    let plan = format!("{:?}", template.plan(&all, &tools, &Map::new()).unwrap());
+    words.iter().find(|(part, _)| plan.contains(part)).unwrap().1
+}
+
+#[test]
+fn template_families_are_documented_as_they_are_rewritten() {
+    assert_eq!(FAMILIES.len(), SHAPES.len());
+    let mut table = String::from(
+        "| family | system message | tools | parallel calls in the history |\n|---|---|---|---|\n",
+    );
+    for (name, title) in FAMILIES {
+        let template = shape(name);
+        let system = rewritten(
+            &template,
+            "system",
+            &[("system: User", "before the user's text"), ("system", "as its own")],
+        );
+        let tools = rewritten(
+            &template,
+            "tools",
+            &[("listing: Text", "described in text"), ("listing", "by the template")],
+        );
+        let calls = rewritten(
+            &template,
+            "parallel calls",
+            &[
+                ("finished: OneByOne", "one by one"),
+                ("finished: Text", "as text"),
+                ("finished", "by the template"),
+            ],
+        );
+        writeln!(table, "| {title} | {system} | {tools} | {calls} |").unwrap();
+    }
+    let documented = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/chat.md");
+    let documented = std::fs::read_to_string(documented).unwrap();
+    assert!(documented.contains(&table), "docs/chat.md needs this table:\n{table}");
+}

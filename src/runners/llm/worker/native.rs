@@ -1,0 +1,208 @@
+//! Tool calls in the forms of model families that no grammar of ours binds: they are read where a model
+//! writes them, and their marks are never shown.
+
+use serde_json::{Map, Value};
+
+use super::tools::Call;
+
+/// What such calls begin with.
+pub const MARKS: [&str; 10] = [
+    "<function=",
+    "<|tool_call|>",
+    "<|tool_call>",
+    "functools[",
+    DEEPSEEK,
+    "<|tool_calls_section_begin|>",
+    "<|tool_call_start|>",
+    "<|channel|>commentary",
+    "<|start|>assistant",
+    DSML,
+];
+const DEEPSEEK: &str = "<｜tool▁calls▁begin｜>";
+const DSML: &str = "<｜DSML｜";
+/// Calls of one answer.
+const CALLS_MAX: usize = 32;
+
+/// The calls in a text that begins with a mark.
+#[must_use]
+pub fn calls(text: &str) -> Vec<Call> {
+    let readers =
+        [functions, lists, |text: &str| sections(text, &KIMI), |text: &str| sections(text, &DEEP)];
+    let mut found = readers.into_iter().chain([channels, invocations]).map(|read| read(text));
+    let mut calls = found.find(|calls| !calls.is_empty()).unwrap_or_default();
+    calls.truncate(CALLS_MAX);
+    calls
+}
+
+/// A text that looked like calls, without its marks.
+#[must_use]
+pub fn unmarked(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    let text = text.replace("<|channel|>commentary", "").replace("<|start|>assistant", "");
+    let mut rest = text.as_str();
+    while let Some((before, tag)) = rest.split_once('<') {
+        shown.push_str(before);
+        let is_tag = ["|", "｜", "/｜", "function=", "/function>", "parameter=", "/parameter>"]
+            .iter()
+            .any(|begin| tag.starts_with(begin));
+        match tag.split_once('>') {
+            Some((_, behind)) if is_tag => rest = behind,
+            _ if is_tag => return shown,
+            _ => {
+                shown.push('<');
+                rest = tag;
+            }
+        }
+    }
+    shown.push_str(rest);
+    shown
+}
+
+fn call(name: &str, arguments: &Value) -> Option<Call> {
+    let name = name.trim();
+    let is_call = !name.is_empty() && arguments.is_object();
+    is_call.then(|| Call { name: name.to_owned(), arguments: arguments.to_string() })
+}
+
+/// JSON at the beginning of a text.
+fn json(text: &str) -> Option<Value> {
+    serde_json::Deserializer::from_str(text).into_iter::<Value>().next()?.ok()
+}
+
+/// JSON, or else a text.
+fn value(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|_text| text.into())
+}
+
+/// `<function=name>{…}</function>` and `<function=name><parameter=key>value</parameter></function>`.
+fn functions(text: &str) -> Vec<Call> {
+    let one = |part: &str| {
+        let (name, body) = part.split_once('>')?;
+        // Without its end a call may lack arguments.
+        let body = body.split_once("</function>")?.0.trim();
+        if body.starts_with('{') {
+            return call(name, &json(body)?);
+        }
+        let pair = |part: &str| {
+            let (key, rest) = part.split_once('>')?;
+            let text = rest.split_once("</parameter>")?.0;
+            Some((key.to_owned(), value(text.trim_matches('\n'))))
+        };
+        let fields: Map<String, Value> =
+            body.split("<parameter=").skip(1).filter_map(pair).collect();
+        call(name, &fields.into())
+    };
+    text.split("<function=").skip(1).filter_map(one).collect()
+}
+
+/// `<|tool_call|>[{"name": …, "arguments": …}]` and `functools[…]`.
+fn lists(text: &str) -> Vec<Call> {
+    let marks = ["<|tool_call|>", "<|tool_call>", "functools", "<|tool_call_start|>"];
+    let text = text.trim_start();
+    let Some(rest) = marks.iter().find_map(|mark| text.strip_prefix(mark)) else {
+        return Vec::new();
+    };
+    let list = match json(rest) {
+        Some(Value::Array(list)) => list,
+        Some(one) => vec![one],
+        None => Vec::new(),
+    };
+    let one = |value: &Value| {
+        let arguments = value.get("arguments").or(value.get("parameters"));
+        call(value.get("name")?.as_str()?, arguments.unwrap_or(&Value::Object(Map::new())))
+    };
+    list.iter().filter_map(one).collect()
+}
+
+/// The tokens between which a family writes a call: its beginning, between name and arguments, its end.
+type Section = [&'static str; 3];
+const KIMI: Section = ["<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"];
+const DEEP: Section = ["<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"];
+
+fn sections(text: &str, [begin, between, end]: &Section) -> Vec<Call> {
+    let one = |part: &str| {
+        let (first, second) = part.split(end).next()?.split_once(between)?;
+        // DeepSeek R1 and V3: the type, then the name, then a block of JSON.
+        let (name, arguments) = match second.split_once("```json") {
+            Some((name, block)) => (name, block),
+            None => (first, second),
+        };
+        // Kimi: functions.name:0.
+        let name = name.trim();
+        let name = name.strip_prefix("functions.").unwrap_or(name);
+        let name = name.split(':').next().unwrap_or(name);
+        call(name, &json(arguments)?)
+    };
+    text.split(begin).skip(1).filter_map(one).collect()
+}
+
+/// Harmony: `<|channel|>commentary to=functions.name …<|message|>{…}`.
+fn channels(text: &str) -> Vec<Call> {
+    let one = |part: &str| {
+        let end = part.find(|letter: char| letter.is_whitespace() || letter == '<')?;
+        let (name, rest) = part.split_at_checked(end)?;
+        let (_, arguments) = rest.split_once("<|message|>")?;
+        call(name, &json(arguments)?)
+    };
+    text.split("to=functions.").skip(1).filter_map(one).collect()
+}
+
+/// DeepSeek V3.2: `<｜DSML｜invoke name="…"><｜DSML｜parameter name="…" string="true">…`.
+fn invocations(text: &str) -> Vec<Call> {
+    let one = |part: &str| {
+        let (name, body) = part.split_once("</｜DSML｜invoke>")?.0.split_once("\">")?;
+        let pair = |part: &str| {
+            let (key, rest) = part.split_once('"')?;
+            let (kind, rest) = rest.split_once('>')?;
+            let text = rest.split("</｜DSML｜parameter>").next()?;
+            let is_text = kind.contains("true");
+            Some((key.to_owned(), if is_text { text.into() } else { value(text) }))
+        };
+        let fields = body.split("<｜DSML｜parameter name=\"").skip(1).filter_map(pair);
+        call(name, &fields.collect::<Map<_, _>>().into())
+    };
+    text.split("<｜DSML｜invoke name=\"").skip(1).filter_map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn native_calls_are_read_in_the_form_of_each_family() {
+        for text in [
+            "<function=f>{\"x\": 1}</function>",
+            "<function=f>\n<parameter=x>\n1\n</parameter>\n</function>\n</tool_call>",
+            "<|tool_call|>[{\"name\": \"f\", \"arguments\": {\"x\": 1}}]<|/tool_call|>",
+            "<|tool_call|>{\"name\": \"f\", \"parameters\": {\"x\": 1}}",
+            "functools[{\"name\": \"f\", \"arguments\": {\"x\": 1}}]",
+            "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{\"x\": 1}\n```\
+             <｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+            "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{\"x\": 1}<｜tool▁call▁end｜>",
+            "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0\
+             <|tool_call_argument_begin|>{\"x\": 1}<|tool_call_end|><|tool_calls_section_end|>",
+            "<|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json<|message|>{\"x\": 1}",
+            "<|start|>assistant to=functions.f<|channel|>commentary json<|message|>{\"x\": 1}",
+            "<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"f\">\n<｜DSML｜parameter name=\"x\" \
+             string=\"false\">1</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜function_calls>",
+        ] {
+            let expected = Call { name: "f".to_owned(), arguments: "{\"x\":1}".to_owned() };
+            assert_eq!(calls(text), [expected], "{text}");
+            assert!(MARKS.iter().any(|mark| text.starts_with(mark)), "{text}");
+            let cut = text.split('1').next().unwrap();
+            assert_eq!(calls(cut), [], "{cut}");
+        }
+    }
+
+    #[test]
+    fn native_marks_are_taken_from_a_text_that_is_no_call() {
+        for (text, shown) in [
+            ("<|channel|>commentary<|message|>a < b", "a < b"),
+            ("<function=f>a</function> b", "a b"),
+            ("<|tool_call|>a<b>c</b>", "a<b>c</b>"),
+            ("<｜DSML｜x>a</｜DSML｜x", "a"),
+        ] {
+            assert_eq!(unmarked(text), shown);
+        }
+    }
+}
