@@ -107,6 +107,12 @@ impl SignedUrls {
         Ok(is_live.then_some(link))
     }
 
+    /// The link behind `token`, if it opened `path` until its end.
+    #[must_use]
+    pub fn lapsed(&self, path: &str, token: &str) -> Option<Link> {
+        self.genuine(path, token).filter(|link| link.expires_at <= self.clock.now())
+    }
+
     /// The path of one of our own links, if `url` is one and opens it now, and its organization.
     ///
     /// # Errors

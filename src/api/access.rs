@@ -12,7 +12,8 @@ use super::browser::Site;
 use super::{Access, Rate, Route, Services, limits};
 use crate::accounts::{self, Caller, Prefix};
 use crate::domain::account::{DEFAULT_ORGANIZATION, dashboard_key};
-use crate::domain::ids::{Id as _, KeyId, OrganizationId};
+use crate::domain::file::File;
+use crate::domain::ids::{FileId, Id as _, KeyId, OrganizationId};
 use crate::domain::member::Member;
 use crate::http::request::Peer;
 use crate::http::{self, Request};
@@ -100,11 +101,12 @@ pub async fn check(
         Some(key) => services.accounts.authenticate(key).await?,
         None if access == Access::Link => {
             let token = request.query.get(signed_urls::PARAMETER);
-            let opened = match token {
-                Some(token) => services.signed_urls.check(&request.path, token).await?,
-                None => None,
+            let Some(token) = token else { return Err(http::Error::unauthorized()) };
+            let opened = services.signed_urls.check(&request.path, token).await?;
+            return match opened {
+                Some(link) => Ok(Principal::Link(link)),
+                None => Err(unopened(services, request, token).await?),
             };
-            return opened.map(Principal::Link).ok_or_else(http::Error::unauthorized);
         }
         None => None,
     };
@@ -120,6 +122,23 @@ pub async fn check(
         | Access::Link => by_header,
     };
     caller.map(Principal::Caller).ok_or_else(http::Error::unauthorized)
+}
+
+/// What a link is answered that opens nothing: one that ended together with its file, as that of a deleted
+/// file.
+async fn unopened(
+    services: &Services,
+    request: &Request,
+    token: &str,
+) -> Result<http::Error, http::Error> {
+    let lapsed = services.signed_urls.lapsed(&request.path, token);
+    if let (Some(link), Ok(id)) = (lapsed, request.param("id").parse::<FileId>())
+        && request.path.trim_end_matches('/') == File::content_path(id)
+        && services.files.find(link.organization, id).await?.is_none()
+    {
+        return Ok(super::files::missing());
+    }
+    Ok(http::Error::unauthorized())
 }
 
 /// The member whose session the request's cookie is of.

@@ -1,22 +1,25 @@
 //! Answers to steps that wait for events: by a key, or by the step's link, in a request or from the page
 //! that the link shows (`docs/spec/steps.md`, "Events").
 
+use std::sync::Arc;
+
 use hyper::StatusCode;
 use hyper::header::{
-    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue, REFERRER_POLICY,
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, HeaderMap, HeaderValue, REFERRER_POLICY,
 };
 use serde_json::value::to_raw_value;
 use serde_json::{Map, Value};
 
 use super::Context;
-use super::body::{self, validation_error};
+use super::body::validation_error;
 use super::doc::{Doc, RequestDoc, ResponseDoc};
 use crate::domain::execution::Execution;
 use crate::domain::ids::ExecutionId;
 use crate::domain::secret::is_name;
 use crate::domain::step::EventSource;
 use crate::engine;
-use crate::http::{self, Response, response};
+use crate::http::request::parse_value;
+use crate::http::{self, Response, fields, media_type, response};
 use crate::schema::Patience;
 use crate::wire::answer::{Accepted, Event};
 use crate::workflows::Compiled;
@@ -24,6 +27,10 @@ use crate::workflows::Compiled;
 /// Fields of a schema that the page has a control for.
 const CONTROLS_MAX: usize = 50;
 const FORM: &str = "application/x-www-form-urlencoded";
+const PAYLOAD: &str = "payload";
+const NO_PAYLOAD: &str = "payload field is required, as in {\"payload\": {\"approved\": true}}";
+/// The field of a form whose schema has no property with a control.
+const ACKNOWLEDGED: &str = "acknowledged";
 const POLICY: &str =
     "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; frame-ancestors 'none'";
 
@@ -34,7 +41,7 @@ const ANSWERED: ResponseDoc =
     ResponseDoc::error(409, "The event has been answered, or the execution has ended");
 
 pub const SEND: Doc = Doc {
-    request: Some(RequestDoc::optional_json::<Event>()),
+    request: Some(RequestDoc::json::<Event>()),
     responses: &[ACCEPTED, MISSING, ANSWERED],
     ..Doc::new("executions", "send_event", "Send an event that a step waits for, now or later")
 };
@@ -53,20 +60,65 @@ pub const SEND_BY_LINK: Doc = Doc {
 /// `POST /executions/{execution}/events/{name}`
 pub async fn send(mut context: Context) -> Result<Response, http::Error> {
     let bytes = context.request.body().await?;
-    let is_form = context.request.headers.get(CONTENT_TYPE).is_some_and(|kind| {
-        kind.to_str().is_ok_and(|kind| kind.split(';').next().unwrap_or_default().trim() == FORM)
-    });
+    if !(context.is_by_link() && is_form(&context.request.headers, &bytes)) {
+        let payload = of_json(&bytes)?;
+        let (execution, name) = target(&context).await?;
+        let compiled = compiled(&context, &execution).await?;
+        answer(&context, &execution, &name, (&compiled, payload)).await?;
+        let body = Accepted { execution_id: execution.id, event: &name, accepted: true };
+        return Ok(response::json(StatusCode::ACCEPTED, &body));
+    }
     let (execution, name) = target(&context).await?;
-    let services = &context.services;
-    let run = execution.workflow().ok_or(engine::Error::NotFound)?;
-    let compiled = services.workflows.compiled(run.revision).await?;
-    let payload = if is_form {
-        let schema = compiled.plan.event(&name).and_then(|(_, event)| event.schema.as_ref());
-        of_form(schema, &bytes)
-    } else {
-        body::parse(&bytes)?.take("payload").unwrap_or_default()
+    let compiled = compiled(&context, &execution).await?;
+    let schema = compiled.plan.event(&name).and_then(|(_, event)| event.schema.as_ref());
+    let taken = match of_form(schema, &bytes) {
+        Ok(payload) => answer(&context, &execution, &name, (&compiled, payload)).await,
+        Err(error) => Err(error),
     };
-    let payload = match compiled.events.get(&name) {
+    match taken {
+        Ok(()) => Ok(html(StatusCode::OK, "Answered", "<p>Your answer was taken.</p>")),
+        Err(error) if error.status == StatusCode::BAD_REQUEST => {
+            let sent = fields_of(&bytes);
+            let form = form(&workflow_name(&context, &execution).await?, &name, &compiled, &sent);
+            Ok(html(error.status, &name, &format!("{}{form}", alert(&error.message))))
+        }
+        Err(error) if error.status == StatusCode::CONFLICT => {
+            Ok(html(error.status, "Not taken", &alert(&error.message)))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether a body holds the fields of the page's form. Some clients call every body a form; JSON begins
+/// with a brace, which a form encodes.
+fn is_form(headers: &HeaderMap, body: &[u8]) -> bool {
+    media_type::of(headers).is_some_and(|kind| kind.is(FORM))
+        && !body.trim_ascii_start().starts_with(b"{")
+}
+
+/// The payload of a JSON body, which must have it and nothing else: an answer cannot be taken back.
+fn of_json(body: &[u8]) -> Result<Value, http::Error> {
+    if body.trim_ascii().is_empty() {
+        return Err(http::Error::bad_request(NO_PAYLOAD));
+    }
+    let Value::Object(mut sent) = parse_value(body)? else {
+        return Err(http::Error::bad_request("the request body must be a JSON object"));
+    };
+    let payload = sent.shift_remove(PAYLOAD).ok_or_else(|| http::Error::bad_request(NO_PAYLOAD))?;
+    match sent.keys().next() {
+        None => Ok(payload),
+        Some(name) => Err(http::Error::bad_request(fields::sentence("field", name, &[PAYLOAD]))),
+    }
+}
+
+/// Checks a payload and gives it to the step.
+async fn answer(
+    context: &Context,
+    execution: &Execution,
+    name: &str,
+    (compiled, payload): (&Compiled, Value),
+) -> Result<(), http::Error> {
+    let payload = match compiled.events.get(name) {
         None => payload,
         Some(schema) => {
             let checked = schema.check_off_thread(payload, Patience::Request).await;
@@ -76,12 +128,19 @@ pub async fn send(mut context: Context) -> Result<Response, http::Error> {
     let source = if context.is_by_link() { EventSource::Link } else { EventSource::Api };
     let payload = to_raw_value(&payload).map_err(http::Error::internal)?;
     let (organization, id) = (execution.organization, execution.id);
-    services.engine.send_event(organization, id, name.clone(), payload, source).await?;
-    if is_form {
-        return Ok(html(StatusCode::OK, "Answered", "<p>Your answer was taken.</p>"));
-    }
-    let body = Accepted { execution_id: id, event: &name, accepted: true };
-    Ok(response::json(StatusCode::ACCEPTED, &body))
+    let engine = &context.services.engine;
+    engine.send_event(organization, id, name.to_owned(), payload, source).await?;
+    Ok(())
+}
+
+async fn compiled(context: &Context, execution: &Execution) -> Result<Arc<Compiled>, http::Error> {
+    let run = execution.workflow().ok_or(engine::Error::NotFound)?;
+    Ok(context.services.workflows.compiled(run.revision).await?)
+}
+
+async fn workflow_name(context: &Context, execution: &Execution) -> Result<String, http::Error> {
+    let run = execution.workflow().ok_or(engine::Error::NotFound)?;
+    Ok(context.services.workflows.by_id(run.workflow).await?.name.clone())
 }
 
 pub const PAGE: Doc = Doc {
@@ -96,11 +155,8 @@ pub async fn page(context: Context) -> Result<Response, http::Error> {
         let ended = "<p>This execution has ended. Nothing waits for your answer.</p>";
         return Ok(html(StatusCode::OK, "Ended", ended));
     }
-    let services = &context.services;
-    let run = execution.workflow().ok_or(engine::Error::NotFound)?;
-    let compiled = services.workflows.compiled(run.revision).await?;
-    let workflow = services.workflows.by_id(run.workflow).await?;
-    let form = form(&workflow.name, &name, &compiled);
+    let compiled = compiled(&context, &execution).await?;
+    let form = form(&workflow_name(&context, &execution).await?, &name, &compiled, &[]);
     Ok(html(StatusCode::OK, &name, &form))
 }
 
@@ -131,40 +187,61 @@ fn controls(schema: &Value) -> Vec<(&String, &str, &Value)> {
     plain.take(CONTROLS_MAX).collect()
 }
 
+fn fields_of(body: &[u8]) -> Vec<(String, String)> {
+    form_urlencoded::parse(body).into_owned().collect()
+}
+
+/// The last value that a form has for a field: a ticked box comes after the hidden field of its name.
+fn sent_value<'s>(sent: &'s [(String, String)], name: &str) -> Option<&'s str> {
+    sent.iter().rev().find(|(held, _)| held == name).map(|(_, value)| value.as_str())
+}
+
 /// The payload that a form means: by the schema's properties, or the button and a comment.
-fn of_form(schema: Option<&Value>, body: &[u8]) -> Value {
-    let sent: Vec<(String, String)> = form_urlencoded::parse(body).into_owned().collect();
-    let value = |name: &str| sent.iter().find(|(held, _)| held == name).map(|(_, value)| value);
+///
+/// # Errors
+/// 400 for a form without a field of the page: it says nothing about the answer.
+fn of_form(schema: Option<&Value>, body: &[u8]) -> Result<Value, http::Error> {
+    let sent = fields_of(body);
     let mut payload = Map::new();
     let Some(schema) = schema else {
-        payload.insert(
-            "approved".to_owned(),
-            (value("approved").map(String::as_str) == Some("true")).into(),
-        );
-        if let Some(comment) = value("comment").filter(|comment| !comment.is_empty()) {
-            payload.insert("comment".to_owned(), comment.as_str().into());
+        let approved = match sent_value(&sent, "approved") {
+            Some("true") => true,
+            Some("false") => false,
+            _ => return Err(http::Error::bad_request("approved must be true or false")),
+        };
+        payload.insert("approved".to_owned(), approved.into());
+        if let Some(comment) = sent_value(&sent, "comment").filter(|comment| !comment.is_empty()) {
+            payload.insert("comment".to_owned(), comment.into());
         }
-        return payload.into();
+        return Ok(payload.into());
     };
-    for (name, kind, _) in controls(schema) {
-        let value = value(name);
-        let read = match (kind, value) {
-            ("boolean", value) => Some(Value::Bool(value.is_some_and(|value| value == "true"))),
-            (_, None) => None,
-            ("string", Some(text)) => Some(text.as_str().into()).filter(|_| !text.is_empty()),
-            // The schema refuses what is not a number.
-            (_, Some(text)) if text.is_empty() => None,
+    let controls = controls(schema);
+    let is_known = |name: &str| match controls.as_slice() {
+        [] => name == ACKNOWLEDGED,
+        controls => controls.iter().any(|(known, _, _)| *known == name),
+    };
+    if !sent.iter().any(|(name, _)| is_known(name)) {
+        return Err(http::Error::bad_request("the form has none of the fields of this page"));
+    }
+    for (name, kind, _) in controls {
+        // The schema refuses what is no number and no truth value.
+        let read = match (kind, sent_value(&sent, name)) {
+            (_, None | Some("")) => None,
+            ("string", Some(text)) => Some(text.into()),
+            ("boolean", Some(text)) => {
+                Some(text.parse().map_or_else(|_no_flag| text.into(), Value::Bool))
+            }
             (_, Some(text)) => {
-                Some(serde_json::from_str(text).unwrap_or_else(|_no_number| text.as_str().into()))
+                Some(serde_json::from_str(text).unwrap_or_else(|_no_number| text.into()))
             }
         };
         payload.extend(read.map(|read| (name.clone(), read)));
     }
-    payload.into()
+    Ok(payload.into())
 }
 
-/// The form for an event.
-fn form(workflow: &str, name: &str, compiled: &Compiled) -> String {
+/// The form for an event, with what was sent before.
+fn form(workflow: &str, name: &str, compiled: &Compiled, sent: &[(String, String)]) -> String {
     let event = compiled.plan.event(name).map(|(_, event)| event);
     let mut form = format!(
         "<p>The workflow <b>{}</b> waits for <b>{}</b>.</p><form method=\"post\">",
@@ -172,14 +249,23 @@ fn form(workflow: &str, name: &str, compiled: &Compiled) -> String {
         escaped(name)
     );
     match event.and_then(|event| event.schema.as_ref()) {
-        None => form.push_str(
-            "<label>Comment<textarea name=\"comment\" maxlength=\"10000\"></textarea></label>\
-             <button name=\"approved\" value=\"true\">Approve</button> \
-             <button name=\"approved\" value=\"false\">Reject</button>",
-        ),
+        None => {
+            let comment = escaped(sent_value(sent, "comment").unwrap_or_default());
+            form.push_str("<label>Comment<textarea name=\"comment\" maxlength=\"10000\">");
+            form.push_str(&comment);
+            form.push_str(
+                "</textarea></label>\
+                 <button name=\"approved\" value=\"true\">Approve</button> \
+                 <button name=\"approved\" value=\"false\">Reject</button>",
+            );
+        }
         Some(schema) => {
-            for (name, kind, property) in controls(schema) {
-                form.push_str(&control(name, kind, property));
+            let controls = controls(schema);
+            for (name, kind, property) in &controls {
+                form.push_str(&control(name, kind, property, sent_value(sent, name)));
+            }
+            if controls.is_empty() {
+                form.push_str(&hidden(ACKNOWLEDGED, "true"));
             }
             form.push_str("<button>Send</button>");
         }
@@ -188,24 +274,40 @@ fn form(workflow: &str, name: &str, compiled: &Compiled) -> String {
     form
 }
 
-fn control(name: &str, kind: &str, property: &Value) -> String {
+fn hidden(name: &str, value: &str) -> String {
+    format!("<input type=\"hidden\" name=\"{name}\" value=\"{value}\">")
+}
+
+fn control(name: &str, kind: &str, property: &Value, sent: Option<&str>) -> String {
     let label = property.get("title").and_then(Value::as_str).unwrap_or(name);
     let (label, name) = (escaped(label), escaped(name));
+    let held = escaped(sent.unwrap_or_default());
     let choices = property.get("enum").and_then(Value::as_array);
     let input = match (kind, choices) {
-        ("boolean", _) => format!("<input type=\"checkbox\" name=\"{name}\" value=\"true\">"),
-        (_, Some(choices)) => {
-            let text = |choice: &Value| match choice.as_str() {
-                Some(text) => escaped(text),
-                None => escaped(&choice.to_string()),
-            };
-            let options = choices.iter().map(|choice| format!("<option>{}</option>", text(choice)));
-            format!("<select name=\"{name}\">{}</select>", options.collect::<String>())
+        // A browser sends nothing for a box without a tick; the hidden field says so.
+        ("boolean", _) => {
+            let checked = if sent == Some("true") { " checked" } else { "" };
+            let box_of = format!("type=\"checkbox\" name=\"{name}\" value=\"true\"{checked}");
+            format!("{}<input {box_of}>", hidden(&name, "false"))
         }
-        ("string", None) => format!("<textarea name=\"{name}\"></textarea>"),
-        _ => format!("<input name=\"{name}\" inputmode=\"decimal\">"),
+        (_, Some(choices)) => {
+            let option = |choice: &Value| {
+                let text = choice.as_str().map_or_else(|| choice.to_string(), str::to_owned);
+                let selected = if sent == Some(text.as_str()) { " selected" } else { "" };
+                format!("<option{selected}>{}</option>", escaped(&text))
+            };
+            let options = choices.iter().map(option).collect::<String>();
+            format!("<select name=\"{name}\">{options}</select>")
+        }
+        ("string", None) => format!("<textarea name=\"{name}\">{held}</textarea>"),
+        _ => format!("<input name=\"{name}\" inputmode=\"decimal\" value=\"{held}\">"),
     };
     format!("<label>{label}{input}</label>")
+}
+
+/// A sentence about what is wrong, which screen readers say at once.
+fn alert(message: &str) -> String {
+    format!("<p role=\"alert\"><b>{}</b></p>", escaped(message))
 }
 
 /// Text within HTML, also within an attribute's quotes.
@@ -257,19 +359,50 @@ mod tests {
             "amount": {"type": "number"}, "ok": {"type": "boolean"}, "note": {"type": "string"},
             "many": {"type": "array"}, "count": {"type": "integer"},
         }});
-        let sent = b"amount=1.5&ok=true&note=a+%3Cb%3E&many=1&count=two&other=1";
+        let sent = b"amount=1.5&ok=false&ok=true&note=a+%3Cb%3E&many=1&count=two&other=1";
         let payload = json!({"amount": 1.5, "ok": true, "note": "a <b>", "count": "two"});
-        assert_eq!(of_form(Some(&schema), sent), payload);
-        assert_eq!(of_form(Some(&schema), b""), json!({"ok": false}));
-        assert_eq!(of_form(None, b"approved=true&comment="), json!({"approved": true}));
+        let read = |schema: Option<&Value>, body: &[u8]| {
+            of_form(schema, body).map_err(|error| error.status.as_u16())
+        };
+        assert_eq!(read(Some(&schema), sent), Ok(payload));
+        assert_eq!(read(Some(&schema), b"ok=false&note="), Ok(json!({"ok": false})));
+        assert_eq!(read(Some(&schema), b"ok=yes"), Ok(json!({"ok": "yes"})));
+        assert_eq!(read(None, b"approved=true&comment="), Ok(json!({"approved": true})));
         let rejected = json!({"approved": false, "comment": "no"});
-        assert_eq!(of_form(None, b"comment=no&approved=false"), rejected);
+        assert_eq!(read(None, b"comment=no&approved=false"), Ok(rejected));
+        for body in [&b""[..], b"other=1", b"{\"payload\":1}", b"comment=no", b"approved="] {
+            assert_eq!(read(None, body), Err(400));
+        }
+        for body in [&b""[..], b"other=1", b"many=1"] {
+            assert_eq!(read(Some(&schema), body), Err(400));
+        }
+        let bare = json!({"type": "object"});
+        assert_eq!(read(Some(&bare), b"acknowledged=true"), Ok(json!({})));
+        assert_eq!(read(Some(&bare), b""), Err(400));
+    }
+
+    #[test]
+    fn answer_needs_a_payload_and_nothing_else() {
+        for (body, read) in [
+            (&b"{\"payload\": null}"[..], Some(Value::Null)),
+            (b" {\"payload\": false}", Some(json!(false))),
+            (b"", None),
+            (b" \n", None),
+            (b"{}", None),
+            (b"{\"approved\": true}", None),
+            (b"{\"payload\": 1, \"approved\": true}", None),
+            (b"{\"Payload\": 1}", None),
+            (b"[1]", None),
+            (b"payload=1", None),
+        ] {
+            assert_eq!(of_json(body).ok(), read);
+        }
     }
 
     #[test]
     fn answer_page_escapes_what_it_shows() {
         let property = json!({"title": "<script>", "enum": ["\"'&"], "type": "string"});
-        let shown = control("a\"b", "string", &property);
+        let shown = control("a\"b", "string", &property, None);
         assert_eq!(
             shown,
             "<label>&lt;script&gt;<select name=\"a&quot;b\"><option>&quot;&#39;&amp;</option>\

@@ -8,12 +8,12 @@
 //!   pages too.
 
 use hyper::StatusCode;
-use hyper::header::{CONTENT_TYPE, COOKIE, HOST, HeaderMap, HeaderValue, ORIGIN};
+use hyper::header::{COOKIE, HOST, HeaderMap, HeaderValue, ORIGIN};
 use hyper::http::uri::Authority;
 use url::{Host, Url};
 
 use super::{Role, Services};
-use crate::http::{self, Body, Request};
+use crate::http::{self, Body, Request, media_type};
 
 const SEC_FETCH_SITE: &str = "sec-fetch-site";
 
@@ -119,9 +119,8 @@ impl Site {
         if !is_own {
             return Err(refused());
         }
-        let media_type = request.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
-        let media_type = media_type.unwrap_or_default().split(';').next().unwrap_or_default();
-        let is_json = media_type.trim().eq_ignore_ascii_case("application/json");
+        let is_json =
+            media_type::of(&request.headers).is_some_and(|kind| kind.is("application/json"));
         if request.has_body() && !takes_files && !is_json {
             let message = "the request body must be application/json";
             return Err(http::Error::status(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));

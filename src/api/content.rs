@@ -11,8 +11,8 @@ use futures_util::stream;
 use hyper::StatusCode;
 use hyper::header::{
     ACCEPT_RANGES, CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_RANGE,
-    CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, HeaderMap, HeaderName, HeaderValue, IF_NONE_MATCH,
-    IF_RANGE, RANGE, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
+    CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, HeaderMap, HeaderName, HeaderValue, IF_MATCH,
+    IF_NONE_MATCH, IF_RANGE, RANGE, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
 };
 use percent_encoding::{AsciiSet, CONTROLS, NON_ALPHANUMERIC, utf8_percent_encode};
 use ring::digest::{Context as Hash, SHA256};
@@ -45,6 +45,7 @@ pub const GET: Doc = Doc {
         ResponseDoc { headers: &[PART], ..ResponseDoc::raw(206, "*/*", "The requested `Range`") },
         ResponseDoc::empty(304, "`If-None-Match` names this content"),
         ResponseDoc::error(404, "There is no such file"),
+        ResponseDoc::error(412, "`If-Match` names another content"),
         ResponseDoc {
             headers: &[("Content-Range", "The size of the file")],
             ..ResponseDoc::error(416, "The `Range` is outside the file")
@@ -63,12 +64,17 @@ pub async fn get(context: Context) -> Result<Response, http::Error> {
     let etag = format!("\"{}\"", file.sha256);
     // A link is made to be shown elsewhere; what a key reads is for its own origin.
     let readers = if context.caller().is_ok() { "same-origin" } else { "cross-origin" };
+    if headers.contains_key(IF_MATCH) && !has_strong_etag(headers, &etag) {
+        let message = "If-Match does not name the content of this file";
+        return Err(http::Error::status(StatusCode::PRECONDITION_FAILED, message));
+    }
     if names_etag(headers, &IF_NONE_MATCH, &etag) {
         let mut unchanged = response::empty(StatusCode::NOT_MODIFIED);
         describe(&file, &etag, readers, unchanged.headers_mut());
         return Ok(unchanged);
     }
-    let is_same = !headers.contains_key(IF_RANGE) || names_etag(headers, &IF_RANGE, &etag);
+    // One strong tag, and no list and no `*` (RFC 9110, section 13.1.5).
+    let is_same = headers.get(IF_RANGE).is_none_or(|tag| tag.as_bytes() == etag.as_bytes());
     let asked = headers.get(RANGE).filter(|_| is_same).and_then(|range| range.to_str().ok());
     let (status, part) = match asked.map_or(Asked::Whole, |range| parse_range(range, file.size)) {
         Asked::Nothing => {
@@ -202,6 +208,13 @@ pub(super) fn names_etag(headers: &HeaderMap, name: &HeaderName, etag: &str) -> 
     })
 }
 
+/// Whether `If-Match` names this content: by its tag, compared strongly, or by `*` (RFC 9110, section
+/// 13.1.1).
+fn has_strong_etag(headers: &HeaderMap, etag: &str) -> bool {
+    let values = headers.get_all(IF_MATCH).iter().filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).map(str::trim).any(|one| one == "*" || one == etag)
+}
+
 /// What a `Range` asks for.
 #[derive(Debug, PartialEq, Eq)]
 enum Asked {
@@ -214,11 +227,13 @@ enum Asked {
 /// One range of bytes (RFC 9110, 14.1.2). Several at once, other units and what cannot be read are
 /// answered with the whole, as the RFC allows.
 fn parse_range(text: &str, size: u64) -> Asked {
-    let Some((first, last)) = text.strip_prefix("bytes=").and_then(|range| range.split_once('-'))
-    else {
+    let bytes = text.split_once('=').filter(|(unit, _)| unit.trim().eq_ignore_ascii_case("bytes"));
+    let Some((first, last)) = bytes.and_then(|(_, range)| range.split_once('-')) else {
         return Asked::Whole;
     };
-    let number = |text: &str| text.trim().parse::<u64>().ok();
+    // A sign is part of no number.
+    let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    let number = |text: &str| text.parse::<u64>().ok().filter(|_| is_number(text));
     let (first, last) = match (first.trim(), last.trim()) {
         ("", "") => return Asked::Whole,
         ("", count) => match number(count) {
@@ -259,6 +274,10 @@ mod tests {
             ("bytes=-", Asked::Whole),
             ("bytes=a-b", Asked::Whole),
             ("lines=1-2", Asked::Whole),
+            ("Bytes=2-5", Asked::Part(2..=5)),
+            ("bytes=+1-+3", Asked::Whole),
+            ("bytes=+1-", Asked::Whole),
+            ("bytes=-+3", Asked::Whole),
             ("bytes=99999999999999999999-", Asked::Whole),
         ] {
             assert_eq!(parse_range(text, 10), asked, "{text}");

@@ -7,6 +7,7 @@ use hyper::body::Body as _;
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use hyper::{HeaderMap, Method, StatusCode};
 
+use super::access::Principal;
 use super::browser::Site;
 use super::compress::{Coding, compress};
 use super::doc::ErrorForm;
@@ -324,7 +325,8 @@ impl Host {
             self.wait_for_start().await;
         }
         if !has_no_request_id(route.path) {
-            unknown::check_query(route, &request.query)?;
+            let is_by_link = matches!(principal, Principal::Link(_));
+            unknown::check_query(route, &request.query, is_by_link)?;
         }
         let fields = unknown::check_of(route, &request.headers);
         request.fields = fields.clone();

@@ -402,7 +402,7 @@ pub const LIST: Doc = Doc {
 pub async fn list(context: Context) -> Result<Response, http::Error> {
     let organization = context.caller()?.organization;
     let query = &context.request.query;
-    let bulk = match query.get("bulk_id").filter(|id| !id.is_empty()) {
+    let bulk = match query.get("bulk_id") {
         None => None,
         Some(id) => Some(
             id.parse::<BulkId>()

@@ -61,7 +61,8 @@ pub fn of_host(role: Role, url: &str) -> Value {
         "openapi": "3.1.0",
         "info": {
             "title": format!("Orrery, {} host", role.as_str()),
-            "version": env!("CARGO_PKG_VERSION"),
+            "version": VERSION,
+            "x-orrery-version": env!("CARGO_PKG_VERSION"),
             "license": {"name": "Apache-2.0 OR MIT", "identifier": "Apache-2.0 OR MIT"},
         },
         "servers": [{"url": if url.is_empty() { "/" } else { url }}],
@@ -206,6 +207,9 @@ fn parameters(route: &Route) -> Value {
     }
     all.into()
 }
+
+/// The version of the API, which the contract states; the version of the program stands beside it.
+const VERSION: &str = "1.0.0";
 
 /// What the parts of paths are: one name is the same thing on each route.
 fn path_parameter(name: &str) -> (&'static str, Value) {

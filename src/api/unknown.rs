@@ -38,14 +38,15 @@ fn key_of(route: &Route) -> (Option<Role>, &'static str, &'static str) {
     (route.hosts.first().copied(), route.doc.id, route.path)
 }
 
-/// Refuses parameters that the route's documentation does not name.
+/// Refuses parameters that the route's documentation does not name. People open links, and mail programs
+/// and social media add parameters to them: with a link, unknown ones are ignored.
 ///
 /// # Errors
 /// 400 with the nearest name.
-pub fn check_query(route: &Route, query: &Query) -> Result<(), http::Error> {
+pub fn check_query(route: &Route, query: &Query, is_by_link: bool) -> Result<(), http::Error> {
     // The operator's routes are called by this program alone, and pages read their parameters themselves.
     let is_page = route.access == Access::Public && route.hosts == [Role::Dashboard];
-    if route.access == Access::Local || is_page {
+    if route.access == Access::Local || is_page || is_by_link {
         return Ok(());
     }
     let mut known: Vec<&str> = route.doc.query.iter().map(|param| param.name).collect();

@@ -18,6 +18,7 @@ use super::files::{missing, public_url, view};
 use crate::domain::file::{self, Digest, File, NAME_MAX};
 use crate::domain::json_object::{JsonObject, Mismatch};
 use crate::files::{Announced, Files, Receiving};
+use crate::http::media_type::{self, MediaType};
 use crate::http::{self, Request, Response, response};
 use crate::wire;
 use crate::wire::file::{FileForm, KEEP_MAX, KEEP_MIN, NewUpload, RequiredHeaders};
@@ -99,8 +100,8 @@ pub async fn put(mut context: Context) -> Result<Response, http::Error> {
     let id = context.request.param("id").parse().map_err(|_no_id| missing())?;
     let services = Arc::clone(&context.services);
     let upload = services.files.awaited(organization, id).await?;
-    let sent = context.request.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
-    if sent != Some(upload.content_type.as_str()) {
+    let sent = media_type::of(&context.request.headers);
+    if sent.is_none() || sent != MediaType::parse(&upload.content_type) {
         let message = format!("Content-Type must be {}, as announced", upload.content_type);
         return Err(http::Error::bad_request(message));
     }

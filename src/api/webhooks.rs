@@ -286,7 +286,8 @@ fn filter(context: &Context) -> Result<Filter, http::Error> {
             http::Error::bad_request(format!("status must be one of {known}"))
         })
     });
-    let execution = given("execution").map(|id| {
+    // An empty id is no id.
+    let execution = query.get("execution").map(|id| {
         id.parse().map_err(|_no_id| http::Error::bad_request("execution must be a UUID"))
     });
     let moment = |name: &str| given(name).map(|text| parse_time(name, text)).transpose();

@@ -18,6 +18,7 @@ mod exchange;
 pub mod fields;
 mod head_lines;
 pub mod places;
+pub mod media_type;
 mod pool;
 pub mod port_holder;
 pub mod query;

@@ -17,7 +17,7 @@ use futures_util::{FutureExt, StreamExt};
 use hyper::body::{Body as _, Incoming};
 use hyper::header::{CONNECTION, CONTENT_LENGTH, HeaderValue, STRICT_TRANSPORT_SECURITY};
 use hyper::service::service_fn;
-use hyper::{Method, StatusCode};
+use hyper::{Method, StatusCode, Version};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener};
@@ -500,6 +500,7 @@ async fn answer(
     let guard = activity.begin();
     activity.take_turn().await;
     let is_head = request.method() == Method::HEAD;
+    let is_multiplexed = request.version() >= Version::HTTP_2;
     let (request, unread) = unread::watch(request);
     let answered = AssertUnwindSafe(async { service.call(request, peer).await }).catch_unwind();
     let response = answered.await.unwrap_or_else(|_panic| {
@@ -508,9 +509,13 @@ async fn answer(
     });
     let mut response = if is_head { without_body(response) } else { response };
     if let Some(unread) = unread
-        && !unread.discard().await
+        && let Err(rest) = unread.discard().await
     {
-        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        if is_multiplexed {
+            response = response.map(|body| unread::linger(body, rest));
+        } else {
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
     }
     if encrypted {
         response.headers_mut().insert(STRICT_TRANSPORT_SECURITY, HSTS);

@@ -244,6 +244,86 @@ async fn server_accepts_http2_without_tls() {
     assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), "/two");
 }
 
+/// A frame of HTTP/2: type, flags, stream, payload.
+type Frame = (u8, u8, u32, Vec<u8>);
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
+const SETTINGS: u8 = 4;
+const PING: u8 = 6;
+const END_STREAM: u8 = 1;
+const END_HEADERS: u8 = 4;
+
+async fn send_frame(stream: &mut TcpStream, (kind, flags, id, payload): Frame) {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    let head = [&length[1..], &[kind, flags], &id.to_be_bytes()].concat();
+    stream.write_all(&[head, payload].concat()).await.unwrap();
+}
+
+async fn next_frame(stream: &mut TcpStream) -> Frame {
+    let mut head = [0; 9];
+    stream.read_exact(&mut head).await.unwrap();
+    let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+    let mut payload = vec![0; usize::try_from(length).unwrap()];
+    stream.read_exact(&mut payload).await.unwrap();
+    (head[3], head[4], u32::from_be_bytes(head[5..].try_into().unwrap()), payload)
+}
+
+#[tokio::test]
+async fn server_answers_http2_without_a_reset_if_rest_of_body_is_small() {
+    for body in [&b"{}"[..], &[b'x'; 16_000]] {
+        let server = start(10, PATIENT);
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
+        stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
+        send_frame(&mut stream, (SETTINGS, 0, 0, Vec::new())).await;
+        // POST, http, / and the authority `a`, from the static table of HPACK.
+        let head = vec![0x83, 0x86, 0x84, 0x41, 1, b'a'];
+        send_frame(&mut stream, (HEADERS, END_HEADERS, 1, head)).await;
+        while server.called.load(Ordering::SeqCst) == 0 {
+            tokio::task::yield_now().await;
+        }
+        send_frame(&mut stream, (DATA, END_STREAM, 1, body.to_vec())).await;
+        let mut seen = Vec::new();
+        loop {
+            let (kind, flags, id, _) = next_frame(&mut stream).await;
+            if id == 1 {
+                seen.push(kind);
+            }
+            if kind == DATA && flags & END_STREAM != 0 {
+                // What comes before the answer to a ping has been sent before it.
+                send_frame(&mut stream, (PING, 0, 0, vec![0; 8])).await;
+            }
+            if kind == PING {
+                break;
+            }
+        }
+        assert!(seen.contains(&HEADERS) && !seen.contains(&RST_STREAM), "{seen:?}");
+    }
+}
+
+#[tokio::test]
+async fn server_sends_whole_http2_answer_before_it_resets_a_long_body() {
+    let server = start(10, PATIENT);
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
+    send_frame(&mut stream, (SETTINGS, 0, 0, Vec::new())).await;
+    let head = vec![0x83, 0x86, 0x84, 0x41, 1, b'a'];
+    send_frame(&mut stream, (HEADERS, END_HEADERS, 1, head)).await;
+    // The body never ends. The answer comes whole while the stream is open, and the reset after it.
+    let mut seen = Vec::new();
+    loop {
+        let (kind, flags, id, payload) = next_frame(&mut stream).await;
+        if id == 1 {
+            seen.push((kind, flags & END_STREAM != 0, payload.len()));
+        }
+        if kind == RST_STREAM {
+            break;
+        }
+    }
+    let data: Vec<_> = seen.iter().filter(|(kind, ..)| *kind == DATA).collect();
+    assert_eq!(data, [&(DATA, false, 1), &(DATA, true, 0)], "{seen:?}");
+}
+
 #[tokio::test]
 async fn server_connections_over_address_share_get_429() {
     let per_address = Budget::new(usize::MAX, Share::AtMost(1));

@@ -8,10 +8,10 @@ use crate::domain::ids::ExecutionId;
 
 /// An event for a step that waits for it.
 #[derive(Debug, JsonSchema)]
-#[schemars(rename = "EventToSend", example = json!({"payload": {"approved": true}}))]
+#[schemars(rename = "EventToSend", deny_unknown_fields, example = json!({"payload": {"approved": true}}))]
 pub struct Event {
-    /// What the step gives; fits the event's `schema`, if it has one. Null where it is absent.
-    pub payload: Option<Value>,
+    /// The output of the step; fits the event's `schema`, if it has one.
+    pub payload: Value,
 }
 
 /// The event was taken.

@@ -1,10 +1,11 @@
 //! Events that steps wait for: sent early and late, by keys, links and people; exactly one counts.
 
+use http_body_util::BodyExt;
 use hyper::Method;
 use orrery::api::Role;
 use serde_json::{Value, json};
 
-use crate::support::{Service, until};
+use crate::support::{Ask, Service, until};
 
 fn steps(event: Value) -> Value {
     json!([
@@ -181,4 +182,115 @@ async fn events_of_an_execution_are_bounded() {
     assert_eq!(send(&service, &execution, "approval", json!(1)).await.0, 202);
     let unknown = "0192f0c1-7a1b-7c3d-8e4f-5a6b7c8d9e0f";
     assert_eq!(send(&service, unknown, "approval", json!(1)).await.0, 404);
+}
+
+/// A request to answer, as a client sends it that says nothing or something wrong about its body.
+fn raw(service: &Service, role: Role, path: &str, kind: &str, body: &str) -> Ask {
+    let ask = service.ask(role, Method::POST, path).header("content-type", kind);
+    ask.body(body.to_owned()).undocumented()
+}
+
+#[tokio::test]
+async fn event_by_key_is_json_whatever_the_content_type() {
+    let service = Service::start().await;
+    let kinds = [
+        "application/x-www-form-urlencoded",
+        "Application/X-WWW-Form-URLencoded; charset=utf-8",
+        "multipart/form-data; boundary=x",
+        "text/plain",
+    ];
+    for (role, start) in [(Role::Workflows, "/api/v1"), (Role::Base, "/v1/workflows")] {
+        for kind in kinds {
+            let (execution, _) = waiting(&service, json!({"name": "approval"})).await;
+            let path = format!("{start}/executions/{execution}/events/approval");
+            let send = |body: &str| raw(&service, role, &path, kind, body).key(&service.key).send();
+            for body in ["approved=true", "payload=1", "", " ", "[]", "{}"] {
+                assert_eq!(send(body).await.status, 400, "{kind}: {body}");
+            }
+            assert_eq!(send(r#"{"payload": {"approved": true}}"#).await.status, 202, "{kind}");
+            let ended = service.completed(&execution).await;
+            assert_eq!(ended["output"]["said"], json!({"approved": true}), "{kind}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn event_without_a_payload_answers_nothing() {
+    let service = Service::start().await;
+    let (execution, _) = waiting(&service, json!({"name": "approval", "default": 1})).await;
+    let path = format!("/executions/{execution}/events/approval");
+    for (body, message) in [
+        (json!({"approved": true}), "payload field is required"),
+        (json!({"Payload": 1}), "payload field is required"),
+        (json!({"payload": 1, "comment": "x"}), "unknown field comment: known are payload"),
+        (json!({"payload": 1, "paylod": 2}), "unknown field paylod: did you mean payload?"),
+    ] {
+        let answer = service.flows(Method::POST, &path).json(&body).undocumented().send().await;
+        let error = answer.expect(400)["error"].clone();
+        assert!(error.as_str().unwrap().starts_with(message), "{error}");
+    }
+    assert_eq!(send(&service, &execution, "approval", Value::Null).await.0, 202);
+    assert_eq!(service.completed(&execution).await["output"]["said"], Value::Null);
+}
+
+#[tokio::test]
+async fn event_form_without_its_fields_shows_the_page_again() {
+    let service = Service::start().await;
+    let schema = json!({"type": "object", "required": ["approved", "amount"],
+        "properties": {"approved": {"type": "boolean"}, "amount": {"type": "integer"}}});
+    let form = "application/x-www-form-urlencoded";
+    for (event, wrong, right, said) in [
+        (
+            json!({"name": "approval"}),
+            ["", "comment=hi", "approved=maybe"],
+            "approved=true",
+            json!({"approved": true}),
+        ),
+        (
+            json!({"name": "approval", "schema": schema}),
+            ["", "other=1", "approved=true&amount=<lots>"],
+            "approved=false&approved=true&amount=3",
+            json!({"approved": true, "amount": 3}),
+        ),
+    ] {
+        let (execution, seen) = waiting(&service, event).await;
+        let path = local(seen["waiting_for"][0]["resume_url"].as_str().unwrap());
+        for body in wrong {
+            let page = raw(&service, Role::Base, &path, form, body).open().await;
+            let kind = page.headers()["content-type"].to_str().unwrap().to_owned();
+            assert_eq!((page.status().as_u16(), &kind[..9]), (400, "text/html"), "{body}");
+            let text = page.into_body().collect().await.unwrap().to_bytes();
+            let text = String::from_utf8(text.to_vec()).unwrap();
+            assert!(text.contains("role=\"alert\"") && text.contains("<form"), "{text}");
+            assert!(!text.contains("<lots>"), "{text}");
+        }
+        let answered = raw(&service, Role::Base, &path, form, right).open().await;
+        assert_eq!(answered.status(), 200);
+        assert_eq!(service.completed(&execution).await["output"]["said"], said);
+        // Somebody else was faster: the page says so.
+        let late = raw(&service, Role::Base, &path, form, right).open().await;
+        assert_eq!(late.status(), 409);
+        assert!(late.headers()["content-type"].to_str().unwrap().starts_with("text/html"));
+    }
+}
+
+#[tokio::test]
+async fn event_link_takes_json_and_foreign_parameters() {
+    let service = Service::start().await;
+    let (execution, seen) = waiting(&service, json!({"name": "approval"})).await;
+    let path = local(seen["waiting_for"][0]["resume_url"].as_str().unwrap());
+    for added in ["utm_source=mail", "fbclid=1", "_=1"] {
+        let page = service.ask(Role::Base, Method::GET, &format!("{path}&{added}")).send().await;
+        assert_eq!(page.status, 200, "{added}");
+    }
+    // With a key, a misspelt parameter is still an error.
+    let bare = path.split_once('?').unwrap().0;
+    let by_key = service.ask(Role::Base, Method::GET, &format!("{bare}?_=1")).key(&service.key);
+    assert_eq!(by_key.send().await.status, 400);
+    let path = format!("{path}&utm_source=mail");
+    let kind = "application/x-www-form-urlencoded";
+    let body = " {\"payload\": {\"approved\": true}}";
+    assert_eq!(raw(&service, Role::Base, &path, kind, body).send().await.status, 202);
+    let ended = service.completed(&execution).await;
+    assert_eq!(ended["output"]["said"], json!({"approved": true}));
 }

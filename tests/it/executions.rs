@@ -121,6 +121,11 @@ async fn execution_bulk_trigger_starts_valid_inputs_only() {
     assert_eq!(listed["executions"][0]["execution_id"], entries[4]["execution_id"]);
     assert_eq!(list(&format!("?bulk_id={bulk}&status=failed")).await["total_count"], 0);
     let refused = service
+        .flows(Method::GET, &format!("/workflows/{id}/executions?bulk_id="))
+        .send()
+        .await
+        .expect_error(400, "invalid bulk_id format");
+    service
         .flows(Method::GET, &format!("/workflows/{id}/executions?bulk_id=x"))
         .send()
         .await

@@ -48,6 +48,17 @@ async fn file_of_output_bytes_is_served_at_its_url() {
     assert_eq!(part.header("content-range"), format!("bytes 2-5/{size}"));
     let ranged = [("range", "bytes=2-5"), ("if-range", "\"other\"")];
     assert_eq!(fetch(&service, &url, &ranged).await.status, 200);
+    let weak = format!("W/{etag}");
+    let both = format!("\"other\", {etag}");
+    for (tag, status) in [(&*etag, 206), (&*weak, 200), (&*both, 200), ("*", 200)] {
+        let ranged = [("range", "bytes=2-5"), ("if-range", tag)];
+        assert_eq!(fetch(&service, &url, &ranged).await.status, status, "{tag}");
+    }
+    for (tag, status) in [(&*etag, 200), (&*both, 200), ("*", 200), (&*weak, 412), ("\"x\"", 412)] {
+        assert_eq!(fetch(&service, &url, &[("if-match", tag)]).await.status, status, "{tag}");
+    }
+    let signed = fetch(&service, &url, &[("range", "bytes=+1-+3")]).await;
+    assert_eq!(signed.status, 200);
     let beyond = fetch(&service, &url, &[("range", &format!("bytes={size}-"))]).await;
     assert_eq!((beyond.status, beyond.header("content-range")), (416, &*format!("bytes */{size}")));
     let known = fetch(&service, &url, &[("if-none-match", &etag)]).await;

@@ -278,6 +278,8 @@ async fn history_invalid_filter_lists_permitted_values() {
         ("error_classification=timeout", classes),
         ("type=both", "type must be one of prediction, workflow, chat, decision, agent"),
         ("workflow_id=1", "workflow_id must be a UUID"),
+        ("workflow_id=", "workflow_id must be a UUID"),
+        ("workflow_execution_id=", "workflow_execution_id must be a UUID"),
         ("workflow_execution_id=1", "workflow_execution_id must be a UUID"),
     ] {
         for version in ["v1", "v2"] {

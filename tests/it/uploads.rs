@@ -69,6 +69,8 @@ async fn upload_to_presigned_url_becomes_a_file() {
     assert_eq!((&pending["status"], &pending["size"]), (&json!("pending"), &json!(3)));
     fetch(&service, &signed["public_url"]).await.expect_error(404, "file not found");
     let url = &signed["presigned_url"];
+    let wrong = put(&service, url, "text/plain; charset=utf-8", b"abc").await;
+    wrong.expect_error(400, "Content-Type must be text/plain, as announced");
     let wrong = put(&service, url, "image/png", b"abc").await;
     wrong.expect_error(400, "Content-Type must be text/plain, as announced");
     let size = put(&service, url, "text/plain", b"abcd").await;
@@ -113,6 +115,25 @@ async fn upload_to_presigned_url_becomes_a_file() {
     let service = service.restart().await;
     assert_eq!(fetch(&service, &ready["url"]).await.text, "abc");
     assert_eq!(usage(&service).await, json!({"count": 1, "bytes": 3}));
+}
+
+#[tokio::test]
+async fn upload_content_type_is_compared_by_meaning() {
+    let service = Service::start().await;
+    for (announced, sent) in [
+        ("image/png", "IMAGE/PNG"),
+        ("text/plain; charset=utf-8", "text/plain;charset=utf-8"),
+        ("text/plain;charset=UTF-8", "Text/Plain; Charset=\"utf-8\""),
+    ] {
+        let body = json!({"content_type": announced, "filename": "a", "size": 3, "sha256": ABC});
+        let signed = presign(&service, body).await.expect(200);
+        // A link that was mailed has more parameters than ours.
+        let url = format!("{}&utm_source=mail", signed["presigned_url"].as_str().unwrap());
+        let file = put(&service, &json!(url), sent, b"abc").await.expect(200);
+        assert_eq!(file["content_type"], announced);
+        let content = format!("{}&fbclid=1&_=2", file["url"].as_str().unwrap());
+        assert_eq!(fetch(&service, &json!(content)).await.text, "abc");
+    }
 }
 
 #[tokio::test]
