@@ -61,8 +61,8 @@ pub const SEND_BY_LINK: Doc = Doc {
 pub async fn send(mut context: Context) -> Result<Response, http::Error> {
     let bytes = context.request.body().await?;
     if !(context.is_by_link() && is_form(&context.request.headers, &bytes)) {
-        let payload = of_json(&bytes)?;
         let (execution, name) = target(&context).await?;
+        let payload = of_json(&bytes)?;
         let compiled = compiled(&context, &execution).await?;
         answer(&context, &execution, &name, (&compiled, payload)).await?;
         let body = Accepted { execution_id: execution.id, event: &name, accepted: true };

@@ -12,7 +12,7 @@ use crate::engine;
 use crate::http::{self, Response, response};
 use crate::idempotency::StoredResponse;
 use crate::runtime::new_id;
-use crate::wire::bulk_job::{Accepted, Request, View};
+use crate::wire::bulk_job::{Accepted, Filter, Request, View};
 
 const NO_JOB: ResponseDoc = ResponseDoc::error(404, "There is no such job");
 const JOB: ResponseDoc = ResponseDoc::json::<View>(200, "How far it has come");
@@ -43,6 +43,10 @@ pub async fn start(mut context: Context) -> Result<Response, http::Error> {
     let limit = request.limit.unwrap_or(LIMIT_MAX);
     if !(1..=LIMIT_MAX).contains(&limit) {
         return Err(http::Error::bad_request(format!("limit must be from 1 to {LIMIT_MAX}")));
+    }
+    // A filter from an unset variable would select everything.
+    if let Some(name) = Filter::NAMES.iter().find(|name| request.filter.get(name) == Some("")) {
+        return Err(http::Error::bad_request(format!("filter.{name} must not be empty")));
     }
     let filter = read_filter(&|name| request.filter.get(name))?;
     let services = &context.services;

@@ -7,11 +7,17 @@ use hyper::Method;
 use serde::Serialize;
 
 use super::{ROUTES, Role, Services};
+use crate::domain::spelling;
 use crate::http;
 use crate::http::router::{Outcome, Router};
 
 /// The hosts whose routes are named.
 const NAMED: [Role; 4] = [Role::Base, Role::Workflows, Role::Flows, Role::Agent];
+
+/// Longer paths get no hint, in bytes.
+const HINTED_MAX: usize = 200;
+/// Paths up to this length are not compared with others by their letters.
+const SHORT_MAX: usize = 8;
 
 static ROUTERS: LazyLock<Vec<(Role, Router<()>)>> = LazyLock::new(|| {
     let router = |role: Role| {
@@ -33,6 +39,12 @@ struct Elsewhere<'a> {
     url: &'a str,
 }
 
+/// The `details` of the answer where this host has a route that may be meant.
+#[derive(Debug, Serialize)]
+struct Nearby {
+    hint: String,
+}
+
 /// The answer for a path that this host does not serve.
 pub fn not_found(role: Role, method: &Method, path: &str, services: &Services) -> http::Error {
     let error = http::Error::not_found("not found");
@@ -44,8 +56,37 @@ pub fn not_found(role: Role, method: &Method, path: &str, services: &Services) -
         Some(host) => {
             error.with_details(Elsewhere { host: host.as_str(), url: services.url_of(host) })
         }
+        None if is_public => match nearby(role, method, path) {
+            Some(path) => error.with_details(Nearby { hint: format!("did you mean {path}?") }),
+            None => error,
+        },
         None => error,
     }
+}
+
+/// The path of this host that may be meant: without doubled slashes, with the version in front, or spelled
+/// right.
+fn nearby(role: Role, method: &Method, path: &str) -> Option<String> {
+    if path.len() > HINTED_MAX {
+        return None;
+    }
+    let (_, router) = ROUTERS.iter().find(|(one, _)| *one == role)?;
+    let is_served = |path: &String| matches!(router.find(method, path), Ok(Outcome::Found { .. }));
+    let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
+    let single = format!("/{}", parts.join("/"));
+    let mut meant = vec![format!("/v1{single}")];
+    if single != path {
+        meant.insert(0, single.clone());
+    }
+    meant.into_iter().find(is_served).or_else(|| {
+        let of_host = ROUTES.iter().filter(|route| route.hosts.contains(&role));
+        let same_method = of_host.filter(|route| route.method == *method);
+        let known: Vec<&str> =
+            same_method.map(|route| route.path).filter(|path| !path.contains('{')).collect();
+        // A short path is near to everything.
+        let near = spelling::nearest(&single, &known).filter(|_| single.len() > SHORT_MAX);
+        near.map(str::to_owned)
+    })
 }
 
 /// The first other host with a route for this path.
@@ -59,6 +100,21 @@ fn serving(role: Role, method: &Method, path: &str) -> Option<Role> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn path_of_this_host_is_found_if_misspelt() {
+        for (role, method, path, meant) in [
+            (Role::Base, Method::GET, "//v1/models", Some("/v1/models")),
+            (Role::Base, Method::POST, "/v1//chat/completions", Some("/v1/chat/completions")),
+            (Role::Base, Method::POST, "/chat/completions", Some("/v1/chat/completions")),
+            (Role::Base, Method::POST, "/v1/predictions", Some("/v1/prediction")),
+            (Role::Agent, Method::POST, "//chat", Some("/chat")),
+            (Role::Base, Method::GET, "/no/such/path", None),
+            (Role::Base, Method::GET, "/x", None),
+        ] {
+            assert_eq!(nearby(role, &method, path).as_deref(), meant, "{path}");
+        }
+    }
 
     #[test]
     fn path_of_another_host_is_found_by_its_method() {

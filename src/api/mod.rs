@@ -60,6 +60,8 @@ mod webhook_endpoints;
 mod webhooks;
 mod workflows;
 
+use std::collections::BTreeSet;
+
 use hyper::Method;
 
 pub use self::context::Context;
@@ -72,6 +74,29 @@ pub use self::services::{
     Settings, Verdict,
 };
 use crate::http;
+
+/// The words that a path may have where other routes have the parameter of this name: a thing that is
+/// called so cannot be reached by its name.
+#[must_use]
+pub fn words_beside(parameter: &str) -> BTreeSet<&'static str> {
+    let place = format!("{{{parameter}}}");
+    let mut words = BTreeSet::new();
+    for named in ROUTES {
+        let parts: Vec<&str> = named.path.split('/').collect();
+        let Some(at) = parts.iter().position(|part| *part == place) else { continue };
+        let share_a_host =
+            |other: &&Route| other.hosts.iter().any(|host| named.hosts.contains(host));
+        for other in ROUTES.iter().filter(share_a_host) {
+            let others: Vec<&str> = other.path.split('/').collect();
+            if others.get(..at) == parts.get(..at)
+                && let Some(word) = others.get(at).filter(|word| !word.starts_with('{'))
+            {
+                words.insert(*word);
+            }
+        }
+    }
+    words
+}
 
 /// Which face of the service a route belongs to; each has a listener of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

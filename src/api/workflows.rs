@@ -4,10 +4,10 @@
 use hyper::StatusCode;
 use hyper::header::{ETAG, HeaderValue, IF_MATCH};
 
-use super::Context;
 use super::body;
 use super::doc::{Doc, Kind, OFFSET, Param, RequestDoc, ResponseDoc};
 use super::idempotency_key::{self, Creation};
+use super::{Context, Role};
 use crate::domain::definition::Problem;
 use crate::domain::ids::{RevisionId, WorkflowId};
 use crate::domain::json_object::{JsonObject, Mismatch};
@@ -74,7 +74,7 @@ pub async fn create(mut context: Context) -> Result<Response, http::Error> {
             return created(&workflow);
         }
     };
-    let new = read_new(body::parse(&bytes)?)?;
+    let new = read_new(body::parse(&bytes)?, context.role)?;
     let services = &context.services;
     let id: WorkflowId = new_id();
     let commit = claim.commit(StoredResponse::created(id))?;
@@ -90,9 +90,15 @@ fn created(workflow: &Workflow) -> Result<Response, http::Error> {
     Ok(response::json(StatusCode::CREATED, &view))
 }
 
-fn read_new(mut fields: JsonObject) -> Result<New, http::Error> {
+fn read_new(mut fields: JsonObject, role: Role) -> Result<New, http::Error> {
     let name = fields.required_text("name", NAME_MAX)?;
-    let description = fields.required_text("description", DESCRIPTION_MAX)?;
+    let description = fields.filled_text("description", DESCRIPTION_MAX)?;
+    // Existing clients of the base host send none.
+    let description = match description {
+        None if role == Role::Base => String::new(),
+        None => return Err(Mismatch::required("description").into()),
+        Some(description) => description,
+    };
     let definition = fields.take("definition");
     if definition.is_none() {
         return Err(Mismatch::required("definition").into());
@@ -336,6 +342,7 @@ pub async fn put_version(mut context: Context) -> Result<Response, http::Error> 
         return Err(crate::workflows::Error::VersionLocked.into());
     }
     match fields.text("version_id")? {
+        None if context.role == Role::Base => {}
         None => return Err(Mismatch::required("version_id").into()),
         Some(named) if named != version_id => {
             let message = "version_id must be the one in the path";

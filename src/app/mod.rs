@@ -37,7 +37,7 @@ use self::options::{
 };
 use crate::accounts::Accounts;
 use crate::agent::servers;
-use crate::api::{Documents, HostAddress, Readiness, Role, Services, Settings};
+use crate::api::{self, Documents, HostAddress, Readiness, Role, Services, Settings};
 use crate::audit::Audit;
 use crate::backup::Source;
 use crate::billing::Billing;
@@ -188,6 +188,7 @@ fn open_workflows(
     let models = catalog.clone();
     let model_exists = Arc::new(move |slug: &str| models.get(slug).is_some());
     Workflows::new(store.clone(), sealer.clone(), clock.clone(), model_exists)
+        .reserving(api::words_beside("workflow"))
 }
 
 /// Hands what is committed to the outbox.

@@ -72,7 +72,7 @@ pub struct Error {
 }
 
 /// Every operator as it is written.
-const OPERATORS: [&str; 14] = [
+const OPERATORS: [&str; 15] = [
     "equals",
     "not_equals",
     "greater_than",
@@ -81,6 +81,7 @@ const OPERATORS: [&str; 14] = [
     "less_than_or_equal",
     "contains",
     "matches",
+    "string_matches",
     "in",
     "not_in",
     "exists",
@@ -322,6 +323,13 @@ fn parse_operator(
     if name == "matches" {
         return compile_pattern(written, value_place).map(Operator::Matches);
     }
+    if name == "string_matches" {
+        let text = written
+            .as_str()
+            .ok_or_else(|| error(value_place, "needs a string as the value of string_matches"))?;
+        let pattern = Value::String(pattern_of_wildcards(text));
+        return compile_pattern(&pattern, value_place).map(Operator::Matches);
+    }
     let value = Template::parse(written)
         .map_err(|fault| error(value_place, format!("has an invalid value: {fault}")))?;
     Ok(match name {
@@ -343,6 +351,15 @@ fn parse_operator(
         "in" => Operator::In { value, wanted: true },
         _ => Operator::In { value, wanted: false },
     })
+}
+
+/// The pattern that wildcards mean: `*` stands for any text, and a text without one may be anywhere.
+fn pattern_of_wildcards(text: &str) -> String {
+    if !text.contains('*') {
+        return regex::escape(text);
+    }
+    let parts: Vec<String> = text.split('*').map(regex::escape).collect();
+    format!("(?s)^{}$", parts.join(".*"))
 }
 
 fn compile_pattern(written: &Value, place: &JsonPointer<'_>) -> Result<Regex, Error> {

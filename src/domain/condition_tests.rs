@@ -307,3 +307,23 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn condition_string_matches_takes_wildcards() {
+    for (value, text, holds) in [
+        ("*.png", "a.png", true),
+        ("*.png", "a.png.txt", false),
+        ("*.png", "apng", false),
+        ("a*c", "a\nb\nc", true),
+        ("a*c", "xabc", false),
+        ("error", "an error here", true),
+        ("e.r", "an error here", false),
+        ("*", "", true),
+    ] {
+        let condition = json!(
+            {"expression": "$.inputs.x", "operator": "string_matches", "value": value}
+        );
+        let condition = Condition::parse(&condition).unwrap();
+        assert_eq!(condition.holds(&Known(json!({"x": text}))), Ok(holds), "{value} {text}");
+    }
+}

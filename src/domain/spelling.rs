@@ -2,7 +2,9 @@
 
 /// Names that need more edits than this are not suggested.
 const EDITS_MAX: usize = 3;
-/// A name that the unknown one begins with, or that begins with it, is near from so many letters on.
+/// Of so many letters one may be wrong: `port` is not a misspelt `cors`.
+const LETTERS_PER_EDIT: usize = 3;
+/// A name that begins with the unknown one is near from so many letters on.
 const BEGINNING_MIN: usize = 4;
 
 /// The known name that is nearest to `unknown`, if one is near enough.
@@ -14,13 +16,13 @@ pub fn nearest<'a>(unknown: &str, known: &[&'a str]) -> Option<&'a str> {
         .iter()
         .filter(|name| name.chars().count().abs_diff(letters) <= EDITS_MAX)
         .map(|name| (strsim::damerau_levenshtein(unknown, name), *name))
-        .filter(|(distance, name)| *distance <= EDITS_MAX && *distance < name.len())
+        .filter(|(distance, name)| {
+            let longer = name.chars().count().max(letters);
+            *distance <= EDITS_MAX.min(longer / LETTERS_PER_EDIT)
+        })
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, name)| name);
-    let begins = |name: &&str| {
-        let shorter = unknown.len().min(name.len());
-        shorter >= BEGINNING_MIN && (name.starts_with(unknown) || unknown.starts_with(*name))
-    };
+    let begins = |name: &&str| letters >= BEGINNING_MIN && name.starts_with(unknown);
     // The shortest leaves least to guess.
     let by_beginning = || known.iter().copied().filter(begins).min_by_key(|name| name.len());
     by_edits.or_else(by_beginning)
@@ -41,9 +43,19 @@ mod tests {
             ("certificate", None),
             ("", None),
             ("webhook_urlsss", Some("webhook_url")),
+            ("uri", Some("url")),
+            ("url_pattern", None),
+            ("part", None),
         ] {
             assert_eq!(nearest(unknown, &known), near, "{unknown}");
         }
+        // Another word is no misspelling.
+        for (unknown, known) in
+            [("output_type", "output"), ("port", "cors"), ("api", "base"), ("schedule", "seal")]
+        {
+            assert_eq!(nearest(unknown, &[known]), None, "{unknown}");
+        }
+        assert_eq!(nearest("inputs", &["model", "input"]), Some("input"));
         // Edits to each known name would be a billion steps.
         assert_eq!(nearest(&"x".repeat(20_000_000), &known), None);
     }

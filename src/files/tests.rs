@@ -140,7 +140,14 @@ async fn file_expiry_removes_blob_with_its_last_reference() {
     let late = fixture.files.keep_artefacts(origin, json!("data:,one"), None).await.unwrap();
     assert_eq!(fixture.files.remove_expired().await.unwrap(), 0);
     fixture.clock.advance(DAY / 2 + Duration::from_secs(1));
+    // The totals do not wait for the sweep.
+    let usage = async || {
+        let usage = fixture.files.usage(fixture.organization).await.unwrap();
+        (usage.files, usage.bytes)
+    };
+    assert_eq!(usage().await, (1, 3));
     assert_eq!(fixture.files.remove_expired().await.unwrap(), 2);
+    assert_eq!(usage().await, (1, 3));
     assert_eq!(fixture.blobs().len(), 1, "the later one refers to the same bytes");
     assert_eq!(fixture.read(&late).await.unwrap(), b"one");
     fixture.clock.advance(DAY);

@@ -41,6 +41,18 @@ pub struct Filter {
 }
 
 impl Filter {
+    /// The names of its fields.
+    pub const NAMES: [&str; 8] = [
+        "model",
+        "status",
+        "type",
+        "workflow_id",
+        "workflow_execution_id",
+        "error_classification",
+        "from",
+        "to",
+    ];
+
     /// The field of that name.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {

@@ -12,6 +12,7 @@ mod list;
 mod reseal;
 mod rows;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -149,6 +150,8 @@ pub struct Workflows {
     secrets: Secrets,
     cache: Arc<Cache>,
     known: Arc<Known>,
+    /// Slugs that no new workflow gets.
+    reserved: Arc<BTreeSet<&'static str>>,
 }
 
 impl std::fmt::Debug for Workflows {
@@ -163,7 +166,14 @@ impl Workflows {
     pub fn new(store: Store, sealer: Sealer, clock: Clock, model_exists: ModelExists) -> Self {
         let secrets = Secrets::new(store.clone(), sealer.clone(), clock.clone());
         let (cache, known) = (Arc::default(), Arc::default());
-        Self { store, clock, model_exists, sealer, secrets, cache, known }
+        let reserved = Arc::default();
+        Self { store, clock, model_exists, sealer, secrets, cache, known, reserved }
+    }
+
+    /// The same, with slugs that no new workflow gets: words that mean something else in paths.
+    #[must_use]
+    pub fn reserving(self, slugs: BTreeSet<&'static str>) -> Self {
+        Self { reserved: Arc::new(slugs), ..self }
     }
 
     /// Makes a workflow with one version. `beside` becomes durable with it.
@@ -496,7 +506,8 @@ impl Workflows {
     }
 
     async fn is_taken(&self, organization: OrganizationId, slug: &str) -> Result<bool, Error> {
-        Ok(self.store.get(&rows::slug(organization, slug)).await?.is_some())
+        Ok(self.reserved.contains(slug)
+            || self.store.get(&rows::slug(organization, slug)).await?.is_some())
     }
 
     /// Checks a definition of an organization, off this thread when it is large. `own` is the version

@@ -75,6 +75,9 @@ async fn bulk_job_refuses_what_it_does_not_know() {
         (json!({"action": "explode"}), "expected one of `cancel`, `redrive`"),
         (json!({"action": "cancel", "filter": {"status": "odd"}}), "status must be one or more of"),
         (json!({"action": "cancel", "filter": {"state": "odd"}}), "state"),
+        (json!({"action": "cancel", "filter": {"model": ""}}), "filter.model must not be empty"),
+        (json!({"action": "cancel", "filter": {"workflow_id": ""}}), "filter.workflow_id must not"),
+        (json!({"action": "cancel", "filter": {"from": ""}}), "filter.from must not be empty"),
         (json!({"action": "cancel", "limit": 0}), "limit must be from 1 to 100000"),
     ] {
         let refused = service.flows(Method::POST, "/executions/bulk").json(&body).send().await;

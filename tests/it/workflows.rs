@@ -1,7 +1,7 @@
 //! Workflows: create, versions, locks, lists, categories, and every refusal by its text.
 
 use hyper::Method;
-use orrery::api::Role;
+use orrery::api::{Role, words_beside};
 use serde_json::{Value, json};
 
 use crate::support::Service;
@@ -247,4 +247,69 @@ async fn workflow_create_is_idempotent_per_key() {
     assert_eq!(first.expect(201), second.expect(201));
     let listed = service.flows(Method::GET, "/workflows").send().await.expect(200);
     assert_eq!(listed["total_count"], 1);
+}
+
+#[tokio::test]
+async fn workflow_slug_is_never_a_word_of_a_route() {
+    let service = Service::start().await;
+    let definition = json!({"steps": [{"step_id": "p", "type": "pass", "result": 1}]});
+    let words = words_beside("workflow");
+    for known in ["create", "executions", "trigger", "bulk-trigger", "public", "categories"] {
+        assert!(words.contains(known), "{known}: {words:?}");
+    }
+    for word in words.into_iter().filter(|word| !word.is_empty()) {
+        let name = word.to_uppercase();
+        let body = json!({"name": name, "description": "x", "definition": definition});
+        let made = service.flows(Method::POST, "/workflows").json(&body).send().await.expect(201);
+        let slug = made["slug"].as_str().unwrap();
+        assert_eq!(slug, format!("{word}-2"));
+        for path in [
+            format!("/v1/workflows/{slug}"),
+            format!("/v1/workflows/{slug}/versions"),
+            format!("/v1/workflows/{slug}/executions"),
+        ] {
+            assert_eq!(service.get(&path).await.status, 200, "{path}");
+        }
+        let run = service.flows(Method::POST, &format!("/{slug}/trigger")).json(&json!({}));
+        assert_eq!(run.send().await.status, 202, "{slug}");
+    }
+}
+
+#[tokio::test]
+async fn things_with_names_are_not_beside_words_of_routes() {
+    // A new route beside one of these makes a thing of that name unreachable: give it another place.
+    for parameter in ["name", "version", "organization", "*slug"] {
+        let words = words_beside(parameter);
+        assert!(words.is_empty(), "{parameter}: {words:?}");
+    }
+}
+
+#[tokio::test]
+async fn workflow_of_existing_client_is_accepted_on_base_host() {
+    let service = Service::start().await;
+    let model = json!({"step_id": "m", "type": "model", "model": "text-template",
+        "version": "0.0.1", "params": {"template": "hi"},
+        "fallback": {"model": "text-template", "version": "2", "params": {"template": "ho"}}});
+    let http =
+        json!({"step_id": "h", "type": "http", "url": "https://example.com/", "timeout": 20});
+    let choice = json!({"step_id": "c", "type": "choice",
+        "condition": {"expression": "{{m.output}}", "operator": "string_matches", "value": "h*"},
+        "condition_met_branch": {"steps": []}, "default_branch": {"steps": []}});
+    let body = json!({"name": "Old", "definition": {"steps": [model, http, choice]}});
+    let ask = |method, path: &str, body: &Value| {
+        service.ask(Role::Base, method, path).key(&service.key).json(body).undocumented()
+    };
+    let made = ask(Method::POST, "/v1/workflows", &body).send().await.expect(201);
+    assert_eq!(made["description"], "");
+    let also = ask(Method::POST, "/v1/workflows/create", &body).send().await;
+    assert_eq!(also.status, 201);
+    let version = json!({"definition": body["definition"]});
+    let put = ask(Method::PUT, "/v1/workflows/old/versions/v2", &version).send().await;
+    assert_eq!(put.expect(200)["version_id"], "v2");
+    // On the workflows host both are required, as ever.
+    let refused = service.flows(Method::POST, "/workflows").json(&body).undocumented().send().await;
+    assert_eq!(refused.expect(400)["error"], "description field is required");
+    let path = "/workflows/old/versions/v3";
+    let refused = service.flows(Method::PUT, path).json(&version).undocumented().send().await;
+    assert_eq!(refused.expect(400)["error"], "version_id field is required");
 }

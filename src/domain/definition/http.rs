@@ -158,10 +158,12 @@ impl Http {
     }
 }
 
-/// The time-out of an HTTP step: lower than 5 s is raised to 5 s, none is 30 s.
+/// The time-out of an HTTP step: lower than 5 s is raised to 5 s, none is 30 s. Existing definitions call it
+/// `timeout`.
 pub(super) fn read_timeout(fields: &mut Fields<'_>) -> Duration {
-    let stated = fields.seconds("timeout_seconds", &(0.0..=TIMEOUT_SECONDS_MAX));
-    stated.unwrap_or(TIMEOUT_DEFAULT).max(TIMEOUT_MIN)
+    let range = 0.0..=TIMEOUT_SECONDS_MAX;
+    let legacy = fields.seconds("timeout", &range);
+    fields.seconds("timeout_seconds", &range).or(legacy).unwrap_or(TIMEOUT_DEFAULT).max(TIMEOUT_MIN)
 }
 
 impl Request {

@@ -209,6 +209,7 @@ impl<'a> Reader<'a> {
 
     fn model(&self, fields: &mut Fields<'_>) -> Option<Model> {
         let slug = self.slug(fields);
+        ignore_version(fields);
         let params = read_params(fields);
         let fallback = fields.object("fallback");
         let fallback = fallback.and_then(|fallback| {
@@ -216,6 +217,7 @@ impl<'a> Reader<'a> {
             let is_enabled = fallback.flag("enabled").unwrap_or(true);
             // A fallback that is switched off may name a model that is not there any more.
             let slug = if is_enabled { self.slug(&mut fallback) } else { fallback.text("model") };
+            ignore_version(&mut fallback);
             let params = read_params(&mut fallback);
             fallback.end("the fallback of a model step");
             is_enabled.then_some((slug, params))
@@ -376,6 +378,11 @@ fn read_names(fields: &Fields<'_>, names: Vec<Value>) -> Vec<String> {
         }
     }
     read
+}
+
+/// Existing definitions state the version of a model, which has none here.
+fn ignore_version(fields: &mut Fields<'_>) {
+    let _ignored = fields.take("version");
 }
 
 fn read_params(fields: &mut Fields<'_>) -> Option<Template> {
