@@ -308,8 +308,8 @@ async fn workflow_of_existing_client_is_accepted_on_base_host() {
     assert_eq!(put.expect(200)["version_id"], "v2");
     // On the workflows host both are required, as ever.
     let refused = service.flows(Method::POST, "/workflows").json(&body).undocumented().send().await;
-    assert_eq!(refused.expect(400)["error"], "description field is required");
+    assert_eq!(refused.expect(400)["error"], "description is required");
     let path = "/workflows/old/versions/v3";
     let refused = service.flows(Method::PUT, path).json(&version).undocumented().send().await;
-    assert_eq!(refused.expect(400)["error"], "version_id field is required");
+    assert_eq!(refused.expect(400)["error"], "version_id is required");
 }
