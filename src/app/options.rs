@@ -26,6 +26,7 @@ pub(super) fn engine_options(config: &Config, store: &Store) -> engine::Options 
         enforce_balance: config.billing.enabled && config.billing.enforce,
         execution_bytes: config.engine.execution_bytes,
         organization_bytes: config.engine.organization_bytes.unwrap_or_else(share),
+        workflow_memory: config.engine.workflow_memory,
         tree: engine::TreeLimits {
             descendants: config.engine.descendants,
             bytes: config.engine.tree_bytes,

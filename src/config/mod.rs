@@ -198,6 +198,8 @@ pub struct Engine {
     pub descendants: u64,
     /// Bytes that those may take.
     pub tree_bytes: u64,
+    /// Bytes of memory that all running workflows take.
+    pub workflow_memory: usize,
     /// The largest payload kept in the store itself, in bytes; larger ones are files.
     pub payload_inline_bytes: usize,
 }

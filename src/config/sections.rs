@@ -380,6 +380,11 @@ fn engine(section: &mut Section<'_>) -> Engine {
         execution_bytes: section.get("execution_bytes", 256 * MIB, size(MIB..=TIB)),
         organization_bytes: section.optional("organization_bytes", size(MIB..=64 * TIB)),
         descendants: section.get("descendants", 2_000_000, whole(1..=1_000_000_000)),
+        workflow_memory: section.get(
+            "workflow_memory",
+            256 * 1024 * 1024,
+            memory_size(16 * MIB..=TIB),
+        ),
         tree_bytes: section.get("tree_bytes", 8 * 1024 * MIB, size(MIB..=64 * TIB)),
         payload_inline_bytes: section.get(
             "payload_inline_bytes",

@@ -27,6 +27,7 @@ use crate::engine::{Error, Exchanges, Models, Plans, rows};
 use crate::files::Files;
 use crate::http::client::Client;
 use crate::limits;
+use crate::runtime::turns::Turns;
 use crate::runtime::{Clock, Tasks};
 use crate::storage::Store;
 use crate::webhooks::Endpoints;
@@ -58,6 +59,8 @@ pub struct Options {
     pub tree: TreeLimits,
     /// For how long, after a start, an execution that runs alone may keep all others waiting.
     pub isolation: Duration,
+    /// Bytes of memory that all running workflows take.
+    pub workflow_memory: usize,
 }
 
 impl Default for Options {
@@ -72,6 +75,7 @@ impl Default for Options {
             organization_bytes: u64::MAX,
             tree: TreeLimits { descendants: 2_000_000, bytes: 8 << 30 },
             isolation: Duration::from_millis(500),
+            workflow_memory: 256 << 20,
         }
     }
 }
@@ -119,6 +123,8 @@ pub(super) struct Inner {
     pub(super) active: ActiveExecutions,
     /// The trees of executions that are in memory.
     pub(super) trees: Trees,
+    /// The memory of running workflows.
+    pub(super) memory: Arc<Turns>,
     pub(super) meters: Meters,
     pub(super) event_logs: Arc<EventLogs>,
     pub(super) waiters: Waiters,
@@ -216,6 +222,7 @@ impl Engine {
             retries: Retries::new(options.pauses),
             active,
             trees: Trees::default(),
+            memory: Turns::new(options.workflow_memory),
             meters: Meters::default(),
             event_logs: Arc::default(),
             waiters: Waiters::default(),

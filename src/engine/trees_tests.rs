@@ -257,3 +257,41 @@ fn tree_counters_are_deleted_with_their_executions() {
         die(process).await;
     });
 }
+
+/// Executions with maps wait for memory, in turns; all of them end, and what is stopped waits no more.
+#[test]
+fn workflow_memory_bounds_running_maps() {
+    let map = json!([{"step_id": "m", "type": "map", "items": [1, 2], "max_concurrency": 2,
+        "steps": [model("a", "slow", json!("{{item}}"))]}]);
+    let cases = [case("map", map, json!({"n": 1}), Ok(json!(null)))];
+    let folder = tempfile::tempdir().unwrap();
+    runtime().block_on(async {
+        let options = Options { workflow_memory: 5 << 20, ..Options::default() };
+        let process = process(&folder, &cases, options);
+        process.engine.recover().await.unwrap();
+        let mut ids = Vec::new();
+        for _ in 0..20 {
+            ids.push(submit(&process, 0, &cases[0]).await);
+        }
+        let memory = &process.engine.inner.memory;
+        let last = ids.pop().unwrap();
+        let cancelled = process.engine.cancel(ORGANIZATION.into(), last).await.unwrap();
+        assert_eq!(cancelled.status, Status::Cancelled);
+        let mut most = 0;
+        for id in ids {
+            let waiting = process.engine.wait(ORGANIZATION.into(), id, PATIENCE);
+            tokio::pin!(waiting);
+            let ended = loop {
+                most = most.max(memory.used());
+                let pause = std::time::Duration::from_millis(1);
+                if let Ok(ended) = tokio::time::timeout(pause, waiting.as_mut()).await {
+                    break ended.unwrap();
+                }
+            };
+            assert_eq!(ended.status, Status::Success, "{ended:?}");
+        }
+        assert!((1 << 20..4 << 20).contains(&most), "one organization leaves a part: {most}");
+        crate::engine::simulation_tests::until(|| memory.used() == 0).await;
+        die(process).await;
+    });
+}

@@ -194,6 +194,13 @@ impl Turns {
         }
     }
 
+    /// A part that is taken whether there is room or not, for an organization.
+    pub fn force(self: &Arc<Self>, organization: OrganizationId, amount: usize) -> Turn {
+        let mut turn = Turn { turns: Arc::clone(self), holder: Some(organization), amount: 0 };
+        turn.force(amount);
+        turn
+    }
+
     fn grant(self: &Arc<Self>, state: &mut State, holder: Holder, amount: usize) -> Turn {
         state.used = state.used.saturating_add(amount);
         let held = state.held.entry(holder).or_default();
@@ -295,6 +302,17 @@ impl Drop for Place<'_> {
 }
 
 impl Turn {
+    /// Takes `more`, whether there is room or not: for what is in memory already. Others wait until
+    /// it is given back.
+    pub fn force(&mut self, more: usize) {
+        let mut state = self.turns.lock();
+        state.used = state.used.saturating_add(more);
+        let held = state.held.entry(self.holder).or_default();
+        *held = held.saturating_add(more);
+        drop(state);
+        self.amount = self.amount.saturating_add(more);
+    }
+
     /// Gives back what is more than `amount`.
     pub fn shrink_to(&mut self, amount: usize) {
         let surplus = self.amount.saturating_sub(amount);

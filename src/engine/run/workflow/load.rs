@@ -17,6 +17,7 @@ use crate::engine::active::LoadedExecution;
 use crate::engine::scheduler::lanes::Parking;
 use crate::engine::trees::{Tree, TreeShare};
 use crate::engine::{Error, Inner};
+use crate::runtime::turns::Turn;
 use crate::runtime::{self, Timer};
 use crate::storage::Commit;
 
@@ -26,6 +27,7 @@ impl Inner {
     pub(super) async fn load_actor(
         self: &Arc<Self>,
         loaded: &mut LoadedExecution,
+        memory: Turn,
     ) -> Result<Option<Actor>, Error> {
         let is_new = std::mem::take(&mut loaded.is_new);
         let execution = &loaded.execution;
@@ -71,6 +73,7 @@ impl Inner {
             is_foreign,
             plan,
             inputs,
+            memory,
             items: HashMap::new(),
             values: Values::default(),
             budget,

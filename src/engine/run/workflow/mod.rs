@@ -11,10 +11,12 @@
 //! answer  what the machine asks for                       runs    models and HTTP requests
 //! store   rows of steps: read at the start, written with each commit
 //! children  steps that run other workflows            load    what is stored of an execution
+//! memory  the budget of what is loaded
 //! ```
 
 mod children;
 mod load;
+mod memory;
 mod resolve;
 mod runs;
 mod store;
@@ -48,6 +50,7 @@ use crate::engine::run::budget::Budget;
 use crate::engine::scheduler::lanes::Parking;
 use crate::engine::trees::Tree;
 use crate::engine::{Error, Inner};
+use crate::runtime::turns::Turn;
 use crate::runtime::{self, Timer};
 use crate::storage::Commit;
 
@@ -66,6 +69,7 @@ struct Actor {
     is_foreign: bool,
     plan: Arc<Plan>,
     inputs: Arc<Value>,
+    memory: Turn,
     /// The items of the maps that are open.
     items: HashMap<Instance, Arc<Vec<Value>>>,
     values: Values,
@@ -139,6 +143,7 @@ impl Inner {
         self: &Arc<Self>,
         active: &ActiveExecution,
     ) -> Result<(), Error> {
+        let Some(memory) = self.acquire_memory(active).await else { return Ok(()) };
         let mut state = active.state.lock().await;
         let Some(loaded) = state.as_mut() else { return Ok(()) };
         let run = loaded.execution.workflow();
@@ -146,7 +151,7 @@ impl Inner {
         if loaded.execution.status.is_final() || is_aside {
             return Ok(());
         }
-        let entered = self.load_actor(loaded).await;
+        let entered = self.load_actor(loaded, memory).await;
         let result = match entered {
             Ok(Some(mut actor)) => {
                 drop(state);

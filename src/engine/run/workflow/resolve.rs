@@ -9,6 +9,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::Actor;
+use super::memory::growth_of;
 use super::view::View;
 use crate::domain::classify::ErrorClass;
 use crate::domain::definition::{Block, Choice, Kind, MapStep, Output, Parallel, Wait, WaitError};
@@ -156,6 +157,7 @@ impl Actor {
         if count > ITEMS_MAX {
             return Err(type_error(format!("there are {count} items, more than {ITEMS_MAX}")));
         }
+        self.memory.force(growth_of(&items));
         self.items.insert(instance.clone(), Arc::new(items));
         Ok(Event::MapOpened { instance: instance.clone(), items: count })
     }
