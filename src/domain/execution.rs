@@ -297,8 +297,7 @@ pub struct WorkflowRun {
     /// The step that it was started by.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<ParentStep>,
-    /// The first execution above it, which no step started; absent there, and in executions of
-    /// before this was kept.
+    /// The root of its tree; absent in the root itself and in records of earlier releases.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub root: Option<ExecutionId>,
     /// How long it has been running, in milliseconds, up to when it was last put aside; waits are

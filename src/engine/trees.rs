@@ -102,7 +102,7 @@ impl Tree {
         let bytes = signed(input.saturating_add(ROWS_BYTES));
         let count = self.descendants.fetch_add(1, Ordering::AcqRel).saturating_add(1);
         let held = self.bytes.fetch_add(bytes, Ordering::AcqRel).saturating_add(bytes);
-        // Gives back what is refused below.
+        // Dropping it undoes the count.
         let reserved = NewDescendant { tree: Arc::clone(self), bytes, is_kept: false };
         if count >= CLOSED {
             return Err(TreeExceeded::Cancelled { root });
@@ -248,7 +248,7 @@ impl Inner {
         if let Some(tree) = self.trees.find(organization, root) {
             return Ok(tree);
         }
-        // Whoever counts something holds the tree until its commit is visible.
+        // A pending count holds the tree until its commit is visible.
         let counters = self.store.counters(&rows::tree(root)).await?;
         let [descendants, bytes] =
             <[i64; 2]>::try_from(counters).unwrap_or_default().map(AtomicI64::new);

@@ -303,7 +303,7 @@ impl Drop for Place<'_> {
 
 impl Turn {
     /// Takes `more`, whether there is room or not: for what is in memory already. Others wait until
-    /// it is given back.
+    /// it is released.
     pub fn force(&mut self, more: usize) {
         let mut state = self.turns.lock();
         state.used = state.used.saturating_add(more);

@@ -1,7 +1,7 @@
 //! The memory of running workflows: a budget of the whole service, in turns between organizations.
 //!
 //! What an execution takes is estimated before it is loaded, from its inputs and its plan. A large one
-//! waits for its part and gives it back when it ends or is suspended. A small one takes its part at
+//! waits for its part and releases it when it ends or is suspended. A small one takes its part at
 //! once: their number is bounded by `engine.active`, and a parent in memory never waits for one of
 //! its children that way. What an open map holds counts as soon as it is known.
 
