@@ -118,14 +118,15 @@ async fn orchestration_screens_build_a_workflow_that_runs_another_and_asks() {
     browser.logs_in(&service, &owner.email).await;
     browser.open(&service, &format!("/app/workflows/{outer}")).await;
     let add = async |words: &str| {
-        let field = "//label[contains(@class,'add')][contains(.,'Add a step')]/select";
-        browser.find(field).await.select_by_label(words).await;
+        browser.press("Add a step").await;
+        let item = format!("//button[@role='menuitem'][contains(.,'{words}')]");
+        browser.find(&item).await.click().await;
     };
-    add("Wait: waits for a time, a moment or an event").await;
+    add("Waits for a time, a moment or an event").await;
     browser.choose("Wait", "for an event").await;
     browser.refill("Name of the event", "approval").await;
     browser.see("{{wait_1.resume_url}}").await;
-    add("Workflow: runs another workflow").await;
+    add("Runs another workflow").await;
     let offered = format!(
         "return [...document.querySelectorAll('option')].find((one) => one.value === '{slug}')?.text"
     );
