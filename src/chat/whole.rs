@@ -17,6 +17,7 @@ use crate::domain::chat::{Operation, Tokens};
 use crate::domain::classify::ErrorClass;
 use crate::domain::money::Usd;
 use crate::domain::raw_object::RawObject;
+use crate::http::answers::QUICK;
 use crate::http::budget::Lease;
 use crate::runtime;
 
@@ -41,7 +42,10 @@ impl Call {
         let idle = self.inner.options.idle_timeout;
         let read = read_whole(name, &mut opened, idle, &mut self.lease, most).await;
         let operation = self.request.operation;
-        let parsed = read.and_then(|text| Ok((parse_for(Some(operation), name, &text)?, text)));
+        let parsed = match read {
+            Ok(text) => parse_aside(operation, name, text).await,
+            Err(failure) => Err(failure),
+        };
         if !is_stream || parsed.is_err() {
             note(opened.lease.as_mut(), parsed.as_ref().err());
         }
@@ -59,12 +63,32 @@ impl Call {
 
     /// Records an answer and replies with it.
     pub(super) async fn whole(self, candidate: Candidate, whole: Whole, reply: Reply) {
-        let Whole { mut answer, text, first_byte, begun } = whole;
+        let Whole { answer, text, first_byte, begun } = whole;
         let operation = self.request.operation;
         let mut meter =
             Meter::new(self.request.prompt_tokens, keeps_content(&self.inner, operation));
-        meter.whole(operation, &answer, &text);
+        let is_quick = text.len() <= QUICK;
+        let measure = move || {
+            meter.whole(operation, &answer, &text);
+            (meter, answer)
+        };
+        let measured =
+            if is_quick { Ok(measure()) } else { tokio::task::spawn_blocking(measure).await };
         let execution = self.id;
+        let (mut meter, mut answer) = match measured {
+            Ok(measured) => measured,
+            Err(_panic) => {
+                let message = "the answer cannot be measured";
+                let failure = Failure::new(500, ErrorClass::InternalError, message);
+                let end = End::Failed(failure.clone());
+                if let Err(error) = self.record(&candidate, &end, Came::default()).await {
+                    tracing::error!(%error, "a call of the chat router could not be recorded");
+                }
+                // A client that has gone away needs no answer.
+                let _unsent = reply.send(Err(Error::Failed { execution, failure }));
+                return;
+            }
+        };
         let came = Self::came(&candidate, &meter, begun);
         let body = with_cost(&mut answer, came.tokens, came.cost);
         let came = Came { first_byte: Some(first_byte), content: meter.take_content(), ..came };
@@ -111,6 +135,22 @@ pub async fn read_whole(
         lease.grow_to(length.saturating_mul(2)).map_err(|_full| too_many_bodies())?;
         read.extend_from_slice(&data);
     }
+}
+
+/// The answer as an object, and its text. A long one is parsed on a thread for blocking work.
+async fn parse_aside(
+    operation: Operation,
+    name: &str,
+    text: Bytes,
+) -> Result<(RawObject, Bytes), Failure> {
+    let name = name.to_owned();
+    let unparsed = broken(&name, "its answer cannot be read");
+    let is_quick = text.len() <= QUICK;
+    let parse = move || parse_for(Some(operation), &name, &text).map(|answer| (answer, text));
+    if is_quick {
+        return parse();
+    }
+    tokio::task::spawn_blocking(parse).await.unwrap_or(Err(unparsed))
 }
 
 /// The failure of an answer for which there is no memory.

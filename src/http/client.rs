@@ -21,6 +21,7 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use rustls::RootCertStore;
 use tokio_rustls::TlsConnector;
 
+use super::answers::{self, SMALL};
 use super::connector::{self, Connector, Resolve, SystemResolver};
 use super::content;
 use super::egress::Policy;
@@ -384,10 +385,18 @@ async fn within(
 /// The body up to the limit, and whether there was more.
 pub(super) async fn read(body: &mut Incoming, limits: &Limits) -> Result<(Bytes, bool), Error> {
     let mut read = Pieces::default();
+    let announced = body.size_hint().exact().and_then(|bytes| usize::try_from(bytes).ok());
+    let bytes = announced.unwrap_or(usize::MAX).min(limits.answer_bytes);
+    let mut turn = None;
+    let mut is_short = true;
     while !body.is_end_stream() {
         let Some(frame) = body.frame().await else { break };
         let frame = frame.map_err(|error| Error::Protocol { reason: words(&error) })?;
         let Ok(mut data) = frame.into_data() else { continue };
+        if is_short && read.len().saturating_add(data.len()) > SMALL {
+            is_short = false;
+            turn = answers::arrive(bytes).await;
+        }
         let room = limits.answer_bytes.saturating_sub(read.len());
         if data.len() > room {
             if limits.overflow == Overflow::Fail {
@@ -395,11 +404,11 @@ pub(super) async fn read(body: &mut Incoming, limits: &Limits) -> Result<(Bytes,
             }
             data.truncate(room);
             read.push(data);
-            return Ok((read.whole(), true));
+            return Ok((answers::bind(read.whole(), turn), true));
         }
         read.push(data);
     }
-    Ok((read.whole(), false))
+    Ok((answers::bind(read.whole(), turn), false))
 }
 
 /// What has been read of a body. Most bodies arrive in one piece, which is not copied.

@@ -4,6 +4,7 @@
 //! What a request means is decided in `api`.
 
 pub mod access_log;
+pub mod answers;
 pub mod authority;
 pub mod body;
 pub mod budget;

@@ -30,11 +30,15 @@ use crate::domain::secret::Redaction;
 use crate::domain::template::{RESOLVED_BYTES_MAX, Template};
 use crate::domain::trace;
 use crate::domain::url_template::{self, UrlTemplate};
+use crate::http::answers::{self, QUICK, Room};
 use crate::http::client::{self, Client, Limits, Overflow};
+use crate::http::request::JSON_VALUES_MAX;
 use crate::http::{content, trace_context};
 
 /// The longest answer.
 pub const ANSWER_MAX: usize = 10 * 1024 * 1024;
+/// The most JSON values of an answer: parsed, they take some 72 MB.
+const ANSWER_VALUES_MAX: usize = JSON_VALUES_MAX;
 /// Room for the header fields of most requests, those of the client included.
 const HEADERS_USUAL: usize = 12;
 /// The most that is kept of an answer's headers, in bytes of names and values.
@@ -95,6 +99,8 @@ pub struct Response {
     pub headers: Map<String, Value>,
     /// JSON when it is JSON, else text.
     pub body: Value,
+    /// To be kept until the answer is stored.
+    pub room: Room,
 }
 
 impl Prepared {
@@ -237,13 +243,28 @@ async fn exchange(
         let sentence = format!("'{host}' answered {status}: {}", excerpt(&body));
         return Err(Failure::new(class, sentence));
     }
-    read(answer).map_err(|error| {
+    let unread = |error: content::Error| {
         let sentence = format!("the answer of '{host}' ({status}) cannot be read: {error}");
         Failure::new(ErrorClass::ProviderError, hidden.text(&sentence))
-    })
+    };
+    let room = {
+        let text = content::text(&answer.headers, &answer.body).map_err(unread)?;
+        answers::room(content::without_mark(text.as_bytes()), ANSWER_VALUES_MAX).await
+    };
+    let room = room.map_err(|error| {
+        Failure::new(ErrorClass::ProviderError, format!("'{host}' answered too much: {error}"))
+    })?;
+    if answer.body.len() <= QUICK {
+        return read(answer, room).map_err(unread);
+    }
+    let reading = tokio::task::spawn_blocking(move || read(answer, room)).await;
+    let reading = reading.map_err(|_panic| {
+        Failure::new(ErrorClass::InternalError, format!("the answer of '{host}' cannot be read"))
+    })?;
+    reading.map_err(unread)
 }
 
-fn read(answer: client::Response) -> Result<Response, content::Error> {
+fn read(answer: client::Response, room: Room) -> Result<Response, content::Error> {
     let mut headers: Map<String, Value> = Map::new();
     let mut kept = 0_usize;
     for (name, value) in &answer.headers {
@@ -270,7 +291,7 @@ fn read(answer: client::Response) -> Result<Response, content::Error> {
         }
         Err(_not_json) => Value::String(text.into_owned()),
     };
-    Ok(Response { status: answer.status.as_u16(), headers, body })
+    Ok(Response { status: answer.status.as_u16(), headers, body, room })
 }
 
 /// Fills the parts of a request in.

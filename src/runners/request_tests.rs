@@ -478,3 +478,22 @@ async fn http_step_failure_quotes_no_secret() {
     let error = prepare(&unknown.request, &Guarded).unwrap_err().to_string();
     assert_eq!(error, "{{secrets.other}} resolves to nothing");
 }
+
+#[tokio::test]
+async fn http_step_answer_of_too_many_values_is_refused_before_it_is_parsed() {
+    let long = "0,".repeat(ANSWER_VALUES_MAX);
+    for body in [format!("[{long}0]"), format!(" {{\"a\":[{long}0]}}"), "[],".repeat(600_000)] {
+        let body = if body.starts_with("[]") { format!("[{body}[]]") } else { body };
+        let (answered, _) = exchange(json!({}), json!({}), answer(200, "", &body)).await;
+        let failure = answered.unwrap_err();
+        assert_eq!(failure.class, ErrorClass::ProviderError);
+        let expect =
+            "'127.0.0.1' answered too much: the answer holds more than 1000000 JSON values";
+        assert_eq!(failure.message, expect);
+    }
+    // A text is no array, however many commas it has.
+    let (answered, _) = exchange(json!({}), json!({}), answer(200, "", &format!("a{long}"))).await;
+    let answered = answered.unwrap();
+    assert!(answered.room.is_counted());
+    assert!(answered.body.is_string());
+}

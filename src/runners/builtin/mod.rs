@@ -29,7 +29,6 @@ pub mod worker;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
-use tokio::sync::Semaphore;
 
 use self::pool::Request;
 use self::weight::Budget;
@@ -44,15 +43,16 @@ use crate::files::Files;
 use crate::http::client::Client;
 use crate::http::egress::Policy;
 use crate::runtime;
+use crate::runtime::turns::Turns;
 
 pub use self::pool::Workers;
 pub use self::weight::MEMORY_MAX;
 
-/// Built-in runs that work at once, over all built-in models: one for each core of a small box and
-/// some that wait for memory.
-pub const RUNS_MAX: usize = 4;
+/// Built-in runs that work at once, over all built-in models. Organizations take turns, and one alone
+/// has half of them: one for each core of a small box and some that wait for memory.
+pub const RUNS_MAX: usize = 8;
 /// Images that runs hold, or are fetching, at once: those that wait for their place included.
-const IMAGES_MAX: usize = 16;
+const IMAGES_MAX: usize = 32;
 /// The longest text that a built-in model takes, in characters.
 pub const TEXT_MAX: u64 = 1_000_000;
 
@@ -130,8 +130,8 @@ pub const CONCURRENCY: usize = 64;
 #[derive(Debug, Clone)]
 pub struct BuiltinContext {
     workers: Workers,
-    places: Arc<Semaphore>,
-    images: Arc<Semaphore>,
+    places: Arc<Turns>,
+    images: Arc<Turns>,
     budget: Budget,
     client: Client,
     policy: Arc<Policy>,
@@ -145,8 +145,8 @@ impl BuiltinContext {
     pub fn new(policy: Policy, files: Option<Files>, workers: Workers) -> Self {
         Self {
             workers,
-            places: Arc::new(Semaphore::new(RUNS_MAX)),
-            images: Arc::new(Semaphore::new(IMAGES_MAX)),
+            places: Turns::new(RUNS_MAX),
+            images: Turns::new(IMAGES_MAX),
             budget: Budget::new(MEMORY_MAX),
             client: Client::guarded(policy.clone()),
             policy: Arc::new(policy),
@@ -204,18 +204,16 @@ impl Runner for BuiltinRunner {
     fn run(&self, job: Job) -> Run<'_> {
         Box::pin(async move {
             let BuiltinContext { places, images, budget, workers, .. } = &self.context;
-            let stopped =
-                |_stopped| Failure::new(ErrorClass::InternalError, "the service is stopping");
             let (image, _held) = match self.builtin.work {
                 Work::Pure { .. } => (Vec::new(), None),
                 Work::OnImage { .. } => {
-                    let held = images.acquire().await.map_err(stopped)?;
+                    let held = images.take(1).await;
                     let url = text(&job.input, "image");
                     (self::images::load(&self.context, url).await?, Some(held))
                 }
             };
             // Before the memory: a job that has memory needs nothing else to go on.
-            let _place = places.acquire().await.map_err(stopped)?;
+            let _place = places.take(1).await;
             let builtin = self.builtin;
             let input = Arc::clone(&job.input);
             let request = tokio::task::spawn_blocking(move || request(builtin, &input, image));

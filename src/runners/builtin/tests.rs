@@ -222,3 +222,24 @@ async fn image_qr_draws_png_and_svg() {
     let long = json!({"text": "x".repeat(2900), "correction": "high"});
     assert!(run("image-qr", long).await.unwrap_err().contains("does not fit"));
 }
+
+#[tokio::test]
+async fn builtin_places_and_memory_leave_room_to_other_organizations() {
+    use futures_util::FutureExt;
+
+    use crate::domain::ids::OrganizationId;
+    use crate::runtime::{new_id, turns};
+
+    let context = BuiltinContext::new(Policy::default(), None, Workers::new(PathBuf::new(), None));
+    let [greedy, other]: [OrganizationId; 2] = [new_id(), new_id()];
+    for (shared, most) in [(&context.places, RUNS_MAX), (&context.images, IMAGES_MAX)] {
+        let take = |who| turns::on_behalf_of(who, shared.take(1)).now_or_never();
+        let held: Vec<_> = std::iter::from_fn(|| take(greedy)).collect();
+        assert_eq!(held.len(), most / 2);
+        assert!(take(other).is_some());
+    }
+    let take = |who| turns::on_behalf_of(who, context.budget.take(MEMORY_MAX / 8)).now_or_never();
+    let held: Vec<_> = std::iter::from_fn(|| take(greedy)).map(Result::unwrap).collect();
+    assert_eq!(held.len(), 4);
+    assert!(take(other).is_some());
+}

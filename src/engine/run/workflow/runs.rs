@@ -376,7 +376,7 @@ impl Inner {
             };
             let limit = limit.unwrap_or(HTTP_TIMEOUT_DEFAULT);
             let by = (key.as_str(), &trace);
-            let sending = request::send(&self.client, *request, &fail_when, limit, by);
+            let sending = Box::pin(request::send(&self.client, *request, &fail_when, limit, by));
             let sent = turns::on_behalf_of(organization, sending).await;
             let outcome = match sent {
                 Ok(answer) => self.store_response(answer, execution, &budget).await,
@@ -459,7 +459,7 @@ impl Inner {
         execution: ExecutionId,
         budget: &Budget,
     ) -> Result<Outcome, Error> {
-        let request::Response { status, headers, body } = answer;
+        let request::Response { status, headers, body, room: _room } = answer;
         let text = match serde_json::value::to_raw_value(&body) {
             Ok(text) => text,
             Err(error) => return Ok(Err(not_text(&error).into())),

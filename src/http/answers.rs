@@ -1,0 +1,138 @@
+//! Answers in memory: what the answers to outgoing requests may take together, while they arrive and
+//! while they are parsed. Work waits for its part, in turns between organizations; nothing fails
+//! because other answers are large.
+//!
+//! An answer takes its part for arriving once, for all of it, and its part for being parsed after
+//! that. What is parsed waits for nothing that another answer holds, so no two wait for each other.
+
+use std::sync::{Arc, LazyLock};
+
+use bytes::Bytes;
+
+use super::request::count_values;
+use crate::runtime::turns::{Turn, Turns};
+
+/// Bytes of all answers that arrive, or wait to be parsed.
+const ARRIVING_MAX: usize = 64 * 1024 * 1024;
+/// Bytes of all answers that are parsed and not stored yet.
+const PARSED_MAX: usize = 128 * 1024 * 1024;
+/// Shorter answers count nothing while they arrive: hyper's own buffers hold as much.
+pub(super) const SMALL: usize = 64 * 1024;
+/// Shorter answers count nothing while they are parsed.
+const TINY: usize = 4 * 1024;
+/// Longer answers are parsed on a thread for blocking work.
+pub const QUICK: usize = 256 * 1024;
+/// What a parsed JSON value takes, in bytes: arrays grow by doubling, and fields have names.
+const VALUE_BYTES: usize = 72;
+/// The most JSON values of a model's answer: the tensors and embeddings of a full request fit, and
+/// one takes at most 288 MB.
+pub const MODEL_VALUES_MAX: usize = 4_000_000;
+
+static ARRIVING: LazyLock<Arc<Turns>> = LazyLock::new(|| Turns::new(ARRIVING_MAX));
+static PARSED: LazyLock<Arc<Turns>> = LazyLock::new(|| Turns::new(PARSED_MAX));
+
+/// An answer that would take too much memory when it is parsed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the answer holds more than {0} JSON values")]
+pub struct TooManyValues(usize);
+
+/// Waits until an answer of up to `bytes` may arrive. `None`: a short one may at once.
+pub(super) async fn arrive(bytes: usize) -> Option<Turn> {
+    if bytes <= SMALL { None } else { Some(ARRIVING.take(bytes).await) }
+}
+
+/// The same bytes, which keep their part until the last of their clones is dropped.
+pub(super) fn bind(bytes: Bytes, turn: Option<Turn>) -> Bytes {
+    let Some(mut turn) = turn else { return bytes };
+    turn.shrink_to(bytes.len());
+    Bytes::from_owner(Held { bytes, _turn: turn })
+}
+
+/// Counts the JSON values of an answer, and waits until there is room for them. What it gives is to
+/// be kept until what is parsed is stored.
+///
+/// # Errors
+/// [`TooManyValues`] when there are more than `most`.
+pub async fn room(text: &[u8], most: usize) -> Result<Room, TooManyValues> {
+    // Only an array or an object holds others; a text may have any number of commas.
+    let is_nested = matches!(text.trim_ascii_start().first(), Some(b'[' | b'{'));
+    let values = if is_nested { count_values(text) } else { 1 };
+    if values > most {
+        return Err(TooManyValues(most));
+    }
+    if text.len() <= TINY {
+        return Ok(Room(None));
+    }
+    // Its text is written once more when it is stored.
+    let bytes = values.saturating_mul(VALUE_BYTES).saturating_add(text.len().saturating_mul(2));
+    Ok(Room(Some(Arc::new(PARSED.take(bytes).await))))
+}
+
+/// Room for a parsed answer.
+#[derive(Debug, Clone, Default)]
+pub struct Room(Option<Arc<Turn>>);
+
+/// It says nothing about the answer.
+impl PartialEq for Room {
+    fn eq(&self, _other: &Self) -> bool {
+        true
+    }
+}
+
+impl Room {
+    /// Whether it is counted.
+    #[must_use]
+    pub const fn is_counted(&self) -> bool {
+        self.0.is_some()
+    }
+}
+
+struct Held {
+    bytes: Bytes,
+    _turn: Turn,
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+    use crate::domain::ids::OrganizationId;
+    use crate::runtime::{new_id, turns};
+
+    #[tokio::test]
+    async fn answers_wait_for_room_and_other_organizations_pass() {
+        let [greedy, other]: [OrganizationId; 2] = [new_id(), new_id()];
+        let large = format!("[{}0]", "0,".repeat(900_000));
+        let ask = |who, text: &str| {
+            turns::on_behalf_of(who, room(text.as_bytes(), 1_000_000)).now_or_never()
+        };
+        let held = ask(greedy, &large).expect("the first large answer is parsed").unwrap();
+        assert!(held.is_counted());
+        assert!(ask(greedy, &large).is_none(), "the next one waits");
+        assert!(ask(other, &large[..100_000]).is_some());
+        drop(held);
+        assert!(ask(greedy, &large).is_some());
+        let most = turns::on_behalf_of(greedy, room(large.as_bytes(), 100)).await;
+        assert_eq!(most.unwrap_err().to_string(), "the answer holds more than 100 JSON values");
+        assert!(!ask(greedy, "[]").unwrap().unwrap().is_counted());
+    }
+
+    #[tokio::test]
+    async fn answers_that_arrive_hold_their_length() {
+        assert!(arrive(SMALL).await.is_none());
+        let turn = arrive(1024 * 1024).await;
+        let before = ARRIVING.used();
+        let bytes = bind(Bytes::from_static(b"0123456789"), turn);
+        assert_eq!(before - ARRIVING.used(), 1024 * 1024 - 10);
+        let part = bytes.slice(2..4);
+        drop(bytes);
+        assert_eq!(&part[..], b"23");
+    }
+}
