@@ -4,7 +4,8 @@
 //! A link's token is bound to its path, names the organization and the key in whose name it was
 //! made, and carries its expiry; nobody can make one without the service's own key file. Nothing of
 //! it is stored. A link ends with what it opens, at its expiry, and when its key is deleted or
-//! expires: deleting the key revokes every link that was made with it.
+//! expires: deleting the key revokes every link that was made with it. A link that a member makes in the
+//! dashboard carries the member's id in the place of a key's, and ends when the member is removed.
 //!
 //! Outputs are stored with links that have no host; [`SignedUrls::render`] puts the present `public_url`
 //! before them when an output is read. URLs that were stored with an earlier one are recognized by
@@ -92,6 +93,16 @@ impl SignedUrls {
         let mac = self.sealer.mac(&signed(&head, path));
         let token = URL_SAFE_NO_PAD.encode([&head[..], &mac].concat());
         [base, path, "?", PARAMETER, "=", &token].concat()
+    }
+
+    /// The same URL in another name, with the expiry that it has. A URL that is not a link stays.
+    #[must_use]
+    pub fn made_again(&self, url: &str, by: impl FnOnce(Timestamp) -> Link) -> String {
+        let link = self.split(url).and_then(|(path, token)| {
+            let link = self.genuine(path, token)?;
+            Some(self.url(by(link.expires_at), path))
+        });
+        link.unwrap_or_else(|| url.to_owned())
     }
 
     /// The link behind `token`, if it opens `path` now.

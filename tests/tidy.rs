@@ -41,7 +41,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("guard", &["runtime"]),
     ("storage", &["domain", "runtime"]),
     ("http", &["domain", "runtime", "wire"]),
-    ("config", &["domain"]),
+    ("config", &["domain", "runtime"]),
     ("telemetry", &["config", "runtime"]),
     ("dashboard", &["http"]),
     ("audit", &["domain", "runtime", "storage", "wire"]),
@@ -57,7 +57,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("schedules", &["audit", "domain", "runtime", "storage"]),
     ("idempotency", &["domain", "runtime", "storage"]),
     ("files", &["domain", "limits", "runtime", "signed_urls", "storage"]),
-    ("backup", &["audit", "config", "domain", "files", "storage"]),
+    ("backup", &["audit", "config", "domain", "files", "runtime", "storage"]),
     ("webhooks", &["audit", "domain", "http", "runtime", "storage"]),
     ("runners", &["config", "domain", "files", "guard", "http", "runtime", "schema", "wire"]),
     (

@@ -22,7 +22,7 @@ use crate::audit::{Actor, Recorder};
 use crate::domain::account::{
     ApiKey, DEFAULT_ORGANIZATION, Limits, Organization, box_owner, dashboard_key,
 };
-use crate::domain::ids::{Id, KeyId, OrganizationId};
+use crate::domain::ids::{Id, KeyId, MemberId, OrganizationId};
 use crate::domain::time::Timestamp;
 use crate::limits;
 use crate::runtime::{Clock, Tasks, new_id, random_bytes};
@@ -397,7 +397,8 @@ impl Accounts {
         self.deleted.send_replace(());
     }
 
-    /// A key that is there and has not expired; the dashboard's own is always there.
+    /// A key that is there and has not expired; the dashboard's own is always there. A link may name a
+    /// member in the place of a key.
     async fn live(&self, organization: OrganizationId, id: KeyId) -> Result<Option<Live>, Error> {
         if id == dashboard_key(organization) {
             return Ok(Some(Live { organization, expires_at: None }));
@@ -411,6 +412,10 @@ impl Accounts {
             None => {
                 let key = self.key(organization, id).await?;
                 let live = key.map(|key| Live { organization, expires_at: key.expires_at });
+                if live.is_none() && self.has_member(organization, id).await? {
+                    // Not cached: a removed member is not a deleted key.
+                    return Ok(Some(Live { organization, expires_at: None }));
+                }
                 let mut cache = self.cache.write().unwrap_or_else(PoisonError::into_inner);
                 if let Some(live) = live
                     && cache.deletions == deletions
@@ -426,6 +431,17 @@ impl Accounts {
         let now = self.clock.now();
         let has_expired = |live: &Live| live.expires_at.is_some_and(|end| end <= now);
         Ok(live.filter(|live| live.organization == organization && !has_expired(live)))
+    }
+
+    /// Has streams that a link opened look again whether its key or member is there.
+    pub fn recheck_links(&self) {
+        self.deleted.send_replace(());
+    }
+
+    async fn has_member(&self, organization: OrganizationId, id: KeyId) -> Result<bool, Error> {
+        let member = MemberId::from(id.bytes());
+        let row = Key::table(Table::Member).id(organization).id(member);
+        Ok(self.store.get(&row).await?.is_some())
     }
 
     /// Resolves when the organization does not have this key any more, or it has expired. While the

@@ -9,13 +9,15 @@ use crate::accounts::Caller;
 use crate::audit::Actor;
 use crate::domain::account::{Organization, dashboard_key};
 use crate::domain::execution::Source;
-use crate::domain::ids::{ExecutionId, KeyId, OrganizationId};
+use crate::domain::ids::{ExecutionId, Id as _, KeyId, OrganizationId};
 use crate::domain::time::Timestamp;
 use crate::domain::trace;
+use crate::engine;
 use crate::http::request::Peer;
 use crate::http::{self, Request, trace_context};
 use crate::members::Visit;
 use crate::signed_urls::Link;
+use crate::wire::execution::Waiting;
 
 /// The operator at the other end.
 #[must_use]
@@ -38,10 +40,11 @@ pub struct Grant {
 }
 
 impl Grant {
-    /// A link that is made in the name of this key.
+    /// A link that is made in the name of this key, or of the member, with whom it ends.
     #[must_use]
-    pub const fn link(&self, expires_at: Timestamp) -> Link {
-        Link { organization: self.organization, key: self.key, expires_at }
+    pub fn link(&self, expires_at: Timestamp) -> Link {
+        let member = self.visit.as_ref().map(|visit| KeyId::from(visit.member.id.bytes()));
+        Link { organization: self.organization, key: member.unwrap_or(self.key), expires_at }
     }
 }
 
@@ -187,5 +190,28 @@ impl Context {
             }
             Principal::Anonymous | Principal::Admin(_) => Err(http::Error::unauthorized()),
         }
+    }
+
+    /// The detail of an execution. The links of its waiting steps are in the name of the member who reads
+    /// them, and end with the member.
+    ///
+    /// # Errors
+    /// Those of [`Engine::detail`](engine::Engine::detail).
+    pub async fn detail(
+        &self,
+        organization: OrganizationId,
+        id: ExecutionId,
+    ) -> Result<engine::Detail, http::Error> {
+        let mut detail = self.services.engine.detail(organization, id).await?;
+        let grant = self.grant()?;
+        if grant.visit.is_some() {
+            for waiting in detail.view.waiting_for.iter_mut().flatten() {
+                if let Waiting::Event { resume_url, .. } = waiting {
+                    let urls = &self.services.signed_urls;
+                    *resume_url = urls.made_again(resume_url, |until| grant.link(until));
+                }
+            }
+        }
+        Ok(detail)
     }
 }

@@ -463,7 +463,7 @@ pub async fn get(context: Context) -> Result<Response, http::Error> {
     let engine = &context.services.engine;
     if !context.request.headers.contains_key(IF_NONE_MATCH) {
         engine.wait(organization, id, patience).await?;
-        return tagged(&engine.detail(organization, id).await?).map(|(answer, _tag)| answer);
+        return tagged(&context.detail(organization, id).await?).map(|(answer, _tag)| answer);
     }
     // A client that knows a state waits for another one. The answer is not kept while it waits.
     let until = monotonic_now() + patience;
@@ -471,7 +471,7 @@ pub async fn get(context: Context) -> Result<Response, http::Error> {
     loop {
         let waiter = engine.watch_steps(id);
         let changed = waiter.woken();
-        let detail = engine.detail(organization, id).await?;
+        let detail = context.detail(organization, id).await?;
         let is_final = detail.execution.status.is_final();
         let (answer, tag) = tagged(&detail)?;
         if !names_etag(&context.request.headers, &IF_NONE_MATCH, &tag) {

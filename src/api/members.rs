@@ -55,6 +55,7 @@ pub const REMOVE: Doc = Doc {
 pub async fn remove(context: Context) -> Result<Response, http::Error> {
     let members = context.services.members.by(context.actor());
     members.remove(context.organization()?, id_of(&context)?).await?;
+    context.services.accounts.recheck_links();
     Ok(response::empty(StatusCode::NO_CONTENT))
 }
 

@@ -111,7 +111,11 @@ pub async fn delete(context: Context) -> Result<Response, http::Error> {
 pub const RESET: Doc = Doc {
     request: Some(RequestDoc::json::<PasswordReset>()),
     responses: &[
-        ResponseDoc::empty(204, "The password is set; all sessions of the member have ended"),
+        ResponseDoc::empty(
+            204,
+            "The password is set; all earlier sessions of the member have ended, and the cookie of a new \
+             one is set",
+        ),
         FOREIGN,
         super::links::CLOSED,
         NOT_JSON,
@@ -122,8 +126,8 @@ pub const RESET: Doc = Doc {
 /// `POST /session/reset`
 pub async fn reset(mut context: Context) -> Result<Response, http::Error> {
     let PasswordReset { token, password } = context.request.json().await?;
-    context.services.members.reset(&token, &password).await?;
-    Ok(response::empty(StatusCode::NO_CONTENT))
+    let (_, token) = context.services.members.reset(&token, &password).await?;
+    with_cookie(&context, &token)
 }
 
 pub const CHANGE_PASSWORD: Doc = Doc {

@@ -415,7 +415,7 @@ fn export_traces(config: &Config, services: &Services, tasks: &Tasks) -> Traces 
 /// The service's control group, where it is delegated. Says what the programs of models can do here
 /// that they should not.
 fn take_groups() -> Option<Arc<Groups>> {
-    if let Some(concern) = fence::strength().concern() {
+    for concern in fence::concerns() {
         tracing::warn!("{concern}");
     }
     match Groups::take() {

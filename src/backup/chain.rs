@@ -14,6 +14,7 @@ use super::read::{self, Entry};
 use super::restore::make;
 use super::{Error, Keys, Point, Range, Summary, damaged_content, encryption};
 use crate::domain::time::Timestamp;
+use crate::runtime::regular_file;
 use crate::storage::Group;
 use crate::storage::export::{read_change, write_change};
 
@@ -79,7 +80,7 @@ impl Listed {
             if let Some(file) = Named::of(name, entry.path()) {
                 listed.files.push(file);
             } else if let Some(record) = name.strip_suffix(BASE).and_then(|it| it.parse().ok()) {
-                listed.bases.push((record, fs::read_to_string(entry.path())?));
+                listed.bases.push((record, regular_file::read_to_string(&entry.path())?));
             }
         }
         listed.files.sort_by_key(|file| (file.first, file.last));
@@ -262,7 +263,7 @@ pub fn read_file(
     visit: &mut dyn FnMut(&Entry, &mut dyn Read) -> io::Result<()>,
 ) -> Result<Summary, Error> {
     let shown = path.display();
-    let file = File::open(path)
+    let file = regular_file::open(path)
         .map_err(|error| Error::Damaged(format!("{shown} cannot be read: {error}")))?;
     let named = |error| match error {
         Error::Damaged(what) => Error::Damaged(format!("{shown}: {what}")),

@@ -16,6 +16,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::{Error, Summary, read};
 use crate::config::secret::{self, Secret};
+use crate::runtime::regular_file;
 
 /// What an age file begins with.
 const MAGIC: &[u8] = b"age-encryption.org/";
@@ -258,7 +259,7 @@ impl Keys {
         let unreadable =
             |error: io::Error| Error::Refused(format!("{source} cannot be read: {error}"));
         let mut text = String::new();
-        File::open(path)
+        regular_file::open(path)
             .and_then(|file| file.take(IDENTITIES_MAX).read_to_string(&mut text))
             .map_err(unreadable)?;
         let lines = (1..).zip(text.lines().map(str::trim));
@@ -330,7 +331,7 @@ pub fn open<'r>(mut from: impl BufRead + 'r, keys: &Keys) -> Result<Box<dyn Read
 /// When it cannot be read.
 pub fn is_encrypted(path: &Path) -> io::Result<bool> {
     let mut head = Vec::new();
-    File::open(path)?.take(MAGIC.len() as u64).read_to_end(&mut head)?;
+    regular_file::open(path)?.take(MAGIC.len() as u64).read_to_end(&mut head)?;
     Ok(head == MAGIC)
 }
 

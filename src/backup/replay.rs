@@ -6,7 +6,7 @@
 //! machine; the first one that is later than the moment asked for ends the replay.
 
 use std::collections::{BTreeMap, HashSet};
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, BufReader};
 use std::path::{Path, PathBuf};
 
@@ -20,6 +20,7 @@ use crate::domain::file::Digest;
 use crate::domain::ids::PayloadId;
 use crate::domain::time::Timestamp;
 use crate::files;
+use crate::runtime::regular_file;
 use crate::storage::{Group, Page, claimed_by, payload_in, read_live_log};
 
 /// What is applied behind a backup; by default nothing.
@@ -368,7 +369,7 @@ impl Applying<'_, '_> {
     }
 
     fn copy(&mut self, from: &Path, to: &Path, what: &str) -> io::Result<()> {
-        match File::open(from) {
+        match regular_file::open(from) {
             Ok(mut file) => self.write(to, &mut file),
             Err(error) => {
                 self.notes.push(format!("{what} cannot be read: {error}"));

@@ -14,6 +14,7 @@ use crate::domain::file::Digest;
 use crate::domain::ids::PayloadId;
 use crate::domain::time::Timestamp;
 use crate::files::{self, Files};
+use crate::runtime::regular_file;
 use crate::storage::export::{Change, write_change};
 use crate::storage::{self, Claim, Store};
 
@@ -201,7 +202,7 @@ impl<'p, W: Write> Archive<'p, W> {
     }
 
     fn add_file(&mut self, name: &str, path: &Path) -> io::Result<()> {
-        let file = File::open(path)?;
+        let file = regular_file::open(path)?;
         let length = file.metadata()?.len();
         self.add(name, length, file)
     }

@@ -21,7 +21,7 @@ use crate::app::UNENCRYPTED;
 use crate::backup::{self, Encryption, Keys, Reached, Replay, Spared, Summary};
 use crate::config::Config;
 use crate::domain::time::Timestamp;
-use crate::runtime::Clock;
+use crate::runtime::{Clock, regular_file};
 
 /// Back up everything into one file
 #[derive(Debug, clap::Args)]
@@ -303,7 +303,8 @@ fn part_of(file: &Path) -> PathBuf {
 /// Reads a whole backup.
 pub(super) fn checked_file(file: &Path, keys: &Keys) -> anyhow::Result<Summary> {
     let bar = byte_bar("verify");
-    let opened = File::open(file).with_context(|| format!("{} cannot be read", file.display()))?;
+    let opened =
+        regular_file::open(file).with_context(|| format!("{} cannot be read", file.display()))?;
     let summary = backup::open(BufReader::new(opened), keys)
         .and_then(|plain| backup::verify(plain, &mut |bytes| bar.set_position(bytes)))
         .with_context(|| format!("{}", file.display()))?;
@@ -438,7 +439,8 @@ pub(super) async fn restore(asked: Restore, config: &Config) -> anyhow::Result<(
     let folder = into.unwrap_or_else(|| config.data_dir.clone());
     let inline_bytes = config.engine.payload_inline_bytes;
     let shown = folder.display().to_string();
-    let opened = File::open(&file).with_context(|| format!("{} cannot be read", file.display()))?;
+    let opened =
+        regular_file::open(&file).with_context(|| format!("{} cannot be read", file.display()))?;
     let is_encrypted = backup::is_encrypted(&file)?;
     let (summary, reached) = blocking(move || {
         let bar = byte_bar("restore");

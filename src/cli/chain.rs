@@ -14,6 +14,7 @@ use super::output::{self, Column, Output};
 use crate::config::Config;
 use crate::domain::account::DEFAULT_ORGANIZATION;
 use crate::domain::chain::Entry;
+use crate::runtime::regular_file;
 use crate::wire::operator::{Chain, Chains};
 
 #[derive(Debug, Subcommand)]
@@ -231,7 +232,7 @@ pub(super) fn query(pairs: &[(&str, &str)]) -> String {
 /// Entries as they are given: JSON, TOML (`[[entries]]`), or a file of either.
 fn read(given: &str) -> anyhow::Result<Value> {
     let text = match given.strip_prefix('@') {
-        Some(file) => std::fs::read_to_string(Path::new(file))
+        Some(file) => regular_file::read_to_string(Path::new(file))
             .with_context(|| format!("{file} cannot be read"))?,
         None => given.to_owned(),
     };

@@ -1,6 +1,7 @@
 //! `orrery decide`: typed questions about a state, answered by a chat model and shown with bars.
 
 use std::io::Read as _;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
@@ -12,6 +13,7 @@ use super::output::{Column, Output};
 use super::service;
 use crate::config::Config;
 use crate::domain::account::DEFAULT_ORGANIZATION;
+use crate::runtime::regular_file;
 
 /// The width of the bar of 100 %, in characters.
 const BAR_WIDTH: u32 = 20;
@@ -86,9 +88,8 @@ fn state(text: &str) -> anyhow::Result<Value> {
             std::io::stdin().read_to_string(&mut read).context("standard input cannot be read")?;
             read
         }
-        Some(path) => {
-            std::fs::read_to_string(path).with_context(|| format!("{path} cannot be read"))?
-        }
+        Some(path) => regular_file::read_to_string(Path::new(path))
+            .with_context(|| format!("{path} cannot be read"))?,
     };
     let parsed = serde_json::from_str::<Value>(&text).ok();
     let json = parsed.filter(|value| value.is_object() || value.is_array());

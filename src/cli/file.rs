@@ -8,6 +8,7 @@ use anyhow::{Context as _, bail};
 use serde_json::Value;
 
 use crate::http::content;
+use crate::runtime::regular_file;
 
 /// The largest file: what the body of a request may have by default.
 const FILE_BYTES_MAX: u64 = 8 << 20;
@@ -42,7 +43,7 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Value> {
 /// When it cannot be read, is larger, or is not UTF-8.
 pub(super) fn read_text(path: &Path, most: u64) -> anyhow::Result<String> {
     let shown = path.display();
-    let file = std::fs::File::open(path).with_context(|| format!("{shown} cannot be opened"))?;
+    let file = regular_file::open(path).with_context(|| format!("{shown} cannot be opened"))?;
     let mut text = String::new();
     let mut within = file.take(most.saturating_add(1));
     within.read_to_string(&mut text).with_context(|| format!("{shown} cannot be read"))?;

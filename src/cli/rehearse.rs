@@ -1,7 +1,6 @@
 //! `orrery verify FILE --restore`: a restore as it would be, into a folder that is removed again, however it
 //! ends. It reads the backup and the log archive behind it, and touches no service and no store.
 
-use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -13,7 +12,7 @@ use super::output::{self, Output};
 use super::service;
 use crate::backup::{self, Keys, Reached, Replay, Report, Source, Spared, Summary};
 use crate::config::Config;
-use crate::runtime::Clock;
+use crate::runtime::{Clock, regular_file};
 
 /// What the names of temporary folders begin with.
 const PREFIX: &str = "orrery-rehearsal-";
@@ -85,7 +84,7 @@ pub(super) async fn restore(
             let (parent, what) = (parent.display(), no_room(bytes));
             format!("{parent} has no room for {what}: name another folder with --work-dir")
         })?;
-        let opened = File::open(&file)?;
+        let opened = regular_file::open(&file)?;
         let bar = byte_bar(bar);
         let now = Clock::system().now();
         let mut progress = |bytes| bar.set_position(bytes);

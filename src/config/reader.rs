@@ -14,6 +14,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::Error;
 use crate::domain::spelling::nearest;
+use crate::runtime::regular_file;
 
 /// A value that is not what its key expects, and its bytes in the file.
 #[derive(Debug)]
@@ -289,8 +290,7 @@ impl<'r> Section<'r> {
 /// A sentence that names the file and says what is wrong.
 pub fn read_file(path: &Path, limit: u64) -> Result<String, String> {
     let shown = path.display();
-    let file =
-        std::fs::File::open(path).map_err(|error| format!("cannot open {shown}: {error}"))?;
+    let file = regular_file::open(path).map_err(|error| format!("cannot open {shown}: {error}"))?;
     let mut bytes = Vec::new();
     file.take(limit.saturating_add(1))
         .read_to_end(&mut bytes)

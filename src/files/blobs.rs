@@ -82,25 +82,21 @@ impl IncomingBlob {
 
     /// Moves it to its final path. It is durable when this returns.
     ///
+    /// A blob of the same digest is replaced, damaged or not: an upload does the same work whether or
+    /// not another organization already has these bytes, so its duration does not reveal that.
+    ///
     /// # Errors
     /// When the disk refuses; then nothing is left behind.
     pub fn finalize(mut self) -> io::Result<Written> {
         let written = self.written();
         let path = self.blobs.path(written.digest);
         let shard = path.parent().unwrap_or(self.blobs.folder());
-        // One that is damaged is replaced.
-        if path.is_file() && self.blobs.matches_digest(written.digest).unwrap_or(false) {
-            // Another one may have brought it a moment ago, or an earlier process right before its end.
-            fs::File::open(&path)?.sync_all()?;
-            sync(shard)?;
-        } else {
-            self.file.sync_all()?;
-            self.blobs.root.ensure()?;
-            make_shard(shard)?;
-            fs::rename(&self.path, &path)?;
-            self.is_final = true;
-            sync(shard)?;
-        }
+        self.file.sync_all()?;
+        self.blobs.root.ensure()?;
+        make_shard(shard)?;
+        fs::rename(&self.path, &path)?;
+        self.is_final = true;
+        sync(shard)?;
         Ok(written)
     }
 }
@@ -310,6 +306,8 @@ fn sync(folder: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::MetadataExt as _;
+
     use super::*;
 
     #[test]
@@ -349,6 +347,10 @@ mod tests {
         assert!(!blobs.matches_digest(one.digest).unwrap());
         keep(b"abc").unwrap();
         assert!(blobs.matches_digest(one.digest).unwrap(), "what comes again replaces it");
+        let inode = || fs::metadata(blobs.path(one.digest)).unwrap().ino();
+        let intact = inode();
+        keep(b"abc").unwrap();
+        assert_ne!(inode(), intact, "a duplicate takes the same path as a new blob");
         blobs.remove(one.digest).unwrap();
         blobs.remove(one.digest).unwrap();
         assert_eq!(all(), []);

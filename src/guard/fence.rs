@@ -28,6 +28,8 @@ use rustix::process::{
 };
 use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set, set_no_new_privs};
 
+use super::{filter, sandbox};
+
 /// The newest Landlock interface that is used: an older kernel enforces what it knows.
 pub(super) const NEWEST: ABI = ABI::V9;
 /// Memory and ports of the machine.
@@ -78,6 +80,13 @@ pub struct Walls {
 }
 
 impl Walls {
+    /// What it may not open, without symbolic links.
+    fn hidden(&self) -> Vec<PathBuf> {
+        let mut hidden: Vec<PathBuf> = self.hide.iter().map(|path| resolved(path)).collect();
+        hidden.extend(self.hide_manifests.iter().flat_map(|folder| manifests(&resolved(folder))));
+        hidden
+    }
+
     /// As the command line spells them. Every path is absolute: the program starts elsewhere.
     #[must_use]
     pub fn arguments(&self) -> Vec<OsString> {
@@ -125,6 +134,7 @@ pub fn run(args: &FenceArgs) -> io::Error {
 }
 
 fn give_up(args: &FenceArgs) -> io::Result<()> {
+    seal_modes(&args.walls)?;
     // The program dies with its guard, so killing the guard frees no program.
     set_parent_process_death_signal(Some(Signal::KILL))?;
     if getppid().map(Pid::as_raw_nonzero).is_none_or(|parent| parent.get() != args.parent) {
@@ -136,11 +146,24 @@ fn give_up(args: &FenceArgs) -> io::Result<()> {
     }
     set_no_new_privs(true)?;
     restrict(&args.walls)?;
+    filter::apply_to_program()?;
     // Last: this process needs memory of its own until here.
     if let Some(bytes) = args.walls.memory_bytes {
         setrlimit(Resource::As, Rlimit { current: Some(bytes), maximum: Some(bytes) })?;
     }
     Ok(())
+}
+
+/// Keeps modes, owners and attributes of all files as they are, except where the program may write.
+fn seal_modes(walls: &Walls) -> io::Result<()> {
+    let devices = SHARED_MEMORY.iter().map(|name| Path::new("/dev").join(name));
+    let writable = walls.write.iter().map(|path| resolved(path)).chain(devices);
+    let home = walls.home.iter().map(|home| (resolved(home), true));
+    let mut places: Vec<(PathBuf, bool)> = writable.map(|path| (path, true)).collect();
+    let mut protected = walls.hidden();
+    protected.retain(|path| places.iter().any(|(folder, _)| path.starts_with(folder)));
+    places.extend(protected.into_iter().map(|path| (path, false)).chain(home));
+    sandbox::seal_mounts(&places).map(drop)
 }
 
 /// How much of the fence this kernel enforces.
@@ -173,6 +196,30 @@ impl Strength {
     }
 }
 
+/// What the kernel does not keep programs from, of all parts of the fence.
+pub fn concerns() -> impl Iterator<Item = &'static str> {
+    [strength().concern(), filter::concern(), namespace_concern()].into_iter().flatten()
+}
+
+/// What a program can do where the service cannot give it mounts of its own.
+#[must_use]
+pub fn namespace_concern() -> Option<&'static str> {
+    let is = |setting: &str, value: &str| {
+        let text = fs::read_to_string(Path::new("/proc/sys").join(setting));
+        text.is_ok_and(|text| text.trim() == value)
+    };
+    let is_privileged = rustix::thread::capabilities(None)
+        .is_ok_and(|held| held.effective.contains(CapabilitySet::SYS_ADMIN));
+    let is_denied = is("user/max_user_namespaces", "0")
+        || is("kernel/unprivileged_userns_clone", "0")
+        || is("kernel/apparmor_restrict_unprivileged_userns", "1");
+    (is_denied && !is_privileged).then_some(
+        "this machine denies user namespaces to the service: a program of a command model can open the \
+         service's files to other users of the machine (chmod), though not read them itself; allow user \
+         namespaces for the service's binary, or let no other user log in",
+    )
+}
+
 /// Asks the kernel how much it enforces. Restricts nothing.
 #[must_use]
 pub fn strength() -> Strength {
@@ -191,9 +238,7 @@ fn restrict(walls: &Walls) -> io::Result<()> {
         .and_then(|ruleset| ruleset.scope(Scope::from_all(NEWEST)))
         .and_then(Ruleset::create)
         .map_err(io::Error::other)?;
-    let mut hidden: Vec<PathBuf> = walls.hide.iter().map(|path| resolved(path)).collect();
-    hidden.extend(walls.hide_manifests.iter().flat_map(|folder| manifests(&resolved(folder))));
-    let mut allowed = Allowed { ruleset, hidden };
+    let mut allowed = Allowed { ruleset, hidden: walls.hidden() };
     allowed.all_below(Path::new("/"), looking(), false)?;
     for folder in &walls.read {
         allowed.all_below(&resolved(folder), looking(), true)?;

@@ -9,6 +9,7 @@
 //! The processes of built-in models need no guard: they can start nothing (see [`sandbox`]).
 
 pub mod fence;
+pub mod filter;
 pub mod groups;
 pub mod sandbox;
 

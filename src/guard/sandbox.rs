@@ -5,16 +5,20 @@
 //! streams alone. It needs nothing of the file system, so all of it is denied: by Landlock, and on
 //! kernels without Landlock by a limit of zero file descriptors, without which no file, socket or
 //! pipe can be opened. [`enter_reading`] is for one that also reads files that it is given, and has
-//! threads. Nothing of this can be undone from inside.
+//! threads. A [`filter`] of system calls covers what the two leave open. Nothing of this can be undone
+//! from inside.
 //!
-//! This is one of the three places with `unsafe`: closing inherited descriptors has no safe form.
+//! This is one of the three places with `unsafe`: closing inherited descriptors and changing mounts have
+//! no safe form.
 
 #![expect(unsafe_code, reason = "a C function without a safe form is called: see the head")]
 
+use std::ffi::CString;
 use std::fs::File;
 use std::io;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::FileExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use landlock::{
@@ -31,6 +35,7 @@ use rustix::thread::{
 use rustix::time::{ClockId, clock_gettime};
 
 use super::fence::NEWEST;
+use super::filter;
 
 /// Address space beside the data: the program itself, its libraries' tables, the stack.
 const ADDRESSES_BESIDE: u64 = 512 * 1024 * 1024;
@@ -70,6 +75,7 @@ impl Sandbox {
             setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })?;
         }
         drop_capabilities()?;
+        filter::apply_to_worker()?;
         Ok(Self { statm })
     }
 
@@ -126,7 +132,8 @@ pub fn enter_reading(parent: i32, files: &[&Path], data_max: Option<u64>) -> io:
             setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })?;
         }
     }
-    drop_capabilities()
+    drop_capabilities()?;
+    filter::apply_to_worker()
 }
 
 /// This process ends when `parent` does.
@@ -183,6 +190,97 @@ fn deny_access(readable: &[&Path]) -> io::Result<()> {
     ruleset.restrict_self().map(drop).map_err(io::Error::other)
 }
 
+/// Makes every mount read-only for this process and its children, except for `places` that are marked
+/// writable; a later place may be within an earlier one. Modes, owners, times and attributes of files
+/// cannot be changed on a read-only mount, which Landlock does not prevent.
+///
+/// Needs a mount namespace, and so a user namespace where the process has no privileges; without them
+/// nothing changes, and the answer is `false`.
+///
+/// # Errors
+/// When a step fails after the first one has changed something.
+pub(super) fn seal_mounts(places: &[(PathBuf, bool)]) -> io::Result<bool> {
+    let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let directory = std::env::current_dir()?;
+    if unshare(libc::CLONE_NEWNS).is_err() {
+        if unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNS).is_err() {
+            return Ok(false);
+        }
+        std::fs::write("/proc/self/setgroups", "deny")?;
+        std::fs::write("/proc/self/uid_map", format!("{user} {user} 1"))?;
+        std::fs::write("/proc/self/gid_map", format!("{group} {group} 1"))?;
+    }
+    let root = Path::new("/");
+    let sealed = mount(None, root, libc::MS_REC | libc::MS_PRIVATE)
+        .and_then(|()| set_attribute(root, libc::MOUNT_ATTR_RDONLY, 0, libc::AT_RECURSIVE));
+    if sealed.is_err() {
+        // A namespace alone is of no use to the program, and does no harm.
+        return Ok(false);
+    }
+    for (path, is_writable) in places.iter().filter(|(path, _)| path.exists()) {
+        mount(Some(path), path, libc::MS_BIND | libc::MS_REC)?;
+        if *is_writable {
+            set_writable(path)?;
+        } else {
+            set_attribute(path, libc::MOUNT_ATTR_RDONLY, 0, libc::AT_RECURSIVE)?;
+        }
+    }
+    // The process is still in the mount below.
+    std::env::set_current_dir(directory)?;
+    Ok(true)
+}
+
+/// Makes a mount writable again, with those below it where the machine has none of them read-only.
+fn set_writable(path: &Path) -> io::Result<()> {
+    let clear = |flags| set_attribute(path, 0, libc::MOUNT_ATTR_RDONLY, flags);
+    match clear(libc::AT_RECURSIVE).or_else(|_locked| clear(0)) {
+        // The machine's own mount is read-only, and stays so.
+        Err(error) if error.raw_os_error() == Some(libc::EPERM) => Ok(()),
+        done => done,
+    }
+}
+
+fn unshare(flags: libc::c_int) -> io::Result<()> {
+    // SAFETY: the call takes no pointer. This process has one thread.
+    done(unsafe { libc::unshare(flags) })
+}
+
+fn mount(from: Option<&Path>, to: &Path, flags: libc::c_ulong) -> io::Result<()> {
+    let from = from.map(c_path).transpose()?;
+    let from = from.as_ref().map_or(std::ptr::null(), |path| path.as_ptr());
+    let to = c_path(to)?;
+    // SAFETY: both paths end in a zero byte and outlive the call; the kernel permits null for the others.
+    done(unsafe { libc::mount(from, to.as_ptr(), std::ptr::null(), flags, std::ptr::null()) })
+}
+
+/// Changes attributes of the mount at `path`; with `AT_RECURSIVE` also of those below it.
+fn set_attribute(path: &Path, set: u64, clear: u64, flags: libc::c_int) -> io::Result<()> {
+    let path = c_path(path)?;
+    let attributes =
+        libc::mount_attr { attr_set: set, attr_clr: clear, propagation: 0, userns_fd: 0 };
+    // SAFETY: the path ends in a zero byte, the structure has the size that is given, and both outlive
+    // the call.
+    let answer = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            libc::AT_FDCWD,
+            path.as_ptr(),
+            flags,
+            &raw const attributes,
+            size_of::<libc::mount_attr>(),
+        )
+    };
+    done(libc::c_int::try_from(answer).unwrap_or(-1))
+}
+
+fn c_path(path: &Path) -> io::Result<CString> {
+    Ok(CString::new(path.as_os_str().as_bytes())?)
+}
+
+fn done(result: libc::c_int) -> io::Result<()> {
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 /// Processor time that this thread has used so far.
 #[must_use]
 pub fn processor_time() -> Duration {
@@ -227,6 +325,33 @@ mod tests {
         assert!(listener.accept().is_err());
     }
 
+    /// What the kernel permits between all processes of a user.
+    fn denies_calls_that_landlock_does_not_see(parent: i32) {
+        if !filter::is_available() {
+            return;
+        }
+        let other = Pid::from_raw(parent).unwrap();
+        let denied = Err(rustix::io::Errno::PERM);
+        let limit = Rlimit { current: Some(1), maximum: Some(1) };
+        assert_eq!(rustix::process::prlimit(Some(other), Resource::Cpu, limit).map(drop), denied);
+        assert_eq!(rustix::process::setpriority_process(Some(other), 19), denied);
+        assert_eq!(rustix::process::setpriority_user(rustix::process::getuid(), 19), denied);
+        let cpus = rustix::thread::sched_getaffinity(None).unwrap();
+        assert_eq!(rustix::thread::sched_setaffinity(Some(other), &cpus), denied);
+        assert_eq!(rustix::thread::sched_setaffinity(None, &cpus), Ok(()));
+        assert_eq!(rustix::process::setpriority_process(None, 1), Ok(()));
+        let mode = rustix::fs::Mode::from_raw_mode(0o777);
+        assert_eq!(rustix::fs::chmod("/etc/hosts", mode), denied);
+        let user = Some(rustix::process::getuid());
+        assert_eq!(rustix::fs::chown("/etc/hosts", user, None), denied);
+        let udp = rustix::net::SocketType::DGRAM;
+        for family in [rustix::net::AddressFamily::INET, rustix::net::AddressFamily::UNIX] {
+            assert_eq!(rustix::net::socket(family, udp, None).map(drop), denied);
+        }
+        // Threads, but no processes.
+        std::thread::scope(|scope| scope.spawn(|| ()).join()).unwrap();
+    }
+
     /// Runs in a process of its own, which it shuts in.
     fn try_everything(address: &str, parent: i32) {
         // All of it works before.
@@ -249,6 +374,7 @@ mod tests {
         assert!(UnixDatagram::unbound().is_err());
         assert!(UnixStream::pair().is_err());
         assert!(Command::new("/bin/true").stdin(Stdio::inherit()).spawn().is_err());
+        denies_calls_that_landlock_does_not_see(parent);
         if fence == Strength::Whole {
             assert!(test_kill_process(Pid::from_raw(parent).unwrap()).is_err());
         }

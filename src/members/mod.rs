@@ -235,11 +235,13 @@ impl Members {
         Ok((member, token))
     }
 
-    /// Sets a member's password with a link for that. All sessions of the member end.
+    /// Sets a member's password with a link for that. All sessions of the member end, and a new one is
+    /// opened; the text is its token. So a link opens the dashboard also while others keep trying the
+    /// account.
     ///
     /// # Errors
     /// [`Error::PasswordLength`], and those of links and of the store.
-    pub async fn reset(&self, token: &str, password: &str) -> Result<Member, Error> {
+    pub async fn reset(&self, token: &str, password: &str) -> Result<(Member, String), Error> {
         self.opened(token, Some(LinkKind::Reset)).await?;
         let hash = self.passwords.hash(password).await?;
         for _ in 0..CHANGE_ATTEMPTS {
@@ -260,7 +262,9 @@ impl Members {
             match self.store.commit(commit).await {
                 Ok(()) => {
                     self.changed.send_replace(());
-                    return Ok(member);
+                    let by_member = self.by(Actor::member(&member.email, None));
+                    let session = by_member.open_session(&member).await?;
+                    return Ok((member, session));
                 }
                 // The link was used, or a request of the member was noted, at the same time.
                 Err(storage::Error::Conflict { .. }) => {}
@@ -284,11 +288,9 @@ impl Members {
         from: Option<std::net::IpAddr>,
     ) -> Result<String, Error> {
         let account = rows::account_of(&member.email);
-        self.throttle.begin(account, from).map_err(Error::TooManyAttempts)?;
-        if !self.passwords.verify(Some(&member.password), current).await? {
+        if !self.check_password(account, Some(&member.password), current, from).await? {
             return Err(Error::WrongPassword);
         }
-        self.throttle.succeeded(account, from);
         let hash = self.passwords.hash(password).await?;
         let before = member.epoch;
         let changed = self.change(member.organization, member.id, "member.password", |now| {

@@ -1,16 +1,21 @@
 //! Passwords: argon2id hashes, computed on blocking threads, a few at a time.
 //!
 //! A hash takes 19 MiB and some tens of milliseconds: how many run and wait is bounded, so that a flood of
-//! attempts takes neither the memory nor the processors. A password is never kept and never logged.
+//! attempts takes neither the memory nor the processors. One check of a network waits in the queue at a
+//! time, the others behind it, so a network with many attempts does not delay the others. A password is
+//! never kept and never logged.
 
-use std::sync::Arc;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
 
 use argon2::password_hash::{PasswordHash, SaltString};
 use argon2::{Algorithm, Argon2, Params, PasswordHasher as _, PasswordVerifier as _, Version};
-use tokio::sync::{OnceCell, Semaphore};
+use tokio::sync::{AcquireError, OnceCell, Semaphore};
 
 use super::Error;
+use super::throttle::Network;
 use crate::runtime::random_bytes;
 
 /// Bytes of the shortest password.
@@ -23,14 +28,18 @@ const PASSES: u32 = 2;
 const LANES: u32 = 1;
 /// Hashes that are computed at the same time.
 const RUNNING_MAX: usize = 2;
-/// Hashes that wait; what comes behind them is refused.
-const WAITING_MAX: usize = 32;
+/// Hashes that wait; further ones are refused.
+const WAITING_MAX: usize = 1024;
+/// The longest wait for a place.
+const WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// Computes hashes; clones share the places.
 #[derive(Debug, Clone)]
 pub(super) struct Passwords {
     places: Arc<Semaphore>,
     present: Arc<AtomicUsize>,
+    /// The check of each network that waits or runs, and behind which its others wait.
+    turns: Arc<Mutex<HashMap<Network, Weak<Semaphore>>>>,
     /// The hash of a password that nobody knows: what is verified where there is no member.
     dummy: Arc<OnceCell<String>>,
 }
@@ -47,7 +56,7 @@ impl Drop for Present {
 impl Passwords {
     pub(super) fn new() -> Self {
         let places = Arc::new(Semaphore::new(RUNNING_MAX));
-        Self { places, present: Arc::default(), dummy: Arc::default() }
+        Self { places, present: Arc::default(), turns: Arc::default(), dummy: Arc::default() }
     }
 
     /// The hash of a new password, in the PHC string format.
@@ -60,7 +69,7 @@ impl Passwords {
         }
         let salt = random_bytes::<16>()?;
         let password = password.to_owned();
-        self.compute(move || {
+        self.compute(None, move || {
             let salt = SaltString::encode_b64(&salt).map_err(|error| error.to_string())?;
             let hash = hasher()?.hash_password(password.as_bytes(), &salt);
             hash.map(|hash| hash.to_string()).map_err(|error| error.to_string())
@@ -72,7 +81,12 @@ impl Passwords {
     ///
     /// # Errors
     /// [`Error::Busy`], [`Error::Randomness`].
-    pub(super) async fn verify(&self, hash: Option<&str>, password: &str) -> Result<bool, Error> {
+    pub(super) async fn verify(
+        &self,
+        hash: Option<&str>,
+        password: &str,
+        network: Network,
+    ) -> Result<bool, Error> {
         let dummy = self.dummy.get_or_try_init(|| async {
             let secret: String =
                 random_bytes::<16>()?.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -84,7 +98,7 @@ impl Passwords {
         let password: String =
             if is_known { password.to_owned() } else { "-".repeat(PASSWORD_MIN) };
         let is_equal = self
-            .compute(move || {
+            .compute(Some(network), move || {
                 let hash = PasswordHash::new(&hash).map_err(|error| error.to_string())?;
                 Ok(hasher()?.verify_password(password.as_bytes(), &hash).is_ok())
             })
@@ -94,20 +108,40 @@ impl Passwords {
 
     async fn compute<T: Send + 'static>(
         &self,
+        network: Option<Network>,
         work: impl FnOnce() -> Result<T, String> + Send + 'static,
     ) -> Result<T, Error> {
         let present = Present(Arc::clone(&self.present));
         if self.present.fetch_add(1, Ordering::AcqRel) >= RUNNING_MAX + WAITING_MAX {
             return Err(Error::Busy);
         }
-        let place = Arc::clone(&self.places).acquire_owned().await;
-        let place = place.map_err(|_closed| Error::Busy)?;
+        let place = async {
+            let turn = match network {
+                Some(network) => Some(self.turn_of(network).acquire_owned().await?),
+                None => None,
+            };
+            Ok((turn, Arc::clone(&self.places).acquire_owned().await?))
+        };
+        let place = tokio::time::timeout(WAIT_MAX, place).await.map_err(|_late| Error::Busy)?;
+        let place = place.map_err(|_closed: AcquireError| Error::Busy)?;
         // The place is held until the work is done, also when nobody waits for it any more.
         let done = tokio::task::spawn_blocking(move || {
             let _held = (present, place);
             work()
         });
         done.await.map_err(|error| Error::Hash(error.to_string()))?.map_err(Error::Hash)
+    }
+
+    fn turn_of(&self, network: Network) -> Arc<Semaphore> {
+        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(turn) = turns.get(&network).and_then(Weak::upgrade) {
+            return turn;
+        }
+        // As many stay as callers are present.
+        turns.retain(|_, turn| turn.strong_count() > 0);
+        let turn = Arc::new(Semaphore::new(1));
+        turns.insert(network, Arc::downgrade(&turn));
+        turn
     }
 }
 
@@ -125,11 +159,12 @@ mod tests {
         let passwords = Passwords::new();
         let hash = passwords.hash("correct horse battery").await.unwrap();
         assert!(hash.starts_with("$argon2id$v=19$m=19456,t=2,p=1$"), "{hash}");
-        assert!(passwords.verify(Some(&hash), "correct horse battery").await.unwrap());
+        let network = Network::of(None);
+        assert!(passwords.verify(Some(&hash), "correct horse battery", network).await.unwrap());
         for wrong in ["correct horse batterY", "", &"x".repeat(100_000)] {
-            assert!(!passwords.verify(Some(&hash), wrong).await.unwrap());
+            assert!(!passwords.verify(Some(&hash), wrong, network).await.unwrap());
         }
-        assert!(!passwords.verify(None, "------------").await.unwrap());
+        assert!(!passwords.verify(None, "------------", network).await.unwrap());
         for bad in ["short", &"x".repeat(257)] {
             assert!(matches!(passwords.hash(bad).await, Err(Error::PasswordLength)));
         }
@@ -150,5 +185,34 @@ mod tests {
         drop(held);
         assert!(passwords.hash("correct horse battery").await.is_ok());
         assert_eq!(passwords.present.load(Ordering::Acquire), 0);
+    }
+
+    #[tokio::test]
+    async fn password_checks_of_one_network_do_not_delay_another() {
+        let passwords = Passwords::new();
+        let hash = passwords.hash("correct horse battery").await.unwrap();
+        let network = |address: &str| Network::of(Some(address.parse().unwrap()));
+        // Everything is ready before the places are taken.
+        assert!(!passwords.verify(None, "x", network("10.0.0.1")).await.unwrap());
+        let held = Arc::clone(&passwords.places).acquire_many_owned(2).await.unwrap();
+        let wrong = || passwords.verify(Some(&hash), "wrong", network("10.0.0.1"));
+        let mut flood: Vec<_> = (0..200).map(|_| Box::pin(wrong())).collect();
+        for one in &mut flood {
+            assert!(futures_util::poll!(one).is_pending());
+        }
+        let owner = passwords.verify(Some(&hash), "correct horse battery", network("10.0.0.2"));
+        let mut owner = Box::pin(owner);
+        assert!(futures_util::poll!(&mut owner).is_pending());
+        drop(held);
+        assert!(owner.await.unwrap(), "it waits for one check of the flood, not for 200");
+        drop(flood);
+        assert!(
+            passwords
+                .verify(Some(&hash), "correct horse battery", network("10.0.0.1"))
+                .await
+                .unwrap()
+        );
+        passwords.verify(None, "x", network("10.0.0.3")).await.unwrap();
+        assert_eq!(passwords.turns.lock().unwrap().len(), 1);
     }
 }

@@ -6,6 +6,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use super::throttle::Network;
 use super::{Error, Members, rows};
 use crate::domain::member::{Member, Session};
 use crate::storage::commit::Expect;
@@ -42,20 +43,30 @@ impl Members {
         from: Option<IpAddr>,
     ) -> Result<(Member, String), Error> {
         let account = rows::account_of(email);
-        self.throttle.begin(account, from).map_err(Error::TooManyAttempts)?;
         let member = self.by_email(email).await?;
         let hash = member.as_ref().map(|member| member.password.as_str());
-        let is_right = match self.passwords.verify(hash, password).await {
-            Ok(is_right) => is_right,
-            Err(error) => {
-                self.throttle.withdraw(account, from);
-                return Err(error);
-            }
-        };
+        let is_right = self.check_password(account, hash, password, from).await?;
         let Some(member) = member.filter(|_| is_right) else { return Err(Error::WrongPassword) };
-        self.throttle.succeeded(account, from);
         let token = self.open_session(&member).await?;
         Ok((member, token))
+    }
+
+    /// Whether the password of an account is right, as often as the [`Throttle`](super::throttle) lets
+    /// this address try.
+    pub(super) async fn check_password(
+        &self,
+        account: [u8; 32],
+        hash: Option<&str>,
+        password: &str,
+        from: Option<IpAddr>,
+    ) -> Result<bool, Error> {
+        let attempt = self.throttle.begin(account, from).map_err(Error::TooManyAttempts)?;
+        let checked = self.passwords.verify(hash, password, Network::of(from)).await;
+        // Only a wrong password counts, not one that is right or was not looked at.
+        if !matches!(checked, Ok(false)) {
+            self.throttle.withdraw(&attempt);
+        }
+        checked
     }
 
     /// Opens a session for a member who has proven to be that.

@@ -1,8 +1,10 @@
-//! Slows down attempts to log in: for each address, and more generously for each account over all
-//! addresses. Kept in memory; a restart forgets it.
+//! Slows down attempts to log in: for each address, and for each account over all addresses. Kept in
+//! memory; a restart forgets it.
 //!
-//! Nobody is ever locked out: the longest wait is a minute. An attempt counts when it begins, so that many of
-//! them at the same time do not get around the limit. A success clears the count.
+//! Only an address's own failures make it wait, for a minute at most. Attempts of others on the same
+//! account never keep an address out: when an account has many, each address that tries it loses its free
+//! attempts but one. An attempt counts when it begins, so concurrent attempts do not get around the
+//! limit; a success withdraws its own attempt and no other.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -16,9 +18,10 @@ use crate::runtime::monotonic_now;
 
 /// Attempts from one address before it has to wait.
 const FREE_OF_ADDRESS: u32 = 5;
-/// Attempts on one account before everybody who tries it has to wait. It is larger, so that one address
-/// does not slow down the account's owner at another.
+/// Attempts on one account, over all addresses, before its addresses have fewer free attempts.
 const FREE_OF_ACCOUNT: u32 = 50;
+/// Attempts from one address on an account that has had more than that, before it has to wait.
+const FREE_UNDER_ATTACK: u32 = 1;
 /// The longest wait between two attempts.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 /// A count is forgotten after this time without an attempt.
@@ -28,10 +31,10 @@ const COUNTED_MAX: usize = 50_000;
 
 /// The part of an address that one person has: all of IPv4, the first 64 bits of IPv6.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Network(u128);
+pub(super) struct Network(u128);
 
 impl Network {
-    fn of(address: Option<IpAddr>) -> Self {
+    pub(super) fn of(address: Option<IpAddr>) -> Self {
         Self(match address.map(|address| address.to_canonical()) {
             None => 0,
             Some(IpAddr::V4(address)) => u128::from(address.to_bits()),
@@ -44,54 +47,63 @@ impl Network {
 struct Count {
     attempts: u32,
     last: Instant,
-    not_before: Instant,
+}
+
+impl Count {
+    /// How long the next attempt has to wait when `free` of them do not.
+    fn wait(&self, free: u32, now: Instant) -> Duration {
+        let Some(beyond) = self.attempts.checked_sub(free) else { return Duration::ZERO };
+        let wait = Duration::from_secs(1_u64 << beyond.min(6)).min(WAIT_MAX);
+        (self.last + wait).saturating_duration_since(now)
+    }
 }
 
 #[derive(Debug)]
-struct Counts<K> {
-    free: u32,
-    counts: HashMap<K, Count>,
-}
+struct Counts<K>(HashMap<K, Count>);
 
 impl<K: Hash + Eq> Counts<K> {
-    fn new(free: u32) -> Self {
-        Self { free, counts: HashMap::new() }
+    /// The recent attempts.
+    fn of(&self, key: &K, now: Instant) -> Option<&Count> {
+        self.0.get(key).filter(|count| now.duration_since(count.last) < FORGET_AFTER)
     }
 
-    /// How long the next attempt has to wait.
-    fn wait(&self, key: &K, now: Instant) -> Duration {
-        self.counts.get(key).map_or(Duration::ZERO, |count| count.not_before - now)
-    }
-
-    fn count(&mut self, key: K, now: Instant) {
-        if self.counts.len() >= COUNTED_MAX && !self.counts.contains_key(&key) {
-            self.counts.retain(|_, count| now.duration_since(count.last) < FORGET_AFTER);
-            if self.counts.len() >= COUNTED_MAX {
-                self.counts.retain(|_, count| count.not_before > now);
+    /// Counts an attempt; answers when the one before it was.
+    fn count(&mut self, key: K, now: Instant) -> Option<Instant> {
+        if self.0.len() >= COUNTED_MAX && !self.0.contains_key(&key) {
+            self.0.retain(|_, count| now.duration_since(count.last) < FORGET_AFTER);
+            if self.0.len() >= COUNTED_MAX {
+                self.0.retain(|_, count| !count.wait(FREE_OF_ADDRESS, now).is_zero());
             }
-            if self.counts.len() >= COUNTED_MAX {
-                self.counts.clear();
+            if self.0.len() >= COUNTED_MAX {
+                self.0.clear();
             }
         }
-        let count =
-            self.counts.entry(key).or_insert(Count { attempts: 0, last: now, not_before: now });
-        if now.duration_since(count.last) >= FORGET_AFTER {
-            count.attempts = 0;
-        }
-        count.attempts = count.attempts.saturating_add(1);
-        count.last = now;
-        if let Some(beyond) = count.attempts.checked_sub(self.free) {
-            let wait = Duration::from_secs(1_u64 << beyond.min(6)).min(WAIT_MAX);
-            count.not_before = now + wait;
-        }
+        let before = self.of(&key, now).copied();
+        let attempts = before.map_or(0, |count| count.attempts).saturating_add(1);
+        self.0.insert(key, Count { attempts, last: now });
+        before.map(|count| count.last)
     }
 
-    fn withdraw(&mut self, key: &K) {
-        if let Some(count) = self.counts.get_mut(key) {
-            count.attempts = count.attempts.saturating_sub(1);
-            count.not_before = count.last;
+    /// Takes back an attempt of `at`. Waits that other attempts have caused stay.
+    fn withdraw(&mut self, key: &K, at: Instant, before: Option<Instant>) {
+        let Some(count) = self.0.get_mut(key) else { return };
+        count.attempts = count.attempts.saturating_sub(1);
+        if count.attempts == 0 {
+            self.0.remove(key);
+        } else if let Some(before) = before.filter(|_| count.last == at) {
+            count.last = before;
         }
     }
+}
+
+/// An attempt that has been counted.
+#[derive(Debug)]
+pub(super) struct Attempt {
+    account: [u8; 32],
+    network: Network,
+    at: Instant,
+    /// When the one before it was, from the same network and on the same account.
+    before: (Option<Instant>, Option<Instant>),
 }
 
 /// The attempts to log in of the recent past.
@@ -100,38 +112,37 @@ pub(super) struct Throttle(Mutex<(Counts<Network>, Counts<[u8; 32]>)>);
 
 impl Throttle {
     pub(super) fn new() -> Self {
-        Self(Mutex::new((Counts::new(FREE_OF_ADDRESS), Counts::new(FREE_OF_ACCOUNT))))
+        Self(Mutex::new((Counts(HashMap::new()), Counts(HashMap::new()))))
     }
 
     /// Counts an attempt that begins.
     ///
     /// # Errors
     /// How long to wait, where it has to; it is not counted then.
-    pub(super) fn begin(&self, account: [u8; 32], from: Option<IpAddr>) -> Result<(), Duration> {
+    pub(super) fn begin(
+        &self,
+        account: [u8; 32],
+        from: Option<IpAddr>,
+    ) -> Result<Attempt, Duration> {
         let now = monotonic_now();
         let network = Network::of(from);
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let wait = counts.0.wait(&network, now).max(counts.1.wait(&account, now));
+        let on_account = counts.1.of(&account, now).map_or(0, |count| count.attempts);
+        let is_attacked = on_account >= FREE_OF_ACCOUNT;
+        let free = if is_attacked { FREE_UNDER_ATTACK } else { FREE_OF_ADDRESS };
+        let wait = counts.0.of(&network, now).map_or(Duration::ZERO, |own| own.wait(free, now));
         if !wait.is_zero() {
             return Err(wait);
         }
-        counts.0.count(network, now);
-        counts.1.count(account, now);
-        Ok(())
+        let before = (counts.0.count(network, now), counts.1.count(account, now));
+        Ok(Attempt { account, network, at: now, before })
     }
 
-    /// The attempt was right: what was counted is forgotten.
-    pub(super) fn succeeded(&self, account: [u8; 32], from: Option<IpAddr>) {
+    /// Takes back an attempt that was right, or that was not looked at.
+    pub(super) fn withdraw(&self, attempt: &Attempt) {
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        counts.0.counts.remove(&Network::of(from));
-        counts.1.counts.remove(&account);
-    }
-
-    /// The attempt was neither right nor wrong: it was not looked at.
-    pub(super) fn withdraw(&self, account: [u8; 32], from: Option<IpAddr>) {
-        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        counts.0.withdraw(&Network::of(from));
-        counts.1.withdraw(&account);
+        counts.0.withdraw(&attempt.network, attempt.at, attempt.before.0);
+        counts.1.withdraw(&attempt.account, attempt.at, attempt.before.1);
     }
 }
 
@@ -139,8 +150,14 @@ impl Throttle {
 mod tests {
     use super::*;
 
+    const OWNER: [u8; 32] = [1; 32];
+
     fn address(text: &str) -> Option<IpAddr> {
         Some(text.parse().unwrap())
+    }
+
+    fn is_refused(throttle: &Throttle, account: [u8; 32], from: Option<IpAddr>) -> bool {
+        throttle.begin(account, from).is_err()
     }
 
     #[tokio::test(start_paused = true)]
@@ -149,44 +166,84 @@ mod tests {
         let a = address("10.0.0.1");
         let b = address("10.0.0.2");
         for _ in 0..5 {
-            assert_eq!(throttle.begin([1; 32], a), Ok(()));
+            assert!(!is_refused(&throttle, OWNER, a));
         }
         for seconds in [1, 2, 4, 8, 16, 32, 60, 60] {
             let wait = Duration::from_secs(seconds);
-            assert_eq!(throttle.begin([2; 32], a), Err(wait), "another account does not help");
+            let refused = throttle.begin([2; 32], a).unwrap_err();
+            assert_eq!(refused, wait, "another account does not help");
             tokio::time::advance(wait).await;
-            assert_eq!(throttle.begin([1; 32], a), Ok(()));
+            assert!(!is_refused(&throttle, OWNER, a));
         }
-        assert_eq!(throttle.begin([1; 32], b), Ok(()));
-        throttle.succeeded([1; 32], b);
-        assert!(throttle.begin([1; 32], a).is_err(), "a success elsewhere frees no address");
+        let right = throttle.begin(OWNER, b).unwrap();
+        throttle.withdraw(&right);
+        assert!(is_refused(&throttle, OWNER, a), "a success elsewhere frees no address");
         tokio::time::advance(FORGET_AFTER).await;
-        for _ in 0..5 {
-            assert_eq!(throttle.begin([1; 32], a), Ok(()));
-        }
-        throttle.withdraw([1; 32], a);
-        assert_eq!(throttle.begin([1; 32], a), Ok(()));
+        let attempts: Vec<Attempt> = (0..5).map(|_| throttle.begin(OWNER, a).unwrap()).collect();
+        throttle.withdraw(attempts.last().unwrap());
+        assert!(!is_refused(&throttle, OWNER, a));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn throttle_slows_an_account_that_many_addresses_try() {
+    async fn throttle_success_withdraws_only_its_own_attempt() {
         let throttle = Throttle::new();
-        for number in 0..FREE_OF_ACCOUNT {
-            let from = Some(IpAddr::from(number.to_be_bytes()));
-            assert_eq!(throttle.begin([1; 32], from), Ok(()));
+        let a = address("10.0.0.1");
+        for _ in 0..4 {
+            assert!(!is_refused(&throttle, OWNER, a));
         }
-        assert!(throttle.begin([1; 32], address("10.0.0.1")).is_err());
-        assert_eq!(throttle.begin([2; 32], address("10.0.0.1")), Ok(()));
+        let right = throttle.begin([2; 32], a).unwrap();
+        throttle.withdraw(&right);
+        assert!(!is_refused(&throttle, OWNER, a));
+        assert!(is_refused(&throttle, OWNER, a), "a log-in of one's own buys no more guesses");
+        assert!(is_refused(&throttle, [2; 32], a));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn throttle_withdrawal_keeps_the_wait_of_other_attempts() {
+        let throttle = Throttle::new();
+        let a = address("10.0.0.1");
+        let mut attempts: Vec<Attempt> =
+            (0..5).map(|_| throttle.begin(OWNER, a).unwrap()).collect();
+        tokio::time::advance(Duration::from_secs(1)).await;
+        let sixth = throttle.begin(OWNER, a).unwrap();
+        assert_eq!(throttle.begin(OWNER, a).unwrap_err(), Duration::from_secs(2));
+        // An older one that was not looked at: five are left, the last of them a moment ago.
+        throttle.withdraw(&attempts.pop().unwrap());
+        assert_eq!(throttle.begin(OWNER, a).unwrap_err(), Duration::from_secs(1));
+        throttle.withdraw(&sixth);
+        assert!(!is_refused(&throttle, OWNER, a));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn throttle_of_an_attacked_account_lets_its_owner_in() {
+        let throttle = Throttle::new();
+        let owner = address("10.9.9.9");
+        for number in 0..1000_u32 {
+            let from = Some(IpAddr::from(number.to_be_bytes()));
+            assert!(!is_refused(&throttle, OWNER, from));
+            if number > FREE_OF_ACCOUNT {
+                assert!(is_refused(&throttle, OWNER, from), "one guess for each address");
+            }
+            let right = throttle.begin(OWNER, owner).unwrap();
+            throttle.withdraw(&right);
+        }
+        // A typing error costs the owner a second, whatever the others do.
+        assert!(!is_refused(&throttle, OWNER, owner));
+        assert_eq!(throttle.begin(OWNER, owner).unwrap_err(), Duration::from_secs(1));
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert!(!is_refused(&throttle, OWNER, address("10.1.1.1")));
+        assert!(!is_refused(&throttle, OWNER, owner));
+        assert!(!is_refused(&throttle, [2; 32], address("10.1.1.2")), "another account");
     }
 
     #[tokio::test(start_paused = true)]
     async fn throttle_counts_an_ipv6_network_as_one() {
         let throttle = Throttle::new();
         for number in 0..5 {
-            assert_eq!(throttle.begin([1; 32], address(&format!("2001:db8::{number}"))), Ok(()));
+            assert!(!is_refused(&throttle, OWNER, address(&format!("2001:db8::{number}"))));
         }
-        assert!(throttle.begin([1; 32], address("2001:db8::ffff")).is_err());
-        assert_eq!(throttle.begin([1; 32], address("2001:db8:0:1::1")), Ok(()));
-        assert_eq!(throttle.begin([1; 32], address("::ffff:10.0.0.1")), Ok(()));
+        assert!(is_refused(&throttle, OWNER, address("2001:db8::ffff")));
+        assert!(!is_refused(&throttle, OWNER, address("2001:db8:0:1::1")));
+        assert!(!is_refused(&throttle, OWNER, address("::ffff:10.0.0.1")));
     }
 }

@@ -3,6 +3,7 @@
 
 pub mod crash_note;
 pub mod memory;
+pub mod regular_file;
 pub mod shortage;
 pub mod turns;
 

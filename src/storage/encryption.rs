@@ -5,6 +5,7 @@
 //! in backups only. A copy of the store alone reveals no secret.
 
 use std::fs;
+use std::io::Read as _;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use ring::hmac;
 
 use super::error::Error;
 use super::{data_dir, marker};
-use crate::runtime::random_bytes;
+use crate::runtime::{random_bytes, regular_file};
 
 pub(super) const KEY_BYTES: usize = 32;
 /// The key's name within the data folder.
@@ -73,9 +74,15 @@ fn opener(path: &Path, bytes: &[u8]) -> Result<Opener, Error> {
     Ok(Opener(Arc::new(LessSafeKey::new(key))))
 }
 
+/// Bytes of a key file that are read; a valid one has fewer.
+const KEY_FILE_MAX: u64 = 1024;
+
 /// The bytes of a key file that nobody but its owner can read.
 fn bytes_of(path: &Path) -> Result<Vec<u8>, Error> {
-    let bytes = fs::read(path).map_err(|error| Error::folder(path, &error))?;
+    let mut bytes = Vec::new();
+    let read =
+        regular_file::open(path).and_then(|file| file.take(KEY_FILE_MAX).read_to_end(&mut bytes));
+    read.map_err(|error| Error::folder(path, &error))?;
     let mode = fs::metadata(path).map_err(|error| Error::folder(path, &error))?.permissions();
     if mode.mode() & 0o077 != 0 {
         let reason = "other users can read it: run chmod 600 on it".to_owned();

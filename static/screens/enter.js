@@ -1,7 +1,7 @@
 // The doors that links open: setting up, joining, a new password.
 
 import { html, useEffect, useState } from "/static/vendor/preact.js";
-import { Button, Door, Input, LogInForm, Notice, ask, go, refreshSession, sentence, session, Text, Username } from "/static/core.js";
+import { Button, Door, Input, Notice, ask, go, refreshSession, sentence, session, Text, Username } from "/static/core.js";
 
 // The token follows the # of the link: browsers send it to nobody. It leaves the address bar at once.
 let token = null;
@@ -87,23 +87,19 @@ export function Reset() {
 
 function ResetForm({ link }) {
   const [password, setPassword] = useState("");
-  const [state, setState] = useState({ busy: false, error: null, done: false });
+  const [state, setState] = useState({ busy: false, error: null });
   const submit = async (event) => {
     event.preventDefault();
-    setState({ busy: true, error: null, done: false });
+    setState({ busy: true, error: null });
     try {
       await ask("POST", "/session/reset", { token, password }, { isLogIn: true });
       token = null;
-      setState({ busy: false, error: null, done: true });
-    } catch (error) { setState({ busy: false, error, done: false }); }
+      session.value = await refreshSession();
+      go("/app", { replace: true });
+    } catch (error) { setState({ busy: false, error }); }
   };
   const fields = state.error?.fields ?? {};
-  if (state.done) {
-    const done = async () => { session.value = await refreshSession(); go("/app", { replace: true }); };
-    return html`<${Door} title="Log in"><${Notice} kind="good">Your new password is set. You are logged out everywhere.</${Notice}>
-      <${LogInForm} email=${link.email} onDone=${done} /></${Door}>`;
-  }
-  return html`<${Door} title="Choose a new password"><p>For <strong><${Text}>${link.email}</${Text}></strong>. You will be logged out everywhere.</p>
+  return html`<${Door} title="Choose a new password"><p>For <strong><${Text}>${link.email}</${Text}></strong>. You will be logged out everywhere else.</p>
     <form class="stack" onSubmit=${submit}><${Username} email=${link.email} />
       ${state.error && !fields.password ? html`<${Notice} kind="error">${sentence(state.error)}</${Notice}>` : null}
       <${Password} label="New password" value=${password} onValue=${setPassword} error=${fields.password} />

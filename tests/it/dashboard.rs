@@ -116,7 +116,10 @@ async fn password_reset_and_change_end_sessions() {
         let body = json!({"token": token, "password": "another long password"});
         service.page_asks(Method::POST, "/session/reset").json(&body).send().await
     };
-    assert_eq!(reset(&token).await.status, 204);
+    let opened = reset(&token).await;
+    assert_eq!(opened.status, 204);
+    let by_link = Person { cookie: cookie_of(opened.header("set-cookie")), ..member.clone() };
+    service.asks(&by_link, Method::GET, "/session").send().await.expect(200);
     reset(&token).await.expect_error(410, "this link was used already");
     service.asks(&member, Method::GET, "/keys").send().await.expect(401);
     service.logs_in("grace@example.com", PASSWORD).await.expect(401);

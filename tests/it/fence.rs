@@ -10,6 +10,7 @@ use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::{Path, PathBuf};
 
 use orrery::guard::fence::{self, Strength};
+use orrery::guard::filter;
 use serde_json::{Value, json};
 
 use crate::support::{Service, until};
@@ -181,6 +182,78 @@ async fn fence_denies_program_other_processes() {
     ] {
         let answer = attempt(&service, "trespasser", act, target).await;
         assert!(is_denied(&answer), "{act}: {answer}");
+    }
+}
+
+/// Needs no Landlock, which does not see these calls.
+#[tokio::test]
+#[ignore = "needs python3: run tests/run"]
+async fn fence_denies_program_limits_and_priorities_of_other_processes() {
+    if !filter::is_available() {
+        eprintln!("SKIPPED, NOT TESTED: this kernel has no seccomp");
+        return;
+    }
+    let service = Service::start().await;
+    service.manifest(&manifest("trespasser", "object", ""));
+    let pids = attempt(&service, "trespasser", "pid", Value::Null).await;
+    let guard = &pids[1];
+    for target in [json!(std::process::id()), guard.clone()] {
+        for act in ["limit", "policy", "pin", "nice", "ioprio"] {
+            let answer = attempt(&service, "trespasser", act, target.clone()).await;
+            assert_eq!(answer, "denied: Operation not permitted", "{act} {target}");
+        }
+    }
+    for act in ["nice of user", "keys"] {
+        let answer = attempt(&service, "trespasser", act, 0).await;
+        assert_eq!(answer, "denied: Operation not permitted", "{act}");
+    }
+    // Its own, by either name.
+    for target in [json!(0), pids[0].clone()] {
+        for act in ["limit", "policy", "pin", "nice", "ioprio"] {
+            let answer = attempt(&service, "trespasser", act, target.clone()).await;
+            assert!(!is_denied(&answer), "{act} {target}: {answer}");
+        }
+    }
+    let limits = attempt(&service, "trespasser", "limits", std::process::id()).await;
+    assert!(limits.is_array(), "reading is harmless: {limits}");
+}
+
+#[tokio::test]
+#[ignore = "needs python3: run tests/run"]
+async fn fence_denies_program_modes_outside_its_folders() {
+    if let Some(concern) = fence::namespace_concern() {
+        eprintln!("SKIPPED, NOT TESTED: {concern}");
+        return;
+    }
+    let service = Service::start().await;
+    std::fs::create_dir(service.models().join("cache")).unwrap();
+    service.manifest(&manifest("trespasser", "object", "writable = ['cache']\n"));
+    let folder = service.folder.path().canonicalize().unwrap();
+    let before = std::fs::metadata(folder.join("data/seal.key")).unwrap().permissions();
+    for path in
+        ["data", "data/seal.key", "data/control.token", "config.toml", "models.d", "data/work"]
+    {
+        let path = folder.join(path);
+        for act in ["mode", "owner", "times", "attribute"] {
+            let answer = attempt(&service, "trespasser", act, path.to_str().unwrap()).await;
+            assert!(is_denied(&answer), "{act} {}: {answer}", path.display());
+        }
+    }
+    for around in [
+        // By what the working folder is in, and by the service's own view of the disk.
+        "../../seal.key".to_owned(),
+        format!("/proc/{}/root{}/data/seal.key", std::process::id(), folder.display()),
+    ] {
+        let answer = attempt(&service, "trespasser", "mode", around.as_str()).await;
+        assert!(is_denied(&answer), "{around}: {answer}");
+    }
+    let after = std::fs::metadata(folder.join("data/seal.key")).unwrap().permissions();
+    assert_eq!(before.mode(), after.mode());
+    // Its own files take modes, as installers set them.
+    let cache = service.models().join("cache");
+    for target in [Value::Null, json!(cache)] {
+        let mode = attempt(&service, "trespasser", "own mode", target.clone()).await;
+        assert_eq!(mode, 0o755, "{target}");
     }
 }
 

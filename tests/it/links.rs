@@ -4,12 +4,67 @@ use hyper::Method;
 use orrery::api::Role;
 use serde_json::{Value, json};
 
-use crate::support::{Ask, Provider, Service, within};
+use crate::support::dashboard::Person;
+use crate::support::{Ask, Provider, Service, until, within};
 
 /// A request to a URL that the service gave out, without a key.
 fn open(service: &Service, method: Method, url: &str) -> Ask {
     let path = url.split_once("/v1").unwrap().1;
     service.ask(Role::Base, method, &format!("/v1{path}"))
+}
+
+#[tokio::test]
+async fn links_of_a_member_end_when_the_member_is_removed() {
+    let service = Service::start().await;
+    let provider = Provider::start().await;
+    service.manifest(&provider.manifest("held", "/hold", ""));
+    let owner = service.owner().await;
+    let member = service.member(&owner, "grace@example.com").await;
+    let drawn = service.create("image-qr", json!({"text": "hi", "format": "svg"})).await;
+    let output = service.ended(&drawn).await["output"].clone();
+    let file = text(&output).split('/').nth_back(1).unwrap();
+    let held = service.create("held", json!({})).await;
+    provider.arrived(1).await;
+    let steps = json!([{"step_id": "ask", "type": "wait", "event": {"name": "approval"}}]);
+    let workflow = service.workflow(steps).await;
+    let execution = service.trigger(&workflow, json!({"inputs": {}})).await;
+    let waiting = async |person: &Person| {
+        let path = format!("/api/workflows/api/v1/executions/{execution}?timeout=0");
+        let seen = service.asks(person, Method::GET, &path).send().await.expect(200);
+        seen["waiting_for"][0]["resume_url"].as_str().map(str::to_owned)
+    };
+    let get = async |person: &Person, path: &str| {
+        service.asks(person, Method::GET, &format!("/api/base{path}")).send().await
+    };
+    let of = async |person: &Person| {
+        let seen = get(person, &format!("/v1/files/{file}")).await.expect(200);
+        let events = get(person, &format!("/v1/prediction/{held}")).await;
+        let events = events.header("link").strip_prefix('<').unwrap().split_once('>').unwrap().0;
+        (text(&seen["url"]).to_owned(), events.to_owned())
+    };
+    let (of_member, of_owner) = (of(&member).await, of(&owner).await);
+    let resume = until("wait for the event", async || waiting(&member).await).await;
+    for url in [&of_member.0, &of_owner.0, &resume] {
+        assert_eq!(open(&service, Method::GET, url).send().await.status, 200, "{url}");
+    }
+    let mut stream = open(&service, Method::GET, &of_member.1).open().await;
+    assert_eq!(stream.status().as_u16(), 200);
+
+    let id = service.id_of(&owner, "grace@example.com").await;
+    let removed = service.asks(&owner, Method::DELETE, &format!("/members/{id}")).send().await;
+    assert_eq!(removed.status, 204);
+    let ended = http_body_util::BodyExt::collect(stream.body_mut());
+    within("end of the stream", ended).await.unwrap();
+    for url in [&of_member.0, &of_member.1, &resume] {
+        assert_eq!(open(&service, Method::GET, url).send().await.status, 401, "{url}");
+    }
+    let answer = open(&service, Method::POST, &resume).json(&json!({"payload": "yes"}));
+    assert_eq!(answer.send().await.status, 401);
+    // Those of others, and those that are part of an output, go on.
+    for url in [&of_owner.0, text(&output)] {
+        assert_eq!(open(&service, Method::GET, url).send().await.status, 200, "{url}");
+    }
+    provider.release(1);
 }
 
 /// Deletes the first organization's key.

@@ -28,10 +28,11 @@ pub(super) fn findings() -> Vec<Finding> {
 
 /// How much the kernel keeps the programs of models from.
 pub(super) fn sandbox() -> Finding {
-    match fence::strength().concern() {
-        Some(concern) => Finding::warning("sandbox", concern),
-        None => Finding::good("sandbox", "Landlock confines programs of models to their folder"),
+    let concerns: Vec<&str> = fence::concerns().collect();
+    if concerns.is_empty() {
+        return Finding::good("sandbox", "the kernel confines programs of models to their folder");
     }
+    Finding::warning("sandbox", concerns.join("; "))
 }
 
 /// Whether this build and this processor run models of the runner `llm`.

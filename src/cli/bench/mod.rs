@@ -23,7 +23,7 @@ use super::output;
 use super::service;
 use super::signals::Signals;
 use crate::load::StandIn;
-use crate::runtime::{self, Clock};
+use crate::runtime::{self, Clock, regular_file};
 
 const MIB: u64 = 1024 * 1024;
 /// Free space that a run may need, in bytes: for its store and what that keeps free, and for what every second
@@ -137,7 +137,7 @@ fn read(file: &Path) -> anyhow::Result<Report> {
     let unreadable = || format!("--compare {shown} cannot be read");
     let length = fs::metadata(file).with_context(unreadable)?.len();
     anyhow::ensure!(length <= REPORT_MAX, "--compare {shown} is too large for a report");
-    let text = fs::read_to_string(file).with_context(unreadable)?;
+    let text = regular_file::read_to_string(file).with_context(unreadable)?;
     let report: Report = serde_json::from_str(&text).with_context(|| {
         format!("--compare {shown} is not a report: write one with `orrery bench --json >FILE`")
     })?;

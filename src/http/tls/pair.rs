@@ -3,7 +3,7 @@
 //! Writes nothing, looks at no clock, and puts nothing of a key into an error.
 
 use std::fmt;
-use std::fs::{self, File};
+use std::fs;
 use std::io::Read as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::unix::fs::MetadataExt as _;
@@ -21,6 +21,7 @@ use x509_parser::prelude::FromDer as _;
 use super::Error;
 use crate::domain::time::Timestamp;
 use crate::http::content;
+use crate::runtime::regular_file;
 
 /// The largest certificate or key file, in bytes.
 const BYTES_MAX: u64 = 1024 * 1024;
@@ -188,7 +189,8 @@ pub(super) fn bytes_of(path: &Path) -> Result<Vec<u8>, Error> {
         return Err(no_file());
     }
     let mut bytes = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(BYTES_MAX + 1).read_to_end(&mut bytes));
+    let read =
+        regular_file::open(path).and_then(|file| file.take(BYTES_MAX + 1).read_to_end(&mut bytes));
     let count = read.map_err(|source| Error::Read { path: path.to_path_buf(), source })?;
     if u64::try_from(count).unwrap_or(u64::MAX) > BYTES_MAX {
         return Err(no_file());

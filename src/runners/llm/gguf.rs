@@ -6,9 +6,10 @@
 //! claims.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
+
+use crate::runtime::regular_file;
 
 const MAGIC: &[u8; 4] = b"GGUF";
 /// The versions of the format that llama.cpp reads, in this byte order.
@@ -90,11 +91,13 @@ impl Header {
     /// # Errors
     /// Why llama.cpp is not to see it.
     pub fn read(path: &Path) -> Result<Self, Error> {
-        let file = File::open(path)?;
+        let file = match regular_file::open(path) {
+            Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => {
+                return Err(Error::new("is not a file"));
+            }
+            file => file?,
+        };
         let length = file.metadata()?.len();
-        if !file.metadata()?.is_file() {
-            return Err(Error::new("is not a file"));
-        }
         Self::parse(BufReader::with_capacity(256 * 1024, file), length)
     }
 
