@@ -395,6 +395,7 @@ async fn attend(running: &Running, config: &Config, started: PayloadId) -> anyho
         config.accept_loss,
     ));
     tasks.spawn(backups::run(Arc::clone(services), tasks.clone(), config.clone()));
+    tasks.spawn(private::keep_closed(config.data_dir.clone(), tasks.clone()));
     Ok(())
 }
 

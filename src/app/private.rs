@@ -7,15 +7,25 @@
 use std::fs::{self, Permissions};
 use std::io;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
+
+use crate::runtime::Tasks;
 
 /// The permissions of the group and of all other users.
 const OF_OTHERS: u32 = 0o077;
 /// Folders that may hold millions of files, each made with mode 0600. A closed folder in them is
 /// proof enough: nobody else can reach what is below it.
 const LARGE: [&str; 3] = ["files", "payloads", "work"];
+
+/// Files of the data folder that nobody else may read.
+pub(super) const SECRETS: [&str; 5] =
+    ["seal.key", "seal.key.next", "control.token", "tls/ca.key", "tls/server.key"];
+/// How often a running service looks at the modes of these.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// Removes the permissions of other users from the data folder and from everything in it, without
 /// following symbolic links. Returns how many files and folders it has changed.
@@ -50,6 +60,34 @@ pub fn tighten(data: &Path) -> anyhow::Result<usize> {
     Ok(changed)
 }
 
+/// Closes what a running service keeps to itself whenever its mode changes: a program that may change
+/// modes can open it to other users of the machine.
+pub async fn keep_closed(data: PathBuf, tasks: Tasks) {
+    let paths: Arc<[PathBuf]> =
+        std::iter::once(data.clone()).chain(SECRETS.iter().map(|name| data.join(name))).collect();
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(LOOK_EVERY) => {}
+            () = tasks.stopping() => return,
+        }
+        let paths = Arc::clone(&paths);
+        // A thread that ends with a panic ends this look alone.
+        let _next_look = tokio::task::spawn_blocking(move || close_all(&paths)).await;
+    }
+}
+
+fn close_all(paths: &[PathBuf]) {
+    for path in paths {
+        match close(path) {
+            Ok(false) => {}
+            Ok(true) => {
+                tracing::error!(path = %path.display(), "other users could reach it; closed")
+            }
+            Err(error) => tracing::error!("{error:#}"),
+        }
+    }
+}
+
 /// Closes one file or folder to others. Returns whether it was open.
 fn close(path: &Path) -> anyhow::Result<bool> {
     let metadata = match fs::symlink_metadata(path) {
@@ -82,6 +120,18 @@ mod tests {
 
     fn set(path: &Path, mode: u32) {
         fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    }
+
+    #[test]
+    fn private_secrets_are_closed_again_while_the_service_runs() {
+        let outer = tempfile::tempdir().unwrap();
+        let paths = ["", "seal.key", "control.token"].map(|name| outer.path().join(name));
+        for path in paths.iter().skip(1) {
+            fs::write(path, "secret").unwrap();
+        }
+        paths.iter().for_each(|path| set(path, 0o777));
+        close_all(&[&paths[..], &[outer.path().join("seal.key.next")]].concat());
+        assert_eq!(paths.each_ref().map(|path| mode(path)), [0o700; 3]);
     }
 
     #[test]

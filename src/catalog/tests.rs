@@ -124,3 +124,43 @@ fn manifest_with_exploding_schema_is_refused_with_its_line() {
     let expected = "`request_schema_file`: a schema may expand to at most 100000";
     assert!(error.message.contains(expected), "{error}");
 }
+
+#[test]
+fn catalog_refuses_special_files_and_goes_on() {
+    let (folder, catalog) = open();
+    let of = |name: &str| folder.path().join(name);
+    for pipe in ["pipe.toml", "pipe.gguf"] {
+        let mode = rustix::fs::Mode::from_raw_mode(0o600);
+        rustix::fs::mknodat(rustix::fs::CWD, of(pipe), rustix::fs::FileType::Fifo, mode, 0)
+            .unwrap();
+    }
+    let _listener = std::os::unix::net::UnixListener::bind(of("socket.toml")).unwrap();
+    std::os::unix::fs::symlink("/dev/zero", of("zero.toml")).unwrap();
+    fs::write(of("z.toml"), manifest("team/z", "Good")).unwrap();
+    let report = catalog.reload();
+    for refused in ["pipe.toml", "socket.toml", "zero.toml"] {
+        let error = report.errors.iter().find(|error| error.file == of(refused)).unwrap();
+        assert!(error.message.contains("not a regular file"), "{error:?}");
+    }
+    assert_eq!(catalog.get("team/z").unwrap().title, "Good");
+}
+
+#[test]
+fn catalog_refuses_programs_that_everyone_can_change() {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let (folder, catalog) = open();
+    let path = folder.path().join("a.toml");
+    let program = "slug = 'team/a'\noutput_type = 'string'\n\
+                   [runner]\ntype = 'command'\ncommand = ['/bin/true']\n";
+    fs::write(&path, program).unwrap();
+    let set = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode));
+    for (folder_mode, mode) in [(0o777, 0o644), (0o1777, 0o644), (0o755, 0o646)] {
+        set(folder.path(), folder_mode).unwrap();
+        set(&path, mode).unwrap();
+        let errors = catalog.reload().errors;
+        assert!(errors[0].message.contains("chmod o-w"), "{errors:?}");
+    }
+    set(&path, 0o664).unwrap();
+    assert!(catalog.reload().errors.is_empty());
+}

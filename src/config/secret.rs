@@ -16,6 +16,9 @@ const BYTES_MAX: u64 = 64 * 1024;
 /// may read, since that is how a file that root owns reaches the service's user.
 const FORBIDDEN_MODE: u32 = 0o027;
 
+/// The permission bit that lets everyone write.
+const CHANGED_BY_OTHERS: u32 = 0o002;
+
 /// A text that must not appear in logs or answers.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
@@ -76,6 +79,16 @@ pub fn from_file(path: &Path) -> Result<Secret, String> {
         return Err(format!("{shown} must contain exactly one line of text"));
     }
     Ok(Secret(secret.to_owned()))
+}
+
+/// Why everybody on this machine can change the file or folder at `path`.
+#[must_use]
+pub fn changeable_by_anyone(path: &Path) -> Option<String> {
+    let mode = std::fs::metadata(path).ok()?.mode() & 0o7777;
+    let shown = path.display();
+    (mode & CHANGED_BY_OTHERS != 0).then(|| {
+        format!("{shown} has mode {mode:04o}, so every user of this machine can change it: run chmod o-w on it")
+    })
 }
 
 /// `text` with each `${file:PATH}`, `${env:NAME}` and `${credential:NAME}` in it replaced. Paths that are not absolute

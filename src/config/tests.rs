@@ -336,7 +336,7 @@ fn every_path_of_a_configuration_is_absolute() {
             TlsMode::Files { certificate, private_key } => {
                 paths.extend([certificate.clone(), private_key.clone()]);
             }
-            other => panic!("{other:?}"),
+            TlsMode::Auto | TlsMode::SelfSigned | TlsMode::Off => panic!("the mode is `files`"),
         }
         for server in &config.agent.mcp_servers {
             match &server.transport {

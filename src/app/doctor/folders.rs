@@ -9,6 +9,7 @@ use std::path::Path;
 use crate::api::{Finding, Verdict};
 use crate::app::backups::after;
 use crate::config::Config;
+use crate::config::secret::changeable_by_anyone;
 use crate::storage;
 
 /// Files that the service opens beside one for each connection: the store, payloads, logs,
@@ -24,12 +25,20 @@ pub(super) fn findings(config: &Config) -> Vec<Finding> {
     if config.backup.every.is_some() {
         findings.push(writable("backups", &config.backup.folder));
     }
+    findings.extend(changeable(config));
     findings.extend(disk(&config.data_dir, config.limits.disk_reserve));
     findings.extend(open_files(config.limits.connections));
     findings.extend(refused_sweeps(&config.data_dir));
     findings.extend(given_up_log(&config.data_dir));
     findings.extend(not_taken_away(&config.data_dir));
     findings
+}
+
+/// A configuration or a folder of models that everyone can change.
+fn changeable(config: &Config) -> Option<Finding> {
+    let paths = config.file.iter().chain([&config.models_dir]);
+    let reason = paths.into_iter().find_map(|path| changeable_by_anyone(path))?;
+    Some(Finding::warning("models", reason))
 }
 
 /// Bytes that are free on a folder's disk.

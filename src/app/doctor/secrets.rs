@@ -5,10 +5,8 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::api::Finding;
+use crate::app::private::SECRETS;
 
-/// Files within the data folder that nobody else may read.
-const SECRETS: [&str; 5] =
-    ["seal.key", "seal.key.next", "control.token", "tls/ca.key", "tls/server.key"];
 /// Entries of a folder that are looked at.
 const ENTRIES_MAX: usize = 10_000;
 /// Folders whose entries are looked at, beside the data folder itself.

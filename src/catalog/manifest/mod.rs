@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use crate::config;
 use crate::config::reader::{Reader, Section, read_file};
+use crate::config::secret::changeable_by_anyone;
 use crate::config::values::{
     self, duration, json, number, one_of, parsed, problem, string, text, whole,
 };
@@ -89,6 +90,9 @@ enum CostType {
     UsageBased,
 }
 
+/// The runner that starts programs, as manifests spell it.
+const COMMAND: &str = "command";
+
 /// Reads and checks one manifest.
 ///
 /// # Errors
@@ -97,13 +101,21 @@ pub fn read(path: &Path) -> Result<Manifest, Vec<Error>> {
     let file = path.to_path_buf();
     let text = read_file(path, BYTES_MAX)
         .map_err(|message| vec![Error { file: file.clone(), line: 0, column: 0, message }])?;
-    parse(&text, path.parent().unwrap_or(Path::new(""))).map_err(|errors| {
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let parsed = parse(&text, folder).map_err(|errors| {
         let placed = |config::Error { line, column, message }| {
             let file = file.clone();
             Error { file, line, column, message }
         };
-        errors.into_iter().map(placed).collect()
-    })
+        errors.into_iter().map(placed).collect::<Vec<Error>>()
+    })?;
+    // Whoever writes such a manifest runs programs as the service's user.
+    if parsed.runner.type_name == COMMAND
+        && let Some(message) = [path, folder].into_iter().find_map(changeable_by_anyone)
+    {
+        return Err(vec![Error { file, line: 0, column: 0, message }]);
+    }
+    Ok(parsed)
 }
 
 /// The manifest of a model file that has none: its slug is made of the file's name, all else is as the
