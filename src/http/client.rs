@@ -270,12 +270,7 @@ impl Client {
         let connection = capture_connection(&mut request);
         let exchange = async {
             let answer = self.inner.get().request(request).await.map_err(|error| cause(&error))?;
-            let (mut head, mut body) = answer.into_parts();
-            let (mut body, truncated) = read(&mut body, limits).await?;
-            if limits.overflow == Overflow::Fail {
-                body = content::decode(&mut head.headers, body, limits.answer_bytes)?;
-            }
-            Ok(Response { status: head.status, headers: head.headers, body, truncated })
+            collect(answer, limits).await
         };
         let is_connected = || connection.connection_metadata().is_some();
         within(limits.total, &host, is_connected, exchange).await
@@ -382,8 +377,21 @@ async fn within(
     answer.inspect_err(|error| report(host, error))
 }
 
+/// Reads an answer whole, without its content coding unless it may be cut.
+pub(super) async fn collect(
+    answer: hyper::Response<Incoming>,
+    limits: &Limits,
+) -> Result<Response, Error> {
+    let (mut head, mut body) = answer.into_parts();
+    let (mut body, truncated) = read(&mut body, limits).await?;
+    if limits.overflow == Overflow::Fail {
+        body = content::decode(&mut head.headers, body, limits.answer_bytes)?;
+    }
+    Ok(Response { status: head.status, headers: head.headers, body, truncated })
+}
+
 /// The body up to the limit, and whether there was more.
-pub(super) async fn read(body: &mut Incoming, limits: &Limits) -> Result<(Bytes, bool), Error> {
+async fn read(body: &mut Incoming, limits: &Limits) -> Result<(Bytes, bool), Error> {
     let mut read = Pieces::default();
     let announced = body.size_hint().exact().and_then(|bytes| usize::try_from(bytes).ok());
     let bytes = announced.unwrap_or(usize::MAX).min(limits.answer_bytes);

@@ -19,7 +19,7 @@ use hyper::{Method, Request, Uri, Version};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
-use super::client::{Error, Limits, Response, read, words};
+use super::client::{Error, Limits, Response, collect, words};
 use super::places::Socket;
 use super::relay::Relay;
 
@@ -136,9 +136,8 @@ impl Connection {
         let Self { sender, driver, relay, .. } = self;
         let answer = sender.try_send_request(request);
         let mut exchange = pin!(async {
-            let (head, mut body) = answer.await.map_err(failure)?.into_parts();
-            let (body, truncated) = read(&mut body, limits).await.map_err(Failure::Ended)?;
-            Ok(Response { status: head.status, headers: head.headers, body, truncated })
+            let answer = answer.await.map_err(failure)?;
+            collect(answer, limits).await.map_err(Failure::Ended)
         });
         poll_fn(|cx| {
             relay.poll(cx, |own| {

@@ -74,6 +74,7 @@ fn result(number: u32, content: &Value) -> Value {
 
 /// Conversations, and whether tools come with them. Each text that must be seen is a letter, digits
 /// and the letter again.
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn conversations() -> Vec<(&'static str, bool, Value)> {
     let user = json!({"role": "user", "content": "U1U"});
     let system = json!({"role": "system", "content": "S1S"});
