@@ -224,7 +224,7 @@ fn of_form(schema: Option<&Value>, body: &[u8]) -> Result<Value, http::Error> {
         return Err(http::Error::bad_request("the form has none of the fields of this page"));
     }
     for (name, kind, _) in controls {
-        // The schema refuses what is no number and no truth value.
+        // The schema refuses anything but a number or a truth value.
         let read = match (kind, sent_value(&sent, name)) {
             (_, None | Some("")) => None,
             ("string", Some(text)) => Some(text.into()),

@@ -199,7 +199,7 @@ pub fn read_filter<'f>(get: &dyn Fn(&str) -> Option<&'f str>) -> Result<Filter, 
     let classes =
         given("error_classification").map(|list| each(list, "error_classification", &classes));
     let uuid = |name: &str| format!("{name} must be a UUID");
-    // An empty id is no id: a script with an unset variable would read, or cancel, everything.
+    // An empty id is refused: a script with an unset variable would read, or cancel, everything.
     let workflow = get("workflow_id").map(str::parse::<WorkflowId>).transpose();
     let parent = get("workflow_execution_id").map(str::parse::<ExecutionId>).transpose();
     let moment = |name: &str| given(name).map(|text| parse_time(name, text)).transpose();

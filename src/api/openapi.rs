@@ -208,7 +208,7 @@ fn parameters(route: &Route) -> Value {
     all.into()
 }
 
-/// The version of the API, which the contract states; the version of the program stands beside it.
+/// The version of the API, which the contract states; the version of the program is a field of its own.
 const VERSION: &str = "1.0.0";
 
 /// What the parts of paths are: one name is the same thing on each route.

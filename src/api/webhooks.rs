@@ -286,7 +286,7 @@ fn filter(context: &Context) -> Result<Filter, http::Error> {
             http::Error::bad_request(format!("status must be one of {known}"))
         })
     });
-    // An empty id is no id.
+    // An empty id is refused.
     let execution = query.get("execution").map(|id| {
         id.parse().map_err(|_no_id| http::Error::bad_request("execution must be a UUID"))
     });

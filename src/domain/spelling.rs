@@ -49,7 +49,7 @@ mod tests {
         ] {
             assert_eq!(nearest(unknown, &known), near, "{unknown}");
         }
-        // Another word is no misspelling.
+        // Another word was meant.
         for (unknown, known) in
             [("output_type", "output"), ("port", "cors"), ("api", "base"), ("schedule", "seal")]
         {

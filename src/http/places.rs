@@ -160,7 +160,7 @@ impl Drop for Socket {
 #[derive(Debug)]
 pub struct Arriving {
     body: Incoming,
-    /// `None`: its connection is no socket of a share.
+    /// `None`: its connection belongs to no share.
     _place: Option<Turn>,
 }
 

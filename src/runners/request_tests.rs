@@ -491,7 +491,7 @@ async fn http_step_answer_of_too_many_values_is_refused_before_it_is_parsed() {
             "'127.0.0.1' answered too much: the answer holds more than 1000000 JSON values";
         assert_eq!(failure.message, expect);
     }
-    // A text is no array, however many commas it has.
+    // A text counts as one value, however many commas it has.
     let (answered, _) = exchange(json!({}), json!({}), answer(200, "", &format!("a{long}"))).await;
     let answered = answered.unwrap();
     assert!(answered.room.is_counted());

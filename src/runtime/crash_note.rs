@@ -2,7 +2,7 @@
 //!
 //! SIGKILL leaves no note: a process that dies without one was killed from outside. A signal of the process's own
 //! making, such as SIGSEGV or the SIGABRT of a failed allocation, and one that another process sent, such as the
-//! SIGABRT of systemd's watchdog, are told apart by `si_code` and `si_pid` (sigaction(2)).
+//! SIGABRT of systemd's watchdog, are distinguished by `si_code` and `si_pid` (sigaction(2)).
 //!
 //! This is one of the four places with `unsafe`: a signal handler is installed, and it calls only functions
 //! that signal-safety(7) lists.

@@ -146,7 +146,7 @@ struct Waiter {
     grant: oneshot::Sender<Turn>,
 }
 
-/// A part of the limit, given back when it is dropped.
+/// A part of the limit, released when it is dropped.
 #[derive(Debug)]
 #[must_use]
 pub struct Turn {
@@ -216,7 +216,7 @@ impl Turns {
             let turn = self.grant(&mut state, holder, waiter.amount);
             drop(state);
             if let Err(mut unwanted) = waiter.grant.send(turn) {
-                // Given back here, and not by dropping it, which would serve within serving.
+                // Released here, and not by dropping it, which would serve within serving.
                 let mut state = self.lock();
                 state.release(holder, std::mem::take(&mut unwanted.amount));
             }
@@ -313,7 +313,7 @@ impl Turn {
         self.amount = self.amount.saturating_add(more);
     }
 
-    /// Gives back what is more than `amount`.
+    /// Releases all but `amount`.
     pub fn shrink_to(&mut self, amount: usize) {
         let surplus = self.amount.saturating_sub(amount);
         if surplus > 0 {

@@ -38,7 +38,8 @@ fn answer(stream: &TcpStream) {
         drop(reader.read(&mut [0]));
         return;
     }
-    let body = json!({"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 1}});
+    let choices = json!([{"index": 0, "message": {"role": "assistant", "content": "hello"}}]);
+    let body = json!({"choices": choices, "usage": {"prompt_tokens": 1, "completion_tokens": 1}});
     let body = body.to_string();
     let head = format!(
         "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n\

@@ -165,7 +165,7 @@ async fn llm_refusals_name_the_field() {
         }
     }
     let vectors = service.post("/v1/embeddings", &json!({"model": "small", "input": "x"}));
-    vectors.send().await.expect(404);
+    vectors.send().await.expect(400);
 }
 
 /// Schemas of all kinds, nested by chance.

@@ -31,7 +31,11 @@ fn reload_applies_what_can_change_and_names_the_rest() {
     let before = fs::read_to_string(&file).unwrap();
     let (is_good, nothing) = reloaded(&setup);
     assert!(is_good && nothing["applied"] == serde_json::json!([]), "{nothing}");
-    assert_eq!(nothing["needs_restart"], serde_json::json!([]), "a relative --config is no change");
+    assert_eq!(
+        nothing["needs_restart"],
+        serde_json::json!([]),
+        "a relative --config changes nothing"
+    );
 
     let more = "[log]\nlevel = 'debug'\n[cors]\nallow_origins = ['https://app.example']\n\
         [limits.rate]\nrequests_per_second = 1\nburst = 1\n[engine]\nactive = 17\n";

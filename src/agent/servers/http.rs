@@ -1,5 +1,5 @@
 //! How messages reach a server by HTTP: through the service's own client, with the egress guard, and bounded. An
-//! answer is read to the end of what was asked for; requests of the server are replied to meanwhile, and of its
+//! answer is read to the end of what was asked for; requests of the server are replied to in the meantime, and of its
 //! notifications only the progress of a call is used.
 
 use std::collections::HashMap;

@@ -113,7 +113,7 @@ mod tests {
     #[test]
     fn findings_name_whole_paths() {
         let mut config = Config::defaults();
-        config.data_dir = "data".into();
+        config.data_dir = crate::config::absolute(Path::new("data"));
         let doctor = of(&config);
         let hidden = |detail: &str| doctor.for_members(Finding::good("secrets", detail)).detail;
         assert_eq!(hidden("the data is there"), "the data is there");

@@ -109,7 +109,7 @@ pub fn read(path: &Path) -> Result<Manifest, Vec<Error>> {
         };
         errors.into_iter().map(placed).collect::<Vec<Error>>()
     })?;
-    // Whoever writes such a manifest runs programs as the service's user.
+    // Anyone who writes such a manifest runs programs as the service's user.
     if parsed.runner.type_name == COMMAND
         && let Some(message) = [path, folder].into_iter().find_map(changeable_by_anyone)
     {

@@ -8,8 +8,8 @@ use super::refuse;
 use crate::domain::attempt::Failure;
 use crate::runtime::turns::{Turn, Turns};
 
-/// Bytes of memory that all runs of built-in models together may take. A run waits until its part
-/// is free; one that alone takes more is refused.
+/// Bytes of memory that a run of a built-in model may take; one that needs more is refused. All runs together
+/// take half as much again, so that one organization leaves room to others: a run waits for its part.
 pub const MEMORY_MAX: u64 = 512 * MIB;
 pub(super) const MIB: u64 = 1024 * 1024;
 /// Bytes that a model which splits a text into words keeps for each byte of it.
@@ -24,7 +24,8 @@ pub(super) struct Budget {
 
 impl Budget {
     pub(super) fn new(bytes: u64) -> Self {
-        Self { turns: Turns::new(usize::try_from(bytes).unwrap_or(usize::MAX)), bytes }
+        let shared = usize::try_from(bytes + bytes / 2).unwrap_or(usize::MAX);
+        Self { turns: Turns::new(shared), bytes }
     }
 
     /// Waits until `weight` bytes are free, in turns between organizations. They are free again when what

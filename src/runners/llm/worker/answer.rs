@@ -258,7 +258,7 @@ impl Choice {
     }
 }
 
-/// A text without the blanks and the tag that may stand in front of bare calls.
+/// A text without the blanks and the tag that may precede bare calls.
 fn bare(text: &str) -> &str {
     let trimmed = text.trim_start();
     trimmed.strip_prefix(PYTHON).map_or(trimmed, str::trim_start)

@@ -107,7 +107,7 @@ impl ChatTemplate {
         Self { environment, bos, eos, tools, knows_tools, controls, thinking, warning }
     }
 
-    /// The prompt of a conversation, in which [`SPLIT`] stands within the texts of control tokens that
+    /// The prompt of a conversation, in which [`SPLIT`] divides the texts of control tokens that
     /// the conversation contains.
     ///
     /// # Errors
@@ -236,7 +236,7 @@ fn without_training_tags(source: String) -> String {
     tags.into_owned()
 }
 
-/// Finds the texts of control tokens. Tags of thinking are no danger, and templates look for them.
+/// Finds the texts of control tokens. Tags of thinking are harmless, and templates look for them.
 fn controls_of(texts: impl Iterator<Item = String>) -> Option<Regex> {
     let is_control = |text: &String| text.len() > 1 && !text.to_ascii_lowercase().contains("think");
     let texts: Vec<String> = texts.filter(is_control).map(|text| regex::escape(&text)).collect();

@@ -1,6 +1,6 @@
-//! The thinking in a model's answer: what stands between its tags, which may begin in the prompt.
+//! The thinking in a model's answer: the text between its tags, which may begin in the prompt.
 
-/// The tags that thinking stands between.
+/// The tags around thinking.
 pub const TAGS: [(&str, &str); 7] = [
     ("<think>", "</think>"),
     ("<thinking>", "</thinking>"),
@@ -10,10 +10,10 @@ pub const TAGS: [(&str, &str); 7] = [
     ("<|START_THINKING|>", "<|END_THINKING|>"),
     ("<|channel|>analysis<|message|>", "<|end|>"),
 ];
-/// What a model writes in front of its answer, and is no part of it.
+/// What a model writes before its answer.
 const HEADERS: [&str; 2] =
     ["<|start|>assistant<|channel|>final<|message|>", "<|channel|>final<|message|>"];
-/// The tokens of [`TAGS`] and [`HEADERS`] that are no tag by themselves.
+/// The tokens of [`TAGS`] and [`HEADERS`] that are not tags by themselves.
 const PARTS: [&str; 4] = ["<|channel|>", "<|message|>", "<|start|>", "<|end|>"];
 
 /// Whether an answer can contain thinking.
