@@ -3,7 +3,7 @@
 
 import { html, render, signal, useEffect, useRef, useState } from "/static/vendor/preact.js";
 import {
-  Button, Dialog, Door, Icon, IconButton, Link, LogInForm, Notice, Page, Status, Text, Time, FOLLOW_MS, ask, bytes, count, duration, go, interrupted, money, place, refreshSession, sentence, session, useLoad,
+  Button, Dialog, Door, Icon, IconButton, Link, LogInForm, Notice, Page, Status, Text, Time, ask, bytes, count, duration, go, interrupted, money, place, refreshSession, sentence, session, useLoad,
 } from "/static/core.js";
 
 // Path, name, icon, the file of the screen, and whether it is in the bar of small screens.
@@ -182,7 +182,7 @@ async function overview(signal) {
 }
 
 function Home() {
-  const home = useLoad(overview, [], FOLLOW_MS);
+  const home = useLoad(overview, []);
   const { status, failed, recent, balance, usage, keys } = home.data ?? {};
   const rows = recent?.executions ?? [];
   const isNew = home.data && rows.length === 0;

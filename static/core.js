@@ -162,12 +162,8 @@ export function sentence(error) {
   return said;
 }
 
-// How often a list that is followed is read again while the page is visible, in milliseconds.
-export const FOLLOW_MS = 3000;
-
-// Loads with `load` now and whenever `keys` change; what came before stays until there is an answer. With `every`, it
-// also loads again after so many milliseconds while the page is visible; equal data changes nothing on the page.
-export function useLoad(load, keys, every = 0) {
+// Loads with `load` now and whenever `keys` change; what came before stays until there is an answer.
+export function useLoad(load, keys) {
   const [state, setState] = useState({ data: null, error: null, loading: true });
   const [round, setRound] = useState(0);
   useEffect(() => {
@@ -179,33 +175,6 @@ export function useLoad(load, keys, every = 0) {
     );
     return () => abort.abort();
   }, [...keys, round]);
-  const latest = useRef(null);
-  latest.current = { load, loading: state.loading };
-  useEffect(() => {
-    if (!every) return undefined;
-    const abort = new AbortController();
-    let timer = null;
-    let isReading = false;
-    const again = () => { clearTimeout(timer); timer = setTimeout(look, every); };
-    const look = async () => {
-      if (isReading || abort.signal.aborted) return;
-      if (!document.hidden && !latest.current.loading) {
-        isReading = true;
-        try {
-          const data = await latest.current.load(abort.signal);
-          if (!abort.signal.aborted && !latest.current.loading) setState((old) => (!old.error && JSON.stringify(old.data) === JSON.stringify(data) ? old : { data, error: null, loading: false }));
-        } catch (error) {
-          // The list stays as it is until the next answer.
-          if (error.name !== "AbortError" && !(error instanceof Refusal)) console.error(error);
-        } finally { isReading = false; }
-      }
-      if (!abort.signal.aborted) again();
-    };
-    const shown = () => { if (!document.hidden) look(); };
-    document.addEventListener("visibilitychange", shown);
-    again();
-    return () => { abort.abort(); clearTimeout(timer); document.removeEventListener("visibilitychange", shown); };
-  }, [...keys, round, every]);
   return { ...state, reload: () => setRound((n) => n + 1), set: (data) => setState({ data, error: null, loading: false }) };
 }
 

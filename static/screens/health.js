@@ -1,14 +1,14 @@
 // Health: whether the service works, what is found about its upkeep, what its models do, where it listens.
 
 import { html } from "/static/vendor/preact.js";
-import { Button, Icon, Link, Loaded, Page, Status, Text, FOLLOW_MS, ask, count, duration, useLoad } from "/static/core.js";
+import { Button, Icon, Link, Loaded, Page, Status, Text, ask, count, duration, useLoad } from "/static/core.js";
 import { Rows } from "/static/rows.js";
 
 export function List() {
   const all = useLoad(async (signal) => {
     const [status, loads, doctor] = await Promise.all(["/status.json", "/models", "/health/findings"].map((path) => ask("GET", path, undefined, { signal })));
     return { status, models: loads.models, findings: doctor.findings };
-  }, [], FOLLOW_MS);
+  }, []);
   return html`<${Page} title="Health" wide=${true} intro="How the service on this machine is doing." actions=${html`<${Button} icon="refresh-cw" busy=${all.loading} onClick=${all.reload}>Refresh</${Button}>`}>
     <${Loaded} of=${all}>${({ status, models, findings }) => html`
       <dl class="facts"><div><dt>Service</dt><dd>${status.ready ? html`<span class="status good">Ready</span>` : html`<span class="status waiting">Starting</span>`}</dd></div><div><dt>Version</dt><dd>${status.version}</dd></div><div><dt>Up for</dt><dd>${duration(status.uptime_seconds)}</dd></div>

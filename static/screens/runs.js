@@ -1,7 +1,7 @@
 // Runs: the history of the organization with its filters in the URL, and one run with its timeline.
 
 import { html, useEffect, useMemo, useState } from "/static/vendor/preact.js";
-import { Button, Confirm, Copy, Empty, Field, Link, Loaded, Lost, Notice, Page, Refusal, Status, Text, Time, FOLLOW_MS, ask, duration, go, inFull, money, place, request, sentence, session, setQuery, useLoad } from "/static/core.js";
+import { Button, Confirm, Copy, Empty, Field, Link, Loaded, Lost, Notice, Page, Refusal, Status, Text, Time, ask, duration, go, inFull, money, place, request, sentence, session, setQuery, useLoad } from "/static/core.js";
 import { eventsOf, follow, rereading } from "/static/live.js";
 import { LongText, Output, Tree } from "/static/output.js";
 import { Rows } from "/static/rows.js";
@@ -32,7 +32,7 @@ export function List() {
     if (filters.cursor) asked.set("cursor", filters.cursor);
     return ask("GET", `${API}/v2/executions?${asked}`, undefined, { signal }).then((page) => ({ ...page, from }));
   };
-  const runs = useLoad(load, [key], FOLLOW_MS);
+  const runs = useLoad(load, [key]);
   const [isActing, setActing] = useState(null);
   // Any change of a filter starts at the newest run again.
   const set = (changes) => setQuery({ ...changes, cursor: "", from: "" });

@@ -224,7 +224,7 @@ async fn image_qr_draws_png_and_svg() {
 }
 
 #[tokio::test]
-async fn builtin_places_and_memory_leave_room_to_other_organizations() {
+async fn builtin_places_leave_room_to_other_organizations() {
     use futures_util::FutureExt;
 
     use crate::domain::ids::OrganizationId;
@@ -238,8 +238,4 @@ async fn builtin_places_and_memory_leave_room_to_other_organizations() {
         assert_eq!(held.len(), most / 2);
         assert!(take(other).is_some());
     }
-    let take = |who| turns::on_behalf_of(who, context.budget.take(MEMORY_MAX / 8)).now_or_never();
-    let held: Vec<_> = std::iter::from_fn(|| take(greedy)).map(Result::unwrap).collect();
-    assert_eq!(held.len(), 6);
-    assert!(take(other).is_some());
 }

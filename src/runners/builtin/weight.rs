@@ -3,39 +3,42 @@
 use std::sync::Arc;
 
 use serde_json::Value;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::refuse;
 use crate::domain::attempt::Failure;
-use crate::runtime::turns::{Turn, Turns};
+use crate::domain::classify::ErrorClass;
 
-/// Bytes of memory that a run of a built-in model may take; one that needs more is refused. All runs together
-/// take half as much again, so that one organization leaves room to others: a run waits for its part.
+/// Bytes of memory that all runs of built-in models together may take. A run waits until its part
+/// is free; one that alone takes more is refused.
 pub const MEMORY_MAX: u64 = 512 * MIB;
 pub(super) const MIB: u64 = 1024 * 1024;
 /// Bytes that a model which splits a text into words keeps for each byte of it.
 pub(super) const WORDS_EACH: u64 = 64;
+/// Bytes that the budget is counted in.
+const UNIT: u64 = 64 * 1024;
 
 /// Memory that runs take in turn.
 #[derive(Debug, Clone)]
 pub(super) struct Budget {
-    turns: Arc<Turns>,
+    units: Arc<Semaphore>,
     bytes: u64,
 }
 
 impl Budget {
     pub(super) fn new(bytes: u64) -> Self {
-        let shared = usize::try_from(bytes + bytes / 2).unwrap_or(usize::MAX);
-        Self { turns: Turns::new(shared), bytes }
+        let units = usize::try_from(bytes / UNIT).unwrap_or(Semaphore::MAX_PERMITS);
+        Self { units: Arc::new(Semaphore::new(units)), bytes }
     }
 
-    /// Waits until `weight` bytes are free, in turns between organizations. They are free again when what
+    /// Waits until `weight` bytes are free, first come, first served. They are free again when what
     /// is returned is dropped.
     ///
     /// # Errors
     /// `invalid_user_input` with both numbers when `weight` is more than the whole budget.
-    pub(super) async fn take(&self, weight: u64) -> Result<Turn, Failure> {
-        let bytes = usize::try_from(weight).ok().filter(|_| weight <= self.bytes);
-        let bytes = bytes.ok_or_else(|| {
+    pub(super) async fn take(&self, weight: u64) -> Result<OwnedSemaphorePermit, Failure> {
+        let units = u32::try_from(weight.div_ceil(UNIT)).ok().filter(|_| weight <= self.bytes);
+        let units = units.ok_or_else(|| {
             refuse(format!(
                 "the run would take {} MiB of memory, and built-in models have {} MiB: make the \
                  input or the result smaller",
@@ -43,7 +46,8 @@ impl Budget {
                 self.bytes / MIB
             ))
         })?;
-        Ok(self.turns.take(bytes).await)
+        let taken = Arc::clone(&self.units).acquire_many_owned(units).await;
+        taken.map_err(|_closed| Failure::new(ErrorClass::InternalError, "the service is stopping"))
     }
 }
 
@@ -58,7 +62,6 @@ mod tests {
     use futures_util::FutureExt;
 
     use super::*;
-    use crate::domain::classify::ErrorClass;
 
     #[tokio::test]
     async fn memory_budget_queues_runs_and_refuses_oversized_ones() {
