@@ -71,6 +71,7 @@ fn masked(name: &str) -> String {
             (r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "ID"),
             (r"\b[0-9a-f]{8,}\b", "ID"),
             (r"\bsmk_\w+", "KEY"),
+            (r"\b[A-Z][a-z]{2} \d{1,2}, \d{4}, \d+:\d+:\d+.[AP]M", "DATE"),
             (r"\b(\d{1,2} [A-Z][a-z]{2}|[A-Z][a-z]{2} \d{1,2}), (\d{4}|\d{2}:\d{2})\b", "DATE"),
             (r"\d+/\d+/\d+, \d+:\d+:\d+.[AP]M", "DATE"),
             (r"\bjust now\b|\b\d+ min ago\b", "AGO"),
