@@ -59,6 +59,14 @@ pub struct Price {
     pub open: bool,
 }
 
+impl Price {
+    /// The most of either.
+    #[must_use]
+    pub fn dearer(self, other: Self) -> Self {
+        Self { known: self.known.max(other.known), open: self.open || other.open }
+    }
+}
+
 /// Why nothing is reserved.
 #[derive(Debug, thiserror::Error)]
 pub enum Unreserved {
@@ -76,6 +84,14 @@ pub struct Reservation {
     billing: Billing,
     organization: OrganizationId,
     amount: Usd,
+}
+
+impl Reservation {
+    /// How much.
+    #[must_use]
+    pub const fn amount(&self) -> Usd {
+        self.amount
+    }
 }
 
 impl Drop for Reservation {

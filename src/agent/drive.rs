@@ -241,6 +241,7 @@ impl Inner {
         let done = Done { result, events, media: Vec::new(), tokens };
         let mut beside = Commit::new();
         self.chat.count_tokens(&mut beside, caller, tokens);
+        let cost = admission.charge(cost);
         beside.after_durable(move || drop(admission));
         let cost = StepCost { total: cost, charged: cost };
         run.end_step(Some(text(&begun)?), text(&done)?, cost, beside).await?;
@@ -276,7 +277,8 @@ impl Inner {
             }
         };
         let price = model.most(1, prompt_tokens, ANSWER_TOKENS_MAX);
-        match self.chat.admit(caller, prompt_tokens, price).await {
+        match self.chat.admit(caller, prompt_tokens.saturating_add(ANSWER_TOKENS_MAX), price).await
+        {
             Ok(admission) => Ok(Ok((model, admission))),
             // A service that stops ends nothing: the next start goes on behind the last step.
             Err(chat::Error::Engine(

@@ -136,6 +136,7 @@ impl Inner {
             json!({"type": "status", "message": "The earlier conversation was summarized."});
         let result = StepResult::Summary(summary.clone());
         let done = Done { result, events: vec![event], media: Vec::new(), tokens };
+        let cost = admission.charge(cost);
         let cost = StepCost { total: cost, charged: cost };
         let (name, session) = (&talk.exchange.session_name, talk.exchange.session);
         for is_kept in [true, false] {

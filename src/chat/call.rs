@@ -124,7 +124,9 @@ impl Chat {
         let request = Request::read(operation, &body)?;
         let Caller { organization, key, .. } = caller;
         let candidates = inner.route(organization, &request).await?;
-        let in_flight = inner.tokens.admit(organization, key, request.prompt_tokens).await?;
+        let tokens = candidates.iter().map(|one| one.allowance(&request).tokens().total());
+        let tokens = tokens.max().unwrap_or(0);
+        let in_flight = inner.tokens.admit(organization, key, tokens).await?;
         let keeps = inner.options.keep_content;
         let price = dearest(&candidates, &request);
         let reservation = inner.engine.admit_call(organization, price, keeps).await?;
@@ -154,13 +156,8 @@ impl Chat {
 
 /// What the dearest of the models may cost.
 fn dearest(candidates: &[Candidate], request: &Request) -> Price {
-    candidates.iter().map(|candidate| candidate.price.most(request)).fold(
-        Price::default(),
-        |dearest, price| Price {
-            known: dearest.known.max(price.known),
-            open: dearest.open || price.open,
-        },
-    )
+    let most = |one: &Candidate| one.most(1, one.allowance(request).tokens());
+    candidates.iter().map(most).fold(Price::default(), Price::dearer)
 }
 
 impl Call {
@@ -249,7 +246,7 @@ impl Call {
     ) -> Result<Opened, Failure> {
         let name = &candidate.name;
         let target = &candidate.target;
-        let body = self.request.body(target.model(), candidate.fields.as_ref(), takes_options);
+        let body = candidate.request(&self.request).body(target.model(), takes_options);
         let body = body.map_err(|error| {
             let message = format!("the request to the model '{name}' cannot be made: {error}");
             Failure::new(500, ErrorClass::InternalError, message)
@@ -272,12 +269,24 @@ impl Call {
         }
     }
 
-    /// What an answer has used until now, and what that costs. The model works since `begun`.
-    pub(super) fn came(candidate: &Candidate, meter: &Meter, begun: Instant) -> Came {
+    /// What an answer has used until now, and what that costs, never more than is reserved. The model works
+    /// since `begun`.
+    pub(super) fn came(&self, candidate: &Candidate, meter: &Meter, begun: Instant) -> Came {
         let tokens = meter.tokens();
         let cost =
             if meter.is_empty() { Usd::ZERO } else { candidate.price.of(tokens, begun.elapsed()) };
-        Came { tokens, cost, ..Came::default() }
+        let most = self.reservation.as_ref().map_or(cost, Reservation::amount);
+        Came { tokens, cost: cost.min(most), ..Came::default() }
+    }
+
+    /// How many tokens the prompt has that a model gets, estimated.
+    pub(super) fn prompt_tokens(&self, candidate: &Candidate) -> u64 {
+        candidate.request(&self.request).prompt_tokens
+    }
+
+    /// Whether the answer of a model may not cost more than its output allows.
+    pub(super) fn reserves_output(&self, candidate: &Candidate) -> bool {
+        self.reservation.is_some() && !candidate.price.is_fixed()
     }
 
     /// Records a call of which nothing came.

@@ -25,6 +25,12 @@ pub enum Error {
     /// The key has used its tokens of the day. Nothing was called.
     #[error("the API key has used its {limit} tokens of today")]
     TokensUsedUp { limit: u64, retry_after: Duration },
+    /// Calls of the key that are in flight may use the rest of its tokens of the day. Nothing was called.
+    #[error(
+        "the calls in flight of the API key reserve the rest of its {limit} tokens of today; try again when \
+         they have ended, or set max_tokens"
+    )]
+    TokensReserved { limit: u64, retry_after: Duration },
     /// The model did not answer. The call is recorded under this id.
     #[error("{}", failure.message)]
     Failed { execution: ExecutionId, failure: Failure },

@@ -174,7 +174,7 @@ impl Meter {
         match serde_json::from_slice::<Chunk<'_>>(text) {
             Ok(chunk) => self.add(&chunk),
             Err(_unknown_form) => {
-                self.counted = answer.value("usage").as_ref().and_then(shape::counted);
+                self.counted = answer.value("usage").as_ref().and_then(Tokens::counted);
                 if operation == Operation::Chat {
                     self.bytes = text.len() as u64;
                 }
@@ -184,7 +184,7 @@ impl Meter {
 
     fn add(&mut self, chunk: &Chunk<'_>) {
         if let Some(usage) = chunk.usage() {
-            self.counted = shape::counted(&usage).or(self.counted);
+            self.counted = Tokens::counted(&usage).or(self.counted);
         }
         for choice in chunk.choices.iter().flatten() {
             self.has_answer = true;
@@ -195,6 +195,12 @@ impl Meter {
                 content.add(choice);
             }
         }
+    }
+
+    /// Bytes of text that came.
+    #[must_use]
+    pub const fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// Whether the answer has come to its end, as the model says.

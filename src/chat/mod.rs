@@ -20,6 +20,7 @@
 //! It never stores what was said unless the configuration asks for it, never repeats a request that a
 //! model has received, and never sends a local model's request to the upstream.
 
+mod allowance;
 mod call;
 mod content;
 mod error;

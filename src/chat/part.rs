@@ -56,6 +56,17 @@ pub struct Admission {
     reservations: Vec<Reservation>,
 }
 
+impl Admission {
+    /// What is charged for work that cost so much: never more than is reserved.
+    #[must_use]
+    pub fn charge(&self, cost: Usd) -> Usd {
+        if self.reservations.is_empty() {
+            return cost;
+        }
+        cost.min(self.reservations.iter().map(Reservation::amount).sum())
+    }
+}
+
 impl Chat {
     /// The chat model of this id: of the catalog by its slug, else the upstream's.
     ///
@@ -67,18 +78,18 @@ impl Chat {
         Ok(BoundModel { inner, candidate: Arc::new(candidate) })
     }
 
-    /// Admits work whose prompts have about so many tokens, and reserves what it may cost.
+    /// Admits work that uses at most about so many tokens, and reserves what it may cost.
     ///
     /// # Errors
     /// [`Error::TokensUsedUp`]; [`Error::Engine`] when the balance does not cover it.
     pub async fn admit(
         &self,
         caller: Caller,
-        prompt_tokens: u64,
+        tokens: u64,
         price: Price,
     ) -> Result<Admission, Error> {
         let Caller { organization, key, .. } = caller;
-        let in_flight = self.inner.tokens.admit(organization, key, prompt_tokens).await?;
+        let in_flight = self.inner.tokens.admit(organization, key, tokens).await?;
         let mut admission = Admission { in_flight, reservations: Vec::new() };
         self.reserve(caller, &mut admission, price).await?;
         Ok(admission)
@@ -118,10 +129,11 @@ impl Chat {
     pub async fn settle(
         &self,
         admission: Admission,
-        execution: Execution,
+        mut execution: Execution,
         tokens: Tokens,
         output: Option<Box<RawValue>>,
     ) -> Result<(), engine::Error> {
+        execution.cost = admission.charge(execution.cost);
         let mut beside = Commit::new();
         let organization = execution.organization;
         let key = execution.key;
@@ -157,7 +169,7 @@ impl BoundModel {
     #[must_use]
     pub fn most(&self, answers: u64, input: u64, output: u64) -> Price {
         let output = output.saturating_mul(answers);
-        self.candidate.price.reserved(answers, Tokens { input, output, is_estimated: true })
+        self.candidate.most(answers, Tokens { input, output, is_estimated: true })
     }
 
     /// Asks for an answer. `fields` are the request's without its model; `prompt_tokens` stand in for

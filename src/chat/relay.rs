@@ -11,6 +11,7 @@ use bytes::{Bytes, BytesMut};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
 
+use super::allowance::Allowance;
 use super::call::{Answer, Call, Came, End, Reply, keeps_content};
 use super::error::Failure;
 use super::meter::{Meter, Seen};
@@ -49,6 +50,9 @@ struct Relay {
     name: String,
     reader: EventReader,
     meter: Meter,
+    allowance: Allowance,
+    /// Whether the answer may not cost more than is reserved.
+    is_reserved: bool,
     pieces: mpsc::Sender<Bytes>,
     wants_usage: bool,
     /// The event with the usage alone, which waits for the record.
@@ -75,7 +79,9 @@ impl Call {
         let mut relay = Relay {
             name: candidate.name.clone(),
             reader: EventReader::new(EVENT_MAX),
-            meter: Meter::new(self.request.prompt_tokens, keeps),
+            meter: Meter::new(self.prompt_tokens(&candidate), keeps),
+            allowance: candidate.allowance(&self.request),
+            is_reserved: self.reserves_output(&candidate),
             pieces: sender,
             wants_usage: self.request.wants_usage,
             usage: None,
@@ -95,7 +101,7 @@ impl Call {
         {
             *failure = unopened(&candidate.name, &OpenError::Ended(reason));
         }
-        let came = relay.came(&candidate, &end, limits.begun);
+        let came = relay.came(&self, &candidate, &end, limits.begun);
         let tokens = came.tokens;
         let cost = came.cost;
         let failure = if let End::Failed(failure) = &end { Some(failure) } else { None };
@@ -230,7 +236,8 @@ impl Relay {
             Seen::Usage => self.usage = Some(data.clone()),
             Seen::Failed(failure) => return Err(End::Failed(*failure)),
         }
-        Ok(())
+        let exceeded = self.allowance.exceeded(&self.name, self.meter.bytes(), self.is_reserved);
+        exceeded.map_or(Ok(()), |failure| Err(End::Failed(failure)))
     }
 
     /// The model's answer has ended. Without `[DONE]` it is whole if the model has said why it stopped.
@@ -274,8 +281,8 @@ impl Relay {
     }
 
     /// What came, and what it costs. A fixed price is not charged for an answer that the model broke.
-    fn came(&mut self, candidate: &Candidate, end: &End, begun: Instant) -> Came {
-        let mut came = Call::came(candidate, &self.meter, begun);
+    fn came(&mut self, call: &Call, candidate: &Candidate, end: &End, begun: Instant) -> Came {
+        let mut came = call.came(candidate, &self.meter, begun);
         if matches!(end, End::Failed(_)) {
             if !self.meter.has_answer() {
                 came = Came::default();

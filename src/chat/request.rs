@@ -39,8 +39,10 @@ pub struct Request {
     pub wants_usage: bool,
     /// How many tokens the prompt has, estimated.
     pub prompt_tokens: u64,
-    /// The most tokens that the answers may have, where the request limits them.
-    pub output_tokens_max: Option<u64>,
+    /// The most tokens that an answer may have, where the request limits them.
+    pub answer_tokens_max: Option<u64>,
+    /// How many answers it asks for.
+    pub answers: u64,
     fields: RawObject,
 }
 
@@ -70,7 +72,8 @@ impl Request {
             is_stream: false,
             wants_usage: false,
             prompt_tokens: 0,
-            output_tokens_max: None,
+            answer_tokens_max: None,
+            answers: 1,
             fields,
         };
         match operation {
@@ -89,11 +92,10 @@ impl Request {
             };
             self.wants_usage = options.flag("include_usage").map_err(wrong)?.unwrap_or(false);
         }
-        let answers = known.whole("n", &(1..=ANSWERS_MAX))?.unwrap_or(1);
+        self.answers = known.whole("n", &(1..=ANSWERS_MAX))?.unwrap_or(1);
         let tokens = 1..=u64::from(u32::MAX);
         let older = known.whole("max_tokens", &tokens)?;
-        let most = known.whole("max_completion_tokens", &tokens)?.or(older);
-        self.output_tokens_max = most.map(|most| most.saturating_mul(answers));
+        self.answer_tokens_max = known.whole("max_completion_tokens", &tokens)?.or(older);
         known.number("temperature", &(0.0..=2.0))?;
         known.number("top_p", &(0.0..=1.0))?;
         known.number("presence_penalty", &(-2.0..=2.0))?;
@@ -111,31 +113,34 @@ impl Request {
         known.whole("dimensions", &(1..=u64::from(u32::MAX)))?;
         let input = self.fields.get("input").ok_or_else(|| InvalidRequest::missing("input"))?;
         self.prompt_tokens = tokens_of_input(input)?;
-        self.output_tokens_max = Some(0);
+        self.answer_tokens_max = Some(0);
         Ok(())
     }
 
-    /// The body for a model: `model` is what its server calls it (`None`: as the client did), `fields`
-    /// are what a fallback chain makes of the request. A stream has to end with its usage, unless the server
-    /// does not take `stream_options`.
+    /// The request that a fallback chain makes of it, with these fields; `None` where that is not one.
+    #[must_use]
+    pub fn mapped(&self, fields: &Map<String, Value>) -> Option<Self> {
+        let mut body = self.fields.clone();
+        let kept = ["model", "stream", "stream_options"];
+        let stays = |name: &str| kept.contains(&name);
+        body.retain(stays);
+        for (name, value) in fields.iter().filter(|(name, _)| !stays(name)) {
+            body.set(name, value).ok()?;
+        }
+        Self::read(self.operation, &body.text().ok()?).ok()
+    }
+
+    /// The body for a model: `model` is what its server calls it (`None`: as the client did). A stream has
+    /// to end with its usage, unless the server does not take `stream_options`.
     ///
     /// # Errors
     /// When it has no JSON form.
     pub fn body(
         &self,
         model: Option<&str>,
-        fields: Option<&Map<String, Value>>,
         takes_options: bool,
     ) -> Result<Bytes, serde_json::Error> {
         let mut body = self.fields.clone();
-        if let Some(mapped) = fields {
-            let kept = ["model", "stream", "stream_options"];
-            let stays = |name: &str| kept.contains(&name);
-            body.retain(stays);
-            for (name, value) in mapped.iter().filter(|(name, _)| !stays(name)) {
-                body.set(name, value)?;
-            }
-        }
         if let Some(model) = model {
             body.set("model", model)?;
         }

@@ -96,9 +96,9 @@ fn chat_request_that_is_not_a_json_object_is_refused() {
 fn chat_request_body_changes_only_what_the_router_needs() {
     let sent = r#"{"model":"a","messages":[{"role":"user","content":"x"}],"seed":12345678901234567890123,"x":{ }}"#;
     let request = read(Operation::Chat, sent).unwrap();
-    assert_eq!(request.body(None, None, true).unwrap(), sent);
+    assert_eq!(request.body(None, true).unwrap(), sent);
     let renamed = sent.replace(r#""a""#, r#""b""#);
-    assert_eq!(request.body(Some("b"), None, true).unwrap(), renamed);
+    assert_eq!(request.body(Some("b"), true).unwrap(), renamed);
 }
 
 #[test]
@@ -106,29 +106,36 @@ fn chat_stream_always_asks_for_its_usage() {
     let body = with(json!({"stream": true, "stream_options": {"x": 1, "include_usage": false}}));
     let request = chat(&body).unwrap();
     assert!(request.is_stream && !request.wants_usage);
-    let sent: Value = serde_json::from_slice(&request.body(None, None, true).unwrap()).unwrap();
+    let sent: Value = serde_json::from_slice(&request.body(None, true).unwrap()).unwrap();
     assert_eq!(sent["stream_options"], json!({"x": 1, "include_usage": true}));
     let request = chat(&with(json!({"stream": true}))).unwrap();
-    let sent: Value = serde_json::from_slice(&request.body(None, None, true).unwrap()).unwrap();
+    let sent: Value = serde_json::from_slice(&request.body(None, true).unwrap()).unwrap();
     assert_eq!(sent["stream_options"], json!({"include_usage": true}));
 }
 
 #[test]
 fn chat_request_of_a_chain_entry_keeps_model_and_stream() {
     let request = chat(&with(json!({"stream": true, "seed": 1}))).unwrap();
-    let mapped = json!({"messages": [], "model": "evil", "stream": false});
-    let body = request.body(Some("b"), mapped.as_object(), true).unwrap();
-    let sent: Value = serde_json::from_slice(&body).unwrap();
-    let options = json!({"include_usage": true});
-    let expected = json!({"model": "b", "messages": [], "stream": true, "stream_options": options});
+    let messages = json!([{"role": "user", "content": "12345678"}]);
+    let fields = json!({"messages": messages, "model": "evil", "stream": false, "max_tokens": 9});
+    let mapped = request.mapped(fields.as_object().unwrap()).unwrap();
+    assert_eq!((mapped.prompt_tokens, mapped.answer_tokens_max), (2, Some(9)));
+    let sent: Value = serde_json::from_slice(&mapped.body(Some("b"), true).unwrap()).unwrap();
+    let expected = json!({
+        "model": "b", "stream": true, "messages": messages, "max_tokens": 9,
+        "stream_options": {"include_usage": true},
+    });
     assert_eq!(sent, expected);
+    for wrong in [json!({"messages": []}), json!({"x": 1}), json!({"messages": messages, "n": 0})] {
+        assert!(request.mapped(wrong.as_object().unwrap()).is_none(), "{wrong}");
+    }
 }
 
 #[test]
 fn chat_request_selector_is_not_passed_on() {
     let request = chat(&with(json!({"fallback_selector": "safe"}))).unwrap();
     assert_eq!(request.selector.as_deref(), Some("safe"));
-    let body = request.body(None, None, true).unwrap();
+    let body = request.body(None, true).unwrap();
     assert!(!String::from_utf8(body.to_vec()).unwrap().contains("fallback_selector"));
 }
 
@@ -145,8 +152,9 @@ fn chat_prompt_tokens_are_estimated_from_texts() {
         assert_eq!(request.prompt_tokens, tokens, "{messages}");
     }
     let request = chat(&with(json!({"n": 3, "max_tokens": 10}))).unwrap();
-    assert_eq!(request.output_tokens_max, Some(30));
-    assert_eq!(chat(&with(json!({}))).unwrap().output_tokens_max, None);
+    assert_eq!((request.answer_tokens_max, request.answers), (Some(10), 3));
+    let open = chat(&with(json!({}))).unwrap();
+    assert_eq!((open.answer_tokens_max, open.answers), (None, 1));
 }
 
 #[test]

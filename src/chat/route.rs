@@ -10,6 +10,7 @@ use std::time::Duration;
 use hyper::header::HeaderValue;
 use serde_json::{Map, Value};
 
+use super::allowance::Allowance;
 use super::error::Error;
 use super::request::Request;
 use super::service::Inner;
@@ -36,7 +37,7 @@ pub struct Candidate {
     pub local: Option<Arc<Model>>,
     pub price: Price,
     /// What a fallback chain makes of the request.
-    pub fields: Option<Map<String, Value>>,
+    pub mapped: Option<Box<Request>>,
 }
 
 /// How long an answer of the upstream may take as a whole. A local model has its own limit.
@@ -52,6 +53,25 @@ impl Candidate {
     #[must_use]
     pub fn time_max(&self) -> Duration {
         self.local.as_ref().map_or(UPSTREAM_TIME_MAX, |model| model.timeout)
+    }
+
+    /// The request as this model gets it.
+    #[must_use]
+    pub fn request<'r>(&'r self, request: &'r Request) -> &'r Request {
+        self.mapped.as_deref().unwrap_or(request)
+    }
+
+    /// The most that the answers to a request may use.
+    #[must_use]
+    pub fn allowance(&self, request: &Request) -> Allowance {
+        let local = self.local.as_ref().and_then(|model| model.runner.local());
+        Allowance::of(self.request(request), local.map(|local| local.context))
+    }
+
+    /// The most that so many answers may cost which use so much together.
+    #[must_use]
+    pub fn most(&self, answers: u64, tokens: Tokens) -> billing::Price {
+        self.price.most(answers, tokens, self.time_max())
     }
 }
 
@@ -139,31 +159,15 @@ impl Price {
         Usd::from_dollars(dollars.min(COST_MAX)).unwrap_or(Usd::ZERO)
     }
 
-    /// What is reserved for a call, before it is made.
+    /// The most that so many answers cost which use so much together, each within `time_max`.
     #[must_use]
-    pub fn most(&self, request: &Request) -> billing::Price {
-        let output = request.output_tokens_max;
-        let tokens = Tokens {
-            input: request.prompt_tokens.max(1),
-            output: output.unwrap_or(0),
-            is_estimated: true,
-        };
-        let mut price = self.reserved(1, tokens);
-        price.open |= output.is_none() && self.is_known() && !self.is_fixed();
-        price
-    }
-
-    /// What is reserved for so many answers that use so much together.
-    #[must_use]
-    pub fn reserved(&self, answers: u64, tokens: Tokens) -> billing::Price {
-        let open = match &self.pricing {
-            None | Some(Pricing::Fixed { .. }) => false,
-            Some(Pricing::UsageBased { per_second, .. }) => per_second.is_some(),
-        };
-        let known = self.of(tokens, Duration::ZERO);
-        let times = if self.is_fixed() { answers } else { 1 };
-        let micros = known.micros().saturating_mul(i64::try_from(times).unwrap_or(i64::MAX));
-        billing::Price { known: Usd::from_micros(micros), open }
+    pub fn most(&self, answers: u64, tokens: Tokens, time_max: Duration) -> billing::Price {
+        let Some(pricing) = &self.pricing else { return billing::Price::default() };
+        let times = u32::try_from(answers).unwrap_or(u32::MAX);
+        let usage = Usage { run_time: time_max.saturating_mul(times), ..tokens.into() };
+        let times = if self.is_fixed() { f64::from(times) } else { 1.0 };
+        let dollars = pricing.dollars(&usage) * (1.0 + self.fee) * times;
+        billing::Price { known: Usd::from_dollars_up(dollars.min(COST_MAX)), open: false }
     }
 }
 
@@ -222,7 +226,7 @@ impl Inner {
             },
             local: None,
             price: Price::new(pricing, self.options.fee),
-            fields: None,
+            mapped: None,
         })
     }
 
@@ -251,7 +255,7 @@ impl Inner {
             target,
             price: Price::new(model.pricing.clone(), self.options.fee),
             local: Some(model),
-            fields: None,
+            mapped: None,
         })
     }
 
@@ -281,8 +285,8 @@ impl Inner {
             let found = model.and_then(|model| self.local(model, request.operation));
             let Some(mut candidate) = found else { continue };
             if let Some(map) = &entry.input_map {
-                let Some(fields) = mapped(map, request) else { continue };
-                candidate.fields = Some(fields);
+                let Some(mapped) = mapped(map, request) else { continue };
+                candidate.mapped = Some(Box::new(mapped));
             }
             candidates.push(candidate);
         }
@@ -292,13 +296,8 @@ impl Inner {
 
 /// What a chain's mapping makes of a request; `None` where it cannot be made, or makes something that
 /// is not a request.
-fn mapped(map: &Map<String, Value>, request: &Request) -> Option<Map<String, Value>> {
-    let filled = fill_object(map, &request.value().ok()?).ok()?;
-    let needed = match request.operation {
-        Operation::Chat => "messages",
-        Operation::Embeddings => "input",
-    };
-    filled.contains_key(needed).then_some(filled)
+fn mapped(map: &Map<String, Value>, request: &Request) -> Option<Request> {
+    request.mapped(&fill_object(map, &request.value().ok()?).ok()?)
 }
 
 /// The refusal of a model that exists and does something else.

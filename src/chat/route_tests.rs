@@ -17,13 +17,6 @@ fn tokens(input: u64, output: u64) -> Tokens {
     Tokens { input, output, is_estimated: false }
 }
 
-fn request(fields: &str) -> Request {
-    let body = format!(
-        "{{\"model\":\"m\",\"messages\":[{{\"role\":\"user\",\"content\":\"12345678\"}}]{fields}}}"
-    );
-    Request::read(Operation::Chat, body.as_bytes()).unwrap()
-}
-
 #[test]
 fn price_is_usage_times_list_price_and_fee_rounded_once() {
     for (pricing, fee, used, micros) in [
@@ -40,14 +33,24 @@ fn price_is_usage_times_list_price_and_fee_rounded_once() {
 }
 
 #[test]
-fn price_reserves_the_most_that_a_call_may_cost() {
-    let price = Price::new(Some(by_usage()), 0.0);
-    let limited = price.most(&request(",\"max_tokens\":100,\"n\":2"));
-    assert_eq!(limited, billing::Price { known: Usd::from_micros(2 * 2 + 2000), open: false });
-    let open = price.most(&request(""));
-    assert_eq!(open, billing::Price { known: Usd::from_micros(4), open: true });
-    let fixed = Price::new(Some(Pricing::Fixed { amount: Usd::from_micros(7) }), 0.0);
-    let known = Usd::from_micros(7);
-    assert_eq!(fixed.most(&request("")), billing::Price { known, open: false });
-    assert_eq!(Price::new(None, 0.0).most(&request("")), billing::Price::default());
+fn price_reserves_the_most_that_answers_may_cost() {
+    let per_second = || Pricing::UsageBased {
+        estimate: None,
+        per_second: Some(0.01),
+        per_million_input_tokens: None,
+        per_million_output_tokens: Some(10.0),
+    };
+    for (pricing, fee, answers, used, micros) in [
+        (Some(by_usage()), 0.0, 1, tokens(2, 200), 2004),
+        (Some(by_usage()), 0.05, 1, tokens(2, 16_384), 172_037),
+        (Some(by_usage()), 0.0, 4, tokens(0, 4), 40),
+        (Some(per_second()), 0.0, 2, tokens(9, 100), 201_000),
+        (Some(Pricing::Fixed { amount: Usd::from_micros(7) }), 0.0, 3, tokens(5, 5), 21),
+        (Some(by_usage()), 0.0, 1, tokens(u64::MAX, u64::MAX), 1_000_000_000_000_000),
+        (None, 0.5, 9, tokens(1000, 1000), 0),
+    ] {
+        let price = Price::new(pricing, fee);
+        let most = price.most(answers, used, Duration::from_secs(10));
+        assert_eq!(most, billing::Price { known: Usd::from_micros(micros), open: false });
+    }
 }

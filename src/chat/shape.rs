@@ -6,11 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::error::Failure;
 use super::meter::{cut, said_of};
-use crate::domain::chat::Tokens;
 use crate::domain::classify::ErrorClass;
-
-/// The most tokens that a usage is believed to have; larger counts are clamped.
-const TOKENS_MAX: u64 = u32::MAX as u64;
 
 /// The failure in an answer or an event that has no choices, in the dialects of the common servers.
 pub fn failure_in(object: &Map<String, Value>) -> Option<Failure> {
@@ -70,56 +66,6 @@ fn choice_of_chunk(choice: &Value) -> Value {
     choice.insert("delta".to_owned(), message);
     choice.entry("finish_reason").or_insert_with(|| "stop".into());
     Value::Object(choice)
-}
-
-/// The tokens that a usage counts, in the names of any of the common APIs; `None` where it counts no
-/// prompt that can be believed.
-pub fn counted(usage: &Value) -> Option<Tokens> {
-    let first = |names: &[&str]| names.iter().find_map(|name| usage.get(*name)).map(count);
-    let named = first(&["prompt_tokens", "promptTokenCount", "prompt_eval_count", "inputTokens"]);
-    let input = match named {
-        Some(input) => input?,
-        // Cached tokens are counted beside the others here, and within them elsewhere.
-        None => {
-            let cached = ["cache_creation_input_tokens", "cache_read_input_tokens"];
-            let cached = cached.iter().filter_map(|name| usage.get(*name).and_then(count));
-            cached.fold(first(&["input_tokens"])??, u64::saturating_add)
-        }
-    };
-    let names = [
-        "completion_tokens",
-        "output_tokens",
-        "candidatesTokenCount",
-        "eval_count",
-        "outputTokens",
-    ];
-    let mut output = match first(&names) {
-        Some(output) => output?,
-        None => 0,
-    };
-    if let Some(thought) = usage.get("thoughtsTokenCount").and_then(count) {
-        output = output.saturating_add(thought);
-    }
-    let clamp = |tokens: u64| tokens.min(TOKENS_MAX);
-    Some(Tokens { input: clamp(input), output: clamp(output), is_estimated: false })
-}
-
-/// A count as a number or a text. Counts that are too large are clamped, negative ones are not believed.
-fn count(value: &Value) -> Option<u64> {
-    let number = match value {
-        Value::Null => return Some(0),
-        Value::Number(number) => match number.as_u64() {
-            Some(count) => return Some(count),
-            None => number.as_f64()?,
-        },
-        Value::String(text) => text.trim().parse().ok()?,
-        Value::Bool(_) | Value::Array(_) | Value::Object(_) => return None,
-    };
-    if number.is_nan() || number < 0.0 {
-        return None;
-    }
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped above 0")]
-    Some(number.ceil().min(1e18) as u64)
 }
 
 #[cfg(test)]

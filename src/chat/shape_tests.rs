@@ -27,29 +27,6 @@ fn failure_is_found_in_every_dialect() {
 }
 
 #[test]
-fn usage_is_counted_in_every_dialect() {
-    for (usage, expected) in [
-        (r#"{"prompt_tokens":3,"completion_tokens":4}"#, Some((3, 4))),
-        (r#"{"input_tokens":3,"output_tokens":4,"cache_read_input_tokens":10}"#, Some((13, 4))),
-        (r#"{"promptTokenCount":3,"candidatesTokenCount":4,"thoughtsTokenCount":5}"#, Some((3, 9))),
-        (r#"{"prompt_eval_count":3,"eval_count":4}"#, Some((3, 4))),
-        (r#"{"prompt_tokens":3.0,"completion_tokens":"4"}"#, Some((3, 4))),
-        (r#"{"prompt_tokens":9223372036854775808,"completion_tokens":1e308}"#, {
-            Some((TOKENS_MAX, TOKENS_MAX))
-        }),
-        (r#"{"prompt_tokens":18446744073709551616}"#, Some((TOKENS_MAX, 0))),
-        (r#"{"prompt_tokens":-1,"completion_tokens":4}"#, None),
-        (r#"{"prompt_tokens":1,"completion_tokens":-4}"#, None),
-        (r#"{"prompt_tokens":"many"}"#, None),
-        ("{}", None),
-    ] {
-        let tokens = counted(&serde_json::from_str(usage).unwrap());
-        let found = tokens.map(|tokens| (tokens.input, tokens.output));
-        assert_eq!(found, expected, "{usage}");
-    }
-}
-
-#[test]
 fn completion_becomes_the_events_of_a_stream() {
     let answer = br#"{"id":"x","object":"chat.completion","choices":[{"index":0,"message":
         {"role":"assistant","content":null,"tool_calls":[{"id":"a"}]},"finish_reason":"tool_calls"}],

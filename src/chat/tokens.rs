@@ -1,8 +1,8 @@
 //! The daily budgets of keys (`limits.tokens_per_day`): how many tokens each key has used since
 //! midnight UTC. The counts are on the disk, added in the commit of the call that used them.
 //!
-//! A call is admitted while the budget is not used up, the prompts of calls in flight included; one
-//! that has begun is never broken off.
+//! A call is admitted while the budget is not used up, the most that calls in flight may use included; one
+//! that has begun is never broken off. So a day's use exceeds the budget by one call at most.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,6 +14,8 @@ use crate::runtime::Clock;
 use crate::storage::{self, Commit, Key, Page, Store, Table};
 
 const DAY_SECONDS: i64 = 86_400;
+/// When calls in flight that reserve the rest of a budget are worth another try.
+const RESERVED_RETRY: Duration = Duration::from_secs(5);
 /// Rows that are removed at once, and how often in one sweep.
 const BATCH_MAX: usize = 500;
 const BATCHES_MAX: usize = 10_000;
@@ -28,7 +30,7 @@ pub struct TokenBudgets {
     in_flight: Arc<Mutex<HashMap<KeyId, u64>>>,
 }
 
-/// A call's prompt, counted as in flight until this is dropped.
+/// The most that a call may use, counted as in flight until this is dropped.
 #[derive(Debug)]
 pub struct InFlight {
     budgets: TokenBudgets,
@@ -43,15 +45,15 @@ impl TokenBudgets {
         Self { store, clock, limit, in_flight: Arc::default() }
     }
 
-    /// Admits a call whose prompt has about so many tokens.
+    /// Admits a call that uses at most about so many tokens.
     ///
     /// # Errors
-    /// [`Error::TokensUsedUp`]; [`Error::Engine`] when the store cannot be read.
+    /// [`Error::TokensUsedUp`], [`Error::TokensReserved`]; [`Error::Engine`] when the store cannot be read.
     pub async fn admit(
         &self,
         organization: OrganizationId,
         key: KeyId,
-        prompt: u64,
+        tokens: u64,
     ) -> Result<Option<InFlight>, Error> {
         let Some(limit) = self.limit else { return Ok(None) };
         let counter = row(organization, key, self.today());
@@ -59,11 +61,15 @@ impl TokenBudgets {
         let used = used.map_err(crate::engine::Error::from)?;
         let mut in_flight = self.lock();
         let flying = in_flight.get(&key).copied().unwrap_or(0);
-        if u64::try_from(used).unwrap_or(0).saturating_add(flying) >= limit {
+        let used = u64::try_from(used).unwrap_or(0);
+        if used >= limit {
             return Err(Error::TokensUsedUp { limit, retry_after: self.until_midnight() });
         }
-        in_flight.insert(key, flying.saturating_add(prompt));
-        Ok(Some(InFlight { budgets: self.clone(), key, tokens: prompt }))
+        if used.saturating_add(flying) >= limit {
+            return Err(Error::TokensReserved { limit, retry_after: RESERVED_RETRY });
+        }
+        in_flight.insert(key, flying.saturating_add(tokens));
+        Ok(Some(InFlight { budgets: self.clone(), key, tokens }))
     }
 
     /// Adds to the commit of a call what it used.
@@ -163,8 +169,8 @@ mod tests {
         let (organization, key) = ids();
         let first = budgets.admit(organization, key, 100).await.unwrap();
         let refused = budgets.admit(organization, key, 1).await.unwrap_err();
-        let Error::TokensUsedUp { limit, retry_after } = refused else { panic!("{refused}") };
-        assert_eq!((limit, retry_after), (100, Duration::from_secs(12 * 3600)));
+        let Error::TokensReserved { limit, retry_after } = refused else { panic!("{refused}") };
+        assert_eq!((limit, retry_after), (100, RESERVED_RETRY));
         assert!(budgets.admit(organization, [3; 16].into(), 1).await.is_ok(), "another key");
         drop(first);
         let mut commit = Commit::new();
@@ -174,7 +180,9 @@ mod tests {
         let mut commit = Commit::new();
         budgets.count(&mut commit, organization, key, 1);
         store.commit(commit).await.unwrap();
-        assert!(budgets.admit(organization, key, 1).await.is_err());
+        let refused = budgets.admit(organization, key, 1).await.unwrap_err();
+        let Error::TokensUsedUp { limit, retry_after } = refused else { panic!("{refused}") };
+        assert_eq!((limit, retry_after), (100, Duration::from_secs(12 * 3600)));
         clock.advance(Duration::from_secs(12 * 3600));
         assert!(budgets.admit(organization, key, 1).await.is_ok(), "a new day");
         assert_eq!(budgets.forget_past_days().await.unwrap(), 1);

@@ -66,7 +66,7 @@ impl Call {
         let Whole { answer, text, first_byte, begun } = whole;
         let operation = self.request.operation;
         let mut meter =
-            Meter::new(self.request.prompt_tokens, keeps_content(&self.inner, operation));
+            Meter::new(self.prompt_tokens(&candidate), keeps_content(&self.inner, operation));
         let is_quick = text.len() <= QUICK;
         let measure = move || {
             meter.whole(operation, &answer, &text);
@@ -89,7 +89,7 @@ impl Call {
                 return;
             }
         };
-        let came = Self::came(&candidate, &meter, begun);
+        let came = self.came(&candidate, &meter, begun);
         let body = with_cost(&mut answer, came.tokens, came.cost);
         let came = Came { first_byte: Some(first_byte), content: meter.take_content(), ..came };
         let recorded = self.record(&candidate, &End::Done, came).await;

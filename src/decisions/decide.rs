@@ -136,7 +136,8 @@ impl Decisions {
         let model = inner.chat.bind(model)?;
         let (prompt_tokens, answers) = expected(&model, &request);
         let price = model.most(answers, prompt_tokens, 1);
-        let admission = inner.chat.admit(caller, prompt_tokens, price).await?;
+        let admission =
+            inner.chat.admit(caller, prompt_tokens.saturating_add(answers), price).await?;
         let id = new_id();
         let work = Session {
             id,

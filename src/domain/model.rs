@@ -150,6 +150,29 @@ impl Pricing {
         }
     }
 
+    /// The most that a run costs which uses at most so much.
+    #[must_use]
+    pub fn most(&self, usage: &Usage) -> Usd {
+        match self {
+            Self::Fixed { amount } => *amount,
+            Self::UsageBased { .. } => Usd::from_dollars_up(self.dollars(usage)),
+        }
+    }
+
+    /// Whether it has no rates: what a run costs is what its model reports.
+    #[must_use]
+    pub const fn is_reported(&self) -> bool {
+        matches!(
+            self,
+            Self::UsageBased {
+                per_second: None,
+                per_million_input_tokens: None,
+                per_million_output_tokens: None,
+                ..
+            }
+        )
+    }
+
     /// The price of a run in dollars, not rounded, whatever cost was reported.
     #[must_use]
     pub fn dollars(&self, usage: &Usage) -> f64 {
@@ -206,7 +229,12 @@ mod tests {
         assert_eq!(pricing.charge(&usage), Usd::from_micros(750_000 + 2000 + 2000));
         usage.cost = Some(Usd::from_micros(7));
         assert_eq!(pricing.charge(&usage), Usd::from_micros(7));
+        assert!(!pricing.is_reported());
+        usage.cost = None;
+        usage.input_tokens = Some(1);
+        assert_eq!(pricing.most(&usage), Usd::from_micros(750_000 + 2 + 2000));
         let fixed = Pricing::Fixed { amount: Usd::from_micros(2000) };
         assert_eq!(fixed.charge(&Usage::default()), Usd::from_micros(2000));
+        assert_eq!(fixed.most(&usage), Usd::from_micros(2000));
     }
 }

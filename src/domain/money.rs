@@ -16,6 +16,9 @@ use serde::{Deserialize, Serialize};
 #[serde(transparent)]
 pub struct Usd(i64);
 
+/// The largest amount in dollars that is read.
+const LIMIT_DOLLARS: f64 = 9.0e9;
+
 impl Usd {
     /// Nothing.
     pub const ZERO: Self = Self(0);
@@ -36,12 +39,20 @@ impl Usd {
     /// away from zero. `None` when it is not a finite number or past 9 thousand million dollars.
     #[must_use]
     pub fn from_dollars(dollars: f64) -> Option<Self> {
-        const LIMIT_DOLLARS: f64 = 9.0e9;
         if !dollars.is_finite() || dollars.abs() > LIMIT_DOLLARS {
             return None;
         }
         #[expect(clippy::cast_possible_truncation, reason = "bounded by LIMIT_DOLLARS above")]
         Some(Self((dollars * 1e6).round() as i64))
+    }
+
+    /// From dollars, rounded up to a whole millionth, and to the largest amount that
+    /// [`Self::from_dollars`] takes: for what is reserved.
+    #[must_use]
+    pub fn from_dollars_up(dollars: f64) -> Self {
+        let nearest = Self::from_dollars(dollars.min(LIMIT_DOLLARS)).unwrap_or(Self::ZERO);
+        // What is within the error of the arithmetic is not rounded up.
+        if nearest.dollars() + 1e-9 < dollars { nearest.plus(Self(1)) } else { nearest }
     }
 
     /// Dollars for JSON. Exact to the millionth for anything below 9 thousand million dollars.
@@ -98,6 +109,19 @@ mod tests {
         }
         for dollars in [f64::NAN, f64::INFINITY, 1e10] {
             assert_eq!(Usd::from_dollars(dollars), None);
+        }
+    }
+
+    #[test]
+    fn usd_reserved_rounds_up() {
+        for (dollars, micros) in [
+            (0.0, 0),
+            (1e-8, 1),
+            (0.002004, 2004),
+            (0.002_004_1, 2005),
+            (1e10, 9_000_000_000_000_001),
+        ] {
+            assert_eq!(Usd::from_dollars_up(dollars), Usd::from_micros(micros), "{dollars}");
         }
     }
 

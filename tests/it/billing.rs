@@ -88,7 +88,7 @@ async fn balance_must_cover_workflow_steps_and_metered_models() {
     let service = Service::configured(ENFORCED).await;
     let provider = Provider::start().await;
     service.manifest(&provider.manifest("priced", "/echo", PRICED));
-    let metered = "[cost]\ntype = 'usage_based'\nper_second = 0.1\n";
+    let metered = "timeout = '5s'\n[cost]\ntype = 'usage_based'\nper_second = 0.1\n";
     service.manifest(&provider.manifest("metered", "/echo", metered));
     let step = |id: &str| json!({"step_id": id, "type": "model", "model": "priced", "params": {}});
     let workflow = service.workflow(json!([step("a"), step("b")])).await;
@@ -102,8 +102,10 @@ async fn balance_must_cover_workflow_steps_and_metered_models() {
         (&execution["status"], &execution["metrics"]["cost"]),
         (&json!("completed"), &json!(0.5))
     );
-    expect_unpaid(&create(&service, "metered").await, [0.0, 0.0, 0.0]);
-    top_up(&service, 0.01).await;
+    // A tenth of a dollar for each second of the model's timeout.
+    top_up(&service, 0.4).await;
+    expect_unpaid(&create(&service, "metered").await, [0.4, 0.0, 0.5]);
+    top_up(&service, 0.1).await;
     assert_eq!(create(&service, "metered").await.status, 200);
 }
 

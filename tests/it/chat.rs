@@ -522,6 +522,95 @@ async fn chat_key_with_a_daily_budget_is_refused_once_it_is_used() {
     other.key(&service.other_key).json(&request("far")).send().await.expect(200);
 }
 
+/// Answers to a hundred of the requests at once, each of which the model answers with a stream of 505 tokens.
+async fn flood(service: &Service, up: &Upstream, body: &Value) -> Vec<Answer> {
+    for _ in 0..100 {
+        let feed = up.streams();
+        feed.say(&"word".repeat(500));
+        feed.finish(5, 500);
+    }
+    let asks = std::iter::repeat_with(|| ask(service, body).send()).take(100);
+    futures_util::future::join_all(asks).await
+}
+
+fn count_of(answers: &[Answer], status: u16) -> usize {
+    answers.iter().filter(|answer| answer.status == status).count()
+}
+
+#[tokio::test]
+async fn chat_streams_at_once_never_overdraw_the_balance() {
+    let up = Upstream::start().await;
+    let lines = format!("{}[billing]\nenforce = true\n", up.config(PRICE));
+    let service = Service::configured(&lines).await;
+    let billing = service.running.services.billing.clone();
+    billing.top_up(service.organization.id, Usd::from_micros(10_000)).await.unwrap();
+    // Without a maximum, 16,384 tokens of answer are reserved.
+    let answers = flood(&service, &up, &stream("far")).await;
+    assert_eq!(count_of(&answers, 402), 100);
+    // 1,200 for each: two tokens of prompt, one of answer. The model does not keep to it.
+    let mut short = stream("far");
+    short["max_tokens"] = json!(1);
+    let answers = flood(&service, &up, &short).await;
+    let taken = count_of(&answers, 200);
+    assert!((1..=8).contains(&taken) && count_of(&answers, 402) == 100 - taken, "{taken}");
+    for answer in answers.iter().filter(|answer| answer.status == 200) {
+        let text = &answer.text;
+        assert!(text.contains("ignored max_tokens") && !text.contains("[DONE]"), "{text}");
+    }
+    let left = 10_000 - 1200 * i64::try_from(taken).unwrap();
+    assert_eq!(balance(&service).await, Usd::from_micros(left));
+    assert_eq!(up.requests().len(), taken);
+}
+
+#[tokio::test]
+async fn chat_answer_at_once_costs_no_more_than_is_reserved() {
+    let up = Upstream::start().await;
+    let lines = format!("{}[billing]\nenforce = true\n", up.config(PRICE));
+    let service = Service::configured(&lines).await;
+    let billing = service.running.services.billing.clone();
+    billing.top_up(service.organization.id, Usd::from_micros(1200)).await.unwrap();
+    let mut short = request("far");
+    short["max_tokens"] = json!(1);
+    up.says("hi", 1000, 100_000);
+    let answer = ask(&service, &short).send().await.expect(200);
+    assert_eq!(answer["usage"]["cost"], 0.0012);
+    assert_eq!(balance(&service).await, Usd::ZERO);
+}
+
+#[tokio::test]
+async fn chat_streams_at_once_exceed_a_daily_budget_by_one_call_at_most() {
+    let up = Upstream::start().await;
+    let lines = format!("limits.tokens_per_day = 1000\n{}", up.config(""));
+    let service = Service::configured(&lines).await;
+    let answers = flood(&service, &up, &stream("far")).await;
+    let taken = count_of(&answers, 200);
+    assert!((1..=2).contains(&taken) && count_of(&answers, 429) == 100 - taken, "{taken}");
+    let reserved = answers.iter().find(|answer| answer.status == 429).unwrap();
+    expect_error(reserved, 429, "rate_limit_error", None, Some("tokens_per_day"));
+}
+
+#[tokio::test]
+async fn chat_usage_that_cannot_be_believed_is_estimated() {
+    let up = Upstream::start().await;
+    let service = Service::configured(&up.config(PRICE)).await;
+    let absurd = [json!(1_u64 << 63), json!(-1), json!("many"), json!(1e308), json!([1])];
+    for (index, tokens) in absurd.iter().enumerate() {
+        let feed = up.streams();
+        feed.say("12345678");
+        feed.event(&json!({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}));
+        feed.event(&json!({
+            "choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": tokens},
+        }));
+        feed.raw("data: [DONE]\n\n");
+        ask(&service, &stream("far")).send().await;
+        let row = newest_row(&service, index + 1).await;
+        let used = (&row["chat"]["output_tokens"], &row["chat"]["tokens_estimated"]);
+        assert_eq!(used, (&json!(2), &json!(true)), "{tokens}");
+        let charged = 2200 * (i64::try_from(index).unwrap() + 1);
+        assert_eq!(balance(&service).await, Usd::from_micros(-charged), "{tokens}");
+    }
+}
+
 #[tokio::test]
 async fn chat_content_is_kept_only_if_configured() {
     let up = Upstream::start().await;

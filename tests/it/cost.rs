@@ -4,7 +4,7 @@ use orrery::domain::account::EntryKind;
 use orrery::domain::money::Usd;
 use serde_json::{Value, json};
 
-use crate::support::{Provider, Service};
+use crate::support::{Provider, Service, Upstream};
 
 const FIXED: &str = "[cost]\ntype = 'fixed'\namount = 0.002\n";
 
@@ -69,4 +69,29 @@ async fn cost_of_failure_or_unpriced_model_is_zero() {
     }
     assert!(service.ledger().await.is_empty());
     assert_eq!(balance(&service).await, Usd::ZERO);
+}
+
+#[tokio::test]
+async fn cost_by_tokens_is_reserved_and_never_above_that() {
+    let service = Service::configured("billing.enforce = true\n").await;
+    let up = Upstream::start().await;
+    let cost = "[cost]\ntype = 'usage_based'\nper_million_input_tokens = 100.0\n\
+                per_million_output_tokens = 1000.0\n";
+    service.manifest(&up.manifest("talker", "chat", cost));
+    let billing = service.running.services.billing.clone();
+    billing.top_up(service.organization.id, Usd::from_micros(10_000)).await.unwrap();
+    let create = async |input: Value| {
+        let body = json!({"model": "talker", "version": "1", "input": input});
+        service.post("/v1/prediction/", &body).send().await
+    };
+    // Without a maximum, 16,384 tokens of answer are reserved.
+    let open = create(json!({"prompt": "hello"})).await.expect(402);
+    assert_eq!(open["details"]["needed_usd"], 16.3845);
+    // 33 bytes of input are 9 tokens, the answer has 5: 5,900. The server does not keep to it.
+    up.says("hi", 1000, 100_000);
+    let taken = create(json!({"prompt": "hello", "max_tokens": 5})).await.expect(200);
+    let prediction = service.ended(taken["predictionID"].as_str().unwrap()).await;
+    assert_eq!(prediction["metrics"]["cost"], 0.0059);
+    assert_eq!(balance(&service).await, Usd::from_micros(4100));
+    create(json!({"prompt": "hello", "max_tokens": 5})).await.expect(402);
 }

@@ -133,10 +133,12 @@ pub async fn dry_run(
 
 impl Inner {
     /// Shapes an output as its type demands, keeps artefacts as files and a large text in a payload,
-    /// and says what it costs. An artefact that cannot be kept is the model's failure.
+    /// and says what it costs: by the model's rates at most `reserved`, where something is reserved for it. An
+    /// artefact that cannot be kept is the model's failure.
     pub(in crate::engine) async fn store_output(
         &self,
         success: runners::Success,
+        reserved: Option<Usd>,
         origin: Origin<'_>,
         work: Option<&ModelSpec>,
         budget: &Budget,
@@ -152,9 +154,14 @@ impl Inner {
                 };
             }
         }
-        let cost = work
-            .and_then(|work| work.pricing.as_ref())
-            .map_or(success.usage.cost.unwrap_or(Usd::ZERO), |p| p.charge(&success.usage));
+        let charged = work.and_then(|work| work.pricing.as_ref()).map(|p| p.charge(&success.usage));
+        let cost = match (success.usage.cost, charged) {
+            (Some(reported), _) => reported,
+            (None, charged) => {
+                let charged = charged.unwrap_or(Usd::ZERO);
+                reserved.map_or(charged, |reserved| charged.min(reserved))
+            }
+        };
         let text = to_raw_value(&output).map_err(|error| not_serializable("output", &error))?;
         Ok(match self.store_text(budget, origin.execution, text.clone()).await? {
             Ok(output) => {

@@ -2,14 +2,17 @@
 
 use std::sync::Arc;
 
+use serde::Deserialize;
+use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::billing::{self, Price, Reservation};
+use crate::domain::chat::{OUTPUT_TOKENS_RESERVED, Tokens, estimate};
 use crate::domain::definition::Kind;
 use crate::domain::delivery::Webhook;
 use crate::domain::execution::{Execution, Prediction, Source, Status, Work};
 use crate::domain::ids::{ExecutionId, KeyId, OrganizationId};
-use crate::domain::model::Pricing;
+use crate::domain::model::Usage;
 use crate::domain::money::Usd;
 use crate::domain::trace;
 use crate::engine::query::indexes;
@@ -77,7 +80,10 @@ impl Inner {
         let now = self.clock.now();
         let admitted = self.admit_all(&submissions)?;
         let mut executions = Vec::with_capacity(submissions.len());
+        let mut uses = Vec::with_capacity(submissions.len());
         for submission in submissions {
+            let is_enforced = self.options.enforce_balance;
+            uses.push(if is_enforced { most_used(&submission.input) } else { Tokens::default() });
             let bytes = submission.input.get().len() as u64;
             self.check_quota(submission.organization, bytes).await?;
             let input = self.store.write_payload(submission.id, submission.input).await?;
@@ -100,7 +106,7 @@ impl Inner {
                 origin: submission.origin,
             });
         }
-        let reservations = self.reserve_cost(&mut executions).await?;
+        let reservations = self.reserve_cost(&mut executions, &uses).await?;
         let reserved_slots = self.reserve_all(&executions)?;
         let mut commit = self.commit_of(&executions, beside)?;
         let mut deliveries = Vec::new();
@@ -134,13 +140,17 @@ impl Inner {
     }
 
     /// Where balances are enforced: keeps what each may cost, all of it or none.
-    async fn reserve_cost(&self, executions: &mut [Execution]) -> Result<Vec<Reservation>, Error> {
+    async fn reserve_cost(
+        &self,
+        executions: &mut [Execution],
+        uses: &[Tokens],
+    ) -> Result<Vec<Reservation>, Error> {
         let mut reservations = Vec::new();
         if !self.options.enforce_balance {
             return Ok(reservations);
         }
-        for execution in executions {
-            let price = self.price_of(execution).await?;
+        for (execution, used) in executions.iter_mut().zip(uses) {
+            let price = self.price_of(execution, *used).await?;
             if price != Price::default() {
                 reservations.push(self.billing.hold(execution.organization, price).await?);
                 execution.reserved = price.known;
@@ -149,27 +159,27 @@ impl Inner {
         Ok(reservations)
     }
 
-    /// What an execution may cost: of a chain the dearest model, of a workflow each model step once.
-    async fn price_of(&self, execution: &Execution) -> Result<Price, Error> {
+    /// What an execution may cost: of a chain the dearest model, of a workflow each model step once. `used` is
+    /// the most that a model uses for its input; what a workflow gives to its steps is not known yet.
+    async fn price_of(&self, execution: &Execution, used: Tokens) -> Result<Price, Error> {
         let mut price = Price::default();
         match &execution.work {
             Work::Prediction(prediction) => {
                 for candidate in &prediction.chain {
-                    let of_one = self.price_of_model(&candidate.model);
-                    price.known = price.known.max(of_one.known);
-                    price.open |= of_one.open;
+                    price = price.dearer(self.price_of_model(&candidate.model, used));
                 }
             }
             Work::Workflow(run) => {
                 let plan = self.plans.plan(run.revision).await?;
                 for step in plan.iter().flat_map(|plan| plan.steps()) {
                     let Kind::Model(model) = &step.kind else { continue };
-                    let first = self.price_of_model(&model.slug);
-                    let second =
-                        model.fallback.as_ref().map(|other| self.price_of_model(&other.slug));
-                    let second = second.unwrap_or_default();
-                    price.known = price.known.plus(first.known.max(second.known));
-                    price.open |= first.open || second.open;
+                    let slugs =
+                        [Some(&model.slug), model.fallback.as_ref().map(|other| &other.slug)];
+                    let of_one = slugs.into_iter().flatten();
+                    let of_one = of_one.map(|slug| self.price_of_model(slug, used));
+                    let of_one = of_one.fold(Price::default(), Price::dearer);
+                    price.known = price.known.plus(of_one.known);
+                    price.open |= of_one.open;
                 }
             }
             // Their price is reserved before they are made.
@@ -180,12 +190,14 @@ impl Inner {
         Ok(price)
     }
 
-    fn price_of_model(&self, slug: &str) -> Price {
-        match self.models.model(slug).and_then(|work| work.pricing) {
-            None => Price::default(),
-            Some(Pricing::Fixed { amount }) => Price { known: amount, open: false },
-            Some(Pricing::UsageBased { .. }) => Price { known: Usd::ZERO, open: true },
-        }
+    /// What a run may cost that uses at most so much. One whose model reports the cost is open.
+    fn price_of_model(&self, slug: &str, used: Tokens) -> Price {
+        let Some(work) = self.models.model(slug) else { return Price::default() };
+        let Some(pricing) = work.pricing else { return Price::default() };
+        let context = work.runner.local().map_or(u64::MAX, |local| local.context.into());
+        let used = Tokens { output: used.output.min(context), ..used };
+        let usage = Usage { run_time: work.timeout, ..used.into() };
+        Price { known: pricing.most(&usage), open: pricing.is_reported() }
     }
 
     /// Announces each to its lane: all of them or none.
@@ -229,4 +241,21 @@ impl Inner {
         }
         Ok(commit)
     }
+}
+
+/// The most that a model uses for an input: the whole of it as a prompt, and the answer that it asks for.
+fn most_used(input: &RawValue) -> Tokens {
+    /// Its maximum, as models of text name it.
+    #[derive(Default, Deserialize)]
+    struct Asked {
+        max_tokens: Option<Value>,
+        max_completion_tokens: Option<Value>,
+        n: Option<Value>,
+    }
+    let asked: Asked = serde_json::from_str(input.get()).unwrap_or_default();
+    let most = asked.max_completion_tokens.or(asked.max_tokens);
+    let most = most.and_then(|most| most.as_u64()).unwrap_or(OUTPUT_TOKENS_RESERVED);
+    let answers = asked.n.and_then(|answers| answers.as_u64()).unwrap_or(1);
+    let output = most.saturating_mul(answers);
+    Tokens { input: estimate(input.get().len() as u64), output, is_estimated: true }
 }

@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::Kind;
 use crate::domain::attempt::Failure;
+use crate::domain::chat::{Tokens, estimate};
 use crate::domain::classify::ErrorClass;
 use crate::domain::model::Usage;
 use crate::http::event_stream::{Event, EventReader};
@@ -92,7 +93,7 @@ impl Exchange<'_> {
         let body: Value = content::parse(said)
             .map_err(|error| self.unexpected_response(&unreadable(&error), said))?;
         match self.kind {
-            Kind::Chat => self.completion(&body, said),
+            Kind::Chat => self.completion(job, &body, said),
             Kind::Embeddings | Kind::Images => self.items(job, &body, said),
         }
     }
@@ -155,7 +156,7 @@ impl Exchange<'_> {
             while let Some(event) = reader.next_event().map_err(|_too_long| self.too_large())? {
                 if self.add_event(&event, &mut stream)? {
                     stream.emit_delta(job);
-                    return self.ended(stream);
+                    return self.ended(job, stream);
                 }
             }
             stream.emit_delta(job);
@@ -166,7 +167,7 @@ impl Exchange<'_> {
         if let Some(event) = reader.rest() {
             self.add_event(&event, &mut stream)?;
         }
-        self.ended(stream)
+        self.ended(job, stream)
     }
 
     /// Adds an event of a stream; true when it is the last.
@@ -192,7 +193,7 @@ impl Exchange<'_> {
         Ok(false)
     }
 
-    fn ended(&self, stream: ChatStream) -> Result<(Value, Usage), Failure> {
+    fn ended(&self, job: &Job, stream: ChatStream) -> Result<(Value, Usage), Failure> {
         if stream.moderated {
             let what = "its content filter stopped the answer";
             return Err(self.failure(ErrorClass::ContentModeration, what));
@@ -201,11 +202,12 @@ impl Exchange<'_> {
             let what = "its stream ended before the answer did";
             return Err(self.failure(ErrorClass::ProviderUnavailable, what));
         }
-        Ok((Value::String(stream.text), stream.usage))
+        let usage = stream.usage.unwrap_or_else(|| estimated(job, stream.text.len()));
+        Ok((Value::String(stream.text), usage))
     }
 
     /// The text of an answer that came whole.
-    fn completion(&self, body: &Value, said: &[u8]) -> Result<(Value, Usage), Failure> {
+    fn completion(&self, job: &Job, body: &Value, said: &[u8]) -> Result<(Value, Usage), Failure> {
         let choice = body.pointer("/choices/0");
         let text = choice.and_then(|choice| choice.pointer("/message/content"));
         let text = text.and_then(Value::as_str).ok_or_else(|| {
@@ -215,7 +217,7 @@ impl Exchange<'_> {
             ChatStream { text: text.to_owned(), finished: true, ..ChatStream::default() };
         stream.add_end(choice.unwrap_or(&Value::Null));
         stream.usage = usage_of(body);
-        self.ended(stream)
+        self.ended(job, stream)
     }
 
     /// The embeddings or images of an answer.
@@ -240,7 +242,12 @@ impl Exchange<'_> {
             Some(items) if is_one => items.swap_remove(0),
             Some(items) => Value::Array(std::mem::take(items)),
         };
-        Ok((output, usage_of(body)))
+        let usage = match (usage_of(body), self.kind) {
+            (Some(usage), _) => usage,
+            (None, Kind::Images) => Usage::default(),
+            (None, Kind::Chat | Kind::Embeddings) => estimated(job, 0),
+        };
+        Ok((output, usage))
     }
 }
 
@@ -250,16 +257,14 @@ struct ChatStream {
     text: String,
     /// Bytes of the text that were reported already.
     emitted: usize,
-    usage: Usage,
+    usage: Option<Usage>,
     finished: bool,
     moderated: bool,
 }
 
 impl ChatStream {
     fn add(&mut self, chunk: &Value) {
-        if chunk.get("usage").is_some_and(Value::is_object) {
-            self.usage = usage_of(chunk);
-        }
+        self.usage = usage_of(chunk).or(self.usage);
         let Some(choice) = chunk.pointer("/choices/0") else { return };
         if let Some(text) = choice.pointer("/delta/content").and_then(Value::as_str) {
             self.text.push_str(text);
@@ -306,13 +311,15 @@ fn image(item: &Value) -> Option<Value> {
     Some(format!("data:image/png;base64,{bytes}").into())
 }
 
-fn usage_of(body: &Value) -> Usage {
-    let count = |name: &str| body.pointer("/usage").and_then(|usage| usage.get(name)?.as_u64());
-    Usage {
-        input_tokens: count("prompt_tokens"),
-        output_tokens: count("completion_tokens"),
-        ..Usage::default()
-    }
+/// What the server counts, where that can be believed.
+fn usage_of(body: &Value) -> Option<Usage> {
+    Tokens::counted(body.get("usage")?).map(Usage::from)
+}
+
+/// The usage of a server that does not count, estimated from the length of the texts.
+fn estimated(job: &Job, answer_bytes: usize) -> Usage {
+    let input = estimate(job.input.to_string().len() as u64);
+    Tokens { input, output: estimate(answer_bytes as u64), is_estimated: true }.into()
 }
 
 /// Whether an error says that the content, and not the request, was refused.

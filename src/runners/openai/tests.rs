@@ -126,6 +126,23 @@ async fn openai_chat_is_streamed_and_tokens_counted() {
 }
 
 #[tokio::test]
+async fn openai_usage_that_cannot_be_believed_is_estimated() {
+    for usage in [
+        r#""usage":{"prompt_tokens":9223372036854775808,"completion_tokens":1}"#,
+        r#""usage":{"prompt_tokens":1,"completion_tokens":-1}"#,
+        r#""usage":{"prompt_tokens":1,"completion_tokens":1e308}"#,
+        r#""usage":{"prompt_tokens":"many"}"#,
+        r#""usage":null"#,
+    ] {
+        let choice = r#"{"message":{"content":"12345678"},"finish_reason":"stop"}"#;
+        let answer = format!("{{\"choices\":[{choice}],{usage}}}");
+        let (result, _request) = run(Kind::Chat, json!({"prompt": "x"}), whole(200, &answer)).await;
+        let usage = result.unwrap().usage;
+        assert_eq!((usage.input_tokens, usage.output_tokens), (Some(4), Some(2)), "{answer}");
+    }
+}
+
+#[tokio::test]
 async fn openai_embeddings_and_images_return_one_or_several() {
     let two = r#"{"data":[{"embedding":[1,2]},{"embedding":[3]}],"usage":{"prompt_tokens":5}}"#;
     let one = r#"{"data":[{"embedding":[1,2]}]}"#;

@@ -1,0 +1,113 @@
+//! What an answer may use at most: it is reserved before the call is made, and a stream that goes beyond
+//! it is cut.
+
+use super::error::Failure;
+use super::request::Request;
+use crate::domain::chat::{BYTES_PER_TOKEN, OUTPUT_TOKENS_RESERVED, Tokens};
+use crate::domain::classify::ErrorClass;
+
+/// Bytes of text for each token of `max_tokens` that a stream may have before it is cut: more than tokens
+/// have on average in any language.
+const BYTES_PER_TOKEN_MAX: u64 = 16;
+/// Bytes that a stream may have beside that: a few long tokens.
+const BYTES_FREE: u64 = 1024;
+
+/// The most that the answers to a request may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Allowance {
+    input: u64,
+    /// Of all answers together.
+    output: u64,
+    /// Whether the request limits the output itself.
+    is_requested: bool,
+}
+
+impl Allowance {
+    /// What a request may use of a model with a context of so many tokens, where that is known.
+    #[must_use]
+    pub fn of(request: &Request, context: Option<u32>) -> Self {
+        let context = context.map_or(u64::MAX, u64::from);
+        let of_one = request.answer_tokens_max.unwrap_or(OUTPUT_TOKENS_RESERVED).min(context);
+        Self {
+            input: request.prompt_tokens.max(1),
+            output: of_one.saturating_mul(request.answers),
+            is_requested: request.answer_tokens_max.is_some(),
+        }
+    }
+
+    /// The tokens.
+    #[must_use]
+    pub const fn tokens(self) -> Tokens {
+        Tokens { input: self.input, output: self.output, is_estimated: true }
+    }
+
+    /// The failure of a stream with so many bytes of text, if that is more than it may have. What was not
+    /// requested is a limit only where it `is_reserved`.
+    #[must_use]
+    pub fn exceeded(self, name: &str, bytes: u64, is_reserved: bool) -> Option<Failure> {
+        let most = if self.is_requested {
+            self.output.saturating_mul(BYTES_PER_TOKEN_MAX).saturating_add(BYTES_FREE)
+        } else if is_reserved {
+            self.output.saturating_mul(BYTES_PER_TOKEN)
+        } else {
+            u64::MAX
+        };
+        if bytes <= most {
+            return None;
+        }
+        let output = self.output;
+        let message = if self.is_requested {
+            format!(
+                "the model '{name}' ignored max_tokens: its answer is far longer than {output} tokens"
+            )
+        } else {
+            format!(
+                "the answer of the model '{name}' reached the {output} tokens that are reserved for a \
+                 request without a maximum; set max_tokens"
+            )
+        };
+        Some(Failure::new(502, ErrorClass::ProviderError, message))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::chat::Operation;
+
+    fn allowance(fields: &str, context: Option<u32>) -> Allowance {
+        let body = format!(
+            "{{\"model\":\"m\",\"messages\":[{{\"role\":\"user\",\"content\":\"12345678\"}}]{fields}}}"
+        );
+        Allowance::of(&Request::read(Operation::Chat, body.as_bytes()).unwrap(), context)
+    }
+
+    #[test]
+    fn allowance_is_the_requested_maximum_or_the_default_within_the_context() {
+        for (fields, context, output) in [
+            ("", None, OUTPUT_TOKENS_RESERVED),
+            ("", Some(2048), 2048),
+            (",\"n\":3", None, 3 * OUTPUT_TOKENS_RESERVED),
+            (",\"max_tokens\":7", None, 7),
+            (",\"max_tokens\":7,\"max_completion_tokens\":5,\"n\":2", Some(2048), 10),
+            (",\"max_tokens\":100000", Some(2048), 2048),
+            (",\"max_tokens\":4294967295,\"n\":128", None, 4_294_967_295 * 128),
+        ] {
+            let tokens = Tokens { input: 2, output, is_estimated: true };
+            assert_eq!(allowance(fields, context).tokens(), tokens, "{fields}");
+        }
+    }
+
+    #[test]
+    fn allowance_cuts_only_what_no_honest_model_writes() {
+        let one = allowance(",\"max_tokens\":1", None);
+        assert_eq!(one.exceeded("m", BYTES_FREE + 16, false), None);
+        let failure = one.exceeded("m", BYTES_FREE + 17, false).unwrap();
+        assert!(failure.message.contains("max_tokens"), "{}", failure.message);
+        let open = allowance("", None);
+        let reserved = OUTPUT_TOKENS_RESERVED * BYTES_PER_TOKEN;
+        assert_eq!(open.exceeded("m", u64::MAX, false), None, "nothing is reserved");
+        assert_eq!(open.exceeded("m", reserved, true), None);
+        assert!(open.exceeded("m", reserved + 1, true).is_some());
+    }
+}
