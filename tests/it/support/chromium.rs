@@ -7,6 +7,7 @@ use fantoccini::wd::{Capabilities, WebDriverCompatibleCommand};
 use fantoccini::{Client, ClientBuilder};
 use hyper::Method;
 use hyper_util::client::legacy::connect::HttpConnector;
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
@@ -14,7 +15,7 @@ use url::{ParseError, Url};
 
 use super::dashboard::{PASSWORD, Person};
 use super::shown::Shown;
-use super::{Service, until, within};
+use super::{Service, signal, until, within};
 use orrery::api::Role;
 
 const NEEDED: &str = "Debian's packages chromium and chromium-driver are installed: tests/run";
@@ -29,7 +30,21 @@ const LOOK_PAUSE: Duration = Duration::from_millis(100);
 pub struct Chromium {
     pub client: Client,
     _driver: Child,
-    _profile: tempfile::TempDir,
+    _profile: Profile,
+}
+
+/// The browser's own folder, which names its process. A test that fails ends without closing the
+/// window, and the driver alone takes no browser with it.
+struct Profile(tempfile::TempDir);
+
+impl Drop for Profile {
+    fn drop(&mut self) {
+        let Ok(lock) = std::fs::read_link(self.0.path().join("SingletonLock")) else { return };
+        let pid = lock.to_str().and_then(|lock| lock.rsplit_once('-')?.1.parse().ok());
+        if let Some(pid) = pid {
+            signal(pid, Signal::KILL);
+        }
+    }
 }
 
 /// Asks for the lines of the browser's console, which it then forgets.
@@ -88,7 +103,7 @@ impl Chromium {
             panic!("{NEEDED}")
         })
         .await;
-        let profile = tempfile::tempdir().unwrap();
+        let profile = Profile(tempfile::tempdir().unwrap());
         let arguments = [
             "--headless=new",
             "--no-sandbox",
@@ -99,7 +114,7 @@ impl Chromium {
             "--disable-sync",
             "--hide-scrollbars",
             "--window-size=1280,900",
-            &format!("--user-data-dir={}", profile.path().display()),
+            &format!("--user-data-dir={}", profile.0.path().display()),
         ];
         let wanted = json!({
             "goog:chromeOptions": {"args": arguments},
