@@ -11,6 +11,9 @@ const PAGE = 50;
 const LOOK_MS = 2000;
 const LOOK_MAX_MS = 600000;
 
+// What a delivery is found by: its own id when it is for an endpoint, else that of the run that asked for it.
+const idOf = (delivery) => (delivery.endpoint_id ? delivery.delivery_id : delivery.execution_id);
+
 export function List() {
   const status = place.value.query.get("status") ?? "";
   const offset = Number(place.value.query.get("offset")) || 0;
@@ -24,7 +27,7 @@ export function List() {
       : html`<${Empty} icon="webhook" title="No webhooks yet"><p>A program asks for one with the field <code>webhook_url</code>:</p>
         <pre class="code left" tabindex="0">${`curl -s ${base}/v1/prediction/ -H "X-API-Key: $ORRERY_KEY" -d '{\n  "model": "text-sentiment", "version": "0.0.1",\n  "input": {"text": "What a beautiful night!"},\n  "webhook_url": "https://example.com/hook"}'`}</pre></${Empty}>`}>${(data) => html`
       <div class="card scroll"><table><thead><tr><th scope="col">Receiver</th><th scope="col">Status</th><th scope="col">Created</th><th scope="col">Next attempt</th><th scope="col">Run</th></tr></thead>
-      <tbody>${data.webhooks.map((one) => html`<tr key=${one.delivery_id}><th scope="row"><${Link} to=${`/app/webhooks/${one.delivery_id}`}><${Text}>${one.url}</${Text}></${Link}></th>
+      <tbody>${data.webhooks.map((one) => html`<tr key=${one.delivery_id}><th scope="row"><${Link} to=${`/app/webhooks/${idOf(one)}`}><${Text}>${one.url}</${Text}></${Link}></th>
         <td data-label="Status"><${Status} of=${one.status} /></td><td data-label="Created"><${Time} at=${one.created_at} /></td><td data-label="Next attempt"><${Due} at=${one.next_attempt_at} /></td>
         <td data-label="Run"><${Link} to=${`/app/runs/${one.execution_id}`}><code>${one.execution_id.slice(-8)}</code></${Link}></td></tr>`)}</tbody></table></div>
       <div class="actions">${offset ? html`<${Button} onClick=${() => setQuery({ offset: Math.max(0, offset - PAGE) || "" }, {})}>Newer</${Button}>` : null}
@@ -90,7 +93,7 @@ function Redeliver({ of, reload }) {
   }, [of.until]);
   const send = async () => {
     setState({ busy: true, error: null });
-    try { await ask("POST", `${API}/${of.delivery_id ?? of.execution_id}/redeliver`, {}); setState({ busy: false, error: null }); } catch (error) { setState({ busy: false, error }); }
+    try { await ask("POST", `${API}/${idOf(of)}/redeliver`, {}); setState({ busy: false, error: null }); } catch (error) { setState({ busy: false, error }); }
     reload();
   };
   const isWaiting = of.status === "pending" && Date.parse(of.next_attempt_at ?? "") > Date.now();

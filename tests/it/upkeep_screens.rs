@@ -74,6 +74,9 @@ async fn upkeep_screens_redeliver_through_every_state() {
     browser.see("thanks").await;
     browser.goes_to(&process.page("/app/webhooks")).await;
     browser.see("Receivers").await;
+    browser.press(&receiver.url()).await;
+    browser.see("Attempts").await;
+    browser.goes_to(&process.page("/app/webhooks")).await;
     browser.see("127.0.0.1").await;
     browser.picture("webhooks").await;
     // What is no longer stored cannot be sent. The files go, not their folders.
@@ -111,7 +114,7 @@ async fn upkeep_screens_show_a_receiver_whose_circuit_is_open() {
     browser.logs_in(&service, &owner.email).await;
     browser.open(&service, "/app/webhooks").await;
     browser.see("Paused").await;
-    browser.see("failures, tried again").await;
+    browser.see("failures, next attempt").await;
     browser.leave().await;
 }
 
