@@ -55,6 +55,8 @@ mod mix;
 mod moments;
 #[path = "crash/money.rs"]
 mod money;
+#[path = "crash/neighbors.rs"]
+mod neighbors;
 #[path = "crash/poison.rs"]
 mod poison;
 #[path = "crash/private.rs"]

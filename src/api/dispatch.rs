@@ -28,6 +28,7 @@ use crate::http::{
     self, Body, Peer, Request, Response, authority, request_id, response, trace_context,
 };
 use crate::runtime;
+use crate::runtime::turns;
 
 /// Paths whose answers carry no `X-Request-Id`, refusals included (`docs/spec/hosts.md`, "Request
 /// ids").
@@ -340,7 +341,8 @@ impl Host {
             context.request.note.of(organization);
         }
         let by = path.map(|path| (path, context.actor(), context.organization().ok()));
-        let answer = (route.handler)(context).await;
+        let organization = context.organization().ok();
+        let answer = turns::on_behalf_of(organization, (route.handler)(context)).await;
         if let (Err(error), Some((path, actor, organization))) = (&answer, by)
             && !route.method.is_safe()
         {

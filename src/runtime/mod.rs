@@ -12,13 +12,14 @@ mod background;
 mod captured_log;
 mod clock;
 mod completing;
+mod poll_turns;
 mod recurring;
 #[cfg(debug_assertions)]
 mod shift;
 mod sweep_pace;
 mod timer;
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ring::rand::{SecureRandom, SystemRandom};
@@ -33,10 +34,11 @@ pub use self::background::{Background, yield_to_requests};
 pub use self::captured_log::CapturedLog;
 pub use self::clock::Clock;
 pub use self::completing::{Completing, Panicked};
+use self::poll_turns::PollTurns;
 pub use self::recurring::Recurring;
 pub use self::sweep_pace::SweepPace;
 pub use self::timer::Timer;
-use crate::domain::ids::Id;
+use crate::domain::ids::{Id, OrganizationId};
 
 /// Keeps ids in the order in which they are made, whatever the machine's clock does.
 static IDS: Mutex<ContextV7> = Mutex::new(ContextV7::new());
@@ -94,6 +96,7 @@ pub struct Tasks {
     stopping: CancellationToken,
     /// Where they run; on the threads of who spawns them when it is not said.
     home: Option<Handle>,
+    polls: Arc<PollTurns>,
 }
 
 impl Tasks {
@@ -119,6 +122,20 @@ impl Tasks {
             Some(home) => self.tracker.spawn_on(task, home),
             None => self.tracker.spawn(task),
         }
+    }
+
+    /// As [`Tasks::spawn`], on behalf of an organization: however many of its tasks are ready to go on,
+    /// those of others are polled in between.
+    pub fn spawn_for<F>(
+        &self,
+        organization: OrganizationId,
+        task: F,
+    ) -> tokio::task::JoinHandle<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        self.spawn(self.polls.of(organization, turns::on_behalf_of(organization, task)))
     }
 
     /// Work that goes on in a task of its own when its caller is dropped. A shutdown waits for it, within

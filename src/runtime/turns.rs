@@ -1,9 +1,14 @@
 //! Turns: a limited amount of something (places, connections, bytes) that organizations share.
 //!
 //! Work waits for its part instead of failing. Organizations take turns, each first in, first out.
-//! One that holds some may hold as much as is still free: one alone reaches half of the limit, two
-//! reach a third each, and the next one finds a part free. A part that is larger than that is
-//! granted to an organization that holds nothing, and one larger than the limit runs alone.
+//!
+//! With a reserve, for what is held for long: an organization that holds some may hold as much as is
+//! still free. One alone reaches half of the limit, two reach a third each, and the next one finds a
+//! part free. A part that is larger than that is granted to an organization that holds nothing, and
+//! one larger than the limit runs alone.
+//!
+//! Without a reserve, for what is released soon: one organization may hold all of it, and when it is
+//! the turn of another one, nobody passes until there is room for that one.
 //!
 //! [`on_behalf_of`] says for which organization a task works, [`timeout`] is a limit of time in
 //! which the waits for a turn do not count.
@@ -129,6 +134,7 @@ pub async fn timeout<F: Future>(limit: Duration, work: F) -> Result<F::Output, E
 #[derive(Debug)]
 pub struct Turns {
     limit: AtomicUsize,
+    has_reserve: bool,
     state: Mutex<State>,
 }
 
@@ -156,10 +162,20 @@ pub struct Turn {
 }
 
 impl Turns {
-    /// Nothing of `limit` is taken.
+    /// Nothing of `limit` is taken, and a part of it is left for the next organization.
     #[must_use]
     pub fn new(limit: usize) -> Arc<Self> {
-        Arc::new(Self { limit: AtomicUsize::new(limit), state: Mutex::default() })
+        Self::with(limit, true)
+    }
+
+    /// As [`Turns::new`], but one organization may hold all of it.
+    #[must_use]
+    pub fn without_reserve(limit: usize) -> Arc<Self> {
+        Self::with(limit, false)
+    }
+
+    fn with(limit: usize, has_reserve: bool) -> Arc<Self> {
+        Arc::new(Self { limit: AtomicUsize::new(limit), has_reserve, state: Mutex::default() })
     }
 
     /// Another limit from now on. What is taken stays so.
@@ -180,8 +196,11 @@ impl Turns {
         let holder = holder();
         let mut place = {
             let mut state = self.lock();
-            let is_first = state.waiting.iter().all(|(other, _)| *other != holder);
-            if is_first && state.has_room(self.limit(), holder, amount) {
+            let is_first = match self.has_reserve {
+                true => state.waiting.iter().all(|(other, _)| *other != holder),
+                false => state.waiting.is_empty(),
+            };
+            if is_first && self.has_room(&state, holder, amount) {
                 return self.grant(&mut state, holder, amount);
             }
             Place { turns: self, granted: state.line_up(holder, amount) }
@@ -212,7 +231,7 @@ impl Turns {
     fn serve(self: &Arc<Self>) {
         loop {
             let mut state = self.lock();
-            let Some((holder, waiter)) = state.next(self.limit()) else { return };
+            let Some((holder, waiter)) = self.next(&mut state) else { return };
             let turn = self.grant(&mut state, holder, waiter.amount);
             drop(state);
             if let Err(mut unwanted) = waiter.grant.send(turn) {
@@ -223,8 +242,26 @@ impl Turns {
         }
     }
 
-    fn limit(&self) -> usize {
-        self.limit.load(Ordering::Relaxed)
+    fn has_room(&self, state: &State, holder: Holder, amount: usize) -> bool {
+        let free = self.limit.load(Ordering::Relaxed).saturating_sub(state.used);
+        let held = state.held.get(&holder).copied().unwrap_or_default();
+        let leaves_reserve = || held.saturating_add(amount) <= free.saturating_sub(amount);
+        state.used == 0 || amount <= free && (!self.has_reserve || held == 0 || leaves_reserve())
+    }
+
+    /// The next waiter for whom there is room. Its organization goes to the end of the turns.
+    fn next(&self, state: &mut State) -> Option<(Holder, Waiter)> {
+        state.forget_gone();
+        let candidates = if self.has_reserve { state.waiting.len() } else { 1 };
+        let at = state.waiting.iter().take(candidates).position(|(holder, line)| {
+            line.front().is_some_and(|first| self.has_room(state, *holder, first.amount))
+        })?;
+        let (holder, mut line) = state.waiting.remove(at)?;
+        let waiter = line.pop_front()?;
+        if !line.is_empty() {
+            state.waiting.push_back((holder, line));
+        }
+        Some((holder, waiter))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -233,14 +270,6 @@ impl Turns {
 }
 
 impl State {
-    fn has_room(&self, limit: usize, holder: Holder, amount: usize) -> bool {
-        let free = limit.saturating_sub(self.used);
-        let held = self.held.get(&holder).copied().unwrap_or_default();
-        self.used == 0
-            || amount <= free
-                && (held == 0 || held.saturating_add(amount) <= free.saturating_sub(amount))
-    }
-
     fn line_up(&mut self, holder: Holder, amount: usize) -> oneshot::Receiver<Turn> {
         let (grant, granted) = oneshot::channel();
         let waiter = Waiter { amount, grant };
@@ -249,20 +278,6 @@ impl State {
             None => self.waiting.push_back((holder, VecDeque::from([waiter]))),
         }
         granted
-    }
-
-    /// The next waiter for whom there is room. Its organization goes to the end of the turns.
-    fn next(&mut self, limit: usize) -> Option<(Holder, Waiter)> {
-        self.forget_gone();
-        let at = self.waiting.iter().position(|(holder, line)| {
-            line.front().is_some_and(|first| self.has_room(limit, *holder, first.amount))
-        })?;
-        let (holder, mut line) = self.waiting.remove(at)?;
-        let waiter = line.pop_front()?;
-        if !line.is_empty() {
-            self.waiting.push_back((holder, line));
-        }
-        Some((holder, waiter))
     }
 
     /// Forgets those at the front of their lines who no longer wait.
@@ -396,6 +411,26 @@ mod tests {
             assert!(turn.is_some(), "somebody has a turn");
         }
         assert_eq!(order, [first, second, first, first]);
+    }
+
+    #[tokio::test]
+    async fn turns_without_reserve_keep_nobody_waiting_behind_small_parts() {
+        let turns = Turns::without_reserve(10);
+        let [first, second]: [OrganizationId; 2] = [new_id(), new_id()];
+        let mut held: Vec<_> = std::iter::from_fn(|| take_now(&turns, first, 1)).collect();
+        assert_eq!(held.len(), 10, "one organization holds all of it");
+        let mut large = Box::pin(on_behalf_of(second, turns.take(8)));
+        let mut small = Box::pin(on_behalf_of(first, turns.take(1)));
+        for waiting in [&mut large, &mut small] {
+            assert!(waiting.as_mut().now_or_never().is_none());
+        }
+        held.truncate(4);
+        assert!(small.as_mut().now_or_never().is_none(), "it is the turn of the large part");
+        held.truncate(2);
+        let large = large.now_or_never();
+        assert!(large.is_some() && small.as_mut().now_or_never().is_none());
+        held.clear();
+        assert!(small.now_or_never().is_some());
     }
 
     #[tokio::test]

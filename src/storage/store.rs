@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
-use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use super::checkpoint::{Checkpointer, Limits, Progress};
 use super::commit::Commit;
@@ -38,6 +38,7 @@ use super::view::{Moment, View};
 use super::writer::{self, Message, Metrics, Writer};
 use crate::domain::ids::PayloadId;
 use crate::runtime;
+use crate::runtime::turns::Turns;
 
 /// The format that this release writes. Since 2, values in the tree may be packed, and since 3, rows are in
 /// blocks there; a store of an earlier format has none, and is read as it is.
@@ -117,8 +118,8 @@ pub(super) struct Shared {
 #[derive(Clone)]
 pub struct Store {
     pub(super) shared: Arc<Shared>,
-    /// Places for those who read through this handle.
-    readers: Arc<Semaphore>,
+    /// Places for those who read through this handle, in turns between organizations.
+    readers: Arc<Turns>,
 }
 
 impl std::fmt::Debug for Store {
@@ -459,14 +460,19 @@ impl Store {
         T: Send + 'static,
         F: FnOnce() -> Result<T, Error> + Send + 'static,
     {
-        let _place = self.readers.acquire().await.map_err(|e| Error::unavailable(&e))?;
-        let reading = tokio::task::spawn_blocking(read);
+        let place = self.readers.take(1).await;
+        let reading = tokio::task::spawn_blocking(move || {
+            let read = read();
+            // Not when the reader goes on, which may have to wait for its turn.
+            drop(place);
+            read
+        });
         reading.await.unwrap_or_else(|error| Err(Error::unavailable(&error)))
     }
 }
 
-fn readers() -> Arc<Semaphore> {
-    Arc::new(Semaphore::new(READERS))
+fn readers() -> Arc<Turns> {
+    Turns::without_reserve(READERS)
 }
 
 pub(super) fn read_page(moment: &Moment, page: &Page) -> Result<Vec<Row>, Error> {

@@ -45,6 +45,8 @@ pub struct Setup {
     /// By how many microseconds the service's clock is wrong; see [`Setup::shift_clock`].
     clock: PathBuf,
     starts: Arc<AtomicU32>,
+    /// The most file descriptors of the service, where the machine's own limit is not to be used.
+    descriptors: Option<u32>,
 }
 
 impl Setup {
@@ -78,7 +80,8 @@ impl Setup {
         let data = data.to_owned();
         let clock = folder.join(format!("clock-{address}"));
         fs::write(&clock, 0_i64.to_le_bytes()).unwrap();
-        Self { folder, address, config, data, clock, starts: Arc::default() }
+        let starts = Arc::default();
+        Self { folder, address, config, data, clock, starts, descriptors: None }
     }
 
     /// Sets the service's clock wrong by so many seconds, while it runs and at its next starts. Only
@@ -88,6 +91,12 @@ impl Setup {
         file.write_all_at(&(seconds * 1_000_000).to_le_bytes(), 0).unwrap();
         // What the service has read of it holds for 5 ms.
         std::thread::sleep(Duration::from_millis(10));
+    }
+
+    /// Starts services that may have at most so many file descriptors.
+    #[must_use]
+    pub fn with_descriptors(self, most: u32) -> Self {
+        Self { descriptors: Some(most), ..self }
     }
 
     /// Counts the starts of the service.
@@ -225,7 +234,16 @@ impl Setup {
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(BINARY);
+        let mut command = match self.descriptors {
+            None => Command::new(BINARY),
+            Some(most) => {
+                let mut command = Command::new("sh");
+                command
+                    .args(["-c", &format!("ulimit -n {most} && exec \"$@\"")])
+                    .args(["sh", BINARY]);
+                command
+            }
+        };
         command.arg("--config").arg(self.config_name()).args(arguments).current_dir(&self.folder);
         command.env_remove("ORRERY_CONFIG").env_remove("NOTIFY_SOCKET").stdin(Stdio::null());
         command.env("ORRERY_TEST_CLOCK", &self.clock);

@@ -108,7 +108,8 @@ impl Inner {
                 Some(Next::Start { lane, ticket, task }) => {
                     let permit = ExecutionPermit::new(inner, lane, ticket.id, task);
                     let entry = ticket.payload;
-                    self.tasks.spawn(async move { permit.run(entry).await });
+                    let organization = entry.organization;
+                    self.tasks.spawn_for(organization, async move { permit.run(entry).await });
                 }
                 Some(Next::RefillOf { lane, organization, from, most }) => {
                     self.tasks.spawn(async move {

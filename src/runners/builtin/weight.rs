@@ -3,11 +3,10 @@
 use std::sync::Arc;
 
 use serde_json::Value;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::refuse;
 use crate::domain::attempt::Failure;
-use crate::domain::classify::ErrorClass;
+use crate::runtime::turns::{Turn, Turns};
 
 /// Bytes of memory that all runs of built-in models together may take. A run waits until its part
 /// is free; one that alone takes more is refused.
@@ -15,30 +14,28 @@ pub const MEMORY_MAX: u64 = 512 * MIB;
 pub(super) const MIB: u64 = 1024 * 1024;
 /// Bytes that a model which splits a text into words keeps for each byte of it.
 pub(super) const WORDS_EACH: u64 = 64;
-/// Bytes that the budget is counted in.
-const UNIT: u64 = 64 * 1024;
 
-/// Memory that runs take in turn.
+/// Memory that runs take, in turns between organizations.
 #[derive(Debug, Clone)]
 pub(super) struct Budget {
-    units: Arc<Semaphore>,
+    turns: Arc<Turns>,
     bytes: u64,
 }
 
 impl Budget {
     pub(super) fn new(bytes: u64) -> Self {
-        let units = usize::try_from(bytes / UNIT).unwrap_or(Semaphore::MAX_PERMITS);
-        Self { units: Arc::new(Semaphore::new(units)), bytes }
+        // A run holds its part for a short time: all of it may be one organization's.
+        let turns = Turns::without_reserve(usize::try_from(bytes).unwrap_or(usize::MAX));
+        Self { turns, bytes }
     }
 
-    /// Waits until `weight` bytes are free, first come, first served. They are free again when what
-    /// is returned is dropped.
+    /// Waits until `weight` bytes are free. They are free again when what is returned is dropped.
     ///
     /// # Errors
     /// `invalid_user_input` with both numbers when `weight` is more than the whole budget.
-    pub(super) async fn take(&self, weight: u64) -> Result<OwnedSemaphorePermit, Failure> {
-        let units = u32::try_from(weight.div_ceil(UNIT)).ok().filter(|_| weight <= self.bytes);
-        let units = units.ok_or_else(|| {
+    pub(super) async fn take(&self, weight: u64) -> Result<Turn, Failure> {
+        let bytes = usize::try_from(weight).ok().filter(|_| weight <= self.bytes);
+        let bytes = bytes.ok_or_else(|| {
             refuse(format!(
                 "the run would take {} MiB of memory, and built-in models have {} MiB: make the \
                  input or the result smaller",
@@ -46,8 +43,7 @@ impl Budget {
                 self.bytes / MIB
             ))
         })?;
-        let taken = Arc::clone(&self.units).acquire_many_owned(units).await;
-        taken.map_err(|_closed| Failure::new(ErrorClass::InternalError, "the service is stopping"))
+        Ok(self.turns.take(bytes).await)
     }
 }
 
@@ -62,6 +58,27 @@ mod tests {
     use futures_util::FutureExt;
 
     use super::*;
+    use crate::domain::classify::ErrorClass;
+    use crate::domain::ids::OrganizationId;
+    use crate::runtime::{new_id, turns};
+
+    #[tokio::test]
+    async fn memory_budget_takes_turns_between_organizations() {
+        let budget = Budget::new(10 * MIB);
+        let [greedy, other]: [OrganizationId; 2] = [new_id(), new_id()];
+        let take = |who, weight| Box::pin(turns::on_behalf_of(who, budget.take(weight)));
+        let all = take(greedy, 10 * MIB).await.unwrap();
+        let mut waiting = [greedy, greedy, other].map(|who| take(who, 6 * MIB));
+        for run in &mut waiting {
+            assert!(run.as_mut().now_or_never().is_none());
+        }
+        let [first, second, of_other] = waiting;
+        drop(all);
+        drop(first.now_or_never().expect("the first one goes on"));
+        let of_other = of_other.now_or_never().expect("then another organization's");
+        drop(of_other);
+        assert!(second.now_or_never().is_some());
+    }
 
     #[tokio::test]
     async fn memory_budget_queues_runs_and_refuses_oversized_ones() {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use futures_util::stream::FuturesUnordered;
 
 use super::Actor;
+use super::memory::Memory;
 use super::view::Values;
 use crate::domain::definition::{Plan, Role};
 use crate::domain::execution::{Execution, Fault};
@@ -17,7 +18,6 @@ use crate::engine::active::LoadedExecution;
 use crate::engine::scheduler::lanes::Parking;
 use crate::engine::trees::{Tree, TreeShare};
 use crate::engine::{Error, Inner};
-use crate::runtime::turns::Turn;
 use crate::runtime::{self, Timer};
 use crate::storage::Commit;
 
@@ -27,7 +27,7 @@ impl Inner {
     pub(super) async fn load_actor(
         self: &Arc<Self>,
         loaded: &mut LoadedExecution,
-        memory: Turn,
+        memory: Memory,
     ) -> Result<Option<Actor>, Error> {
         let is_new = std::mem::take(&mut loaded.is_new);
         let execution = &loaded.execution;

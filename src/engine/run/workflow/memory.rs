@@ -7,7 +7,8 @@
 
 use serde_json::Value;
 
-use crate::domain::definition::Kind;
+use crate::domain::definition::{Kind, Plan};
+use crate::domain::machine::workflow::ITEMS_MAX;
 use crate::engine::Inner;
 use crate::engine::active::ActiveExecution;
 use crate::engine::scheduler::admission::KEEP_BYTES_MAX;
@@ -15,17 +16,60 @@ use crate::runtime::turns::{self, Turn};
 
 /// What any execution takes.
 const BASE_BYTES: usize = 16 * 1024;
-/// What one with a map takes beside, before the items are known.
+/// What one with a map takes beside at least, before the items are known.
 const MAP_BYTES: usize = 1024 * 1024;
 /// Bytes in memory for each byte of the inputs as text.
 const BYTES_PER_INPUT: usize = 8;
-/// What the state of one item takes beside its value.
+/// Bytes of the inputs as text for each item that a map may have of them.
+const INPUT_PER_ITEM: usize = 4;
+/// What one item takes beside its value and its steps.
 const ITEM_BYTES: usize = 256;
+/// What the state of a step takes.
+const STEP_BYTES: usize = 768;
+
+/// The part of one execution.
+#[derive(Debug)]
+pub struct Memory {
+    turn: Turn,
+    /// What of it is for the items of maps that are not open yet.
+    for_items: usize,
+}
+
+impl Memory {
+    /// Counts the items of a map that opens. What was not estimated for them is taken at once.
+    pub(super) fn open_map(&mut self, items: &[Value], steps: usize) {
+        let held: usize =
+            items.iter().map(|item| state_of(steps).saturating_add(held_by(item))).sum();
+        self.turn.force(held.saturating_sub(self.for_items));
+        self.for_items = self.for_items.saturating_sub(held);
+    }
+}
+
+/// The estimate for an execution before it is loaded: bytes in all, and for the items of maps.
+fn estimate(plan: Option<&Plan>, input: usize) -> (usize, usize) {
+    let maps = plan.filter(|plan| plan.steps().any(|step| matches!(step.kind, Kind::Map(_))));
+    let for_items = maps.map_or(0, |plan| {
+        let items = (input / INPUT_PER_ITEM).min(usize::try_from(ITEMS_MAX).unwrap_or(usize::MAX));
+        items.saturating_mul(state_of(steps_in_maps(plan))).max(MAP_BYTES)
+    });
+    let inputs = input.saturating_mul(BYTES_PER_INPUT);
+    (inputs.saturating_add(for_items).saturating_add(BASE_BYTES), for_items)
+}
+
+/// Steps of a plan that run for each item of a map.
+pub(super) fn steps_in_maps(plan: &Plan) -> usize {
+    plan.steps().filter(|step| !plan.maps_around(step.position).is_empty()).count()
+}
+
+/// What an item takes beside its value.
+const fn state_of(steps: usize) -> usize {
+    ITEM_BYTES.saturating_add(STEP_BYTES.saturating_mul(steps))
+}
 
 impl Inner {
     /// Waits for the memory of an execution that is about to be loaded. `None`: it was stopped in
     /// the meantime.
-    pub(super) async fn acquire_memory(&self, active: &ActiveExecution) -> Option<Turn> {
+    pub(super) async fn acquire_memory(&self, active: &ActiveExecution) -> Option<Memory> {
         let (organization, revision, input) = {
             let state = active.state.lock().await;
             let execution = &state.as_ref()?.execution;
@@ -33,31 +77,22 @@ impl Inner {
         };
         // A plan that cannot be read is an error of the load.
         let plan = self.plans.plan(revision).await.ok().flatten();
-        let has_map =
-            plan.is_some_and(|plan| plan.steps().any(|step| matches!(step.kind, Kind::Map(_))));
-        let is_small = !has_map && input <= KEEP_BYTES_MAX;
-        let input = usize::try_from(input).unwrap_or(usize::MAX);
-        let weight = input.saturating_mul(BYTES_PER_INPUT).saturating_add(if has_map {
-            BASE_BYTES + MAP_BYTES
-        } else {
-            BASE_BYTES
-        });
+        let input_bytes = usize::try_from(input).unwrap_or(usize::MAX);
+        let (weight, for_items) = estimate(plan.as_deref(), input_bytes);
+        let is_small = for_items == 0 && input <= KEEP_BYTES_MAX;
         if is_small {
-            return Some(self.memory.force(organization, weight));
+            let turn = self.memory.force(organization, weight);
+            return Some(Memory { turn, for_items });
         }
         tokio::select! {
             biased;
-            turn = turns::on_behalf_of(organization, self.memory.take(weight)) => Some(turn),
+            turn = turns::on_behalf_of(organization, self.memory.take(weight)) => {
+                Some(Memory { turn, for_items })
+            }
             () = active.stop.cancelled() => None,
             () = self.tasks.stopping() => None,
         }
     }
-}
-
-/// What the items of a map take beyond what was estimated for it.
-pub(super) fn growth_of(items: &[Value]) -> usize {
-    let held: usize = items.iter().map(|item| ITEM_BYTES.saturating_add(held_by(item))).sum();
-    held.saturating_sub(MAP_BYTES)
 }
 
 fn held_by(value: &Value) -> usize {
@@ -71,4 +106,27 @@ fn held_by(value: &Value) -> usize {
         }
     };
     within.saturating_add(size_of::<Value>())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::runtime::new_id;
+    use crate::runtime::turns::Turns;
+
+    #[tokio::test]
+    async fn memory_of_an_open_map_counts_the_state_of_its_steps() {
+        let turns = Turns::new(1 << 30);
+        let turn = turns.force(new_id(), 3 << 20);
+        let mut memory = Memory { turn, for_items: 2 << 20 };
+        let items = vec![json!(1); 10_000];
+        memory.open_map(&items[..1000], 1);
+        assert_eq!(turns.used(), 3 << 20, "it was estimated");
+        memory.open_map(&items, 2);
+        assert!(turns.used() > 10_000 * 2 * STEP_BYTES, "{}", turns.used());
+        drop(memory);
+        assert_eq!(turns.used(), 0);
+    }
 }

@@ -33,6 +33,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use self::children::{Begun, NewChild};
+use self::memory::Memory;
 use self::runs::{Job, Report, Running};
 use self::store::PendingEffects;
 use self::view::Values;
@@ -50,7 +51,6 @@ use crate::engine::run::budget::Budget;
 use crate::engine::scheduler::lanes::Parking;
 use crate::engine::trees::Tree;
 use crate::engine::{Error, Inner};
-use crate::runtime::turns::Turn;
 use crate::runtime::{self, Timer};
 use crate::storage::Commit;
 
@@ -69,7 +69,7 @@ struct Actor {
     is_foreign: bool,
     plan: Arc<Plan>,
     inputs: Arc<Value>,
-    memory: Turn,
+    memory: Memory,
     /// The items of the maps that are open.
     items: HashMap<Instance, Arc<Vec<Value>>>,
     values: Values,

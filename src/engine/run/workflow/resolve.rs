@@ -9,7 +9,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::Actor;
-use super::memory::growth_of;
+use super::memory::steps_in_maps;
 use super::view::View;
 use crate::domain::classify::ErrorClass;
 use crate::domain::definition::{Block, Choice, Kind, MapStep, Output, Parallel, Wait, WaitError};
@@ -157,7 +157,7 @@ impl Actor {
         if count > ITEMS_MAX {
             return Err(type_error(format!("there are {count} items, more than {ITEMS_MAX}")));
         }
-        self.memory.force(growth_of(&items));
+        self.memory.open_map(&items, steps_in_maps(&self.plan));
         self.items.insert(instance.clone(), Arc::new(items));
         Ok(Event::MapOpened { instance: instance.clone(), items: count })
     }
