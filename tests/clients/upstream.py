@@ -1,0 +1,144 @@
+"""A server of OpenAI's API whose answers follow from the request: it calls the tools that it is offered, fills
+schemas, and otherwise repeats what was said."""
+
+import base64
+import json
+import re
+import struct
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+
+def value(schema, root):
+    """The smallest value that fits a schema: "Rome" for a text, 3 for a number."""
+    if "$ref" in schema:
+        target = root
+        for part in schema["$ref"].removeprefix("#/").split("/"):
+            target = target[part]
+        return value(target, root)
+    if "const" in schema:
+        return schema["const"]
+    if "enum" in schema:
+        return schema["enum"][0]
+    for choices in ("anyOf", "oneOf"):
+        if choices in schema:
+            return value(schema[choices][0], root)
+    if "allOf" in schema:
+        return value(schema["allOf"][0], root)
+    kind = schema.get("type", "object" if "properties" in schema else "string")
+    kind = kind[0] if isinstance(kind, list) else kind
+    if kind == "object":
+        return {name: value(part, root) for name, part in schema.get("properties", {}).items()}
+    if kind == "array":
+        return [value(schema.get("items", {}), root)]
+    return {"string": "Rome", "integer": 3, "number": 3, "boolean": True, "null": None}[kind]
+
+
+def text_of(content):
+    if isinstance(content, list):
+        return "".join(part.get("text", "") for part in content)
+    return content or ""
+
+
+def message_for(body):
+    messages = body["messages"]
+    last = messages[-1]
+    if last["role"] == "tool":
+        return {"role": "assistant", "content": f"done: {text_of(last['content'])}"}
+    tools, choice = body.get("tools") or [], body.get("tool_choice")
+    said = text_of(last["content"])
+    if tools and choice != "none":
+        wanted = re.search(r"use (\S+)", said)
+        wanted = choice["function"]["name"] if isinstance(choice, dict) else wanted and wanted[1]
+        tool = next((tool for tool in tools if wanted and wanted in tool["function"]["name"]), tools[0])["function"]
+        schema = tool.get("parameters") or {"type": "object"}
+        call = {"name": tool["name"], "arguments": json.dumps(value(schema, schema))}
+        call = {"id": "call_1", "type": "function", "function": call}
+        return {"role": "assistant", "content": None, "tool_calls": [call]}
+    form = body.get("response_format") or {"type": "text"}
+    if form["type"] == "json_schema":
+        schema = form["json_schema"]["schema"]
+        return {"role": "assistant", "content": json.dumps(value(schema, schema))}
+    if form["type"] == "json_object":
+        return {"role": "assistant", "content": json.dumps({"name": "Rome", "people": 3})}
+    return {"role": "assistant", "content": f"You said: {said}"}
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_):
+        pass
+
+    def reply(self, body, status=200):
+        data = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def do_GET(self):
+        models = [{"id": "vendor/far", "object": "model", "created": 1, "owned_by": "vendor"}]
+        self.reply({"object": "list", "data": models} if self.path == "/v1/models" else {}, 200)
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.path == "/v1/embeddings":
+            self.embeddings(body)
+        elif self.path != "/v1/chat/completions":
+            self.reply({"error": {"message": "no such path", "type": "invalid_request_error"}}, 404)
+        elif body.get("stream"):
+            self.stream(body, message_for(body))
+        else:
+            message = message_for(body)
+            reason = "tool_calls" if message.get("tool_calls") else "stop"
+            choice = {"index": 0, "message": message, "finish_reason": reason}
+            usage = {"prompt_tokens": 5, "completion_tokens": 7, "total_tokens": 12}
+            head = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": body["model"]}
+            self.reply(head | {"choices": [choice], "usage": usage})
+
+    def stream(self, body, message):
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": body["model"]}
+
+        def event(data):
+            data = f"data: {data if isinstance(data, str) else json.dumps(head | data)}\n\n".encode()
+            self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
+            self.wfile.flush()
+
+        def choice(delta, reason=None):
+            event({"choices": [{"index": 0, "delta": delta, "finish_reason": reason}]})
+
+        choice({"role": "assistant", "content": ""})
+        for call in message.get("tool_calls") or []:
+            name, arguments = call["function"]["name"], call["function"]["arguments"]
+            begin = {"index": 0, **call, "function": {"name": name, "arguments": ""}}
+            choice({"tool_calls": [begin]})
+            for part in re.findall(r"(?s).{1,8}", arguments):
+                choice({"tool_calls": [{"index": 0, "function": {"arguments": part}}]})
+        for part in re.findall(r"(?s)\S+\s*|\s+", message["content"] or ""):
+            choice({"content": part})
+        choice({}, "tool_calls" if message.get("tool_calls") else "stop")
+        if (body.get("stream_options") or {}).get("include_usage"):
+            event({"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 7, "total_tokens": 12}})
+        event("[DONE]")
+        self.wfile.write(b"0\r\n\r\n")
+
+    def embeddings(self, body):
+        inputs = body["input"] if isinstance(body["input"], list) else [body["input"]]
+        vector = [0.5, 0.25]
+        if body.get("encoding_format") == "base64":
+            vector = base64.b64encode(struct.pack("<2f", *vector)).decode()
+        data = [{"object": "embedding", "index": index, "embedding": vector} for index in range(len(inputs))]
+        self.reply({"object": "list", "data": data, "model": body["model"], "usage": {"prompt_tokens": 2, "total_tokens": 2}})
+
+
+def start():
+    """Starts one on a free port and returns its address."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return f"http://127.0.0.1:{server.server_address[1]}/v1"
