@@ -46,7 +46,7 @@ pub async fn create(mut context: Context) -> Result<Response, http::Error> {
         Creation::Replay(answered) => return Ok(created(&answered.subject)),
     };
     let mut fields = body::parse(&bytes)?;
-    let name = fields.required_text("name", NAME_MAX)?;
+    let name = fields.required_name("name", NAME_MAX)?;
     let description = fields.bounded_text("description", DESCRIPTION_MAX)?.unwrap_or_default();
     let definition = read(&mut fields, None)?;
     let services = &context.services;
@@ -92,7 +92,7 @@ pub async fn update(mut context: Context) -> Result<Response, http::Error> {
     if latest.locked {
         return Err(workflows::Error::VersionLocked.into());
     }
-    let name = fields.required_text("name", NAME_MAX)?;
+    let name = fields.required_name("name", NAME_MAX)?;
     let description = fields.bounded_text("description", DESCRIPTION_MAX)?.unwrap_or_default();
     let before = definition_of(&context, latest).await?;
     let put = Put {

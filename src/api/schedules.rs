@@ -405,7 +405,7 @@ impl Change {
             overlap: fields.text("overlap")?.map(|word| overlap(&word)).transpose()?,
             catch_up_seconds: fields.whole("catch_up_seconds", &(0..=CATCH_UP_MAX))?,
             paused: fields.flag("paused")?,
-            name: fields.bounded_text("name", NAME_MAX)?,
+            name: fields.bounded_name("name", NAME_MAX)?,
             starts_at: moment(&mut fields, "starts_at")?,
             ends_at: moment(&mut fields, "ends_at")?,
             ..Self::default()

@@ -91,7 +91,7 @@ fn created(workflow: &Workflow) -> Result<Response, http::Error> {
 }
 
 fn read_new(mut fields: JsonObject, role: Role) -> Result<New, http::Error> {
-    let name = fields.required_text("name", NAME_MAX)?;
+    let name = fields.required_name("name", NAME_MAX)?;
     let description = fields.filled_text("description", DESCRIPTION_MAX)?;
     // Existing clients of the base host send none.
     let description = match description {
@@ -257,7 +257,7 @@ pub async fn update(mut context: Context) -> Result<Response, http::Error> {
         })?),
     };
     let change = Change {
-        name: fields.filled_text("name", NAME_MAX)?,
+        name: fields.name("name", NAME_MAX)?,
         description: fields.filled_text("description", DESCRIPTION_MAX)?,
         categories: read_categories(&mut fields)?,
         tags: read_tags(&mut fields)?,

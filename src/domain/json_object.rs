@@ -75,6 +75,30 @@ impl JsonObject {
         at_most(field, text, most).map(Some)
     }
 
+    /// A name as people read it: as [`JsonObject::filled_text`], in one line.
+    ///
+    /// # Errors
+    /// [`Mismatch`]
+    pub fn name(&mut self, field: &'static str, most: usize) -> Found<String> {
+        one_line(field, self.filled_text(field, most)?)
+    }
+
+    /// As [`JsonObject::name`], and an empty one is a name too.
+    ///
+    /// # Errors
+    /// [`Mismatch`]
+    pub fn bounded_name(&mut self, field: &'static str, most: usize) -> Found<String> {
+        one_line(field, self.bounded_text(field, most)?)
+    }
+
+    /// As [`JsonObject::name`], of a field that must be there.
+    ///
+    /// # Errors
+    /// [`Mismatch`]: one that is absent or blank `is required`.
+    pub fn required_name(&mut self, field: &'static str, most: usize) -> Result<String, Mismatch> {
+        self.name(field, most)?.ok_or_else(|| Mismatch::required(field))
+    }
+
     /// As [`JsonObject::filled_text`], of a field that must be there.
     ///
     /// # Errors
@@ -202,6 +226,13 @@ impl Mismatch {
 }
 
 /// The text, unless it has more than `most` characters.
+fn one_line(field: &'static str, text: Option<String>) -> Found<String> {
+    if text.as_deref().is_some_and(|text| text.chars().any(char::is_control)) {
+        return Err(Mismatch::new(field, "must not contain control characters"));
+    }
+    Ok(text)
+}
+
 fn at_most(field: &'static str, text: String, most: usize) -> Result<String, Mismatch> {
     if text.chars().nth(most).is_some() {
         return Err(Mismatch::new(field, format!("must have at most {most} characters")));

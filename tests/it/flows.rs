@@ -236,6 +236,7 @@ async fn legacy_flow_invalid_requests_start_nothing() {
     };
     for (body, message) in [
         (with("name", json!("")), "name is required"),
+        (with("name", json!("a\tb")), "name must not contain control characters"),
         (with("steps", json!([])), "definition must include at least one step"),
         (with("steps", json!({})), "steps must be an array"),
         (
