@@ -3,7 +3,7 @@
 
 import { html, render, signal, useEffect, useRef, useState } from "/static/vendor/preact.js";
 import {
-  Button, Dialog, Door, Icon, IconButton, Link, LogInForm, Notice, Page, Status, Text, Time, ask, bytes, count, duration, go, interrupted, money, place, refreshSession, sentence, session, useLoad,
+  Button, Dialog, Door, Icon, IconButton, Link, LogInForm, Notice, Page, Status, Text, Time, ask, bytes, count, duration, go, interrupted, money, place, refreshSession, sentence, session, useChanges, useLoad,
 } from "/static/core.js";
 
 // Path, name, icon, the file of the screen, and whether it is in the bar of small screens.
@@ -101,6 +101,13 @@ async function logOut() {
 
 function Frame({ screen }) {
   const [isOpen, setOpen] = useState(false);
+  // What follows the lists is loaded behind what is seen first.
+  useEffect(() => {
+    const abort = new AbortController();
+    import("/static/live.js").then((live) => live.followChanges(abort.signal), () => null);
+    return () => abort.abort();
+    // It ends with the session, and begins again behind a log-in.
+  }, [Boolean(interrupted.value)]);
   const { member, organization } = session.value;
   const [icon, word] = THEMES[theme.value] ?? THEMES.auto;
   const links = (which) => which.map(([path, name, sign, file]) => html`
@@ -175,7 +182,7 @@ async function overview(signal) {
   const get = (path) => or(ask("GET", path, undefined, { signal }));
   const since = new Date(Date.now() - 86400000).toISOString();
   const [status, failed, recent, balance, usage, keys] = await Promise.all([
-    get("/status.json"), get(`/api/base/v1/executions?status=error,failed&from=${since}&limit=1`),
+    get("/status"), get(`/api/base/v1/executions?status=error,failed&from=${since}&limit=1`),
     get("/api/base/v2/executions?limit=6"), get("/api/base/v1/billing/balance"), get("/api/base/v1/files/usage"), get("/keys"),
   ]);
   return { status, failed, recent, balance, usage, keys };
@@ -183,13 +190,15 @@ async function overview(signal) {
 
 function Home() {
   const home = useLoad(overview, []);
+  useChanges(["status", "runs", "files"], home);
   const { status, failed, recent, balance, usage, keys } = home.data ?? {};
   const rows = recent?.executions ?? [];
   const isNew = home.data && rows.length === 0;
   return html`<${Page} title="Home" intro=${`Hello, ${session.value.member.name}.`}>
     <dl class="facts large">
-      <div><dt>Running now</dt><dd>${status ? count(status.executions.running) : "–"}</dd></div>
-      <div><dt>In the queue</dt><dd>${status ? count(status.executions.queued) : "–"}</dd></div>
+      <div><dt>Running now</dt><dd>${status ? count(status.running) : "–"}</dd></div>
+      <div><dt>In the queue</dt><dd>${status ? count(status.queued) : "–"}</dd></div>
+      <div><dt>Waiting for people</dt><dd>${status ? count(status.waiting_for_person) : "–"}</dd></div>
       <div><dt>Failed in 24 hours</dt><dd>${failed ? html`<${Link} to="/app/runs?status=failed">${count(failed.total_count)}${failed.total_capped ? "+" : ""}</${Link}>` : "–"}</dd></div>
       <div><dt>Balance</dt><dd>${balance ? money(balance.balance_usd) : "–"}</dd></div>
       <div><dt>Files</dt><dd>${usage ? bytes(usage.bytes) : "–"}</dd></div>

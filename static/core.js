@@ -84,8 +84,12 @@ export const session = signal(null);
 // Set while a log-in is asked for on top of the page: called when that has happened.
 export const interrupted = signal(null);
 
+// Signals of requests that nobody asked for: they do not keep the session alive.
+export const unattended = new WeakSet();
+export const UNATTENDED = { "x-orrery-unattended": "true" };
+
 async function send(method, path, body, options) {
-  const headers = { ...options.headers };
+  const headers = { ...(unattended.has(options.signal) ? UNATTENDED : null), ...options.headers };
   const request = { method, headers, signal: options.signal, cache: "no-store" };
   if (body instanceof FormData || body instanceof Blob) request.body = body;
   else if (body !== undefined) {
@@ -166,16 +170,52 @@ export function sentence(error) {
 export function useLoad(load, keys) {
   const [state, setState] = useState({ data: null, error: null, loading: true });
   const [round, setRound] = useState(0);
+  // Whether the next load is the page's own, whether one is under way, and whether something has changed since.
+  const own = useRef({ isNext: false, isBusy: false, isStale: false }).current;
+  const follow = () => {
+    if (own.isBusy) { own.isStale = true; return; }
+    own.isNext = true;
+    setRound((n) => n + 1);
+  };
   useEffect(() => {
     const abort = new AbortController();
-    setState((old) => ({ ...old, loading: true }));
+    const isOwn = own.isNext;
+    if (isOwn) unattended.add(abort.signal);
+    else setState((old) => ({ ...old, loading: true }));
+    Object.assign(own, { isNext: false, isBusy: true, isStale: false });
+    const end = (next) => {
+      if (abort.signal.aborted) return;
+      own.isBusy = false;
+      setState(next);
+      if (own.isStale) follow();
+    };
     load(abort.signal).then(
-      (data) => abort.signal.aborted || setState({ data, error: null, loading: false }),
-      (error) => abort.signal.aborted || setState((old) => ({ ...old, error, loading: false })),
+      (data) => end({ data, error: null, loading: false }),
+      // What the page reads by itself and does not get comes with the next change.
+      (error) => end((old) => (isOwn ? old : { ...old, error, loading: false })),
     );
-    return () => abort.abort();
+    return () => { abort.abort(); own.isBusy = false; };
   }, [...keys, round]);
-  return { ...state, reload: () => setRound((n) => n + 1), set: (data) => setState({ data, error: null, loading: false }) };
+  return { ...state, follow, reload: () => setRound((n) => n + 1), set: (data) => setState({ data, error: null, loading: false }) };
+}
+
+// Lists that follow what changes in the organization, with the topics of each.
+const lists = new Map();
+
+// A list of `useLoad` that reads itself again when one of these topics has changed.
+export function useChanges(topics, list) {
+  const latest = useRef(list);
+  latest.current = list;
+  useEffect(() => {
+    const read = () => latest.current.follow();
+    lists.set(read, topics);
+    return () => lists.delete(read);
+  }, []);
+}
+
+// Something of these topics has changed, or may have.
+export function tellLists(topics = null) {
+  for (const [list, followed] of lists) if (!topics || followed.some((topic) => topics.includes(topic))) list();
 }
 
 // ---- Formats ----

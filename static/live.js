@@ -2,7 +2,8 @@
 // for all its windows together: a page that nobody sees holds none, and of those that are seen a few hold one
 // each while the others ask from time to time, so that the next window always loads.
 
-import { Refusal, ask } from "/static/core.js";
+import { Refusal, UNATTENDED, ask, tellLists, unattended } from "/static/core.js";
+import { eventsOf as eventsOfAnswer } from "/static/stream.js";
 
 // Connections that live pages hold at the same time, of the six that there are.
 const HELD_MAX = 3;
@@ -35,26 +36,27 @@ function seen(signal) {
 
 // Calls `look` with whether it may hold a connection. Locks belong to the origin and end with their page.
 // Browsers that have none (HTTP on a name other than localhost) never hold one.
-async function inTurn(look, at = 0) {
+async function inTurn(look, signal, at = 0) {
   if (!navigator.locks || at === HELD_MAX) return look(false);
-  return navigator.locks.request(`live-${at}`, { ifAvailable: true }, (lock) => (lock ? look(true) : inTurn(look, at + 1)));
+  return navigator.locks.request(`live-${at}`, { ifAvailable: true }, (lock) => (lock ? look(true) : inTurn(look, signal, at + 1)));
 }
 
 // Looks again and again until `look(mayHold, signal)` gives true. When the service is away, `onLost` gets the
 // refusal, and null once it is back. What is not passing is thrown.
-export async function follow(look, { signal, onLost }) {
+export async function follow(look, { signal, onLost, turns = inTurn }) {
   let failures = 0;
   while (!signal.aborted) {
     await seen(signal);
     if (signal.aborted) return;
     const turn = new AbortController();
+    unattended.add(turn.signal);
     const leave = () => { if (document.hidden) turn.abort(); };
     const end = () => turn.abort();
     document.addEventListener("visibilitychange", leave);
     signal.addEventListener("abort", end, { once: true });
     let wait = LOOK_MS;
     try {
-      const isOver = await inTurn(async (mayHold) => { if (mayHold) wait = BREATH_MS; return look(mayHold, turn.signal); });
+      const isOver = await turns(async (mayHold) => { if (mayHold) wait = BREATH_MS; return look(mayHold, turn.signal); }, turn.signal);
       if (failures) onLost(null);
       failures = 0;
       if (isOver) return;
@@ -119,3 +121,38 @@ export function rereading(read, signal) {
     isReading = false;
   };
 }
+
+// ---- Lists: what has changed in the organization ----
+
+// One window of a browser holds the connection, and passes on to the others what it hears. Without locks (HTTP on
+// a name other than localhost) each window that is seen holds its own.
+const windows = new BroadcastChannel("changes");
+let isMissing = true;
+
+// A window that nobody sees reads when somebody sees it again.
+windows.onmessage = (event) => { if (document.hidden) isMissing = true; else tellLists(event.data); };
+document.addEventListener("visibilitychange", () => { if (!document.hidden && isMissing) { isMissing = false; tellLists(); } });
+
+async function hold(signal) {
+  const answer = await fetch("/events", { headers: UNATTENDED, signal, cache: "no-store" })
+    .catch((error) => { throw error.name === "AbortError" ? error : new Refusal(0, "The connection to the service was lost."); });
+  if (!answer.ok) throw new Refusal(answer.status, "Changes cannot be followed.", { retryAfter: Number(answer.headers.get("retry-after")) || null });
+  // Of what has changed before, nothing comes.
+  isMissing = false;
+  tellLists();
+  windows.postMessage(null);
+  try {
+    for await (const { data } of eventsOfAnswer(answer)) {
+      const { topics } = JSON.parse(data);
+      windows.postMessage(topics);
+      tellLists(topics);
+    }
+  } catch (error) {
+    throw error.name === "AbortError" ? error : new Refusal(0, "The connection to the service was lost.");
+  } finally { isMissing = true; }
+}
+
+const alone = (look, signal) => (navigator.locks ? navigator.locks.request("changes", { signal }, () => look(true)) : look(true));
+
+// Follows what changes in the organization. When the session has ended, it ends: the next request asks for a log-in.
+export const followChanges = (signal) => follow((_mayHold, turn) => hold(turn), { signal, onLost: () => null, turns: alone }).catch(() => null);

@@ -156,6 +156,12 @@ impl Agent {
         &self.inner.options.model_id
     }
 
+    /// Whether it can be asked at all.
+    #[must_use]
+    pub fn has_model(&self) -> bool {
+        self.inner.options.model.is_some() || self.inner.options.eco_model.is_some()
+    }
+
     /// Takes a prompt. When this returns, it is on the disk, and the exchange will end exactly once. `asked`
     /// gives what the request said about itself, of the execution that it becomes.
     ///

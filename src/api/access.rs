@@ -17,7 +17,7 @@ use crate::domain::ids::{FileId, Id as _, KeyId, OrganizationId};
 use crate::domain::member::Member;
 use crate::http::request::Peer;
 use crate::http::{self, Request};
-use crate::members::Visit;
+use crate::members::{By, Visit};
 use crate::signed_urls::{self, Link};
 
 /// Who is let in.
@@ -141,6 +141,14 @@ async fn unopened(
     Ok(http::Error::unauthorized())
 }
 
+/// Marks a request that the page sends by itself.
+const UNATTENDED: &str = "x-orrery-unattended";
+
+/// Whether a person or the page alone sends a request.
+pub fn by(headers: &HeaderMap) -> By {
+    if headers.contains_key(UNATTENDED) { By::Page } else { By::Person }
+}
+
 /// The member whose session the request's cookie is of.
 async fn by_session(
     services: &Services,
@@ -149,7 +157,7 @@ async fn by_session(
     may: impl Fn(&Member) -> bool,
 ) -> Result<Principal, http::Error> {
     let visit = match site.and_then(|site| site.token(&request.headers)) {
-        Some(token) => services.members.authenticate(token).await?,
+        Some(token) => services.members.authenticate(token, by(&request.headers)).await?,
         None => None,
     };
     let visit = visit

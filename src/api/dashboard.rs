@@ -6,7 +6,7 @@ use super::doc::{Doc, ResponseDoc};
 use super::{Context, Role, doctor};
 use crate::dashboard;
 use crate::http::{self, Response, response};
-use crate::wire::service::{Executions, Findings, Host, Status, Webhooks};
+use crate::wire::service::{Executions, Findings, Host, OwnStatus, Status, Webhooks};
 
 pub const PAGE: Doc = page_doc("page", "The dashboard");
 pub const PAGE_OF_APP: Doc = page_doc("page_of_app", "The dashboard");
@@ -78,6 +78,28 @@ pub async fn status(context: Context) -> Result<Response, http::Error> {
         models: services.catalog.len(),
         executions: Executions { running, queued },
         webhooks: Webhooks { pending: figures.held },
+    };
+    Ok(response::json(StatusCode::OK, &body))
+}
+
+pub const OWN_STATUS: Doc = Doc {
+    responses: &[ResponseDoc::json::<OwnStatus>(200, "Counts of the organization")],
+    ..Doc::new("dashboard", "own_status", "The figures of the organization")
+};
+
+/// `GET /status`
+pub async fn own_status(context: Context) -> Result<Response, http::Error> {
+    let services = &context.services;
+    let organization = context.organization()?;
+    let load = services.engine.load_of(organization).unwrap_or_default();
+    let aside = services.engine.aside(organization).await?;
+    let pending = services.outbox.pending(organization).await.map_err(http::Error::internal)?;
+    let body = OwnStatus {
+        running: load.running,
+        queued: load.queued.saturating_sub(aside.for_person + aside.for_time),
+        waiting_for_person: aside.for_person,
+        waiting_for_time: aside.for_time,
+        webhooks_pending: pending,
     };
     Ok(response::json(StatusCode::OK, &body))
 }

@@ -102,7 +102,7 @@ fn stream(
 
 /// Resolves when the call is not allowed any more: its key is deleted or expires, its link does, or its
 /// session ends.
-async fn over(services: Arc<Services>, grant: Grant) {
+pub async fn over(services: Arc<Services>, grant: Grant) {
     let expiry = async {
         let Some(until) = grant.until else { return std::future::pending().await };
         tokio::time::sleep(until.since(services.clock.now())).await;

@@ -11,13 +11,13 @@ use super::predictions::shown;
 use super::webhooks::parse_time;
 use super::{Context, Services, cursor};
 use crate::domain::classify::ErrorClass;
-use crate::domain::execution::{Execution, Kind, Status};
+use crate::domain::execution::{Execution, Kind, Source, Status};
 use crate::domain::ids::{ExecutionId, OrganizationId, WorkflowId};
 use crate::domain::payload::Payload;
 use crate::engine::query::history::Filter;
 use crate::http::{self, Response, response};
 use crate::wire::Text;
-use crate::wire::history::{OfWorkflow, Page, PageByOffset, Row};
+use crate::wire::history::{COLUMNS, OfWorkflow, Page, PageByOffset, Row, Selected};
 
 const LIMIT_DEFAULT: u64 = 20;
 const LIMIT_MAX: u64 = 100;
@@ -103,6 +103,12 @@ macro_rules! query {
             Param::new("from", Values::Time, "Created at this time or later"),
             Param::new("to", Values::Time, "Created before"),
             Param::limit(LIMIT_MAX, LIMIT_DEFAULT),
+            Param::new(
+                "fields",
+                Values::Text,
+                "The columns of the rows, with commas. Without it all; on the dashboard's mount all but \
+                 `output`",
+            ),
             $paging,
         ]
     };
@@ -134,7 +140,7 @@ pub async fn by_offset(context: Context) -> Result<Response, http::Error> {
     let of = usize::try_from(OFFSET_ROWS)?;
     let first = services.engine.first(organization, &filter, of, span).await?;
     let body = PageByOffset {
-        executions: rows(services, organization, &first.executions).await?,
+        executions: columns(&context)?.rows(services, organization, &first.executions).await?,
         total_count: first.total,
         total_capped: first.is_capped,
         offset,
@@ -165,7 +171,7 @@ pub async fn by_cursor(context: Context) -> Result<Response, http::Error> {
     let most = usize::try_from(limit)?;
     let page = services.engine.history(organization, &filter, after, most).await?;
     let body = Page {
-        executions: rows(services, organization, &page.executions).await?,
+        executions: columns(&context)?.rows(services, organization, &page.executions).await?,
         limit,
         has_more: page.more_after.is_some(),
         next_cursor: page.more_after.map(|id| cursor::behind(services, &asked, id)),
@@ -240,10 +246,64 @@ fn standings(
     }
 }
 
+/// The columns that a list shows.
+struct Columns<'a> {
+    /// All where there is none.
+    named: Option<Vec<&'a str>>,
+    has_output: bool,
+}
+
+fn columns(context: &Context) -> Result<Columns<'_>, http::Error> {
+    let Some(list) = context.request.query.get("fields") else {
+        return Ok(Columns { named: None, has_output: context.source() != Source::Dashboard });
+    };
+    let named: Vec<&str> = list.split(',').map(str::trim).collect();
+    if let Some(unknown) = named.iter().find(|name| !COLUMNS.contains(name)) {
+        let known = COLUMNS.join(", ");
+        let message = format!("fields must be one or more of {known}, not '{unknown}'");
+        return Err(http::Error::bad_request(message));
+    }
+    let has_output = named.contains(&"output");
+    Ok(Columns { named: Some(named), has_output })
+}
+
+impl Columns<'_> {
+    async fn rows<'a>(
+        &self,
+        services: &Services,
+        organization: OrganizationId,
+        executions: &'a [Execution],
+    ) -> Result<Vec<Selected<'a>>, http::Error> {
+        let most = if self.has_output { SHOWN_MAX } else { 0 };
+        let rows = rows_with(services, organization, executions, most).await?;
+        let Some(named) = &self.named else {
+            return Ok(rows.into_iter().map(|row| Selected::Whole(Box::new(row))).collect());
+        };
+        let select = |row: Row<'_>| {
+            let mut row = serde_json::to_value(row).map_err(http::Error::internal)?;
+            if let Some(row) = row.as_object_mut() {
+                row.retain(|name, _| named.contains(&name.as_str()));
+            }
+            Ok(Selected::Parts(row))
+        };
+        rows.into_iter().map(select).collect()
+    }
+}
+
 pub async fn rows<'a>(
     services: &Services,
     organization: OrganizationId,
     executions: &'a [Execution],
+) -> Result<Vec<Row<'a>>, http::Error> {
+    rows_with(services, organization, executions, SHOWN_MAX).await
+}
+
+/// The rows, with at most so many bytes of outputs.
+async fn rows_with<'a>(
+    services: &Services,
+    organization: OrganizationId,
+    executions: &'a [Execution],
+    outputs_max: usize,
 ) -> Result<Vec<Row<'a>>, http::Error> {
     let mut names: HashMap<WorkflowId, Option<String>> = HashMap::new();
     let mut rows = Vec::with_capacity(executions.len());
@@ -261,7 +321,7 @@ pub async fn rows<'a>(
                 }
             },
         };
-        let most = SHOWN_MAX.saturating_sub(bytes);
+        let most = outputs_max.saturating_sub(bytes);
         let row = Row::of(execution, name, output(services, execution, most).await?);
         bytes += row.output.as_ref().map_or(0, String::len);
         rows.push(row);

@@ -17,6 +17,7 @@ mod body;
 mod browser;
 mod bulk_jobs;
 mod chains;
+mod changes;
 mod chat;
 mod compress;
 mod content;
@@ -386,6 +387,8 @@ pub const ROUTES: &[Route] = &[
     route!(&[Dashboard], GET, "/setup", Public, Bare, Free, dashboard::page, dashboard::PAGE_OF_SETUP),
     route!(&[Dashboard], GET, "/invite", Public, Bare, Free, dashboard::page, dashboard::PAGE_OF_INVITATION),
     route!(&[Dashboard], GET, "/reset", Public, Bare, Free, dashboard::page, dashboard::PAGE_OF_RESET),
+    route!(&[Dashboard], GET, "/status", Member, Bare, Free, dashboard::own_status, dashboard::OWN_STATUS),
+    route!(&[Dashboard], GET, "/events", Member, Bare, Free, changes::follow, changes::FOLLOW),
     route!(&[Dashboard], GET, "/status.json", Public, Bare, Free, dashboard::status, dashboard::STATUS),
     route!(&[Dashboard], GET, "/static/{*file}", Public, Bare, Free, dashboard::asset, dashboard::ASSET),
     route!(&[Dashboard], GET, "/session", Public, Bare, Free, sessions::get, sessions::GET),

@@ -6,7 +6,7 @@ use hyper::StatusCode;
 use hyper::header::SET_COOKIE;
 
 use super::doc::{Doc, RequestDoc, ResponseDoc};
-use super::{Context, Role};
+use super::{Context, Role, access};
 use crate::audit::Actor;
 use crate::domain::member::Member;
 use crate::http::{self, Response, response};
@@ -27,12 +27,21 @@ pub async fn get(context: Context) -> Result<Response, http::Error> {
     let services = &context.services;
     let token = context.site()?.token(&context.request.headers);
     let visit = match token {
-        Some(token) => services.members.authenticate(token).await?,
+        Some(token) => {
+            services.members.authenticate(token, access::by(&context.request.headers)).await?
+        }
         None => None,
     };
     let Some(visit) = visit else {
         let set_up = services.members.is_set_up().await?;
-        let body = Session { set_up, member: None, organization: None, hosts: None, version: None };
+        let body = Session {
+            set_up,
+            member: None,
+            organization: None,
+            hosts: None,
+            agent: None,
+            version: None,
+        };
         return Ok(response::json(StatusCode::OK, &body));
     };
     Ok(response::json(StatusCode::OK, &of_member(&context, &visit.member).await?))
@@ -50,6 +59,7 @@ async fn of_member(context: &Context, member: &Member) -> Result<Session, http::
         member: Some(member.into()),
         organization: Some(organization.into()),
         hosts: Some(hosts.collect()),
+        agent: Some(services.agent.has_model()),
         version: Some(env!("CARGO_PKG_VERSION")),
     })
 }

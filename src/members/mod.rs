@@ -17,7 +17,7 @@ use tokio::sync::watch;
 
 pub use self::links::Issued;
 use self::passwords::Passwords;
-pub use self::sessions::Visit;
+pub use self::sessions::{By, Visit};
 use self::throttle::Throttle;
 use crate::audit::{Actor, Recorder};
 use crate::domain::ids::{MemberId, OrganizationId};

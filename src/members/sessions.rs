@@ -29,6 +29,14 @@ pub struct Visit {
     session: rows::Hash,
 }
 
+/// Who sends a request with a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum By {
+    Person,
+    /// The page by itself: that does not count as a use of the session.
+    Page,
+}
+
 impl Members {
     /// Opens a session for the member of this email address and password. The text is the session's token,
     /// which only the browser keeps.
@@ -111,12 +119,12 @@ impl Members {
     ///
     /// # Errors
     /// [`Error::Storage`].
-    pub async fn authenticate(&self, token: &str) -> Result<Option<Visit>, Error> {
+    pub async fn authenticate(&self, token: &str, by: By) -> Result<Option<Visit>, Error> {
         let Some(hash) = rows::token_hash(token) else { return Ok(None) };
-        self.valid(hash).await
+        self.valid(hash, by).await
     }
 
-    async fn valid(&self, hash: rows::Hash) -> Result<Option<Visit>, Error> {
+    async fn valid(&self, hash: rows::Hash, by: By) -> Result<Option<Visit>, Error> {
         let row = rows::session(&hash);
         let Some(bytes) = self.store.get(&row).await? else { return Ok(None) };
         let session: Session = decode(&bytes)?;
@@ -130,7 +138,9 @@ impl Members {
         if is_over {
             return Ok(None);
         }
-        if now.since(session.seen_at) >= NOTE_EVERY.min(self.options.session_idle / 10) {
+        if by == By::Person
+            && now.since(session.seen_at) >= NOTE_EVERY.min(self.options.session_idle / 10)
+        {
             let mut commit = Commit::new();
             commit.expect(Expect::Equal(row.clone(), bytes));
             commit.expect(Expect::Equal(place.clone(), member_bytes));
@@ -164,7 +174,7 @@ impl Members {
         let mut changed = self.changed.subscribe();
         loop {
             changed.borrow_and_update();
-            if let Ok(None) = self.valid(visit.session).await {
+            if let Ok(None) = self.valid(visit.session, By::Page).await {
                 return;
             }
             tokio::select! {

@@ -45,19 +45,25 @@ async fn session_ends_when_idle_and_at_its_maximum() {
     // Used every 11 hours, it lasts a week and not longer.
     for _ in 0..15 {
         fixture.clock.advance(11 * HOUR);
-        assert!(fixture.members.authenticate(&session).await.unwrap().is_some());
+        assert!(fixture.members.authenticate(&session, By::Person).await.unwrap().is_some());
     }
     fixture.clock.advance(4 * HOUR);
-    assert_eq!(fixture.members.authenticate(&session).await.unwrap(), None);
+    assert_eq!(fixture.members.authenticate(&session, By::Person).await.unwrap(), None);
     let (_, session) = fixture.members.log_in("ADA@example.com", PASSWORD, None).await.unwrap();
-    let visit = fixture.members.authenticate(&session).await.unwrap().unwrap();
+    // What the page asks for by itself does not keep a session alive; nor does a stream.
+    let visit = fixture.members.authenticate(&session, By::Person).await.unwrap().unwrap();
     assert!(visit.member.last_seen_at.is_some());
-    fixture.clock.advance(12 * HOUR);
-    assert_eq!(fixture.members.authenticate(&session).await.unwrap(), None);
+    for _ in 0..11 {
+        fixture.clock.advance(HOUR);
+        assert!(fixture.members.authenticate(&session, By::Page).await.unwrap().is_some());
+    }
+    fixture.clock.advance(HOUR);
+    fixture.members.ended(&visit).await;
+    assert_eq!(fixture.members.authenticate(&session, By::Person).await.unwrap(), None);
     // Both sessions, and the link that was used days ago.
     assert_eq!(fixture.members.sweep().await.unwrap(), 3);
     for nonsense in ["", "x", &"a".repeat(43), &"é".repeat(43)] {
-        assert_eq!(fixture.members.authenticate(nonsense).await.unwrap(), None);
+        assert_eq!(fixture.members.authenticate(nonsense, By::Person).await.unwrap(), None);
     }
 }
 
@@ -70,8 +76,8 @@ async fn session_beyond_the_limit_ends_the_oldest() {
         fixture.clock.advance(Duration::from_secs(1));
         last = fixture.members.log_in("ada@example.com", PASSWORD, None).await.unwrap().1;
     }
-    assert_eq!(fixture.members.authenticate(&first).await.unwrap(), None);
-    assert!(fixture.members.authenticate(&last).await.unwrap().is_some());
+    assert_eq!(fixture.members.authenticate(&first, By::Person).await.unwrap(), None);
+    assert!(fixture.members.authenticate(&last, By::Person).await.unwrap().is_some());
 }
 
 #[tokio::test]
@@ -122,7 +128,7 @@ async fn member_changes_race_without_a_second_owner_or_a_lost_write() {
     let invited = fixture.members.invite(fixture.organization, None).await.unwrap();
     let accepted = fixture.members.accept(&self::token(&invited), newcomer("b@example.com")).await;
     let (member, session) = accepted.unwrap();
-    let visit = fixture.members.authenticate(&session).await.unwrap().unwrap();
+    let visit = fixture.members.authenticate(&session, By::Person).await.unwrap().unwrap();
     let allow = fixture.members.set_key_access(fixture.organization, member.id, true);
     let reset = fixture.members.reset_link(fixture.organization, member.id).await.unwrap();
     let reset_token = self::token(&reset);

@@ -58,6 +58,7 @@ mod sweep;
 mod tree;
 mod usage;
 mod view;
+mod watches;
 mod writer;
 
 pub use claims::Claims;
@@ -79,6 +80,7 @@ pub use store::{FORMAT, Options, Page, Row, Stats, Store};
 pub use sweep::Shards;
 pub use trash::{SweepOptions, Swept};
 pub use usage::RECORDED_FROM;
+pub use watches::Watch;
 
 #[cfg(test)]
 mod damage_tests;

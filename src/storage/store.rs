@@ -35,6 +35,7 @@ use super::record::{Record, decode};
 use super::root_folder::RootFolder;
 use super::row_cache::RowCache;
 use super::view::{Moment, View};
+use super::watches::{Watch, Watches};
 use super::writer::{self, Message, Metrics, Writer};
 use crate::domain::ids::PayloadId;
 use crate::runtime;
@@ -105,6 +106,7 @@ pub(super) struct Shared {
     metrics: Arc<Metrics>,
     pub(super) disk_space: DiskSpaceMonitor,
     pub(super) recent: Recent,
+    watches: Arc<Watches>,
     failure: watch::Receiver<Option<String>>,
     /// Held as long as any clone of the store is.
     _lock: FolderLock,
@@ -181,7 +183,7 @@ impl Store {
         let segments = Arc::clone(log.segments());
         let progress = Arc::new(Progress::new(applied, log.number()));
         let (jobs, jobs_rx) = std::sync::mpsc::channel();
-        let cache = Arc::new(RowCache::default());
+        let (cache, watches) = (Arc::new(RowCache::default()), Arc::new(Watches::default()));
         let checkpointer = Checkpointer {
             view: view.clone(),
             cache: Arc::clone(&cache),
@@ -207,6 +209,7 @@ impl Store {
             metrics: Arc::clone(&metrics),
             failure,
             change_stream: None,
+            watches: Arc::clone(&watches),
             progress,
             jobs,
             checkpoints,
@@ -230,6 +233,7 @@ impl Store {
             metrics,
             disk_space,
             recent: Recent::default(),
+            watches,
             failure: failed,
             _lock: lock,
             #[cfg(test)]
@@ -257,6 +261,12 @@ impl Store {
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.shared.folder
+    }
+
+    /// Watches rows that begin with these prefixes; `None` where there are too many watches.
+    #[must_use]
+    pub fn watch(&self, prefixes: Vec<Key>) -> Option<Watch> {
+        self.shared.watches.watch(prefixes)
     }
 
     /// The bytes under `key`.

@@ -27,6 +27,7 @@ use super::memtable::Rows;
 use super::pace::Pace;
 use super::record::Malformed;
 use super::view::View;
+use super::watches::{Touched, Watches};
 use crate::runtime::{self, Clock};
 
 /// Commits that may wait for the writer; more wait at their senders.
@@ -77,6 +78,7 @@ pub struct Writer {
     /// Set once, with the reason, when the disk has refused.
     pub failure: Arc<watch::Sender<Option<String>>>,
     pub change_stream: Option<ChangeStream>,
+    pub watches: Arc<Watches>,
     pub progress: Arc<Progress>,
     /// To the thread of the checkpoints, which ends when this has gone.
     pub jobs: std::sync::mpsc::Sender<Job>,
@@ -285,7 +287,9 @@ impl Writer {
         {
             self.change_stream = None;
         }
+        let touched = self.watches.touched_by(&rows);
         self.view.memtable.publish(number, rows);
+        touched.into_iter().for_each(Touched::mark);
         if self.progress.wrote(number, is_seal) && !is_seal {
             // The thread of the checkpoints ends after this one.
             let _running = self.jobs.send(Job::Dirty);

@@ -1,8 +1,10 @@
 //! How many deliveries wait, and for what: counted in the indexes on the disk, up to a bound, so that a look
 //! costs as much with a backlog of a million as with one of a few thousand.
 
-use super::Error;
 use super::outbox::Outbox;
+use super::{Error, rows};
+use crate::domain::delivery::Status;
+use crate::domain::ids::OrganizationId;
 use crate::storage::{Key, Page, Table};
 
 /// Rows of each kind that are counted.
@@ -22,6 +24,15 @@ pub struct Waiting {
 }
 
 impl Outbox {
+    /// The organization's deliveries that have not ended.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub async fn pending(&self, organization: OrganizationId) -> Result<u64, Error> {
+        let count = rows::status_count(organization, Status::Pending);
+        Ok(u64::try_from(self.context.store.counter(&count).await?).unwrap_or(0))
+    }
+
     /// The deliveries that wait now.
     ///
     /// # Errors

@@ -267,11 +267,60 @@ impl<'a> Row<'a> {
     }
 }
 
+/// The columns of a row.
+pub const COLUMNS: [&str; 26] = [
+    "id",
+    "type",
+    "model",
+    "requested_model",
+    "workflow_id",
+    "workflow_name",
+    "version_id",
+    "workflow_execution_id",
+    "bulk_id",
+    "status",
+    "error",
+    "error_cause",
+    "error_classification",
+    "execution_cost",
+    "run_time",
+    "created_at",
+    "started_at",
+    "completed_at",
+    "output",
+    "output_error",
+    "api_key_id",
+    "source",
+    "schedule_id",
+    "chat",
+    "decision",
+    "agent",
+];
+
+/// A row, or the columns of one that were asked for.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+pub enum Selected<'a> {
+    Whole(Box<Row<'a>>),
+    Parts(serde_json::Value),
+}
+
+/// In the API's description, a row.
+impl JsonSchema for Selected<'_> {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        Row::schema_name()
+    }
+
+    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        Row::json_schema(generator)
+    }
+}
+
 /// A page by offset.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "HistoryPageByOffset")]
 pub struct PageByOffset<'a> {
-    pub executions: Vec<Row<'a>>,
+    pub executions: Vec<Selected<'a>>,
     /// How many there are, up to 1000.
     pub total_count: usize,
     /// Whether there are more than were counted.
@@ -284,7 +333,7 @@ pub struct PageByOffset<'a> {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "HistoryPage")]
 pub struct Page<'a> {
-    pub executions: Vec<Row<'a>>,
+    pub executions: Vec<Selected<'a>>,
     pub limit: u64,
     pub has_more: bool,
     /// The `cursor` of the next page.

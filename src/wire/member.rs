@@ -21,6 +21,9 @@ pub struct Session {
     /// Where clients reach each host; absent where nobody is logged in.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hosts: Option<Vec<HostUrl>>,
+    /// Whether the agent has a model; absent where nobody is logged in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agent: Option<bool>,
     pub version: Option<&'static str>,
 }
 

@@ -79,6 +79,21 @@ pub struct Webhooks {
     pub pending: usize,
 }
 
+/// The figures of the organization.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "OrganizationStatus")]
+pub struct OwnStatus {
+    pub running: usize,
+    /// Waiting for a place.
+    pub queued: usize,
+    /// Workflows in which a step waits for an event.
+    pub waiting_for_person: usize,
+    /// Waiting for a moment: for a timer, or for the next attempt.
+    pub waiting_for_time: usize,
+    /// Webhook deliveries that have not ended.
+    pub webhooks_pending: u64,
+}
+
 /// What the organization has.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Balance {

@@ -2,7 +2,7 @@
 // remembers. An exchange goes on without this page; a reload follows it again.
 
 import { html, useEffect, useRef, useState } from "/static/vendor/preact.js";
-import { Button, Confirm, Field, Icon, Link, Loaded, Notice, Text, ask, duration, money, place, request, sentence, setQuery, useLoad } from "/static/core.js";
+import { Button, Confirm, Empty, Field, Icon, Link, Loaded, Notice, Text, ask, duration, money, place, request, sentence, session as who, setQuery, useLoad } from "/static/core.js";
 import { Output, Tree } from "/static/output.js";
 import { eventsOf } from "/static/stream.js";
 
@@ -21,6 +21,9 @@ export function Agent() {
   const sessions = useLoad((signal) => ask("GET", `${API}/sessions`, undefined, { signal }), []);
   const session = named ?? fresh;
   const all = sessions.data?.sessions ?? [];
+  if (who.value.agent === false && !named) {
+    return html`<${Empty} icon="info" title="The agent has no model yet"><p>The person who runs this machine chooses one: <code>agent.model</code> in the configuration. Then the agent can be asked here.</p></${Empty}>`;
+  }
   return html`<div class="filters"><${Field} label="Session">${(field) => html`<select ...${field} value=${named ?? ""} onChange=${(event) => setQuery({ session: event.currentTarget.value }, {})}>
       <option value="">A new one</option>${[...new Set([...(named ? [named] : []), ...all])].map((name) => html`<option value=${name}>${name}</option>`)}</select>`}</${Field}></div>
     <${Session} key=${session} session=${session} onBegin=${() => { if (!named) setQuery({ session }); }} onClear=${() => { setQuery({ session: "" }); sessions.reload(); }} />`;
@@ -86,7 +89,7 @@ function Talk({ session, memory, onBegin, onClear }) {
       ${memory.summary && turns.length ? html`<details class="quiet"><summary>What the model still knows of the older messages</summary><p class="said"><${Text}>${memory.summary}</${Text}></p></details>` : null}
       ${turns.map((turn, at) => html`<${Turn} key=${at} of=${turn} />`)}${live ? html`<${Turn} of=${live} isLive=${true} />` : null}
       ${!turns.length && !live ? html`<p class="quiet">Ask for something, such as “Make a QR code of my address”. The agent finds the model, runs it and shows what came of it. The service remembers the session.</p>` : null}<div ref=${end}></div></div>
-    ${error ? html`<${Notice} kind="error">${sentence(error)}${error.status === 503 && !error.message.includes("agent.model") ? " The person who runs this machine chooses the agent's model with agent.model in the configuration." : ""}</${Notice}>` : null}
+    ${error ? html`<${Notice} kind="error">${sentence(error)}</${Notice}>` : null}
     ${question && !live && Array.isArray(question.options) && question.options.length ? html`<div class="actions">${question.options.map((one) => html`<${Button} key=${String(one)} onClick=${() => send(String(one))}><${Text}>${String(one)}</${Text}></${Button}>`)}</div>` : null}
     <form class="compose" onSubmit=${submit}><textarea rows="3" aria-label="Your message" placeholder="What should be done?" value=${draft} onInput=${(event) => setDraft(event.currentTarget.value)} onKeyDown=${onKey}></textarea>
       ${live ? html`<${Button} icon="square" disabled=${!live.task} onClick=${stop}>Stop</${Button}>` : html`<${Button} kind="primary" icon="send" type="submit" disabled=${!draft.trim()}>Send</${Button}>`}</form>

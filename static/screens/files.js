@@ -1,7 +1,7 @@
 // Files: what was uploaded and what runs have made, with totals, previews and deletion.
 
 import { html, useRef, useState } from "/static/vendor/preact.js";
-import { Button, Confirm, Dialog, Empty, IconButton, Link, Loaded, Notice, Page, Text, Time, ask, bytes, count, place, sentence, setQuery, useLoad } from "/static/core.js";
+import { Button, Confirm, Dialog, Empty, IconButton, Link, Loaded, Notice, Page, Text, Time, ask, bytes, count, place, sentence, setQuery, useChanges, useLoad } from "/static/core.js";
 import { Preview } from "/static/output.js";
 
 const API = "/api/base/v1/files";
@@ -12,6 +12,7 @@ export function List() {
     const [page, usage] = await Promise.all([ask("GET", `${API}?limit=50${cursor ? `&cursor=${encodeURIComponent(cursor)}` : ""}`, undefined, { signal }), ask("GET", `${API}/usage`, undefined, { signal })]);
     return { ...page, usage };
   }, [cursor]);
+  useChanges(["files"], files);
   const [deleting, setDeleting] = useState(null);
   const [shown, setShown] = useState(null);
   const [state, setState] = useState({ busy: false, error: null });

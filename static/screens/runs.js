@@ -1,7 +1,7 @@
 // Runs: the history of the organization with its filters in the URL, and one run with its timeline.
 
 import { html, useEffect, useMemo, useState } from "/static/vendor/preact.js";
-import { Button, Confirm, Copy, Empty, Field, Link, Loaded, Lost, Notice, Page, Refusal, Status, Text, Time, ask, duration, go, inFull, money, place, request, sentence, session, setQuery, useLoad } from "/static/core.js";
+import { Button, Confirm, Copy, Empty, Field, Link, Loaded, Lost, Notice, Page, Refusal, Status, Text, Time, ask, duration, go, inFull, money, place, request, sentence, session, setQuery, useChanges, useLoad } from "/static/core.js";
 import { eventsOf, follow, rereading } from "/static/live.js";
 import { LongText, Output, Tree } from "/static/output.js";
 import { Rows } from "/static/rows.js";
@@ -13,6 +13,7 @@ const FINAL = ["success", "error", "cancelled", "completed", "failed"];
 const KINDS = [["", "Everything"], ["prediction", "Models"], ["workflow", "Workflows"], ["chat", "Chat"], ["agent", "Agent"], ["decision", "Decisions"]];
 // What is a row of the history and nothing else: it has no record of its own.
 const CALLS = ["chat", "agent", "decision"];
+const CALL_FIELDS = "id,type,status,model,requested_model,error,error_cause,error_classification,execution_cost,run_time,created_at,started_at,completed_at,output,chat,agent,decision";
 // Steps that start runs of their own, or hold steps that may.
 const STARTERS = ["workflow", "map", "model"];
 const STATES = [["", "Any"], ["created,queued,starting,processing,running", "Not finished"], ["success,completed", "Succeeded"], ["error,failed", "Failed"], ["cancelled", "Cancelled"]];
@@ -33,6 +34,7 @@ export function List() {
     return ask("GET", `${API}/v2/executions?${asked}`, undefined, { signal }).then((page) => ({ ...page, from }));
   };
   const runs = useLoad(load, [key]);
+  useChanges(["runs"], runs);
   const [isActing, setActing] = useState(null);
   // Any change of a filter starts at the newest run again.
   const set = (changes) => setQuery({ ...changes, cursor: "", from: "" });
@@ -103,7 +105,7 @@ async function load(id, type, signal) {
     } catch (error) { if (!isMissing(error)) throw error; }
   }
   for (const one of CALLS.includes(type) ? [type] : CALLS) {
-    const page = await get(`${API}/v2/executions?type=${one}&limit=100`);
+    const page = await get(`${API}/v2/executions?type=${one}&limit=100&fields=${CALL_FIELDS}`);
     const found = page.executions.find((row) => row.id === id);
     if (found) return { type: one, record: found };
   }

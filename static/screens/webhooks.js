@@ -1,7 +1,7 @@
 // Webhooks: what was sent to whom, every attempt, and sending it again.
 
 import { html, useEffect, useState } from "/static/vendor/preact.js";
-import { Button, Copy, Empty, Field, Icon, Link, Loaded, Notice, Page, Status, Text, Time, Due, Refusal, ask, count, duration, place, request, sentence, session, setQuery, useLoad } from "/static/core.js";
+import { Button, Copy, Empty, Field, Icon, Link, Loaded, Notice, Page, Status, Text, Time, Due, Refusal, ask, count, duration, place, request, sentence, session, setQuery, useChanges, useLoad } from "/static/core.js";
 import { LongText } from "/static/output.js";
 
 const API = "/api/base/v1/webhooks";
@@ -18,6 +18,7 @@ export function List() {
   const status = place.value.query.get("status") ?? "";
   const offset = Number(place.value.query.get("offset")) || 0;
   const all = useLoad((signal) => ask("GET", `${API}?limit=${PAGE}&offset=${offset}${status ? `&status=${status}` : ""}`, undefined, { signal }), [status, offset]);
+  useChanges(["webhooks"], all);
   const base = session.value.hosts?.find((host) => host.role === "base")?.url ?? "";
   return html`<${Page} title="Webhooks" intro="When a run ends, the service tells the address that the run was given." actions=${html`<${Button} icon="refresh-cw" busy=${all.loading} onClick=${all.reload}>Refresh</${Button}>`}>
     <${Receivers} />
@@ -37,6 +38,7 @@ export function List() {
 // To whom webhooks go, and which of them deliveries wait for.
 function Receivers() {
   const all = useLoad((signal) => ask("GET", "/webhooks/receivers", undefined, { signal }), []);
+  useChanges(["webhooks"], all);
   if (!all.data?.receivers.length) return null;
   return html`<section><h2>Receivers</h2><div class="card scroll"><table><thead><tr><th scope="col">Receiver</th><th scope="col">State</th><th scope="col" class="number">Delivered</th><th scope="col" class="number">Waiting</th><th scope="col" class="number">Given up</th><th scope="col">Newest</th></tr></thead>
     <tbody>${all.data.receivers.map((one) => html`<tr key=${one.receiver}><th scope="row"><${Text}>${one.receiver}</${Text}></th>

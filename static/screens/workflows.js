@@ -2,7 +2,7 @@
 // the editor's.
 
 import { html, useState } from "/static/vendor/preact.js";
-import { Button, Dialog, Empty, Field, Icon, Input, Link, Loaded, Notice, Page, Refusal, Status, Text, Time, ask, count, duration, go, money, place, sentence, setQuery, useLoad } from "/static/core.js";
+import { Button, Dialog, Empty, Field, Icon, Input, Link, Loaded, Notice, Page, Refusal, Status, Text, Time, ask, count, duration, go, money, place, sentence, setQuery, useChanges, useLoad } from "/static/core.js";
 import { API, FLOWS, TEMPLATES, readImport } from "/static/workflows/service.js";
 
 export { Editor as Detail } from "/static/workflows/editor.js";
@@ -22,6 +22,7 @@ export function List() {
     const { runs } = ids ? await ask("GET", `/workflows/runs?workflows=${ids}`, undefined, { signal }) : { runs: [] };
     return { ...page, runs: new Map(runs.map((run) => [run.workflow_id, run])) };
   }, [keyword, tag, status, sort, offset]);
+  useChanges(["runs"], all);
   const [open, setOpen] = useState(null);
   const set = (changes) => setQuery({ ...changes, offset: "" });
   const tags = [...new Set([...(all.data?.workflows ?? []).flatMap((one) => one.tags), ...(tag ? [tag] : [])])].sort();

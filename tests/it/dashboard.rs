@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 
 use crate::support::dashboard::{PASSWORD, Person, cookie_of, token_of};
-use crate::support::{Service, within};
+use crate::support::{Provider, Receiver, Service, until, within};
 
 const TEXT: &str = "text-template";
 
@@ -434,6 +434,76 @@ async fn stream_ends_with_its_session() {
     let status = service.get(&format!("/v1/prediction/{id}")).await.expect(200);
     assert_eq!(status["completed_at"], Value::Null, "{status}");
     provider.finish();
+}
+
+#[tokio::test]
+async fn status_counts_what_the_own_organization_has() {
+    let service = Service::configured("webhooks.schedule = ['1h']\n").await;
+    let owner = service.owner().await;
+    let provider = Provider::start().await;
+    service.manifest(&provider.manifest("held", "/hold", "concurrency = 1"));
+    let run = json!({"model": "held", "version": "0.0.1", "input": {}});
+    for _ in 0..2 {
+        let other = service.ask(Role::Base, Method::POST, "/v1/prediction").key(&service.other_key);
+        other.json(&run).send().await.expect(200);
+    }
+    provider.arrived(1).await;
+    let status = async || service.asks(&owner, Method::GET, "/status").send().await.expect(200);
+    let figures = |running: u32, queued: u32, person: u32, time: u32, webhooks: u32| {
+        json!({"running": running, "queued": queued, "waiting_for_person": person,
+               "waiting_for_time": time, "webhooks_pending": webhooks})
+    };
+    assert_eq!(status().await, figures(0, 0, 0, 0, 0));
+    // One in the queue behind the other organization, one that a person answers, one that waits for a moment.
+    service.create("held", json!({})).await;
+    let asking = json!([{"step_id": "w", "type": "wait", "event": {"name": "e"}}]);
+    let sleeping = json!([{"step_id": "w", "type": "wait", "seconds": 3600}]);
+    for steps in [asking, sleeping] {
+        let workflow = service.workflow(steps).await;
+        service.trigger(&workflow, json!({})).await;
+    }
+    until("figures", async || (status().await == figures(0, 1, 1, 1, 0)).then_some(())).await;
+    let nobody = service.page_asks(Method::GET, "/status").send().await;
+    nobody.expect_error(401, "you are not logged in");
+}
+
+#[tokio::test]
+async fn lists_of_the_dashboard_leave_bodies_out() {
+    let service = Service::start().await;
+    let owner = service.owner().await;
+    let receiver = Receiver::start().await;
+    let fields = json!({"input": {"template": "x".repeat(9000)}, "webhook_url": receiver.url()});
+    let id = service.create_with("text-template", fields).await;
+    service.ended(&id).await;
+    let asks = async |path: &str| {
+        let answer = service.asks(&owner, Method::GET, path).send().await;
+        assert!(answer.text.len() < 2000 || path.contains("output"), "{path}: {}", answer.text);
+        answer.expect(200)
+    };
+    for list in ["/api/base/v2/executions", "/api/base/v1/executions"] {
+        let found = asks(list).await;
+        let row = &found["executions"][0];
+        assert_eq!((&row["id"], &row["output"]), (&json!(id), &Value::Null), "{list}");
+    }
+    let some = asks("/api/base/v2/executions?fields=id,status").await;
+    assert_eq!(some["executions"], json!([{"id": id, "status": "success"}]));
+    let whole = asks("/api/base/v2/executions?fields=id,output").await;
+    assert_eq!(whole["executions"][0].as_object().unwrap().len(), 2);
+    assert!(whole["executions"][0]["output"].as_str().unwrap().len() > 9000);
+    let webhooks = asks("/api/base/v1/webhooks").await;
+    assert_eq!(webhooks["webhooks"][0]["request"], Value::Null);
+    // By key everything is there, as before.
+    let by_key = service.get("/v2/executions").await.expect(200);
+    assert!(by_key["executions"][0]["output"].as_str().unwrap().len() > 9000);
+    let by_key = service.get("/v1/webhooks").await.expect(200);
+    assert!(by_key["webhooks"][0]["request"].as_str().unwrap().len() > 9000);
+    let wrong = service.get("/v2/executions?fields=id,input").await.expect(400);
+    let error = wrong["error"].as_str().unwrap();
+    assert!(error.starts_with("fields must be one or more of id, type, model"), "{error}");
+    let columns = service.get("/v2/executions").await.expect(200);
+    let documented: Vec<&String> = columns["executions"][0].as_object().unwrap().keys().collect();
+    let all = documented.iter().map(|name| name.as_str()).collect::<Vec<_>>().join(",");
+    service.get(&format!("/v2/executions?fields={all}")).await.expect(200);
 }
 
 async fn raw(address: SocketAddr, head: &str) -> String {

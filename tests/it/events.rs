@@ -243,3 +243,41 @@ async fn event_stream_of_execution_tells_steps_waits_pauses_and_end() {
     let nothing = "/executions/0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e/events";
     service.flows(Method::GET, nothing).send().await.expect_error(404, "execution not found");
 }
+
+#[tokio::test]
+async fn event_stream_of_changes_tells_topics_of_the_own_organization_until_the_session_ends() {
+    let service = Service::start().await;
+    let owner = service.owner().await;
+    let ask = |topics: &str| service.asks(&owner, Method::GET, &format!("/events{topics}"));
+    ask("?topics=runs,needs").send().await.expect_error(
+        400,
+        "topics must be one or more of runs, webhooks, files, status, not 'needs'",
+    );
+    service
+        .page_asks(Method::GET, "/events")
+        .send()
+        .await
+        .expect_error(401, "you are not logged in");
+    let mut all = Stream::open(ask("")).await;
+    let mut files = Stream::open(ask("?topics=files")).await;
+    // Of what another organization does, nothing is reported: the first event is that of the own run.
+    let run = json!({"model": "text-template", "version": "0.0.1", "input": {"template": "x"}});
+    let other = service.ask(Role::Base, Method::POST, "/v1/prediction/run").key(&service.other_key);
+    other.json(&run).send().await.expect(200);
+    let id = service.create("text-template", json!({"template": "x"})).await;
+    service.ended(&id).await;
+    let (_, name, data) = all.next().await.unwrap();
+    assert_eq!(
+        (name.as_str(), &data),
+        ("changed", &json!({"topics": ["runs", "status"]})),
+        "a run without a webhook"
+    );
+    let text = "--b\r\ncontent-disposition: form-data; name=\"file\"; filename=\"a.txt\"\r\n\r\nhello\r\n--b--\r\n";
+    let upload = service.ask(Role::Base, Method::POST, "/v1/files").key(&service.key);
+    let upload = upload.header("content-type", "multipart/form-data; boundary=b").body(text);
+    upload.send().await.expect(201);
+    assert_eq!(files.next().await.unwrap().2, json!({"topics": ["files"]}));
+    service.asks(&owner, Method::DELETE, "/session").send().await;
+    files.rest().await;
+    all.rest().await;
+}

@@ -7,7 +7,8 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use crate::support::chromium::Chromium;
-use crate::support::{Process, Provider, Service};
+use crate::support::{Process, Provider, Receiver, Service};
+use orrery::api::Role;
 
 const AWAY: &str = "The service does not answer.";
 const BACKS: &str = "return performance.getEntriesByType('navigation')[0].type";
@@ -229,6 +230,84 @@ async fn live_page_that_nobody_sees_holds_no_connection() {
     provider.release(1);
     browser.see("Succeeded").await;
     held(0).await;
+    browser.leave().await;
+}
+
+/// Counts the streams of changes that the page holds, and says when it is asked whether anybody sees it.
+const FOLLOWED: &str = "window.following = 0; window.isSeen = true; window.marked = []; \
+     Object.defineProperty(document, 'hidden', { get: () => !window.isSeen }); \
+     window.see = (is) => { window.isSeen = is; document.dispatchEvent(new Event('visibilitychange')); }; \
+     const ask = window.fetch; \
+     window.fetch = (path, more = {}) => { \
+       window.marked.push([path, Boolean(more.headers?.['x-orrery-unattended'])]); \
+       if (path === '/events') { window.following += 1; more.signal.addEventListener('abort', () => { window.following -= 1; }); } \
+       return ask(path, more); };";
+
+#[tokio::test]
+#[ignore = "needs chromium: run tests/run"]
+async fn live_lists_show_what_happens_elsewhere() {
+    let service = Service::start().await;
+    let provider = Provider::start().await;
+    let mut receiver = Receiver::held([]).await;
+    service.manifest(&provider.manifest("held", "/hold", ""));
+    let owner = service.owner().await;
+    let browser = Chromium::start().await;
+    browser.before_pages(FOLLOWED).await;
+    browser.becomes(&service, &owner).await;
+    let follows = async |count: usize| {
+        crate::support::until("streams of the page", async || {
+            (browser.run("return window.following").await == count).then_some(())
+        })
+        .await;
+    };
+    browser.open(&service, "/app/runs").await;
+    browser.see("Nothing has run yet").await;
+    follows(1).await;
+    let fields = json!({"input": {}, "webhook_url": receiver.url()});
+    let id = service.create_with("held", fields).await;
+    browser.see("held").await;
+    browser.see("Running").await;
+    // Nobody asked for it: such requests do not keep the session alive.
+    let lists = "return window.marked.filter(([path]) => path.includes('/v2/executions')).map(([, is]) => is)";
+    let marks = browser.run(lists).await;
+    let marks = marks.as_array().unwrap();
+    assert_eq!((&marks[0], marks.last().unwrap()), (&json!(false), &json!(true)), "{marks:?}");
+    // What happens while nobody looks is there when somebody does.
+    browser.run("window.see(false)").await;
+    follows(0).await;
+    provider.arrived(1).await;
+    provider.release(1);
+    service.ended(&id).await;
+    assert!(browser.text().await.contains("Running"));
+    browser.run("window.see(true)").await;
+    browser.see("Succeeded").await;
+    follows(1).await;
+    // The same stream serves the next pages.
+    browser.run("document.querySelector('nav.rail a[href=\"/app/webhooks\"]').click()").await;
+    browser.see("Delivering").await;
+    receiver.next().await;
+    receiver.let_go();
+    browser.see("Delivered").await;
+    browser.run("document.querySelector('nav.rail a[href=\"/app\"]').click()").await;
+    let figure = async |name: &str, value: &str| {
+        let path = format!("//dl/div[dt='{name}']/dd[normalize-space(.)='{value}']");
+        browser.find(&path).await;
+    };
+    figure("Running now", "0").await;
+    service.create("held", json!({})).await;
+    figure("Running now", "1").await;
+    let steps = json!([{"step_id": "w", "type": "wait", "event": {"name": "e"}}]);
+    let workflow = service.workflow(steps).await;
+    service.trigger(&workflow, json!({})).await;
+    figure("Waiting for people", "1").await;
+    browser.run("document.querySelector('nav.rail a[href=\"/app/files\"]').click()").await;
+    browser.see("No files yet").await;
+    let text = "--b\r\ncontent-disposition: form-data; name=\"file\"; filename=\"offer.txt\"\r\n\r\nhello\r\n--b--\r\n";
+    let upload = service.ask(Role::Base, hyper::Method::POST, "/v1/files").key(&service.key);
+    let upload = upload.header("content-type", "multipart/form-data; boundary=b").body(text);
+    upload.send().await.expect(201);
+    browser.see("offer.txt").await;
+    follows(1).await;
     browser.leave().await;
 }
 

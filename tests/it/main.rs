@@ -20,6 +20,7 @@ mod budget_screens;
 mod builtins;
 mod bulk_jobs;
 mod cancel;
+mod cell_screens;
 mod chains;
 mod chat;
 mod chat_screens;
@@ -34,6 +35,7 @@ mod decisions;
 #[cfg(feature = "llama")]
 mod decisions_local;
 mod deliveries;
+mod detail_screens;
 mod endpoints;
 mod events;
 mod executions;

@@ -169,3 +169,42 @@ async fn schedule_with_invalid_fields_is_refused() {
     let elsewhere = format!("/workflows/{other}/schedules/{id}");
     service.flows(Method::GET, &elsewhere).send().await.expect_error(404, "schedule not found");
 }
+
+#[tokio::test]
+async fn schedule_of_deleted_workflow_starts_nothing_and_is_paused() {
+    let service = Service::start().await;
+    let workflow = service.workflow(steps()).await;
+    let path = format!("/workflows/{workflow}/schedules");
+    let mut ids = Vec::new();
+    // One that fires each second, one that is far ahead, one that is paused.
+    for more in [
+        json!({"cron": "* * * * * *"}),
+        json!({"cron": "@yearly"}),
+        json!({"cron": "* * * * * *", "paused": true}),
+    ] {
+        let mut body = json!({"timezone": "UTC", "inputs": {"n": 1}});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let made = service.flows(Method::POST, &path).json(&body).send().await.expect(201);
+        ids.push(made["schedule_id"].as_str().unwrap().to_owned());
+    }
+    until("first run", async || {
+        let found = service.get("/v2/executions?type=workflow").await.expect(200);
+        (!found["executions"].as_array().unwrap().is_empty()).then_some(())
+    })
+    .await;
+    let deleted = service.flows(Method::DELETE, &format!("/workflows/{workflow}")).send().await;
+    assert_eq!(deleted.status, 204, "{}", deleted.text);
+    let runs = async || {
+        let found = service.get("/v2/executions?type=workflow&limit=100").await.expect(200);
+        found["executions"].as_array().unwrap().len()
+    };
+    let before = runs().await;
+    let schedules = &service.running.services.schedules;
+    until("pause of the one that was due", async || {
+        let found = schedules.list(service.organization.id).await.unwrap();
+        let due = found.into_iter().find(|one| one.id.to_string() == ids[0])?;
+        (due.paused && due.next.is_none()).then_some(())
+    })
+    .await;
+    assert_eq!(runs().await, before);
+}

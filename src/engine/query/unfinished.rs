@@ -1,7 +1,7 @@
 //! What has not ended, over all organizations: for the operator, also of a store whose service is
 //! stopped.
 
-use crate::domain::execution::Execution;
+use crate::domain::execution::{Execution, Kind, Status};
 use crate::domain::ids::{ExecutionId, OrganizationId};
 use crate::engine::{Engine, Error, rows};
 use crate::storage::record::decode;
@@ -9,6 +9,8 @@ use crate::storage::{Key, Page, Row, Table, held_back};
 
 /// Rows that are read at once.
 const PAGE: usize = 1000;
+/// Unfinished executions of each kind among which those that wait are counted.
+const ASIDE_MAX: usize = 500;
 
 impl Engine {
     /// Up to `limit` executions that have not ended: those in lanes, those that wait for a moment,
@@ -46,6 +48,58 @@ impl Engine {
             }
         }
         Ok(found)
+    }
+}
+
+/// Executions that take no place while they wait.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Aside {
+    /// A step waits for an event.
+    pub for_person: usize,
+    /// A timer, the next attempt, or a pause.
+    pub for_time: usize,
+}
+
+impl Engine {
+    /// The organization's executions that are put aside, among the first [`ASIDE_MAX`] unfinished ones of each kind.
+    ///
+    /// # Errors
+    /// [`Error::Storage`].
+    pub async fn aside(&self, organization: OrganizationId) -> Result<Aside, Error> {
+        let store = &self.inner.store;
+        let mut keys = Vec::new();
+        for kind in [Kind::Workflow, Kind::Prediction] {
+            let prefix = rows::standing(organization, kind, Status::Created);
+            let page = Page { prefix, after: None, before: None, limit: ASIDE_MAX };
+            let ids = store.page(page).await?;
+            let ids = ids.iter().filter_map(|(key, _)| key.last_id_inverted::<ExecutionId>());
+            keys.extend(ids.map(|id| rows::execution(organization, id)));
+        }
+        let mut aside = Aside::default();
+        for bytes in store.get_many(&keys).await?.iter().flatten() {
+            let execution: Execution = decode(bytes)?;
+            if execution.aside_until().is_none() {
+                continue;
+            }
+            if self.waits_for_event(&execution).await? {
+                aside.for_person += 1;
+            } else {
+                aside.for_time += 1;
+            }
+        }
+        Ok(aside)
+    }
+
+    async fn waits_for_event(&self, execution: &Execution) -> Result<bool, Error> {
+        let Some(run) = execution.workflow() else { return Ok(false) };
+        let Some(plan) = self.inner.plans.plan(run.revision).await? else { return Ok(false) };
+        let steps = self.inner.read_outer_steps(execution.id).await?;
+        Ok(steps.iter().any(|(instance, step)| {
+            let planned = plan.at(instance.step);
+            !step.status.is_final()
+                && step.due.is_some()
+                && planned.is_some_and(|planned| planned.kind.event().is_some())
+        }))
     }
 }
 

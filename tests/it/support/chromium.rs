@@ -203,6 +203,27 @@ impl Chromium {
         self.client.issue_cmd(size).await.unwrap();
     }
 
+    /// Has the browser show the page for this medium (under an empty name) or with these features.
+    pub async fn media(&self, features: &[(&str, &str)]) {
+        let medium =
+            features.iter().find(|(name, _)| name.is_empty()).map_or("", |(_, value)| value);
+        let features: Vec<Value> = features
+            .iter()
+            .filter(|(name, _)| !name.is_empty())
+            .map(|(name, value)| json!({"name": name, "value": value}))
+            .collect();
+        let emulated = json!({"media": medium, "features": features});
+        self.client.issue_cmd(Cdp("Emulation.setEmulatedMedia", emulated)).await.unwrap();
+    }
+
+    /// Takes the browser off the network, or connects it again.
+    pub async fn connected(&self, is_connected: bool) {
+        let conditions = json!({"offline": !is_connected, "latency": 0, "downloadThroughput": -1, "uploadThroughput": -1});
+        self.client.issue_cmd(Cdp("Network.enable", json!({}))).await.unwrap();
+        let conditions = Cdp("Network.emulateNetworkConditions", conditions);
+        self.client.issue_cmd(conditions).await.unwrap();
+    }
+
     /// Saves a picture of the window where `DASHBOARD_PICTURES` names a folder: for a person's eye.
     pub async fn picture(&self, name: &str) {
         let Ok(folder) = std::env::var("DASHBOARD_PICTURES") else { return };

@@ -1,0 +1,248 @@
+//! What people meet in the middle of their work: the fields of a step far down, an undone deletion, a list that
+//! is where it was, a lost connection.
+
+use hyper::Method;
+use serde_json::{Value, json};
+
+use crate::support::chromium::Chromium;
+use crate::support::{Provider, Receiver, Service, Upstream, until};
+
+const ARROW_DOWN: &str = "\u{E015}";
+const ENTER: &str = "\u{E007}";
+const ESCAPE: &str = "\u{E00C}";
+/// Ctrl, a letter, and the keys are released.
+const UNDO: &str = "\u{E009}z\u{E000}";
+const ROWS: &str =
+    "return document.querySelectorAll('.step-row:not(.end-row):not(.add-button)').length";
+
+/// Waits until a script in the page returns true.
+async fn holds(browser: &Chromium, what: &str, script: &str) {
+    until(what, async || (browser.run(script).await == true).then_some(())).await;
+}
+
+#[tokio::test]
+#[ignore = "needs chromium: run tests/run"]
+async fn detail_screens_edit_steps_where_they_are_and_undo() {
+    let service = Service::start().await;
+    let owner = service.owner().await;
+    let mut steps: Vec<Value> = (0..38)
+        .map(|at| json!({"step_id": format!("pass_{at}"), "type": "pass", "result": at}))
+        .collect();
+    steps.push(json!({"step_id": "read", "type": "pass", "result": "{{inputs.x}}"}));
+    steps.push(
+        json!({"step_id": "say", "type": "pass", "result": "{{read.output}} and {{read.output}}"}),
+    );
+    let flow = service.workflow(json!(steps)).await;
+    let browser = Chromium::start().await;
+    browser.becomes(&service, &owner).await;
+    let row = |name: &str| format!("//button[contains(@class,'step-row')][.//strong[.='{name}']]");
+    // The fields are beside the step, however far down it is; in a narrower window below the list, and wide.
+    let place = "const { top, width } = document.querySelector('.step-fields').getBoundingClientRect(); return top >= 0 && top < innerHeight / 2 && width > 400";
+    for width in [1440, 1024] {
+        browser.looks(width, false).await;
+        browser.open(&service, &format!("/app/workflows/{flow}")).await;
+        browser.find(&row("pass_35")).await.click().await;
+        browser.find(&format!("{}[@aria-current='true']", row("pass_35"))).await;
+        holds(&browser, "fields of the step", place).await;
+        browser.picture(&format!("editor-far-down-{width}")).await;
+    }
+    browser.looks(1440, false).await;
+    browser.open(&service, &format!("/app/workflows/{flow}")).await;
+    browser.find(&row("say")).await;
+    // The menu adds nothing before something is chosen.
+    browser.run("document.querySelector('.add-button').focus()").await;
+    browser.keys(ARROW_DOWN).await;
+    browser.find("//div[@role='menu']").await;
+    assert_eq!(browser.run(ROWS).await, 40);
+    browser.picture("editor-menu").await;
+    browser.keys(ESCAPE).await;
+    assert_eq!(browser.run(ROWS).await, 40);
+    browser.keys(ARROW_DOWN).await;
+    browser.keys(ARROW_DOWN).await;
+    browser.keys(ENTER).await;
+    holds(&browser, "a new step", &ROWS.replace("length", "length === 41")).await;
+    // Two deletions are undone, one by the button and one by the keys.
+    for by_keys in [false, true] {
+        let before = browser.run(ROWS).await;
+        browser.find(&row("pass_7")).await.click().await;
+        browser.press("Delete the step").await;
+        browser.see("The step is deleted.").await;
+        assert_ne!(browser.run(ROWS).await, before);
+        if by_keys {
+            browser.run("document.querySelector('h1').focus()").await;
+            browser.keys(UNDO).await;
+        } else {
+            browser.press("Undo").await;
+        }
+        holds(&browser, "the step", &ROWS.replace("length", &format!("length === {before}"))).await;
+    }
+    // References follow a new id.
+    browser.find(&row("read")).await.click().await;
+    browser.refill("Id", "scan").await;
+    browser.find(&row("scan")).await;
+    browser.find(&row("say")).await.click().await;
+    assert_eq!(browser.value("Result").await, "{{scan.output}} and {{scan.output}}");
+    // The line of a fault is the line where it is.
+    browser.press_tab("JSON").await;
+    browser.writes_json("x{\n\"steps\": [\n]\n}").await;
+    browser.see("Line 1: this is not JSON yet").await;
+    browser.writes_json("{\n\"steps\": [\n1 2]\n}").await;
+    browser.see("Line 3: this is not JSON yet").await;
+    browser.leave().await;
+}
+
+/// Adds up the shifts of the layout.
+const SHIFTS: &str = "window.shift = 0; new PerformanceObserver((list) => { for (const one of list.getEntries()) if (!one.hadRecentInput) window.shift += one.value; }).observe({ type: 'layout-shift', buffered: true });";
+
+#[tokio::test]
+#[ignore = "needs chromium: run tests/run"]
+async fn detail_screens_name_runs_and_open_the_delivery_of_a_row() {
+    let service =
+        Service::configured("webhooks.schedule = ['1ms', '1h']\nbilling.enabled = true\n").await;
+    let mut receiver = Receiver::answering([500; 40]).await;
+    let owner = service.owner().await;
+    let provider = Provider::start().await;
+    let schema = "[request_schema.properties.size]\ntype = 'integer'\nminimum = 1\nmaximum = 9\n\
+        [request_schema.properties.day]\ntype = 'string'\nformat = 'date-time'\n\
+        [request_schema.properties.ink]\ntype = 'string'\nformat = 'color'\n";
+    service.manifest(&provider.manifest("draw", "/hold", schema));
+    let endpoint = json!({"url": receiver.url()});
+    let endpoint = service
+        .ask(orrery::api::Role::Base, Method::POST, "/v1/webhook-endpoints")
+        .key(&service.key)
+        .json(&endpoint);
+    endpoint.send().await.expect(201);
+    let plain = service.create("text-template", json!({"template": "Hello"})).await;
+    receiver.next().await;
+    let steps = json!([{"step_id": "say", "type": "pass", "result": 1}]);
+    let made =
+        json!({"name": "Read the invoices", "description": "d", "definition": {"steps": steps}});
+    let flow = service.flows(Method::POST, "/workflows").json(&made).send().await.expect(201);
+    let flow = flow["workflow_id"].as_str().unwrap().to_owned();
+    let execution = service.trigger(&flow, json!({})).await;
+    service.completed(&execution).await;
+    receiver.next().await;
+    let browser = Chromium::start().await;
+    browser.before_pages(SHIFTS).await;
+    browser.becomes(&service, &owner).await;
+    // A run of a workflow has its name.
+    browser.open(&service, &format!("/app/runs/{execution}?type=workflow")).await;
+    browser.find("//h1[starts-with(.,'Read the invoices, ')]").await;
+    holds(&browser, "title", "return document.title.startsWith('Read the invoices, ')").await;
+    // A run that asked for no webhook says so.
+    browser.open(&service, &format!("/app/runs/{plain}?tab=webhook")).await;
+    browser.press("the deliveries of this run").await;
+    browser.see("There is no webhook here").await;
+    browser.see("This run asked for no webhook").await;
+    // The row of a delivery to an endpoint leads to it, and says when the next attempt is.
+    let newest = until("a delivery that waits", async || {
+        let found = browser.asks("GET", "/api/base/v1/webhooks?status=pending", &Value::Null).await;
+        let newest = found["webhooks"][0].clone();
+        let due = newest["next_attempt_at"].as_str()?;
+        (due > newest["created_at"].as_str()? && newest["status"] == "pending").then_some(newest)
+    })
+    .await;
+    let id = newest["delivery_id"].as_str().unwrap();
+    browser.open(&service, "/app/webhooks").await;
+    browser
+        .find(&format!("//tr[.//time[starts-with(.,'in ')]]//a[contains(@href,'{id}')]"))
+        .await
+        .click()
+        .await;
+    browser.see("What is sent").await;
+    browser.see("Next attempt in ").await;
+    let shown = browser.run("return document.querySelector('main').innerText").await;
+    assert!(shown.as_str().unwrap().contains(newest["request"].as_str().unwrap_or_default()));
+    browser.picture("webhook-waiting").await;
+    // A number without a value has no place on its slider; times and colors have fields of their own.
+    browser.open(&service, "/app/models/draw").await;
+    browser.find("//input[@type='range'][contains(@class,'unset')]").await;
+    browser.find("//input[@type='datetime-local']").await;
+    browser.find("//input[@type='color']").await;
+    browser.picture("form-bounds").await;
+    // An agent that cannot answer says so before anybody writes to it.
+    browser.open(&service, "/app/chat?with=agent").await;
+    browser.see("The agent has no model yet").await;
+    browser.open(&service, "/app/account").await;
+    browser.see("f Workflows").await;
+    // What comes later does not move what is there.
+    browser.open(&service, "/app/balance").await;
+    browser.settled().await;
+    let shift = browser.run("return window.shift").await;
+    assert!(shift.as_f64().unwrap() < 0.1, "{shift}");
+    browser.expect_quiet_console(&["404 (Not Found)"]).await;
+    browser.leave().await;
+}
+
+#[tokio::test]
+#[ignore = "needs chromium: run tests/run"]
+async fn detail_screens_keep_the_place_and_survive_a_lost_connection() {
+    let up = Upstream::start().await;
+    let service = Service::start().await;
+    service.manifest(&up.manifest("talk", "chat", ""));
+    let owner = service.owner().await;
+    for at in 0..45 {
+        service.create("text-template", json!({"template": at.to_string()})).await;
+    }
+    let browser = Chromium::start().await;
+    browser.becomes(&service, &owner).await;
+    browser.open(&service, "/app/runs").await;
+    browser.settled().await;
+    browser.find("(//tbody//th//a)[40]").await;
+    browser.run("scrollTo(0, 900)").await;
+    let at = browser.run("return scrollY").await;
+    browser.run("document.querySelectorAll('tbody th a')[30].click()").await;
+    browser.find("//h1[.='text-template']").await;
+    browser.run("history.back()").await;
+    browser.find("//h1[.='Runs']").await;
+    holds(&browser, "the same place", &format!("return Math.abs(scrollY - {at}) < 2")).await;
+    // Printed, the page has no navigation; with forced colors the bars stay.
+    browser.media(&[("", "print")]).await;
+    let shown = "return getComputedStyle(document.querySelector('.rail')).display";
+    assert_eq!(browser.run(shown).await, "none");
+    browser.media(&[("forced-colors", "active")]).await;
+    browser.run("document.querySelectorAll('tbody th a')[0].click()").await;
+    browser.find("//*[contains(@class,'track')]").await;
+    let kept =
+        "return getComputedStyle(document.querySelector('.track .span.good')).backgroundColor";
+    assert_ne!(browser.run(kept).await, "rgba(0, 0, 0, 0)");
+    browser.media(&[("forced-colors", "none")]).await;
+    // Without a connection a screen that was not loaded waits, and opens by itself.
+    browser.connected(false).await;
+    browser.run("document.querySelector('nav.rail a[href=\"/app/audit\"]').click()").await;
+    browser.see("No connection. This page opens by itself").await;
+    browser.picture("no-connection").await;
+    browser.connected(true).await;
+    browser.find("//h1[.='Audit log']").await;
+    // A long answer leaves the field in view, and a failure is said once and in one sentence.
+    browser.open(&service, "/app/chat").await;
+    let stream = up.streams();
+    browser
+        .find("//textarea[@aria-label='Your message']")
+        .await
+        .send_keys(&format!("Tell me{ENTER}"))
+        .await;
+    up.arrived(1).await;
+    stream.say(&"A long line of an answer.\n\n".repeat(80));
+    stream.say("The end.");
+    browser.see("The end.").await;
+    let in_view = "const { top, bottom } = document.querySelector('.composer').getBoundingClientRect(); return top >= 0 && bottom <= innerHeight + 1";
+    holds(&browser, "the field in view", in_view).await;
+    stream.finish(7, 3);
+    browser.see("10 tokens").await;
+    up.answers(503, "{\"error\": {\"message\": \"the model is busy: try again later.\"}}");
+    browser
+        .find("//textarea[@aria-label='Your message']")
+        .await
+        .send_keys(&format!("More{ENTER}"))
+        .await;
+    browser.find("//*[@role='alert']").await;
+    holds(&browser, "the error in view", &in_view.replace(".composer", ".composer [role=alert]"))
+        .await;
+    let said =
+        browser.run("return document.querySelector('.composer [role=alert]').innerText").await;
+    assert!(!said.as_str().unwrap().contains(".."), "{said}");
+    browser.picture("chat-error").await;
+    browser.expect_quiet_console(&["ERR_INTERNET_DISCONNECTED", "503 (", "502 ("]).await;
+    browser.leave().await;
+}
