@@ -166,7 +166,7 @@ impl Answer {
             admitted: 0,
             written: 0,
             max_tokens: job.max_tokens.max(1),
-            sampler: Sampler::new(model, &job.sampling),
+            sampler: Sampler::new(model, job.sampling),
             text: Text::new(job.stops),
             shows_control: job.shows_control,
             shown: job.shown,

@@ -16,6 +16,8 @@ mod embeddings;
 #[cfg(feature = "llama")]
 mod engine;
 #[cfg(feature = "llama")]
+mod grammar;
+#[cfg(feature = "llama")]
 mod log;
 #[cfg(feature = "llama")]
 mod messages;

@@ -7,8 +7,9 @@ use llama_cpp_2::model::LlamaModel;
 use tokio::sync::mpsc::{self, Receiver};
 
 use super::engine::{Event, Job, PARTS_MAX};
-use super::request::{Chat, Refusal, ToolChoice};
-use super::sampling::{Grammar, Sampling};
+use super::grammar::Rules;
+use super::request::{Chat, Format, Refusal, ToolChoice};
+use super::sampling::{Bound, Grammar, ROOT, Sampling};
 use super::template::{ChatTemplate, SPLIT};
 use super::thinking::{self, Thinking};
 use super::tools::{Form, Tools};
@@ -43,7 +44,7 @@ impl Reading {
             ToolChoice::Required | ToolChoice::Named(_) => Calls::Always(form),
             ToolChoice::Auto | ToolChoice::None => Calls::Maybe(form),
         };
-        let is_bound = chat.schema.is_some() || matches!(calls, Calls::Always(_));
+        let is_bound = chat.format.is_some() || matches!(calls, Calls::Always(_));
         let thinking = match thinking::begun_in(prompt) {
             Some(close) if is_bound => {
                 // The answer keeps to a form from its first token: it has no room for thinking.
@@ -201,24 +202,18 @@ fn grammar(
     model: &LlamaModel,
     form: Form,
     tools: &Tools<'_>,
-) -> Result<Option<Grammar>, Refusal> {
-    let (param, grammar) = if let Some(schema) = &chat.schema {
-        const PARAM: &str = "response_format.json_schema.schema";
-        let text = llama_cpp_2::json_schema_to_grammar(&schema.to_string());
-        let text = text.map_err(|_why| Refusal::of(PARAM, no_grammar("the schema")))?;
-        (PARAM, Some(Grammar { text, root: "root", trigger: None }))
-    } else {
-        let grammar = tools.grammar(form);
-        ("tools", grammar.map_err(|_why| Refusal::of("tools", no_grammar("a tool's schema")))?)
-    };
-    match grammar {
-        Some(grammar) if !grammar.is_understood(model) => {
-            Err(Refusal::of(param, no_grammar("the schema")))
+) -> Result<Option<Bound>, Refusal> {
+    const PARAM: &str = "response_format.json_schema.schema";
+    let (param, grammar) = match &chat.format {
+        Some(Format { schema, is_strict }) => {
+            let mut rules = Rules::default();
+            let root = rules.schema(schema, *is_strict);
+            let root = root.map_err(|error| Refusal::of(PARAM, error.to_string()))?;
+            (PARAM, Some(Grammar { text: rules.text(ROOT, &root), trigger: None }))
         }
-        other => Ok(other),
-    }
-}
-
-fn no_grammar(what: &str) -> String {
-    format!("{what} cannot be made into a grammar: simplify it (no remote $ref, no lookaround)")
+        None => ("tools", tools.grammar(form)?),
+    };
+    let Some(grammar) = grammar else { return Ok(None) };
+    let refused = || Refusal::of(param, "llama.cpp cannot keep to this schema: simplify it");
+    grammar.read(model).map(Some).ok_or_else(refused)
 }

@@ -1,7 +1,6 @@
 //! A request as it comes: each field that is known is checked, and a wrong one is refused with its name
 //! before anything is computed. Fields that are not known are left out of account.
 
-use regex_syntax::hir::{Hir, HirKind};
 use serde_json::{Map, Value};
 
 use super::messages;
@@ -18,11 +17,6 @@ const TOP_LOGPROBS_MAX: u64 = 20;
 const TOOLS_MAX: usize = 128;
 /// Bytes of a JSON Schema, and of those of all tools.
 const SCHEMA_BYTES_MAX: usize = 256 * 1024;
-/// How many characters the patterns of a schema describe, their repetitions written out. What a grammar
-/// costs for each token can grow with its square.
-const PATTERN_CHARS_MAX: u64 = 512;
-/// How deep a schema nests.
-const SCHEMA_DEPTH_MAX: usize = 48;
 
 /// Why a request is not answered, in OpenAI's form.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,8 +68,8 @@ pub struct Chat {
     pub tools: Vec<Tool>,
     pub choice: ToolChoice,
     pub has_parallel_calls: bool,
-    /// The JSON Schema that the text keeps to.
-    pub schema: Option<Value>,
+    /// What the text keeps to.
+    pub format: Option<Format>,
     pub is_stream: bool,
     pub wants_usage: bool,
     pub max_tokens: Option<usize>,
@@ -89,12 +83,24 @@ pub struct Chat {
     pub template_values: Map<String, Value>,
 }
 
+/// The JSON Schema of an answer.
+#[derive(Debug)]
+pub struct Format {
+    pub schema: Value,
+    /// Whether keywords that cannot be kept to are refused.
+    pub is_strict: bool,
+}
+
 /// A function that the model may call.
 #[derive(Debug, Clone)]
 pub struct Tool {
     pub name: String,
     /// The JSON Schema of its arguments.
     pub parameters: Value,
+    /// Whether a schema that cannot be kept to is refused.
+    pub is_strict: bool,
+    /// Where the schema is in the request.
+    pub place: String,
     /// As it came.
     pub given: Value,
 }
@@ -198,7 +204,7 @@ impl Chat {
             has_parallel_calls: fields
                 .get("parallel_tool_calls")
                 .is_none_or(|value| value != false),
-            schema: schema(&fields)?,
+            format: format(&fields)?,
             is_stream: fields.flag("stream")?,
             wants_usage: options
                 .and_then(|options| options.get("include_usage")?.as_bool())
@@ -265,9 +271,13 @@ fn tools(fields: &Fields<'_>) -> Result<Vec<Tool>, Refusal> {
         let parameters = tool.pointer("/function/parameters").filter(|given| !given.is_null());
         let parameters =
             parameters.cloned().unwrap_or_else(|| serde_json::json!({"type": "object"}));
-        let param = format!("tools[{index}].function.parameters");
-        check_schema(&param, &parameters)?;
-        Ok(Tool { name: name.to_owned(), parameters, given: tool.clone() })
+        Ok(Tool {
+            name: name.to_owned(),
+            parameters,
+            is_strict: tool.pointer("/function/strict") == Some(&Value::Bool(true)),
+            place: format!("tools[{index}].function.parameters"),
+            given: tool.clone(),
+        })
     };
     list.iter().enumerate().map(read).collect()
 }
@@ -306,86 +316,32 @@ fn choice(fields: &Fields<'_>, tools: &[Tool]) -> Result<ToolChoice, Refusal> {
     Ok(choice)
 }
 
-fn schema(fields: &Fields<'_>) -> Result<Option<Value>, Refusal> {
+fn format(fields: &Fields<'_>) -> Result<Option<Format>, Refusal> {
     let Some(format) = fields.object("response_format")? else { return Ok(None) };
     match format.get("type").and_then(Value::as_str) {
         Some("text") => Ok(None),
-        Some("json_object") => Ok(Some(serde_json::json!({"type": "object"}))),
+        Some("json_object") => {
+            let schema = serde_json::json!({"type": "object"});
+            Ok(Some(Format { schema, is_strict: false }))
+        }
         Some("json_schema") => {
             const PARAM: &str = "response_format.json_schema.schema";
-            let schema = format.get("json_schema").and_then(|given| given.get("schema"));
+            let given = format.get("json_schema");
+            let schema = given.and_then(|given| given.get("schema"));
             let schema = schema.filter(|schema| schema.is_object() || schema.is_boolean());
             let schema = schema.ok_or_else(|| Refusal::of(PARAM, "the JSON Schema is missing"))?;
-            check_schema(PARAM, schema)?;
-            Ok(Some(schema.clone()))
+            if schema.to_string().len() > SCHEMA_BYTES_MAX {
+                let message = format!("{PARAM} is larger than {SCHEMA_BYTES_MAX} bytes");
+                return Err(Refusal::of(PARAM, message));
+            }
+            let is_strict =
+                given.is_some_and(|given| given.get("strict") == Some(&Value::Bool(true)));
+            Ok(Some(Format { schema: schema.clone(), is_strict }))
         }
         Some(_) | None => Err(Refusal::of(
             "response_format.type",
             "response_format.type must be text, json_object or json_schema",
         )),
-    }
-}
-
-/// Whether a schema is small enough to make a grammar of.
-fn check_schema(param: &str, schema: &Value) -> Result<(), Refusal> {
-    if !fits(schema, SCHEMA_DEPTH_MAX) {
-        let message = format!("{param} nests deeper than {SCHEMA_DEPTH_MAX} levels");
-        return Err(Refusal::of(param, message));
-    }
-    if schema.to_string().len() > SCHEMA_BYTES_MAX {
-        let message = format!("{param} is larger than {SCHEMA_BYTES_MAX} bytes");
-        return Err(Refusal::of(param, message));
-    }
-    let Some(chars) = chars_of_patterns(schema) else {
-        let message = format!("{param} has a pattern that is not a regular expression");
-        return Err(Refusal::of(param, message));
-    };
-    if chars > PATTERN_CHARS_MAX {
-        let message = format!(
-            "the patterns of {param} describe {chars} characters, and at most {PATTERN_CHARS_MAX} are \
-             possible: repeat less often, or use maxLength"
-        );
-        return Err(Refusal::of(param, message));
-    }
-    Ok(())
-}
-
-/// How many characters all patterns in a schema describe; `None` when one cannot be read.
-fn chars_of_patterns(schema: &Value) -> Option<u64> {
-    let children: Box<dyn Iterator<Item = &Value>> = match schema {
-        Value::Array(items) => Box::new(items.iter()),
-        Value::Object(fields) => Box::new(fields.values()),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => return Some(0),
-    };
-    let own = match schema.get("pattern").and_then(Value::as_str) {
-        Some(pattern) => expanded(&regex_syntax::parse(pattern).ok()?),
-        None => 0,
-    };
-    children.map(chars_of_patterns).try_fold(own, |sum, below| Some(sum.saturating_add(below?)))
-}
-
-/// How many characters an expression describes, its repetitions written out.
-fn expanded(expression: &Hir) -> u64 {
-    let all = |parts: &[Hir]| parts.iter().map(expanded).fold(0, u64::saturating_add);
-    match expression.kind() {
-        HirKind::Empty | HirKind::Look(_) => 0,
-        HirKind::Literal(literal) => literal.0.len() as u64,
-        HirKind::Class(_) => 1,
-        HirKind::Repetition(repetition) => {
-            let times = repetition.max.unwrap_or(repetition.min).max(1);
-            expanded(&repetition.sub).saturating_mul(times.into())
-        }
-        HirKind::Capture(group) => expanded(&group.sub),
-        HirKind::Concat(parts) | HirKind::Alternation(parts) => all(parts),
-    }
-}
-
-fn fits(value: &Value, depth: usize) -> bool {
-    let Some(below) = depth.checked_sub(1) else { return false };
-    match value {
-        Value::Array(items) => items.iter().all(|item| fits(item, below)),
-        Value::Object(fields) => fields.values().all(|item| fits(item, below)),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => true,
     }
 }
 
@@ -434,21 +390,6 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn request_patterns_are_weighed_with_their_repetitions_written_out() {
-        let chars = |pattern: &str| {
-            let within = json!({"anyOf": [{"items": {"type": "string", "pattern": pattern}}]});
-            chars_of_patterns(&within)
-        };
-        assert_eq!(chars("^[a-z]{2,30}@(ab|c)+$"), Some(34));
-        assert_eq!(chars("^((((a?){9}){9}){9}){9}$"), Some(6561));
-        assert_eq!(chars("("), None);
-        assert_eq!(
-            chars_of_patterns(&json!({"properties": {"pattern": {"type": "string"}}})),
-            Some(0)
-        );
-    }
-
     fn refused(body: &Value) -> String {
         let refusal = Chat::read(body.to_string().as_bytes()).unwrap_err();
         assert_eq!(refusal.status, 400);
@@ -463,7 +404,6 @@ mod tests {
 
     #[test]
     fn request_refusals_name_the_field() {
-        let deep = (0..60).fold(json!({"type": "string"}), |inner, _| json!({"items": inner}));
         for (more, param) in [
             (json!({"messages": []}), "messages"),
             (json!({"messages": "hi"}), "messages"),
@@ -487,10 +427,6 @@ mod tests {
             (json!({"logit_bias": {"5": 101}}), "logit_bias"),
             (json!({"logprobs": true, "top_logprobs": 21}), "top_logprobs"),
             (json!({"tools": [{}]}), "tools[0].function"),
-            (
-                json!({"tools": [{"function": {"name": "f", "parameters": deep}}]}),
-                "tools[0].function.parameters",
-            ),
             (json!({"tool_choice": "required"}), "tool_choice"),
             (json!({"tool_choice": {"function": {"name": "g"}}}), "tool_choice"),
             (json!({"response_format": {"type": "xml"}}), "response_format.type"),

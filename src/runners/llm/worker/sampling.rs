@@ -17,9 +17,11 @@ use crate::runtime;
 const GRAMMAR_TIME_MAX: Duration = Duration::from_secs(20);
 /// Tokens that penalties look back on.
 const PENALTY_WINDOW: i32 = 64;
+/// The first rule of a grammar.
+pub const ROOT: &str = "root";
 
 /// What a request says of it.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct Sampling {
     /// 0: always the most likely token.
     pub temperature: f32,
@@ -33,18 +35,23 @@ pub struct Sampling {
     pub seed: u32,
     /// Tokens and what is added to their logits.
     pub bias: Vec<(i32, f32)>,
-    pub grammar: Option<Grammar>,
+    pub grammar: Option<Bound>,
 }
 
 /// What an answer has to keep to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grammar {
-    /// GBNF.
+    /// GBNF, whose first rule is [`ROOT`].
     pub text: String,
-    /// Its first rule.
-    pub root: &'static str,
     /// Where it begins to hold; `None`: at the beginning.
     pub trigger: Option<Trigger>,
+}
+
+/// A grammar that llama.cpp has read.
+#[derive(Debug, Clone)]
+pub struct Bound {
+    sampler: LlamaSampler,
+    trigger: Option<Trigger>,
 }
 
 /// Where a grammar begins to hold.
@@ -128,19 +135,17 @@ pub struct Likely {
 }
 
 impl Grammar {
-    /// Whether llama.cpp understands it.
-    pub fn is_understood(&self, model: &LlamaModel) -> bool {
-        self.sampler(model).is_some()
-    }
-
-    fn sampler(&self, model: &LlamaModel) -> Option<LlamaSampler> {
-        LlamaSampler::grammar(model, &self.text, self.root).ok()
+    /// Reads it; `None`: llama.cpp does not understand it.
+    #[must_use]
+    pub fn read(&self, model: &LlamaModel) -> Option<Bound> {
+        let sampler = LlamaSampler::grammar(model, &self.text, ROOT).ok()?;
+        Some(Bound { sampler, trigger: self.trigger })
     }
 }
 
 impl Sampler {
     /// The sampler of a request.
-    pub fn new(model: &LlamaModel, sampling: &Sampling) -> Self {
+    pub fn new(model: &LlamaModel, sampling: Sampling) -> Self {
         let vocabulary = model.n_vocab();
         let mut chain = Vec::new();
         if !sampling.bias.is_empty() {
@@ -149,7 +154,7 @@ impl Sampler {
                 bias.map(|(token, bias)| LlamaLogitBias::new(LlamaToken(*token), *bias)).collect();
             chain.push(LlamaSampler::logit_bias(vocabulary, &bias));
         }
-        let Sampling { repeat_penalty, frequency_penalty, presence_penalty, .. } = *sampling;
+        let Sampling { repeat_penalty, frequency_penalty, presence_penalty, .. } = sampling;
         let is_neutral = |value: f32, neutral: f32| (value - neutral).abs() < f32::EPSILON;
         if !(is_neutral(repeat_penalty, 1.0)
             && is_neutral(frequency_penalty, 0.0)
@@ -178,11 +183,10 @@ impl Sampler {
         } else {
             chain.push(LlamaSampler::greedy());
         }
-        let grammar = sampling.grammar.as_ref();
-        let trigger = grammar.and_then(|grammar| grammar.trigger);
+        let trigger = sampling.grammar.as_ref().and_then(|grammar| grammar.trigger);
         Self {
             chain: LlamaSampler::chain(chain, true),
-            grammar: grammar.and_then(|grammar| grammar.sampler(model)),
+            grammar: sampling.grammar.map(|grammar| grammar.sampler),
             awaiting: trigger.map(|trigger| Awaiting { trigger, window: Vec::new() }),
             grammar_time: Duration::ZERO,
         }

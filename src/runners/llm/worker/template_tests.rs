@@ -45,7 +45,8 @@ fn weather() -> Tool {
     let parameters = json!({"type": "object", "properties": {"city": {"type": "string"}}});
     let function = json!({"name": "get_weather", "description": "T1T", "parameters": parameters});
     let given = json!({"type": "function", "function": function});
-    Tool { name: "get_weather".to_owned(), parameters, given }
+    let place = String::new();
+    Tool { name: "get_weather".to_owned(), parameters, is_strict: false, place, given }
 }
 
 fn prompt(template: &ChatTemplate, given: &Value, has_tools: bool) -> Result<String, String> {

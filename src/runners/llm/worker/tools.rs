@@ -5,11 +5,10 @@
 
 use serde_json::{Value, json};
 
-use super::request::{Tool, ToolChoice};
-use super::sampling::{Grammar, Trigger};
+use super::grammar::{Rules, literal};
+use super::request::{Refusal, Tool, ToolChoice};
+use super::sampling::{Grammar, ROOT, Trigger};
 
-/// The first rule of a grammar of calls. Rules that are made of schemas never have this name.
-const ROOT: &str = "orrery-calls";
 /// Calls of one answer.
 const CALLS_MAX: usize = 32;
 
@@ -141,53 +140,50 @@ impl<'r> Tools<'r> {
         self.tools.iter().map(|tool| tool.given.clone()).collect()
     }
 
-    /// The grammar of their calls; the error is why there is none.
+    /// The grammar of their calls. A tool whose schema cannot be kept to takes any object, unless it is
+    /// strict.
     ///
     /// # Errors
-    /// What is wrong with a schema.
-    pub fn grammar(&self, form: Form) -> Result<Option<Grammar>, String> {
+    /// What is wrong with the schema of a strict tool.
+    pub fn grammar(&self, form: Form) -> Result<Option<Grammar>, Refusal> {
         if self.tools.is_empty() {
             return Ok(None);
         }
-        let call = |tool: &&Tool| {
-            json!({
-                "type": "object",
-                "properties": {"name": {"const": tool.name}, form.arguments(): tool.parameters},
-                "required": ["name", form.arguments()],
-                "additionalProperties": false,
-            })
-        };
-        let calls: Vec<Value> = self.tools.iter().map(call).collect();
-        let one = match calls.as_slice() {
-            [only] => only.clone(),
-            _ => json!({"anyOf": calls}),
-        };
-        let most = if self.is_many { CALLS_MAX } else { 1 };
-        let schema = match form {
-            Form::Tagged | Form::Bare => one,
-            Form::List => json!({"type": "array", "items": one, "minItems": 1, "maxItems": most}),
-        };
-        let rules = llama_cpp_2::json_schema_to_grammar(&schema.to_string());
-        let rules = rules.map_err(|error| error.to_string())?;
-        let first = match form {
-            Form::Tagged if self.is_many => {
-                format!(r#"call (ws call){{0,{}}} ws"#, CALLS_MAX - 1)
+        let mut rules = Rules::default();
+        let mut calls = Vec::new();
+        for tool in &self.tools {
+            let arguments = match rules.schema(&tool.parameters, tool.is_strict) {
+                Ok(arguments) => arguments,
+                Err(error) if tool.is_strict => {
+                    return Err(Refusal::of(&tool.place, error.to_string()));
+                }
+                Err(_not_kept_to) => "object".to_owned(),
+            };
+            let name = literal(&Value::from(tool.name.as_str()).to_string());
+            let field = literal(&Value::from(form.arguments()).to_string());
+            calls.push(rules.add(&format!(
+                r#""{{" ws "\"name\"" ws ":" ws {name} ws "," ws {field} ws ":" ws {arguments} ws "}}""#
+            )));
+        }
+        let one = rules.add(&calls.join(" | "));
+        let more = if self.is_many { CALLS_MAX - 1 } else { 0 };
+        let all = match form {
+            Form::Tagged => {
+                let call = rules.add(&format!(r#""<tool_call>" ws {one} ws "</tool_call>""#));
+                let next = rules.add(&format!("ws {call}"));
+                format!("{call} {next}{{0,{more}}} ws")
             }
-            Form::Tagged => "call ws".to_owned(),
-            Form::List => r#""[TOOL_CALLS]" ws root"#.to_owned(),
-            Form::Bare => "root".to_owned(),
+            Form::List => {
+                let next = rules.add(&format!(r#""," ws {one}"#));
+                format!(r#""[TOOL_CALLS]" ws "[" ws {one} {next}{{0,{more}}} ws "]""#)
+            }
+            Form::Bare => one,
         };
-        let first = first.replace("call", "orrery-call").replace("ws", "orrery-ws");
-        let text = format!(
-            "{rules}\n{ROOT} ::= {first}\n\
-             orrery-call ::= \"<tool_call>\" orrery-ws root orrery-ws \"</tool_call>\"\n\
-             orrery-ws ::= [ \\n]{{0,4}}\n"
-        );
         let trigger = (*self.choice == ToolChoice::Auto).then(|| match form {
             Form::Tagged | Form::List => Trigger::Mark(form.mark()),
             Form::Bare => Trigger::Named,
         });
-        Ok(Some(Grammar { text, root: ROOT, trigger }))
+        Ok(Some(Grammar { text: rules.text(ROOT, &all), trigger }))
     }
 }
 
@@ -254,6 +250,8 @@ mod tests {
         let tool = |name: &str| Tool {
             name: name.to_owned(),
             parameters: json!({"type": "object", "properties": {"x": {"type": "integer"}}}),
+            is_strict: false,
+            place: String::new(),
             given: json!({"function": {"name": name}}),
         };
         let both = [tool("first"), tool("second")];

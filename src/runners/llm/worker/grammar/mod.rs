@@ -1,0 +1,308 @@
+//! JSON Schemas as grammars (GBNF) that llama.cpp keeps an answer to.
+//!
+//! llama.cpp's own converter leaves out what it cannot express, takes cubic time for optional properties,
+//! and never ends for some schemas of 3 KB. Here every place of a schema becomes one rule: references
+//! share their rules and may be recursive, alternatives are flattened, so that no rule begins with another
+//! one that begins with the first, and what a schema costs is counted before llama.cpp sees the grammar.
+
+mod numbers;
+mod objects;
+mod places;
+mod strings;
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+
+use serde_json::{Map, Value};
+
+use self::places::{Choices, Leaf};
+pub use self::strings::literal;
+
+/// What all schemas of a request may cost: a unit for each subschema, property, value and written-out
+/// repetition.
+const COST_MAX: usize = 20_000;
+/// Bytes of a grammar.
+const BYTES_MAX: usize = 2 * 1024 * 1024;
+/// The largest `maxItems` and the like that are counted out. An answer never reaches more.
+const REPEATED_MAX: u64 = 200_000;
+/// Up to here repetitions are written as they are; longer ones are made of blocks.
+const REPEATED_PLAINLY: u64 = 64;
+
+/// The rules that schemas are made of.
+const PRIMITIVES: &str = r#"
+ws ::= ( " " | "\n" [ \t]{0,32} )?
+char ::= [^"\\\x00-\x1F\x7F\uD800-\uDFFF\U00110000-\U001FFFFF] | "\\" ( ["\\bfnrt] | "u" ( [0-9a-cefA-CEF] [0-9a-fA-F]{3} | [dD] [0-7] [0-9a-fA-F]{2} ) )
+string ::= "\"" char* "\""
+whole ::= "0" | [1-9] [0-9]{0,15}
+integer ::= "-"? whole
+number ::= "-"? whole ( "." [0-9]{1,16} )? ( [eE] [-+]? [0-9]{1,2} )?
+boolean ::= "true" | "false"
+null ::= "null"
+pair ::= string ws ":" ws value
+object ::= "{" ws ( pair ( "," ws pair )* ws )? "}"
+array ::= "[" ws ( value ( "," ws value )* ws )? "]"
+value ::= object | array | string | number | boolean | null
+"#;
+
+/// Why a schema cannot be kept to: what, and where in it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{why} (at {place})")]
+pub struct Error {
+    place: String,
+    why: String,
+}
+
+impl Error {
+    fn new(place: &str, why: impl Into<String>) -> Self {
+        const PLACE_MAX: usize = 200;
+        let place = if place.is_empty() { "its root" } else { place };
+        let place = place.chars().take(PLACE_MAX).collect();
+        Self { place, why: why.into() }
+    }
+}
+
+/// The rules of one grammar.
+#[derive(Debug)]
+pub struct Rules {
+    text: String,
+    names: usize,
+    cost: usize,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Self { text: PRIMITIVES.to_owned(), names: 0, cost: 0 }
+    }
+}
+
+impl Rules {
+    /// Adds the rules of a schema, and answers the expression of a value that fits it. With `is_strict`
+    /// keywords that no grammar expresses are refused.
+    ///
+    /// # Errors
+    /// [`Error`]; nothing is added then.
+    pub fn schema(&mut self, schema: &Value, is_strict: bool) -> Result<String, Error> {
+        let (bytes, cost) = (self.text.len(), self.cost);
+        let mut builder = Builder {
+            rules: self,
+            root: schema,
+            is_strict,
+            named: HashMap::new(),
+            queue: Vec::new(),
+        };
+        let built = builder.build();
+        if built.is_err() {
+            self.text.truncate(bytes);
+            self.cost = cost;
+        }
+        built
+    }
+
+    /// Adds a rule; answers its name.
+    pub fn add(&mut self, expression: &str) -> String {
+        let name = self.name();
+        self.define(&name, expression);
+        name
+    }
+
+    fn name(&mut self) -> String {
+        self.names += 1;
+        format!("r{}", self.names)
+    }
+
+    fn define(&mut self, name: &str, expression: &str) {
+        // A text takes everything.
+        let _written = writeln!(self.text, "{name} ::= {expression}");
+    }
+
+    /// The grammar, whose first rule is `root`.
+    #[must_use]
+    pub fn text(mut self, root: &str, expression: &str) -> String {
+        self.define(root, expression);
+        self.text
+    }
+}
+
+/// Makes the rules of one schema.
+struct Builder<'r, 's> {
+    rules: &'r mut Rules,
+    root: &'s Value,
+    is_strict: bool,
+    /// The rules of places.
+    named: HashMap<String, String>,
+    /// Places that have a name and no rule yet.
+    queue: Vec<(String, Leaf)>,
+}
+
+impl Builder<'_, '_> {
+    fn build(&mut self) -> Result<String, Error> {
+        let root = self.value(self.root, "")?;
+        // One after the other, and not by recursion: references may lead far.
+        while let Some((name, leaf)) = self.queue.pop() {
+            let expression = self.leaf(&leaf)?;
+            self.rules.define(&name, &expression);
+            if self.rules.text.len() > BYTES_MAX {
+                return Err(too_large(&leaf.place));
+            }
+        }
+        Ok(root)
+    }
+
+    /// Counts what is made.
+    fn spend(&mut self, units: usize, place: &str) -> Result<(), Error> {
+        self.rules.cost = self.rules.cost.saturating_add(units);
+        if self.rules.cost > COST_MAX { Err(too_large(place)) } else { Ok(()) }
+    }
+
+    /// The expression of a value that fits a schema.
+    fn value(&mut self, schema: &Value, place: &str) -> Result<String, Error> {
+        let Choices { leaves, literals, .. } = self.choices(schema, place)?;
+        let mut all = Vec::new();
+        if !literals.is_empty() {
+            all.push(strings::one_of(literals));
+        }
+        for leaf in leaves {
+            let name = self.named(leaf);
+            if !all.contains(&name) {
+                all.push(name);
+            }
+        }
+        match all.as_slice() {
+            [] => Err(Error::new(place, "no value fits it")),
+            [only] => Ok(only.clone()),
+            _ => Ok(format!("( {} )", all.join(" | "))),
+        }
+    }
+
+    /// The rule of a place.
+    fn named(&mut self, leaf: Leaf) -> String {
+        if let Some(primitive) = leaf.primitive() {
+            return primitive.to_owned();
+        }
+        if let Some(name) = self.named.get(&leaf.place) {
+            return name.clone();
+        }
+        let name = self.rules.name();
+        self.named.insert(leaf.place.clone(), name.clone());
+        self.queue.push((name.clone(), leaf));
+        name
+    }
+
+    fn leaf(&mut self, leaf: &Leaf) -> Result<String, Error> {
+        match leaf.kind() {
+            Some("object") => self.object(leaf),
+            Some("array") => self.array(leaf),
+            Some("string") => self.string(leaf),
+            Some("integer") => numbers::integer(leaf),
+            Some("number") => numbers::number(leaf),
+            Some(kind @ ("boolean" | "null")) => Ok(kind.to_owned()),
+            None => Ok("value".to_owned()),
+            Some(other) => {
+                let other: String = other.chars().take(40).collect();
+                Err(Error::new(&leaf.place, format!("'{other}' is not a type of JSON Schema")))
+            }
+        }
+    }
+
+    fn array(&mut self, leaf: &Leaf) -> Result<String, Error> {
+        let Leaf { schema, place } = leaf;
+        let (least, most) = leaf.bounds("minItems", "maxItems")?;
+        let tuple = schema.get("prefixItems").or(schema.get("items").filter(|one| one.is_array()));
+        let first = tuple.and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+        let rest = match schema.get("items") {
+            Some(items) if !items.is_array() => Some(items),
+            // A tuple has what it lists: more is permitted, and of no use.
+            _ if first.is_empty() => Some(&Value::Bool(true)),
+            _ => schema.get("additionalItems").filter(|rest| rest.is_object()),
+        };
+        let mut items = Vec::new();
+        for (index, item) in first.iter().enumerate() {
+            items.push(self.value(item, &format!("{place}/prefixItems/{index}"))?);
+        }
+        if most.is_some_and(|most| most < items.len() as u64) {
+            items.truncate(usize::try_from(most.unwrap_or(0)).unwrap_or(usize::MAX));
+        }
+        let listed = items.len() as u64;
+        let mut inside = items.join(" \",\" ws ");
+        let least = least.saturating_sub(listed);
+        let most = most.map(|most| most.saturating_sub(listed));
+        let rest = rest.filter(|rest| **rest != Value::Bool(false) && most != Some(0));
+        match rest {
+            Some(rest) => {
+                let item = self.value(rest, &format!("{place}/items"))?;
+                let list = self.list(&item, least, most, listed > 0, place)?;
+                inside = format!("{inside} {list}");
+            }
+            None if least > 0 => {
+                return Err(Error::new(place, "it lists fewer items than minItems demands"));
+            }
+            None => {}
+        }
+        Ok(format!("\"[\" ws {inside} \"]\""))
+    }
+
+    /// Items with commas between them and blanks behind; `goes_on` behind other items.
+    fn list(
+        &mut self,
+        item: &str,
+        least: u64,
+        most: Option<u64>,
+        goes_on: bool,
+        place: &str,
+    ) -> Result<String, Error> {
+        let further = self.rules.add(&format!("\",\" ws {item}"));
+        if goes_on {
+            return Ok(format!("{} ws", self.repeated(&further, least, most, place)?));
+        }
+        let (after, behind) = (least.saturating_sub(1), most.map(|most| most.saturating_sub(1)));
+        let all = format!("{item} {} ws", self.repeated(&further, after, behind, place)?);
+        Ok(if least == 0 { format!("( {all} )?") } else { all })
+    }
+
+    /// A rule, repeated. Large numbers are made of blocks: as many rules as twice their root.
+    fn repeated(
+        &mut self,
+        rule: &str,
+        least: u64,
+        most: Option<u64>,
+        place: &str,
+    ) -> Result<String, Error> {
+        if least > REPEATED_MAX {
+            let why = format!("it demands more than {REPEATED_MAX} repetitions");
+            return Err(Error::new(place, why));
+        }
+        let most = most.filter(|most| *most <= REPEATED_MAX);
+        let largest = most.unwrap_or(least).max(1);
+        if largest <= REPEATED_PLAINLY {
+            self.spend(usize::try_from(largest).unwrap_or(usize::MAX), place)?;
+            let most = most.map(|most| most.to_string()).unwrap_or_default();
+            return Ok(format!("{rule}{{{least},{most}}}"));
+        }
+        let size = largest.isqrt() + 1;
+        self.spend(usize::try_from(size * 4).unwrap_or(usize::MAX), place)?;
+        let block = self.rules.add(&format!("{rule}{{{size}}}"));
+        let demanded = format!("{block}{{{}}} {rule}{{{}}}", least / size, least % size);
+        let Some(most) = most else { return Ok(format!("{demanded} {rule}*")) };
+        let more = most - least;
+        Ok(if more < size {
+            format!("{demanded} {rule}{{0,{more}}}")
+        } else {
+            // Rounded down to whole blocks: then no number has two forms that differ for long.
+            format!("{demanded} {block}{{0,{}}} {rule}{{0,{size}}}", more / size - 1)
+        })
+    }
+}
+
+fn too_large(place: &str) -> Error {
+    let why = format!(
+        "the schema is too large for a grammar of {COST_MAX} rules: use fewer properties, values, \
+         alternatives or repetitions"
+    );
+    Error::new(place, why)
+}
+
+/// The fields of a schema.
+type Fields = Map<String, Value>;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,438 @@
+//! What a schema permits at one place: references followed, `allOf` merged, alternatives flattened.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+
+use percent_encoding::percent_decode_str;
+use serde_json::{Value, json};
+
+use super::{Builder, Error, Fields};
+
+/// How many references, alternatives and `allOf` may be one within the other, at one place.
+const IN_PLACE_MAX: usize = 200;
+
+/// Keywords that say nothing of a value.
+const ANNOTATIONS: [&str; 17] = [
+    "title",
+    "description",
+    "default",
+    "example",
+    "examples",
+    "deprecated",
+    "readOnly",
+    "writeOnly",
+    "discriminator",
+    "contentMediaType",
+    "contentEncoding",
+    "contentSchema",
+    "$comment",
+    "$schema",
+    "$id",
+    "$defs",
+    "definitions",
+];
+/// Keywords that no grammar expresses.
+const UNAPPLIED: [&str; 15] = [
+    "not",
+    "if",
+    "then",
+    "else",
+    "dependentRequired",
+    "dependentSchemas",
+    "dependencies",
+    "patternProperties",
+    "propertyNames",
+    "unevaluatedItems",
+    "contains",
+    "minContains",
+    "maxContains",
+    "uniqueItems",
+    "multipleOf",
+];
+/// Keywords that tell a type that is not named.
+const TELLING: [(&str, &[&str]); 4] = [
+    ("object", &["properties", "additionalProperties", "required", "minProperties"]),
+    ("array", &["items", "prefixItems", "minItems", "maxItems"]),
+    ("string", &["pattern", "format", "minLength", "maxLength"]),
+    ("number", &["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"]),
+];
+
+/// A schema of one type at most, without references and alternatives.
+#[derive(Debug, Clone)]
+pub(super) struct Leaf {
+    pub schema: Fields,
+    /// Where it is in the schema: a JSON pointer, or what identifies it as well.
+    pub place: String,
+}
+
+/// What a place may hold.
+#[derive(Debug, Default)]
+pub(super) struct Choices {
+    pub leaves: Vec<Leaf>,
+    /// The JSON of single values.
+    pub literals: Vec<String>,
+    /// References that were followed: each once, however many alternatives lead there.
+    followed: HashSet<String>,
+}
+
+impl Leaf {
+    /// Its type; `None`: any.
+    pub fn kind(&self) -> Option<&str> {
+        if let Some(kind) = self.schema.get("type") {
+            return kind.as_str();
+        }
+        let tells = |keywords: &[&str]| keywords.iter().any(|one| self.schema.contains_key(*one));
+        TELLING.iter().find(|(_, keywords)| tells(keywords)).map(|(kind, _)| *kind)
+    }
+
+    /// The rule of a type that nothing more is said of.
+    pub fn primitive(&self) -> Option<&'static str> {
+        let is_said = |name: &String| name != "type" && !is_annotation(name);
+        if self.schema.keys().any(is_said) {
+            return None;
+        }
+        let Some(kind) = self.schema.get("type") else { return Some("value") };
+        let rules = ["object", "array", "string", "integer", "number", "boolean", "null"];
+        rules.into_iter().find(|rule| kind == rule)
+    }
+
+    /// A least and a most number.
+    pub fn bounds(&self, least: &str, most: &str) -> Result<(u64, Option<u64>), Error> {
+        let count = |name: &str| match self.schema.get(name) {
+            None | Some(Value::Null) => Ok(None),
+            Some(value) => {
+                #[expect(
+                    clippy::cast_possible_truncation,
+                    clippy::cast_sign_loss,
+                    reason = "a whole number that is not negative; larger ones saturate"
+                )]
+                let of_float =
+                    |value: f64| (value >= 0.0 && value.fract() == 0.0).then_some(value as u64);
+                let count = value.as_u64().or_else(|| value.as_f64().and_then(of_float));
+                let why = || format!("{name} must be a whole number that is not negative");
+                count.map(Some).ok_or_else(|| Error::new(&self.place, why()))
+            }
+        };
+        let (least_count, most_count) = (count(least)?.unwrap_or(0), count(most)?);
+        if most_count.is_some_and(|most| most < least_count) {
+            let why = format!("{least} is larger than {most}");
+            return Err(Error::new(&self.place, why));
+        }
+        Ok((least_count, most_count))
+    }
+}
+
+fn is_annotation(name: &str) -> bool {
+    ANNOTATIONS.contains(&name) || name.starts_with("x-") || name == "nullable"
+}
+
+impl Builder<'_, '_> {
+    /// What a schema permits.
+    pub(super) fn choices(&mut self, schema: &Value, place: &str) -> Result<Choices, Error> {
+        let mut found = Choices::default();
+        self.choose(schema, place, 0, &mut found)?;
+        found.literals.sort_unstable();
+        found.literals.dedup();
+        Ok(found)
+    }
+
+    fn choose(
+        &mut self,
+        schema: &Value,
+        place: &str,
+        depth: usize,
+        found: &mut Choices,
+    ) -> Result<(), Error> {
+        self.spend(1, place)?;
+        let fields = match schema {
+            Value::Object(fields) => fields,
+            Value::Bool(true) => &Fields::new(),
+            Value::Bool(false) => return Ok(()),
+            Value::Null | Value::Number(_) | Value::String(_) | Value::Array(_) => {
+                return Err(Error::new(place, "a schema must be an object, true or false"));
+            }
+        };
+        if depth > IN_PLACE_MAX {
+            let why = format!("more than {IN_PLACE_MAX} alternatives are one within the other");
+            return Err(Error::new(place, why));
+        }
+        self.check_keywords(fields, place)?;
+        if fields.get("nullable") == Some(&Value::Bool(true)) {
+            found.literals.push("null".to_owned());
+        }
+        if fields.contains_key("$ref") {
+            return self.follow(fields, place, depth + 1, found);
+        }
+        for keyword in ["anyOf", "oneOf"] {
+            if fields.contains_key(keyword) {
+                return self.alternatives(fields, keyword, place, depth + 1, found);
+            }
+        }
+        if fields.contains_key("allOf") {
+            return self.merge_all(fields, place, depth + 1, found);
+        }
+        if let Some(Value::Array(kinds)) = fields.get("type") {
+            for kind in kinds {
+                let mut one = fields.clone();
+                one.insert("type".to_owned(), kind.clone());
+                let at = format!("{place}/type/{}", kind.as_str().unwrap_or_default());
+                self.choose(&one.into(), &at, depth + 1, found)?;
+            }
+            return Ok(());
+        }
+        self.one(fields, place, found)
+    }
+
+    /// Values, or a leaf.
+    fn one(&mut self, fields: &Fields, place: &str, found: &mut Choices) -> Result<(), Error> {
+        let listed = fields.get("enum").map(|listed| {
+            let why = || Error::new(place, "enum must be a list of values");
+            listed.as_array().filter(|listed| !listed.is_empty()).ok_or_else(why)
+        });
+        let listed = listed.transpose()?;
+        let constant = fields.get("const");
+        if listed.is_none() && constant.is_none() {
+            found.leaves.push(Leaf { schema: fields.clone(), place: place.to_owned() });
+            return Ok(());
+        }
+        let values = match (listed, constant) {
+            (Some(listed), Some(constant)) => {
+                listed.iter().filter(|one| *one == constant).collect()
+            }
+            (Some(listed), None) => listed.iter().collect::<Vec<_>>(),
+            (None, constant) => constant.into_iter().collect(),
+        };
+        self.spend(values.len(), place)?;
+        let kind = fields.get("type").and_then(Value::as_str);
+        let values = values.into_iter().filter(|value| kind.is_none_or(|kind| is_of(value, kind)));
+        found.literals.extend(values.map(Value::to_string));
+        Ok(())
+    }
+
+    fn check_keywords(&self, fields: &Fields, place: &str) -> Result<(), Error> {
+        if !self.is_strict {
+            return Ok(());
+        }
+        let is_unapplied = |name: &&&str| {
+            fields.get(**name).is_some_and(|value| !value.is_null() && *value != false)
+        };
+        match UNAPPLIED.iter().find(is_unapplied) {
+            Some(name) => {
+                let why = format!("{name} cannot be kept to: leave it out, or leave out strict");
+                Err(Error::new(place, why))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn follow(
+        &mut self,
+        fields: &Fields,
+        place: &str,
+        depth: usize,
+        found: &mut Choices,
+    ) -> Result<(), Error> {
+        let reference = fields.get("$ref").and_then(Value::as_str);
+        let reference =
+            reference.ok_or_else(|| Error::new(place, "$ref must be a text"))?.to_owned();
+        let target = self.target(&reference).ok_or_else(|| {
+            let short: String = reference.chars().take(100).collect();
+            Error::new(place, format!("$ref '{short}' leads to nothing in this schema"))
+        })?;
+        let beside = without(fields, "$ref");
+        if beside.keys().all(|name| is_annotation(name)) {
+            let is_new = found.followed.insert(reference.clone());
+            return if is_new { self.choose(target, &reference, depth, found) } else { Ok(()) };
+        }
+        let both = json!({"allOf": [target, beside]});
+        let at = format!("{reference} {}", Value::from(beside));
+        self.choose(&both, &at, depth, found)
+    }
+
+    fn alternatives(
+        &mut self,
+        fields: &Fields,
+        keyword: &str,
+        place: &str,
+        depth: usize,
+        found: &mut Choices,
+    ) -> Result<(), Error> {
+        let why = || Error::new(place, format!("{keyword} must be a list of schemas"));
+        let parts = fields.get(keyword).and_then(Value::as_array).filter(|all| !all.is_empty());
+        let parts = parts.ok_or_else(why)?;
+        let beside = without(fields, keyword);
+        let is_alone = beside.keys().all(|name| is_annotation(name) || name == "type");
+        for (index, part) in parts.iter().enumerate() {
+            let at = format!("{place}/{keyword}/{index}");
+            // A type beside alternatives repeats what they say.
+            if is_alone && (part.get("type").is_some() || !beside.contains_key("type")) {
+                self.choose(part, &at, depth, found)?;
+            } else {
+                let mut both = beside.clone();
+                let all = both.entry("allOf").or_insert_with(|| json!([]));
+                if let Some(all) = all.as_array_mut() {
+                    all.push(part.clone());
+                }
+                self.choose(&both.into(), &at, depth, found)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn merge_all(
+        &mut self,
+        fields: &Fields,
+        place: &str,
+        depth: usize,
+        found: &mut Choices,
+    ) -> Result<(), Error> {
+        let why = || Error::new(place, "allOf must be a list of schemas");
+        let parts = fields.get("allOf").and_then(Value::as_array).ok_or_else(why)?;
+        let beside = without(fields, "allOf");
+        let is_empty = beside.keys().all(|name| is_annotation(name));
+        let beside = (!is_empty).then(|| Value::from(beside));
+        let mut merged = vec![Fields::new()];
+        for part in beside.iter().chain(parts) {
+            let mut of_part = Choices::default();
+            self.choose(part, &format!("{place}/allOf"), depth, &mut of_part)?;
+            let mut next = Vec::new();
+            let values = of_part.literals.iter().filter_map(|text| {
+                let value: Value = serde_json::from_str(text).ok()?;
+                json!({"enum": [value]}).as_object().cloned()
+            });
+            let ways = of_part.leaves.into_iter().map(|leaf| leaf.schema);
+            for way in ways.chain(one_enum(values)) {
+                for before in &merged {
+                    self.spend(1, place)?;
+                    next.extend(both(before, &way, place)?);
+                }
+            }
+            merged = next;
+        }
+        for (index, schema) in merged.into_iter().enumerate() {
+            let at = format!("{place}/allOf/{index}");
+            self.one(&schema, &at, found)?;
+        }
+        Ok(())
+    }
+}
+
+impl<'s> Builder<'_, 's> {
+    /// The subschema that a reference means: a JSON pointer, or an anchor.
+    fn target(&self, reference: &str) -> Option<&'s Value> {
+        let root = self.root;
+        let own = root.get("$id").or(root.get("id")).and_then(Value::as_str);
+        let fragment = own.and_then(|own| reference.strip_prefix(own)).unwrap_or(reference);
+        let fragment = match fragment.strip_prefix('#') {
+            Some(fragment) => percent_decode_str(fragment).decode_utf8().ok()?,
+            None if fragment.is_empty() => Cow::Borrowed(""),
+            None => return None,
+        };
+        if fragment.is_empty() || fragment.starts_with('/') {
+            return root.pointer(&fragment);
+        }
+        anchored(root, &fragment)
+    }
+}
+
+fn anchored<'v>(value: &'v Value, name: &str) -> Option<&'v Value> {
+    match value {
+        Value::Object(fields) => {
+            let is_text = |keyword: &str, text: &str| {
+                fields.get(keyword).and_then(Value::as_str) == Some(text)
+            };
+            let is_it = is_text("$anchor", name) || is_text("$id", &format!("#{name}"));
+            if is_it { Some(value) } else { fields.values().find_map(|one| anchored(one, name)) }
+        }
+        Value::Array(items) => items.iter().find_map(|one| anchored(one, name)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => None,
+    }
+}
+
+/// Both of two schemas of one type at most; `None`: no value fits both.
+fn both(first: &Fields, second: &Fields, place: &str) -> Result<Option<Fields>, Error> {
+    let mut all = first.clone();
+    for (name, value) in second {
+        let Some(before) = all.get(name).filter(|_| !is_annotation(name)) else {
+            all.entry(name.clone()).or_insert_with(|| value.clone());
+            continue;
+        };
+        if before == value {
+            continue;
+        }
+        let Some(merged) = merged(name, before, value, place)? else { return Ok(None) };
+        all.insert(name.clone(), merged);
+    }
+    Ok(Some(all))
+}
+
+/// Both values of a keyword.
+fn merged(name: &str, a: &Value, b: &Value, place: &str) -> Result<Option<Value>, Error> {
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let larger = a.as_f64() > b.as_f64();
+    let value =
+        match name {
+            "type" if (a == "integer" && b == "number") || (a == "number" && b == "integer") => {
+                "integer".into()
+            }
+            "type" | "const" => return Ok(None),
+            "required" => list(a).into_iter().chain(list(b)).collect(),
+            "enum" => {
+                let (a, b) = (list(a), list(b));
+                let common: Vec<Value> = a.into_iter().filter(|one| b.contains(one)).collect();
+                if common.is_empty() {
+                    return Ok(None);
+                }
+                common.into()
+            }
+            "properties" => {
+                let mut all = a.as_object().cloned().unwrap_or_default();
+                for (name, schema) in b.as_object().into_iter().flatten() {
+                    let before = all.get(name).filter(|before| *before != schema).cloned();
+                    let schema =
+                        before.map_or(schema.clone(), |one| json!({"allOf": [one, schema]}));
+                    all.insert(name.clone(), schema);
+                }
+                all.into()
+            }
+            "additionalProperties" if *a == false || *b == false => false.into(),
+            "items" | "additionalProperties" => json!({"allOf": [a, b]}),
+            "minimum" | "exclusiveMinimum" | "minItems" | "minLength" | "minProperties" => {
+                if larger { a.clone() } else { b.clone() }
+            }
+            "maximum" | "exclusiveMaximum" | "maxItems" | "maxLength" | "maxProperties" => {
+                if larger { b.clone() } else { a.clone() }
+            }
+            _ => {
+                let why = format!("allOf gives {name} twice, which cannot be kept to together");
+                return Err(Error::new(place, why));
+            }
+        };
+    Ok(Some(value))
+}
+
+/// All single values as one list of them.
+fn one_enum(values: impl Iterator<Item = Fields>) -> Option<Fields> {
+    let all: Vec<Value> =
+        values.filter_map(|one| one.get("enum")?.as_array()?.first().cloned()).collect();
+    if all.is_empty() { None } else { json!({"enum": all}).as_object().cloned() }
+}
+
+fn without(fields: &Fields, name: &str) -> Fields {
+    let mut rest = fields.clone();
+    rest.remove(name);
+    rest
+}
+
+fn is_of(value: &Value, kind: &str) -> bool {
+    match kind {
+        "null" => value.is_null(),
+        "boolean" => value.is_boolean(),
+        "integer" => value.as_f64().is_some_and(|number| number.fract() == 0.0),
+        "number" => value.is_number(),
+        "string" => value.is_string(),
+        "array" => value.is_array(),
+        "object" => value.is_object(),
+        _ => false,
+    }
+}

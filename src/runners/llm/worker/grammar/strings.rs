@@ -1,0 +1,381 @@
+//! Strings: patterns, formats, lengths, and lists of values.
+
+use std::fmt::Write as _;
+
+use regex_syntax::hir::{Class, ClassUnicode, Hir, HirKind, Look, Repetition};
+use serde_json::Value;
+
+use super::places::Leaf;
+use super::{Builder, Error, REPEATED_PLAINLY};
+
+/// How many characters a pattern describes, its repetitions written out. What a grammar costs for each
+/// token can grow with its square.
+const PATTERN_CHARS_MAX: u64 = 512;
+/// The formats that are kept to. Others say nothing, as JSON Schema has it.
+const FORMATS: [(&str, &str); 10] = [
+    ("date", DATE),
+    ("time", TIME),
+    ("date-time", ""),
+    ("duration", "^P([0-9]{1,4}D(T[0-9]{1,2}H)?|T[0-9]{1,4}[HMS]|[0-9]{1,4}[YMW])$"),
+    ("uuid", "^[0-9a-f]{8}-[0-9a-f]{4}-[1-8][0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$"),
+    (
+        "email",
+        "^[A-Za-z0-9_+-]{1,32}([.][A-Za-z0-9_+-]{1,30}){0,2}@[a-z0-9]{1,30}(-[a-z0-9]{1,30})?([.][a-z]{2,20}){1,3}$",
+    ),
+    ("hostname", "^[a-z0-9]{1,30}(-[a-z0-9]{1,30})?([.][a-z0-9]{1,30}(-[a-z0-9]{1,30})?){0,3}$"),
+    ("ipv4", "^(IP[.]){3}IP$"),
+    ("ipv6", "^([0-9a-f]{1,4}:){7}[0-9a-f]{1,4}$"),
+    (
+        "uri",
+        "^[a-z][a-z0-9+.-]{1,20}://[A-Za-z0-9-]{1,60}([.][A-Za-z0-9-]{1,60}){0,4}(:[1-9][0-9]{0,4})?(/[A-Za-z0-9._~-]*){0,16}([?][A-Za-z0-9._~=&+-]*)?$",
+    ),
+];
+const DATE: &str = "^[0-9]{4}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[0-8]))$";
+const TIME: &str = "^([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]([.][0-9]{1,6})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])$";
+const OCTET: &str = "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])";
+
+impl Builder<'_, '_> {
+    /// The expression of a string.
+    pub(super) fn string(&mut self, leaf: &Leaf) -> Result<String, Error> {
+        let Leaf { schema, place } = leaf;
+        let (least, most) = leaf.bounds("minLength", "maxLength")?;
+        match schema.get("pattern") {
+            None | Some(Value::Null) => {}
+            Some(Value::String(pattern)) => {
+                let pattern = self.read(pattern, place)?;
+                let pattern = self.of_length(pattern, least, most, place)?;
+                return self.pattern(&pattern, place);
+            }
+            Some(_) => return Err(Error::new(place, "pattern must be a text")),
+        }
+        let format = schema.get("format").and_then(Value::as_str).unwrap_or_default();
+        if let Some(pattern) = of_format(format) {
+            let pattern = self.read(&pattern, place)?;
+            return self.pattern(&pattern, place);
+        }
+        if least == 0 && most.is_none() {
+            return Ok("string".to_owned());
+        }
+        let inside = self.repeated("char", least, most, place)?;
+        Ok(format!("\"\\\"\" {inside} \"\\\"\""))
+    }
+
+    /// Reads a pattern as ECMAScript does.
+    fn read(&mut self, pattern: &str, place: &str) -> Result<Hir, Error> {
+        let shown: String = pattern.chars().take(60).collect();
+        let wrong = |why: &str| Error::new(place, format!("the pattern '{shown}' {why}"));
+        let rust = jsonschema_regex::to_rust_regex(pattern)
+            .map_err(|()| wrong("is not a regular expression of ECMAScript"))?;
+        let hir = regex_syntax::parse(&rust).map_err(|error| {
+            let said = error.to_string();
+            let why = said.lines().last().unwrap_or_default().trim_start_matches("error: ");
+            wrong(&format!("cannot be kept to: {why}"))
+        })?;
+        let chars = described(&hir);
+        if chars > PATTERN_CHARS_MAX {
+            return Err(wrong(&format!(
+                "describes {chars} characters, and at most {PATTERN_CHARS_MAX} are possible: repeat \
+                 less often, or use maxLength"
+            )));
+        }
+        self.spend(usize::try_from(chars).unwrap_or(usize::MAX) / 8, place)?;
+        Ok(hir)
+    }
+
+    /// Applies the lengths beside a pattern to it.
+    fn of_length(
+        &self,
+        pattern: Hir,
+        least: u64,
+        most: Option<u64>,
+        place: &str,
+    ) -> Result<Hir, Error> {
+        if least == 0 && most.is_none() {
+            return Ok(pattern);
+        }
+        if let HirKind::Concat(parts) = pattern.kind()
+            && let [start, middle, end] = parts.as_slice()
+            && [start.kind(), end.kind()]
+                == [&HirKind::Look(Look::Start), &HirKind::Look(Look::End)]
+            && let HirKind::Repetition(repetition) = middle.kind()
+            && matches!(repetition.sub.kind(), HirKind::Class(_))
+        {
+            let length = |length: u64| u32::try_from(length).unwrap_or(u32::MAX);
+            let mut repetition = repetition.clone();
+            repetition.min = repetition.min.max(length(least));
+            let most = most.map(length);
+            repetition.max = repetition.max.map_or(most, |max| Some(max.min(most.unwrap_or(max))));
+            if repetition.max.is_some_and(|max| max < repetition.min) {
+                return Err(Error::new(place, "no text fits its pattern and its lengths"));
+            }
+            let middle = Hir::repetition(repetition);
+            return Ok(Hir::concat(vec![start.clone(), middle, end.clone()]));
+        }
+        let longest = pattern.properties().maximum_len();
+        let fits = longest
+            .is_some_and(|longest| least == 0 && most.is_some_and(|most| longest as u64 <= most));
+        if self.is_strict && !fits {
+            let why = "minLength and maxLength cannot be kept to beside this pattern";
+            return Err(Error::new(place, why));
+        }
+        Ok(pattern)
+    }
+
+    /// The expression of a string with a pattern.
+    fn pattern(&mut self, pattern: &Hir, place: &str) -> Result<String, Error> {
+        let inside = self.matching(pattern, Ends { is_first: true, is_last: true }, place)?;
+        Ok(format!("\"\\\"\" {inside} \"\\\"\""))
+    }
+
+    /// The expression of what a part of a pattern matches. At the ends of the pattern other text may
+    /// come before and behind, unless it is anchored.
+    fn matching(&mut self, part: &Hir, ends: Ends, place: &str) -> Result<String, Error> {
+        let before = if ends.is_first { "char* " } else { "" };
+        let behind = if ends.is_last { " char*" } else { "" };
+        let inside = match part.kind() {
+            HirKind::Capture(group) => return self.matching(&group.sub, ends, place),
+            HirKind::Alternation(parts) => {
+                let all: Result<Vec<String>, Error> =
+                    parts.iter().map(|part| self.matching(part, ends, place)).collect();
+                return Ok(any_of(all?));
+            }
+            HirKind::Concat(parts) => return self.in_turn(parts, ends, place),
+            HirKind::Look(Look::Start) if ends.is_first => return Ok(behind.trim().to_owned()),
+            HirKind::Look(Look::End) if ends.is_last => return Ok(before.trim().to_owned()),
+            HirKind::Look(_) => {
+                let why = "a pattern has an anchor or a word boundary within";
+                return Err(Error::new(place, why));
+            }
+            HirKind::Empty => String::new(),
+            HirKind::Literal(text) => {
+                let text = String::from_utf8_lossy(&text.0);
+                let json = Value::from(text).to_string();
+                literal(inner(&json))
+            }
+            HirKind::Class(class) => self.class(class, place)?,
+            HirKind::Repetition(repetition) => self.repetition(repetition, place)?,
+        };
+        let all = format!("{before}{inside}{behind}");
+        Ok(all.trim().to_owned())
+    }
+
+    fn in_turn(&mut self, parts: &[Hir], ends: Ends, place: &str) -> Result<String, Error> {
+        let Ends { mut is_first, mut is_last } = ends;
+        let mut parts = parts;
+        while let ([start, rest @ ..], true) = (parts, is_first)
+            && *start.kind() == HirKind::Look(Look::Start)
+        {
+            (parts, is_first) = (rest, false);
+        }
+        while let ([rest @ .., end], true) = (parts, is_last)
+            && *end.kind() == HirKind::Look(Look::End)
+        {
+            (parts, is_last) = (rest, false);
+        }
+        let count = parts.len();
+        let mut all = Vec::new();
+        for (index, part) in parts.iter().enumerate() {
+            let ends =
+                Ends { is_first: is_first && index == 0, is_last: is_last && index + 1 == count };
+            let one = self.matching(part, ends, place)?;
+            if !one.is_empty() {
+                all.push(one);
+            }
+        }
+        Ok(all.join(" "))
+    }
+
+    fn repetition(&mut self, repetition: &Repetition, place: &str) -> Result<String, Error> {
+        let within = self.matching(&repetition.sub, Ends::default(), place)?;
+        if within.is_empty() || repetition.max == Some(0) {
+            return Ok(String::new());
+        }
+        let rule = self.rules.add(&within);
+        self.repeated(&rule, repetition.min.into(), repetition.max.map(u64::from), place)
+    }
+
+    /// A class of characters, in the JSON of a string.
+    fn class(&mut self, class: &Class, place: &str) -> Result<String, Error> {
+        let unsupported = || Error::new(place, "a pattern has a class without characters");
+        let Class::Unicode(class) = class else { return Err(unsupported()) };
+        self.spend(class.ranges().len() / 8, place)?;
+        let all = in_json(class);
+        if all.is_empty() { Err(unsupported()) } else { Ok(any_of(all)) }
+    }
+}
+
+/// Whether a part is at the ends of its pattern.
+#[derive(Debug, Clone, Copy, Default)]
+struct Ends {
+    is_first: bool,
+    is_last: bool,
+}
+
+fn of_format(format: &str) -> Option<String> {
+    if format == "date-time" {
+        return Some(format!("{}T{}", DATE.trim_end_matches('$'), TIME.trim_start_matches('^')));
+    }
+    let (_, pattern) = FORMATS.iter().find(|(name, _)| *name == format)?;
+    Some(pattern.replace("IP", OCTET))
+}
+
+/// How many characters an expression describes, its repetitions written out.
+fn described(expression: &Hir) -> u64 {
+    let all = |parts: &[Hir]| parts.iter().map(described).fold(0, u64::saturating_add);
+    match expression.kind() {
+        HirKind::Empty | HirKind::Look(_) => 0,
+        HirKind::Literal(literal) => literal.0.len() as u64,
+        HirKind::Class(_) => 1,
+        HirKind::Repetition(repetition) => {
+            let times = u64::from(repetition.max.unwrap_or(repetition.min).max(1));
+            // Those of single characters are made of blocks.
+            let is_class = matches!(repetition.sub.kind(), HirKind::Class(_));
+            let times = if is_class { times.min(REPEATED_PLAINLY) } else { times };
+            described(&repetition.sub).saturating_mul(times)
+        }
+        HirKind::Capture(group) => described(&group.sub),
+        HirKind::Concat(parts) | HirKind::Alternation(parts) => all(parts),
+    }
+}
+
+/// The ways in which JSON writes the characters of a class. Control characters without a short form are
+/// left out.
+fn in_json(class: &ClassUnicode) -> Vec<String> {
+    let has = |letter: char| {
+        class.ranges().iter().any(|range| (range.start()..=range.end()).contains(&letter))
+    };
+    let mut plain = String::new();
+    let mut add = |from: u32, until: u32| {
+        if from <= until {
+            // A text takes everything.
+            let _written = write!(plain, "\\U{from:08X}-\\U{until:08X}");
+        }
+    };
+    for range in class.ranges() {
+        let (mut from, end) = (u32::from(range.start()).max(0x20), u32::from(range.end()));
+        for special in [u32::from('"'), u32::from('\\')] {
+            if (from..=end).contains(&special) {
+                add(from, special - 1);
+                from = special + 1;
+            }
+        }
+        // Surrogates are not characters.
+        if (from..=end).contains(&0xD800) {
+            add(from, 0xD7FF);
+            from = 0xE000;
+        }
+        add(from, end);
+    }
+    let mut all = Vec::new();
+    if !plain.is_empty() {
+        all.push(format!("[{plain}]"));
+    }
+    for (letter, json) in [
+        ('"', "\\\""),
+        ('\\', "\\\\"),
+        ('\n', "\\n"),
+        ('\r', "\\r"),
+        ('\t', "\\t"),
+        ('\u{8}', "\\b"),
+        ('\u{c}', "\\f"),
+    ] {
+        if has(letter) {
+            all.push(literal(json));
+        }
+    }
+    all
+}
+
+/// Alternatives, each of which may be empty.
+fn any_of(mut all: Vec<String>) -> String {
+    let count = all.len();
+    all.retain(|one| !one.is_empty());
+    let is_optional = all.len() < count;
+    match (all.as_slice(), is_optional) {
+        ([], _) => String::new(),
+        ([only], false) => only.clone(),
+        (several, false) => format!("( {} )", several.join(" | ")),
+        (several, true) => format!("( {} )?", several.join(" | ")),
+    }
+}
+
+/// The JSON of a string without its quotation marks.
+fn inner(json: &str) -> &str {
+    json.get(1..json.len().saturating_sub(1)).unwrap_or_default()
+}
+
+/// A text as it is.
+#[must_use]
+pub fn literal(text: &str) -> String {
+    let mut quoted = String::with_capacity(text.len() + 2);
+    quoted.push('"');
+    for letter in text.chars() {
+        match letter {
+            '"' | '\\' => quoted.extend(['\\', letter]),
+            '\n' => quoted.push_str("\\n"),
+            '\r' => quoted.push_str("\\r"),
+            other => quoted.push(other),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
+
+/// One of some texts, as a tree of their beginnings: what follows a letter is looked at once.
+pub(super) fn one_of(mut texts: Vec<String>) -> String {
+    texts.sort_unstable();
+    texts.dedup();
+    let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+    branches(&texts)
+}
+
+fn branches(texts: &[&str]) -> String {
+    let mut all = Vec::new();
+    for group in texts.chunk_by(|a, b| a.chars().next() == b.chars().next()) {
+        let [first, .., last] = group else {
+            all.extend(
+                group
+                    .iter()
+                    .map(|text| if text.is_empty() { String::new() } else { literal(text) }),
+            );
+            continue;
+        };
+        // They are sorted: what the first and the last have in common, all have.
+        let pairs = first.chars().zip(last.chars());
+        let common: usize = pairs.take_while(|(a, b)| a == b).map(|(a, _)| a.len_utf8()).sum();
+        let begin = first.get(..common).unwrap_or_default();
+        let rests: Vec<&str> = group.iter().filter_map(|text| text.get(common..)).collect();
+        all.push(format!("{} {}", literal(begin), branches(&rests)));
+    }
+    any_of(all)
+}
+
+/// The JSON of a name that is none of these.
+pub(super) fn other_than(names: &[&str]) -> String {
+    let mut names: Vec<String> =
+        names.iter().map(|name| inner(&Value::from(*name).to_string()).to_owned()).collect();
+    names.sort_unstable();
+    names.dedup();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    format!("\"\\\"\" {} \"\\\"\"", differing(&names))
+}
+
+fn differing(names: &[&str]) -> String {
+    let mut others = String::new();
+    let mut all = Vec::new();
+    let is_name = names.contains(&"");
+    for group in names.chunk_by(|a, b| a.chars().next() == b.chars().next()) {
+        let Some(letter) = group.first().and_then(|name| name.chars().next()) else { continue };
+        let rests: Vec<&str> =
+            group.iter().filter_map(|name| name.get(letter.len_utf8()..)).collect();
+        all.push(format!("{} {}", literal(&letter.to_string()), differing(&rests)));
+        // A text takes everything.
+        let _written = write!(others, "\\U{:08X}", u32::from(letter));
+    }
+    if others.is_empty() {
+        all.push("char char*".to_owned());
+    } else {
+        all.push(format!("[^\"\\\\\\x00-\\x1F\\x7F{others}] char*"));
+    }
+    if is_name { format!("( {} )", all.join(" | ")) } else { format!("( {} )?", all.join(" | ")) }
+}
