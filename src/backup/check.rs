@@ -1,7 +1,7 @@
 //! Checking a store: every row can be read, every payload file and every content that a row names is
 //! there and is what it was.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::io;
 
@@ -32,6 +32,10 @@ pub struct Report {
     pub bytes: u64,
     /// Sentences, the first hundred.
     pub faults: Vec<String>,
+    /// Rows by table, of a store that does not open.
+    pub tables: BTreeMap<String, u64>,
+    /// What was damaged and is restored.
+    pub notes: Vec<String>,
 }
 
 impl Report {

@@ -10,10 +10,19 @@ use super::restore::{Importing, PLACES, STORE, close, make, remove_folder};
 use super::{Error, Report};
 use crate::storage::{Options, Store, salvage as reading};
 
-/// Where the tree is copied to while it is read, within the new folder.
+/// Where another tree is made of what can be read, within the new folder.
 const PART: &str = "salvage.part";
 
-/// Reads a store that does not open any more and reports what is wrong with it. Copies its tree into a
+impl Report {
+    fn keep(&mut self, wreck: reading::Wreck) {
+        let reading::Wreck { rows, faults, notes } = wreck;
+        self.tables = rows;
+        self.faults = faults;
+        self.notes = notes;
+    }
+}
+
+/// Reads a store that does not open any more and reports what is wrong with it. Makes another tree in a
 /// temporary folder beside it, so it needs as much free disk. Blocks; for a thread of its own.
 ///
 /// # Errors
@@ -26,8 +35,8 @@ pub fn check_damaged(data: &Path, progress: &mut dyn FnMut(u64)) -> Result<Repor
         progress(report.rows);
         Ok(())
     })?;
-    report.faults = wreck.faults;
-    if report.faults.is_empty() {
+    report.keep(wreck);
+    if report.faults.is_empty() && report.notes.is_empty() {
         // It does not open, and still every part of it can be read.
         report.faults.push("every row can be read, but the parts are inconsistent".to_owned());
     }
@@ -74,7 +83,7 @@ pub fn salvage(
     });
     close(store)?;
     remove_folder(&scratch)?;
-    report.faults = wreck?.faults;
+    report.keep(wreck?);
     for place in PLACES.iter().filter(|place| **place != STORE) {
         link(&data.join(place), &into.join(place), &mut report)?;
     }

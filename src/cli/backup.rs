@@ -4,6 +4,7 @@
 //! A backup is taken from the running service, or from the store where none runs. The others want
 //! the service stopped, but for `verify FILE`.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Write};
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -320,6 +321,10 @@ struct Found {
     files: u64,
     bytes: u64,
     faults: Vec<String>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    tables: BTreeMap<String, u64>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    notes: Vec<String>,
 }
 
 /// `orrery verify [FILE [--restore]]`: false when there are faults.
@@ -360,7 +365,7 @@ pub(super) async fn verify(asked: Verify, config: &Config) -> anyhow::Result<boo
         }
         Err(error) => return Err(error),
     };
-    let is_good = report.faults.is_empty();
+    let is_good = report.faults.is_empty() && report.notes.is_empty();
     counted(report, &output)?;
     Ok(is_good)
 }
@@ -409,18 +414,20 @@ fn log_of(file: &Path, log: Option<PathBuf>) -> PathBuf {
 
 /// Shows what was read and what is wrong with it.
 pub(super) fn counted(report: backup::Report, output: &Output) -> anyhow::Result<()> {
-    let backup::Report { rows, payloads, files, bytes, faults } = report;
-    let found = Found { rows, payloads, files, bytes, faults };
-    let table = counts(&[
+    let backup::Report { rows, payloads, files, bytes, faults, tables, notes } = report;
+    let found = Found { rows, payloads, files, bytes, faults, tables, notes };
+    let mut table = counts(&[
         ("rows", rows.to_string()),
         ("payloads", payloads.to_string()),
         ("files", files.to_string()),
         ("bytes of payloads and files", bytes.to_string()),
         ("faults", found.faults.len().to_string()),
     ]);
+    let of_tables = found.tables.iter().map(|(name, count)| (format!("rows of {name}"), count));
+    table.extend(of_tables.map(|(name, count)| vec![name, count.to_string()]));
     output.show(&found, &COLUMNS, table)?;
     if !output.is_json() {
-        found.faults.iter().for_each(|fault| output::note(fault));
+        found.notes.iter().chain(&found.faults).for_each(|line| output::note(line));
     }
     Ok(())
 }

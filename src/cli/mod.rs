@@ -254,7 +254,10 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Resume(shape) => block_on(execution::resume(shape, &of_service(file)?))?,
         Command::Compact => block_on(backup::compact(&of_service(file)?))?,
         Command::Seal(command) => block_on(seal::run(command, &of_service(file)?))?,
-        Command::Salvage(asked) => block_on(salvage::run(asked, &of_service(file)?))?,
+        Command::Salvage(asked) => {
+            let is_whole = block_on(salvage::run(asked, &of_service(file)?))?;
+            return Ok(if is_whole { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+        }
         Command::Guard(args) => return Ok(guarded(guard::run(&args))),
         Command::Fence(args) => return Ok(guarded(Err(guard::fence::run(&args)))),
         Command::BuiltinWorker(args) => {

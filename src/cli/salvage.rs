@@ -18,8 +18,8 @@ pub(super) struct Salvage {
     shape: Shape,
 }
 
-/// `orrery salvage --into DIR`
-pub(super) async fn run(asked: Salvage, config: &Config) -> anyhow::Result<()> {
+/// `orrery salvage --into DIR`: false when something is lost.
+pub(super) async fn run(asked: Salvage, config: &Config) -> anyhow::Result<bool> {
     super::admin::refuse_foreign(&config.data_dir)?;
     let Salvage { into, shape } = asked;
     let data = config.data_dir.clone();
@@ -35,7 +35,7 @@ pub(super) async fn run(asked: Salvage, config: &Config) -> anyhow::Result<()> {
     .await?;
     let lost = report.faults.len();
     counted(report, &Output::new(shape.json))?;
-    let what = if lost == 0 { "everything was read" } else { "what is listed above is lost" };
+    let what = if lost == 0 { "nothing is lost" } else { "what the faults above name is lost" };
     output::note(&format!("written to {shown}; {what}. To use it, point `data_dir` at it"));
-    Ok(())
+    Ok(lost == 0)
 }

@@ -198,3 +198,90 @@ async fn salvage_reads_everything_undamaged() {
     let refused = open(killed.path()).unwrap_err().to_string();
     assert!(refused.contains("was intact on") && refused.contains("orrery salvage"), "{refused}");
 }
+
+/// A small store that was closed and started once more: some 6,400 rows, and what it holds.
+async fn small() -> (TempDir, Model) {
+    let folder = tempfile::tempdir().unwrap();
+    let mut model = Model::new();
+    let store = open(folder.path()).unwrap();
+    for group in 0..64_u64 {
+        let mut commit = Commit::new();
+        for number in group * 100..(group + 1) * 100 {
+            let table = if number % 2 == 0 { Table::Facet } else { Table::Execution };
+            let key = Key::table(table).raw(&[9; 16]).number_largest_first(number * 7919 % 6400);
+            let value =
+                format!("{{\"status\":\"success\",\"number\":{number},\"seed\":{}}}", dice(number));
+            model.insert(key.clone(), value.clone().into_bytes());
+            commit.put_bytes(key, value.into_bytes());
+        }
+        store.commit(commit).await.unwrap();
+    }
+    store.close().await;
+    open(folder.path()).unwrap().close().await;
+    (folder, model)
+}
+
+/// What can be salvaged of a copy of a folder whose tree's file was changed.
+fn salvaged(folder: &Path, change: impl FnOnce(&mut [u8], usize)) -> (Model, salvage::Wreck) {
+    let image = tempfile::tempdir().unwrap();
+    copy_folder(folder, image.path());
+    let path = image.path().join("store/db");
+    let mut bytes = fs::read(&path).unwrap();
+    let used = bytes.iter().rposition(|byte| *byte != 0).unwrap();
+    change(&mut bytes, used);
+    fs::write(&path, bytes).unwrap();
+    let scratch = tempfile::tempdir().unwrap();
+    let mut rows = Model::new();
+    let wreck = salvage::read(image.path(), scratch.path(), &mut |(key, value)| {
+        if key.as_bytes()[0] != Table::Meta as u8 {
+            rows.insert(key, value.unwrap());
+        }
+        Ok(())
+    });
+    (rows, wreck.unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn salvage_restores_any_flipped_byte_of_a_small_store() {
+    let (folder, model) = small().await;
+    let (rows, wreck) = salvaged(folder.path(), |_, _| {});
+    assert_eq!((&rows, wreck.faults, wreck.notes), (&model, Vec::new(), Vec::new()));
+    assert_eq!(wreck.rows["Facet"] + wreck.rows["Execution"], model.len() as u64);
+    for turn in 0..turns() {
+        let place = usize::try_from(dice(turn)).unwrap();
+        let flip = if turn % 2 == 0 { 0x10 } else { u8::try_from(turn % 255).unwrap() + 1 };
+        let (rows, wreck) = salvaged(folder.path(), |bytes, used| bytes[place % used] ^= flip);
+        let same = model.iter().filter(|(key, value)| rows.get(*key) == Some(*value)).count();
+        assert!(
+            same * 100 >= model.len() * 95,
+            "turn {turn}: {same} of {}, {wreck:?}",
+            model.len()
+        );
+        assert_eq!(same, rows.len(), "turn {turn}: rows that were never written");
+        let is_named = !wreck.notes.is_empty() || !wreck.faults.is_empty();
+        assert!(is_named, "turn {turn}: nothing is said");
+        assert!(
+            same == model.len() || !wreck.faults.is_empty(),
+            "turn {turn}: a loss is not named"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn salvage_names_what_a_damaged_sector_costs() {
+    let (folder, model) = small().await;
+    for turn in 0..turns() {
+        let place = usize::try_from(dice(turn)).unwrap();
+        let (rows, wreck) = salvaged(folder.path(), |bytes, used| {
+            let from = place % used;
+            let to = (from + 512).min(used);
+            bytes[from..to].fill(0xa5);
+        });
+        let same = model.iter().filter(|(key, value)| rows.get(*key) == Some(*value)).count();
+        assert!(same * 2 > model.len(), "turn {turn}: {same} of {}, {wreck:?}", model.len());
+        let lost =
+            wreck.faults.iter().any(|fault| fault.contains("of the tree's file cannot be read"));
+        let estimate = wreck.faults.iter().any(|fault| fault.contains("estimated loss"));
+        assert!(lost && estimate, "turn {turn}: {wreck:?}");
+    }
+}

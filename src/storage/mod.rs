@@ -56,6 +56,7 @@ mod row_cache;
 mod store;
 mod sweep;
 mod tree;
+mod tree_file;
 mod usage;
 mod view;
 mod watches;

@@ -1,16 +1,17 @@
 //! Reading what can be read: every row of a store in which some cannot be, and where those are.
 //!
 //! [`walk`] goes on behind a page that cannot be read, by searching for the next key that can.
-//! [`read`] does so with a store that does not open any more, on a copy of its tree, and lays the
-//! whole records of its log over it. Nothing here changes the store that it reads.
+//! [`read`] does so with a store that does not open any more: it makes a tree of what [`tree_file`] finds in
+//! the file of the old one, and lays the whole records of the log over it. Nothing here changes the store that it reads.
 
+use std::collections::BTreeMap;
 use std::fmt;
-use std::fs;
 use std::io;
 use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
 
+use super::blocks::Entries;
 use super::error::Error;
 use super::export::Change;
 use super::key::{self, Key};
@@ -19,7 +20,7 @@ use super::memtable::{Memtable, Rows};
 use super::opening::STORE;
 use super::store::Store;
 use super::view::{Moment, View};
-use super::{data_dir, log, tree};
+use super::{data_dir, log, tree, tree_file};
 
 /// Keys are distinguished by so many bytes when the end of unreadable rows is searched.
 const WIDTH: usize = 40;
@@ -48,10 +49,15 @@ impl fmt::Display for Unreadable {
     }
 }
 
-/// What could not be read of a store, in sentences.
+/// What was read of a store, and what could not be.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Wreck {
+    /// Rows that were read, by table.
+    pub rows: BTreeMap<String, u64>,
+    /// What is lost, in sentences.
     pub faults: Vec<String>,
+    /// What was damaged and could be restored.
+    pub notes: Vec<String>,
 }
 
 impl Store {
@@ -188,24 +194,11 @@ pub fn read(
     let _lock = data_dir::lock(data)?;
     let store = data.join(STORE);
     let disk = |error: io::Error| Error::folder(&store, &error);
-    let mut faults = Vec::new();
-    let copied = scratch.join("tree");
-    copy(&store, &copied).map_err(disk)?;
-    data_dir::remove_half_snapshots(&copied)?;
-    let db = match open_tree(&copied, &mut faults) {
-        Some(db) => db,
-        None => tree::open(&scratch.join("empty"))?,
-    };
+    let db = tree::open(&scratch.join("tree"))?;
+    let Tree { mut faults, notes, lost, read } = rebuild(&store, &db)?;
     let applied = tree::guarded(|| tree::applied(&db)).ok().and_then(Result::ok).unwrap_or(0);
-    let mut rows = Rows::new();
     let log = store.join(log::FOLDER);
-    let found = replay::read(&log, applied, true, &mut |record| {
-        // What the tree has is as new; a gap may have hidden that it is newer.
-        if record.number > applied {
-            rows.extend(record.entries().unwrap_or_default());
-        }
-    });
-    let found = found.map_err(disk)?;
+    let (found, rows) = log_rows(&log, applied, lost > 0).map_err(disk)?;
     faults.extend(found.errors.iter().map(ToString::to_string));
     if applied < found.checkpoint {
         faults.push(format!(
@@ -220,56 +213,82 @@ pub fn read(
     let memtable = Memtable::new(0);
     memtable.publish(1, rows);
     let moment = View { db, memtable: Arc::new(memtable) }.moment();
-    let unreadable = walk(&moment, &mut |key, value| take((key, Some(value)))).map_err(disk)?;
-    faults.extend(unreadable.iter().map(ToString::to_string));
-    Ok(Wreck { faults })
+    let mut rows: BTreeMap<String, u64> = BTreeMap::new();
+    let mut count = 0_u64;
+    let unreadable = walk(&moment, &mut |key, value| {
+        count += 1;
+        *rows.entry(key::table_name(key.as_bytes())).or_default() += 1;
+        take((key, Some(value)))
+    });
+    faults.extend(unreadable.map_err(disk)?.iter().map(ToString::to_string));
+    if lost > 0 {
+        let about = u128::from(lost) * u128::from(count) / u128::from(read.max(1));
+        faults.push(format!("estimated loss: {about} rows; {count} were read"));
+    }
+    Ok(Wreck { rows, faults, notes })
 }
 
-/// Opens a tree; if need be without its snapshot, which makes the engine read its whole file.
-fn open_tree(folder: &Path, faults: &mut Vec<String>) -> Option<sled::Db> {
-    if !folder.join("db").is_file() {
-        faults.push("the tree is missing".to_owned());
-        return None;
-    }
-    for is_second in [false, true] {
-        if is_second {
-            remove_snapshots(folder);
-        }
-        match tree::open(folder) {
-            Ok(db) => return Some(db),
-            Err(error) => faults.push(format!("the tree cannot be opened: {error}")),
-        }
-    }
-    None
-}
-
-fn remove_snapshots(folder: &Path) {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    for path in entries.map(|entry| entry.path()) {
-        let name = path.file_name().and_then(|name| name.to_str());
-        if name.is_some_and(|name| name.starts_with("snap.")) {
-            let _opens_without_it_or_not = fs::remove_file(path);
-        }
-    }
-}
-
-/// Copies a tree's files, without the log.
-fn copy(from: &Path, to: &Path) -> io::Result<()> {
-    fs::create_dir_all(to)?;
-    let entries = match fs::read_dir(from) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        entries => entries?,
+/// The rows of the log that are laid over those of a tree which has its records up to `applied`. What the tree
+/// has is as new; a gap may have hidden that it is newer. A log without gaps also restores rows that the tree
+/// has lost.
+fn log_rows(folder: &Path, applied: u64, is_lossy: bool) -> io::Result<(replay::Found, Rows)> {
+    let read = |from: u64| {
+        let mut rows = Rows::new();
+        let found = replay::read(folder, from, true, &mut |record| {
+            if record.number > from {
+                rows.extend(record.entries().unwrap_or_default());
+            }
+        })?;
+        Ok((found, rows))
     };
-    for entry in entries {
-        let entry = entry?;
-        let target = to.join(entry.file_name());
-        if !entry.file_type()?.is_dir() {
-            fs::copy(entry.path(), target)?;
-        } else if entry.file_name() != log::FOLDER {
-            copy(&entry.path(), &target)?;
+    let whole = if is_lossy { Some(read(0)?) } else { None };
+    match whole.filter(|(found, _)| found.errors.is_empty()) {
+        Some(whole) => Ok(whole),
+        None => read(applied),
+    }
+}
+
+/// What was found of a damaged tree.
+#[derive(Debug, Default)]
+struct Tree {
+    faults: Vec<String>,
+    notes: Vec<String>,
+    /// Bytes that cannot be read, and those that can.
+    lost: u64,
+    read: u64,
+}
+
+/// Brings every entry that can be read of the tree in `folder` into another one.
+fn rebuild(folder: &Path, db: &sled::Db) -> Result<Tree, Error> {
+    let mut tree = Tree::default();
+    if !folder.join("db").is_file() {
+        tree.faults.push("the tree is missing".to_owned());
+        return Ok(tree);
+    }
+    let found = tree_file::read(folder, &mut |bound, held| {
+        Entries::put(db, bound, held).map_err(io::Error::other)
+    });
+    let found = found.map_err(|error| Error::folder(folder, &error))?;
+    tree.read = found.bytes;
+    for damage in &found.damage {
+        let tree_file::Damage { offset, bytes, .. } = damage;
+        if damage.is_restored {
+            let note = "was damaged and could be restored by its check sum";
+            tree.notes.push(format!("the tree's file at byte {offset} ({bytes} bytes) {note}"));
+        } else {
+            tree.lost += bytes;
+            let lost =
+                format!("{bytes} bytes of the tree's file cannot be read, from byte {offset}");
+            tree.faults.push(format!("{lost}: rows of those pages are missing or old"));
         }
     }
-    Ok(())
+    for (from, to) in found.holes {
+        let to = Some(to).filter(|to| !to.is_empty()).map(|to| Key::from_bytes(&to));
+        let reason = "the page is damaged".to_owned();
+        let hole = Unreadable { from: Key::from_bytes(&from), to, reason };
+        tree.faults.push(hole.to_string());
+    }
+    Ok(tree)
 }
 
 #[cfg(test)]

@@ -1,0 +1,562 @@
+//! The tree's file, read without its engine: for [`salvage`](super::salvage) of a store that is damaged.
+//!
+//! The engine (sled 0.34) stops at the first message of its log that differs from its check sum, and forgets
+//! what is behind it in the last segment. This goes on behind it. The form, in the engine's `pagecache`:
+//!
+//! ```text
+//! segment  header (crc 4, lsn 8, stable lsn 8), messages
+//! message  crc 4 | kind 1 | length | number of the segment | page | body, the numbers as variable integers
+//! page     the newest node of it, and the links behind that: entries that were set or deleted
+//! ```
+//!
+//! A check sum finds one damaged byte and what it was, so that such a message is restored. Of a page whose
+//! message cannot be restored, an older node counts, with the links behind that.
+//!
+//! Pages can overlap where the newest state of one is lost: each key belongs to the page that was written last.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::{self, File};
+use std::io;
+use std::ops::Bound;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use super::tree::SEGMENT_BYTES;
+
+/// Bytes of a segment's header.
+const SEGMENT_HEADER: usize = 20;
+/// The longest header of a message. Nothing begins so near to the end of a segment.
+const HEADER_MAX: usize = 32;
+/// Bytes of a message's check sum.
+const CRC: usize = 4;
+/// The longest message whose header is guessed when nothing follows it.
+const GUESSED_MAX: usize = 1024 * 1024;
+
+/// The kinds of messages that matter here.
+mod kind {
+    pub const CAP: u8 = 2;
+    pub const FREE: u8 = 4;
+    pub const NODE: u8 = 8;
+    pub const BLOB_NODE: u8 = 9;
+    pub const LINK: u8 = 10;
+    pub const BLOB_LINK: u8 = 11;
+    pub const ALL: std::ops::RangeInclusive<u8> = 1..=11;
+}
+
+/// What takes the entries: a key and its value.
+pub type Take<'t> = dyn FnMut(&[u8], &[u8]) -> io::Result<()> + 't;
+
+/// A part of the file that cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Damage {
+    pub offset: u64,
+    pub bytes: u64,
+    /// Whether it was restored by its check sum: nothing is lost.
+    pub is_restored: bool,
+}
+
+/// What was found in the file.
+#[derive(Debug, Default)]
+pub struct Found {
+    pub damage: Vec<Damage>,
+    /// Bytes of the messages that count.
+    pub bytes: u64,
+    /// Ranges of keys that belong to no page that can be read; an empty end is that of the tree.
+    pub holes: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+/// The header of a message.
+#[derive(Debug, Clone, Copy)]
+struct Header {
+    crc: u32,
+    kind: u8,
+    length: usize,
+    segment: u64,
+    page: u64,
+    /// How long it is.
+    bytes: usize,
+}
+
+/// Where the body of a message is.
+#[derive(Debug, Clone)]
+struct Body {
+    /// The place in the order of writing.
+    lsn: u64,
+    kind: u8,
+    offset: u64,
+    length: usize,
+    /// Its bytes, where they differ from those in the file.
+    restored: Option<Vec<u8>>,
+}
+
+/// What the file says of a page.
+#[derive(Debug, Default)]
+struct Page {
+    node: Option<Body>,
+    links: Vec<Body>,
+    freed: Option<u64>,
+}
+
+/// A node of the tree.
+#[derive(Debug, Default)]
+struct Node {
+    low: Vec<u8>,
+    /// Empty: to the end of the tree.
+    high: Vec<u8>,
+    prefix: Vec<u8>,
+    /// `None` of an inner node.
+    entries: Option<BTreeMap<Vec<u8>, Vec<u8>>>,
+}
+
+/// Reads every entry that can be read of the tree in `folder`, in the order of pages, newest first. Each
+/// key comes once.
+///
+/// # Errors
+/// When the file cannot be opened; whatever `take` fails with.
+pub fn read(folder: &Path, take: &mut Take<'_>) -> io::Result<Found> {
+    let file = File::open(folder.join("db"))?;
+    let blobs = folder.join("blobs");
+    let mut scan = Scan { file, blobs, pages: HashMap::new(), damage: Vec::new() };
+    scan.read_segments()?;
+    scan.read_pages(take)
+}
+
+struct Scan {
+    file: File,
+    blobs: PathBuf,
+    pages: HashMap<u64, Page>,
+    damage: Vec<Damage>,
+}
+
+impl Scan {
+    fn read_segments(&mut self) -> io::Result<()> {
+        let mut offset = 0;
+        loop {
+            let bytes = read_at_most(&self.file, offset, SEGMENT_BYTES)?;
+            if bytes.len() <= SEGMENT_HEADER {
+                return Ok(());
+            }
+            self.read_segment(&bytes, offset);
+            offset += SEGMENT_BYTES as u64;
+        }
+    }
+
+    fn read_segment(&mut self, bytes: &[u8], offset: u64) {
+        let Some(number) = self.number_of_segment(bytes, offset) else { return };
+        let mut at = SEGMENT_HEADER;
+        while at + HEADER_MAX <= SEGMENT_BYTES && at < bytes.len() {
+            if let Some(header) = whole(bytes, at, number) {
+                if header.kind == kind::CAP {
+                    return;
+                }
+                self.add(&header, (number, offset, at), None);
+                at += header.bytes + header.length;
+                continue;
+            }
+            let next = (at + 1..bytes.len()).find(|next| whole(bytes, *next, number).is_some());
+            if next.is_none() && !is_torn_or_damaged(bytes, at, number) {
+                // Nothing was written behind here, or before this segment was used again.
+                return;
+            }
+            let restored = restore(bytes, at, number, next);
+            let end =
+                next.or(restored.as_ref().map(|(header, _)| at + header.bytes + header.length));
+            let end = end.unwrap_or_else(|| claimed_end(bytes, at));
+            self.damage.push(Damage {
+                offset: offset + at as u64,
+                bytes: (end - at) as u64,
+                is_restored: restored.is_some(),
+            });
+            if let Some((header, body)) = restored {
+                self.add(&header, (number, offset, at), Some(body));
+            }
+            at = end;
+        }
+    }
+
+    /// Which of the segments it is, in the order of writing. Where its header is damaged, its messages say so.
+    fn number_of_segment(&mut self, bytes: &[u8], offset: u64) -> Option<u64> {
+        const MASK: u64 = 0x7fff_ffff_ffff_ffff;
+        let (crc, rest) = bytes.split_first_chunk::<4>()?;
+        let (lsn, _) = rest.split_first_chunk::<8>()?;
+        let checked = bytes.get(CRC..SEGMENT_HEADER)?;
+        if crc32fast::hash(checked) == !u32::from_le_bytes(*crc) {
+            return Some((u64::from_le_bytes(*lsn) ^ MASK) / SEGMENT_BYTES as u64);
+        }
+        let header = header(bytes, SEGMENT_HEADER)?;
+        let number = whole(bytes, SEGMENT_HEADER, header.segment)?.segment;
+        let bytes = SEGMENT_HEADER as u64;
+        self.damage.push(Damage { offset, bytes, is_restored: true });
+        Some(number)
+    }
+
+    fn add(
+        &mut self,
+        header: &Header,
+        (number, offset, at): (u64, u64, usize),
+        body: Option<Vec<u8>>,
+    ) {
+        let lsn = number * SEGMENT_BYTES as u64 + at as u64;
+        let page = self.pages.entry(header.page).or_default();
+        let body = Body {
+            lsn,
+            kind: header.kind,
+            offset: offset + (at + header.bytes) as u64,
+            length: header.length,
+            restored: body,
+        };
+        match header.kind {
+            kind::FREE => page.freed = page.freed.max(Some(lsn)),
+            kind::NODE | kind::BLOB_NODE
+                if page.node.as_ref().is_none_or(|node| node.lsn < lsn) =>
+            {
+                page.node = Some(body);
+            }
+            kind::LINK | kind::BLOB_LINK => page.links.push(body),
+            _ => {}
+        }
+    }
+
+    /// Gives the entries of all pages, those that were written last first.
+    fn read_pages(mut self, take: &mut Take<'_>) -> io::Result<Found> {
+        let mut pages: Vec<(u64, Page)> = Vec::new();
+        for (_, mut page) in std::mem::take(&mut self.pages) {
+            let Some(node) = page.node.as_ref().map(|node| node.lsn) else { continue };
+            if page.freed.is_some_and(|freed| freed > node) {
+                continue;
+            }
+            page.links.retain(|link| link.lsn > node);
+            page.links.sort_by_key(|link| link.lsn);
+            pages.push((page.links.last().map_or(node, |link| link.lsn), page));
+        }
+        pages.sort_by_key(|(lsn, _)| std::cmp::Reverse(*lsn));
+        let mut found = Found::default();
+        let mut covered = Covered::default();
+        for (_, page) in pages {
+            let Some(node) = self.node_of(&page)? else { continue };
+            let Some(entries) = &node.entries else { continue };
+            let bodies = page.node.iter().chain(&page.links);
+            found.bytes += bodies.map(|body| body.length as u64).sum::<u64>();
+            for (key, value) in entries {
+                if !covered.has(key) {
+                    take(key, value)?;
+                }
+            }
+            covered.add(node.low, node.high);
+        }
+        found.holes = covered.holes();
+        found.damage = self.damage;
+        Ok(found)
+    }
+
+    fn node_of(&mut self, page: &Page) -> io::Result<Option<Node>> {
+        let Some(body) = &page.node else { return Ok(None) };
+        let Some(mut node) = self.body(body)?.and_then(|body| Node::decode(&body)) else {
+            return Ok(None);
+        };
+        for link in &page.links {
+            if let Some(link) = self.body(link)? {
+                node.apply(&link);
+            }
+        }
+        Ok(Some(node))
+    }
+
+    /// The bytes of a body; `None` of one in a file of its own that cannot be read.
+    fn body(&mut self, body: &Body) -> io::Result<Option<Vec<u8>>> {
+        let bytes = match &body.restored {
+            Some(bytes) => bytes.clone(),
+            None => read_at_most(&self.file, body.offset, body.length)?,
+        };
+        if !matches!(body.kind, kind::BLOB_NODE | kind::BLOB_LINK) {
+            return Ok(Some(bytes));
+        }
+        let id = bytes.first_chunk::<8>().map(|id| i64::from_le_bytes(*id));
+        let blob = id.and_then(|id| fs::read(self.blobs.join(id.to_string())).ok());
+        let inner = blob.as_deref().and_then(|blob| {
+            let (crc, rest) = blob.split_first_chunk::<4>()?;
+            (crc32fast::hash(rest) == u32::from_le_bytes(*crc)).then_some(())?;
+            rest.get(1..).map(<[u8]>::to_vec)
+        });
+        if inner.is_none() {
+            let bytes = blob.map_or(0, |blob| blob.len() as u64);
+            self.damage.push(Damage { offset: body.offset, bytes, is_restored: false });
+        }
+        Ok(inner)
+    }
+}
+
+/// The ranges of keys that pages have.
+#[derive(Debug, Default)]
+struct Covered {
+    /// The low to the high end; an empty high end is that of the tree.
+    ranges: BTreeMap<Vec<u8>, Vec<u8>>,
+}
+
+impl Covered {
+    fn has(&self, key: &[u8]) -> bool {
+        let before =
+            self.ranges.range::<[u8], _>((Bound::Unbounded, Bound::Included(key))).next_back();
+        before.is_some_and(|(_, high)| high.is_empty() || key < high.as_slice())
+    }
+
+    fn add(&mut self, mut low: Vec<u8>, mut high: Vec<u8>) {
+        // Those that touch it become one with it.
+        while let Some(from) = self.touching(&low, &high) {
+            let to = self.ranges.remove(&from).unwrap_or_default();
+            low = low.min(from);
+            high = if high.is_empty() || to.is_empty() { Vec::new() } else { high.max(to) };
+        }
+        self.ranges.insert(low, high);
+    }
+
+    fn touching(&self, low: &[u8], high: &[u8]) -> Option<Vec<u8>> {
+        let last = if high.is_empty() {
+            self.ranges.last_key_value()
+        } else {
+            self.ranges.range::<[u8], _>((Bound::Unbounded, Bound::Included(high))).next_back()
+        };
+        let (from, _) = last.filter(|(_, to)| to.is_empty() || to.as_slice() >= low)?;
+        Some(from.clone())
+    }
+
+    fn holes(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let mut holes = Vec::new();
+        let mut from = Some(Vec::new());
+        for (low, high) in &self.ranges {
+            if let Some(from) = from.take().filter(|from| from < low) {
+                holes.push((from, low.clone()));
+            }
+            from = Some(high.clone()).filter(|high| !high.is_empty());
+        }
+        holes.extend(from.map(|from| (from, Vec::new())));
+        holes
+    }
+}
+
+impl Node {
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut reader = Reader(bytes);
+        let _next = reader.number()?;
+        let _merging_child = reader.number()?;
+        let _is_merging = reader.byte()?;
+        let prefix = usize::from(reader.byte()?);
+        let low = reader.text()?.to_vec();
+        let high = reader.text()?.to_vec();
+        let prefix = low.get(..prefix)?.to_vec();
+        let is_leaf = reader.byte()? == 0;
+        let count = reader.number()?;
+        let entries = if is_leaf {
+            let keys: Option<Vec<&[u8]>> = (0..count).map(|_| reader.text()).collect();
+            let keys = keys?.into_iter().map(|key| [&prefix, key].concat());
+            let entries: Option<BTreeMap<Vec<u8>, Vec<u8>>> =
+                keys.map(|key| Some((key, reader.text()?.to_vec()))).collect();
+            Some(entries?)
+        } else {
+            None
+        };
+        Some(Self { low, high, prefix, entries })
+    }
+
+    fn apply(&mut self, link: &[u8]) {
+        let Some(entries) = &mut self.entries else { return };
+        let mut reader = Reader(link);
+        let (Some(tag), key) = (reader.byte(), reader.text()) else { return };
+        let Some(key) = key.map(|key| [&self.prefix, key].concat()) else { return };
+        let is_own = key >= self.low && (self.high.is_empty() || key < self.high);
+        match (tag, reader.text()) {
+            (0, Some(value)) if is_own => {
+                entries.insert(key, value.to_vec());
+            }
+            (1, _) => {
+                entries.remove(&key);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Reads the engine's encoding.
+struct Reader<'b>(&'b [u8]);
+
+impl<'b> Reader<'b> {
+    fn byte(&mut self) -> Option<u8> {
+        let (byte, rest) = self.0.split_first()?;
+        self.0 = rest;
+        Some(*byte)
+    }
+
+    /// A variable integer.
+    fn number(&mut self) -> Option<u64> {
+        let first = self.byte()?;
+        Some(match first {
+            0..=240 => first.into(),
+            241..=248 => 240 + 256 * (u64::from(first) - 241) + u64::from(self.byte()?),
+            249 => 2288 + 256 * u64::from(self.byte()?) + u64::from(self.byte()?),
+            250.. => {
+                let (bytes, rest) = self.0.split_at_checked(usize::from(first) - 247)?;
+                self.0 = rest;
+                bytes.iter().rev().fold(0, |number, byte| (number << 8) | u64::from(*byte))
+            }
+        })
+    }
+
+    fn text(&mut self) -> Option<&'b [u8]> {
+        let length = usize::try_from(self.number()?).ok()?;
+        let (text, rest) = self.0.split_at_checked(length)?;
+        self.0 = rest;
+        Some(text)
+    }
+}
+
+fn read_at_most(file: &File, offset: u64, length: usize) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; length];
+    let mut read = 0;
+    while let Some(rest) = bytes.get_mut(read..).filter(|rest| !rest.is_empty()) {
+        match file.read_at(rest, offset + read as u64)? {
+            0 => break,
+            more => read += more,
+        }
+    }
+    bytes.truncate(read);
+    Ok(bytes)
+}
+
+/// The header at a place, if it may be one.
+fn header(bytes: &[u8], at: usize) -> Option<Header> {
+    let own = bytes.get(at..)?;
+    let (crc, rest) = own.split_first_chunk::<4>()?;
+    let mut reader = Reader(rest);
+    let kind = reader.byte().filter(|kind| kind::ALL.contains(kind))?;
+    let length = usize::try_from(reader.number()?).ok()?;
+    let segment = reader.number()?;
+    let page = reader.number()?;
+    let bytes = own.len() - reader.0.len();
+    let is_within = length <= reader.0.len();
+    let crc = u32::from_le_bytes(*crc);
+    is_within.then_some(Header { crc, kind, length, segment, page, bytes })
+}
+
+/// The header of a message of the segment `number` that is as it was written.
+fn whole(bytes: &[u8], at: usize, number: u64) -> Option<Header> {
+    let header = header(bytes, at).filter(|header| header.segment == number)?;
+    let message = bytes.get(at..at + header.bytes + header.length)?;
+    (check_sum(message, header.bytes) == header.crc).then_some(header)
+}
+
+/// The check sum of a message whose header has so many bytes: of the body, then of the header.
+fn check_sum(message: &[u8], header: usize) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(message.get(header..).unwrap_or_default());
+    hasher.update(message.get(CRC..header).unwrap_or_default());
+    !hasher.finalize()
+}
+
+/// Whether a message of this segment was written at a place, where no later one is whole.
+fn is_torn_or_damaged(bytes: &[u8], at: usize, number: u64) -> bool {
+    header(bytes, at).is_some_and(|header| header.segment == number)
+        || restore(bytes, at, number, None).is_some()
+}
+
+/// Where a message ends by its own header.
+fn claimed_end(bytes: &[u8], at: usize) -> usize {
+    header(bytes, at).map_or(bytes.len(), |header| at + header.bytes + header.length)
+}
+
+/// The message at a place and its body, with the one byte put right that differs from what was written.
+/// `next` is where the next message begins that is whole.
+fn restore(bytes: &[u8], at: usize, number: u64, next: Option<usize>) -> Option<(Header, Vec<u8>)> {
+    let ends = |header: &Header| next.is_none_or(|next| at + header.bytes + header.length == next);
+    let split = |message: &[u8]| {
+        let header = whole(message, 0, number).filter(ends)?;
+        Some((header, message.get(header.bytes..)?.to_vec()))
+    };
+    if let Some(header) = header(bytes, at).filter(ends) {
+        let message = bytes.get(at..at + header.bytes + header.length)?;
+        if let Some(restored) = put_right(message, header.bytes).and_then(|message| split(&message))
+        {
+            return Some(restored);
+        }
+    }
+    // A byte of the header that says how long it is, or how long the message is.
+    let most = next.map_or(GUESSED_MAX, |next| next - at).min(bytes.len() - at);
+    let mut message = bytes.get(at..at + most)?.to_vec();
+    for place in CRC..HEADER_MAX.min(most) {
+        let own = *message.get(place)?;
+        for byte in (0..=u8::MAX).filter(|byte| *byte != own) {
+            *message.get_mut(place)? = byte;
+            let found =
+                header(&message, 0).filter(|header| header.segment == number && ends(header));
+            if let Some(found) = found {
+                let restored = split(message.get(..found.bytes + found.length)?);
+                if restored.is_some() {
+                    return restored;
+                }
+            }
+        }
+        *message.get_mut(place)? = own;
+    }
+    None
+}
+
+/// A message with the one byte put right that its check sum says is wrong; `None` where there is no such
+/// byte, or more than one.
+fn put_right(message: &[u8], header: usize) -> Option<Vec<u8>> {
+    let stored = u32::from_le_bytes(*message.first_chunk::<4>()?);
+    let mut difference = check_sum(message, header) ^ stored;
+    let mut put_right = message.to_vec();
+    if difference.to_le_bytes().iter().filter(|byte| **byte != 0).count() == 1 {
+        put_right.get_mut(..CRC)?.copy_from_slice(&(stored ^ difference).to_le_bytes());
+        return Some(put_right);
+    }
+    // The order of the check sum, backwards.
+    let body = (header..message.len()).rev();
+    let places = (CRC..header).rev().chain(body);
+    let mut found = None;
+    for place in places {
+        let (before, byte) = step_back(difference);
+        if before == u32::from(byte) {
+            // The difference began with this byte.
+            if found.replace((place, byte)).is_some() {
+                return None;
+            }
+        }
+        difference = before;
+    }
+    let (place, byte) = found?;
+    *put_right.get_mut(place)? ^= byte;
+    Some(put_right)
+}
+
+/// The CRC-32 (IEEE) of each byte alone.
+const TABLE: [u32; 256] = {
+    let mut table = [0; 256];
+    let mut index: u32 = 0;
+    while index < 256 {
+        let mut crc = index;
+        let mut bit = 0;
+        while bit < 8 {
+            crc = if crc & 1 == 1 { 0xedb8_8320 ^ (crc >> 1) } else { crc >> 1 };
+            bit += 1;
+        }
+        #[expect(clippy::indexing_slicing, reason = "below 256")]
+        {
+            table[index as usize] = crc;
+        }
+        index += 1;
+    }
+    table
+};
+
+/// The state of a check sum before a byte of zero, and that byte's index into the table.
+fn step_back(state: u32) -> (u32, u8) {
+    let top = state >> 24;
+    let index = TABLE.iter().position(|entry| entry >> 24 == top).unwrap_or_default();
+    let entry = TABLE.get(index).copied().unwrap_or_default();
+    let index = u8::try_from(index).unwrap_or_default();
+    (((state ^ entry) << 8) | u32::from(index), index)
+}
+
+#[cfg(test)]
+#[path = "tree_file_tests.rs"]
+mod tests;
