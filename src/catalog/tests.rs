@@ -164,3 +164,33 @@ fn catalog_refuses_programs_that_everyone_can_change() {
     set(&path, 0o664).unwrap();
     assert!(catalog.reload().errors.is_empty());
 }
+
+#[test]
+fn catalog_refuses_programs_of_others() {
+    use std::os::unix::fs::{PermissionsExt as _, chown};
+
+    let (folder, catalog) = open();
+    let path = folder.path().join("a.toml");
+    let program = "slug = 'team/a'\noutput_type = 'string'\n\
+                   [runner]\ntype = 'command'\ncommand = ['/bin/sh', 'run.sh']\n";
+    fs::write(&path, program).unwrap();
+    let script = folder.path().join("run.sh");
+    fs::write(&script, "").unwrap();
+    assert!(catalog.reload().errors.is_empty());
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o646)).unwrap();
+    fs::write(&path, format!("{program}\n")).unwrap();
+    let errors = catalog.reload().errors;
+    assert!(errors[0].message.contains("run.sh has mode 0646"), "{errors:?}");
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    // Only root gives files away.
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    for owned in [&script, &path, &folder.path().to_path_buf()] {
+        chown(owned, Some(4711), None).unwrap();
+        let errors = catalog.reload().errors;
+        assert!(errors[0].message.contains("belongs to the user 4711"), "{errors:?}");
+        chown(owned, Some(0), None).unwrap();
+    }
+    assert!(catalog.reload().errors.is_empty());
+}

@@ -18,6 +18,8 @@ const FORBIDDEN_MODE: u32 = 0o027;
 
 /// The permission bit that lets everyone write.
 const CHANGED_BY_OTHERS: u32 = 0o002;
+/// The bit of a folder that keeps users from removing the files of others.
+const STICKY: u32 = 0o1000;
 
 /// A text that must not appear in logs or answers.
 #[derive(Clone, PartialEq, Eq)]
@@ -81,14 +83,36 @@ pub fn from_file(path: &Path) -> Result<Secret, String> {
     Ok(Secret(secret.to_owned()))
 }
 
-/// Why everybody on this machine can change the file or folder at `path`.
+/// Why somebody other than root and the user of this process can change the file or folder at `path`.
 #[must_use]
-pub fn changeable_by_anyone(path: &Path) -> Option<String> {
-    let mode = std::fs::metadata(path).ok()?.mode() & 0o7777;
+pub fn changeable_by_others(path: &Path) -> Option<String> {
+    let metadata = std::fs::metadata(path).ok()?;
+    let mode = metadata.mode() & 0o7777;
     let shown = path.display();
-    (mode & CHANGED_BY_OTHERS != 0).then(|| {
-        format!("{shown} has mode {mode:04o}, so every user of this machine can change it: run chmod o-w on it")
+    if mode & CHANGED_BY_OTHERS != 0 {
+        return Some(format!(
+            "{shown} has mode {mode:04o}, so every user of this machine can change it: run chmod o-w on it"
+        ));
+    }
+    let user = rustix::process::geteuid().as_raw();
+    let owner = metadata.uid();
+    (owner != 0 && owner != user).then(|| {
+        format!(
+            "{shown} belongs to the user {owner}, who is neither root nor the user of this process ({user}): \
+             run chown root on it"
+        )
     })
+}
+
+/// Why somebody other than root and the user of this process can change or replace the program at `path`.
+#[must_use]
+pub fn replaceable_by_others(path: &Path) -> Option<String> {
+    // In a folder with the sticky bit each user removes their own files alone.
+    let is_sticky = |folder: &Path| {
+        std::fs::metadata(folder).is_ok_and(|metadata| metadata.mode() & STICKY != 0)
+    };
+    let folder = path.parent().filter(|folder| !is_sticky(folder));
+    [Some(path), folder].into_iter().flatten().find_map(changeable_by_others)
 }
 
 /// `text` with each `${file:PATH}`, `${env:NAME}` and `${credential:NAME}` in it replaced. Paths that are not absolute

@@ -53,6 +53,11 @@ pub trait Options: Debug + Send + Sync + Comparable {
         None
     }
 
+    /// The files that it runs as programs.
+    fn programs(&self) -> Vec<PathBuf> {
+        Vec::new()
+    }
+
     /// Runs at once where the manifest says nothing; `None`: as for any model.
     fn concurrency(&self) -> Option<usize> {
         None

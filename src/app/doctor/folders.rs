@@ -9,7 +9,7 @@ use std::path::Path;
 use crate::api::{Finding, Verdict};
 use crate::app::backups::after;
 use crate::config::Config;
-use crate::config::secret::changeable_by_anyone;
+use crate::config::secret::changeable_by_others;
 use crate::storage;
 
 /// Files that the service opens beside one for each connection: the store, payloads, logs,
@@ -34,10 +34,10 @@ pub(super) fn findings(config: &Config) -> Vec<Finding> {
     findings
 }
 
-/// A configuration or a folder of models that everyone can change.
+/// A configuration or a folder of models that others can change.
 fn changeable(config: &Config) -> Option<Finding> {
     let paths = config.file.iter().chain([&config.models_dir]);
-    let reason = paths.into_iter().find_map(|path| changeable_by_anyone(path))?;
+    let reason = paths.into_iter().find_map(|path| changeable_by_others(path))?;
     Some(Finding::warning("models", reason))
 }
 

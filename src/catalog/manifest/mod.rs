@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::config;
 use crate::config::reader::{Reader, Section, read_file};
-use crate::config::secret::changeable_by_anyone;
+use crate::config::secret::{changeable_by_others, replaceable_by_others};
 use crate::config::values::{
     self, duration, json, number, one_of, parsed, problem, string, text, whole,
 };
@@ -109,11 +109,15 @@ pub fn read(path: &Path) -> Result<Manifest, Vec<Error>> {
         };
         errors.into_iter().map(placed).collect::<Vec<Error>>()
     })?;
-    // Anyone who writes such a manifest runs programs as the service's user.
-    if parsed.runner.type_name == COMMAND
-        && let Some(message) = [path, folder].into_iter().find_map(changeable_by_anyone)
-    {
-        return Err(vec![Error { file, line: 0, column: 0, message }]);
+    // Anyone who writes such a manifest, or its program, runs programs as the service's user.
+    if parsed.runner.type_name == COMMAND {
+        let programs = parsed.runner.options.programs();
+        let manifest = [path, folder].into_iter().find_map(changeable_by_others);
+        let changeable =
+            manifest.or_else(|| programs.iter().find_map(|path| replaceable_by_others(path)));
+        if let Some(message) = changeable {
+            return Err(vec![Error { file, line: 0, column: 0, message }]);
+        }
     }
     Ok(parsed)
 }

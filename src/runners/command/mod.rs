@@ -96,6 +96,14 @@ impl Options {
 }
 
 impl options::Options for Options {
+    fn programs(&self) -> Vec<PathBuf> {
+        // The program is looked up in PATH where it has no slash; a script is one of its arguments.
+        let is_path = |(place, word): &(usize, &String)| *place > 0 || word.contains('/');
+        let words = self.command.iter().enumerate().filter(is_path);
+        let paths = words.map(|(_, word)| self.directory.join(word));
+        paths.filter(|path| path.is_file()).collect()
+    }
+
     fn runner(self: Arc<Self>, model: Model, dependencies: &Dependencies) -> Arc<dyn Runner> {
         let pool = Pool::new(self, model, dependencies.guard.clone());
         Arc::new(CommandRunner { pool, once: Mutex::new(Health::Starting) })
