@@ -47,8 +47,33 @@ const FIRST_INHERITED: libc::c_uint = 3;
 /// A process that has given up everything but its standard streams and computing.
 #[derive(Debug)]
 pub struct Sandbox {
-    /// The process's own memory figures: nothing can be opened any more.
+    memory: OwnMemory,
+}
+
+/// The memory figures of this process, opened while files can be.
+#[derive(Debug)]
+pub struct OwnMemory {
     statm: File,
+}
+
+impl OwnMemory {
+    fn open() -> io::Result<Self> {
+        Ok(Self { statm: File::open("/proc/self/statm")? })
+    }
+
+    /// Bytes of data that the process has, its stack included: what it may write, and no files that it maps.
+    ///
+    /// # Errors
+    /// When the kernel does not say.
+    pub fn data(&self) -> io::Result<u64> {
+        let mut text = [0; 128];
+        let read = self.statm.read_at(&mut text, 0)?;
+        let text = String::from_utf8_lossy(text.get(..read).unwrap_or_default());
+        // size resident shared text lib data dt, in pages
+        let pages = text.split_whitespace().nth(5).and_then(|word| word.parse::<u64>().ok());
+        let pages = pages.ok_or(io::ErrorKind::InvalidData)?;
+        Ok(pages.saturating_mul(page_size() as u64))
+    }
 }
 
 impl Sandbox {
@@ -60,7 +85,7 @@ impl Sandbox {
     pub fn enter(parent: i32, data_max: u64) -> io::Result<Self> {
         end_with(parent)?;
         close_inherited()?;
-        let statm = File::open("/proc/self/statm")?;
+        let memory = OwnMemory::open()?;
         deny_access(&[])?;
         set_no_new_privs(true)?;
         for (resource, most) in [
@@ -76,7 +101,7 @@ impl Sandbox {
         }
         drop_capabilities()?;
         filter::apply_to_worker()?;
-        Ok(Self { statm })
+        Ok(Self { memory })
     }
 
     /// Bounds what follows: `memory` bytes of data beside what there is now, and `cpu_seconds` of
@@ -87,7 +112,7 @@ impl Sandbox {
     /// When the kernel refuses.
     pub fn limit(&self, memory: u64, cpu_seconds: u64) -> io::Result<()> {
         let most = getrlimit(Resource::Data).maximum;
-        let data = self.data()?.saturating_add(memory).min(most.unwrap_or(u64::MAX));
+        let data = self.memory.data()?.saturating_add(memory).min(most.unwrap_or(u64::MAX));
         setrlimit(Resource::Data, Rlimit { current: Some(data), maximum: most })?;
         let used = clock_gettime(ClockId::ProcessCPUTime).tv_sec;
         // Whole seconds: the one that has begun does not count.
@@ -96,29 +121,19 @@ impl Sandbox {
         setrlimit(Resource::Cpu, Rlimit { current: Some(until), maximum: most })?;
         Ok(())
     }
-
-    /// Bytes of data that the process has, its stack included.
-    fn data(&self) -> io::Result<u64> {
-        let mut text = [0; 128];
-        let read = self.statm.read_at(&mut text, 0)?;
-        let text = String::from_utf8_lossy(text.get(..read).unwrap_or_default());
-        // size resident shared text lib data dt, in pages
-        let pages = text.split_whitespace().nth(5).and_then(|word| word.parse::<u64>().ok());
-        let pages = pages.ok_or(io::ErrorKind::InvalidData)?;
-        Ok(pages.saturating_mul(page_size() as u64))
-    }
 }
 
 /// Shuts in a process that has one thread still: of all files it can read these alone, it can start no
 /// program and reach no network. It ends with `parent`, and never has more than `data_max` bytes of
-/// data, beside files that it maps.
+/// data, beside files that it maps. Answers how much memory it has.
 ///
 /// # Errors
 /// When `parent` has ended, a file is not there, or the kernel refuses a step; a kernel without
 /// Landlock does not.
-pub fn enter_reading(parent: i32, files: &[&Path], data_max: Option<u64>) -> io::Result<()> {
+pub fn enter_reading(parent: i32, files: &[&Path], data_max: Option<u64>) -> io::Result<OwnMemory> {
     end_with(parent)?;
     close_inherited()?;
+    let memory = OwnMemory::open()?;
     deny_access(files)?;
     set_no_new_privs(true)?;
     let limits = [
@@ -133,7 +148,8 @@ pub fn enter_reading(parent: i32, files: &[&Path], data_max: Option<u64>) -> io:
         }
     }
     drop_capabilities()?;
-    filter::apply_to_worker()
+    filter::apply_to_worker()?;
+    Ok(memory)
 }
 
 /// This process ends when `parent` does.

@@ -14,6 +14,7 @@ pub mod llm;
 pub mod oip;
 pub mod openai;
 pub mod options;
+pub mod rendering;
 pub mod request;
 #[cfg(test)]
 mod stand_in;

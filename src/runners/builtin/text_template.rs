@@ -1,9 +1,6 @@
 //! `text-template`: renders a Jinja template. Fuel bounds the number of its instructions, a writer its
 //! output, and the worker process the memory and time that its values take.
 
-use std::io;
-
-use minijinja::value::Serde;
 use minijinja::{Environment, UndefinedBehavior};
 use serde_json::{Value, json};
 
@@ -11,6 +8,7 @@ use super::weight::MIB;
 use super::{Builtin, Work, refuse, text};
 use crate::domain::attempt::Failure;
 use crate::domain::model::OutputType;
+use crate::runners::rendering;
 
 /// Instructions that one rendering may take: some tens of milliseconds, when their values are small.
 const FUEL_MAX: u64 = 200_000;
@@ -74,30 +72,11 @@ fn render(input: &Value) -> Result<Value, Failure> {
         |error: &minijinja::Error| refuse(format!("the template cannot be rendered: {error}"));
     let template = environment.template_from_str(source);
     let template = template.map_err(|error| fault(&error))?;
-    let mut output = Bounded(Vec::new());
-    if let Err(error) = template.render_captured_to(Serde(values), &mut output) {
-        return Err(if output.0.len() >= OUTPUT_MAX {
-            refuse(format!("the rendered text is longer than {OUTPUT_MAX} bytes"))
-        } else {
-            fault(&error)
-        });
-    }
-    Ok(String::from_utf8_lossy(&output.0).into())
-}
-
-/// Takes no more than [`OUTPUT_MAX`] bytes.
-struct Bounded(Vec<u8>);
-
-impl io::Write for Bounded {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let room = OUTPUT_MAX.saturating_sub(self.0.len()).min(bytes.len());
-        if room == 0 && !bytes.is_empty() {
-            return Err(io::Error::other("too long"));
+    match rendering::render(&template, values, OUTPUT_MAX) {
+        Ok(text) => Ok(text.into()),
+        Err(rendering::Error::TooLong(most)) => {
+            Err(refuse(format!("the rendered text is longer than {most} bytes")))
         }
-        self.0.extend_from_slice(bytes.get(..room).unwrap_or_default());
-        Ok(room)
-    }
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
+        Err(rendering::Error::Template(error)) => Err(fault(&error)),
     }
 }

@@ -16,7 +16,8 @@ use super::engine::{self, Engine};
 use super::score::{Labels, Scorer};
 use super::server::{self, Chat, Loaded};
 use super::template::ChatTemplate;
-use super::{NOT_STARTED, WorkerArgs, embeddings, log};
+use super::{NOT_STARTED, WorkerArgs, embeddings, log, template_watch};
+use crate::guard::sandbox::OwnMemory;
 use crate::guard::{groups, sandbox};
 use crate::runners::llm::gguf::Header;
 use crate::runtime::memory;
@@ -40,8 +41,8 @@ pub type State = Option<Result<Arc<Loaded>, String>>;
 /// When the socket is none.
 pub fn run(args: &WorkerArgs) -> io::Result<u8> {
     memory::keep_less()?;
-    let template = match shut_in(args) {
-        Ok(template) => template,
+    let (template, own) = match shut_in(args) {
+        Ok(shut_in) => shut_in,
         Err(error) => {
             // Standard error goes to the service, which shows its last line.
             drop(io::Write::write_all(
@@ -60,6 +61,9 @@ pub fn run(args: &WorkerArgs) -> io::Result<u8> {
         .name("model".to_owned())
         .stack_size(STACK)
         .spawn(move || or_abort(|| load(&of_model, template.as_deref(), &ready)))?;
+    std::thread::Builder::new()
+        .name("watch".to_owned())
+        .spawn(move || template_watch::watch(&own))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(READERS)
@@ -72,15 +76,15 @@ pub fn run(args: &WorkerArgs) -> io::Result<u8> {
     Ok(0)
 }
 
-/// Gives up all but the model's files. Answers the chat template of the operator.
-fn shut_in(args: &WorkerArgs) -> io::Result<Option<String>> {
+/// Gives up all but the model's files. Answers the chat template of the operator, and the process's memory.
+fn shut_in(args: &WorkerArgs) -> io::Result<(Option<String>, OwnMemory)> {
     if let Some(group) = &args.group {
         groups::enter(group)?;
     }
     let template = args.chat_template.as_ref().map(std::fs::read_to_string).transpose()?;
     let memory = args.memory_bytes.map(|bytes| bytes.saturating_add(STACKS));
-    sandbox::enter_reading(args.parent, &[Path::new(&args.file)], memory)?;
-    Ok(template)
+    let own = sandbox::enter_reading(args.parent, &[Path::new(&args.file)], memory)?;
+    Ok((template, own))
 }
 
 /// Loads the model, says so, and runs it on this thread until nobody asks any more.

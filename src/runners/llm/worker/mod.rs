@@ -38,6 +38,8 @@ mod slots;
 #[cfg(feature = "llama")]
 mod template;
 #[cfg(feature = "llama")]
+mod template_watch;
+#[cfg(feature = "llama")]
 mod text;
 #[cfg(feature = "llama")]
 mod thinking;
@@ -48,7 +50,7 @@ use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
 
-/// The exit code of a process that could not begin.
+/// The exit code of a process that could not begin, or ended for a reason that its last line gives.
 pub const NOT_STARTED: u8 = 3;
 /// Answers when the model is loaded: 200, with what is wrong all the same, or why it cannot be.
 pub const READY: &str = "/ready";

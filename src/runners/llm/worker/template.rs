@@ -1,24 +1,26 @@
 //! Chat templates: Jinja that comes with the model, written for Python, rendered with the functions that
 //! such templates use there. A template that cannot be read is replaced by ChatML, with a warning.
 //!
-//! A conversation is rewritten until the template shows all of it; otherwise it is refused.
+//! A conversation is rewritten until the template shows all of it; otherwise it is refused. [`template_watch`] ends the
+//! process for a template that takes too much memory or time.
 
 use std::fmt::Write as _;
-use std::io;
 use std::sync::Arc;
 
 use llama_cpp_2::model::LlamaModel;
 use llama_cpp_2::token::LlamaToken;
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Serde};
+use minijinja::value::Kwargs;
 use minijinja::{Environment, Error, ErrorKind};
 use regex::{Regex, RegexBuilder};
 use serde_json::{Map, Value};
 
 use super::dialogue::{Dialogue, Plan, Probe};
 use super::request::Refusal;
+use super::template_watch;
 use super::thinking;
 use super::tools::{Form, Tools, instruction};
+use crate::runners::rendering;
 use crate::runtime::Clock;
 
 /// Splits the text of a control token that a message contains, so that it stays text. It is a
@@ -177,15 +179,13 @@ impl ChatTemplate {
             format!("the model's chat template refuses this: {said}")
         };
         let template = self.environment.get_template(NAME).map_err(|error| refused(&error))?;
-        let mut prompt = Bounded(Vec::new());
-        if let Err(error) = template.render_captured_to(Serde(&variables), &mut prompt) {
-            return Err(if prompt.0.len() >= PROMPT_MAX {
-                format!("the prompt is longer than {PROMPT_MAX} bytes")
-            } else {
-                refused(&error)
-            });
-        }
-        let mut prompt = String::from_utf8_lossy(&prompt.0).into_owned();
+        let watched = template_watch::begin();
+        let rendered = rendering::render(&template, &variables, PROMPT_MAX);
+        drop(watched);
+        let mut prompt = rendered.map_err(|error| match error {
+            rendering::Error::TooLong(most) => format!("the prompt is longer than {most} bytes"),
+            rendering::Error::Template(error) => refused(&error),
+        })?;
         if !begun.is_empty()
             && let Some(at) = prompt.rfind(&begun)
         {
@@ -206,24 +206,6 @@ impl ChatTemplate {
             }
             Value::Null | Value::Bool(_) | Value::Number(_) => value.clone(),
         }
-    }
-}
-
-/// Takes no more than [`PROMPT_MAX`] bytes.
-struct Bounded(Vec<u8>);
-
-impl io::Write for Bounded {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let room = PROMPT_MAX.saturating_sub(self.0.len()).min(bytes.len());
-        if room == 0 && !bytes.is_empty() {
-            return Err(io::Error::other("too long"));
-        }
-        self.0.extend_from_slice(bytes.get(..room).unwrap_or_default());
-        Ok(room)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
     }
 }
 
