@@ -85,6 +85,27 @@ pub trait Scope {
     }
 }
 
+/// For tests: inputs, and nothing else.
+#[cfg(test)]
+#[derive(Debug)]
+pub struct Inputs(pub Value);
+
+#[cfg(test)]
+impl Scope for Inputs {
+    fn inputs(&self) -> &Value {
+        &self.0
+    }
+    fn execution_id(&self) -> String {
+        "e".to_owned()
+    }
+    fn item(&self, _name: &str) -> Option<&Value> {
+        None
+    }
+    fn step(&self, _id: &str, _field: Field) -> Option<Cow<'_, Value>> {
+        None
+    }
+}
+
 /// A reference that cannot be parsed or resolved.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{reference}{} {kind}", at(place))]

@@ -3,26 +3,8 @@
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::super::reference::Field;
+use super::super::reference::Inputs;
 use super::*;
-
-/// Inputs, and nothing else.
-struct Inputs(Value);
-
-impl Scope for Inputs {
-    fn inputs(&self) -> &Value {
-        &self.0
-    }
-    fn execution_id(&self) -> String {
-        "e".to_owned()
-    }
-    fn item(&self, _name: &str) -> Option<&Value> {
-        None
-    }
-    fn step(&self, _id: &str, _field: Field) -> Option<Cow<'_, Value>> {
-        None
-    }
-}
 
 fn resolved(url: &str, inputs: Value) -> Result<String, String> {
     let template = Template::parse(&url.into()).unwrap();

@@ -9,30 +9,12 @@ use tokio::sync::oneshot;
 
 use super::*;
 use crate::domain::definition::{Http, Kind, Plan};
-use crate::domain::reference::Field;
+use crate::domain::reference::{Field, Inputs};
 use crate::http::egress::Policy;
 use crate::runners::test_call;
 use crate::runtime::Tasks;
 
 const PATIENT: Duration = Duration::from_secs(20);
-
-/// Inputs, and nothing else.
-struct Inputs(Value);
-
-impl Scope for Inputs {
-    fn inputs(&self) -> &Value {
-        &self.0
-    }
-    fn execution_id(&self) -> String {
-        "e".to_owned()
-    }
-    fn item(&self, _name: &str) -> Option<&Value> {
-        None
-    }
-    fn step(&self, _id: &str, _field: Field) -> Option<Cow<'_, Value>> {
-        None
-    }
-}
 
 /// An `http` step with these fields.
 fn http(mut fields: Value) -> Http {

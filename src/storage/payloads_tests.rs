@@ -52,17 +52,24 @@ async fn payload_read_distinguishes_deleted_damaged_and_unmounted() {
     store.read_payload(&other).await.unwrap();
 }
 
+/// Runs a test that changes the limits of its process in one of its own; false in that process.
+fn runs_in_child(test: &str) -> bool {
+    if std::env::var_os(CHILD).is_some() {
+        return false;
+    }
+    let child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", &format!("storage::payloads::tests::{test}"), "--nocapture"])
+        .env(CHILD, "1")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&child.stdout);
+    assert!(child.status.success() && said.contains("1 passed"), "{said}");
+    true
+}
+
 #[test]
 fn payload_read_recovers_after_descriptor_shortage() {
-    if std::env::var_os(CHILD).is_none() {
-        let name = "storage::payloads::tests::payload_read_recovers_after_descriptor_shortage";
-        let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", name, "--nocapture"])
-            .env(CHILD, "1")
-            .output()
-            .unwrap();
-        let said = String::from_utf8_lossy(&child.stdout);
-        assert!(child.status.success() && said.contains("1 passed"), "{said}");
+    if runs_in_child("payload_read_recovers_after_descriptor_shortage") {
         return;
     }
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
@@ -84,15 +91,7 @@ fn payload_read_recovers_after_descriptor_shortage() {
 
 #[test]
 fn store_waits_out_descriptor_shortage() {
-    if std::env::var_os(CHILD).is_none() {
-        let name = "storage::payloads::tests::store_waits_out_descriptor_shortage";
-        let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", name, "--nocapture"])
-            .env(CHILD, "1")
-            .output()
-            .unwrap();
-        let said = String::from_utf8_lossy(&child.stdout);
-        assert!(child.status.success() && said.contains("1 passed"), "{said}");
+    if runs_in_child("store_waits_out_descriptor_shortage") {
         return;
     }
     let folder = tempfile::tempdir().unwrap();

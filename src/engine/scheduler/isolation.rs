@@ -284,12 +284,20 @@ impl Inner {
     }
 }
 
+/// Whether an execution was held back, by how often its runs were running at a crash.
+fn was_held(mut deaths: impl Iterator<Item = u32>) -> bool {
+    deaths.any(|deaths| deaths >= QUARANTINE_AFTER)
+}
+
+fn deaths_of(suspects: &[Suspect]) -> impl Iterator<Item = u32> {
+    suspects.iter().map(|suspect| suspect.deaths)
+}
+
 /// Whether a crash proves which execution caused it, if one that was held back was running.
 fn proves<'e>(crash: Crash, all: impl Iterator<Item = &'e Evidence>) -> bool {
     let running: Vec<&Evidence> = all.filter(|evidence| !evidence.running.is_empty()).collect();
     let was_alone = running.len() == 1;
-    let is_held = |one: &Suspect| one.deaths >= QUARANTINE_AFTER;
-    let held = running.iter().filter(|evidence| evidence.suspects.iter().any(is_held)).count();
+    let held = running.iter().filter(|evidence| was_held(deaths_of(&evidence.suspects))).count();
     match crash {
         // All others that ran were not running at the two crashes before.
         Crash::Fault => was_alone || held == 1,
@@ -306,8 +314,7 @@ fn weigh(evidence: &Evidence, progress: u64, is_proof: bool) -> Option<Vec<Suspe
         |one: &&Suspect| one.progress == progress || (one.run.attempt != 0 && is_running(&one.run));
     let known: HashMap<Run, u32> =
         evidence.suspects.iter().filter(counts).map(|one| (one.run, one.deaths)).collect();
-    let was_held = known.values().any(|deaths| *deaths >= QUARANTINE_AFTER);
-    if was_held && is_proof && !evidence.running.is_empty() {
+    if was_held(known.values().copied()) && is_proof && !evidence.running.is_empty() {
         return None;
     }
     let runs: BTreeSet<Run> = known.keys().chain(&evidence.running).copied().collect();
