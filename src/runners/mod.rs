@@ -184,6 +184,12 @@ pub trait Runner: Send + Sync + std::fmt::Debug {
         Health::Good
     }
 
+    /// Whether its runs wait for places of their own, in turns between organizations: then the model's
+    /// concurrency need not keep an organization waiting that runs nothing.
+    fn has_places(&self) -> bool {
+        false
+    }
+
     /// Maintains what the runner holds: starts missing workers, polls remote servers. Called
     /// again and again while the service runs, never twice at once.
     fn maintain(&self) -> Maintenance<'_> {

@@ -98,8 +98,9 @@ pub async fn on_behalf_of<F: Future>(
     SCOPE.scope(Arc::new(scope), work).await
 }
 
-/// For whom this task works.
-fn holder() -> Holder {
+/// For whom this task works; `None`: for the service itself.
+#[must_use]
+pub fn holder() -> Option<OrganizationId> {
     SCOPE.try_with(|scope| scope.holder).ok().flatten()
 }
 

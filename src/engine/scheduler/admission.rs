@@ -149,8 +149,8 @@ impl LaneReservation {
 
     /// As [`LaneReservation::enqueue`], for new work. A small one is kept in memory while it waits there.
     pub fn enqueue_new(self, execution: &Execution) {
-        let is_kept =
-            execution.input.len() <= KEEP_BYTES_MAX && self.scheduler.lanes().has_room(&self.lane);
+        let is_kept = execution.input.len() <= KEEP_BYTES_MAX
+            && self.scheduler.lanes().has_room(&self.lane, execution.organization);
         let active = is_kept.then(|| self.scheduler.active.insert_loaded(execution));
         self.enqueue(Entry { organization: execution.organization, active });
     }

@@ -48,7 +48,11 @@ impl Inner {
     /// that a flood of one leaves room for the others.
     pub(in crate::engine) fn set_limits(&self, lane: &str) {
         let (cap, queue_limit) = self.limits_of(lane);
-        self.lanes().set_limits(lane, cap, queue_limit);
+        let model = lane.strip_prefix("model:").and_then(|model| self.models.model(model));
+        let has_places = model.is_some_and(|model| model.runner.has_places());
+        let mut lanes = self.lanes();
+        lanes.set_limits(lane, cap, queue_limit);
+        lanes.let_exceed(lane, has_places);
     }
 
     /// How many of a lane run at once, and how many may wait.

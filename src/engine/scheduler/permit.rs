@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use crate::domain::execution::lane_of_model;
 use crate::engine::Inner;
-use crate::runtime;
+use crate::runtime::{self, turns};
 
 /// A place at a model, or the wait for one; dropping it gives it up.
 pub struct ModelPermit {
@@ -27,7 +27,7 @@ impl std::fmt::Debug for ModelPermit {
 }
 
 impl Inner {
-    /// A place at the model, or the wait for one. One that is `first` waits before all others.
+    /// A place at the model, or the wait for one, on behalf of the task's organization. One that is `first` waits before all others.
     pub(in crate::engine) fn acquire_permit(
         self: &Arc<Self>,
         slug: &str,
@@ -43,7 +43,7 @@ impl Inner {
             return ModelPermit { inner, lane, wait: None, since };
         }
         let (sender, granted) = oneshot::channel();
-        let number = lanes.enqueue_step(&lane, sender, is_first);
+        let number = lanes.enqueue_step(&lane, turns::holder(), sender, is_first);
         drop(lanes);
         // A place may be free that only the turn keeps from it.
         self.scheduler.wake();

@@ -204,6 +204,7 @@ impl Inner {
     fn reserve_all(&self, executions: &[Execution]) -> Result<Vec<LaneReservation>, Error> {
         let reserve = |execution: &Execution| {
             let lane = execution.lane();
+            self.open_lane(&lane);
             let limits = self.limits_of(&lane);
             let reserved = self.scheduler.reserve(lane, limits, execution.id);
             reserved.map_err(|full| self.refuse(execution, full.queued))

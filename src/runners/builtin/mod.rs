@@ -227,6 +227,10 @@ impl Runner for BuiltinRunner {
         })
     }
 
+    fn has_places(&self) -> bool {
+        true
+    }
+
     fn maintain(&self) -> Maintenance<'_> {
         self.context.workers.retire(pool::IDLE_MAX);
         Box::pin(std::future::ready(()))

@@ -101,10 +101,10 @@ impl<T, G> Lanes<T, G> {
     pub(super) fn pass_blocked(&mut self, name: &Arc<str>) {
         let mut has_passed = false;
         while let Some(lane) = self.lanes.get_mut(name).filter(|lane| lane.can_start())
-            && let Some(organization) = lane.first()
+            && let Some(organization) = lane.next_organization()
             && self.organizations.room(organization) == 0
         {
-            if lane.pass_first() {
+            if lane.pass_first_of(organization) {
                 self.organizations.wait_in(organization, Arc::clone(name));
             }
             has_passed = true;

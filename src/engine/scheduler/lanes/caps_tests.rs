@@ -432,11 +432,11 @@ fn organization_at_its_cap_keeps_no_guest_waiting() {
     let mut fixture = Fixture::new(1, 10, &[(1, 1)]);
     fixture.submit(1, 1, false);
     fixture.settle();
-    fixture.lanes.enqueue_step(&name(0), 1, false);
+    fixture.lanes.enqueue_step(&name(0), None, 1, false);
     let next = fixture.lanes.next();
     assert!(matches!(next, Some(Next::AdmitStep { waiter: 1, .. })), "{next:?}");
     fixture.submit(0, 1, false);
-    fixture.lanes.enqueue_step(&name(0), 2, false);
+    fixture.lanes.enqueue_step(&name(0), None, 2, false);
     assert!(!fixture.step(), "the only place is taken");
     fixture.lanes.release_step(&name(0));
     let next = fixture.lanes.next();
@@ -459,4 +459,68 @@ fn organization_over_its_queue_is_refused_and_others_are_not() {
     assert_eq!(lanes.admit(organization(2), Some(2)), Ok(()));
     lanes.ended(one);
     assert_eq!(lanes.admit(one, Some(2)), Ok(()));
+}
+
+#[test]
+fn organizations_take_turns_in_a_lane_however_much_one_has_there() {
+    let mut fixture = Fixture::new(1, 10, &[]);
+    for _ in 0..WINDOW + 50 {
+        fixture.submit(0, 1, false);
+    }
+    // Beyond its share of the window too: these are read for it alone.
+    const OTHERS: usize = SHARE + 4;
+    for _ in 0..OTHERS {
+        fixture.submit(0, 2, false);
+    }
+    fixture.settle();
+    for _ in 0..OTHERS * 2 {
+        fixture.finish(0);
+        fixture.settle();
+        fixture.invariants();
+    }
+    let of_other = fixture.started.iter().filter(|row| row.2 == organization(2));
+    assert_eq!(of_other.clone().count(), OTHERS, "every second start was its own");
+    assert!(of_other.map(|row| row.1).is_sorted(), "in their order");
+    while !fixture.disk.is_empty() {
+        fixture.finish(0);
+        fixture.settle();
+    }
+    assert_eq!(fixture.started.len(), WINDOW + 50 + OTHERS);
+    let of_first = fixture.started.iter().filter(|row| row.2 == organization(1));
+    assert!(of_first.map(|row| row.1).is_sorted());
+}
+
+#[test]
+fn organization_without_runs_exceeds_the_cap_of_a_lane_whose_runs_have_places() {
+    let mut fixture = Fixture::new(2, 10, &[]);
+    fixture.lanes.let_exceed(&name(0), true);
+    for lane in [0, 1] {
+        for owner in [1, 1, 1, 2, 2, 3] {
+            fixture.submit(lane, owner, false);
+        }
+    }
+    fixture.settle();
+    let started = |lane| {
+        let rows = fixture.started.iter().filter(|row| row.0 == lane);
+        rows.map(|row| row.2).collect::<Vec<_>>()
+    };
+    let [one, two, three] = [1, 2, 3].map(organization);
+    assert_eq!(started(0), [one, two, three]);
+    assert_eq!(started(1), [one, two]);
+}
+
+#[test]
+fn guests_of_organizations_take_turns() {
+    let mut fixture = Fixture::new(1, 10, &[]);
+    assert!(fixture.lanes.try_acquire(&name(0)));
+    for (waiter, owner) in [(1, 1), (2, 1), (3, 1), (4, 2)] {
+        fixture.lanes.enqueue_step(&name(0), Some(organization(owner)), waiter, false);
+    }
+    let mut admitted = Vec::new();
+    for _ in 0..4 {
+        fixture.lanes.release_step(&name(0));
+        let Some(Next::AdmitStep { waiter, .. }) = fixture.lanes.next() else { break };
+        admitted.push(waiter);
+    }
+    assert_eq!(admitted, [1, 4, 2, 3]);
 }

@@ -3,10 +3,11 @@
 //! A row of the lane is in at most one state. What is in none is on disk: behind the window, or, of an
 //! organization that may run no more at the moment, passed over.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Weak};
 
-use super::{Load, PAUSED_MAX, Ticket, WINDOW};
+use super::lines::Lines;
+use super::{Load, PAUSED_MAX, SHARE, Ticket, WINDOW};
 use crate::domain::ids::{ExecutionId, OrganizationId};
 
 /// The state of an execution that the lane knows in memory.
@@ -67,23 +68,30 @@ pub(super) struct Left {
 pub(super) struct Lane<T, G> {
     pub(super) cap: usize,
     pub(super) queue_limit: usize,
+    /// Whether an organization that runs nothing here may start one above the cap.
+    pub(super) may_exceed: bool,
     /// Guests that wait, each under its number.
-    pub(super) waiting_steps: VecDeque<(u64, G)>,
+    pub(super) waiting_steps: Lines<Option<OrganizationId>, (u64, G)>,
     /// Guests that are in.
     pub(super) visiting: usize,
     /// Who came last, where both wait.
     pub(super) guest_was_last: bool,
     members: HashMap<ExecutionId, MemberState<T>>,
-    window: VecDeque<Ticket<T>>,
+    window: Lines<OrganizationId, Ticket<T>>,
     running: usize,
+    running_of: HashMap<OrganizationId, usize>,
     paused: usize,
     /// Everything accepted that does not run: announced, in the window, paused, or on the disk.
     queued: usize,
     /// Rows may be on disk behind the window; new ones go there too, to keep the order.
     spilled: bool,
+    /// Whose rows these are; `None`: it is not known.
+    stored: Option<HashSet<OrganizationId>>,
     /// Organizations with rows that were passed over, each with the oldest of them: all of them are on
     /// disk and in no state here.
     passed: HashMap<OrganizationId, ExecutionId>,
+    /// Those of them that are not noted as waiting here.
+    pub(super) newly_passed: Vec<OrganizationId>,
     refilling: Option<RefillInProgress>,
     pub(super) in_turn: bool,
     pub(super) in_idle_turn: bool,
@@ -105,16 +113,20 @@ impl<T, G> Lane<T, G> {
         Self {
             cap,
             queue_limit,
-            waiting_steps: VecDeque::new(),
+            may_exceed: false,
+            waiting_steps: Lines::default(),
             visiting: 0,
             guest_was_last: false,
             members: HashMap::new(),
-            window: VecDeque::new(),
+            window: Lines::default(),
             running: 0,
+            running_of: HashMap::new(),
             paused: 0,
             queued: 0,
             spilled: false,
+            stored: Some(HashSet::new()),
             passed: HashMap::new(),
+            newly_passed: Vec::new(),
             refilling: None,
             in_turn: false,
             in_idle_turn: false,
@@ -128,12 +140,32 @@ impl<T, G> Lane<T, G> {
     }
 
     pub(super) fn can_start(&self) -> bool {
-        !self.window.is_empty() && self.has_place() && self.paused < PAUSED_MAX
+        self.next_organization().is_some() && self.paused < PAUSED_MAX
+    }
+
+    /// Whose turn it is, where a place is free for it.
+    pub(super) fn next_organization(&self) -> Option<OrganizationId> {
+        let mut waiting = self.window.keys();
+        match (self.has_place(), self.may_exceed) {
+            (true, _) => waiting.next(),
+            (false, true) => waiting.find(|one| !self.running_of.contains_key(one)),
+            (false, false) => None,
+        }
     }
 
     pub(super) fn wants_refill(&self) -> bool {
-        let is_dry = self.window.is_empty() && self.spilled && self.refilling.is_none();
-        is_dry && self.has_place() && self.paused < PAUSED_MAX
+        let is_dry = self.spilled && self.refilling.is_none() && !self.has_stored_in_window();
+        is_dry && self.window.len() < WINDOW && self.has_place() && self.paused < PAUSED_MAX
+    }
+
+    /// Whether the window has any of those who have rows behind it.
+    fn has_stored_in_window(&self) -> bool {
+        self.window.keys().any(|one| self.is_stored(one))
+    }
+
+    /// Whether the organization may have rows behind the window.
+    fn is_stored(&self, organization: OrganizationId) -> bool {
+        self.spilled && self.stored.as_ref().is_none_or(|stored| stored.contains(&organization))
     }
 
     pub(super) const fn is_idle(&self) -> bool {
@@ -151,8 +183,13 @@ impl<T, G> Lane<T, G> {
         !self.window.is_empty()
     }
 
-    pub(super) fn has_room(&self) -> bool {
-        !self.spilled && self.window.len() < WINDOW
+    pub(super) fn has_room(&self, organization: OrganizationId) -> bool {
+        !self.is_stored(organization) && self.fits(organization)
+    }
+
+    /// However much the others have in the window, each has its share.
+    fn fits(&self, organization: OrganizationId) -> bool {
+        self.window.len() < WINDOW || self.window.len_of(organization) < SHARE
     }
 
     pub(super) fn knows(&self, id: ExecutionId) -> bool {
@@ -177,7 +214,7 @@ impl<T, G> Lane<T, G> {
     }
 
     pub(super) fn position(&self, id: ExecutionId) -> Option<usize> {
-        self.window.iter().position(|ticket| ticket.id == id).map(|index| index + 1)
+        self.window.before(|ticket| ticket.id == id).map(|before| before + 1)
     }
 
     // --- into the lane ---
@@ -246,12 +283,19 @@ impl<T, G> Lane<T, G> {
         if is_behind_passed {
             self.members.remove(&ticket.id);
             self.note_passed(organization, ticket.id);
-        } else if self.has_room() {
+        } else if self.has_room(organization) {
             self.members.insert(ticket.id, MemberState::Waiting);
-            self.window.push_back(ticket);
+            self.window.push_back(organization, ticket);
+        } else if self.spilled && !self.is_stored(organization) {
+            // Not behind the rows of others.
+            self.members.remove(&ticket.id);
+            if self.note_passed(organization, ticket.id) {
+                self.newly_passed.push(organization);
+            }
         } else {
             self.members.remove(&ticket.id);
             self.spilled = true;
+            self.stored.as_mut().map(|stored| stored.insert(organization));
         }
     }
 
@@ -264,6 +308,7 @@ impl<T, G> Lane<T, G> {
     /// There may be rows on the disk that no state covers.
     pub(super) fn mark_rows_on_disk(&mut self) {
         self.spilled = true;
+        self.stored = None;
         if let Some(refilling) = &mut self.refilling {
             refilling.missed = true;
         }
@@ -281,28 +326,26 @@ impl<T, G> Lane<T, G> {
             if self.knows(ticket.id) || refilling.deleted.contains(&ticket.id) {
                 continue;
             }
-            if self.window.len() < WINDOW {
+            if self.fits(ticket.organization) {
                 self.members.insert(ticket.id, MemberState::Waiting);
-                self.window.push_back(ticket);
+                self.window.push_back(ticket.organization, ticket);
             } else {
                 is_left_out = true;
             }
         }
         self.spilled = !complete || refilling.missed || is_left_out;
+        if !self.spilled {
+            self.stored = Some(HashSet::new());
+        }
     }
 
     // --- past those that may not start ---
 
-    /// Whose turn it is.
-    pub(super) fn first(&self) -> Option<OrganizationId> {
-        self.window.front().map(|ticket| ticket.organization)
-    }
-
-    /// Leaves the first of the window to the disk. True: its organization had nothing passed over here.
-    pub(super) fn pass_first(&mut self) -> bool {
-        let Some(ticket) = self.window.pop_front() else { return false };
+    /// Leaves the first ticket of an organization to the disk. True: it had nothing passed over here.
+    pub(super) fn pass_first_of(&mut self, organization: OrganizationId) -> bool {
+        let Some(ticket) = self.window.pop_of(organization) else { return false };
         self.members.remove(&ticket.id);
-        self.pass(ticket.organization, ticket.id)
+        self.pass(organization, ticket.id)
     }
 
     /// Passes over a row of an organization. True: it had none passed over here.
@@ -333,13 +376,12 @@ impl<T, G> Lane<T, G> {
             && self.refilling.is_none()
             && self.has_place()
             && self.paused < PAUSED_MAX
-            && self.window.len() < WINDOW
             && !self.has_in_window(organization)
     }
 
     /// Whether one of the organization waits in the window.
     pub(super) fn has_in_window(&self, organization: OrganizationId) -> bool {
-        self.window.iter().any(|ticket| ticket.organization == organization)
+        self.window.len_of(organization) > 0
     }
 
     /// Begins to read what was passed over of an organization; gives the oldest row of it.
@@ -362,14 +404,14 @@ impl<T, G> Lane<T, G> {
             if self.knows(ticket.id) || refilling.deleted.contains(&ticket.id) {
                 continue;
             }
-            if self.window.len() >= WINDOW {
+            if !self.fits(organization) {
                 self.note_passed(organization, ticket.id);
                 continue;
             }
             self.members.insert(ticket.id, MemberState::Waiting);
             // They are older than what came since.
-            let at = self.window.iter().position(|held| held.id > ticket.id);
-            self.window.insert(at.unwrap_or(self.window.len()), ticket);
+            let id = ticket.id;
+            self.window.insert(organization, ticket, |held| held.id > id);
         }
         if let Some(id) = more_from {
             self.note_passed(organization, id);
@@ -379,13 +421,14 @@ impl<T, G> Lane<T, G> {
 
     // --- through the lane ---
 
-    /// Gives the head of the window a place. The handle belongs to the task that runs it.
+    /// Gives the next one of the window a place. The handle belongs to the task that runs it.
     pub(super) fn start(&mut self) -> Option<(Ticket<T>, Arc<()>)> {
-        let ticket = self.window.pop_front()?;
+        let organization = self.next_organization()?;
+        let ticket = self.window.pop_of(organization)?;
         let task = Arc::new(());
-        let run = Run::of(&task, ticket.organization);
+        let run = Run::of(&task, organization);
         self.members.insert(ticket.id, MemberState::Running(run));
-        self.running += 1;
+        self.count_in(organization);
         self.queued = self.queued.saturating_sub(1);
         self.guest_was_last = false;
         Some((ticket, task))
@@ -403,9 +446,14 @@ impl<T, G> Lane<T, G> {
         let task = Arc::new(());
         let run = Run::of(&task, organization);
         self.members.insert(id, MemberState::Running(run));
-        self.running += 1;
+        self.count_in(organization);
         self.queued = self.queued.saturating_sub(1);
         Some(task)
+    }
+
+    fn count_in(&mut self, organization: OrganizationId) {
+        self.running += 1;
+        *self.running_of.entry(organization).or_default() += 1;
     }
 
     /// Notes what a running one waits for. Gives what it was before, when that is a change.
@@ -459,6 +507,12 @@ impl<T, G> Lane<T, G> {
         }
         let Some(MemberState::Running(run)) = self.members.remove(&id) else { return None };
         self.running = self.running.saturating_sub(1);
+        if let Some(count) = self.running_of.get_mut(&run.organization) {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                self.running_of.remove(&run.organization);
+            }
+        }
         Some((Left { organization: run.organization, parking: run.parking }, run.requeued))
     }
 
@@ -469,7 +523,7 @@ impl<T, G> Lane<T, G> {
         }
         if let Some(MemberState::Paused(ticket)) = self.members.insert(id, MemberState::Waiting) {
             self.paused = self.paused.saturating_sub(1);
-            self.window.push_front(ticket);
+            self.window.push_front(ticket.organization, ticket);
         }
     }
 
@@ -481,8 +535,8 @@ impl<T, G> Lane<T, G> {
             None => {}
             Some(MemberState::Waiting) => {
                 self.members.remove(&id);
-                let at = self.window.iter().position(|ticket| ticket.id == id);
-                owner = at.and_then(|at| self.window.remove(at)).map(|ticket| ticket.organization);
+                let removed = self.window.remove(|ticket| ticket.id == id);
+                owner = removed.map(|ticket| ticket.organization);
             }
             Some(MemberState::Paused(_)) => {
                 self.members.remove(&id);

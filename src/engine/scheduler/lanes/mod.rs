@@ -1,7 +1,7 @@
 //! Lanes: who runs next.
 //!
-//! Each model and each workflow has a lane of its own, first in, first out, with its own cap of
-//! running executions; places are given to the lanes in turn. The rows of a lane are on disk;
+//! Each model and each workflow has a lane of its own, with its own cap of running executions; places
+//! are given to the lanes in turn. In a lane, organizations take turns, each first in, first out. The rows of a lane are on disk;
 //! here is only a window on its head, so that a backlog of a million takes no memory.
 //!
 //! An execution gets into a lane in one way: [`Lanes::reserve`] or [`Lanes::reserve_accepted`] before the
@@ -15,7 +15,8 @@
 //! it is not counted against the running executions until it goes on.
 //!
 //! When all places are taken, a lane that runs nothing may still start one: stuck lanes never keep
-//! an idle one waiting.
+//! an idle one waiting. In a lane whose runs have places elsewhere, so may an organization that runs nothing
+//! there.
 //!
 //! An organization may have a cap of its own over all lanes. Its tickets are taken out of a window when
 //! their turn comes and it may run no more: the others go past, and its rows are passed over on the
@@ -27,6 +28,7 @@
 
 mod caps;
 mod lane;
+mod lines;
 mod organizations;
 
 use std::collections::{HashMap, VecDeque};
@@ -39,6 +41,8 @@ use crate::domain::ids::{ExecutionId, OrganizationId};
 
 /// How many executions of a lane wait in memory; the others wait on the disk.
 pub const WINDOW: usize = 256;
+/// How many executions of one organization wait in memory, however many of others do.
+pub const SHARE: usize = 16;
 /// How many executions of one lane may wait for another try after a failure. With more, the lane
 /// starts nothing new: what makes them fail would make that fail too.
 pub const PAUSED_MAX: usize = 1024;
@@ -166,6 +170,14 @@ impl<T, G> Lanes<T, G> {
         self.wake_passed(name);
     }
 
+    /// Lets an organization that runs nothing in the lane start one above its cap.
+    pub fn let_exceed(&mut self, name: &str, may_exceed: bool) {
+        if let Some(lane) = self.lanes.get_mut(name) {
+            lane.may_exceed = may_exceed;
+        }
+        self.schedule_lane(name);
+    }
+
     // --- into a lane ---
 
     /// Announces new work, before the commit that adds its row, and counts it, so that the limit
@@ -224,8 +236,8 @@ impl<T, G> Lanes<T, G> {
 
     /// Whether a ticket enlisted now would wait in memory; decides whether to keep its state too.
     #[must_use]
-    pub fn has_room(&self, name: &str) -> bool {
-        self.lanes.get(name).is_some_and(Lane::has_room)
+    pub fn has_room(&self, name: &str, organization: OrganizationId) -> bool {
+        self.lanes.get(name).is_some_and(|lane| lane.has_room(organization))
     }
 
     /// Whether the lane knows the execution in memory: it waits in the window, runs, is paused, or
@@ -251,8 +263,9 @@ impl<T, G> Lanes<T, G> {
         if self.is_held {
             return None;
         }
+        // What was passed over is read while there is a place: others may start in it each time.
         // A lane whose own turn it was may have had nothing to start: then its guests go on.
-        self.next_start().or_else(|| self.next_passed()).or_else(|| self.next_step())
+        self.next_passed().or_else(|| self.next_start()).or_else(|| self.next_step())
     }
 
     /// Whether [`Lanes::next`] may have something to do. False as long as what was put in only waits.
@@ -302,6 +315,8 @@ impl<T, G> Lanes<T, G> {
         let lane = self.lanes.get_mut(name)?;
         if lane.wants_refill() {
             lane.begin_refill();
+            // Others go on while it is read.
+            self.schedule_lane(name);
             return Some(Next::Refill { lane: Arc::clone(name) });
         }
         if !lane.can_start() {
@@ -429,7 +444,7 @@ impl<T, G> Lanes<T, G> {
             if !lane.has_place() || (lane.guest_was_last && may_start && lane.can_start()) {
                 continue;
             }
-            let Some((_, waiter)) = lane.waiting_steps.pop_front() else { continue };
+            let Some((_, waiter)) = lane.waiting_steps.pop() else { continue };
             lane.visiting += 1;
             lane.guest_was_last = true;
             self.wake_steps(&name);
@@ -458,15 +473,21 @@ impl<T, G> Lanes<T, G> {
         if queued >= lane.queue_limit.max(1) { Err(Full { queued }) } else { Ok(()) }
     }
 
-    /// Puts a guest at the end of those that wait, or before them; its number takes it back.
-    pub fn enqueue_step(&mut self, name: &str, waiter: G, is_first: bool) -> u64 {
+    /// Puts a guest at the end of its organization's line, or before all others; its number takes it back.
+    pub fn enqueue_step(
+        &mut self,
+        name: &str,
+        organization: Option<OrganizationId>,
+        waiter: G,
+        is_first: bool,
+    ) -> u64 {
         self.last_waiter += 1;
         if let Some(lane) = self.lanes.get_mut(name) {
             let entry = (self.last_waiter, waiter);
             if is_first {
-                lane.waiting_steps.push_front(entry);
+                lane.waiting_steps.push_front(organization, entry);
             } else {
-                lane.waiting_steps.push_back(entry);
+                lane.waiting_steps.push_back(organization, entry);
             }
         }
         self.wake_steps(name);
@@ -476,7 +497,7 @@ impl<T, G> Lanes<T, G> {
     /// A guest waits no more.
     pub fn cancel_wait(&mut self, name: &str, number: u64) {
         if let Some(lane) = self.lanes.get_mut(name) {
-            lane.waiting_steps.retain(|(held, _)| *held != number);
+            drop(lane.waiting_steps.remove(|(held, _)| *held == number));
         }
     }
 
@@ -564,6 +585,16 @@ impl<T, G> Lanes<T, G> {
 
     /// Puts the lane at the end of the turn, if it has something to do and is not there.
     fn schedule_lane(&mut self, name: &str) {
+        let Some((held, lane)) = self.lanes.get_key_value(name) else { return };
+        if !lane.newly_passed.is_empty() {
+            let held = Arc::clone(held);
+            let lane = self.lanes.get_mut(name);
+            for organization in
+                lane.map(|one| std::mem::take(&mut one.newly_passed)).into_iter().flatten()
+            {
+                self.organizations.wait_in(organization, Arc::clone(&held));
+            }
+        }
         let Some((name, lane)) = self.lanes.get_key_value(name) else { return };
         if !(lane.can_start() || lane.wants_refill()) {
             return;

@@ -211,7 +211,7 @@ impl Fixture {
         if self.lanes.try_acquire(&name(lane)) {
             self.admitted.push((lane, self.next_id));
         } else {
-            let number = self.lanes.enqueue_step(&name(lane), self.next_id, false);
+            let number = self.lanes.enqueue_step(&name(lane), None, self.next_id, false);
             self.asking.push((lane, number, self.next_id));
         }
     }
@@ -445,7 +445,7 @@ fn lane_priority_step_overtakes_waiting_steps() {
     fixture.submit(0, false);
     while fixture.step() {}
     for (waiter, is_first) in [(1, false), (2, false), (3, true)] {
-        fixture.lanes.enqueue_step(&name(0), waiter, is_first);
+        fixture.lanes.enqueue_step(&name(0), None, waiter, is_first);
     }
     fixture.finish(0);
     let next = fixture.lanes.next();
