@@ -367,7 +367,10 @@ async fn bring_up(
     work.spawn(services.schedules.clone().run(work.clone()));
     services.readiness.set();
     let disk = services.store.disk_space();
+    let listening: Vec<String> =
+        addresses.iter().map(|(role, address)| format!("{} {address}", role.as_str())).collect();
     tracing::info!(
+        listening = listening.join(", "),
         unfinished,
         models = services.catalog.len(),
         disk_free_bytes = disk.free(),

@@ -381,8 +381,8 @@ pub(super) fn refuse_running(data_dir: &Path) -> anyhow::Result<()> {
         return Ok(());
     }
     bail!(
-        "a service runs in {}: stop it first; to check its data while it runs, check a backup \
-         (`orrery backup FILE`, then `orrery verify FILE`)",
+        "a service runs in {}, and this needs its data alone: stop it first. A backup can be checked while it runs: \
+         `orrery backup FILE`, then `orrery verify FILE`",
         data_dir.display()
     );
 }

@@ -24,7 +24,7 @@ pub(super) enum Command {
     /// Add to the balance
     TopUp {
         /// The amount in US dollars, with up to six decimal places
-        #[arg(long, value_name = "USD", value_parser = values::dollars)]
+        #[arg(long, value_name = "USD", value_parser = values::dollars, allow_negative_numbers = true)]
         amount: f64,
         #[command(flatten)]
         owner: Owner,

@@ -107,15 +107,18 @@ pub struct BindError {
     pub reason: String,
 }
 
+/// How a port is chosen, without a configuration and with one.
+const CHOOSE_PORT: &str = "`orrery serve --port 9000`, or `listen` in the configuration";
+
 /// Why an address cannot be listened on, and what to do.
 #[must_use]
 pub fn refusal(address: SocketAddr, error: &io::Error) -> String {
     match (error.kind(), port_holder::of(address)) {
         (io::ErrorKind::AddrInUse, Some(holder)) => {
-            format!("{holder} listens there; stop it, or choose another port")
+            format!("{holder} listens there; stop it, or choose another port ({CHOOSE_PORT})")
         }
         (io::ErrorKind::AddrInUse, None) => {
-            "another program listens there; choose another port".to_owned()
+            format!("another program listens there; choose another port ({CHOOSE_PORT})")
         }
         (io::ErrorKind::PermissionDenied, _) => {
             format!("{error}; ports below 1024 need CAP_NET_BIND_SERVICE")

@@ -117,8 +117,18 @@ fn model_test_hints_at_why_worker_gave_no_answer() {
     let setup = Setup::new(folder.path(), &folder.path().join("data"), "");
     setup.add_model("silent", &program("silent", &["sleep", "3600"], "1s"));
     setup.add_model("ended", &program("ended", &["sh", "-c", "read -r job"], "1m"));
+    setup.add_model("failed", &program("failed", &["sh", "-c", "echo no torch >&2; exit 1"], "1m"));
+    setup.add_model("chatty", &program("chatty", &["sh", "-c", "echo loading; sleep 60"], "1m"));
     let _service = setup.start();
-    for (slug, hint) in [("silent", "and flush it?"), ("ended", "set mode = \"once\"")] {
+    let failed = ["model", "test", "failed", "--input", "{}"];
+    let (_, printed, said) = setup.try_run(&failed);
+    let all = format!("{printed}{said}");
+    assert!(all.contains("no torch") && !all.contains("mode = \"once\""), "{all}");
+    for (slug, hint) in [
+        ("silent", "and flush it?"),
+        ("chatty", "messages belong on standard error"),
+        ("ended", "set mode = \"once\""),
+    ] {
         let (is_good, printed, said) = setup.try_run(&["model", "test", slug, "--input", "{}"]);
         let all = format!("{printed}{said}");
         assert!(!is_good && all.contains("hint: ") && all.contains(hint), "{slug}: {all}");

@@ -82,6 +82,7 @@ fn wrong_values_of_arguments_are_answered_with_an_example() {
     for (arguments, example) in [
         (&["key", "create", "--name", "n", "--expires", "tomorrow"][..], "30m, 12h or 90d"),
         (&["balance", "top-up", "--amount", "abc"], "such as 12.50"),
+        (&["balance", "top-up", "--amount", "-5"], "such as 12.50"),
         (&["execution", "list", "--limit", "all"], "such as 20"),
         (&["serve", "--port", "http"], "such as 9000"),
         (&["serve", "--listen", "box.lan"], "0.0.0.0"),

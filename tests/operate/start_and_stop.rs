@@ -51,6 +51,7 @@ fn stop_with_idle_worker_waits_for_nothing() {
     assert_eq!(stopped(&mut service), 0);
     let log = setup.log_since(0);
     assert!(!log.contains("waiting up to") && log.contains("stopped"), "{log}");
+    assert!(log.contains(&format!("base {}", setup.base())), "{log}");
 }
 
 #[test]
@@ -102,5 +103,6 @@ fn taken_port_names_its_holder_once() {
     let pid =
         format!("(pid {}) listens there; stop it, or choose another port", std::process::id());
     assert_eq!(said.matches(&pid).count(), 1, "{said}");
+    assert!(said.contains("`orrery serve --port 9000`"), "{said}");
     assert!(said.contains(&format!("the host base\n  cannot listen on {address}: ")), "{said}");
 }

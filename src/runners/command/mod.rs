@@ -273,6 +273,9 @@ impl Runner for CommandRunner {
     }
 }
 
+/// What is said of a worker that ended with success but without an answer.
+const ENDED: &str = "its worker ended without an answer";
+
 /// How a process ended that should not have, in words that follow "the model 'x':". What it wrote
 /// stays between it and the operator, but for what the guard itself says.
 fn describe(status: Option<ExitStatus>, tail: &Tail) -> String {
@@ -286,7 +289,7 @@ fn describe(status: Option<ExitStatus>, tail: &Tail) -> String {
     }
     match status {
         None => "its worker ended and left no exit status".to_owned(),
-        Some(status) if status.success() => "its worker ended without an answer".to_owned(),
-        Some(status) => format!("its worker ended without an answer ({status})"),
+        Some(status) if status.success() => ENDED.to_owned(),
+        Some(status) => format!("{ENDED} ({status})"),
     }
 }

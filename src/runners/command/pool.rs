@@ -27,7 +27,8 @@ const HINT_ENDED: &str = "the worker ended before it answered: with mode = \"per
     does one job and ends, set mode = \"once\"";
 /// For a worker that was ended before it gave an answer.
 const HINT_SILENT: &str = "the worker was ended before it answered: does it write a line of JSON for \
-    each line that it reads, and flush it?";
+    each line that it reads, and flush it? Standard output is for answers alone: messages belong on \
+    standard error";
 /// A worker that has lived for so long has started well.
 const SETTLED: Duration = Duration::from_secs(2);
 
@@ -181,14 +182,16 @@ impl Pool {
         let pause = state.backoff.failed();
         let model = &self.model.name;
         let said = self.tail.last_line().unwrap_or_default();
+        // A program that fails says why itself; only a quiet end needs an explanation.
+        let hint = (reason == super::ENDED).then_some(HINT_ENDED);
         if state.logged.is_news(&reason) {
             let pause = humantime::format_duration(pause).to_string();
             tracing::warn!(
-                %model, %reason, %said, hint = HINT_ENDED, pause,
+                %model, %reason, %said, hint, pause,
                 "a worker cannot start; it is tried again, and logged again in an hour or on a change"
             );
         }
-        state.hint = Some(HINT_ENDED);
+        state.hint = hint;
         state.health = Health::Failing(reason);
     }
 
