@@ -233,8 +233,7 @@ impl Files {
         }))
     }
 
-    /// The text of an output with current URLs in place of the paths of files, see
-    /// What makes links.
+    /// Signs the URLs of files.
     #[must_use]
     pub fn signed_urls(&self) -> &SignedUrls {
         &self.shared.signed_urls

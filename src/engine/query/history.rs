@@ -136,7 +136,7 @@ impl Engine {
             // What was read for nothing counts as well.
             search.max_seeks =
                 search.max_seeks.saturating_sub(found.seeks.max(found.ids.len()).max(1));
-            for execution in inner.read_live_log(organization, &found.ids).await? {
+            for execution in inner.current_executions(organization, &found.ids).await? {
                 if filter.matches(&execution) {
                     executions.push(execution);
                 }
@@ -228,8 +228,8 @@ impl Inner {
         Ok(groups)
     }
 
-    /// The executions as they are now, those that run as they are in memory.
-    async fn read_live_log(
+    /// The executions in their current state: running ones from memory, the others from the store.
+    async fn current_executions(
         &self,
         organization: OrganizationId,
         ids: &[ExecutionId],
