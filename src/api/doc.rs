@@ -69,6 +69,8 @@ pub struct Param {
 #[derive(Debug, Clone, Copy)]
 pub enum Kind {
     Text,
+    /// Any number of texts: the parameter may be repeated.
+    Texts,
     Uuid,
     Time,
     Whole {

@@ -15,7 +15,7 @@ use crate::domain::workflow::{DESCRIPTION_MAX, NAME_MAX, Version, Workflow};
 use crate::http::{self, Response, response};
 use crate::idempotency::StoredResponse;
 use crate::runtime::new_id;
-use crate::wire::legacy::{Category, Created, List, Listed, NewWorkflow, Workflow as Shape};
+use crate::wire::legacy::{Category, Created, List, Listed, NewWorkflow, Shown, Workflow as Shape};
 use crate::workflows::{self, CATEGORIES, Filter, New, Put, SortKey};
 
 const LIMIT_DEFAULT: u64 = 50;
@@ -122,7 +122,7 @@ pub async fn list(context: Context) -> Result<Response, http::Error> {
     let query = &context.request.query;
     let filter = Filter {
         category: None,
-        tag: None,
+        tags: Vec::new(),
         keyword: None,
         status: None,
         sort_key: SortKey::CreatedAt,
@@ -146,7 +146,7 @@ pub async fn list(context: Context) -> Result<Response, http::Error> {
 }
 
 pub const GET: Doc = Doc {
-    responses: &[ResponseDoc::json::<Listed<'static>>(200, "The workflow"), NO_WORKFLOW],
+    responses: &[ResponseDoc::json::<Shown<'static>>(200, "The workflow"), NO_WORKFLOW],
     ..Doc::new("workflows", "get_workflow", "A workflow")
 };
 
@@ -155,7 +155,9 @@ pub async fn get(context: Context) -> Result<Response, http::Error> {
     let organization = context.caller()?.organization;
     let reference = context.request.param("workflow");
     let workflow = context.services.workflows.find(organization, reference).await?;
-    Ok(response::json(StatusCode::OK, &listed(&context, &workflow).await?))
+    let listed = listed(&context, &workflow).await?;
+    let shown = Shown { fields: &listed, workflow: &listed };
+    Ok(response::json(StatusCode::OK, &shown))
 }
 
 /// The definition that the body describes.

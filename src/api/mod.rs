@@ -283,7 +283,7 @@ pub const ROUTES: &[Route] = &[
     route!(ENGINE, POST, "/api/v1/executions/{execution}/redrive", Key, Body, Keyed, executions::redrive, executions::REDRIVE),
     route!(ENGINE, GET, "/api/v1/categories", Key, Bare, Keyed, workflows::categories, workflows::CATEGORIES_DOC),
 
-    route!(&[Base], POST, "/v1/workflows", Key, Body, Keyed, workflows::create, workflows::CREATE),
+    route!(&[Base], POST, "/v1/workflows", Key, Body, Keyed, workflows::create, workflows::CREATE_ON_BASE),
     route!(&[Base], POST, "/v1/workflows/create", Key, Body, Keyed, workflows::create, workflows::CREATE_ALIAS),
     route!(&[Base], GET, "/v1/workflows", Key, Bare, Keyed, workflows::list, workflows::LIST),
     route!(&[Base], GET, "/v1/workflows/{workflow}", Key, Bare, Keyed, workflows::get, workflows::GET),
@@ -291,7 +291,7 @@ pub const ROUTES: &[Route] = &[
     route!(&[Base], DELETE, "/v1/workflows/{workflow}", Key, Bare, Keyed, workflows::delete, workflows::DELETE),
     route!(&[Base], GET, "/v1/workflows/{workflow}/versions", Key, Bare, Keyed, workflows::list_versions, workflows::LIST_VERSIONS),
     route!(&[Base], GET, "/v1/workflows/{workflow}/versions/{version}", Key, Bare, Keyed, workflows::get_version, workflows::GET_VERSION),
-    route!(&[Base], PUT, "/v1/workflows/{workflow}/versions/{version}", Key, Body, Keyed, workflows::put_version, workflows::PUT_VERSION),
+    route!(&[Base], PUT, "/v1/workflows/{workflow}/versions/{version}", Key, Body, Keyed, workflows::put_version, workflows::PUT_VERSION_ON_BASE),
     route!(&[Base], GET, "/v1/workflows/{workflow}/executions", Key, Bare, Keyed, executions::list, executions::LIST),
     route!(&[Base], POST, "/v1/workflows/{workflow}/schedules", Key, Body, Keyed, schedules::create, schedules::CREATE),
     route!(&[Base], GET, "/v1/workflows/{workflow}/schedules", Key, Bare, Keyed, schedules::list, schedules::LIST),
@@ -361,6 +361,7 @@ pub const ROUTES: &[Route] = &[
 
     route!(&[Base], POST, "/v1/upload/presign", Key, Body, Keyed, uploads::presign, uploads::PRESIGN),
     route!(&[Base], PUT, "/v1/upload/{id}", Link, File, Keyed, uploads::put, uploads::PUT),
+    route!(&[Base], POST, "/api/v1/upload", Key, File, Keyed, uploads::post_for_url, uploads::POST_FOR_URL),
     route!(&[Base], POST, "/v1/files", Key, File, Keyed, uploads::post, uploads::POST),
     route!(&[Base], GET, "/v1/files", Key, Bare, Keyed, files::list, files::LIST),
     route!(&[Base], GET, "/v1/files/usage", Key, Bare, Keyed, files::usage, files::USAGE),

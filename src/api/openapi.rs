@@ -135,7 +135,8 @@ fn operation(route: &Route, schemas: &mut Schemas) -> Value {
         "parameters": parameters(route),
     });
     let Value::Object(fields) = &mut operation else { return operation };
-    if doc.is_deprecated {
+    // The whole workflows host is for compatibility; the base host has its routes.
+    if doc.is_deprecated || route.hosts == [Role::Workflows] {
         fields.insert("deprecated".to_owned(), true.into());
     }
     if let Some(request) = &doc.request {
@@ -234,6 +235,7 @@ fn path_parameter(name: &str) -> (&'static str, Value) {
 fn query_parameter(param: &Param) -> Value {
     let schema = match param.kind {
         Kind::Text => json!({"type": "string"}),
+        Kind::Texts => json!({"type": "array", "items": {"type": "string"}}),
         Kind::Uuid => json!({"type": "string", "format": "uuid"}),
         Kind::Time => json!({"type": "string", "format": "date-time"}),
         Kind::Whole { min, max, default } => {

@@ -14,7 +14,7 @@ use schemars::SchemaGenerator;
 use schemars::generate::SchemaSettings;
 use serde_json::Value;
 
-use super::doc::ErrorForm;
+use super::doc::{ErrorForm, Kind};
 use super::{Access, ROUTES, Role, Route};
 use crate::http::body;
 use crate::http::fields::{self, FieldCheck};
@@ -38,11 +38,12 @@ fn key_of(route: &Route) -> (Option<Role>, &'static str, &'static str) {
     (route.hosts.first().copied(), route.doc.id, route.path)
 }
 
-/// Refuses parameters that the route's documentation does not name. People open links, and mail programs
+/// Refuses parameters that the route's documentation does not name, and those that are given twice but take
+/// one value. People open links, and mail programs
 /// and social media add parameters to them: with a link, unknown ones are ignored.
 ///
 /// # Errors
-/// 400 with the nearest name.
+/// 400 with the nearest name, or with the parameter that is repeated.
 pub fn check_query(route: &Route, query: &Query, is_by_link: bool) -> Result<(), http::Error> {
     // The operator's routes are called by this program alone, and pages read their parameters themselves.
     let is_page = route.access == Access::Public && route.hosts == [Role::Dashboard];
@@ -53,12 +54,23 @@ pub fn check_query(route: &Route, query: &Query, is_by_link: bool) -> Result<(),
     if route.access == Access::Link {
         known.push(signed_urls::PARAMETER);
     }
-    match query.names().find(|name| !known.contains(name)) {
-        None => Ok(()),
-        Some(name) => {
-            Err(http::Error::bad_request(fields::sentence("query parameter", name, &known)))
+    if let Some(name) = query.names().find(|name| !known.contains(name)) {
+        return Err(http::Error::bad_request(fields::sentence("query parameter", name, &known)));
+    }
+    for param in route.doc.query {
+        let message = match param.kind {
+            Kind::Texts => continue,
+            Kind::ListOf(_) => "separate its values by commas",
+            Kind::Text | Kind::Uuid | Kind::Time | Kind::Whole { .. } | Kind::OneOf(_) => {
+                "it takes one value"
+            }
+        };
+        if query.all(param.name).nth(1).is_some() {
+            let message = format!("{} is in the query more than once: {message}", param.name);
+            return Err(http::Error::bad_request(message));
         }
     }
+    Ok(())
 }
 
 /// How the body of a request to this route is checked; `None` where any field may be in it.

@@ -21,7 +21,7 @@ use crate::files::{Announced, Files, Receiving};
 use crate::http::media_type::{self, MediaType};
 use crate::http::{self, Request, Response, response};
 use crate::wire;
-use crate::wire::file::{FileForm, KEEP_MAX, KEEP_MIN, NewUpload, RequiredHeaders};
+use crate::wire::file::{FileForm, FileUrl, KEEP_MAX, KEEP_MIN, NewUpload, RequiredHeaders};
 
 /// The longest head of a field (its boundary and headers), in bytes, to within a piece. The form's
 /// reader may take two pieces, each as large as a connection's buffer, before it looks for the end
@@ -125,6 +125,30 @@ pub const POST: Doc = Doc {
 
 /// `POST /v1/files`: a form with the field `file`.
 pub async fn post(context: Context) -> Result<Response, http::Error> {
+    Ok(response::json(StatusCode::CREATED, &take_form(context).await?))
+}
+
+pub const POST_FOR_URL: Doc = Doc {
+    responses: &[
+        ResponseDoc::json::<FileUrl>(200, "The URL of the file, to be read without a key"),
+        ResponseDoc::error(413, "The file is over a limit or a quota"),
+        ResponseDoc::error(422, "The file was not stored"),
+    ],
+    ..Doc {
+        id: "upload_file",
+        summary: "Send a file in a form, as `POST /v1/files` does, for its URL",
+        ..POST
+    }
+};
+
+/// `POST /api/v1/upload`: the same form, for clients that only want a URL to put into an input.
+pub async fn post_for_url(context: Context) -> Result<Response, http::Error> {
+    let url = take_form(context).await?.url;
+    Ok(response::json(StatusCode::OK, &FileUrl { url }))
+}
+
+/// Stores the file of the form that is the body.
+async fn take_form(context: Context) -> Result<wire::file::File, http::Error> {
     let grant = context.grant()?;
     let organization = grant.organization;
     let services = Arc::clone(&context.services);
@@ -135,7 +159,9 @@ pub async fn post(context: Context) -> Result<Response, http::Error> {
     })?;
     let failure = Failure::default();
     let head = Head::default();
-    let mut form = Multipart::new(pieces(context.request, failure.clone(), head.clone()), boundary);
+    let bare = format!("--{boundary}\n").into_bytes();
+    let form = pieces(context.request, failure.clone(), head.clone(), bare);
+    let mut form = Multipart::new(form, boundary);
     let mut announced = Announced::default();
     let mut received: Option<Receiving> = None;
     while let Some(mut field) = form.next_field().await.map_err(|error| failure.of(&error))? {
@@ -165,7 +191,7 @@ pub async fn post(context: Context) -> Result<Response, http::Error> {
     }
     let received = received.ok_or_else(|| http::Error::bad_request("file is required"))?;
     let file = received.finish(organization, announced, None).await?;
-    Ok(response::json(StatusCode::CREATED, &view(&services, &file, &grant)))
+    Ok(view(&services, &file, &grant))
 }
 
 /// Why the body of a form ended before its end.
@@ -213,13 +239,17 @@ impl Head {
     }
 }
 
+/// The body piece by piece. `bare` is the first line of a form whose lines end in LF, which the parser would
+/// read to its end without finding a field.
 fn pieces(
     request: Request,
     failure: Failure,
     head: Head,
+    bare: Vec<u8>,
 ) -> impl futures_util::Stream<Item = Result<Bytes, std::io::Error>> + Send {
     head.begins();
-    stream::try_unfold((request, failure, head), |(mut request, failure, head)| async move {
+    let start = (request, failure, head, bare);
+    stream::try_unfold(start, |(mut request, failure, head, bare)| async move {
         // The parser takes pieces until there is none for the moment: one at a time, or it would
         // hold as many as arrive faster than the disk takes them.
         tokio::task::yield_now().await;
@@ -229,7 +259,14 @@ fn pieces(
                 failure.set(http::Error::bad_request(message));
                 Err(std::io::ErrorKind::InvalidData.into())
             }
-            Ok(piece) => Ok(piece.map(|piece| (piece, (request, failure, head)))),
+            Ok(Some(piece)) if !bare.is_empty() && piece.starts_with(&bare) => {
+                let message =
+                    "the lines of the form must end in CR LF (RFC 2046): its first ends in LF";
+                failure.set(http::Error::bad_request(message));
+                Err(std::io::ErrorKind::InvalidData.into())
+            }
+            // Only the first line of the body is compared.
+            Ok(piece) => Ok(piece.map(|piece| (piece, (request, failure, head, Vec::new())))),
             Err(error) => {
                 failure.set(error);
                 Err(std::io::ErrorKind::BrokenPipe.into())

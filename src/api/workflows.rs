@@ -20,8 +20,8 @@ use crate::idempotency::StoredResponse;
 use crate::runtime::new_id;
 use crate::wire;
 use crate::wire::workflow::{
-    Categories, Check, FieldError, LastRun, LastRuns, List, NewCheck, NewVersion, NewWorkflow,
-    Versions, WorkflowChange,
+    Categories, Check, FieldError, LastRun, LastRuns, List, NewCheck, NewVersion, NewVersionOnBase,
+    NewWorkflow, NewWorkflowOnBase, Versions, WorkflowChange,
 };
 use crate::workflows::{CATEGORIES, Category, Change, Filter, New, Put, SortKey, Triggers};
 
@@ -56,10 +56,13 @@ pub const CREATE: Doc = Doc {
     ..Doc::new("workflows", "create_workflow", "Create a workflow")
 };
 
+pub const CREATE_ON_BASE: Doc =
+    Doc { request: Some(RequestDoc::json::<NewWorkflowOnBase>()), ..CREATE };
+
 pub const CREATE_ALIAS: Doc = Doc {
     id: "create_workflow_alias",
     summary: "Create a workflow, as `POST /v1/workflows` does",
-    ..CREATE
+    ..CREATE_ON_BASE
 };
 
 /// `POST /workflows`
@@ -155,7 +158,7 @@ pub const LIST: Doc = Doc {
         Param::limit(LIMIT_MAX, LIMIT_DEFAULT),
         OFFSET,
         Param::new("category", Kind::Text, "The slug of a category"),
-        Param::new("tag", Kind::Text, "A tag"),
+        Param::new("tag", Kind::Texts, "A tag; when repeated, workflows with any of the tags"),
         Param::new("keyword", Kind::Text, "A part of the name, the slug or the description"),
         Param::new("status", Kind::OneOf(statuses), "The status; deleted ones only if named"),
         Param::new("sort_key", Kind::OneOf(sort_keys), "What to sort by; `created_at` by default"),
@@ -175,7 +178,8 @@ pub async fn list(context: Context) -> Result<Response, http::Error> {
     for workflow in &found {
         views.push(view(workflow, &workflows.triggers(workflow).await?));
     }
-    let body = List { workflows: views, offset: filter.offset, total_count: total };
+    let offset = filter.offset + views.len();
+    let body = List { workflows: views, offset, total_count: total };
     Ok(response::json(StatusCode::OK, &body))
 }
 
@@ -206,7 +210,7 @@ fn read_filter(context: &Context) -> Result<Filter, http::Error> {
     };
     Ok(Filter {
         category: text("category"),
-        tag: text("tag"),
+        tags: query.all("tag").filter(|tag| !tag.is_empty()).map(str::to_owned).collect(),
         keyword: text("keyword"),
         status,
         sort_key,
@@ -328,6 +332,9 @@ pub const PUT_VERSION: Doc = Doc {
     takes_if_match: true,
     ..Doc::new("workflows", "put_version", "Create or change a version, the latest from then on")
 };
+
+pub const PUT_VERSION_ON_BASE: Doc =
+    Doc { request: Some(RequestDoc::json::<NewVersionOnBase>()), ..PUT_VERSION };
 
 /// `PUT /workflows/{workflow}/versions/{version}`
 pub async fn put_version(mut context: Context) -> Result<Response, http::Error> {

@@ -4,6 +4,8 @@ use std::fmt::Write as _;
 
 use similar::{ChangeTag, TextDiff};
 
+use super::output::visible;
+
 /// Lines around a change.
 const CONTEXT_LINES: usize = 3;
 
@@ -20,6 +22,7 @@ pub(super) fn unified(
     for hunk in diff.unified_diff().context_radius(CONTEXT_LINES).iter_hunks() {
         if text.is_empty() {
             // Writing to a String cannot fail, here and below.
+            let (old_name, new_name) = (visible(old_name), visible(new_name));
             let _infallible = write!(text, "--- {old_name}\n+++ {new_name}\n");
         }
         let _infallible = writeln!(text, "{}", hunk.header());
@@ -30,7 +33,7 @@ pub(super) fn unified(
                 ChangeTag::Equal => ("", ' '),
             };
             let line = change.value().trim_end_matches('\n');
-            let shown: String = line.chars().filter(|letter| !letter.is_control()).collect();
+            let shown = visible(line);
             let end = if colour.is_empty() { "" } else { end };
             let _infallible = writeln!(text, "{colour}{sign}{shown}{end}");
         }
@@ -47,6 +50,8 @@ mod tests {
         let old = "a\nb\nc\nd\ne\nf\n";
         let shown = unified(("old", old), ("new", "a\nb\nc\nD\u{1b}[2J\ne\nf\n"), false);
         assert_eq!(shown, "--- old\n+++ new\n@@ -1,6 +1,6 @@\n a\n b\n c\n-d\n+D[2J\n e\n f\n");
+        let hostile = unified(("a\u{1b}c", "x\n"), ("b", "\tx\u{202e}y\u{9b}2J\n"), false);
+        assert_eq!(hostile, "--- ac\n+++ b\n@@ -1 +1 @@\n-x\n+\txy2J\n");
         assert!(unified(("a", old), ("b", "x\n"), true).contains("\u{1b}[32m+x\u{1b}[0m\n"));
         assert_eq!(unified(("a", old), ("b", old), true), "");
     }

@@ -75,12 +75,15 @@ pub(super) fn line(text: &str) -> anyhow::Result<()> {
 }
 
 /// The text without control characters, except line ends and tabs, and without changes of the writing direction.
-fn visible(text: &str) -> String {
-    let is_hidden = |letter: char| {
-        (letter.is_control() && !matches!(letter, '\n' | '\t'))
-            || matches!(letter, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-    };
-    text.chars().filter(|letter| !is_hidden(*letter)).collect()
+pub(super) fn visible(text: &str) -> String {
+    let is_shown = |letter: &char| matches!(letter, '\n' | '\t') || !is_command(*letter);
+    text.chars().filter(is_shown).collect()
+}
+
+/// Whether a terminal acts on the character or reorders the text around it.
+fn is_command(letter: char) -> bool {
+    letter.is_control()
+        || matches!(letter, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// `path` as people write it: from the current folder where it lies in there, such as `./orrery-data`.
@@ -169,7 +172,7 @@ pub(super) fn table(
 pub(super) fn plain(text: &str) -> String {
     match text {
         "" => "-".to_owned(),
-        text => text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect(),
+        text => text.chars().map(|c| if is_command(c) { '\u{fffd}' } else { c }).collect(),
     }
 }
 
@@ -183,10 +186,12 @@ mod tests {
             ("a\u{1b}[2Jb", "a[2Jb"),
             ("a\u{9b}2Jb\u{7f}\r\u{8}", "a2Jb"),
             ("a\u{202e}b\u{2066}c", "abc"),
+            ("a\u{200f}b\u{200e}c", "abc"),
             ("é日\n\tx", "é日\n\tx"),
         ] {
             assert_eq!(visible(text), expect);
         }
+        assert_eq!(plain("a\u{1b}[2J\u{202e}b\n"), "a\u{fffd}[2J\u{fffd}b\u{fffd}");
     }
 
     #[test]

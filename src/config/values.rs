@@ -187,6 +187,7 @@ pub fn web_address(value: &Value<'_>) -> Parsed<String> {
     let good = |url: &url::Url| {
         matches!(url.scheme(), "http" | "https")
             && url.host().is_some()
+            && url.port() != Some(0)
             && url.username().is_empty()
             && url.password().is_none()
             && url.query().is_none()
@@ -277,7 +278,9 @@ pub fn one_of<T: Copy>(
 
 /// An absolute http or https URL.
 pub fn url(value: &Value<'_>) -> Parsed<String> {
-    let is_web = |url: &url::Url| matches!(url.scheme(), "http" | "https") && url.has_host();
+    let is_web = |url: &url::Url| {
+        matches!(url.scheme(), "http" | "https") && url.has_host() && url.port() != Some(0)
+    };
     let text = value.get_ref().as_str();
     let text = text.filter(|text| url::Url::parse(text).is_ok_and(|url| is_web(&url)));
     text.map(str::to_owned).ok_or_else(|| wrong(value, "an absolute http or https URL"))

@@ -9,16 +9,17 @@ use std::io;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Buf as _, Bytes};
 use hyper::body::{Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
 use super::body::{Body, BoxError};
 use super::head_lines::{HeadLines, REFUSAL};
+use super::refused_head;
 use crate::runtime;
 
 /// Bytes of a response that are handed over at once. The next ones follow when the client has made
@@ -28,6 +29,12 @@ const PIECE: usize = 64 * 1024;
 /// Bytes up to which the parts of a small response, its head and its body, are copied together: the system
 /// takes one piece for less than several.
 const JOINED_MAX: usize = 1024;
+
+/// Bytes that are read and discarded behind a head that was refused, so that the client reads the answer: a
+/// connection that is closed with unread bytes is reset.
+const DISCARDED_MAX: usize = 1024 * 1024;
+/// Bytes that are discarded at once.
+const DISCARDED_PIECE: usize = 8 * 1024;
 
 /// How long a connection may take for each thing.
 #[derive(Debug, Clone, Copy)]
@@ -276,17 +283,21 @@ pub struct Watched<S> {
     activity: Arc<Activity>,
     /// For HTTP/1.1.
     lines: Option<HeadLines>,
+    /// What is left to write of the answer to a head that the parser refused.
+    refusal: Option<Bytes>,
+    /// Bytes that were discarded behind that head.
+    discarded: usize,
 }
 
 impl<S> Watched<S> {
     /// For HTTP/1.1: heads are awaited between requests, and their lines are checked.
     pub fn http1(inner: S, activity: Arc<Activity>) -> Self {
-        Self { inner, activity, lines: Some(HeadLines::new()) }
+        Self { inner, activity, lines: Some(HeadLines::new()), refusal: None, discarded: 0 }
     }
 
     /// For HTTP/2, where bytes that come between requests may be anything.
     pub fn http2(inner: S, activity: Arc<Activity>) -> Self {
-        Self { inner, activity, lines: None }
+        Self { inner, activity, lines: None, refusal: None, discarded: 0 }
     }
 }
 
@@ -319,13 +330,48 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> Watched<S> {
+    /// Writes the answer to a head that was refused.
+    fn poll_refuse(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while let Some(rest) = self.refusal.as_mut().filter(|rest| !rest.is_empty()) {
+            let written = Pin::new(&mut self.inner).poll_write(context, rest);
+            self.activity.wrote(written.is_ready());
+            match ready!(written)? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                written => rest.advance(written),
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Reads what the client still sends behind a head that was refused. The deadline of the head ends it.
+    fn poll_discard(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let mut piece = [0; DISCARDED_PIECE];
+        while self.discarded < DISCARDED_MAX {
+            let mut buffer = ReadBuf::new(&mut piece);
+            match ready!(Pin::new(&mut self.inner).poll_read(context, &mut buffer)) {
+                Ok(()) if !buffer.filled().is_empty() => self.discarded += buffer.filled().len(),
+                Ok(()) | Err(_) => break,
+            }
+        }
+        Poll::Ready(())
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Watched<S> {
     fn poll_write(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
+        if this.lines.is_some() && this.refusal.is_none() && this.activity.awaits_head() {
+            this.refusal = refused_head::answer_to(bytes);
+        }
+        if this.refusal.is_some() {
+            ready!(this.poll_refuse(context))?;
+            return Poll::Ready(Ok(bytes.len()));
+        }
         let written = Pin::new(&mut this.inner).poll_write(context, bytes);
         this.activity.wrote(written.is_ready());
         written
@@ -339,7 +385,12 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().inner).poll_shutdown(context)
+        let this = self.get_mut();
+        ready!(Pin::new(&mut this.inner).poll_shutdown(context))?;
+        if this.refusal.is_some() {
+            ready!(this.poll_discard(context));
+        }
+        Poll::Ready(Ok(()))
     }
 
     fn poll_write_vectored(
@@ -347,9 +398,12 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
         context: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        if let [slice] = slices {
+            return self.poll_write(context, slice);
+        }
         let length = slices.iter().map(|slice| slice.len()).sum();
         let mut joined = [0; JOINED_MAX];
-        if let Some(joined) = joined.get_mut(..length).filter(|_| slices.len() > 1) {
+        if let Some(joined) = joined.get_mut(..length) {
             let mut rest = &mut *joined;
             for slice in slices {
                 let (part, behind) = rest.split_at_mut(slice.len());

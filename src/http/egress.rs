@@ -95,6 +95,10 @@ pub struct Forbidden {
 pub enum UrlError {
     #[error("must be an absolute http or https URL")]
     NotHttp,
+    #[error("must have at most {URL_MAX} bytes")]
+    TooLong,
+    #[error("must not have the port 0: no server listens there")]
+    PortZero,
     #[error("must not carry a user name or password")]
     UserInfo,
     #[error("must not point to a forbidden address: {0}")]
@@ -179,7 +183,7 @@ impl Policy {
     /// [`UrlError`] in words that fit behind the name of the field.
     pub fn check_url(&self, text: &str) -> Result<Url, UrlError> {
         if text.len() > URL_MAX {
-            return Err(UrlError::NotHttp);
+            return Err(UrlError::TooLong);
         }
         let url = Url::parse(text).map_err(|_not_absolute| UrlError::NotHttp)?;
         if !matches!(url.scheme(), "http" | "https") {
@@ -187,6 +191,9 @@ impl Policy {
         }
         if !url.username().is_empty() || url.password().is_some() {
             return Err(UrlError::UserInfo);
+        }
+        if url.port() == Some(0) {
+            return Err(UrlError::PortZero);
         }
         match url.host() {
             None => return Err(UrlError::NotHttp),
@@ -422,13 +429,15 @@ mod tests {
             ("http://", "absolute http"),
             ("http://user:pass@example.com/", "user name"),
             ("javascript:alert(1)", "absolute http"),
+            ("http://example.com:0/", "port 0"),
+            ("https://[2001:db8::1]:00000/hook", "port 0"),
         ] {
             let said = policy.check_url(url).map_or_else(|e| e.to_string(), |_| "ok".to_owned());
             assert!(said.contains(expect), "{url}: {said}");
         }
         assert_eq!(
             policy.check_url(&format!("http://e/{}", "x".repeat(URL_MAX))),
-            Err(UrlError::NotHttp)
+            Err(UrlError::TooLong)
         );
     }
 }

@@ -24,6 +24,7 @@ mod pool;
 pub mod port_holder;
 pub mod query;
 pub mod rate;
+mod refused_head;
 mod relay;
 pub mod request;
 pub mod request_id;

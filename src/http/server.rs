@@ -36,9 +36,9 @@ use crate::runtime::{self, Tasks};
 /// Connections that wait to be accepted, per listener.
 const BACKLOG: u32 = 1024;
 /// Header fields in one request.
-const HEADERS_MAX: usize = 100;
+pub(super) const HEADERS_MAX: usize = 100;
 /// Bytes of a request's head.
-const HEAD_BYTES: usize = 64 * 1024;
+pub(super) const HEAD_BYTES: usize = 64 * 1024;
 /// Requests that one HTTP/2 connection may have open.
 const STREAMS: u32 = 128;
 /// Bytes of a request's body that an HTTP/2 client may send before the handler has read any, for
@@ -537,9 +537,10 @@ fn without_body(response: Response) -> Response {
 
 /// Answers a plain-HTTP request on a TLS port.
 async fn speaks_https(stream: &mut TcpStream, timeout: Duration) {
-    const TEXT: &str = "this port speaks HTTPS: use https:// in the address\n";
+    const TEXT: &str =
+        "{\"error\":\"this port speaks HTTPS: use https:// in the address\",\"status\":400}";
     let head = format!(
-        "HTTP/1.1 {} Bad Request\r\nContent-Type: text/plain\r\nContent-Length: {}\r\n\
+        "HTTP/1.1 {} Bad Request\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\
          Connection: close\r\n\r\n{TEXT}",
         StatusCode::BAD_REQUEST.as_u16(),
         TEXT.len()

@@ -192,7 +192,32 @@ async fn server_refuses_too_many_or_too_large_headers() {
     for fields in [many, large] {
         let request = format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
         let answer = talk(server.address, request.as_bytes()).await;
-        assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 431"), "{answer}");
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with("HTTP/1.1 431"), "{answer}");
+        assert!(head.contains("content-type: application/json"), "{answer}");
+        let body: serde_json::Value = serde_json::from_str(body).unwrap();
+        assert_eq!(body["status"], 431);
+        assert!(body["error"].as_str().unwrap().contains("too large"), "{body}");
+    }
+}
+
+#[tokio::test]
+async fn server_answers_a_head_that_is_not_http_with_the_error_body() {
+    let server = start(10, PATIENT);
+    for (request, status) in [
+        ("GET / HTTP/1.1\r\nHost: a\r\nbad header\r\n\r\n".to_owned(), 400),
+        ("GET /a b c HTTP/1.1\r\nHost: a\r\n\r\n".to_owned(), 400),
+        ("GET / HTTP/7\r\nHost: a\r\n\r\n".to_owned(), 400),
+        ("G\u{e4}T / HTTP/1.1\r\nHost: a\r\n\r\n".to_owned(), 400),
+        (format!("GET /{} HTTP/1.1\r\nHost: a\r\n\r\n", "x".repeat(HEAD_BYTES)), 431),
+    ] {
+        let answer = talk(server.address, request.as_bytes()).await;
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
+        assert!(head.contains(&format!("content-length: {}", body.len())), "{answer}");
+        let body: serde_json::Value = serde_json::from_str(body).unwrap();
+        assert_eq!(body["status"], status, "{answer}");
+        assert!(body["error"].is_string(), "{answer}");
     }
 }
 

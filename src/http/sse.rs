@@ -34,7 +34,8 @@ impl Event {
         let mut text = String::with_capacity(self.data.len() + 64);
         // Writing to a string cannot fail.
         let _always = write!(text, "id: {}\nevent: {}\n", self.id, self.name);
-        for line in self.data.split('\n') {
+        // A lone CR ends a line too: text behind it would be read as a field of its own.
+        for line in self.data.replace("\r\n", "\n").split(['\n', '\r']) {
             let _always = writeln!(text, "data: {line}");
         }
         text.push('\n');
@@ -76,6 +77,10 @@ mod tests {
     fn sse_event_format_matches_standard() {
         assert_eq!(event("one").text(), "id: a-1\nevent: log\ndata: one\n\n");
         assert_eq!(event("a\nb").text(), "id: a-1\nevent: log\ndata: a\ndata: b\n\n");
+        for hostile in ["a\rid: 9", "a\r\nid: 9", "a\nid: 9"] {
+            let expect = "id: a-1\nevent: log\ndata: a\ndata: id: 9\n\n";
+            assert_eq!(event(hostile).text(), expect, "{hostile:?}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -230,7 +230,10 @@ fn violation(error: &jsonschema::ValidationError<'_>) -> Violation {
     }
     let what = error.masked().to_string();
     let message = match path.strip_prefix('/') {
-        Some(field) => format!("'{}' is wrong: {what}", field.replace('/', ".")),
+        Some(field) => {
+            let names = field.split('/').map(|name| name.replace("~1", "/").replace("~0", "~"));
+            format!("'{}' is wrong: {what}", names.collect::<Vec<_>>().join("."))
+        }
         None => what,
     };
     Violation { path, message: brief(message) }

@@ -26,6 +26,7 @@ fn schema_check_fills_defaults_or_names_violations() {
             "size": {"type": "integer", "default": 3, "minimum": 1},
             "nested": {"$ref": "#/$defs/nested"},
             "list": {"type": "array", "items": {"properties": {"b": {"default": true}}}},
+            "a/b~c": {"type": "integer"},
         },
         "$defs": {"nested": {"type": "object", "properties": {"a": {"default": "x"}}}},
     });
@@ -38,6 +39,10 @@ fn schema_check_fills_defaults_or_names_violations() {
         ),
         (json!({}), "/prompt: missing required field 'prompt'"),
         (json!({"prompt": 7}), r#"/prompt: 'prompt' is wrong: value is not of type "string""#),
+        (
+            json!({"prompt": "", "a/b~c": "x"}),
+            r#"/a~1b~0c: 'a/b~c' is wrong: value is not of type "integer""#,
+        ),
         (
             json!({"prompt": "secret", "size": 0}),
             "/prompt: 'prompt' is wrong: value is longer than 5 characters; \

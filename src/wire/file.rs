@@ -90,6 +90,13 @@ pub struct List {
     pub next_cursor: Option<String>,
 }
 
+/// Where a file can be read.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct FileUrl {
+    /// Its content, without a key, until the file is deleted.
+    pub url: String,
+}
+
 /// What the files of an organization add up to.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "FileUsage")]

@@ -30,6 +30,7 @@ pub struct Model<'a> {
     pub title: &'a str,
     pub slug: &'a str,
     /// Always `0.0.1`; deprecated.
+    #[schemars(extend("deprecated" = true))]
     pub version: &'static str,
     pub output_type: OutputType,
     /// The JSON Schema of the input.

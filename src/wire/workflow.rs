@@ -113,6 +113,7 @@ impl<'a> Version<'a> {
 #[schemars(rename = "WorkflowList")]
 pub struct List<'a> {
     pub workflows: Vec<Workflow<'a>>,
+    /// The `offset` of the next page: the requested offset plus the length of this page.
     pub offset: usize,
     pub total_count: usize,
 }
@@ -216,10 +217,30 @@ pub struct Categories<'a> {
     "definition": definition(),
 }))]
 pub struct NewWorkflow {
-    #[schemars(length(min = 1, max = NAME_MAX))]
-    pub name: String,
     #[schemars(length(min = 1, max = DESCRIPTION_MAX))]
     pub description: String,
+    #[schemars(flatten)]
+    pub fields: NewWorkflowFields,
+}
+
+/// A workflow to be made; the base host does not require a description.
+#[derive(Debug, JsonSchema)]
+#[schemars(rename = "NewWorkflow", example = json!({
+    "name": "Greeting",
+    "definition": definition(),
+}))]
+pub struct NewWorkflowOnBase {
+    #[schemars(length(min = 1, max = DESCRIPTION_MAX))]
+    pub description: Option<String>,
+    #[schemars(flatten)]
+    pub fields: NewWorkflowFields,
+}
+
+/// What both hosts take of a workflow to be made.
+#[derive(Debug, JsonSchema)]
+pub struct NewWorkflowFields {
+    #[schemars(length(min = 1, max = NAME_MAX))]
+    pub name: String,
     /// Slugs of categories.
     #[schemars(length(max = CATEGORIES_MAX))]
     pub categories: Option<Vec<String>>,
@@ -254,6 +275,23 @@ pub struct WorkflowChange {
 pub struct NewVersion {
     /// The one in the path.
     pub version_id: String,
+    #[schemars(flatten)]
+    pub fields: NewVersionFields,
+}
+
+/// A version to be made or changed; the base host takes its id from the path.
+#[derive(Debug, JsonSchema)]
+#[schemars(rename = "NewVersion", example = json!({"definition": definition()}))]
+pub struct NewVersionOnBase {
+    /// If present, the one in the path.
+    pub version_id: Option<String>,
+    #[schemars(flatten)]
+    pub fields: NewVersionFields,
+}
+
+/// What both hosts take of a version to be made or changed.
+#[derive(Debug, JsonSchema)]
+pub struct NewVersionFields {
     pub definition: Definition,
     pub locked: Option<bool>,
     pub production: Option<bool>,

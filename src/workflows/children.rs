@@ -4,10 +4,11 @@
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
+use super::definitions::Checked;
 use super::{Error, Workflows, count_trigger};
 use crate::domain::attempt::Failure;
 use crate::domain::classify::ErrorClass;
-use crate::domain::definition::{PROBLEMS_MAX, Plan, Problem};
+use crate::domain::definition::{PROBLEMS_MAX, Problem};
 use crate::domain::ids::{OrganizationId, WorkflowId};
 use crate::domain::workflow::{Status, Workflow};
 use crate::engine::{Call, Callee};
@@ -31,10 +32,10 @@ impl Workflows {
         &self,
         organization: OrganizationId,
         own: Option<(WorkflowId, &str)>,
-        plan: &Plan,
+        checked: &Checked,
     ) -> Result<(), Error> {
         let mut problems = Vec::new();
-        for (step, child) in plan.children() {
+        for (step, child) in checked.plan().children() {
             if problems.len() >= PROBLEMS_MAX {
                 break;
             }
@@ -47,7 +48,7 @@ impl Workflows {
                 },
             };
             let message = format!("step '{}': {message}", step.id);
-            problems.push(Problem { path: String::new(), message });
+            problems.push(Problem { path: checked.place_of(&step.id, "workflow"), message });
         }
         match problems.first() {
             None => Ok(()),

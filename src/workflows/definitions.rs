@@ -11,6 +11,7 @@ use super::rows::{self, Definition};
 use super::{Error, ModelExists, Workflows};
 use crate::domain::definition::{PROBLEMS_MAX, Plan, Problem, secrets};
 use crate::domain::ids::{OrganizationId, RevisionId, WorkflowId};
+use crate::domain::json_pointer::JsonPointer;
 use crate::engine::{Call, CalleeFuture, OwnerFuture, PlanFuture, Plans, SecretsFuture};
 use crate::schema::{self, Schema, Unavailable};
 use crate::storage::record::Malformed;
@@ -43,6 +44,11 @@ pub struct Checked {
 impl Checked {
     pub fn plan(&self) -> &Plan {
         &self.compiled.plan
+    }
+
+    /// Where in the definition this field of a step is, as a JSON pointer.
+    pub fn place_of(&self, step: &str, field: &str) -> String {
+        place_of(self.definition.as_ref(), step, field)
     }
 
     pub fn into_compiled(self) -> Compiled {
@@ -120,12 +126,43 @@ fn compile(
     for (step, event) in plan.events() {
         let Some(schema) = &event.schema else { continue };
         let schema = Schema::compile(schema).map_err(|error| {
-            Error::invalid(format!("step '{}': event/schema: {error}", step.id))
+            let message = format!("step '{}': event/schema: {error}", step.id);
+            let path = place_of(definition, &step.id, "event/schema");
+            let problems = vec![Problem { path, message: message.clone() }];
+            Error::Invalid { message, problems }
         })?;
         events.insert(event.name.clone(), Arc::new(schema));
     }
     let inputs = inputs.map(Arc::new);
     Ok(Compiled { plan: Arc::new(plan), inputs, events, bytes })
+}
+
+/// Where a field of the step with this id is; empty where it is not found.
+fn place_of(definition: Option<&Value>, step: &str, field: &str) -> String {
+    let found = definition.and_then(|whole| find_step(whole, step, &JsonPointer::Root));
+    found.map(|step| format!("{step}/{field}")).unwrap_or_default()
+}
+
+/// The step with this id, which is unique in a definition. Only blocks of steps are searched: parameters
+/// may hold anything.
+fn find_step(within: &Value, id: &str, at: &JsonPointer<'_>) -> Option<String> {
+    within.as_object()?.iter().find_map(|(name, inner)| {
+        let at = at.field(name);
+        match (name.as_str(), inner) {
+            ("steps", Value::Array(steps)) => steps.iter().enumerate().find_map(|(index, step)| {
+                let at = at.item(index);
+                let own = step.get("step_id").or_else(|| step.get("id"));
+                let is_it = own.and_then(Value::as_str) == Some(id);
+                if is_it { Some(at.to_string()) } else { find_step(step, id, &at) }
+            }),
+            ("branches", Value::Array(branches)) => {
+                let mut branches = branches.iter().enumerate();
+                branches.find_map(|(index, branch)| find_step(branch, id, &at.item(index)))
+            }
+            ("condition_met_branch" | "default_branch", branch) => find_step(branch, id, &at),
+            _ => None,
+        }
+    })
 }
 
 impl Workflows {

@@ -15,7 +15,8 @@ const PAGE: usize = 500;
 #[derive(Debug, Clone)]
 pub struct Filter {
     pub category: Option<String>,
-    pub tag: Option<String>,
+    /// Any of these; empty: all workflows.
+    pub tags: Vec<String>,
     /// Part of the name, the description or the slug, in any letter case.
     pub keyword: Option<String>,
     /// None: all but the deleted ones.
@@ -63,7 +64,7 @@ impl Filter {
                 .any(|text| text.to_lowercase().contains(&keyword))
         };
         has(&workflow.categories, &self.category)
-            && has(&workflow.tags, &self.tag)
+            && (self.tags.is_empty() || self.tags.iter().any(|tag| workflow.tags.contains(tag)))
             && self.keyword.as_ref().is_none_or(says)
             && self.status.map_or(workflow.status != Status::Deleted, |s| s == workflow.status)
     }

@@ -520,7 +520,7 @@ impl Workflows {
     ) -> Result<Checked, Error> {
         let checked = definitions::check(definition, Some(Arc::clone(&self.model_exists))).await?;
         self.check_secrets(organization, checked.plan()).await?;
-        self.check_children(organization, own, checked.plan()).await?;
+        self.check_children(organization, own, &checked).await?;
         Ok(checked)
     }
 }

@@ -157,7 +157,7 @@ async fn workflow_invalid_definition_is_refused_and_stores_nothing() {
     }
     let all = Filter {
         category: None,
-        tag: None,
+        tags: Vec::new(),
         keyword: None,
         status: None,
         sort_key: SortKey::CreatedAt,
@@ -181,7 +181,7 @@ async fn workflow_list_is_filtered_and_sorted() {
     assert_eq!(workflows.triggers(&b).await.unwrap(), Triggers { total: 1, versions: vec![1] });
     let filter = Filter {
         category: Some("text".to_owned()),
-        tag: None,
+        tags: Vec::new(),
         keyword: None,
         status: None,
         sort_key: SortKey::CreatedAt,
@@ -201,7 +201,7 @@ async fn workflow_list_is_filtered_and_sorted() {
         (with(SortKey::UpdatedAt, false), ("aCb", 3)),
         (Filter { limit: 1, ..with(SortKey::TriggerCount, false) }, ("b", 3)),
         (Filter { offset: 1, limit: 1, ..filter.clone() }, ("C", 3)),
-        (Filter { tag: Some("c".to_owned()), ..filter.clone() }, ("C", 1)),
+        (Filter { tags: vec!["c".to_owned()], ..filter.clone() }, ("C", 1)),
         (Filter { keyword: Some("ABOUT".to_owned()), ..filter.clone() }, ("aCb", 3)),
         (Filter { keyword: Some("zzz".to_owned()), ..filter.clone() }, ("", 0)),
         (Filter { category: Some("image".to_owned()), ..filter.clone() }, ("", 0)),

@@ -94,6 +94,21 @@ async fn child_workflow_that_is_unknown_or_in_a_circle_is_refused() {
     let refused = |answer: Answer, message: &str| assert_eq!(answer.expect(400)["error"], message);
     let message = "step 'c': workflow 'nothing' is unknown: there is no such one";
     refused(create(steps(child("nothing", json!({})))).send().await, message);
+    // The details say where the step is, in whatever block.
+    let branches = json!({"step_id": "p", "type": "parallel", "branches": [
+        {"steps": [{"step_id": "x", "type": "pass", "result": {"steps": [{"step_id": "c"}]}}]},
+        {"steps": [child("nothing", json!({}))]},
+    ]});
+    let event = json!({"name": "e", "schema": {"type": "nothing"}});
+    for (step, place) in [
+        (child("nothing", json!({})), "/steps/0/workflow"),
+        (branches, "/steps/0/branches/1/steps/0/workflow"),
+        (json!({"step_id": "w", "type": "wait", "event": event}), "/steps/0/event/schema"),
+    ] {
+        let refused = create(steps(step)).send().await.expect(400);
+        assert_eq!(refused["details"][0]["path"], place, "{refused}");
+        assert_eq!(refused["details"][0]["message"], refused["error"]);
+    }
     let made = create(steps(pass("a"))).send().await.expect(201);
     let a = made["slug"].as_str().unwrap().to_owned();
     let versioned = with(child(&a, json!({})), "version_id", json!("v9"));

@@ -177,3 +177,49 @@ async fn openapi_generated_client_works() {
     let rows = service.get("/v2/executions").await.expect(200);
     assert_ne!(rows["executions"], Value::from(Vec::<Value>::new()));
 }
+
+#[tokio::test]
+async fn openapi_states_the_version_of_the_api_and_what_is_deprecated() {
+    let service = Service::start().await;
+    let mut documents = Vec::new();
+    for role in HOSTS {
+        let document = service.ask(role, Method::GET, "/openapi.json").send().await.expect(200);
+        assert_eq!(document["info"]["version"], "1.0.0", "{role:?}");
+        assert_eq!(document["info"]["x-orrery-version"], env!("CARGO_PKG_VERSION"), "{role:?}");
+        documents.push(document);
+    }
+    let [base, workflows, flows, _agent] = documents.as_slice() else {
+        panic!("a host is missing")
+    };
+    for (document, path, method, is_deprecated) in [
+        (base, "/v1/model", "get", true),
+        (base, "/v1/executions", "get", true),
+        (base, "/v2/executions", "get", false),
+        (base, "/v1/workflows", "post", false),
+        (workflows, "/api/v1/workflows", "post", true),
+        (workflows, "/api/v1/categories", "get", true),
+        (workflows, "/health", "get", false),
+        (flows, "/api/v1", "get", false),
+    ] {
+        let operation = &document["paths"][path][method];
+        assert!(operation.is_object(), "{path}");
+        assert_eq!(operation["deprecated"] == true, is_deprecated, "{method} {path}");
+    }
+    let version = |document: &Value| {
+        document["components"]["schemas"]["Model"]["properties"]["version"]["deprecated"].clone()
+    };
+    assert_eq!(version(base), true);
+    // What the base host does not require, it does not list as required.
+    for (schema, optional) in [("NewWorkflow", "description"), ("NewVersion", "version_id")] {
+        let required = |document: &Value| {
+            let schema = &document["components"]["schemas"][schema];
+            assert!(schema["properties"][optional].is_object(), "{schema}");
+            let required = schema["required"].as_array().unwrap().iter();
+            (required.clone().any(|name| name == optional), required.len())
+        };
+        let (by_base, of_base) = required(base);
+        let (by_workflows, of_workflows) = required(workflows);
+        assert_eq!((by_base, by_workflows), (false, true), "{schema}");
+        assert_eq!(of_base + 1, of_workflows, "{schema}");
+    }
+}

@@ -27,6 +27,31 @@ async fn query_parameter_unknown_is_refused_with_nearest_name() {
 }
 
 #[tokio::test]
+async fn query_parameter_given_twice_is_refused() {
+    let service = Service::start().await;
+    for (path, message) in [
+        (
+            "/v1/workflows?limit=1&limit=2",
+            "limit is in the query more than once: it takes one value",
+        ),
+        (
+            "/v1/workflows?keyword=&keyword=a",
+            "keyword is in the query more than once: it takes one value",
+        ),
+        (
+            "/v2/executions?status=failed&status=completed",
+            "status is in the query more than once: separate its values by commas",
+        ),
+        (
+            "/v1/executions?error_classification=unknown&error_classification=unknown",
+            "error_classification is in the query more than once: separate its values by commas",
+        ),
+    ] {
+        service.get(path).await.expect_error(400, message);
+    }
+}
+
+#[tokio::test]
 async fn body_field_unknown_is_taken_and_named() {
     let service = Service::start().await;
     let input = json!({"text": "What a beautiful night!"});

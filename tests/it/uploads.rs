@@ -188,6 +188,53 @@ async fn upload_by_form_creates_a_file() {
 }
 
 #[tokio::test]
+async fn upload_file_name_stays_within_its_header() {
+    let service = Service::start().await;
+    for (name, expect) in [
+        (
+            "a\"; x=\"b.txt",
+            "filename=\"a%22; x=%22b.txt\"; filename*=UTF-8''a%22%3B%20x%3D%22b%2Etxt",
+        ),
+        ("ü%41.png", "filename=\"_%2541.png\"; filename*=UTF-8''%C3%BC%2541%2Epng"),
+        ("'*.txt", "filename=\"'*.txt\"; filename*=UTF-8''%27%2A%2Etxt"),
+    ] {
+        let body = json!({"content_type": "text/plain", "filename": name});
+        let signed = presign(&service, body).await.expect(200);
+        put(&service, &signed["presigned_url"], "text/plain", b"abc").await.expect(200);
+        let content = fetch(&service, &signed["public_url"]).await;
+        assert_eq!(content.header("content-disposition"), format!("inline; {expect}"));
+    }
+}
+
+#[tokio::test]
+async fn upload_for_url_answers_the_url_alone() {
+    let service = Service::start().await;
+    let send = async |body: &str| {
+        let ask = service.ask(Role::Base, Method::POST, "/api/v1/upload").key(&service.key);
+        let ask = ask.header("content-type", "multipart/form-data; boundary=b0");
+        ask.body(body.to_owned()).send().await
+    };
+    let head = "Content-Disposition: form-data; name=\"file\"; filename=\"a.txt\"\r\n\
+                Content-Type: text/plain";
+    let sent = send(&format!("--b0\r\n{head}\r\n\r\nabc\r\n--b0--\r\n")).await.expect(200);
+    let fields: Vec<_> = sent.as_object().unwrap().keys().collect();
+    assert_eq!(fields, ["url"]);
+    let content = fetch(&service, &sent["url"]).await;
+    assert_eq!((content.status, content.text.as_str()), (200, "abc"));
+    assert_eq!(usage(&service).await, json!({"count": 1, "bytes": 3}));
+    let listed = service.get("/v1/files").await.expect(200);
+    assert_eq!(listed["files"][0]["filename"], "a.txt");
+    let open = service.ask(Role::Base, Method::POST, "/api/v1/upload").send().await;
+    assert_eq!(open.expect(401), json!({"error": "Invalid or missing API key"}));
+    send("").await.expect(400);
+    let bare = head.replace("\r\n", "\n");
+    let bare = send(&format!("--b0\n{bare}\n\nabc\n--b0--\n")).await;
+    let message = "the lines of the form must end in CR LF (RFC 2046): its first ends in LF";
+    bare.expect_error(400, message);
+    assert_eq!(usage(&service).await, json!({"count": 1, "bytes": 3}));
+}
+
+#[tokio::test]
 async fn file_delete_removes_blob_with_last_reference() {
     let service = Service::start().await;
     let one = form(&service, &[("name=\"file\"", "abc")]).await.expect(201);

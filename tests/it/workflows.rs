@@ -216,6 +216,59 @@ async fn workflow_list_is_filtered_and_categories_are_served() {
     assert_eq!(service.get("/v1/categories").await.expect(200), listed);
 }
 
+/// Existing clients page with the `offset` of the page before until a page is short.
+#[tokio::test]
+async fn workflow_list_names_the_offset_of_the_next_page() {
+    let service = Service::start().await;
+    for name in ["a", "b", "c", "d", "e"] {
+        service.flows(Method::POST, "/workflows").json(&new(name)).send().await.expect(201);
+    }
+    for path in ["/workflows", "/api/v1/workflows"] {
+        let mut names = Vec::new();
+        let mut offset = json!(0);
+        for _page in 0..4 {
+            let query = format!("?limit=2&sort_key=name&sort_direction=asc&offset={offset}");
+            let page = match path {
+                "/workflows" => service.get(&format!("/v1/workflows{query}")).await.expect(200),
+                _ => service.flows(Method::GET, &format!("/workflows{query}")).send().await.json(),
+            };
+            let found = page["workflows"].as_array().unwrap();
+            names.extend(found.iter().map(|one| one["name"].as_str().unwrap().to_owned()));
+            assert_eq!((&page["offset"], &page["total_count"]), (&json!(names.len()), &json!(5)));
+            offset = page["offset"].clone();
+            if found.len() < 2 {
+                break;
+            }
+        }
+        assert_eq!(names.join(""), "abcde");
+    }
+}
+
+#[tokio::test]
+async fn workflow_list_takes_any_number_of_tags() {
+    let service = Service::start().await;
+    for (name, tags) in
+        [("a", json!(["x"])), ("b", json!(["y", "z"])), ("c", json!(["w"])), ("d", json!([]))]
+    {
+        let mut body = new(name);
+        body["tags"] = tags;
+        service.flows(Method::POST, "/workflows").json(&body).send().await.expect(201);
+    }
+    for (query, expect) in [
+        ("tag=x", "a"),
+        ("tag=x&tag=y", "ab"),
+        ("tag=x&tag=y&tag=z&tag=w", "abc"),
+        ("tag=x,y", ""),
+        ("tag=", "abcd"),
+    ] {
+        let path = format!("/workflows?sort_key=name&sort_direction=asc&{query}");
+        let listed = service.flows(Method::GET, &path).send().await.expect(200);
+        let names = listed["workflows"].as_array().unwrap().iter();
+        let names: String = names.map(|one| one["name"].as_str().unwrap()).collect();
+        assert_eq!(names, expect, "{query}");
+    }
+}
+
 #[tokio::test]
 async fn workflow_of_other_organization_returns_404() {
     let service = Service::start().await;
@@ -300,7 +353,7 @@ async fn workflow_of_existing_client_is_accepted_on_base_host() {
         "condition_met_branch": {"steps": []}, "default_branch": {"steps": []}});
     let body = json!({"name": "Old", "definition": {"steps": [model, http, choice]}});
     let ask = |method, path: &str, body: &Value| {
-        service.ask(Role::Base, method, path).key(&service.key).json(body).undocumented()
+        service.ask(Role::Base, method, path).key(&service.key).json(body)
     };
     let made = ask(Method::POST, "/v1/workflows", &body).send().await.expect(201);
     assert_eq!(made["description"], "");

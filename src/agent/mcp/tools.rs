@@ -96,7 +96,7 @@ async fn workflows_of(
 ) -> Result<Vec<Workflow>, engine::Error> {
     let filter = Filter {
         category: None,
-        tag: None,
+        tags: Vec::new(),
         keyword: None,
         status: Some(Status::Active),
         sort_key: SortKey::CreatedAt,

@@ -80,7 +80,7 @@ impl Use<'_> {
     async fn find_workflows(&self, words: &[String]) -> Result<Outcome, engine::Error> {
         let filter = WorkflowFilter {
             category: None,
-            tag: None,
+            tags: Vec::new(),
             keyword: None,
             status: None,
             sort_key: SortKey::CreatedAt,

@@ -10,4 +10,4 @@ pub use self::execution::{
     BulkTrigger, Bulked, LOOK_UP_MAX, List as ExecutionList, LookUp, LookedUp, Record, Trigger,
     Triggered,
 };
-pub use self::workflow::{Category, Created, List, Listed, NewWorkflow, Workflow};
+pub use self::workflow::{Category, Created, List, Listed, NewWorkflow, Shown, Workflow};

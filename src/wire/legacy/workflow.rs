@@ -278,6 +278,15 @@ impl<'a> Listed<'a> {
     }
 }
 
+/// One workflow: its fields, and the same once more under `workflow`, where other clients read them.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "LegacyWorkflowShown")]
+pub struct Shown<'a> {
+    #[serde(flatten)]
+    pub fields: &'a Listed<'a>,
+    pub workflow: &'a Listed<'a>,
+}
+
 /// A page of workflows.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "LegacyWorkflowList")]
