@@ -4,7 +4,6 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use hyper::StatusCode;
-use hyper::header::RETRY_AFTER;
 
 use crate::domain::ids::ExecutionId;
 use crate::domain::invalid_request::InvalidRequest;
@@ -251,11 +250,11 @@ impl From<decisions::Error> for Error {
 fn failed(execution: ExecutionId, failure: chat::Failure) -> Error {
     let status = StatusCode::from_u16(failure.status);
     let status = status.unwrap_or(StatusCode::BAD_GATEWAY);
-    let chat::Said { kind, param, code, retry_after } = *failure.said;
+    let chat::Said { kind, param, code, headers } = *failure.said;
     let open_ai = OpenAi { kind, param, code };
     let mut refused = Error::status(status, failure.message).with_open_ai(open_ai);
-    let retry_after = retry_after.map(|value| (RETRY_AFTER, value));
-    for (name, value) in retry_after.into_iter().chain(super::chat::execution_header(execution)) {
+    let headers = headers.into_iter().filter_map(|(name, value)| Some((name?, value)));
+    for (name, value) in headers.chain(super::chat::execution_header(execution)) {
         refused = refused.with_header(name, value);
     }
     refused

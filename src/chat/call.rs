@@ -5,11 +5,11 @@
 //! counted as in flight is released when the record is on the disk.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use bytes::Bytes;
-use hyper::header::HeaderValue;
+use hyper::header::{HeaderValue, RETRY_AFTER};
 use serde_json::value::RawValue;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
@@ -33,6 +33,7 @@ use crate::domain::time::Timestamp;
 use crate::domain::trace::{self, Trace};
 use crate::engine::{self, EndedCall, ModelPermit};
 use crate::http::budget::Lease;
+use crate::runners::openai::answer::ask_with_options;
 use crate::runtime::{self, new_id, turns};
 use crate::storage::Commit;
 
@@ -83,7 +84,7 @@ pub(super) struct Call {
 /// An answer that has begun.
 #[derive(Debug)]
 pub(super) enum Begun {
-    Stream(Opened),
+    Stream(Box<Opened>),
     Whole(Whole),
 }
 
@@ -175,7 +176,7 @@ impl Call {
             };
             match opened {
                 Ok((Begun::Stream(opened), permit)) => {
-                    self.relay(candidate, opened, reply).await;
+                    self.relay(candidate, *opened, reply).await;
                     drop(permit);
                     return;
                 }
@@ -220,18 +221,15 @@ impl Call {
             _ => self.inner.options.first_byte_timeout,
         };
         let limits = Limits::from_now(first_byte, candidate.time_max());
-        let takes_options = !self.omits_options(&candidate.target).load(Ordering::Relaxed);
-        let opened = self.ask(candidate, may_fall_back, limits, takes_options).await;
-        let opened = match opened {
-            Err(failure) if is_stream && takes_options && failure.names_stream_options() => {
-                let opened = self.ask(candidate, may_fall_back, limits, false).await?;
-                self.omits_options(&candidate.target).store(true, Ordering::Relaxed);
-                opened
-            }
-            opened => opened?,
+        let opened = if is_stream {
+            let omits = self.omits_options(&candidate.target);
+            let ask = |takes_options| self.ask(candidate, may_fall_back, limits, takes_options);
+            ask_with_options(omits, ask).await?
+        } else {
+            self.ask(candidate, may_fall_back, limits, true).await?
         };
         if opened.is_stream {
-            return Ok((Begun::Stream(opened), permit));
+            return Ok((Begun::Stream(Box::new(opened)), permit));
         }
         Ok((self.read(name, opened).await?, permit))
     }
@@ -365,7 +363,7 @@ pub(super) async fn place_at(inner: &Inner, model: &str) -> Result<ModelPermit, 
         Ok(Err(error)) => {
             let message = format!("the model '{model}': {error}");
             let mut failure = Failure::new(429, ErrorClass::ProviderRateLimit, message);
-            failure.said.retry_after = Some(QUEUE_RETRY);
+            failure.said.headers.insert(RETRY_AFTER, QUEUE_RETRY);
             Err(failure)
         }
         Err(_elapsed) => {

@@ -2,64 +2,26 @@
 //! written, put together from the events of a stream. What is past the limit is left out, and the
 //! message says so.
 
-use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
+use serde_json::{Map, Value};
 
-use super::meter::{self, Choice};
+use super::meter::Choice;
+use crate::runners::openai::message::Messages;
 
 /// Bytes of text that are kept of one call.
 const CONTENT_MAX: usize = 1024 * 1024;
-/// Answers, and tool calls of one answer, that are kept.
-const ITEMS_MAX: usize = 128;
 
 /// The messages so far.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Content {
-    messages: Vec<Message>,
-    bytes: usize,
-}
-
-#[derive(Debug, Default, Serialize)]
-struct Message {
-    role: Assistant,
-    content: Option<String>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    tool_calls: Vec<ToolCall>,
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    messages: Messages,
     truncated: bool,
 }
 
-/// Who has written it.
-#[derive(Debug, Default, Serialize)]
-#[serde(rename_all = "snake_case")]
-enum Assistant {
-    #[default]
-    Assistant,
-}
-
-#[derive(Debug, Default, Serialize)]
-struct ToolCall {
-    id: String,
-    function: Function,
-}
-
-#[derive(Debug, Default, Serialize)]
-struct Function {
-    name: String,
-    arguments: String,
-}
-
-#[derive(Deserialize)]
-struct ToolPart {
-    index: Option<usize>,
-    id: Option<String>,
-    function: Option<FunctionPart>,
-}
-
-#[derive(Deserialize)]
-struct FunctionPart {
-    name: Option<String>,
-    arguments: Option<String>,
+impl Default for Content {
+    fn default() -> Self {
+        Self { messages: Messages::new(CONTENT_MAX), truncated: false }
+    }
 }
 
 impl Content {
@@ -67,69 +29,33 @@ impl Content {
     pub fn add(&mut self, choice: &Choice<'_>) {
         let index = choice.index.and_then(|index| usize::try_from(index).ok()).unwrap_or(0);
         let Some(said) = choice.said() else { return };
-        let Self { messages, bytes } = self;
-        let Some(message) = at(messages, index) else { return };
-        add(message, said, bytes);
+        let fields =
+            [("content", said.content), ("refusal", said.refusal), ("tool_calls", said.tool_calls)];
+        let delta: Map<String, Value> = fields
+            .into_iter()
+            .filter_map(|(name, text)| {
+                Some((name.to_owned(), serde_json::from_str(text?.get()).ok()?))
+            })
+            .collect();
+        self.truncated |= !self.messages.add(index, delta);
     }
 
     /// The message, or all of them where there are several; `None` where nothing came.
     #[must_use]
-    pub fn into_json(mut self) -> Option<Box<RawValue>> {
-        let json = match self.messages.len() {
+    pub fn into_json(self) -> Option<Box<RawValue>> {
+        let mut messages: Vec<_> = self.messages.finish().collect();
+        if self.truncated
+            && let Some(last) = messages.last_mut()
+        {
+            last.insert("truncated".to_owned(), true.into());
+        }
+        let json = match messages.len() {
             0 => return None,
-            1 => to_raw_value(&self.messages.swap_remove(0)),
-            _ => to_raw_value(&self.messages),
+            1 => to_raw_value(&messages.swap_remove(0)),
+            _ => to_raw_value(&messages),
         };
         json.ok()
     }
-}
-
-fn add(message: &mut Message, said: &meter::Message<'_>, bytes: &mut usize) {
-    let text = said.content.and_then(|text| serde_json::from_str::<String>(text.get()).ok());
-    if let Some(text) = text {
-        let is_whole = append(message.content.get_or_insert_default(), &text, bytes);
-        message.truncated |= !is_whole;
-    }
-    let parts = said.tool_calls.and_then(|calls| serde_json::from_str(calls.get()).ok());
-    let parts: Vec<ToolPart> = parts.unwrap_or_default();
-    for (place, part) in parts.into_iter().enumerate() {
-        let Some(call) = at(&mut message.tool_calls, part.index.unwrap_or(place)) else {
-            message.truncated = true;
-            continue;
-        };
-        let function = part.function;
-        let (name, arguments) = function.map_or((None, None), |part| (part.name, part.arguments));
-        let texts = [
-            (&mut call.id, part.id),
-            (&mut call.function.name, name),
-            (&mut call.function.arguments, arguments),
-        ];
-        for (to, text) in texts {
-            message.truncated |= !append(to, text.as_deref().unwrap_or_default(), bytes);
-        }
-    }
-}
-
-/// The item of that number, made with those before it where it is new; `None` past the limit.
-fn at<T: Default>(items: &mut Vec<T>, index: usize) -> Option<&mut T> {
-    if index >= ITEMS_MAX {
-        return None;
-    }
-    while items.len() <= index {
-        items.push(T::default());
-    }
-    items.get_mut(index)
-}
-
-/// Adds a text as a whole, or nothing of it where it is too long; whether it was added.
-fn append(to: &mut String, text: &str, bytes: &mut usize) -> bool {
-    let sum = bytes.saturating_add(text.len());
-    if sum > CONTENT_MAX {
-        return false;
-    }
-    *bytes = sum;
-    to.push_str(text);
-    true
 }
 
 #[cfg(test)]
@@ -168,9 +94,9 @@ mod tests {
 
     #[test]
     fn content_past_the_limit_is_marked() {
-        let long = "x".repeat(CONTENT_MAX);
+        let long = "x".repeat(CONTENT_MAX - 100);
         let event = |text: &str| format!(r#"{{"choices":[{{"delta":{{"content":"{text}"}}}}]}}"#);
-        let said = kept(&[&event(&long), &event("y")]).unwrap();
+        let said = kept(&[&event(&long), &event(&"y".repeat(200))]).unwrap();
         assert!(said.ends_with(r#"x","truncated":true}"#), "{}", &said[said.len() - 40..]);
     }
 }

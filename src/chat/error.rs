@@ -2,12 +2,9 @@
 
 use std::time::Duration;
 
-use hyper::header::HeaderValue;
-
-use crate::domain::attempt;
-use crate::domain::classify::ErrorClass;
 use crate::domain::ids::ExecutionId;
 use crate::domain::invalid_request::InvalidRequest;
+pub use crate::runners::openai::{Failure, Said};
 use crate::{chains, engine};
 
 /// Why a call is refused, or got no answer.
@@ -38,55 +35,4 @@ pub enum Error {
     Engine(#[from] engine::Error),
     #[error(transparent)]
     Chains(#[from] chains::Error),
-}
-
-/// How one model failed, in the words of OpenAI's error body.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Failure {
-    /// The status that the client gets.
-    pub status: u16,
-    pub class: ErrorClass,
-    /// A sentence. Holds no secret.
-    pub message: String,
-    /// Boxed, so that a failure stays small beside the answers that it takes the place of.
-    pub said: Box<Said>,
-}
-
-/// What a model's server says of its error beyond a sentence.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Said {
-    /// The type.
-    pub kind: Option<String>,
-    pub param: Option<String>,
-    pub code: Option<String>,
-    pub retry_after: Option<HeaderValue>,
-}
-
-impl Failure {
-    /// A failure with nothing more to say than its sentence.
-    pub fn new(status: u16, class: ErrorClass, message: impl Into<String>) -> Self {
-        Self { status, class, message: message.into(), said: Box::default() }
-    }
-
-    /// Whether another model may do better: not where the request itself is wrong. A model that the
-    /// server does not have, or whose context is too short, says nothing of the others.
-    pub fn may_fall_back(&self) -> bool {
-        let code = self.said.code.as_deref();
-        let is_of_model = self.status == 404
-            || matches!(code, Some("context_length_exceeded" | "model_not_found"));
-        self.class != ErrorClass::InvalidUserInput || is_of_model
-    }
-
-    /// Whether the server refuses `stream_options`, which it does not know.
-    pub fn names_stream_options(&self) -> bool {
-        let param = self.said.param.as_deref().unwrap_or_default();
-        let is_named =
-            |text: &str| text.contains("stream_options") || text.contains("include_usage");
-        matches!(self.status, 400 | 422) && (is_named(&self.message) || is_named(param))
-    }
-
-    /// As the history has it.
-    pub fn recorded(&self) -> attempt::Failure {
-        attempt::Failure::new(self.class, self.message.clone())
-    }
 }

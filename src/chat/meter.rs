@@ -5,19 +5,16 @@
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
-use serde_json::Value;
 use serde_json::value::RawValue;
+use serde_json::{Map, Value};
 
 use super::content::Content;
-use super::error::{self, Failure};
+use super::error::Failure;
 use super::request::text_bytes;
-use super::shape;
-use crate::domain::chat::{Operation, Tokens, estimate};
-use crate::domain::classify::ErrorClass;
+use crate::domain::chat::{Operation, Tokens};
 use crate::domain::raw_object::RawObject;
-
-/// The longest sentence of a model's server that is passed on, in characters.
-const SAID_MAX: usize = 1000;
+use crate::runners::openai::answer::not_json;
+use crate::runners::openai::shape::{self, Counts};
 
 /// What an event of a stream is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,7 +33,7 @@ pub struct Meter {
     /// What the prompt has, estimated.
     prompt_tokens: u64,
     /// As the model counts.
-    counted: Option<Tokens>,
+    counted: Counts,
     /// Bytes of text that came.
     bytes: u64,
     is_finished: bool,
@@ -60,6 +57,15 @@ struct Chunk<'a> {
     x_groq: Option<&'a RawValue>,
     #[serde(borrow)]
     meta: Option<&'a RawValue>,
+    #[serde(borrow)]
+    message: Option<&'a RawValue>,
+    #[serde(borrow)]
+    prompt_eval_count: Option<&'a RawValue>,
+    #[serde(borrow)]
+    eval_count: Option<&'a RawValue>,
+    /// What the events of other APIs are; OpenAI's have none.
+    #[serde(rename = "type")]
+    kind: Option<IgnoredAny>,
 }
 
 /// One of the answers.
@@ -83,24 +89,30 @@ pub struct Message<'a> {
     #[serde(borrow)]
     reasoning_content: Option<&'a RawValue>,
     #[serde(borrow)]
-    refusal: Option<&'a RawValue>,
+    pub refusal: Option<&'a RawValue>,
     #[serde(borrow)]
     pub tool_calls: Option<&'a RawValue>,
 }
 
 impl Chunk<'_> {
-    /// The usage, wherever the server puts it.
-    fn usage(&self) -> Option<Value> {
-        let read = |text: &RawValue| serde_json::from_str(text.get()).ok().filter(Value::is_object);
-        let nested = |text: Option<&RawValue>, name: &str| {
-            text.and_then(read).and_then(|mut outer| Some(outer.get_mut(name)?.take()))
-        };
-        let usage = self.usage.or(self.google).and_then(read);
-        usage.or_else(|| nested(self.x_groq, "usage")).or_else(|| {
-            // Cohere counts what it bills.
-            let units = nested(self.meta, "billed_units");
-            units.filter(|units| units.get("input_tokens").is_some())
-        })
+    /// What the server has counted, wherever it puts it.
+    fn counts(&self) -> Option<Counts> {
+        let texts = [
+            self.usage,
+            self.google,
+            self.x_groq,
+            self.meta,
+            self.message,
+            self.prompt_eval_count,
+            self.eval_count,
+        ];
+        let fields = shape::USAGE_FIELDS.into_iter().zip(texts);
+        let fields: Map<String, Value> = fields
+            .filter_map(|(name, text)| {
+                Some((name.to_owned(), serde_json::from_str(text?.get()).ok()?))
+            })
+            .collect();
+        if fields.is_empty() { None } else { shape::counts_in(&fields) }
     }
 }
 
@@ -130,7 +142,7 @@ impl Meter {
         let content = keeps.then(Content::default);
         Self {
             prompt_tokens,
-            counted: None,
+            counted: Counts::default(),
             bytes: 0,
             is_finished: false,
             has_answer: false,
@@ -148,10 +160,9 @@ impl Meter {
         }
         let Ok(chunk) = serde_json::from_slice::<Chunk<'_>>(data) else {
             if serde_json::from_slice::<IgnoredAny>(data).is_err() {
-                let message = "the model's stream contains an event that is not valid JSON";
-                return Err(Failure::new(502, ErrorClass::ProviderError, message));
+                return Err(not_json());
             }
-            if let Some(failure) = failure_of(data) {
+            if let Some(failure) = shape::failure_of(data) {
                 return Ok(Seen::Failed(Box::new(failure)));
             }
             self.bytes = self.bytes.saturating_add(data.len() as u64);
@@ -160,12 +171,13 @@ impl Meter {
         };
         let has_choices = chunk.choices.as_ref().is_some_and(|choices| !choices.is_empty());
         let is_failure = chunk.error.is_some() || !has_choices;
-        if is_failure && let Some(failure) = failure_of(data) {
+        if is_failure && let Some(failure) = shape::failure_of(data) {
             return Ok(Seen::Failed(Box::new(failure)));
         }
-        let has_usage = chunk.usage().is_some();
+        let is_usage = chunk.kind.is_none()
+            && [chunk.usage, chunk.google, chunk.x_groq].iter().any(|text| is_object(*text));
         self.add(&chunk);
-        Ok(if has_usage && !has_choices { Seen::Usage } else { Seen::Part })
+        Ok(if is_usage && !has_choices { Seen::Usage } else { Seen::Part })
     }
 
     /// Reads a whole answer.
@@ -174,7 +186,9 @@ impl Meter {
         match serde_json::from_slice::<Chunk<'_>>(text) {
             Ok(chunk) => self.add(&chunk),
             Err(_unknown_form) => {
-                self.counted = answer.value("usage").as_ref().and_then(Tokens::counted);
+                let usage = answer.value("usage").unwrap_or(Value::Null);
+                let fields = Map::from_iter([("usage".to_owned(), usage)]);
+                self.counted = shape::counts_in(&fields).unwrap_or_default();
                 if operation == Operation::Chat {
                     self.bytes = text.len() as u64;
                 }
@@ -183,8 +197,8 @@ impl Meter {
     }
 
     fn add(&mut self, chunk: &Chunk<'_>) {
-        if let Some(usage) = chunk.usage() {
-            self.counted = Tokens::counted(&usage).or(self.counted);
+        if let Some(counts) = chunk.counts() {
+            self.counted.update(counts);
         }
         for choice in chunk.choices.iter().flatten() {
             self.has_answer = true;
@@ -218,19 +232,17 @@ impl Meter {
     /// Whether nothing of an answer has come.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
-        self.counted.is_none() && self.bytes == 0 && !self.is_finished
+        let Counts { input, output } = self.counted;
+        input.is_none() && output.is_none() && self.bytes == 0 && !self.is_finished
     }
 
     /// What was used. Of an answer of which nothing came, nothing.
     #[must_use]
     pub fn tokens(&self) -> Tokens {
-        if let Some(counted) = self.counted {
-            return counted;
-        }
         if self.is_empty() {
             return Tokens::default();
         }
-        Tokens { input: self.prompt_tokens, output: estimate(self.bytes), is_estimated: true }
+        self.counted.tokens(self.prompt_tokens, self.bytes)
     }
 
     /// What is kept of the answer, as JSON.
@@ -240,37 +252,8 @@ impl Meter {
     }
 }
 
-/// The failure that an event is, if it is one.
-fn failure_of(data: &[u8]) -> Option<Failure> {
-    shape::failure_in(&serde_json::from_slice(data).ok()?)
-}
-
-/// What the `error` of OpenAI's error body says; a text is its message.
-#[must_use]
-pub fn said_of(status: u16, error: &[u8]) -> Failure {
-    let class = ErrorClass::of_http_status(status).unwrap_or(ErrorClass::ProviderError);
-    let value: serde_json::Value = serde_json::from_slice(error).unwrap_or_default();
-    let text = |name: &str| {
-        let field = value.get(name)?;
-        let number = || field.as_number().map(serde_json::Number::to_string);
-        field.as_str().map(cut).or_else(number)
-    };
-    let code = text("code");
-    let is_moderated =
-        code.as_deref().is_some_and(|code| code.starts_with("content_") || code == "moderation");
-    let message = text("message").or_else(|| value.as_str().map(cut));
-    let message = message.unwrap_or_else(|| format!("the model answered {status}"));
-    let class = if is_moderated { ErrorClass::ContentModeration } else { class };
-    let kind = text("type");
-    let param = text("param");
-    let said = error::Said { kind, param, code, retry_after: None };
-    Failure { said: Box::new(said), ..Failure::new(status, class, message) }
-}
-
-/// The text up to the most that is passed on.
-#[must_use]
-pub fn cut(text: &str) -> String {
-    text.chars().take(SAID_MAX).collect()
+fn is_object(text: Option<&RawValue>) -> bool {
+    text.is_some_and(|text| text.get().starts_with('{'))
 }
 
 #[cfg(test)]

@@ -1,6 +1,8 @@
 //! What answers in various forms have used.
 
 use super::*;
+use crate::domain::classify::ErrorClass;
+use crate::runners::openai::Said;
 
 fn seen(meter: &mut Meter, event: &str) -> Seen {
     meter.event(event.as_bytes()).unwrap()
@@ -56,11 +58,11 @@ fn meter_reads_an_error_in_a_stream() {
     let event =
         r#"{"error":{"message":"overloaded","code":"content_filter","type":"t","param":1}}"#;
     let Seen::Failed(failure) = seen(&mut Meter::new(1, false), event) else { panic!() };
-    let said = error::Said {
+    let said = Said {
         kind: Some("t".to_owned()),
         param: Some("1".to_owned()),
         code: Some("content_filter".to_owned()),
-        retry_after: None,
+        headers: hyper::HeaderMap::new(),
     };
     let expected = Failure {
         said: Box::new(said),
@@ -82,7 +84,7 @@ fn meter_reads_whole_answers() {
         ),
         (
             r#"{"choices":"odd","usage":{"prompt_tokens":5}}"#,
-            Tokens { input: 5, output: 0, is_estimated: false },
+            Tokens { input: 5, output: 12, is_estimated: true },
         ),
         (r#"{"usage":{"prompt_tokens":-1}}"#, Tokens { input: 7, output: 0, is_estimated: true }),
     ] {
@@ -94,15 +96,34 @@ fn meter_reads_whole_answers() {
 }
 
 #[test]
-fn meter_reads_what_a_server_says_of_its_error() {
-    for (error, message) in [
-        (r#"{"message":"no"}"#, "no"),
-        (r#""no""#, "no"),
-        ("{}", "the model answered 400"),
-        ("garbage", "the model answered 400"),
+fn meter_counts_usage_that_comes_in_parts() {
+    let mut meter = Meter::new(100, false);
+    let start =
+        r#"{"type":"message_start","message":{"usage":{"input_tokens":3,"output_tokens":1}}}"#;
+    assert_eq!(seen(&mut meter, start), Seen::Part, "it is more than a usage");
+    let delta = r#"{"choices":[{"delta":{"content":"12345678"}}]}"#;
+    assert_eq!(seen(&mut meter, delta), Seen::Part);
+    assert_eq!(meter.tokens(), Tokens { input: 3, output: 1, is_estimated: false });
+    let end = r#"{"type":"message_delta","usage":{"output_tokens":9}}"#;
+    assert_eq!(seen(&mut meter, end), Seen::Part);
+    assert_eq!(meter.tokens(), Tokens { input: 3, output: 9, is_estimated: false });
+}
+
+#[test]
+fn meter_estimates_what_a_usage_leaves_out() {
+    let delta = r#"{"choices":[{"delta":{"content":"12345678"}}]}"#;
+    for (usage, input, output) in [
+        (r#"{"choices":[],"usage":{"prompt_tokens":3}}"#, 3, 2),
+        (r#"{"choices":[],"usage":{"completion_tokens":9}}"#, 100, 9),
+        (r#"{"choices":[],"usage":{"prompt_tokens":null,"completion_tokens":null}}"#, 100, 2),
     ] {
-        assert_eq!(said_of(400, error.as_bytes()).message, message);
+        let mut meter = Meter::new(100, false);
+        seen(&mut meter, delta);
+        assert_eq!(seen(&mut meter, usage), Seen::Usage);
+        assert_eq!(meter.tokens(), Tokens { input, output, is_estimated: true }, "{usage}");
     }
-    let long = format!("\"{}\"", "x".repeat(5000));
-    assert_eq!(said_of(400, long.as_bytes()).message.len(), SAID_MAX);
+    let mut meter = Meter::new(100, false);
+    let ollama = r#"{"choices":[{"delta":{"content":"x"}}],"prompt_eval_count":3,"eval_count":4}"#;
+    assert_eq!(seen(&mut meter, ollama), Seen::Part);
+    assert_eq!(meter.tokens(), Tokens { input: 3, output: 4, is_estimated: false });
 }

@@ -8,12 +8,11 @@
 //! |---|---|
 //! | `request` | what is asked for, and whether it is well formed |
 //! | `route` | which models are tried, where, and what each costs |
-//! | `upstream` | one try: connect, wait for the first byte, time out |
+//! | `upstream` | one try: connect, wait for the first byte, time out; `runners::openai` reads what comes |
 //! | `call` | a call from its admission to its record |
 //! | `relay`, `whole` | the answer on its way: as a stream, or at once |
 //! | `meter`, `content` | what an answer used, and what is kept of it |
 //! | `part` | answers that are parts of larger work: decisions, the agent |
-//! | `shape` | failures, completions and usage in the dialects of other servers |
 //! | `tokens` | the daily budgets of keys |
 //! | `models` | the ids that can be called |
 //!
@@ -31,7 +30,6 @@ mod relay;
 mod request;
 mod route;
 mod service;
-mod shape;
 mod tokens;
 mod upstream;
 mod whole;

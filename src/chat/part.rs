@@ -16,8 +16,8 @@ use super::meter::Meter;
 use super::route::{Candidate, Target};
 use super::service::{Chat, Inner};
 use super::tokens::InFlight;
-use super::upstream::{Asked, Limits, misunderstood, note};
-use super::whole::{parse_for, read_whole};
+use super::upstream::{Asked, Limits, note};
+use super::whole::read_whole;
 use crate::billing::{Price, Reservation};
 use crate::domain::chat::{Operation, Tokens};
 use crate::domain::classify::ErrorClass;
@@ -28,6 +28,8 @@ use crate::domain::trace;
 use crate::engine::{self, EndedCall};
 use crate::http::budget::Lease;
 use crate::runners::llm::SCORE;
+use crate::runners::openai::answer;
+use crate::runners::openai::failure::misunderstood;
 use crate::storage::Commit;
 
 /// The largest answer of one part, in bytes.
@@ -255,7 +257,7 @@ impl BoundModel {
         let idle = inner.options.idle_timeout;
         let read = read_whole(name, &mut opened, idle, lease, ANSWER_MAX).await;
         let operation = (asked.path != SCORE).then_some(Operation::Chat);
-        let parsed = read.and_then(|text| Ok((parse_for(operation, name, &text)?, text)));
+        let parsed = read.and_then(|text| Ok((answer::parse(operation, name, &text)?, text)));
         note(opened.lease.as_mut(), parsed.as_ref().err());
         let (answer, text) = parsed?;
         let mut meter = Meter::new(prompt_tokens, false);

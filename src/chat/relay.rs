@@ -16,7 +16,7 @@ use super::call::{Answer, Call, Came, End, Reply, keeps_content};
 use super::error::Failure;
 use super::meter::{Meter, Seen};
 use super::route::Candidate;
-use super::upstream::{Limits, Opened, broken, misunderstood, next, note, too_late, unopened};
+use super::upstream::{Limits, Opened, note, unopened};
 use super::whole::{too_many_bodies, with_cost};
 use crate::domain::chat::Tokens;
 use crate::domain::classify::ErrorClass;
@@ -24,14 +24,13 @@ use crate::domain::money::Usd;
 use crate::domain::raw_object::RawObject;
 use crate::http::budget::Lease;
 use crate::http::event_stream::{Event, EventReader};
-use crate::http::places::Arriving;
 use crate::http::sse::HEARTBEAT;
 use crate::runners::llm::OpenError;
+use crate::runners::openai::answer::{Body, EVENT_MAX};
+use crate::runners::openai::failure::{broken, misunderstood, too_late};
 use crate::runtime;
 use crate::wire::openai;
 
-/// The longest event, in bytes.
-pub const EVENT_MAX: usize = 16 * 1024 * 1024;
 /// The part of an event that is not counted in the budget of bodies in flight.
 const EVENT_FREE: usize = 1024 * 1024;
 /// Pieces that wait for the client, each at most an event and what came with its end.
@@ -108,8 +107,7 @@ impl Call {
         note(lease.as_mut(), failure);
         drop(lease);
         let recorded = if matches!(end, End::Done) {
-            let drained =
-                timeout(DRAIN, async { while let Ok(Some(_)) = next(&mut body).await {} });
+            let drained = timeout(DRAIN, async { while let Ok(Some(_)) = body.next().await {} });
             tokio::join!(self.record(&candidate, &end, came), drained).0
         } else {
             // The connection is closed before anything else: the model stops.
@@ -134,7 +132,7 @@ impl Relay {
         &mut self,
         call: &Call,
         first: Option<Bytes>,
-        body: &mut Arriving,
+        body: &mut Body,
         limits: Limits,
         is_local: bool,
     ) -> End {
@@ -163,7 +161,7 @@ impl Relay {
             tokio::select! {
                 biased;
                 () = pieces.closed() => return End::Cancelled,
-                came = next(body) => match came {
+                came = body.next() => match came {
                     Ok(Some(piece)) => pending = Some(piece),
                     Ok(None) => return self.ended(deadline).await,
                     Err(error) => {

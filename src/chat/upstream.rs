@@ -7,39 +7,28 @@
 
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
-use http_body_util::BodyExt;
-use hyper::header::{
-    ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, RETRY_AFTER,
-};
+use bytes::Bytes;
+use hyper::header::{ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, HeaderMap};
 use hyper::{Request, Response};
 use tokio::time::{Instant, timeout_at};
 
 use super::error::Failure;
-use super::meter::{Meter, Seen, cut, said_of};
-use super::relay::EVENT_MAX;
 use super::route::Target;
 use super::service::Inner;
 use crate::domain::classify::ErrorClass;
 use crate::domain::trace;
-use crate::http::event_stream::EventReader;
 use crate::http::places::Arriving;
-use crate::http::sse::HEARTBEAT;
 use crate::http::{client, connector, trace_context};
 use crate::runners::endpoints::{self, Lease, Pool};
 use crate::runners::llm::{InUse, OpenError};
+use crate::runners::openai::answer::{self, Body, begin, is_event_stream};
+use crate::runners::openai::failure::{misunderstood, too_late};
 use crate::runtime;
 
 /// How often a connection is tried.
 const CONNECTS_MAX: u32 = 2;
-/// What some servers put in front of JSON.
-pub const BOM: &[u8] = b"\xef\xbb\xbf";
 /// Between two tries.
 const CONNECT_PAUSE: Duration = Duration::from_millis(50);
-/// Bytes of a refusal that are read, and how long that may take.
-const REFUSAL_BYTES_MAX: usize = 64 * 1024;
-const REFUSAL_TIMEOUT: Duration = Duration::from_secs(5);
-
 /// An answer that has begun.
 #[derive(Debug)]
 pub struct Opened {
@@ -47,7 +36,8 @@ pub struct Opened {
     pub is_stream: bool,
     /// Its first bytes; `None` where they have not come yet.
     pub first: Option<Bytes>,
-    pub body: Arriving,
+    pub body: Body,
+    pub headers: HeaderMap,
     pub limits: Limits,
     /// Keeps a model of this machine loaded until the answer has come.
     pub in_use: Option<InUse>,
@@ -140,26 +130,29 @@ impl Inner {
         };
         let answer = timeout_at(limits.first_byte, sending).await;
         let (answer, in_use, mut lease) = answer.map_err(|_elapsed| too_late(name))??;
-        if !answer.status().is_success() {
+        let (head, arriving) = answer.into_parts();
+        if !head.status.is_success() {
             note(lease.as_mut(), None);
-            return Err(refusal(name, answer, target).await);
+            return Err(answer::refusal(name, &head, arriving, target.authorization()).await);
         }
-        let (head, mut body) = answer.into_parts();
         let declared = is_event_stream(&head.headers);
-        let begun = match compression(&head.headers) {
-            Some(coding) => {
-                let what = format!("its answer is compressed ({coding}), which was not asked for");
-                Err(misunderstood(name, &what))
+        let begun = async {
+            let mut body = Body::of(name, &head.headers, arriving)?;
+            let (came_as_stream, first) = if is_stream || declared {
+                begin(name, &mut body, limits.first_byte, declared).await?
+            } else {
+                (false, None)
+            };
+            if came_as_stream && !is_stream {
+                return Err(misunderstood(name, "its answer is a stream that was not asked for"));
             }
-            None if !is_stream && !declared => Ok((false, None)),
-            None => begin(name, &mut body, limits, declared).await,
+            Ok((came_as_stream, first, body))
         };
-        let begun = begun.and_then(|(came_as_stream, first)| match came_as_stream && !is_stream {
-            true => Err(misunderstood(name, "its answer is a stream that was not asked for")),
-            false => Ok((came_as_stream, first)),
-        });
-        match begun {
-            Ok((is_stream, first)) => Ok(Opened { is_stream, first, body, limits, in_use, lease }),
+        match begun.await {
+            Ok((is_stream, first, body)) => {
+                let headers = head.headers;
+                Ok(Opened { is_stream, first, body, headers, limits, in_use, lease })
+            }
             Err(failure) => {
                 note(lease.as_mut(), Some(&failure));
                 Err(failure)
@@ -210,116 +203,11 @@ impl Inner {
     }
 }
 
-/// Whether an answer is a stream, by its first bytes, and those bytes; `None` when they have not come
-/// before the client expects a sign of life. Media types are not relied on: many servers send others.
-///
-/// # Errors
-/// [`Failure`], also for a stream whose first event is one.
-async fn begin(
-    name: &str,
-    body: &mut Arriving,
-    limits: Limits,
-    is_declared: bool,
-) -> Result<(bool, Option<Bytes>), Failure> {
-    let now = runtime::monotonic_now();
-    let mut until = limits.first_byte;
-    if is_declared {
-        until = until.min(now.checked_add(HEARTBEAT).unwrap_or(now));
-    }
-    let mut read = BytesMut::new();
-    let mut events = EventReader::new(EVENT_MAX);
-    loop {
-        let piece = match timeout_at(until, next(body)).await {
-            Ok(Ok(piece)) => piece,
-            Ok(Err(error)) => return Err(broken(name, &format!("its stream broke: {error}"))),
-            Err(_elapsed) if read.is_empty() && until == limits.first_byte => {
-                return Err(too_late(name));
-            }
-            Err(_elapsed) => return Ok((true, (!read.is_empty()).then(|| read.freeze()))),
-        };
-        let is_over = piece.is_none();
-        let mut piece = piece.unwrap_or_default();
-        if read.is_empty() {
-            piece =
-                piece.strip_prefix(BOM).map_or_else(|| piece.clone(), |rest| piece.slice_ref(rest));
-        }
-        read.extend_from_slice(&piece);
-        match read.trim_ascii_start().first() {
-            Some(b'{' | b'[') => return Ok((false, Some(read.freeze()))),
-            Some(b'<') => return Err(misunderstood(name, "its answer is an HTML or XML page")),
-            None if is_over => return Err(broken(name, "its stream ended before it began")),
-            Some(_) if is_over => return Ok((true, Some(read.freeze()))),
-            Some(_) | None => {}
-        }
-        events.push(&piece);
-        while let Ok(Some(event)) = events.next_event() {
-            let Some(data) = event.data.filter(|data| !data.trim_ascii().is_empty()) else {
-                continue;
-            };
-            check_first(name, &data)?;
-            return Ok((true, Some(read.freeze())));
-        }
-        if read.len() > EVENT_MAX {
-            return Ok((true, Some(read.freeze())));
-        }
-    }
-}
-
-/// Refuses a stream that begins with its failure, while another model can still be tried.
-fn check_first(name: &str, data: &[u8]) -> Result<(), Failure> {
-    if data.trim_ascii() == b"[DONE]" {
-        return Err(misunderstood(name, "its stream has no answer"));
-    }
-    match Meter::new(0, false).event(data)? {
-        Seen::Failed(failure) => Err(*failure),
-        Seen::Part | Seen::Usage => Ok(()),
-    }
-}
-
-/// The failure of an answer that is not what was asked for.
-pub fn misunderstood(name: &str, what: &str) -> Failure {
-    Failure::new(502, ErrorClass::ProviderError, format!("the model '{name}': {what}"))
-}
-
-/// The content coding of an answer, if it has one.
-fn compression(headers: &HeaderMap) -> Option<String> {
-    let coding = headers.get(CONTENT_ENCODING)?;
-    let coding = coding.to_str().unwrap_or("unknown").trim();
-    (!coding.is_empty() && !coding.eq_ignore_ascii_case("identity")).then(|| cut(coding))
-}
-
 /// Notes how an answer ended on the place at the server that gave it.
 pub fn note(lease: Option<&mut Lease>, failure: Option<&Failure>) {
     if let Some(lease) = lease {
         lease.note(failure.map(Failure::recorded).as_ref());
     }
-}
-
-/// The next bytes of a body; `None` at its end.
-///
-/// # Errors
-/// When it breaks off.
-pub async fn next(body: &mut Arriving) -> Result<Option<Bytes>, hyper::Error> {
-    while let Some(frame) = body.frame().await {
-        if let Ok(data) = frame?.into_data()
-            && !data.is_empty()
-        {
-            return Ok(Some(data));
-        }
-    }
-    Ok(None)
-}
-
-/// The failure of an answer that broke off, with what was seen of it.
-pub fn broken(name: &str, what: &str) -> Failure {
-    let message = format!("the model '{name}': {what}");
-    Failure::new(502, ErrorClass::ProviderUnavailable, message)
-}
-
-/// The failure of an answer that takes too long.
-pub fn too_late(name: &str) -> Failure {
-    let message = format!("the model '{name}' did not answer in time");
-    Failure::new(504, ErrorClass::ExecutionTimeout, message)
 }
 
 /// Whether nothing of the request has left this machine, and another try may do better. A connection
@@ -359,59 +247,4 @@ pub fn unopened(name: &str, error: &OpenError) -> Failure {
         OpenError::Ended(reason) => (502, ErrorClass::ProviderError, reason),
     };
     Failure::new(status, class, format!("the model '{name}': {reason}"))
-}
-
-fn is_event_stream(headers: &HeaderMap) -> bool {
-    let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
-    kind.is_some_and(|kind| kind.trim_start().to_ascii_lowercase().starts_with("text/event-stream"))
-}
-
-/// What a server says that does not answer. Its status stays, except where it speaks of this service's
-/// own key or account, or where it is not an answer: then it is 502.
-async fn refusal(name: &str, answer: Response<Arriving>, target: &Target) -> Failure {
-    let status = answer.status().as_u16();
-    let retry_after = answer.headers().get(RETRY_AFTER).cloned();
-    let class = ErrorClass::of_http_status(status).unwrap_or(ErrorClass::ProviderError);
-    if matches!(status, 401 | 402 | 407) {
-        let message = format!("the server of the model '{name}' refuses this service ({status})");
-        return Failure::new(502, ErrorClass::ProviderAuth, message);
-    }
-    let text = read_refusal(answer.into_body()).await;
-    let key = target.authorization().and_then(|value| value.to_str().ok());
-    let key = key.and_then(|value| value.strip_prefix("Bearer ")).filter(|key| !key.is_empty());
-    let text = match key {
-        Some(key) => text.replace(key, "…"),
-        None => text,
-    };
-    let body: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
-    let mut failure = match body.get("error") {
-        Some(error) if !error.is_null() => said_of(status, error.to_string().as_bytes()),
-        Some(_) | None => {
-            let said = if text.trim().is_empty() { "nothing more" } else { text.trim() };
-            let message = format!("the model '{name}' answered {status}: {}", cut(said));
-            Failure::new(status, class, message)
-        }
-    };
-    failure.said.retry_after = retry_after;
-    if !(400..600).contains(&status) {
-        failure.status = 502;
-    }
-    failure
-}
-
-/// The beginning of a refusal, as far as it comes in time.
-async fn read_refusal(mut body: Arriving) -> String {
-    let mut read = BytesMut::new();
-    let reading = async {
-        while let Ok(Some(data)) = next(&mut body).await {
-            let room = REFUSAL_BYTES_MAX.saturating_sub(read.len());
-            read.extend_from_slice(data.get(..room.min(data.len())).unwrap_or_default());
-            if read.len() >= REFUSAL_BYTES_MAX {
-                return;
-            }
-        }
-    };
-    // What has come by then has to do.
-    let _ended = tokio::time::timeout(REFUSAL_TIMEOUT, reading).await;
-    String::from_utf8_lossy(&read).into_owned()
 }

@@ -3,22 +3,22 @@
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use serde::de::IgnoredAny;
 use tokio::time::{Instant, timeout_at};
 
 use super::call::{Answer, Begun, Call, Came, End, Reply, keeps_content};
 use super::error::{Error, Failure};
 use super::meter::Meter;
-use super::relay::EVENT_MAX;
 use super::route::Candidate;
-use super::shape;
-use super::upstream::{BOM, Opened, broken, misunderstood, next, note, too_late};
+use super::upstream::{Opened, note};
 use crate::domain::chat::{Operation, Tokens};
 use crate::domain::classify::ErrorClass;
 use crate::domain::money::Usd;
 use crate::domain::raw_object::RawObject;
 use crate::http::answers::QUICK;
 use crate::http::budget::Lease;
+use crate::runners::openai::answer::{self, EVENT_MAX};
+use crate::runners::openai::failure::{broken, misunderstood, too_late};
+use crate::runners::openai::shape;
 use crate::runtime;
 
 /// The largest answer, in bytes: the embeddings of a full request fit.
@@ -58,7 +58,7 @@ impl Call {
         opened.first =
             Some(events.ok_or_else(|| misunderstood(name, "its answer has no choices"))?);
         opened.is_stream = true;
-        Ok(Begun::Stream(opened))
+        Ok(Begun::Stream(Box::new(opened)))
     }
 
     /// Records an answer and replies with it.
@@ -124,10 +124,12 @@ pub async fn read_whole(
     loop {
         let now = runtime::monotonic_now();
         let until = now.checked_add(idle).unwrap_or(now);
-        let data = timeout_at(until.min(deadline), next(&mut opened.body)).await;
+        let data = timeout_at(until.min(deadline), opened.body.next()).await;
         let data = data.map_err(|_elapsed| too_late(name))?;
         let data = data.map_err(|error| broken(name, &format!("its answer broke: {error}")))?;
-        let Some(data) = data else { return Ok(read.freeze()) };
+        let Some(data) = data else {
+            return answer::utf8(name, &opened.headers, read.freeze());
+        };
         let length = read.len().saturating_add(data.len());
         if length > most {
             return Err(broken(name, &format!("its answer is larger than {most} bytes")));
@@ -146,7 +148,7 @@ async fn parse_aside(
     let name = name.to_owned();
     let unparsed = broken(&name, "its answer cannot be read");
     let is_quick = text.len() <= QUICK;
-    let parse = move || parse_for(Some(operation), &name, &text).map(|answer| (answer, text));
+    let parse = move || answer::parse(Some(operation), &name, &text).map(|answer| (answer, text));
     if is_quick {
         return parse();
     }
@@ -157,44 +159,6 @@ async fn parse_aside(
 pub fn too_many_bodies() -> Failure {
     let message = "too many bodies are in flight; try again in a moment";
     Failure::new(503, ErrorClass::InternalError, message)
-}
-
-/// The answer as an object. One that is an error in spite of its status is a failure, and so is one
-/// without an answer to the operation.
-///
-/// # Errors
-/// [`Failure`]
-pub fn parse_for(
-    operation: Option<Operation>,
-    name: &str,
-    text: &[u8],
-) -> Result<RawObject, Failure> {
-    let text = text.strip_prefix(BOM).unwrap_or(text);
-    if text.trim_ascii().is_empty() {
-        return Err(misunderstood(name, "its answer is empty"));
-    }
-    let answer: RawObject = serde_json::from_slice(text)
-        .map_err(|_other| misunderstood(name, "its answer is not a JSON object"))?;
-    let is_answer = match operation {
-        None => true,
-        Some(Operation::Chat) => {
-            let choices: Vec<RawObject> = answer.value("choices").unwrap_or_default();
-            let parts = ["message", "text", "delta"];
-            choices.iter().any(|choice| parts.iter().any(|part| choice.get(part).is_some()))
-        }
-        Some(Operation::Embeddings) => {
-            answer.value::<Vec<IgnoredAny>>("data").is_some_and(|data| !data.is_empty())
-        }
-    };
-    if is_answer && answer.get("error").is_none() {
-        return Ok(answer);
-    }
-    let said = serde_json::from_slice(text).ok().and_then(|object| shape::failure_in(&object));
-    match said {
-        Some(failure) => Err(failure),
-        None if is_answer => Ok(answer),
-        None => Err(misunderstood(name, "its answer holds nothing that was asked for")),
-    }
 }
 
 /// The object's text with the cost in its `usage`. Where it has none, `tokens` are there in its place,
@@ -255,35 +219,5 @@ mod tests {
     fn whole_answer_without_usage_gets_the_estimate() {
         let usage = r#"{"prompt_tokens":3,"completion_tokens":4,"total_tokens":7,"cost":0.0025,"estimated":true}"#;
         assert_eq!(priced("{}"), format!(r#"{{"usage":{usage}}}"#));
-    }
-
-    #[test]
-    fn whole_answer_with_an_error_is_a_failure() {
-        let chat = Some(Operation::Chat);
-        let failed = |text: &str| parse_for(chat, "m", text.as_bytes()).unwrap_err();
-        for error in [
-            r#"{"error":{"message":"no","code":404}}"#,
-            r#"{"object":"error","message":"no"}"#,
-            r#"{"detail":"no"}"#,
-            r#"{"error":"no","choices":[{"message":{}}]}"#,
-        ] {
-            let failure = failed(error);
-            assert_eq!((failure.status, &*failure.message), (502, "no"), "{error}");
-        }
-        for garbage in [
-            "",
-            " ",
-            "[]",
-            "<html>",
-            "{}",
-            r#"{"choices":[]}"#,
-            r#"{"choices":[{"index":0}]}"#,
-            r#"{"choices":[{"message":{"content":NaN}}]}"#,
-        ] {
-            let failure = failed(garbage);
-            assert_eq!((failure.status, failure.class), (502, ErrorClass::ProviderError));
-        }
-        let good = "\u{feff}{\"error\":false,\"choices\":[{\"message\":{}}]}";
-        assert!(parse_for(chat, "m", good.as_bytes()).is_ok());
     }
 }

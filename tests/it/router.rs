@@ -196,6 +196,8 @@ async fn router_gives_way_to_the_chain_where_an_answer_is_not_what_was_asked_for
         (false, ("x-kind", "vllm"), "{\"object\":\"error\",\"message\":\"no\"}"),
         (false, ("x-kind", "choices"), "{\"choices\":[]}"),
         (false, ("content-encoding", "gzip"), "{\"choices\":[{\"message\":{}}]}"),
+        (false, ("content-encoding", "br"), "{\"choices\":[{\"message\":{}}]}"),
+        (true, ("content-encoding", "zstd"), "data: {\"choices\":[{\"delta\":{}}]}\n\n"),
         (false, sse, "data: {\"choices\":[]}\n\n"),
         (true, sse, "data: {\"object\":\"error\",\"message\":\"no\"}\n\ndata: [DONE]\n\n"),
         (true, sse, "event: error\ndata: {\"type\":\"error\",\"error\":{\"message\":\"no\"}}\n\n"),
@@ -236,4 +238,39 @@ async fn router_leaves_stream_options_out_where_the_server_refuses_them() {
     asks["stream_options"] = json!({"include_usage": true});
     let answer = service.post("/v1/chat/completions", &asks).send().await;
     assert_eq!(events(&answer.text).last().unwrap()["usage"]["prompt_tokens"], 1);
+}
+
+#[tokio::test]
+async fn prediction_of_an_openai_model_carries_tool_calls_and_leaves_out_stream_options() {
+    let near = Upstream::start().await;
+    let service = Service::start().await;
+    service.manifest(&near.manifest("talks", "chat", "[cost]\ntype = 'fixed'\namount = 1.0\n"));
+    let body = json!({"model": "talks", "version": "1", "input": {"prompt": "hi"}});
+    let run = async || service.post("/v1/prediction/run", &body).send().await.expect(200);
+    let call = json!({"id": "c", "type": "function",
+        "function": {"name": "f", "arguments": "{}"}});
+    let mut part = call.clone();
+    part["index"] = json!(0);
+    let chunk = json!({"choices": [{"delta": {"tool_calls": [part]},
+        "finish_reason": "tool_calls"}]});
+    near.answers(400, "{\"error\":{\"message\":\"Unknown parameter: stream_options\"}}");
+    for count in [2, 3] {
+        let sse = ("content-type", "text/plain");
+        near.answers_with(200, sse, &format!("data: {chunk}\n\ndata: [DONE]\n\n"));
+        let answer = run().await;
+        let expected = json!({"role": "assistant", "content": null, "tool_calls": [call]});
+        assert_eq!((&answer["status"], &answer["output"]), (&json!("success"), &expected));
+        assert_eq!(near.requests().len(), count, "the refusal is remembered");
+        assert_eq!(near.newest().get("stream_options"), None);
+    }
+    // The router uses the same servers.
+    near.says("hi", 1, 1);
+    service.post("/v1/chat/completions", &chat("talks", true)).send().await;
+    assert_eq!(near.newest().get("stream_options"), None);
+    let charged = service.ledger().await.len();
+    for text in ["", "<html>", "data: [DONE]\n\n", "{\"choices\":[]}", "{\"detail\":\"no\"}"] {
+        near.answers(200, text);
+        assert_eq!(run().await["status"], "failed", "{text}");
+    }
+    assert_eq!(service.ledger().await.len(), charged, "a failure costs nothing");
 }

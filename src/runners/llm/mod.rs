@@ -241,8 +241,10 @@ struct LlmRunner {
 impl LlmRunner {
     async fn answer(&self, job: &Job) -> Result<(Value, Usage), Failure> {
         let process = &self.process;
-        let exchange = Exchange { kind: process.options.kind(), model: &process.model };
-        let request = exchange.request("", &process.model.name, job)?;
+        let kind = process.options.kind();
+        let exchange = Exchange { kind, model: &process.model, authorization: None };
+        let request = exchange.request("", &process.model.name, job, true);
+        let request = request.map_err(|failure| exchange.named(failure))?;
         let opened = process.open(request, job.may_fall_back).await;
         let (answer, in_use) = opened.map_err(|error| match error {
             OpenError::Unavailable(reason) => {
@@ -251,6 +253,7 @@ impl LlmRunner {
             OpenError::Ended(reason) => exchange.failure(ErrorClass::ProviderError, &reason),
         })?;
         let read = exchange.read(job, answer.map(Arriving::from)).await;
+        let read = read.map_err(|failure| exchange.named(failure));
         if read.as_ref().is_err_and(|failure| failure.class == ErrorClass::ProviderUnavailable)
             && let Some(reason) = in_use.ended().await
         {

@@ -2,57 +2,75 @@
 //! Where it is sent, and over what, is the runner's matter.
 
 use bytes::{Bytes, BytesMut};
-use http_body_util::BodyExt;
-use hyper::header::CONTENT_TYPE;
+use hyper::header::{ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use hyper::{Request, Response};
 use serde_json::{Map, Value, json};
 
 use super::Kind;
+use super::answer::{self, Body, begin, is_event_stream, not_json, refusal, refused, utf8};
+use super::failure::{self, broken, misunderstood};
+use super::message::Messages;
+use super::shape::{self, Counts};
 use crate::domain::attempt::Failure;
-use crate::domain::chat::{Tokens, estimate};
+use crate::domain::chat::{Operation, estimate};
 use crate::domain::classify::ErrorClass;
 use crate::domain::model::Usage;
 use crate::http::event_stream::{Event, EventReader};
 use crate::http::places::Arriving;
 use crate::http::{content, trace_context};
 use crate::runners::Job;
-use crate::runners::http::{excerpt, unreadable};
+use crate::runners::http::excerpt;
 use crate::runners::options::Model;
+use crate::runtime;
 
-/// The largest answer, and the longest text that a stream may add up to, in bytes.
-pub const ANSWER_MAX: usize = 10 * 1024 * 1024;
-/// The longest event of a stream, in bytes.
-pub(super) const EVENT_MAX: usize = 1024 * 1024;
+/// The largest answer, and the most that a stream may add up to, in bytes: an image of a chat fits.
+pub const ANSWER_MAX: usize = answer::EVENT_MAX;
 
 /// What is asked, of which model.
 #[derive(Debug, Clone, Copy)]
 pub struct Exchange<'m> {
     pub kind: Kind,
     pub model: &'m Model,
+    /// `Bearer …`, marked as sensitive.
+    pub authorization: Option<&'m HeaderValue>,
 }
 
 impl Exchange<'_> {
-    /// The request of a job to the server at `url`, which calls the model `model`.
+    /// The request of a job to the server at `url`, which calls the model `model`. A stream has to end with
+    /// its usage, where the server takes `stream_options`.
     ///
     /// # Errors
     /// When the address is none.
-    pub fn request(&self, url: &str, model: &str, job: &Job) -> Result<Request<Bytes>, Failure> {
+    pub fn request(
+        &self,
+        url: &str,
+        model: &str,
+        job: &Job,
+        takes_options: bool,
+    ) -> Result<Request<Bytes>, failure::Failure> {
         let mut fields = job.input.as_object().cloned().unwrap_or_default();
         if self.kind == Kind::Chat {
             prompt_to_messages(&mut fields);
             fields.insert("stream".to_owned(), true.into());
-            fields.insert("stream_options".to_owned(), json!({"include_usage": true}));
+            fields.shift_remove("stream_options");
+            if takes_options {
+                fields.insert("stream_options".to_owned(), json!({"include_usage": true}));
+            }
         }
         fields.insert("model".to_owned(), model.into());
         let mut request = Request::post(format!("{url}{}", self.kind.path()))
             .header(CONTENT_TYPE, "application/json")
+            .header(ACCEPT_ENCODING, "identity")
             .header("idempotency-key", &job.attempt_key);
         if let Some(headers) = request.headers_mut() {
             trace_context::pass_on(headers, &job.trace);
+            if let Some(authorization) = self.authorization {
+                headers.insert(AUTHORIZATION, authorization.clone());
+            }
         }
         request.body(Bytes::from(Value::Object(fields).to_string())).map_err(|error| {
             let message = format!("the request cannot be made: {error}");
-            self.failure(ErrorClass::InvalidModelConfig, &message)
+            failure::Failure::new(502, ErrorClass::InvalidModelConfig, message)
         })
     }
 
@@ -60,6 +78,26 @@ impl Exchange<'_> {
     #[must_use]
     pub fn failure(&self, class: ErrorClass, what: &str) -> Failure {
         Failure::new(class, format!("the model '{}': {what}", self.model.name))
+    }
+
+    /// A failure as a prediction has it: it names the model.
+    #[must_use]
+    pub fn named(&self, failure: failure::Failure) -> Failure {
+        let name = format!("the model '{}'", self.model.name);
+        if failure.message.contains(&name) {
+            failure.recorded()
+        } else {
+            Failure::new(failure.class, format!("{name}: {}", failure.message))
+        }
+    }
+
+    /// A refusal, with its status where the server's words have none.
+    fn answered(&self, status: u16, mut failure: failure::Failure) -> failure::Failure {
+        let name = format!("the model '{}'", self.model.name);
+        if !failure.message.contains(&name) {
+            failure.message = format!("{name} answered {status}: {}", failure.message);
+        }
+        failure
     }
 
     /// Reads an answer to its end. Of a chat that comes as a stream, the text is reported as it comes.
@@ -70,49 +108,77 @@ impl Exchange<'_> {
         &self,
         job: &Job,
         answer: Response<Arriving>,
-    ) -> Result<(Value, Usage), Failure> {
-        let status = answer.status().as_u16();
-        let kind = answer.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
-        let is_stream = kind.is_some_and(|kind| kind.starts_with("text/event-stream"));
-        if is_stream && ErrorClass::of_http_status(status).is_none() {
-            return self.read_stream(job, answer).await;
+    ) -> Result<(Value, Usage), failure::Failure> {
+        let name = &self.model.name;
+        let (head, arriving) = answer.into_parts();
+        if !head.status.is_success() {
+            let failure = refusal(name, &head, arriving, self.authorization).await;
+            return Err(self.answered(head.status.as_u16(), failure));
         }
-        // A refusal, or a server that does not stream.
-        let said = self.read_whole(answer).await?;
-        self.parse(job, status, &said)
+        let mut body = Body::of(name, &head.headers, arriving)?;
+        let declared = is_event_stream(&head.headers);
+        let now = runtime::monotonic_now();
+        let until = now.checked_add(self.model.timeout).unwrap_or(now);
+        let (is_stream, first) = begin(name, &mut body, until, declared).await?;
+        if is_stream {
+            return self.read_stream(job, first.unwrap_or_default(), body).await;
+        }
+        // A server that does not stream.
+        let said = self.read_whole(first.unwrap_or_default(), body).await?;
+        let said = utf8(name, &head.headers, said)?;
+        self.parse_whole(job, &said)
     }
 
     /// What an answer says that has come whole.
     ///
     /// # Errors
     /// What the server refuses, and answers that are not what was asked for.
-    pub fn parse(&self, job: &Job, status: u16, said: &[u8]) -> Result<(Value, Usage), Failure> {
-        if let Some(failure) = self.refusal(status, said) {
-            return Err(failure);
+    pub fn parse(
+        &self,
+        job: &Job,
+        status: u16,
+        headers: &HeaderMap,
+        said: &Bytes,
+    ) -> Result<(Value, Usage), failure::Failure> {
+        let name = &self.model.name;
+        if ErrorClass::of_http_status(status).is_some() {
+            let failure = refused(name, status, headers, said, self.authorization);
+            return Err(self.answered(status, failure));
+        }
+        self.parse_whole(job, &utf8(name, headers, said.clone())?)
+    }
+
+    fn parse_whole(&self, job: &Job, said: &[u8]) -> Result<(Value, Usage), failure::Failure> {
+        let name = &self.model.name;
+        let operation = match self.kind {
+            Kind::Chat => Some(Operation::Chat),
+            Kind::Embeddings | Kind::Images => None,
+        };
+        answer::parse(operation, name, said)?;
+        if self.kind == Kind::Chat {
+            let events = shape::events_of(said);
+            let events = events.ok_or_else(|| misunderstood(name, "its answer has no choices"))?;
+            let mut stream = ChatStream::default();
+            let mut reader = EventReader::new(usize::MAX);
+            reader.push(&events);
+            while let Ok(Some(event)) = reader.next_event() {
+                self.add_event(&event, &mut stream)?;
+            }
+            return self.ended(job, stream);
         }
         let body: Value = content::parse(said)
-            .map_err(|error| self.unexpected_response(&unreadable(&error), said))?;
-        match self.kind {
-            Kind::Chat => self.completion(job, &body, said),
-            Kind::Embeddings | Kind::Images => self.items(job, &body, said),
-        }
+            .map_err(|error| self.unexpected_response(&format!("its answer: {error}"), said))?;
+        self.items(job, &body, said)
     }
 
     /// What a server said that is not what was asked for.
-    fn unexpected_response(&self, what: &str, said: &[u8]) -> Failure {
-        self.failure(ErrorClass::ProviderError, &format!("{what}: {}", excerpt(said)))
+    fn unexpected_response(&self, what: &str, said: &[u8]) -> failure::Failure {
+        misunderstood(&self.model.name, &format!("{what}: {}", excerpt(said)))
     }
 
-    /// The failure that a status means, if it is one.
-    fn refusal(&self, status: u16, said: &[u8]) -> Option<Failure> {
-        let class = ErrorClass::of_http_status(status)?;
-        let class = if is_moderated(said) { ErrorClass::ContentModeration } else { class };
-        Some(self.failure(class, &format!("it answered {status}: {}", excerpt(said))))
-    }
-
-    async fn read_whole(&self, mut answer: Response<Arriving>) -> Result<Bytes, Failure> {
-        let mut read = BytesMut::new();
-        while let Some(data) = self.next(&mut answer).await? {
+    async fn read_whole(&self, first: Bytes, mut body: Body) -> Result<Bytes, failure::Failure> {
+        let mut read = BytesMut::from(first);
+        while let Some(data) = self.next(&mut body).await? {
             if read.len().saturating_add(data.len()) > ANSWER_MAX {
                 return Err(self.too_large());
             }
@@ -121,48 +187,37 @@ impl Exchange<'_> {
         Ok(read.freeze())
     }
 
-    async fn next(&self, answer: &mut Response<Arriving>) -> Result<Option<Bytes>, Failure> {
-        loop {
-            match answer.body_mut().frame().await {
-                None => return Ok(None),
-                Some(Ok(frame)) => {
-                    if let Ok(data) = frame.into_data() {
-                        return Ok(Some(data));
-                    }
-                }
-                Some(Err(error)) => {
-                    let what = format!("its answer was cut off: {error}");
-                    return Err(self.failure(ErrorClass::ProviderUnavailable, &what));
-                }
-            }
-        }
+    async fn next(&self, body: &mut Body) -> Result<Option<Bytes>, failure::Failure> {
+        let next = body.next().await;
+        next.map_err(|error| broken(&self.model.name, &format!("its answer was cut off: {error}")))
     }
 
-    fn too_large(&self) -> Failure {
+    fn too_large(&self) -> failure::Failure {
         let what = format!("its answer is larger than {ANSWER_MAX} bytes");
-        self.failure(ErrorClass::ProviderError, &what)
+        misunderstood(&self.model.name, &what)
     }
 
     /// Reads server-sent events up to `[DONE]` or the end.
     async fn read_stream(
         &self,
         job: &Job,
-        mut answer: Response<Arriving>,
-    ) -> Result<(Value, Usage), Failure> {
+        first: Bytes,
+        mut body: Body,
+    ) -> Result<(Value, Usage), failure::Failure> {
         let mut stream = ChatStream::default();
-        let mut reader = EventReader::new(EVENT_MAX);
-        while let Some(data) = self.next(&mut answer).await? {
+        let mut reader = EventReader::new(answer::EVENT_MAX);
+        let mut came = Some(first);
+        while let Some(data) = came {
             reader.push(&data);
             while let Some(event) = reader.next_event().map_err(|_too_long| self.too_large())? {
-                if self.add_event(&event, &mut stream)? {
+                self.add_event(&event, &mut stream)?;
+                if stream.is_done {
                     stream.emit_delta(job);
                     return self.ended(job, stream);
                 }
             }
             stream.emit_delta(job);
-            if stream.text.len() > ANSWER_MAX {
-                return Err(self.too_large());
-            }
+            came = self.next(&mut body).await?;
         }
         if let Some(event) = reader.rest() {
             self.add_event(&event, &mut stream)?;
@@ -170,58 +225,49 @@ impl Exchange<'_> {
         self.ended(job, stream)
     }
 
-    /// Adds an event of a stream; true when it is the last.
-    fn add_event(&self, event: &Event, stream: &mut ChatStream) -> Result<bool, Failure> {
-        let Some(data) = &event.data else { return Ok(false) };
+    /// Adds an event of a stream.
+    fn add_event(&self, event: &Event, stream: &mut ChatStream) -> Result<(), failure::Failure> {
+        let Some(data) = &event.data else { return Ok(()) };
         let data = data.trim_ascii();
         if data == b"[DONE]" {
-            return Ok(true);
+            stream.is_done = true;
         }
-        let Ok(chunk) = serde_json::from_slice::<Value>(data) else {
-            return Err(self
-                .unexpected_response("its stream contains an event that is not valid JSON", data));
-        };
-        if chunk.get("error").is_some_and(|error| !error.is_null()) {
-            let class = if is_moderated(data) {
-                ErrorClass::ContentModeration
-            } else {
-                ErrorClass::ProviderError
-            };
-            return Err(self.failure(class, &format!("it broke off: {}", excerpt(data))));
+        if data.is_empty() || stream.is_done {
+            return Ok(());
         }
-        stream.add(&chunk);
-        Ok(false)
-    }
-
-    fn ended(&self, job: &Job, stream: ChatStream) -> Result<(Value, Usage), Failure> {
-        if stream.moderated {
-            let what = "its content filter stopped the answer";
-            return Err(self.failure(ErrorClass::ContentModeration, what));
-        }
-        if !stream.finished {
-            let what = "its stream ended before the answer did";
-            return Err(self.failure(ErrorClass::ProviderUnavailable, what));
-        }
-        let usage = stream.usage.unwrap_or_else(|| estimated(job, stream.text.len()));
-        Ok((Value::String(stream.text), usage))
-    }
-
-    /// The text of an answer that came whole.
-    fn completion(&self, job: &Job, body: &Value, said: &[u8]) -> Result<(Value, Usage), Failure> {
-        let choice = body.pointer("/choices/0");
-        let text = choice.and_then(|choice| choice.pointer("/message/content"));
-        let text = text.and_then(Value::as_str).ok_or_else(|| {
-            self.unexpected_response("gave an answer without choices[0].message.content", said)
+        let chunk: Value = serde_json::from_slice(data).map_err(|_other| {
+            let what = format!("{}: {}", not_json().message, excerpt(data));
+            misunderstood(&self.model.name, &what)
         })?;
-        let mut stream =
-            ChatStream { text: text.to_owned(), finished: true, ..ChatStream::default() };
-        stream.add_end(choice.unwrap_or(&Value::Null));
-        stream.usage = usage_of(body);
-        self.ended(job, stream)
+        if let Some(failure) = shape::failure_of_event(&chunk) {
+            return Err(failure);
+        }
+        if stream.add(chunk) { Ok(()) } else { Err(self.too_large()) }
+    }
+
+    fn ended(&self, job: &Job, stream: ChatStream) -> Result<(Value, Usage), failure::Failure> {
+        let name = &self.model.name;
+        if stream.moderated {
+            let what = format!("the model '{name}': its content filter stopped the answer");
+            return Err(failure::Failure::new(502, ErrorClass::ContentModeration, what));
+        }
+        if !stream.has_answer && stream.is_done {
+            return Err(misunderstood(name, "its stream has no answer"));
+        }
+        if !stream.finished && !stream.is_done {
+            return Err(broken(name, "its stream ended before the answer did"));
+        }
+        let usage = used(job, stream.counts, stream.messages.bytes());
+        Ok((stream.messages.output(), usage))
     }
 
     /// The embeddings or images of an answer.
-    fn items(&self, job: &Job, body: &Value, said: &[u8]) -> Result<(Value, Usage), Failure> {
+    fn items(
+        &self,
+        job: &Job,
+        body: &Value,
+        said: &[u8],
+    ) -> Result<(Value, Usage), failure::Failure> {
         let data = body.get("data").and_then(Value::as_array);
         let data =
             data.ok_or_else(|| self.unexpected_response("gave an answer without data", said))?;
@@ -242,48 +288,79 @@ impl Exchange<'_> {
             Some(items) if is_one => items.swap_remove(0),
             Some(items) => Value::Array(std::mem::take(items)),
         };
-        let usage = match (usage_of(body), self.kind) {
-            (Some(usage), _) => usage,
-            (None, Kind::Images) => Usage::default(),
-            (None, Kind::Chat | Kind::Embeddings) => estimated(job, 0),
+        let counts = body.as_object().and_then(shape::counts_in).unwrap_or_default();
+        let usage = match self.kind {
+            Kind::Images if counts == Counts::default() => Usage::default(),
+            Kind::Chat | Kind::Embeddings | Kind::Images => used(job, counts, 0),
         };
         Ok((output, usage))
     }
 }
 
 /// The content of a stream so far.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct ChatStream {
-    text: String,
-    /// Bytes of the text that were reported already.
+    messages: Messages,
+    /// Bytes of the first answer's text that were reported already.
     emitted: usize,
-    usage: Option<Usage>,
+    counts: Counts,
+    has_answer: bool,
     finished: bool,
+    /// `[DONE]` has come.
+    is_done: bool,
     moderated: bool,
 }
 
-impl ChatStream {
-    fn add(&mut self, chunk: &Value) {
-        self.usage = usage_of(chunk).or(self.usage);
-        let Some(choice) = chunk.pointer("/choices/0") else { return };
-        if let Some(text) = choice.pointer("/delta/content").and_then(Value::as_str) {
-            self.text.push_str(text);
+impl Default for ChatStream {
+    fn default() -> Self {
+        Self {
+            messages: Messages::new(ANSWER_MAX),
+            emitted: 0,
+            counts: Counts::default(),
+            has_answer: false,
+            finished: false,
+            is_done: false,
+            moderated: false,
         }
-        self.add_end(choice);
+    }
+}
+
+impl ChatStream {
+    /// Adds a chunk; false where it has no room.
+    fn add(&mut self, mut chunk: Value) -> bool {
+        if let Some(counts) = chunk.as_object().and_then(shape::counts_in) {
+            self.counts.update(counts);
+        }
+        let Some(choices) = chunk.get_mut("choices").and_then(Value::as_array_mut) else {
+            return true;
+        };
+        let mut fits = true;
+        for choice in choices.iter_mut().filter_map(Value::as_object_mut) {
+            self.has_answer = true;
+            let index = choice.get("index").and_then(Value::as_u64).unwrap_or(0);
+            let mut delta = match choice.shift_remove("delta") {
+                Some(Value::Object(delta)) => delta,
+                _ => Map::new(),
+            };
+            if let Some(text) = choice.shift_remove("text").filter(Value::is_string) {
+                delta.insert("content".to_owned(), text);
+            }
+            fits &= self.messages.add(usize::try_from(index).unwrap_or(usize::MAX), delta);
+            if let Some(reason) = choice.get("finish_reason").and_then(Value::as_str) {
+                self.finished = true;
+                self.moderated |= reason == "content_filter";
+            }
+        }
+        fits
     }
 
     /// Reports the text since the last call.
     fn emit_delta(&mut self, job: &Job) {
-        if let Some(part) = self.text.get(self.emitted..).filter(|part| !part.is_empty()) {
+        let text = self.messages.text();
+        if let Some(part) = text.get(self.emitted..).filter(|part| !part.is_empty()) {
             job.progress.output(&part.into());
-            self.emitted = self.text.len();
+            self.emitted = text.len();
         }
-    }
-
-    fn add_end(&mut self, choice: &Value) {
-        let Some(reason) = choice.get("finish_reason").and_then(Value::as_str) else { return };
-        self.finished = true;
-        self.moderated = reason == "content_filter";
     }
 }
 
@@ -311,20 +388,8 @@ fn image(item: &Value) -> Option<Value> {
     Some(format!("data:image/png;base64,{bytes}").into())
 }
 
-/// What the server counts, where that can be believed.
-fn usage_of(body: &Value) -> Option<Usage> {
-    Tokens::counted(body.get("usage")?).map(Usage::from)
-}
-
-/// The usage of a server that does not count, estimated from the length of the texts.
-fn estimated(job: &Job, answer_bytes: usize) -> Usage {
-    let input = estimate(job.input.to_string().len() as u64);
-    Tokens { input, output: estimate(answer_bytes as u64), is_estimated: true }.into()
-}
-
-/// Whether an error says that the content, and not the request, was refused.
-fn is_moderated(said: &[u8]) -> bool {
-    let error: Option<Value> = serde_json::from_slice(said).ok();
-    let code = error.as_ref().and_then(|error| error.pointer("/error/code")?.as_str());
-    code.is_some_and(|code| ["content_filter", "content_policy_violation"].contains(&code))
+/// What was used: as the server counts, or estimated from the length of the texts.
+fn used(job: &Job, counts: Counts, answer_bytes: usize) -> Usage {
+    let prompt_tokens = estimate(job.input.to_string().len() as u64);
+    counts.tokens(prompt_tokens, answer_bytes as u64).into()
 }

@@ -5,7 +5,11 @@
 //! connection and the server stops. What the server counts is reported as usage. It asks once, unless
 //! nothing can have come of it (`endpoints`): retries and fallbacks belong to the engine.
 
+pub mod answer;
 mod exchange;
+pub mod failure;
+pub mod message;
+pub mod shape;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,14 +18,16 @@ use hyper::header::{AUTHORIZATION, HeaderValue};
 use hyper::{Request, StatusCode};
 use serde_json::{Value, json};
 
+use self::answer::ask_with_options;
 pub use self::exchange::{ANSWER_MAX, Exchange};
+pub use self::failure::{Failure, Said};
 use super::endpoints::{self, Address, EndpointState, Lease, Pool, Readiness};
-use super::http::unanswered;
+use super::http::failure_of;
 use super::options::{self, Dependencies, Model, Type, base_url, secret_header};
 use super::{Health, Job, Maintenance, Run, Runner, Server, Success};
 use crate::config::reader::Section;
 use crate::config::values::{self, one_of};
-use crate::domain::attempt::Failure;
+use crate::domain::attempt;
 use crate::domain::chat::Operation;
 use crate::domain::model::Usage;
 use crate::http::client::{Client, Limits, Overflow};
@@ -162,18 +168,34 @@ impl Kind {
 }
 
 impl OpenAiRunner {
-    async fn answer(&self, job: &Job) -> Result<(Value, Usage), Failure> {
-        let Options { kind, model, authorization, .. } = &*self.options;
-        let exchange = Exchange { kind: *kind, model: &self.model };
-        let request = |url: &str| {
-            let mut request = exchange.request(url, model, job)?;
-            if let Some(authorization) = authorization {
-                request.headers_mut().insert(AUTHORIZATION, authorization.clone());
-            }
-            Ok(request)
+    async fn answer(&self, job: &Job) -> Result<(Value, Usage), attempt::Failure> {
+        let Options { kind, authorization, .. } = &*self.options;
+        let authorization = authorization.as_ref();
+        let exchange = Exchange { kind: *kind, model: &self.model, authorization };
+        let ask = |takes_options| self.ask(&exchange, job, takes_options);
+        let answer = match kind {
+            Kind::Chat => ask_with_options(&self.servers.omits_stream_options, ask).await,
+            Kind::Embeddings | Kind::Images => ask(false).await,
         };
-        let failed = |error| unanswered(&self.model.name, error);
-        if *kind == Kind::Chat {
+        answer.map_err(|failure| exchange.named(failure))
+    }
+
+    /// Asks one of the servers, and reads its answer to the end.
+    async fn ask(
+        &self,
+        exchange: &Exchange<'_>,
+        job: &Job,
+        takes_options: bool,
+    ) -> Result<(Value, Usage), Failure> {
+        let request = |url: &str| exchange.request(url, &self.options.model, job, takes_options);
+        let failed = |error| match error {
+            endpoints::Error::Unmade(failure) => failure,
+            endpoints::Error::Client(error) => {
+                let attempt::Failure { class, message } = failure_of(&self.model.name, &error);
+                Failure::new(502, class, message)
+            }
+        };
+        if exchange.kind == Kind::Chat {
             let opened = self.servers.open(&self.client, request).await;
             let (answer, lease) = opened.map_err(failed)?;
             return noted(lease, exchange.read(job, answer).await);
@@ -185,7 +207,7 @@ impl OpenAiRunner {
         };
         let sent = self.servers.send(&self.client, &limits, request).await;
         let (answer, lease) = sent.map_err(failed)?;
-        noted(lease, exchange.parse(job, answer.status.as_u16(), &answer.body))
+        noted(lease, exchange.parse(job, answer.status.as_u16(), &answer.headers, &answer.body))
     }
 
     /// Asks a server for its models. One that refuses to list them answers all the same.
@@ -201,7 +223,7 @@ impl OpenAiRunner {
 
 /// Notes on its place how a request ended.
 fn noted<T>(mut lease: Lease, ended: Result<T, Failure>) -> Result<T, Failure> {
-    lease.note(ended.as_ref().err());
+    lease.note(ended.as_ref().err().map(Failure::recorded).as_ref());
     ended
 }
 

@@ -6,7 +6,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
-use super::exchange::EVENT_MAX;
+use super::answer::EVENT_MAX;
 use super::*;
 use crate::domain::classify::ErrorClass;
 use crate::runners::{RecordingProgress, test_call};
@@ -168,30 +168,44 @@ async fn openai_failures_have_error_class_and_name_the_model() {
     let filtered = "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"content_filter\"}]}\n\n";
     let broken = "data: {\"error\":{\"message\":\"out of memory\"}}\n\n";
     let policy = r#"{"error":{"code":"content_policy_violation","message":"no"}}"#;
+    let vllm = r#"{"object":"error","message":"CUDA out of memory","code":500}"#;
+    let late = format!("{unfinished}data: {vllm}\n\ndata: [DONE]\n\n");
     for (kind, answer, class, message) in [
-        (Kind::Chat, whole(401, "no"), ErrorClass::ProviderAuth, "it answered 401: no"),
-        (Kind::Chat, whole(429, "slow"), ErrorClass::ProviderRateLimit, "it answered 429"),
-        (Kind::Chat, whole(400, policy), ErrorClass::ContentModeration, "it answered 400"),
-        (Kind::Chat, whole(503, ""), ErrorClass::ProviderUnavailable, "it answered 503"),
-        (Kind::Chat, whole(200, "<p>"), ErrorClass::ProviderError, "not valid JSON: <p>"),
-        (Kind::Chat, whole(200, "{}"), ErrorClass::ProviderError, "without choices[0]"),
+        (Kind::Chat, whole(401, "no"), ErrorClass::ProviderAuth, "refuses this service (401)"),
+        (Kind::Chat, whole(429, "slow"), ErrorClass::ProviderRateLimit, "answered 429: slow"),
+        (Kind::Chat, whole(400, policy), ErrorClass::ContentModeration, "answered 400: no"),
+        (Kind::Chat, whole(503, ""), ErrorClass::ProviderUnavailable, "answered 503"),
+        (Kind::Chat, whole(200, "<p>"), ErrorClass::ProviderError, "HTML"),
+        (Kind::Chat, whole(200, ""), ErrorClass::ProviderUnavailable, "before it began"),
+        (Kind::Chat, whole(200, "{}"), ErrorClass::ProviderError, "nothing that was asked for"),
+        (Kind::Chat, whole(200, vllm), ErrorClass::ProviderError, "CUDA out of memory"),
         (Kind::Chat, stream(unfinished), ErrorClass::ProviderUnavailable, "ended before"),
         (Kind::Chat, stream(filtered), ErrorClass::ContentModeration, "content filter"),
         (Kind::Chat, stream(broken), ErrorClass::ProviderError, "out of memory"),
+        (Kind::Chat, stream(&late), ErrorClass::ProviderError, "CUDA out of memory"),
+        (Kind::Chat, stream("data: [DONE]\n\n"), ErrorClass::ProviderError, "has no answer"),
         (
             Kind::Chat,
-            stream("data: {nonsense\n"),
+            stream("data: {\"choices\":[]}\n\ndata: [DONE]\n\n"),
             ErrorClass::ProviderError,
-            "not valid JSON: {nonsense",
+            "has no answer",
+        ),
+        (Kind::Chat, stream(": hi\n\n"), ErrorClass::ProviderUnavailable, "ended before"),
+        (
+            Kind::Chat,
+            stream("data: {nonsense\n\n"),
+            ErrorClass::ProviderError,
+            "an event that is not valid JSON",
         ),
         (Kind::Embeddings, whole(200, "{}"), ErrorClass::ProviderError, "without data"),
+        (Kind::Embeddings, whole(200, vllm), ErrorClass::ProviderError, "CUDA out of memory"),
         (
             Kind::Images,
             whole(200, r#"{"data":[{}]}"#),
             ErrorClass::ProviderError,
             "without the requested",
         ),
-        (Kind::Images, whole(500, "x"), ErrorClass::ProviderError, "it answered 500: x"),
+        (Kind::Images, whole(500, "x"), ErrorClass::ProviderError, "answered 500: x"),
     ] {
         let (result, _) = run(kind, json!({"prompt": "x", "input": "x"}), answer).await;
         let failure = result.unwrap_err().failure;
@@ -224,4 +238,58 @@ fn openai_each_kind_has_a_compilable_schema() {
         let schema = crate::schema::Schema::compile(&kind.schema()).unwrap();
         assert!(schema.check(json!({})).is_err(), "{kind:?}");
     }
+}
+
+/// Each output of a stream of these events, and of the same answer as a whole.
+#[tokio::test]
+async fn openai_chat_output_carries_more_than_text() {
+    let call = json!({"id": "c", "type": "function",
+        "function": {"name": "get_weather", "arguments": "{\"city\":\"Paris\"}"}});
+    for (message, reason, expected) in [
+        (json!({"content": "hi"}), "stop", json!("hi")),
+        (json!({"content": null}), "stop", json!("")),
+        (
+            json!({"content": null, "tool_calls": [call]}),
+            "tool_calls",
+            json!({"role": "assistant", "content": null, "tool_calls": [call]}),
+        ),
+        (
+            json!({"content": "Let me see", "tool_calls": [call]}),
+            "tool_calls",
+            json!({"role": "assistant", "content": "Let me see", "tool_calls": [call]}),
+        ),
+        (
+            json!({"content": null, "refusal": "I cannot"}),
+            "stop",
+            json!({"role": "assistant", "content": null, "refusal": "I cannot"}),
+        ),
+    ] {
+        let body = json!({"choices": [{"index": 0, "message": message, "finish_reason": reason}],
+            "usage": {"input_tokens": 3, "output_tokens": 2}});
+        let mut delta = message.clone();
+        if let Some(call) = delta.pointer_mut("/tool_calls/0") {
+            call["index"] = json!(0);
+        }
+        let chunk = json!({"choices": [{"index": 0, "delta": delta, "finish_reason": reason}],
+            "usage": {"input_tokens": 3, "output_tokens": 2}});
+        for answer in
+            [whole(200, &body.to_string()), stream(&format!("data: {chunk}\n\ndata: [DONE]\n\n"))]
+        {
+            let (result, _) = run(Kind::Chat, json!({"prompt": "x"}), answer).await;
+            let success = result.unwrap();
+            assert_eq!(success.output, expected, "{message}");
+            let tokens = (success.usage.input_tokens, success.usage.output_tokens);
+            assert_eq!(tokens, (Some(3), Some(2)));
+        }
+    }
+    let two = "data: {\"choices\":[{\"index\":1,\"delta\":{\"content\":\"b\"}},{\"index\":0,\"delta\":\
+               {\"content\":\"a\"}}]}\n\ndata: [DONE]\n\n";
+    let (result, _) = run(Kind::Chat, json!({"prompt": "x", "n": 2}), stream(two)).await;
+    assert_eq!(result.unwrap().output, json!(["a", "b"]));
+    let image = format!("data:image/png;base64,{}", "A".repeat(3 * 1024 * 1024));
+    let event = json!({"choices": [{"delta": {"images": [{"image_url": {"url": image}}]},
+        "finish_reason": "stop"}]});
+    let (result, _) =
+        run(Kind::Chat, json!({"prompt": "x"}), stream(&format!("data: {event}\n\n"))).await;
+    assert_eq!(result.unwrap().output["images"][0]["image_url"]["url"], image);
 }

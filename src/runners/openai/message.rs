@@ -1,0 +1,352 @@
+//! What a model says, put together from the deltas of a stream: texts grow, tool calls are joined by their
+//! index or their id, and fields that this file does not know are joined by the same rules.
+
+use serde_json::{Map, Value, json};
+
+/// Answers to one request, and items of a list of one answer, that are put together.
+const ITEMS_MAX: usize = 128;
+/// What an item or a field counts for beside its texts, in bytes.
+const VALUE_BYTES: usize = 64;
+/// What a message may hold beside its text.
+const CARRIED: [&str; 5] = ["tool_calls", "function_call", "refusal", "images", "audio"];
+
+/// The messages of all answers so far, up to a limit.
+#[derive(Debug)]
+pub struct Messages {
+    messages: Vec<Map<String, Value>>,
+    /// Bytes that are left.
+    room: usize,
+    /// Bytes of all texts, thinking and tool calls that came.
+    bytes: usize,
+}
+
+impl Messages {
+    /// No message yet; at most so many bytes of them.
+    #[must_use]
+    pub const fn new(bytes_max: usize) -> Self {
+        Self { messages: Vec::new(), room: bytes_max, bytes: 0 }
+    }
+
+    /// Adds a delta of the answer `index`; false where there is no room for all of it.
+    pub fn add(&mut self, index: usize, mut delta: Map<String, Value>) -> bool {
+        if index >= ITEMS_MAX {
+            return false;
+        }
+        self.bytes = self.bytes.saturating_add(delta.values().map(said).sum());
+        if self.messages.len() <= index {
+            self.messages.resize_with(index.saturating_add(1), Map::new);
+        }
+        if let Some(content) = delta.get_mut("content")
+            && let Some(text) = joined_texts(content)
+        {
+            *content = text.into();
+        }
+        let Some(message) = self.messages.get_mut(index) else { return false };
+        merge(message, delta, &mut self.room)
+    }
+
+    /// Bytes of all that the model has said.
+    #[must_use]
+    pub const fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The text of the first answer.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        self.messages.first().map_or("", |message| text_of(message))
+    }
+
+    /// Each message as a client reads it: its role, its text, and what else it holds.
+    pub fn finish(self) -> impl ExactSizeIterator<Item = Map<String, Value>> {
+        self.messages.into_iter().map(|mut message| {
+            let content = message.shift_remove("content").unwrap_or(Value::Null);
+            let mut finished = Map::new();
+            finished.insert("role".to_owned(), json!("assistant"));
+            finished.insert("content".to_owned(), content);
+            for name in CARRIED {
+                let Some(mut value) = message.shift_remove(name) else { continue };
+                if !is_nothing(&value) {
+                    drop_indices(&mut value);
+                    finished.insert(name.to_owned(), value);
+                }
+            }
+            finished
+        })
+    }
+
+    /// What a prediction gives: a text; the message where it holds more than that; a list of them where
+    /// several answers were asked for.
+    #[must_use]
+    pub fn output(self) -> Value {
+        let mut outputs: Vec<Value> = self.finish().map(output_of).collect();
+        if outputs.len() == 1 { outputs.swap_remove(0) } else { outputs.into() }
+    }
+}
+
+fn output_of(mut message: Map<String, Value>) -> Value {
+    let is_text = message.get("content").is_none_or(|content| !content.is_array());
+    if is_text && !CARRIED.iter().any(|name| message.contains_key(*name)) {
+        return message.remove("content").filter(Value::is_string).unwrap_or_else(|| json!(""));
+    }
+    if text_of(&message).is_empty() && is_text {
+        message.insert("content".to_owned(), Value::Null);
+    }
+    message.into()
+}
+
+fn text_of(message: &Map<String, Value>) -> &str {
+    message.get("content").and_then(Value::as_str).unwrap_or_default()
+}
+
+/// The texts of a content in parts, without its thinking; `None` where it has other parts.
+fn joined_texts(content: &Value) -> Option<String> {
+    let mut text = String::new();
+    for part in content.as_array()? {
+        match part.get("type").and_then(Value::as_str)? {
+            "text" | "output_text" => text.push_str(part.get("text")?.as_str()?),
+            "thinking" | "reasoning" => {}
+            _ => return None,
+        }
+    }
+    Some(text)
+}
+
+fn is_nothing(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(fields) => fields.is_empty(),
+        Value::Bool(_) | Value::Number(_) => false,
+    }
+}
+
+/// Bytes of what a field of a delta says; its role is not said.
+fn said(value: &Value) -> usize {
+    match value {
+        Value::String(text) if text == "assistant" => 0,
+        Value::String(text) => text.len(),
+        Value::Array(_) | Value::Object(_) => value.to_string().len(),
+        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+    }
+}
+
+/// Whether there is room for so many bytes, which are taken then.
+fn take(room: &mut usize, bytes: usize) -> bool {
+    let left = room.checked_sub(bytes);
+    *room = left.unwrap_or(*room);
+    left.is_some()
+}
+
+/// Adds the fields of a delta; false where something was left out.
+fn merge(into: &mut Map<String, Value>, delta: Map<String, Value>, room: &mut usize) -> bool {
+    let mut fits = true;
+    for (name, value) in delta {
+        if value.is_null() || name.starts_with("reasoning") {
+            continue;
+        }
+        if !into.contains_key(&name) {
+            if !take(room, VALUE_BYTES.saturating_add(name.len())) {
+                fits = false;
+                continue;
+            }
+            into.insert(name.clone(), empty_like(&value));
+        }
+        let Some(held) = into.get_mut(&name) else { continue };
+        fits &= match (held, value) {
+            (Value::String(held), Value::String(more)) => append(&name, held, &more, room),
+            (Value::Object(held), Value::Object(more)) => merge(held, more, room),
+            (Value::Array(held), Value::Array(more)) => merge_items(held, more, room),
+            (held, value) => {
+                *held = value;
+                true
+            }
+        };
+    }
+    fits
+}
+
+/// What a value of this kind begins as.
+fn empty_like(value: &Value) -> Value {
+    match value {
+        Value::String(_) => String::new().into(),
+        Value::Array(_) => Vec::<Value>::new().into(),
+        Value::Object(_) => Map::new().into(),
+        Value::Null | Value::Bool(_) | Value::Number(_) => Value::Null,
+    }
+}
+
+/// Adds to a text. What names something comes once, although some servers repeat it in each event.
+fn append(name: &str, held: &mut String, more: &str, room: &mut usize) -> bool {
+    let is_kept = match name {
+        "id" | "type" | "role" => !held.is_empty(),
+        "name" => held == more,
+        _ => false,
+    };
+    if is_kept {
+        return true;
+    }
+    let fits = take(room, more.len());
+    if fits {
+        held.push_str(more);
+    }
+    fits
+}
+
+fn merge_items(held: &mut Vec<Value>, items: Vec<Value>, room: &mut usize) -> bool {
+    let mut fits = true;
+    for item in items {
+        let Value::Object(item) = item else {
+            let has_room = held.len() < ITEMS_MAX && take(room, item.to_string().len());
+            fits &= has_room;
+            if has_room {
+                held.push(item);
+            }
+            continue;
+        };
+        let place =
+            held.iter_mut().filter_map(Value::as_object_mut).rfind(|one| goes_on(one, &item));
+        if let Some(one) = place {
+            fits &= merge(one, item, room);
+        } else if held.len() < ITEMS_MAX && take(room, VALUE_BYTES) {
+            let mut new = Map::new();
+            fits &= merge(&mut new, item, room);
+            held.push(new.into());
+        } else {
+            fits = false;
+        }
+    }
+    fits
+}
+
+/// Whether an item of a delta goes on with one that has begun: it has the same index, and no id of another
+/// one. Without an index, what has an id or a name of its own is another one.
+fn goes_on(begun: &Map<String, Value>, item: &Map<String, Value>) -> bool {
+    let text = |fields: &Map<String, Value>, name: &str| {
+        fields.get(name).and_then(Value::as_str).filter(|text| !text.is_empty()).map(str::to_owned)
+    };
+    let (begun_id, id) = (text(begun, "id"), text(item, "id"));
+    let is_other = begun_id.is_some() && id.is_some() && begun_id != id;
+    let index = item.get("index").and_then(Value::as_u64);
+    if is_other || index != begun.get("index").and_then(Value::as_u64) {
+        return false;
+    }
+    let is_named = item.get("function").and_then(|function| function.get("name")).is_some();
+    index.is_some() || id.is_some() || (!is_named && item.contains_key("function"))
+}
+
+/// Takes the numbers out by which a stream joins its items.
+fn drop_indices(value: &mut Value) {
+    for item in value.as_array_mut().into_iter().flatten() {
+        if let Some(item) = item.as_object_mut() {
+            item.shift_remove("index");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn put_together(deltas: &[Value]) -> Value {
+        let mut messages = Messages::new(10_000);
+        for delta in deltas {
+            assert!(messages.add(0, delta.as_object().unwrap().clone()), "{delta}");
+        }
+        messages.output()
+    }
+
+    fn call(id: &str, name: &str, arguments: &str) -> Value {
+        json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}})
+    }
+
+    #[test]
+    fn messages_are_texts_where_they_hold_nothing_else() {
+        for (deltas, expected) in [
+            (vec![json!({"role": "assistant", "content": ""})], json!("")),
+            (vec![json!({"content": "a"}), json!({"content": "b", "refusal": null})], json!("ab")),
+            (vec![json!({"reasoning_content": "hm"}), json!({"content": "b"})], json!("b")),
+            (
+                vec![
+                    json!({"content": [{"type": "thinking", "thinking": [1]},
+                    {"type": "text", "text": "a"}]}),
+                    json!({"content": "b", "tool_calls": []}),
+                ],
+                json!("ab"),
+            ),
+        ] {
+            assert_eq!(put_together(&deltas), expected, "{deltas:?}");
+        }
+    }
+
+    #[test]
+    fn messages_carry_refusals_images_and_calls() {
+        let parts = |parts: [&str; 2], id: Value| {
+            let first = json!({"tool_calls": [{"index": 0, "id": "a", "type": "function",
+                "function": {"name": "f", "arguments": parts[0]}}]});
+            let second = json!({"tool_calls": [{"index": 0, "id": id, "type": "function",
+                "function": {"arguments": parts[1]}}]});
+            vec![first, second]
+        };
+        let one = json!({"role": "assistant", "content": null,
+            "tool_calls": [call("a", "f", "{\"x\":1}")]});
+        let two = json!({"role": "assistant", "content": null,
+            "tool_calls": [call("a", "f", "{}"), call("b", "f", "{}")]});
+        let whole = |id: &str, index: Value| {
+            let mut call = call(id, "f", "{}");
+            call["index"] = index;
+            json!({"tool_calls": [call]})
+        };
+        for (deltas, expected) in [
+            (parts(["{\"x\"", ":1}"], Value::Null), &one),
+            (parts(["{\"x\"", ":1}"], json!("a")), &one),
+            (parts(["{\"x\"", ":1}"], json!("")), &one),
+            (vec![whole("a", json!(0)), whole("b", json!(1))], &two),
+            (vec![whole("a", json!(0)), whole("b", json!(0))], &two),
+            (vec![whole("a", Value::Null), whole("b", Value::Null)], &two),
+            (
+                vec![json!({"refusal": "I can"}), json!({"refusal": "not"})],
+                &json!({"role": "assistant", "content": null, "refusal": "I cannot"}),
+            ),
+            (
+                vec![
+                    json!({"content": "Here:"}),
+                    json!({"images": [{"type": "image_url",
+                    "image_url": {"url": "data:x"}}]}),
+                ],
+                &json!({"role": "assistant", "content": "Here:", "images": [{"type": "image_url",
+                    "image_url": {"url": "data:x"}}]}),
+            ),
+            (
+                vec![json!({"audio": {"id": "q", "data": "AA"}}), json!({"audio": {"data": "BB"}})],
+                &json!({"role": "assistant", "content": null, "audio": {"id": "q", "data": "AABB"}}),
+            ),
+        ] {
+            assert_eq!(put_together(&deltas), *expected, "{deltas:?}");
+        }
+    }
+
+    #[test]
+    fn messages_of_several_answers_are_a_list() {
+        let mut messages = Messages::new(1000);
+        for (index, text) in [(1, "b"), (0, "a"), (1, "c")] {
+            assert!(messages.add(index, Map::from_iter([("content".to_owned(), text.into())])));
+        }
+        assert_eq!(messages.text(), "a");
+        assert_eq!(messages.output(), json!(["a", "bc"]));
+    }
+
+    #[test]
+    fn messages_past_their_limit_are_cut() {
+        let mut messages = Messages::new(200);
+        let text = |text: String| Map::from_iter([("content".to_owned(), text.into())]);
+        assert!(messages.add(0, text("x".repeat(100))));
+        assert!(!messages.add(0, text("y".repeat(100))));
+        assert!(!messages.add(ITEMS_MAX, text("y".to_owned())));
+        assert_eq!(messages.output().as_str().unwrap().len(), 100);
+        let mut messages = Messages::new(100_000);
+        let items: Vec<Value> = (0..=ITEMS_MAX).map(|index| json!({"index": index})).collect();
+        assert!(!messages.add(0, Map::from_iter([("tool_calls".to_owned(), items.into())])));
+    }
+}

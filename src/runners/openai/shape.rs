@@ -1,0 +1,209 @@
+//! The forms in which servers answer: failures that come with a success status, completions in place of
+//! a stream, and usage in the dialects of other APIs.
+
+use bytes::Bytes;
+use serde_json::{Map, Value, json};
+
+use super::failure::{Failure, cut, said_of};
+use crate::domain::chat::{Tokens, estimate};
+use crate::domain::classify::ErrorClass;
+
+/// The most tokens that a usage is believed to have. The estimate takes the place of larger counts.
+const TOKENS_MAX: u64 = 100_000_000;
+
+/// The failure in an answer or an event that has no choices, in the dialects of the common servers.
+pub fn failure_in(object: &Map<String, Value>) -> Option<Failure> {
+    let is_set = |value: &&Value| !matches!(value, Value::Null | Value::Bool(false));
+    if let Some(error) = object.get("error").filter(is_set) {
+        return Some(said_in_answer(error));
+    }
+    if object.get("object").and_then(Value::as_str) == Some("error")
+        || object.get("type").and_then(Value::as_str) == Some("error")
+    {
+        return Some(said_in_answer(&Value::Object(object.clone())));
+    }
+    // The first event of Anthropic's streams.
+    let is_begun = nested(object, "message", "usage").is_some();
+    if is_begun || ["choices", "data", "usage"].iter().any(|name| object.contains_key(*name)) {
+        return None;
+    }
+    let exception = object.iter().find(|(name, _)| name.ends_with("Exception"));
+    let said = exception.map(|(_, value)| value);
+    let said = said.or_else(|| {
+        ["detail", "errors", "message", "Message"].iter().find_map(|name| object.get(*name))
+    })?;
+    let message = said.get("message").unwrap_or(said);
+    let message = message.as_str().map_or_else(|| message.to_string(), str::to_owned);
+    Some(Failure::new(502, ErrorClass::ProviderError, cut(&message)))
+}
+
+/// What a server says that has answered and yet failed.
+fn said_in_answer(error: &Value) -> Failure {
+    let failure = said_of(502, error.to_string().as_bytes());
+    let is_moderated = failure.class == ErrorClass::ContentModeration;
+    let class = if is_moderated { failure.class } else { ErrorClass::ProviderError };
+    Failure { class, ..failure }
+}
+
+/// The failure that an event is, if it is one.
+pub fn failure_of(data: &[u8]) -> Option<Failure> {
+    failure_in(&serde_json::from_slice(data).ok()?)
+}
+
+/// The failure that an event is, if it is one: what has choices is one only where it says so.
+pub fn failure_of_event(event: &Value) -> Option<Failure> {
+    let object = event.as_object()?;
+    let choices = object.get("choices").and_then(Value::as_array);
+    let has_choices = choices.is_some_and(|choices| !choices.is_empty());
+    let is_failure = object.contains_key("error") || !has_choices;
+    is_failure.then(|| failure_in(object)).flatten()
+}
+
+/// The events of a stream with the content of a completion that came whole; `None` without choices.
+pub fn events_of(text: &[u8]) -> Option<Bytes> {
+    let mut answer: Map<String, Value> = serde_json::from_slice(text).ok()?;
+    let choices = answer.get("choices")?.as_array().filter(|choices| !choices.is_empty())?;
+    let choices: Vec<Value> = choices.iter().map(choice_of_chunk).collect();
+    let usage = answer.shift_remove("usage").filter(Value::is_object);
+    answer.insert("object".to_owned(), "chat.completion.chunk".into());
+    answer.insert("choices".to_owned(), choices.into());
+    let mut events = format!("data: {}\n\n", Value::Object(answer.clone()));
+    if let Some(usage) = usage {
+        answer.insert("choices".to_owned(), json!([]));
+        answer.insert("usage".to_owned(), usage);
+        events.push_str(&format!("data: {}\n\n", Value::Object(answer)));
+    }
+    events.push_str("data: [DONE]\n\n");
+    Some(events.into())
+}
+
+/// A choice whose message becomes a delta.
+fn choice_of_chunk(choice: &Value) -> Value {
+    let mut choice = choice.as_object().cloned().unwrap_or_default();
+    let mut message = choice.shift_remove("message").unwrap_or_else(|| json!({}));
+    if let Some(text) = choice.shift_remove("text").filter(Value::is_string) {
+        message = json!({"role": "assistant", "content": text});
+    }
+    let calls = message.get_mut("tool_calls").and_then(Value::as_array_mut);
+    for (index, call) in calls.into_iter().flatten().enumerate() {
+        if let Some(call) = call.as_object_mut() {
+            call.entry("index").or_insert_with(|| index.into());
+        }
+    }
+    choice.insert("delta".to_owned(), message);
+    choice.entry("finish_reason").or_insert_with(|| "stop".into());
+    Value::Object(choice)
+}
+
+/// What a server has counted, as far as it says. Some say it in parts, in several events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counts {
+    pub input: Option<u64>,
+    pub output: Option<u64>,
+}
+
+impl Counts {
+    /// Takes over what a later event counts.
+    pub fn update(&mut self, later: Self) {
+        self.input = later.input.or(self.input);
+        self.output = later.output.or(self.output);
+    }
+
+    /// The tokens of a prompt of about so many, and of an answer with so many bytes of text: what was not
+    /// counted is estimated.
+    #[must_use]
+    pub fn tokens(self, prompt_tokens: u64, answer_bytes: u64) -> Tokens {
+        // Embeddings have no output, and no server counts it.
+        let is_estimated = self.input.is_none() || (self.output.is_none() && answer_bytes > 0);
+        Tokens {
+            input: self.input.unwrap_or(prompt_tokens),
+            output: self.output.unwrap_or_else(|| estimate(answer_bytes)),
+            is_estimated,
+        }
+    }
+}
+
+/// The fields of an answer or an event in which servers put what they have counted.
+pub const USAGE_FIELDS: [&str; 7] =
+    ["usage", "usageMetadata", "x_groq", "meta", "message", "prompt_eval_count", "eval_count"];
+
+/// What an answer or an event counts, in the dialects of the common servers; `None` where it counts
+/// nothing that can be believed.
+pub fn counts_in(object: &Map<String, Value>) -> Option<Counts> {
+    let places = [
+        object.get("usage"),
+        // Google.
+        object.get("usageMetadata"),
+        nested(object, "x_groq", "usage"),
+        // Cohere counts what it bills.
+        nested(object, "meta", "billed_units"),
+        // Anthropic, at the beginning of a stream.
+        nested(object, "message", "usage"),
+    ];
+    let mut places = places.into_iter().flatten().filter_map(Value::as_object);
+    // Ollama counts beside its answer.
+    places.find_map(counted).or_else(|| counted(object))
+}
+
+fn nested<'o>(object: &'o Map<String, Value>, outer: &str, name: &str) -> Option<&'o Value> {
+    object.get(outer)?.get(name)
+}
+
+/// The tokens that a usage counts, in the names of any of the common APIs; `None` where it counts
+/// none, or none that can be believed.
+fn counted(usage: &Map<String, Value>) -> Option<Counts> {
+    let first = |names: &[&str]| {
+        let named = names.iter().filter_map(|name| usage.get(*name));
+        named.map(count).find(|count| *count != Some(None))
+    };
+    let sum = |names: &[&str]| {
+        let named = names.iter().filter_map(|name| usage.get(*name).and_then(count).flatten());
+        named.fold(0, u64::saturating_add)
+    };
+    let named = first(&["prompt_tokens", "promptTokenCount", "prompt_eval_count", "inputTokens"]);
+    let input = match named {
+        Some(input) => input?,
+        // Cached tokens are counted beside the others here, and within them elsewhere.
+        None => match first(&["input_tokens"]) {
+            Some(input) => input?.map(|input| {
+                let cached = ["cache_creation_input_tokens", "cache_read_input_tokens"];
+                input.saturating_add(sum(&cached))
+            }),
+            None => None,
+        },
+    };
+    let names = [
+        "completion_tokens",
+        "output_tokens",
+        "candidatesTokenCount",
+        "eval_count",
+        "outputTokens",
+    ];
+    let thought = sum(&["thoughtsTokenCount"]);
+    let output = match first(&names) {
+        Some(output) => output?.map(|output| output.saturating_add(thought)),
+        None => (thought > 0).then_some(thought),
+    };
+    let counts = Counts { input, output };
+    (counts != Counts::default()).then_some(counts)
+}
+
+/// A count as a number or a text, or null, which counts nothing; `None` for one that cannot be believed.
+fn count(value: &Value) -> Option<Option<u64>> {
+    let number = match value {
+        Value::Null => return Some(None),
+        Value::Number(number) => number.as_f64()?,
+        Value::String(text) => text.trim().parse().ok()?,
+        Value::Bool(_) | Value::Array(_) | Value::Object(_) => return None,
+    };
+    #[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
+    if !(0.0..=TOKENS_MAX as f64).contains(&number) {
+        return None;
+    }
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked above")]
+    Some(Some(number.ceil() as u64))
+}
+
+#[cfg(test)]
+#[path = "shape_tests.rs"]
+mod tests;
