@@ -28,7 +28,7 @@ impl Accounts {
         created_by: &str,
         expires_in: Option<Duration>,
     ) -> Result<(ApiKey, String), Error> {
-        let expires_at = expires_in.map(|span| self.clock.now().plus(span));
+        let expires_at = self.expiry(expires_in)?;
         self.make_key((ADMIN_KEY_PREFIX, box_owner()), (name, created_by), expires_at).await
     }
 

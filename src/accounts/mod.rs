@@ -23,7 +23,7 @@ use crate::domain::account::{
     ApiKey, DEFAULT_ORGANIZATION, Limits, Organization, box_owner, dashboard_key,
 };
 use crate::domain::ids::{Id, KeyId, MemberId, OrganizationId};
-use crate::domain::time::Timestamp;
+use crate::domain::time::{SPAN_MAX, Timestamp, span_text};
 use crate::limits;
 use crate::runtime::{Clock, Tasks, new_id, random_bytes};
 use crate::signed_urls;
@@ -67,6 +67,8 @@ pub enum Error {
     InvalidName,
     #[error("a key's name must have 1 to {NAME_MAX} characters and no control characters")]
     InvalidKeyName,
+    #[error("a key may expire at most {} (1000 years) from now", span_text(SPAN_MAX))]
+    InvalidExpiry,
     #[error("the organization {0} already exists")]
     Exists(String),
     #[error("there is no organization {0}")]
@@ -289,8 +291,14 @@ impl Accounts {
         created_by: &str,
         expires_in: Option<Duration>,
     ) -> Result<(ApiKey, String), Error> {
-        let expires_at = expires_in.map(|span| self.clock.now().plus(span));
+        let expires_at = self.expiry(expires_in)?;
         self.make_key((KEY_PREFIX, organization), (name, created_by), expires_at).await
+    }
+
+    /// When a key expires that is made now.
+    fn expiry(&self, expires_in: Option<Duration>) -> Result<Option<Timestamp>, Error> {
+        let Some(span) = expires_in else { return Ok(None) };
+        self.clock.now().checked_plus(span).map(Some).ok_or(Error::InvalidExpiry)
     }
 
     async fn make_key(

@@ -101,9 +101,9 @@ impl From<EndpointError> for Error {
 impl From<accounts::Error> for Error {
     fn from(error: accounts::Error) -> Self {
         match error {
-            accounts::Error::InvalidName | accounts::Error::InvalidKeyName => {
-                Self::bad_request(error.to_string())
-            }
+            accounts::Error::InvalidName
+            | accounts::Error::InvalidKeyName
+            | accounts::Error::InvalidExpiry => Self::bad_request(error.to_string()),
             accounts::Error::Exists(_) => Self::conflict(error.to_string()),
             accounts::Error::NoOrganization(_) | accounts::Error::NoKey => {
                 Self::not_found(error.to_string())
@@ -167,6 +167,7 @@ impl From<schedules::Error> for Error {
         match error {
             schedules::Error::Calendar(_)
             | schedules::Error::NeverFires
+            | schedules::Error::NoDate
             | schedules::Error::Refused(_) => Self::bad_request(error.to_string()),
             schedules::Error::Busy => Self::unavailable(error.to_string()),
             schedules::Error::NotFound => Self::not_found(error.to_string()),

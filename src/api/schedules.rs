@@ -349,7 +349,7 @@ async fn find(context: &Context) -> Result<Schedule, http::Error> {
 
 /// A schedule as clients read it.
 async fn shown(services: &Services, schedule: &Schedule) -> Result<wire::Schedule, http::Error> {
-    let calendar = Calendar::parse(&schedule.cron, &schedule.timezone).ok();
+    let calendar = Calendar::load(&schedule.cron, &schedule.timezone).ok();
     let next = calendar.map(|calendar| schedule.next_firings(&calendar, NEXT_RUNS));
     let status = match schedule.last.as_ref().map(|last| &last.result) {
         Some(RunResult::Started(id)) => {

@@ -7,17 +7,18 @@ use std::path::Path;
 use anyhow::{Context as _, bail};
 use serde_json::Value;
 
+use super::yaml_fault;
 use crate::http::content;
 use crate::runtime::regular_file;
 
 /// The largest file: what the body of a request may have by default.
 const FILE_BYTES_MAX: u64 = 8 << 20;
 /// Lists and objects within each other.
-const DEPTH_MAX: usize = 100;
+pub(super) const DEPTH_MAX: usize = 100;
 /// Values of one file, those that aliases repeat included.
-const VALUES_MAX: usize = 200_000;
+pub(super) const VALUES_MAX: usize = 200_000;
 /// Aliases of one file.
-const ALIASES_MAX: usize = 1_000;
+pub(super) const ALIASES_MAX: usize = 1_000;
 
 /// The value in a file, by the end of its name.
 ///
@@ -26,15 +27,19 @@ const ALIASES_MAX: usize = 1_000;
 pub(super) fn read(path: &Path) -> anyhow::Result<Value> {
     let shown = path.display();
     let text = read_text(path, FILE_BYTES_MAX)?;
-    let extension = path.extension().and_then(std::ffi::OsStr::to_str).unwrap_or_default();
-    match extension {
+    match extension(path).as_str() {
         "yaml" | "yml" => yaml(&text).with_context(|| format!("{shown} cannot be used")),
         "json" => {
             content::parse(text.as_bytes()).with_context(|| format!("{shown} cannot be used"))
         }
-        "toml" => toml(&text).with_context(|| format!("{shown} is not valid TOML")),
+        "toml" => toml(&text).with_context(|| format!("{shown} cannot be used")),
         _ => bail!("{shown} must end with .yaml, .yml, .json or .toml"),
     }
+}
+
+/// The end of a file's name, in lower case.
+pub(super) fn extension(path: &Path) -> String {
+    path.extension().and_then(std::ffi::OsStr::to_str).unwrap_or_default().to_ascii_lowercase()
 }
 
 /// The text of a file of at most `most` bytes.
@@ -75,8 +80,11 @@ pub(super) fn yaml(text: &str) -> anyhow::Result<Value> {
         strict_booleans: true,
         with_snippet: false,
     };
-    serde_saphyr::from_str_with_options(text, options)
-        .map_err(|error| anyhow::anyhow!("it is not valid YAML: {error}"))
+    let value = serde_saphyr::from_str_with_options(text, options).map_err(|error| {
+        anyhow::anyhow!("it is not valid YAML: {}", yaml_fault::sentence(&error))
+    })?;
+    yaml_fault::check_numbers(text)?;
+    Ok(value)
 }
 
 /// A value as YAML.
@@ -89,7 +97,8 @@ pub(super) fn to_yaml(value: &Value) -> anyhow::Result<String> {
 }
 
 fn toml(text: &str) -> anyhow::Result<Value> {
-    let table: toml::Table = toml::from_str(text)?;
+    let table: toml::Table = toml::from_str(text).context("it is not valid TOML")?;
+    // JSON does not have dates.
     Ok(serde_json::to_value(table)?)
 }
 

@@ -44,6 +44,7 @@ mod upgrade;
 mod values;
 mod webhook;
 mod workflow;
+mod yaml_fault;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

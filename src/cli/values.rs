@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::domain::money::Usd;
+use crate::domain::time::{SPAN_MAX, span_text};
 
 /// A span of time, such as 90d.
 pub(super) fn span(text: &str) -> Result<Duration, String> {
@@ -13,6 +14,9 @@ pub(super) fn span(text: &str) -> Result<Duration, String> {
     })?;
     if span < Duration::from_secs(1) {
         return Err("it must be at least one second, such as 12h or 90d".to_owned());
+    }
+    if span > SPAN_MAX {
+        return Err(format!("it must be at most {} (1000 years)", span_text(SPAN_MAX)));
     }
     Ok(span)
 }
@@ -69,6 +73,9 @@ mod tests {
         assert_eq!(span("90d"), Ok(Duration::from_secs(90 * 86_400)));
         assert!(span("tomorrow").unwrap_err().contains("90d"));
         assert!(span("0s").unwrap_err().contains("at least one second"));
+        for long in ["9999999d", "100000y", "8000y"] {
+            assert!(span(long).unwrap_err().contains("at most 365250d"), "{long}");
+        }
         assert_eq!(dollars("12.5"), Ok(12.5));
         for wrong in ["abc", "-1", "0", "NaN", "1e300", "12,50"] {
             assert!(dollars(wrong).unwrap_err().contains("such as 12.50"), "{wrong}");

@@ -30,8 +30,10 @@ const FIELDS: [&str; 8] = [
     "allowed_to_share",
     "definition",
 ];
-/// Files that are read in one folder.
+/// Files that are read in one folder and those within it.
 const FILES_MAX: usize = 10_000;
+/// Folders within each other.
+const DEPTH_MAX: usize = 16;
 /// Workflows that are asked for at once.
 const PAGE: usize = 100;
 
@@ -39,7 +41,7 @@ const PAGE: usize = 100;
 pub(super) enum Command {
     /// Create workflows, or add a version to them, where the files of a folder differ
     Push {
-        /// The folder: one .yaml, .yml or .json file for each workflow, named by its slug
+        /// The folder: one .yaml, .yml or .json file for each workflow, named by its slug; subfolders count too
         #[arg(value_name = "DIR")]
         folder: PathBuf,
         /// Only print what would be done
@@ -351,18 +353,41 @@ async fn with_definition(admin: &Admin, workflow: &Value) -> anyhow::Result<Exis
     Ok(Existing { slug: text("slug")?, id, versions: versions.filter_map(id_of).collect(), fields })
 }
 
+/// The files of workflows in a folder and its subfolders, in the order of their paths. What is hidden is left out.
+fn files_of(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let mut folders = vec![(folder.to_owned(), 0)];
+    let mut files = Vec::new();
+    while let Some((folder, depth)) = folders.pop() {
+        let shown = folder.display();
+        let listed = fs::read_dir(&folder).with_context(|| format!("{shown} cannot be read"))?;
+        for entry in listed {
+            let entry = entry.with_context(|| format!("{shown} cannot be read"))?;
+            let path = entry.path();
+            if entry.file_name().as_encoded_bytes().starts_with(b".") {
+                continue;
+            }
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                if depth == DEPTH_MAX {
+                    bail!("{} is more than {DEPTH_MAX} folders deep", path.display());
+                }
+                folders.push((path, depth + 1));
+            } else if ["yaml", "yml", "json"].contains(&file::extension(&path).as_str()) {
+                if files.len() == FILES_MAX {
+                    bail!("{} has more than {FILES_MAX} files", folder.display());
+                }
+                files.push(path);
+            }
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
 /// The workflows of a folder's files, by their names.
 fn read_folder(folder: &Path) -> anyhow::Result<BTreeMap<String, (PathBuf, Wanted)>> {
-    let shown = folder.display();
-    let listed = fs::read_dir(folder).with_context(|| format!("{shown} cannot be read"))?;
     let mut found = BTreeMap::new();
-    for entry in listed.take(FILES_MAX) {
-        let path = entry.with_context(|| format!("{shown} cannot be read"))?.path();
-        let extension = path.extension().and_then(OsStr::to_str).unwrap_or_default();
+    for path in files_of(folder)? {
         let Some(slug) = path.file_stem().and_then(OsStr::to_str) else { continue };
-        if !["yaml", "yml", "json"].contains(&extension) || slug.starts_with('.') {
-            continue;
-        }
         let wanted = Wanted::read(slug, file::read(&path)?);
         let wanted = wanted.with_context(|| format!("{} cannot be used", path.display()))?;
         if let Some((other, _)) = found.insert(slug.to_owned(), (path.clone(), wanted)) {
@@ -374,6 +399,10 @@ fn read_folder(folder: &Path) -> anyhow::Result<BTreeMap<String, (PathBuf, Wante
 
 async fn planned(admin: &Admin, folder: &Path) -> anyhow::Result<Vec<Step>> {
     let files = read_folder(folder)?;
+    if files.is_empty() {
+        let shown = folder.display();
+        output::note(&format!("{shown} has no files that end with .yaml, .yml or .json."));
+    }
     let wanted: Vec<Wanted> = files.into_values().map(|(_, wanted)| wanted).collect();
     plan(&wanted, &existing(admin).await?)
 }
@@ -427,8 +456,8 @@ async fn pull(admin: &Admin, folder: &Path) -> anyhow::Result<()> {
         }
         let default = folder.join(format!("{}.yaml", workflow.slug));
         let path = known.map_or(&default, |(path, _)| path);
-        let text = match path.extension().and_then(OsStr::to_str) {
-            Some("json") => format!("{:#}\n", file::yaml(&text)?),
+        let text = match file::extension(path).as_str() {
+            "json" => format!("{:#}\n", file::yaml(&text)?),
             _ => text,
         };
         replace(path, &text)?;
@@ -461,6 +490,29 @@ fn replace(path: &Path, text: &str) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn workflow_files_are_found_in_subfolders_and_in_any_case() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        let text = "{name: a, description: d, definition: {steps: []}}";
+        for name in ["one.YAML", "two.Yml", "sub/three.yaml", "sub/deep/four.json"] {
+            let json = "{\"name\": \"a\", \"description\": \"d\", \"definition\": {}}";
+            file(name, if name.ends_with("json") { json } else { text });
+        }
+        for name in [".git/config.yaml", ".hidden.yaml", "readme.md"] {
+            file(name, "no workflow");
+        }
+        let found: Vec<String> = read_folder(folder.path()).unwrap().into_keys().collect();
+        assert_eq!(found, ["four", "one", "three", "two"]);
+        file("sub/one.yaml", text);
+        let error = read_folder(folder.path()).unwrap_err().to_string();
+        assert!(error.ends_with("are the same workflow"), "{error}");
+    }
 
     fn fields(value: Value) -> Map<String, Value> {
         value.as_object().cloned().unwrap_or_default()

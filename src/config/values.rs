@@ -18,6 +18,7 @@ use toml::de::DeValue;
 
 use super::reader::{Parsed, Problem};
 use super::secret::{self, Secret};
+use crate::domain::time::span_text;
 
 /// The longest list in a file.
 const LIST_MAX: usize = 1024;
@@ -99,9 +100,12 @@ pub fn duration(range: RangeInclusive<Duration>) -> impl Fn(&Value<'_>) -> Parse
     move |value| {
         let span = value.get_ref().as_str().and_then(|text| humantime::parse_duration(text).ok());
         span.filter(|span| range.contains(span)).ok_or_else(|| {
-            let low = humantime::format_duration(*range.start());
-            let high = humantime::format_duration(*range.end());
-            wrong(value, &format!("a time such as \"10s\" or \"2h\", from {low} to {high}"))
+            let low = span_text(*range.start());
+            let high = span_text(*range.end());
+            wrong(
+                value,
+                &format!("a time such as \"10s\", \"2h\" or \"90d\", from {low} to {high}"),
+            )
         })
     }
 }
@@ -347,6 +351,23 @@ pub fn secret(folder: &Path) -> impl Fn(&Value<'_>) -> Parsed<Secret> {
         let text = value.get_ref().as_str().ok_or_else(|| wrong(value, "a text"))?;
         secret::expand(text, folder).map_err(|message| problem(value, message))
     }
+}
+
+/// The value at a JSON pointer within `value`: as far as it can be followed.
+#[must_use]
+pub fn within<'a, 'v>(value: &'a Value<'v>, pointer: &str) -> &'a Value<'v> {
+    let mut place = value;
+    for part in pointer.split('/').skip(1) {
+        let name = part.replace("~1", "/").replace("~0", "~");
+        let next = match place.get_ref() {
+            DeValue::Table(table) => table.get(name.as_str()),
+            DeValue::Array(items) => name.parse::<usize>().ok().and_then(|at| items.get(at)),
+            _ => None,
+        };
+        let Some(next) = next else { break };
+        place = next;
+    }
+    place
 }
 
 /// The error of a value that is not `expected`.

@@ -36,6 +36,43 @@ impl From<Map<String, Value>> for JsonObject {
     }
 }
 
+/// The largest integer up to which floating-point numbers are exact.
+const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
+
+/// The integer that a JSON number is, however it is written: `2`, `2.0` and `2e0` are the same number (JSON Schema,
+/// section 4.2.3). None for a fraction, and for a float so large that digits may be lost.
+#[must_use]
+pub fn integer(value: &Value) -> Option<i128> {
+    let number = value.as_number()?;
+    let exact = number.as_i64().map(i128::from).or_else(|| number.as_u64().map(i128::from));
+    exact.or_else(|| {
+        let float = number.as_f64()?;
+        let is_whole = float.fract() == 0.0 && float.abs() <= EXACT_MAX;
+        is_whole.then(|| format!("{float:.0}").parse().ok()).flatten()
+    })
+}
+
+/// As [`integer`], within the range of `T`.
+#[must_use]
+pub fn whole_number<T: TryFrom<i128>>(value: &Value) -> Option<T> {
+    T::try_from(integer(value)?).ok()
+}
+
+/// A value whose whole numbers are all written without a fraction, for types that accept integers alone.
+#[must_use]
+pub fn with_integers(value: Value) -> Value {
+    match value {
+        Value::Number(ref number) if number.is_f64() => {
+            whole_number::<i64>(&value).map_or(value, Value::from)
+        }
+        Value::Array(items) => items.into_iter().map(with_integers).collect(),
+        Value::Object(fields) => {
+            fields.into_iter().map(|(name, field)| (name, with_integers(field))).collect()
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => value,
+    }
+}
+
 impl JsonObject {
     /// Takes the field out, of whatever type.
     pub fn take(&mut self, field: &'static str) -> Option<Value> {
@@ -61,6 +98,18 @@ impl JsonObject {
     /// [`Mismatch`]
     pub fn bounded_text(&mut self, field: &'static str, most: usize) -> Found<String> {
         self.text(field)?.map(|text| at_most(field, text, most)).transpose()
+    }
+
+    /// As [`JsonObject::filled_text`], for a name that is shown in lists.
+    ///
+    /// # Errors
+    /// [`Mismatch`], also for control characters: line ends and NUL break lists, logs and terminals.
+    pub fn name(&mut self, field: &'static str, most: usize) -> Found<String> {
+        let name = self.filled_text(field, most)?;
+        if name.as_deref().is_some_and(|name| name.chars().any(char::is_control)) {
+            return Err(Mismatch::new(field, "must not have control characters"));
+        }
+        Ok(name)
     }
 
     /// A string of at most `most` characters, not all of them white space.
@@ -138,7 +187,7 @@ impl JsonObject {
     /// [`Mismatch`]
     pub fn whole(&mut self, field: &'static str, range: &RangeInclusive<u64>) -> Found<u64> {
         let Some(value) = self.take(field) else { return Ok(None) };
-        let number = value.as_u64().filter(|number| range.contains(number));
+        let number = whole_number(&value).filter(|number| range.contains(number));
         let wrong = || {
             let message = match (range.start(), range.end()) {
                 (start, &u64::MAX) => format!("must be a whole number, {start} or more"),
@@ -253,6 +302,31 @@ mod tests {
 
     fn texts(list: Value) -> Result<Option<Vec<String>>, String> {
         object(json!({ "tags": list })).texts("tags", 20).map_err(|mismatch| mismatch.to_string())
+    }
+
+    #[test]
+    fn json_whole_numbers_are_read_however_they_are_written() {
+        let read = |text: &str| integer(&serde_json::from_str(text).unwrap());
+        for (text, number) in [
+            ("2", Some(2)),
+            ("2.0", Some(2)),
+            ("1e1", Some(10)),
+            ("-0.0", Some(0)),
+            ("-3.0", Some(-3)),
+            ("9007199254740992.0", Some(9_007_199_254_740_992)),
+            ("18446744073709551615", Some(u64::MAX.into())),
+            ("9007199254740994.0", None),
+            ("1e300", None),
+            ("2.5", None),
+            ("\"2\"", None),
+            ("true", None),
+        ] {
+            assert_eq!(read(text), number, "{text}");
+        }
+        let mut fields = object(json!({"a": 2.0, "b": 2.5}));
+        assert_eq!(fields.whole("a", &(0..=3)), Ok(Some(2)));
+        assert!(fields.whole("b", &(0..=3)).is_err());
+        assert_eq!(with_integers(json!({"a": [1.0, 1.5]})), json!({"a": [1, 1.5]}));
     }
 
     #[test]

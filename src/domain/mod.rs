@@ -13,6 +13,7 @@ pub mod chain;
 pub mod chat;
 pub mod classify;
 pub mod condition;
+pub mod cron_field;
 pub mod decision;
 pub mod definition;
 pub mod delivery;

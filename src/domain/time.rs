@@ -17,12 +17,26 @@ use serde::{Deserialize, Serialize};
 #[serde(transparent)]
 pub struct Timestamp(i64);
 
-/// The text was not an RFC 3339 time.
+/// The longest span that a client or an operator may name: 1,000 years of 365.25 days. Added to any time up to the
+/// year 8999 it leads to one that can be written.
+pub const SPAN_MAX: Duration = Duration::from_secs(365_250 * 24 * 3600);
+
+/// Why a text is not accepted as a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("not an RFC 3339 time such as 2026-11-20T09:30:00Z")]
-pub struct Invalid;
+pub enum Invalid {
+    #[error("not an RFC 3339 time such as 2026-11-20T09:30:00Z")]
+    Form,
+    /// RFC 3339 has years of four digits only: printed, it could not be read again.
+    #[error("outside the years 0000 to 9999 in UTC")]
+    Year,
+}
 
 impl Timestamp {
+    /// The first moment that RFC 3339 can write: 0000-01-01T00:00:00Z.
+    pub const FIRST: Self = Self(-62_167_219_200_000_000);
+    /// The last moment that RFC 3339 can write: 9999-12-31T23:59:59.999999Z.
+    pub const LAST: Self = Self(253_402_300_799_999_999);
+
     /// From microseconds since 1970-01-01T00:00:00Z.
     #[must_use]
     pub const fn from_micros(micros: i64) -> Self {
@@ -60,6 +74,12 @@ impl Timestamp {
     pub fn plus(self, span: Duration) -> Self {
         let micros = i64::try_from(span.as_micros()).unwrap_or(i64::MAX);
         Self(self.0.saturating_add(micros))
+    }
+
+    /// This moment plus `span`, if both are within what can be named and written.
+    #[must_use]
+    pub fn checked_plus(self, span: Duration) -> Option<Self> {
+        Some(self.plus(span)).filter(|sum| span <= SPAN_MAX && *sum <= Self::LAST)
     }
 
     /// The time from `earlier` to this moment; zero when the clock was set back between them.
@@ -112,8 +132,10 @@ impl Now {
 
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Earlier releases stored moments beyond: the nearest one that can be read is shown.
+        let Self(micros) = *self.clamp(&Self::FIRST, &Self::LAST);
         let moment: DateTime<Utc> =
-            DateTime::from_timestamp_micros(self.0).unwrap_or(DateTime::<Utc>::MAX_UTC);
+            DateTime::from_timestamp_micros(micros).unwrap_or(DateTime::<Utc>::MAX_UTC);
         f.write_str(&moment.to_rfc3339_opts(SecondsFormat::Millis, true))
     }
 }
@@ -121,10 +143,27 @@ impl fmt::Display for Timestamp {
 impl FromStr for Timestamp {
     type Err = Invalid;
     fn from_str(text: &str) -> Result<Self, Invalid> {
-        DateTime::parse_from_rfc3339(text)
-            .map(|moment| Self(moment.timestamp_micros()))
-            .map_err(|_not_rfc3339| Invalid)
+        let moment = DateTime::parse_from_rfc3339(text).map_err(|_not_rfc3339| Invalid::Form)?;
+        let moment = Self(moment.timestamp_micros());
+        let can_be_written = (Self::FIRST..=Self::LAST).contains(&moment);
+        if can_be_written { Ok(moment) } else { Err(Invalid::Year) }
     }
+}
+
+/// A span in units that people read, from days down: `366d`, `1h 30m`.
+#[must_use]
+pub fn span_text(span: Duration) -> String {
+    const UNITS: [(&str, u128); 5] =
+        [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)];
+    let mut left = span.as_millis();
+    let mut parts = Vec::new();
+    for (unit, millis) in UNITS {
+        if left >= millis {
+            parts.push(format!("{}{unit}", left / millis));
+            left %= millis;
+        }
+    }
+    if parts.is_empty() { "0s".to_owned() } else { parts.join(" ") }
 }
 
 #[cfg(test)]
@@ -138,7 +177,47 @@ mod tests {
         let moment: Timestamp = "2026-11-20T10:30:00.123456+01:00".parse().unwrap();
         assert_eq!(moment.to_string(), "2026-11-20T09:30:00.123Z");
         assert_eq!(moment.unix_seconds(), 1_795_167_000);
-        assert_eq!("yesterday".parse::<Timestamp>(), Err(Invalid));
+        assert_eq!("yesterday".parse::<Timestamp>(), Err(Invalid::Form));
+    }
+
+    #[test]
+    fn timestamp_outside_four_digit_years_is_refused_and_never_printed() {
+        for text in [
+            "9999-12-31T23:59:59-12:00",
+            "0000-01-01T00:00:00+12:00",
+            "9999-12-31T23:59:60Z",
+            "9999-12-31T23:59:59.9999999-00:01",
+        ] {
+            assert_eq!(text.parse::<Timestamp>(), Err(Invalid::Year), "{text}");
+        }
+        for (moment, text) in [
+            (Timestamp::FIRST, "0000-01-01T00:00:00.000Z"),
+            (Timestamp::LAST, "9999-12-31T23:59:59.999Z"),
+            // As earlier releases stored them.
+            (Timestamp::from_micros(i64::MIN), "0000-01-01T00:00:00.000Z"),
+            (Timestamp::from_micros(i64::MAX), "9999-12-31T23:59:59.999Z"),
+        ] {
+            assert_eq!(moment.to_string(), text);
+            assert!(text.parse::<Timestamp>().is_ok(), "{text}");
+        }
+        let now: Timestamp = "2026-11-20T09:30:00Z".parse().unwrap();
+        assert!(now.checked_plus(SPAN_MAX).is_some());
+        assert_eq!(now.checked_plus(SPAN_MAX + Duration::from_secs(1)), None);
+        assert_eq!(Timestamp::LAST.checked_plus(Duration::from_secs(1)), None);
+    }
+
+    #[test]
+    fn span_text_has_no_years() {
+        for (seconds, text) in [
+            (3650 * 86_400, "3650d"),
+            (366 * 86_400, "366d"),
+            (60, "1m"),
+            (5400, "1h 30m"),
+            (0, "0s"),
+        ] {
+            assert_eq!(span_text(Duration::from_secs(seconds)), text);
+        }
+        assert_eq!(span_text(Duration::from_millis(1500)), "1s 500ms");
     }
 
     #[test]
@@ -165,6 +244,20 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn timestamp_that_is_accepted_reads_back(micros in any::<i64>(), offset in -1439_i32..1440) {
+            let printed = Timestamp::from_micros(micros).to_string();
+            let read: Timestamp = printed.parse().unwrap();
+            prop_assert_eq!(read.to_string(), printed.clone());
+            // The same wall clock elsewhere may be another year in UTC.
+            let (sign, minutes) = (if offset < 0 { '-' } else { '+' }, offset.abs());
+            let zone = format!("{sign}{:02}:{:02}", minutes / 60, minutes % 60);
+            if let Ok(moment) = printed.replace('Z', &zone).parse::<Timestamp>() {
+                let again: Timestamp = moment.to_string().parse().unwrap();
+                prop_assert_eq!(again, moment, "{}{}", printed, zone);
+            }
+        }
+
         #[test]
         fn timestamp_sortable_bytes_sort_as_time(a in 0_i64..i64::MAX, b in 0_i64..i64::MAX) {
             let a = Timestamp::from_micros(a);

@@ -133,17 +133,17 @@ pub fn is_version_id(id: &str) -> bool {
     (1..=VERSION_ID_MAX).contains(&id.len()) && id.bytes().all(is_allowed)
 }
 
-/// The slug of a name before it is made unique: lower case letters and digits, hyphens for all
-/// else. Never empty, and never what could be taken for an id.
+/// The slug of a name before it is made unique: lower case letters and digits, those of other scripts in Latin
+/// letters, hyphens for all else. Never empty, and never what could be taken for an id.
 #[must_use]
 pub fn slug_of(name: &str) -> String {
     let mut slug = String::new();
-    for c in name.chars().flat_map(char::to_lowercase) {
+    for c in name.chars().flat_map(|c| deunicode::deunicode_char(c).unwrap_or("-").chars()) {
         if slug.len() >= SLUG_MAX {
             break;
         }
         if c.is_ascii_alphanumeric() {
-            slug.push(c);
+            slug.push(c.to_ascii_lowercase());
         } else if !slug.is_empty() && !slug.ends_with('-') {
             slug.push('-');
         }
@@ -165,9 +165,14 @@ mod tests {
     fn workflow_slug_is_derived_from_name() {
         for (name, slug) in [
             ("My Flow", "my-flow"),
-            ("  Ärger & Co. 2 ", "rger-co-2"),
+            ("  Ärger & Co. 2 ", "arger-co-2"),
+            ("Straße", "strasse"),
+            ("Żółć", "zolc"),
+            ("Привет, мир", "privet-mir"),
+            ("日本語の流れ 2", "ri-ben-yu-noliu-re-2"),
             ("---", "workflow"),
-            ("日本", "workflow"),
+            ("日本", "ri-ben"),
+            ("\u{200b}\u{e000}", "workflow"),
             (
                 "0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e",
                 "workflow-0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e",

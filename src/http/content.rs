@@ -10,6 +10,8 @@ use flate2::read::{DeflateDecoder, MultiGzDecoder, ZlibDecoder};
 use hyper::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap};
 use serde::de::DeserializeOwned;
 
+use super::json_fault;
+
 /// The most content codings of one body.
 const CODINGS_MAX: usize = 2;
 /// The characters of a number or a label that an error repeats.
@@ -84,15 +86,30 @@ fn read_all(reader: impl Read, coding: &'static str, limit: usize) -> Result<Byt
 /// # Errors
 /// [`Error::Charset`], [`Error::Text`].
 pub fn text<'b>(headers: &HeaderMap, body: &'b [u8]) -> Result<Cow<'b, str>, Error> {
-    let encoding = match (Encoding::for_bom(body), charset(headers)) {
-        (Some((encoding, _)), _) => encoding,
-        (None, None) => UTF_8,
-        (None, Some(label)) => {
-            Encoding::for_label(label.as_bytes()).ok_or_else(|| Error::Charset(brief(&label)))?
-        }
-    };
+    let encoding = encoding(headers, body)?;
     let (text, has_faults) = encoding.decode_with_bom_removal(body);
     if has_faults { Err(Error::Text(encoding.name())) } else { Ok(text) }
+}
+
+/// Whether a body is in UTF-8 as far as it says: also where it names a character set that is not known, and is valid
+/// UTF-8 all the same.
+#[must_use]
+pub fn is_utf8(headers: &HeaderMap, body: &[u8]) -> bool {
+    match encoding(headers, body) {
+        Ok(encoding) => encoding == UTF_8,
+        Err(_unknown) => std::str::from_utf8(body).is_ok(),
+    }
+}
+
+/// The character set of a body, by its byte-order mark or else the charset of its `Content-Type`.
+fn encoding(headers: &HeaderMap, body: &[u8]) -> Result<&'static Encoding, Error> {
+    match (Encoding::for_bom(body), charset(headers)) {
+        (Some((encoding, _)), _) => Ok(encoding),
+        (None, None) => Ok(UTF_8),
+        (None, Some(label)) => {
+            Encoding::for_label(label.as_bytes()).ok_or_else(|| Error::Charset(brief(&label)))
+        }
+    }
 }
 
 /// Whether `Content-Type` says that a body is JSON: `application/json`, or a type that ends with `+json`.
@@ -117,7 +134,11 @@ pub fn json<T: DeserializeOwned>(headers: &HeaderMap, body: &[u8]) -> Result<T, 
 /// [`Error::Json`]; [`Error::Number`] instead of changing an integer.
 pub fn parse<T: DeserializeOwned>(text: &[u8]) -> Result<T, Error> {
     let text = without_mark(text);
-    let value = serde_json::from_slice(text).map_err(|error| Error::Json(error.to_string()))?;
+    let value = serde_json::from_slice(text).map_err(|error| {
+        let (line, column) = (error.line(), error.column());
+        let what = json_fault::sentence(text, &error);
+        Error::Json(format!("{what} at line {line} column {column}"))
+    })?;
     check_numbers(text)?;
     Ok(value)
 }

@@ -17,9 +17,11 @@ use super::body::BoxError;
 use super::budget::Lease;
 use super::content;
 use super::fields::FieldCheck;
+use super::json_fault;
 use super::query::Query;
 use super::router::Params;
 use super::{Body, Error};
+use crate::domain::json_object::with_integers;
 use crate::runtime;
 use crate::wire::error::Position;
 
@@ -165,6 +167,7 @@ impl Request {
             self.keep(&chunk)?;
         }
         let whole = std::mem::take(&mut self.held).freeze();
+        let whole = self.in_utf8(whole)?;
         let values = count_values(&whole);
         if values > JSON_VALUES_MAX {
             let message = format!("the request body holds more than {JSON_VALUES_MAX} JSON values");
@@ -175,6 +178,18 @@ impl Request {
             fields.look(&whole)?;
         }
         Ok(self.lease.split().bind(whole))
+    }
+
+    /// The body in UTF-8, where its byte-order mark or `Content-Type` names another character set.
+    fn in_utf8(&mut self, body: Bytes) -> Result<Bytes, Error> {
+        if content::is_utf8(&self.headers, &body) {
+            return Ok(body);
+        }
+        // Each byte of another character set becomes at most three.
+        self.lease.grow(body.len().saturating_mul(3)).map_err(|_full| busy())?;
+        let text = content::text(&self.headers, &body);
+        let text = text.map_err(|error| Error::bad_request(error.to_string()))?;
+        Ok(Bytes::from(text.into_owned()))
     }
 
     /// The first `most` bytes of the body, or all of it when it is shorter. They stay part of what
@@ -349,7 +364,11 @@ pub fn count_values(text: &[u8]) -> usize {
 /// As [`parse_value`]; 400 with what serde says of the field when it is JSON of another shape.
 pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
     // In two steps: only so are "no JSON" and "JSON of another shape" distinguishable whatever T is.
-    T::deserialize(parse_value(bytes)?).map_err(|error| wrong_shape(&error))
+    T::deserialize(parse_value(bytes)?).or_else(|error| {
+        // A type of integers refuses 2.0, which is the same number.
+        let value = with_integers(parse_value(bytes)?);
+        T::deserialize(value).map_err(|_again| wrong_shape(&error))
+    })
 }
 
 /// JSON of a request's body, of whatever shape. An empty body is an empty object.
@@ -361,19 +380,18 @@ pub fn parse_value(bytes: &[u8]) -> Result<Value, Error> {
     if bytes.iter().all(u8::is_ascii_whitespace) {
         return Ok(json!({}));
     }
-    let value = serde_json::from_slice(bytes).map_err(|error| invalid_json(&error))?;
+    let value = serde_json::from_slice(bytes).map_err(|error| invalid_json(bytes, &error))?;
     match content::check_numbers(bytes) {
         Ok(()) => Ok(value),
         Err(error) => Err(Error::bad_request(format!("invalid JSON body: {error}"))),
     }
 }
 
-fn invalid_json(error: &serde_json::Error) -> Error {
+fn invalid_json(bytes: &[u8], error: &serde_json::Error) -> Error {
     let line = error.line();
     let column = error.column();
-    let message = error.to_string();
-    let place = format!(" at line {line} column {column}");
-    let message = message.strip_suffix(&place).unwrap_or(&message);
+    let message = json_fault::sentence(bytes, error);
+    let message = message.as_str();
     Error::bad_request("invalid JSON body").with_details(Position { line, column, message })
 }
 

@@ -44,6 +44,13 @@ impl Schedules {
             });
             let looked = async {
                 if is_set_back {
+                    if let Some((reached, _)) = clock_at {
+                        tracing::warn!(
+                            %now, until = %reached,
+                            "the clock was set back: schedules fire again from the time it had \
+                             reached"
+                        );
+                    }
                     self.realign().await?;
                 }
                 self.fire_due().await
@@ -141,7 +148,7 @@ impl Schedules {
             self.store.commit(commit).await?;
             return Ok(Looked::Decided);
         };
-        let calendar = match Calendar::parse(&schedule.cron, &schedule.timezone) {
+        let calendar = match Calendar::load(&schedule.cron, &schedule.timezone) {
             Ok(calendar) => calendar,
             Err(error) => {
                 // A zone of an earlier release that this one does not have.
@@ -236,7 +243,7 @@ impl Schedules {
                         continue;
                     }
                 };
-                let Ok(calendar) = Calendar::parse(&schedule.cron, &schedule.timezone) else {
+                let Ok(calendar) = Calendar::load(&schedule.cron, &schedule.timezone) else {
                     continue;
                 };
                 let due = schedule.due;

@@ -40,6 +40,8 @@ pub enum Error {
     Calendar(#[from] calendar::Error),
     #[error("cron never fires between starts_at and ends_at")]
     NeverFires,
+    #[error("cron never fires: no date has that day and month")]
+    NoDate,
     /// Its work could not be started, for this reason.
     #[error("{0}")]
     Refused(String),
@@ -246,7 +248,8 @@ impl Schedules {
         let paused = std::mem::replace(&mut schedule.paused, false);
         schedule.plan(calendar, now);
         if schedule.next.is_none() {
-            return Err(Error::NeverFires);
+            let is_bounded = schedule.starts_at.is_some() || schedule.ends_at.is_some();
+            return Err(if is_bounded { Error::NeverFires } else { Error::NoDate });
         }
         schedule.paused = paused;
         schedule.plan(calendar, now);

@@ -217,7 +217,7 @@ async fn schedule_is_changed_and_deleted_with_its_timer() {
     assert_eq!(resumed.next, Some(moment("2026-06-01T13:15:00Z")));
     assert_eq!(timers(&schedules).await, 1);
     assert!(matches!(change("61 * * * *", false).await, Err(Error::Calendar(_))));
-    assert!(matches!(change("0 0 30 2 *", false).await, Err(Error::NeverFires)));
+    assert!(matches!(change("0 0 30 2 *", false).await, Err(Error::NoDate)));
     let other = OrganizationId::from([9; 16]);
     assert!(matches!(schedules.find(other, made.id).await, Err(Error::NotFound)));
     assert!(matches!(schedules.delete(other, made.id).await, Err(Error::NotFound)));

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use percent_encoding::percent_decode_str;
 use serde_json::{Map, Value};
 
-use super::{Error, PATTERN_BYTES};
+use super::{Error, PATTERN_BYTES, whole};
 
 /// The most edges: past it the schema expands too far whatever its shape.
 const EDGES_MAX: usize = 1_000_000;
@@ -260,8 +260,10 @@ impl<'s> Builder<'s> {
 
     /// What a reference within the document may mean.
     fn targets(&self, reference: &str) -> Result<Vec<&'s Value>, Error> {
-        let nothing =
-            || Error::Invalid(format!("\"$ref\": \"{reference}\" points to nothing in the schema"));
+        let nothing = || {
+            let sentence = format!("\"$ref\": \"{reference}\" points to nothing in the schema");
+            Error::Invalid(whole(sentence))
+        };
         let fragment = reference.strip_prefix('#').ok_or_else(nothing)?;
         let decoded = percent_decode_str(fragment).decode_utf8_lossy();
         if decoded.is_empty() {

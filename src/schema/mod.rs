@@ -8,13 +8,17 @@
 //! graph     the subschemas, joined by keywords and references
 //! size      how far a schema expands          work        how many steps an input takes
 //! defaults  fills them in                     off_thread  where all of it runs
+//! faults    what is wrong with a schema, in words
 //! ```
 
 mod defaults;
+mod faults;
 mod graph;
 mod off_thread;
 mod size;
 mod work;
+
+use std::fmt;
 
 use jsonschema::error::ValidationErrorKind;
 use jsonschema::{PatternOptions, Validator};
@@ -85,7 +89,15 @@ pub enum Error {
     #[error("\"$id\": \"{0}\": only the root of a schema may have an $id")]
     NestedId(String),
     #[error("not a valid JSON Schema: {0}")]
-    Invalid(String),
+    Invalid(Violation),
+}
+
+impl Error {
+    /// The place in the schema, as a JSON pointer; empty: the schema itself.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        if let Self::Invalid(fault) = self { &fault.path } else { "" }
+    }
 }
 
 /// One way in which a value breaks its schema.
@@ -95,6 +107,13 @@ pub struct Violation {
     pub path: String,
     /// What, without repeating the value.
     pub message: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { path, message } = self;
+        if path.is_empty() { f.write_str(message) } else { write!(f, "{path}: {message}") }
+    }
 }
 
 /// A compiled schema.
@@ -148,7 +167,7 @@ impl Schema {
             .offline()
             .with_pattern_options(patterns)
             .build(schema)
-            .map_err(|error| Error::Invalid(error.masked().to_string()))?;
+            .map_err(|error| Error::Invalid(faults::of(schema, &error)))?;
         let is_inline = bytes <= INLINE_BYTES && pattern_count == 0;
         Ok(Self { text: schema.clone(), validator, nodes, costs, is_inline })
     }

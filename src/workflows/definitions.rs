@@ -119,7 +119,8 @@ fn compile(
     })?;
     let inputs = plan.input_schema().map(Schema::compile).transpose().map_err(|error| {
         let message = format!("definition: input_schema: {error}");
-        let problem = Problem { path: "/input_schema".to_owned(), message: message.clone() };
+        let path = format!("/input_schema{}", error.path());
+        let problem = Problem { path, message: message.clone() };
         Error::Invalid { message, problems: vec![problem] }
     })?;
     let mut events = HashMap::new();

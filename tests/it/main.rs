@@ -84,6 +84,7 @@ mod tree_screens;
 mod unknown;
 mod upkeep_screens;
 mod uploads;
+mod values;
 mod webhook_endpoints;
 mod webhooks;
 mod workflows;

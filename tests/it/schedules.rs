@@ -127,7 +127,14 @@ async fn schedule_with_invalid_fields_is_refused() {
     for (field, value, message) in [
         ("cron", json!(null), "cron is required"),
         ("cron", json!("* * *"), "cron must be 5 or 6 fields"),
-        ("cron", json!("0 0 30 2 *"), "cron never fires between starts_at and ends_at"),
+        ("cron", json!("0 0 30 2 *"), "cron never fires: no date has that day and month"),
+        ("cron", json!("0 25 * * *"), "cron: the hour '25' is wrong: 25 is not from 0 to 23"),
+        (
+            "timezone",
+            json!("Europe/Berln"),
+            "timezone must be the name of a time zone, such as Europe/Berlin or UTC; did you mean Europe/Berlin?",
+        ),
+        ("name", json!("a\u{0}b"), "name must not have control characters"),
         ("timezone", json!("Mars/Olympus"), "timezone must be the name of a time zone"),
         ("inputs", json!({}), "invalid input: missing required field 'n'"),
         (
@@ -144,6 +151,16 @@ async fn schedule_with_invalid_fields_is_refused() {
             "cron never fires between starts_at and ends_at",
         ),
         ("starts_at", json!("tomorrow"), "starts_at is not an RFC 3339 time"),
+        (
+            "starts_at",
+            json!("0000-01-01T00:00:00+12:00"),
+            "starts_at is outside the years 0000 to 9999 in UTC",
+        ),
+        (
+            "ends_at",
+            json!("9999-12-31T23:59:59-12:00"),
+            "ends_at is outside the years 0000 to 9999 in UTC",
+        ),
         ("version_id", json!("v9"), "version not found"),
         ("webhook_url", json!("nowhere"), "webhook_url"),
         ("model", json!("x"), "unknown field 'model'"),

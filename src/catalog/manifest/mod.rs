@@ -203,7 +203,10 @@ fn manifest(root: &mut Section<'_>, folder: &Path) -> Option<Manifest> {
 fn schema(root: &mut Section<'_>, folder: &Path) -> Option<Arc<Schema>> {
     let compiled = |value: &values::Value<'_>, schema: &Value| {
         let schema = Schema::compile(schema).map(Arc::new);
-        schema.map_err(|error| problem(value, error.to_string()))
+        schema.map_err(|error| {
+            // A schema of another file has no such place here, and the error is at the name of the file.
+            problem(values::within(value, error.path()), error.to_string())
+        })
     };
     let inline = root.optional("request_schema", |value| compiled(value, &json(value)?));
     let beside = root.optional("request_schema_file", |value| {

@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 use url::Url;
 
 use super::fields::Fields;
+use crate::domain::json_object::whole_number;
 use crate::domain::json_pointer::{JsonPointer, brief};
 use crate::domain::reference::Reference;
 use crate::domain::template::{Template, check_name};
@@ -365,7 +366,7 @@ fn read_api_key(fields: &mut Fields<'_>) -> Option<Auth> {
 fn read_fail_when(fields: &mut Fields<'_>) -> FailWhen {
     let is_status = |status: &u16| (100..600).contains(status);
     let statuses = |written: &Value| {
-        let status = |item: &Value| u16::try_from(item.as_u64()?).ok().filter(is_status);
+        let status = |item: &Value| whole_number(item).filter(is_status);
         written.as_array()?.iter().map(status).collect::<Option<Vec<_>>>()
     };
     let Some(written) = fields.take("fail_when") else { return FailWhen::ConnectionError };

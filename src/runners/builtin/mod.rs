@@ -38,6 +38,7 @@ use crate::config::reader::Section;
 use crate::config::values::one_of;
 use crate::domain::attempt::Failure;
 use crate::domain::classify::ErrorClass;
+use crate::domain::json_object::whole_number;
 use crate::domain::model::{OutputType, Usage};
 use crate::files::Files;
 use crate::http::client::Client;
@@ -268,8 +269,7 @@ fn text<'a>(input: &'a Value, field: &str) -> &'a str {
 
 /// A number field that the schema has checked.
 fn number(input: &Value, field: &str, default: u32) -> u32 {
-    let number = input.get(field).and_then(Value::as_u64);
-    number.and_then(|number| u32::try_from(number).ok()).unwrap_or(default)
+    input.get(field).and_then(whole_number).unwrap_or(default)
 }
 
 /// The input is at fault, in a sentence.

@@ -47,6 +47,53 @@ async fn text_template_renders_within_limits() {
 }
 
 #[tokio::test]
+async fn builtin_inputs_take_whole_numbers_however_they_are_written() {
+    let text = "One cat. Two dogs. Three birds. Four fish.";
+    for (model, field, least) in [
+        ("text-summary", "sentences", 1),
+        ("text-keywords", "count", 1),
+        ("html-to-text", "width", 20),
+    ] {
+        let written = match model {
+            "html-to-text" => "html",
+            _ => "text",
+        };
+        let text = match model {
+            "html-to-text" => "<p>a text that is longer than the width that it is to have</p>",
+            _ => text,
+        };
+        let whole = run(model, json!({written: text, field: least})).await.unwrap();
+        let float = run(model, json!({written: text, field: f64::from(least)})).await.unwrap();
+        let default = run(model, json!({written: text})).await.unwrap();
+        assert_eq!(whole, float, "{model}");
+        assert_ne!(whole, default, "{model}");
+        assert!(run(model, json!({written: text, field: 1.5})).await.is_err(), "{model}");
+    }
+}
+
+#[tokio::test]
+async fn text_sentiment_of_neutral_text_ignores_emphasis() {
+    for text in [
+        "Hi! How are you?",
+        "The meeting is at 5!",
+        "Order 66 shipped!",
+        "What?? When???",
+        "It is on the table!!!!!! Where?????",
+    ] {
+        let output = run("text-sentiment", json!({"text": text})).await.unwrap();
+        assert_eq!(
+            (&output["label"], &output["score"]),
+            (&json!("neutral"), &json!(0.0)),
+            "{text}"
+        );
+    }
+    for (text, label) in [("I hate this!!", "negative"), ("I love this!!", "positive")] {
+        let output = run("text-sentiment", json!({"text": text})).await.unwrap();
+        assert_eq!(output["label"], label, "{text}");
+    }
+}
+
+#[tokio::test]
 async fn text_language_detects_languages() {
     for (text, language) in [
         ("The quick brown fox jumps over the lazy dog and runs away.", "eng"),

@@ -40,8 +40,29 @@ fn schema() -> Value {
     })
 }
 
+/// What exclamation and question marks add, as the library computes it.
+fn emphasis(text: &str) -> f64 {
+    let count = |mark: u8| text.bytes().filter(|byte| *byte == mark).take(5).map(|_| 1.0).sum();
+    let exclamation: f64 = count(b'!');
+    let question: f64 = count(b'?');
+    let question = if question > 3.0 { 0.96 } else { question * 0.18 };
+    question + exclamation.min(4.0) * 0.292
+}
+
+/// VADER's form of a sum, from -1 to 1.
+fn normalized(sum: f64) -> f64 {
+    sum / (sum * sum + 15.0).sqrt()
+}
+
 fn rate(input: &Value) -> Result<Value, Failure> {
-    let scores = SentimentIntensityAnalyzer::new().polarity_scores(text(input, "text"));
+    let text = text(input, "text");
+    let mut scores = SentimentIntensityAnalyzer::new().polarity_scores(text);
+    // Emphasis strengthens a sentiment. The library subtracts it from a sum of zero, too, where the reference
+    // implementation does not.
+    if scores.compound < 0.0 && (scores.compound - normalized(-emphasis(text))).abs() < f64::EPSILON
+    {
+        scores.compound = 0.0;
+    }
     let label = if scores.compound >= THRESHOLD {
         "positive"
     } else if scores.compound <= -THRESHOLD {

@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 
 use crate::domain::attempt::Failure;
 use crate::domain::classify::ErrorClass;
+use crate::domain::json_object::whole_number;
 use crate::domain::model::Usage;
 use crate::domain::money::Usd;
 use crate::runners::Job;
@@ -79,7 +80,7 @@ pub fn parse(line: &[u8], id: Option<&str>, cost_report: &str) -> Result<Option<
     if let Some(part) = fields.remove("part") {
         return Ok(Some(Said::Part(part)));
     }
-    let metric = |name: &str| fields.get("metrics")?.get(name)?.as_u64();
+    let metric = |name: &str| whole_number(fields.get("metrics")?.get(name)?);
     let mut usage = Usage {
         input_tokens: metric("input_tokens"),
         output_tokens: metric("output_tokens"),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
+use crate::domain::json_object::whole_number;
 use crate::domain::model::OutputType;
 use crate::runners::ModelInterface;
 use crate::schema::Schema;
@@ -193,7 +194,7 @@ fn tensor(listed: &Value) -> Result<Tensor, String> {
     let name = name.ok_or_else(|| "has an input without a name".to_owned())?;
     let datatype = text("datatype").unwrap_or_default();
     let lengths = |shape: &Vec<Value>| -> Option<Vec<i64>> {
-        shape.iter().map(|length| length.as_i64().filter(|length| *length >= -1)).collect()
+        shape.iter().map(|length| whole_number(length).filter(|length| *length >= -1)).collect()
     };
     let shape = match listed.get("shape") {
         None | Some(Value::Null) => None,

@@ -4,6 +4,7 @@
 use serde_json::{Map, Value, json};
 
 use super::metadata::{Datatype, Metadata, OWN_FORM, RANK_MAX, Tensor};
+use crate::domain::json_object::whole_number;
 
 /// Elements and arrays that one answer may have, nested.
 const VALUES_MAX: usize = 8 * 1024 * 1024;
@@ -179,7 +180,7 @@ pub fn outputs(answer: &mut Value) -> Result<Value, String> {
 /// The lengths of a shape.
 fn lengths(shape: Option<&Value>) -> Option<Vec<usize>> {
     let lengths = shape?.as_array().filter(|lengths| lengths.len() <= RANK_MAX)?;
-    lengths.iter().map(|length| usize::try_from(length.as_u64()?).ok()).collect()
+    lengths.iter().map(whole_number).collect()
 }
 
 /// How many elements a shape has; `None` of more than there can be.

@@ -20,6 +20,7 @@ use tokio::sync::oneshot;
 use super::engine::{JOBS_MAX, Limits};
 use super::prompt::{Sizes, overflow};
 use super::request::Refusal;
+use crate::domain::json_object::whole_number;
 
 /// Texts of one request, and their tokens together.
 const INPUTS_MAX: usize = 2048;
@@ -197,7 +198,7 @@ pub fn read(
     let vocabulary = model.vocab();
     let tokens = |input: &Value| {
         let known = |id: &Value| {
-            let id = i32::try_from(id.as_i64()?).ok()?;
+            let id = whole_number::<i32>(id)?;
             (0..vocabulary.n_tokens()).contains(&id).then_some(LlamaToken(id))
         };
         let tokens: Vec<LlamaToken> = if let Some(text) = input.as_str() {

@@ -4,6 +4,7 @@
 use serde_json::{Map, Value};
 
 use super::messages;
+use crate::domain::json_object::whole_number;
 use crate::wire::openai;
 
 /// The longest stop string, in bytes, and how many there may be.
@@ -149,7 +150,7 @@ impl Fields<'_> {
 
     fn whole(&self, name: &str, least: u64, most: u64) -> Result<Option<u64>, Refusal> {
         let Some(value) = self.get(name) else { return Ok(None) };
-        let number = value.as_u64().filter(|number| (least..=most).contains(number));
+        let number = whole_number(value).filter(|number| (least..=most).contains(number));
         let message = || format!("{name} must be a whole number from {least} to {most}");
         number.map(Some).ok_or_else(|| Refusal::of(name, message()))
     }
@@ -192,7 +193,8 @@ impl Chat {
         let logprobs = fields.flag("logprobs")?.then(|| top.unwrap_or(0));
         let seed = fields.get("seed").map(|seed| {
             let message = || Refusal::of("seed", "seed must be a whole number");
-            let whole = seed.as_u64().or_else(|| seed.as_i64().map(i64::cast_unsigned));
+            let whole = whole_number::<u64>(seed)
+                .or_else(|| whole_number::<i64>(seed).map(i64::cast_unsigned));
             // Both halves count.
             whole.map(|seed| (seed ^ (seed >> 32)) & u64::from(u32::MAX)).ok_or_else(message)
         });

@@ -1,0 +1,169 @@
+//! What is wrong with a YAML file, in words for its author; and numbers that other programs read otherwise.
+
+use anyhow::bail;
+use granit_parser::{Event, Parser, ScalarStyle};
+use serde_saphyr::Error;
+use serde_saphyr::budget::BudgetBreach;
+
+use super::file::{ALIASES_MAX, DEPTH_MAX, VALUES_MAX};
+
+/// The fault, with its place.
+pub(super) fn sentence(error: &Error) -> String {
+    let what = match error {
+        Error::DuplicateMappingKey { key: Some(key), .. } => {
+            format!("the key {key:?} is there twice")
+        }
+        Error::DuplicateMappingKey { key: None, .. } => "a key is there twice".to_owned(),
+        Error::Budget { breach, .. } => match breach {
+            BudgetBreach::Depth { .. } => {
+                format!("lists and objects may nest at most {DEPTH_MAX} levels deep")
+            }
+            BudgetBreach::Documents { .. } => {
+                "there may be one document only: take the line --- between them away".to_owned()
+            }
+            BudgetBreach::Aliases { .. } | BudgetBreach::Anchors { .. } => {
+                format!("there may be at most {ALIASES_MAX} anchors and aliases")
+            }
+            _ => format!("there may be at most {VALUES_MAX} values"),
+        },
+        Error::MultipleDocuments { .. } => {
+            "there may be one document only: take the line --- between them away".to_owned()
+        }
+        other => {
+            let text = other.to_string();
+            if !text.starts_with("recursion limit exceeded") {
+                // A sentence that ends with the place.
+                return text;
+            }
+            format!("lists and objects may nest at most {DEPTH_MAX} levels deep")
+        }
+    };
+    match error.location() {
+        Some(place) => format!("line {} column {}: {what}", place.line(), place.column()),
+        None => what,
+    }
+}
+
+/// Refuses numbers that YAML 1.1 and 1.2 read differently: 017 is 15 in one and 17 in the other, 1_000 a number or a
+/// text.
+///
+/// # Errors
+/// Names the first one, its place and what to write instead.
+pub(super) fn check_numbers(text: &str) -> anyhow::Result<()> {
+    // For each object and list that is open: whether the next scalar is a key.
+    let mut open: Vec<Option<bool>> = Vec::new();
+    for event in Parser::new_from_str(text) {
+        // What is not YAML was refused before.
+        let Ok((event, span)) = event else { return Ok(()) };
+        match event {
+            Event::MappingStart(..) => {
+                value_begins(&mut open);
+                open.push(Some(true));
+            }
+            Event::SequenceStart(..) => {
+                value_begins(&mut open);
+                open.push(None);
+            }
+            Event::MappingEnd | Event::SequenceEnd => {
+                open.pop();
+            }
+            Event::Alias(_) => {
+                value_begins(&mut open);
+            }
+            Event::Scalar(text, ScalarStyle::Plain, ..) => {
+                let is_key = value_begins(&mut open);
+                if !is_key && is_ambiguous(&text) {
+                    let (line, column) = (span.start.line(), span.start.col() + 1);
+                    bail!(
+                        "line {line} column {column}: {text} is another number, or a text, to \
+                         other readers of YAML: write \"{text}\" for the text, or the number in \
+                         decimal digits"
+                    );
+                }
+            }
+            Event::Scalar(..) => {
+                value_begins(&mut open);
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Notes that a node begins. Whether it is a key.
+fn value_begins(open: &mut [Option<bool>]) -> bool {
+    let Some(Some(is_key)) = open.last_mut() else { return false };
+    let was_key = *is_key;
+    *is_key = !was_key;
+    was_key
+}
+
+/// Whether a plain scalar is a number to some readers of YAML, and something else to others.
+fn is_ambiguous(text: &str) -> bool {
+    let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
+    let mut bytes = digits.bytes();
+    let (first, second) = (bytes.next(), bytes.next());
+    if !first.is_some_and(|byte| byte.is_ascii_digit()) {
+        return false;
+    }
+    let is_number = |byte: u8| byte.is_ascii_digit() || matches!(byte, b'_' | b'.');
+    if digits.bytes().all(is_number) {
+        let has_zero = first == Some(b'0') && second.is_some_and(|byte| byte.is_ascii_digit());
+        let dots = digits.bytes().filter(|byte| *byte == b'.').count();
+        return dots <= 1 && (has_zero || digits.contains('_'));
+    }
+    let rest = digits.get(2..).unwrap_or_default();
+    let in_base = |base: fn(&u8) -> bool| {
+        rest.bytes().any(|byte| base(&byte)) && rest.bytes().all(|byte| byte == b'_' || base(&byte))
+    };
+    match (first, second) {
+        (Some(b'0'), Some(b'b' | b'B')) => in_base(|byte| matches!(byte, b'0' | b'1')),
+        (Some(b'0'), Some(b'x')) => rest.contains('_') && in_base(u8::is_ascii_hexdigit),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::file::yaml;
+
+    #[test]
+    fn yaml_numbers_that_readers_disagree_on_are_refused() {
+        for number in ["017", "0777", "01234", "1_000", "0b101", "-012", "0x1_f", "1_0.5", "00"] {
+            for text in
+                [format!("a:\n  b: {number}\n"), format!("a: [1, {number}]"), number.to_owned()]
+            {
+                let error = format!("{:#}", yaml(&text).unwrap_err());
+                assert!(error.contains(&format!("{number} is another number")), "{text}: {error}");
+                assert!(error.starts_with("line "), "{error}");
+            }
+            for text in
+                [format!("a: \"{number}\""), format!("{number}: x"), format!("a: '{number}'")]
+            {
+                assert!(yaml(&text).is_ok(), "{text}");
+            }
+        }
+        let error = format!("{:#}", yaml("a: 1\nb: {c: 017}\n").unwrap_err());
+        assert!(error.starts_with("line 2 column 8: 017"), "{error}");
+        for number in
+            ["0", "10", "0.5", "1e3", "0x1f", "0o17", "-7", "1.5.2", "1:30", "2026-01-01", "1_a"]
+        {
+            assert!(yaml(&format!("a: {number}")).is_ok(), "{number}");
+        }
+    }
+
+    #[test]
+    fn yaml_faults_are_said_in_words() {
+        for (text, said) in [
+            ("a: 1\nb: 2\na: 3\n", "line 3 column 1: the key \"a\" is there twice"),
+            ("a: 1\n---\nb: 2\n", "there may be one document only"),
+            (&format!("{}1{}", "[".repeat(101), "]".repeat(101)), "at most 100 levels deep"),
+            (&"- x\n".repeat(200_001), "at most 200000 values"),
+            ("a: [1, 2", "line 1"),
+        ] {
+            let error = format!("{:#}", yaml(text).unwrap_err());
+            assert!(error.contains(said), "{error}");
+            assert!(!error.contains("budget") && !error.contains("Policy"), "{error}");
+        }
+    }
+}

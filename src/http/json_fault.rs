@@ -1,0 +1,113 @@
+//! What is wrong with a text that is not JSON, in words for its author.
+
+/// Words of other notations for values that JSON writes otherwise, or does not have.
+const FOREIGN: [(&str, &str); 8] = [
+    ("NaN", "JSON does not have it: send null, or a string"),
+    ("nan", "JSON does not have it: send null, or a string"),
+    ("Infinity", "JSON does not have it: send null, or a string"),
+    ("inf", "JSON does not have it: send null, or a string"),
+    ("undefined", "JSON does not have it: send null"),
+    ("None", "JSON writes null"),
+    ("True", "JSON writes true"),
+    ("False", "JSON writes false"),
+];
+/// The bytes at the start that show another notation.
+const START_BYTES: usize = 200;
+
+/// The fault that the parser reported, without its place.
+#[must_use]
+pub fn sentence(text: &[u8], error: &serde_json::Error) -> String {
+    let message = error.to_string();
+    let place = format!(" at line {} column {}", error.line(), error.column());
+    let message = message.strip_suffix(&place).unwrap_or(&message);
+    match message {
+        "recursion limit exceeded" => {
+            "lists and objects may nest at most 127 levels deep".to_owned()
+        }
+        "number out of range" => {
+            format!("a number is beyond {:e}: send it as a string", f64::MAX)
+        }
+        _ if message.contains("surrogate") || message.contains("end of hex escape") => {
+            "an escape from \\ud800 to \\udfff is half of a character: send both halves".to_owned()
+        }
+        _ => match foreign(text, error).or_else(|| notation(text, error).map(str::to_owned)) {
+            Some(hint) => format!("{message}: {hint}"),
+            None => message.to_owned(),
+        },
+    }
+}
+
+/// The word at the place of the fault, where it is one of another notation.
+fn foreign(text: &[u8], error: &serde_json::Error) -> Option<String> {
+    let line = text.split(|byte| *byte == b'\n').nth(error.line().checked_sub(1)?)?;
+    let is_letter = |byte: &u8| byte.is_ascii_alphabetic();
+    let at = error.column().saturating_sub(1).min(line.len().saturating_sub(1));
+    let before = line.get(..at)?.iter().rev().take_while(|byte| is_letter(byte)).count();
+    let word = line.get(at.checked_sub(before)?..)?;
+    let end = word.iter().position(|byte| !is_letter(byte)).unwrap_or(word.len());
+    let word = std::str::from_utf8(word.get(..end)?).ok()?;
+    let (word, hint) = FOREIGN.iter().find(|(foreign, _)| *foreign == word)?;
+    Some(format!("{word} is not a JSON value; {hint}"))
+}
+
+/// The notation that the text seems to be in, where it is none of JSON from its first line on.
+fn notation(text: &[u8], error: &serde_json::Error) -> Option<&'static str> {
+    if error.line() > 1 {
+        return None;
+    }
+    let start = text.get(..START_BYTES.min(text.len()))?;
+    let line = start.split(|byte| matches!(byte, b'\n' | b'\r')).next()?.trim_ascii_start();
+    if line.starts_with(b"--") && line.get(2).is_some_and(|byte| *byte != b' ') {
+        return Some("this looks like multipart form data; send JSON");
+    }
+    if line.starts_with(b"'") {
+        return Some("texts and names are in double quotes in JSON");
+    }
+    let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || b"_-.[]%".contains(byte);
+    let name = line.iter().take_while(|byte| is_name(byte)).count();
+    if name == 0 || line.starts_with(b"[") {
+        return None;
+    }
+    match line.get(name) {
+        Some(b'=') => Some("this looks like a form; send JSON, such as {\"name\": \"value\"}"),
+        Some(b':') => Some("this looks like YAML; send JSON, such as {\"name\": \"value\"}"),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    #[test]
+    fn json_faults_are_said_in_words() {
+        for (text, said) in [
+            ("{\"a\": NaN}", "NaN is not a JSON value"),
+            ("{\"a\": nan}", "nan is not a JSON value"),
+            ("[1,\n -Infinity]", "Infinity is not a JSON value"),
+            ("{\"a\": None}", "JSON writes null"),
+            ("{\"a\": True}", "JSON writes true"),
+            ("{\"a\": \"\\ud800\"}", "half of a character"),
+            ("{\"a\": \"\\ud800x\"}", "half of a character"),
+            ("{\"a\": \"\\ud800\\u0041\"}", "half of a character"),
+            ("[1e400]", "a number is beyond 1.79"),
+            (&"[".repeat(200), "at most 127 levels"),
+            ("model=x&input=y", "looks like a form"),
+            ("--boundary\r\nContent-Disposition: form-data", "looks like multipart"),
+            ("name: mood\nsteps: []", "looks like YAML"),
+            ("{'a': 1}", "key must be a string"),
+            ("'a'", "double quotes"),
+            ("{\"a\": 1,}", "trailing comma"),
+            ("", "EOF while parsing a value"),
+            ("nul", "EOF while parsing a value"),
+            ("\u{e4}", "expected value"),
+        ] {
+            let error = serde_json::from_str::<Value>(text).unwrap_err();
+            let sentence = sentence(text.as_bytes(), &error);
+            assert!(sentence.contains(said), "{text}: {sentence}");
+            assert!(!sentence.contains(" at line "), "{text}: {sentence}");
+        }
+    }
+}
