@@ -8,6 +8,7 @@ use serde_saphyr::budget::BudgetBreach;
 use super::file::{ALIASES_MAX, DEPTH_MAX, VALUES_MAX};
 
 /// The fault, with its place.
+#[expect(clippy::wildcard_enum_match_arm, reason = "most faults have a sentence of their own")]
 pub(super) fn sentence(error: &Error) -> String {
     let what = match error {
         Error::DuplicateMappingKey { key: Some(key), .. } => {
@@ -49,6 +50,7 @@ pub(super) fn sentence(error: &Error) -> String {
 ///
 /// # Errors
 /// Names the first one, its place and what to write instead.
+#[expect(clippy::wildcard_enum_match_arm, reason = "the other events are no nodes")]
 pub(super) fn check_numbers(text: &str) -> anyhow::Result<()> {
     // For each object and list that is open: whether the next scalar is a key.
     let mut open: Vec<Option<bool>> = Vec::new();

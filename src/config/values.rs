@@ -359,12 +359,10 @@ pub fn within<'a, 'v>(value: &'a Value<'v>, pointer: &str) -> &'a Value<'v> {
     let mut place = value;
     for part in pointer.split('/').skip(1) {
         let name = part.replace("~1", "/").replace("~0", "~");
-        let next = match place.get_ref() {
-            DeValue::Table(table) => table.get(name.as_str()),
-            DeValue::Array(items) => name.parse::<usize>().ok().and_then(|at| items.get(at)),
-            _ => None,
-        };
-        let Some(next) = next else { break };
+        let value = place.get_ref();
+        let item = || name.parse::<usize>().ok().and_then(|at| value.as_array()?.get(at));
+        let field = value.as_table().and_then(|table| table.get(name.as_str()));
+        let Some(next) = field.or_else(item) else { break };
         place = next;
     }
     place

@@ -100,18 +100,6 @@ impl JsonObject {
         self.text(field)?.map(|text| at_most(field, text, most)).transpose()
     }
 
-    /// As [`JsonObject::filled_text`], for a name that is shown in lists.
-    ///
-    /// # Errors
-    /// [`Mismatch`], also for control characters: line ends and NUL break lists, logs and terminals.
-    pub fn name(&mut self, field: &'static str, most: usize) -> Found<String> {
-        let name = self.filled_text(field, most)?;
-        if name.as_deref().is_some_and(|name| name.chars().any(char::is_control)) {
-            return Err(Mismatch::new(field, "must not have control characters"));
-        }
-        Ok(name)
-    }
-
     /// A string of at most `most` characters, not all of them white space.
     ///
     /// # Errors

@@ -248,7 +248,7 @@ mod tests {
         fn timestamp_that_is_accepted_reads_back(micros in any::<i64>(), offset in -1439_i32..1440) {
             let printed = Timestamp::from_micros(micros).to_string();
             let read: Timestamp = printed.parse().unwrap();
-            prop_assert_eq!(read.to_string(), printed.clone());
+            prop_assert_eq!(&read.to_string(), &printed);
             // The same wall clock elsewhere may be another year in UTC.
             let (sign, minutes) = (if offset < 0 { '-' } else { '+' }, offset.abs());
             let zone = format!("{sign}{:02}:{:02}", minutes / 60, minutes % 60);

@@ -83,7 +83,9 @@ async fn legacy_flow_client_completes_full_cycle() {
     }
     assert_eq!(shown["id"], id.as_str());
     assert_eq!(shown["category"]["slug"], "general");
-    for name in ["organization_id", "user_id", "status", "last_updated_by", "created_at", "updated_at"] {
+    for name in
+        ["organization_id", "user_id", "status", "last_updated_by", "created_at", "updated_at"]
+    {
         assert!(shown[name].is_string(), "{name}");
     }
     let counts = (&shown["premium"], &shown["trigger_count"], &shown["popularity"]);

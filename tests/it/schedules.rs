@@ -134,7 +134,7 @@ async fn schedule_with_invalid_fields_is_refused() {
             json!("Europe/Berln"),
             "timezone must be the name of a time zone, such as Europe/Berlin or UTC; did you mean Europe/Berlin?",
         ),
-        ("name", json!("a\u{0}b"), "name must not have control characters"),
+        ("name", json!("a\u{0}b"), "name must not contain control characters"),
         ("timezone", json!("Mars/Olympus"), "timezone must be the name of a time zone"),
         ("inputs", json!({}), "invalid input: missing required field 'n'"),
         (

@@ -30,13 +30,14 @@ async fn request_bodies_in_other_character_sets_are_read() {
         ("application/json", format!("\u{feff}{text}").into_bytes()),
     ] {
         let ask = service.ask(Role::Base, Method::POST, "/v1/prediction/run").key(&service.key);
-        let ask = ask.header("content-type", content_type).body(body);
+        // The checks against the document read bodies in UTF-8 alone.
+        let ask = ask.header("content-type", content_type).body(body).undocumented();
         let answer = ask.send().await.expect(200);
         assert_eq!(answer["output"], "café", "{content_type}: {answer}");
     }
     let ask = service.ask(Role::Base, Method::POST, "/v1/prediction/run").key(&service.key);
     let ask = ask.header("content-type", "application/json; charset=utf-32");
-    let refused = ask.body(JSON_IN_LATIN_1.to_vec()).send().await.expect(400);
+    let refused = ask.body(JSON_IN_LATIN_1.to_vec()).undocumented().send().await.expect(400);
     let said = refused["error"].as_str().unwrap();
     assert!(said.contains("the charset 'utf-32', which is not supported"), "{said}");
 }
@@ -109,6 +110,6 @@ async fn workflow_names_hold_any_script_and_no_control_characters() {
     }
     for name in ["a\u{0}b", "two\nlines", "bell\u{7}"] {
         let refused = service.post("/v1/workflows", &made(name)).send().await.expect(400);
-        assert_eq!(refused["error"], "name must not have control characters");
+        assert_eq!(refused["error"], "name must not contain control characters");
     }
 }
