@@ -187,7 +187,7 @@ fn chat_schema() -> Value {
     let mut schema = Kind::Chat.schema();
     let more = json!({
         "seed": {"type": "integer", "description": "The same seed gives the same text"},
-        "top_k": {"type": "integer", "minimum": 0},
+        "top_k": {"type": "integer", "minimum": -1, "description": "0 or -1: all tokens"},
         "min_p": {"type": "number", "minimum": 0, "maximum": 1},
         "stop": {"type": ["string", "array"], "items": {"type": "string"}},
         "response_format": {"type": "object"},

@@ -13,6 +13,8 @@ use super::tools::{Call, Form};
 
 /// Llama writes it in front of calls, which are bare JSON otherwise.
 const PYTHON: &str = "<|python_tag|>";
+/// Models that were taught other forms write calls in a block of JSON.
+const FENCES: [&str; 2] = ["```json\n{", "```\n{"];
 
 /// What is the same in all chunks of an answer.
 #[derive(Debug, Clone)]
@@ -145,11 +147,12 @@ impl Choice {
         if self.is_calls {
             return String::new();
         }
-        if form == Form::Bare && !self.is_text {
-            // Bare calls are all of the text, or none of it.
+        if form.is_whole() && !self.is_text {
             let text = bare(&self.held);
-            self.is_calls = text.starts_with(form.mark());
-            if self.is_calls || PYTHON.starts_with(text) {
+            let mut begins = FENCES.into_iter().chain([form.mark()]);
+            self.is_calls = begins.any(|mark| text.starts_with(mark));
+            let mut may_begin = FENCES.into_iter().chain([PYTHON]);
+            if self.is_calls || may_begin.any(|mark| mark.starts_with(text)) {
                 return String::new();
             }
             self.is_text = true;
@@ -157,7 +160,7 @@ impl Choice {
                 self.held = text.to_owned();
             }
         }
-        let own = (form != Form::Bare).then(|| form.mark());
+        let own = (!form.is_whole()).then(|| form.mark());
         let marks = || own.into_iter().chain(native::MARKS);
         if let Some(at) = marks().filter_map(|mark| self.held.find(mark)).min() {
             self.is_calls = true;
@@ -241,7 +244,7 @@ impl Choice {
         match form {
             Some(_) if !calls.is_empty() => {}
             // A call that is cut off is neither a call nor an answer.
-            Some(_) if end.finish == Finish::Length && !rest.trim_start().starts_with('{') => {}
+            Some(form) if end.finish == Finish::Length && !is_text(form, &rest) => {}
             Some(form) => text.push_str(&native::unmarked(&form.unmarked(bare(&rest)))),
             None => text.push_str(&rest),
         }
@@ -256,6 +259,15 @@ impl Choice {
         }
         json!({"index": self.index, "delta": delta, "finish_reason": null})
     }
+}
+
+/// Whether a text that was held may be an answer in JSON or a block of code.
+fn is_text(form: Form, text: &str) -> bool {
+    form.is_whole() && text.trim_start().starts_with([form.mark(), "`"].map(first_of))
+}
+
+fn first_of(mark: &str) -> char {
+    mark.chars().next().unwrap_or_default()
 }
 
 /// A text without the blanks and the tag that may precede bare calls.
@@ -338,6 +350,40 @@ mod tests {
         let (rest, calls) = choice.take_rest(&end);
         let names: Vec<String> = calls.into_iter().map(|call| call.name).collect();
         (all.reasoning + &rest.reasoning, all.content + &rest.content, names.join(","))
+    }
+
+    #[test]
+    fn answer_calls_are_read_in_the_forms_of_later_families() {
+        let parameters = "{\"name\": \"f\", \"parameters\": {}}";
+        let bare = Calls::Maybe(Form::Bare);
+        for (calls, text, finish, expected) in [
+            (bare, format!("```json\n{parameters}\n```"), Finish::Stop, ("", "", "f")),
+            (bare, "```json\n{\"a\": 1}\n```".to_owned(), Finish::Stop, ("", "```json\n{\"a\": 1}\n```", "")),
+            (bare, "```sh\nls\n```".to_owned(), Finish::Stop, ("", "```sh\nls\n```", "")),
+            (Calls::Maybe(Form::Python), "[f(x=1), g()]".to_owned(), Finish::Stop, ("", "", "f,g")),
+            (Calls::Maybe(Form::Python), "[1, 2] are".to_owned(), Finish::Stop, ("", "[1, 2] are", "")),
+            (
+                Calls::Maybe(Form::Args),
+                "a[TOOL_CALLS]f[ARGS]{}[TOOL_CALLS]g[ARGS]{\"x\": 1}".to_owned(),
+                Finish::Stop,
+                ("", "a", "f,g"),
+            ),
+            (
+                Calls::Maybe(Form::Free),
+                "<tool_call>\n<function=f>\n<parameter=x>\n1\n</parameter>\n</function>\n</tool_call>".to_owned(),
+                Finish::Stop,
+                ("", "", "f"),
+            ),
+            (
+                Calls::Maybe(Form::Free),
+                "<tool_call>g<arg_key>x</arg_key><arg_value>y</arg_value></tool_call>".to_owned(),
+                Finish::Stop,
+                ("", "", "g"),
+            ),
+        ] {
+            let (thinking, content, names) = read(calls, &text, finish);
+            assert_eq!((thinking.as_str(), content.as_str(), names.as_str()), expected, "{text}");
+        }
     }
 
     #[test]

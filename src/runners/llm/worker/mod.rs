@@ -26,6 +26,8 @@ mod native;
 #[cfg(feature = "llama")]
 mod prompt;
 #[cfg(feature = "llama")]
+mod python;
+#[cfg(feature = "llama")]
 mod request;
 #[cfg(feature = "llama")]
 mod sampling;

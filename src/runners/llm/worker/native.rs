@@ -3,22 +3,29 @@
 
 use serde_json::{Map, Value};
 
+use super::python;
 use super::tools::Call;
 
 /// What such calls begin with.
-pub const MARKS: [&str; 10] = [
+pub const MARKS: [&str; 12] = [
     "<function=",
     "<|tool_call|>",
     "<|tool_call>",
     "functools[",
     DEEPSEEK,
     "<|tool_calls_section_begin|>",
-    "<|tool_call_start|>",
+    LFM,
+    LLAMA,
+    "[TOOL_CALLS]",
     "<|channel|>commentary",
     "<|start|>assistant",
     DSML,
 ];
 const DEEPSEEK: &str = "<｜tool▁calls▁begin｜>";
+/// LFM2 writes calls as Python between these.
+const LFM: &str = "<|tool_call_start|>";
+/// Llama 4 may write them behind this.
+const LLAMA: &str = "<|python_start|>";
 const DSML: &str = "<｜DSML｜";
 /// Calls of one answer.
 const CALLS_MAX: usize = 32;
@@ -28,7 +35,8 @@ const CALLS_MAX: usize = 32;
 pub fn calls(text: &str) -> Vec<Call> {
     let readers =
         [functions, lists, |text: &str| sections(text, &KIMI), |text: &str| sections(text, &DEEP)];
-    let mut found = readers.into_iter().chain([channels, invocations]).map(|read| read(text));
+    let more = [channels, invocations, pythonic, named, keyed, fenced];
+    let mut found = readers.into_iter().chain(more).map(|read| read(text));
     let mut calls = found.find(|calls| !calls.is_empty()).unwrap_or_default();
     calls.truncate(CALLS_MAX);
     calls
@@ -38,7 +46,9 @@ pub fn calls(text: &str) -> Vec<Call> {
 #[must_use]
 pub fn unmarked(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
-    let text = text.replace("<|channel|>commentary", "").replace("<|start|>assistant", "");
+    let words =
+        ["<|channel|>commentary", "<|start|>assistant", "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"];
+    let text = words.iter().fold(text.to_owned(), |text, word| text.replace(word, ""));
     let mut rest = text.as_str();
     while let Some((before, tag)) = rest.split_once('<') {
         shown.push_str(before);
@@ -114,6 +124,56 @@ fn lists(text: &str) -> Vec<Call> {
     list.iter().filter_map(one).collect()
 }
 
+/// LFM2 and Llama 4: `[name(key="value")]`, with or without a tag around it.
+fn pythonic(text: &str) -> Vec<Call> {
+    let text = text.trim();
+    let within = |begin: &str, end: &str| {
+        let inside = text.strip_prefix(begin)?;
+        Some(inside.split(end).next().unwrap_or(inside))
+    };
+    let inside = within(LFM, "<|tool_call_end|>").or(within(LLAMA, "<|python_end|>"));
+    python::calls(inside.unwrap_or(text))
+}
+
+/// Mistral, since Small 3.2: `[TOOL_CALLS]name[ARGS]{…}`, with or without a call's id between.
+fn named(text: &str) -> Vec<Call> {
+    let one = |part: &str| {
+        let (name, rest) = part.split_at_checked(part.find(['[', '{'])?)?;
+        let arguments = rest.split_once("[ARGS]").map_or(rest, |(_, arguments)| arguments);
+        call(name, &json(arguments)?)
+    };
+    text.split("[TOOL_CALLS]").skip(1).filter_map(one).collect()
+}
+
+/// GLM: `<tool_call>name<arg_key>…</arg_key><arg_value>…</arg_value></tool_call>`.
+fn keyed(text: &str) -> Vec<Call> {
+    let one = |part: &str| {
+        // Without its end a call may lack arguments.
+        let part = part.split_once("</tool_call>")?.0.trim();
+        let (name, body) = part.split_at_checked(part.find("<arg_key>")?)?;
+        let pair = |part: &str| {
+            let (key, rest) = part.split_once("</arg_key>")?;
+            let text = rest.split_once("<arg_value>")?.1.split_once("</arg_value>")?.0;
+            Some((key.trim().to_owned(), value(text)))
+        };
+        let is_name = |letter: char| letter.is_alphanumeric() || "_-.".contains(letter);
+        let name = name.trim();
+        let fields: Map<String, Value> = body.split("<arg_key>").skip(1).filter_map(pair).collect();
+        if name.chars().all(is_name) { call(name, &fields.into()) } else { None }
+    };
+    text.split("<tool_call>").skip(1).filter_map(one).collect()
+}
+
+/// Blocks of JSON with the name and the arguments of a call.
+fn fenced(text: &str) -> Vec<Call> {
+    let one = |part: &str| {
+        let value = json(part.strip_prefix("json").unwrap_or(part))?;
+        let arguments = value.get("arguments").or(value.get("parameters"))?;
+        call(value.get("name")?.as_str()?, arguments)
+    };
+    text.split("```").skip(1).step_by(2).filter_map(one).collect()
+}
+
 /// The tokens between which a family writes a call: its beginning, between name and arguments, its end.
 type Section = [&'static str; 3];
 const KIMI: Section = ["<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"];
@@ -183,6 +243,10 @@ mod tests {
              <|tool_call_argument_begin|>{\"x\": 1}<|tool_call_end|><|tool_calls_section_end|>",
             "<|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json<|message|>{\"x\": 1}",
             "<|start|>assistant to=functions.f<|channel|>commentary json<|message|>{\"x\": 1}",
+            "<|tool_call_start|>[f(x=1)]<|tool_call_end|>",
+            "<|python_start|>[f(x=1)]<|python_end|>",
+            "[TOOL_CALLS]f[ARGS]{\"x\": 1}",
+            "[TOOL_CALLS]f[CALL_ID]abcdefghi[ARGS]{\"x\": 1}",
             "<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"f\">\n<｜DSML｜parameter name=\"x\" \
              string=\"false\">1</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜function_calls>",
         ] {
@@ -191,6 +255,27 @@ mod tests {
             assert!(MARKS.iter().any(|mark| text.starts_with(mark)), "{text}");
             let cut = text.split('1').next().unwrap();
             assert_eq!(calls(cut), [], "{cut}");
+        }
+    }
+
+    #[test]
+    fn native_calls_without_a_mark_of_their_own_are_read() {
+        for text in [
+            "<tool_call>f\n<arg_key>x</arg_key>\n<arg_value>1</arg_value>\n</tool_call>",
+            "<tool_call>\nf<arg_key>x</arg_key><arg_value>1</arg_value></tool_call>\n",
+            "[f(x=1)]",
+            "```json\n{\"name\": \"f\", \"parameters\": {\"x\": 1}}\n```",
+            "```\n{\"name\": \"f\", \"arguments\": {\"x\": 1}}\n```",
+        ] {
+            let expected = Call { name: "f".to_owned(), arguments: "{\"x\":1}".to_owned() };
+            assert_eq!(calls(text), [expected], "{text}");
+        }
+        for text in [
+            "```json\n{\"name\": \"Bob\", \"age\": 3}\n```",
+            "[1, 2]",
+            "<tool_call>a b</tool_call>",
+        ] {
+            assert_eq!(calls(text), [], "{text}");
         }
     }
 

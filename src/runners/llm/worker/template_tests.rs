@@ -30,7 +30,12 @@ const SHAPES: &[(&str, &str)] = shapes![
     "command_r",
     "chatml",
     "glm4",
-    "kimi"
+    "kimi",
+    "llama4",
+    "mistral_small",
+    "lfm2",
+    "deepseek_v3",
+    "phi4_reasoning"
 ];
 
 fn template(source: &str) -> ChatTemplate {
@@ -204,6 +209,8 @@ fn template_gets_calls_in_its_own_form() {
         ("gpt_oss", "commentary json<|message|>{\"city\": \"A2A\"}<|call|>"),
         ("glm4", "<arg_key>city</arg_key>\n<arg_value>A1A</arg_value>"),
         ("kimi", "<|tool_call_argument_begin|>{\"city\": \"A1A\"}<|tool_call_end|>"),
+        ("mistral_small", "[TOOL_CALLS]get_weather[ARGS]{\"city\": \"A1A\"}[TOOL_CALLS]"),
+        ("deepseek_v3", "get_weather\n```json\n{\"city\":\"A1A\"}\n```"),
         // It does not write calls itself.
         ("gemma2", "<tool_call>\n{\"name\":\"get_weather\",\"arguments\":{\"city\":\"A1A\"}}"),
     ] {
@@ -349,8 +356,13 @@ const FAMILIES: &[(&str, &str)] = &[
     ("smollm3", "SmolLM3"),
     ("granite3", "Granite 3"),
     ("command_r", "Command R"),
-    ("glm4", "GLM-4"),
+    ("glm4", "GLM-4, GLM-4.5"),
     ("kimi", "Kimi K2"),
+    ("llama4", "Llama 4"),
+    ("mistral_small", "Mistral Small 3.2, Magistral, Devstral"),
+    ("lfm2", "LFM2, LFM2.5"),
+    ("deepseek_v3", "DeepSeek V3, V3.1"),
+    ("phi4_reasoning", "Phi-4-reasoning"),
     ("chatml", "Hermes and others with plain ChatML"),
 ];
 

@@ -19,8 +19,14 @@ pub enum Form {
     Tagged,
     /// `[TOOL_CALLS][{"name": …, "arguments": …}]`: Mistral.
     List,
-    /// `{"name": …, "parameters": …}` and nothing else: Llama.
+    /// `{"name": …, "parameters": …}` and nothing else: Llama 3.
     Bare,
+    /// `[TOOL_CALLS]name[ARGS]{…}`: Mistral since Small 3.2.
+    Args,
+    /// `[name(key=value)]` and nothing else: Llama 4. Where a call is demanded, as [`Form::Bare`].
+    Python,
+    /// In a tag, and not as JSON: Qwen3-Coder, GLM. Where a call is demanded, as [`Form::Tagged`].
+    Free,
 }
 
 /// A call that a model has written.
@@ -44,7 +50,11 @@ impl Form {
     #[must_use]
     pub fn of_template(source: &str) -> Self {
         if source.contains("[TOOL_CALLS]") {
-            Self::List
+            if source.contains("[ARGS]") { Self::Args } else { Self::List }
+        } else if source.contains("<|python_start|>") || source.contains("<|header_start|>") {
+            Self::Python
+        } else if source.contains("<function=") || source.contains("<arg_key>") {
+            Self::Free
         } else if source.contains("<|python_tag|>") && !source.contains("<tool_call>") {
             Self::Bare
         } else {
@@ -54,8 +64,8 @@ impl Form {
 
     const fn arguments(self) -> &'static str {
         match self {
-            Self::Tagged | Self::List => "arguments",
-            Self::Bare => "parameters",
+            Self::Tagged | Self::List | Self::Args | Self::Free => "arguments",
+            Self::Bare | Self::Python => "parameters",
         }
     }
 
@@ -63,19 +73,28 @@ impl Form {
     #[must_use]
     pub const fn mark(self) -> &'static str {
         match self {
-            Self::Tagged => "<tool_call>",
-            Self::List => "[TOOL_CALLS]",
+            Self::Tagged | Self::Free => "<tool_call>",
+            Self::List | Self::Args => "[TOOL_CALLS]",
             Self::Bare => "{",
+            Self::Python => "[",
         }
+    }
+
+    /// Whether calls are all of the text, or none of it.
+    #[must_use]
+    pub const fn is_whole(self) -> bool {
+        matches!(self, Self::Bare | Self::Python)
     }
 
     /// A text that looked like calls, without their marks.
     #[must_use]
     pub fn unmarked(self, text: &str) -> String {
         match self {
-            Self::Tagged => text.replace("<tool_call>", "").replace("</tool_call>", ""),
-            Self::List => text.replace(self.mark(), ""),
-            Self::Bare => text.to_owned(),
+            Self::Tagged | Self::Free => {
+                text.replace("<tool_call>", "").replace("</tool_call>", "")
+            }
+            Self::List | Self::Args => text.replace(self.mark(), ""),
+            Self::Bare | Self::Python => text.to_owned(),
         }
     }
 
@@ -89,7 +108,9 @@ impl Form {
         };
         let rest = text.trim_start();
         match self {
-            Self::Tagged => rest
+            // `native` reads them.
+            Self::Args => Vec::new(),
+            Self::Tagged | Self::Free => rest
                 .split(self.mark())
                 .filter_map(|part| {
                     let json = part.split("</tool_call>").next()?.trim();
@@ -102,7 +123,7 @@ impl Form {
                 let list: Vec<Value> = serde_json::from_str(json).unwrap_or_default();
                 list.iter().filter_map(call).take(CALLS_MAX).collect()
             }
-            Self::Bare => {
+            Self::Bare | Self::Python => {
                 let value: Option<Value> = serde_json::from_str(rest.trim()).ok();
                 value.as_ref().and_then(call).into_iter().collect()
             }
@@ -146,7 +167,8 @@ impl<'r> Tools<'r> {
     /// # Errors
     /// What is wrong with the schema of a strict tool.
     pub fn grammar(&self, form: Form) -> Result<Option<Grammar>, Refusal> {
-        if self.tools.is_empty() {
+        let is_free = matches!(form, Form::Python | Form::Free);
+        if self.tools.is_empty() || (is_free && *self.choice == ToolChoice::Auto) {
             return Ok(None);
         }
         let mut rules = Rules::default();
@@ -159,6 +181,11 @@ impl<'r> Tools<'r> {
                 }
                 Err(_not_kept_to) => "object".to_owned(),
             };
+            if form == Form::Args {
+                let begin = literal(&format!("[TOOL_CALLS]{}[ARGS]", tool.name));
+                calls.push(rules.add(&format!("{begin} ws {arguments}")));
+                continue;
+            }
             let name = literal(&Value::from(tool.name.as_str()).to_string());
             let field = literal(&Value::from(form.arguments()).to_string());
             calls.push(rules.add(&format!(
@@ -168,7 +195,7 @@ impl<'r> Tools<'r> {
         let one = rules.add(&calls.join(" | "));
         let more = if self.is_many { CALLS_MAX - 1 } else { 0 };
         let all = match form {
-            Form::Tagged => {
+            Form::Tagged | Form::Free => {
                 let call = rules.add(&format!(r#""<tool_call>" ws {one} ws "</tool_call>""#));
                 let next = rules.add(&format!("ws {call}"));
                 format!("{call} {next}{{0,{more}}} ws")
@@ -177,11 +204,12 @@ impl<'r> Tools<'r> {
                 let next = rules.add(&format!(r#""," ws {one}"#));
                 format!(r#""[TOOL_CALLS]" ws "[" ws {one} {next}{{0,{more}}} ws "]""#)
             }
-            Form::Bare => one,
+            Form::Args => format!("{one}{{1,{}}}", more + 1),
+            Form::Bare | Form::Python => one,
         };
         let trigger = (*self.choice == ToolChoice::Auto).then(|| match form {
-            Form::Tagged | Form::List => Trigger::Mark(form.mark()),
-            Form::Bare => Trigger::Named,
+            Form::Tagged | Form::Free | Form::List | Form::Args => Trigger::Mark(form.mark()),
+            Form::Bare | Form::Python => Trigger::Named,
         });
         Ok(Some(Grammar { text: rules.text(ROOT, &all), trigger }))
     }
@@ -239,6 +267,10 @@ mod tests {
             ("… <tool_call> …", Form::Tagged),
             ("… [TOOL_CALLS] …", Form::List),
             ("… <|python_tag|> …", Form::Bare),
+            ("… [TOOL_CALLS] … [ARGS] …", Form::Args),
+            ("… <|header_start|> …", Form::Python),
+            ("… <tool_call> … <function= …", Form::Free),
+            ("… <tool_call> … <arg_key> …", Form::Free),
             ("plain", Form::Tagged),
         ] {
             assert_eq!(Form::of_template(source), form);
@@ -259,6 +291,10 @@ mod tests {
         assert_eq!(grammar(&ToolChoice::None), Ok(None));
         let auto = grammar(&ToolChoice::Auto).unwrap().unwrap();
         assert!(auto.trigger.is_some() && auto.text.contains("first"));
+        let args = Tools::new(&both, &ToolChoice::Required, true).grammar(Form::Args).unwrap();
+        assert!(args.unwrap().text.contains(r#""[TOOL_CALLS]first[ARGS]" ws "#));
+        let free = Tools::new(&both, &ToolChoice::Auto, true).grammar(Form::Free);
+        assert_eq!(free, Ok(None));
         let named = grammar(&ToolChoice::Named("second".to_owned())).unwrap().unwrap();
         assert!(named.trigger.is_none() && !named.text.contains("first"), "{}", named.text);
     }
