@@ -10,7 +10,7 @@ use futures_util::stream;
 use hyper::StatusCode;
 use hyper::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderValue, ORIGIN};
 use serde_json::Value;
-use url::Url;
+use url::{Host, Url};
 
 use super::doc::{Doc, RequestDoc, ResponseDoc};
 use super::{Context, Services};
@@ -85,14 +85,33 @@ fn check_origin(context: &Context) -> Result<(), http::Error> {
     let live = context.services.live.load();
     let origin = origin.to_str().unwrap_or_default();
     let is_allowed = live.cors_origins.iter().any(|one| one == "*" || one == origin);
-    let is_own = settings.hosts.iter().any(|host| {
-        Url::parse(&host.url).is_ok_and(|url| url.origin().ascii_serialization() == origin)
-    });
+    let hosts = settings.hosts.iter().filter_map(|host| Url::parse(&host.url).ok());
+    let is_own = hosts.into_iter().any(|host| is_origin_of(&host, origin));
     if is_allowed || is_own {
         return Ok(());
     }
     let message = "this origin may not call: add it to cors.allow_origins of the configuration";
     Err(http::Error::status(StatusCode::FORBIDDEN, message))
+}
+
+/// Whether pages of that origin come from the host. A name of the browser's own machine stands for each other
+/// one: nobody else can serve a page under it.
+fn is_origin_of(host: &Url, origin: &str) -> bool {
+    if host.origin().ascii_serialization() == origin {
+        return true;
+    }
+    let is_loopback = |url: &Url| match url.host() {
+        Some(Host::Domain(name)) => name == "localhost",
+        Some(Host::Ipv4(address)) => address.is_loopback(),
+        Some(Host::Ipv6(address)) => address.is_loopback(),
+        None => false,
+    };
+    Url::parse(origin).is_ok_and(|origin| {
+        is_loopback(host)
+            && is_loopback(&origin)
+            && origin.scheme() == host.scheme()
+            && origin.port_or_known_default() == host.port_or_known_default()
+    })
 }
 
 /// Whether the client takes server-sent events.
@@ -195,6 +214,24 @@ fn event(message: &Value) -> Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn mcp_page_of_the_host_may_name_its_machine_in_any_way() {
+        for (host, origin, expected) in [
+            ("http://127.0.0.1:8083", "http://127.0.0.1:8083", true),
+            ("http://127.0.0.1:8083", "http://localhost:8083", true),
+            ("http://[::1]:8083", "http://localhost:8083", true),
+            ("http://localhost:8083", "http://127.0.0.1:8083", true),
+            ("http://127.0.0.1:8083", "http://localhost:8084", false),
+            ("http://127.0.0.1:8083", "https://localhost:8083", false),
+            ("http://127.0.0.1:8083", "http://localhost.evil.example:8083", false),
+            ("http://127.0.0.1:8083", "null", false),
+            ("https://ai.example", "https://localhost", false),
+            ("https://ai.example", "https://ai.example", true),
+        ] {
+            assert_eq!(is_origin_of(&Url::parse(host).unwrap(), origin), expected, "{origin}");
+        }
+    }
 
     #[test]
     fn mcp_client_takes_events_where_it_says_so() {

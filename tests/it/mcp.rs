@@ -273,6 +273,7 @@ async fn mcp_message_that_is_wrong_is_refused() {
         (json!({"jsonrpc": "2.0", "id": 1.5, "method": "ping"}), 400, -32600),
         (json!({"jsonrpc": "2.0", "id": "x".repeat(10_000), "method": "ping"}), 400, -32600),
         (json!({"jsonrpc": "2.0", "id": 1, "result": {}}), 400, -32600),
+        (json!({"jsonrpc": "2.0", "id": null, "method": "ping"}), 400, -32600),
         (request("resources/list", json!({})), 200, -32601),
         (request("tools/list", json!({"cursor": "files:1"})), 200, -32602),
         (request("tools/list", json!({"cursor": 1})), 200, -32602),
@@ -282,8 +283,13 @@ async fn mcp_message_that_is_wrong_is_refused() {
     ] {
         let answer = post(&service, &body).undocumented().send().await.expect(status);
         assert_eq!(answer["error"]["code"], code, "{answer}");
+        let id = body.get("id").filter(|id| id.is_u64()).unwrap_or(&Value::Null);
+        assert_eq!(answer.get("id"), Some(id), "{answer}");
         assert!(answer.to_string().len() < 1000, "{answer}");
     }
+    let first = request("tools/list", json!({"cursor": ""}));
+    let first = post(&service, &first).send().await.expect(200);
+    assert_eq!(first["result"]["tools"][0], tools(&service).await[0], "the first page");
     let unknown =
         post(&service, &request("ping", json!({}))).header("mcp-protocol-version", "1999-01-01");
     assert_eq!(unknown.send().await.expect(400)["error"]["code"], -32022);
@@ -306,10 +312,12 @@ async fn mcp_message_that_is_wrong_is_refused() {
 async fn mcp_takes_no_page_of_another_origin() {
     let service = Service::configured("cors.allow_origins = ['https://app.example']\n").await;
     let own = format!("http://{}", service.address(Role::Agent));
+    let near = own.replace("127.0.0.1", "localhost");
     let ping = request("ping", json!({}));
     for (origin, expected) in [
         ("https://app.example", 200),
         (own.as_str(), 200),
+        (near.as_str(), 200),
         ("https://evil.example", 403),
         ("http://localhost:6274", 403),
         ("null", 403),

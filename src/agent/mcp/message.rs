@@ -96,8 +96,14 @@ impl Asked {
     }
 }
 
+/// The refusal of a message; without an id that can be read, its `id` is null, as JSON-RPC demands.
 fn refusal(id: Option<RequestId>, error: ErrorData) -> Value {
-    written(&ServerMessage::error(error, id))
+    let has_id = id.is_some();
+    let mut refusal = written(&ServerMessage::error(error, id));
+    if let Some(fields) = refusal.as_object_mut().filter(|_| !has_id) {
+        fields.insert("id".to_owned(), Value::Null);
+    }
+    refusal
 }
 
 /// The refusal of a body that is not JSON.
@@ -120,8 +126,10 @@ pub async fn answer(
 ) -> Result<Reply, Error> {
     let bad = |id, error| Ok(Reply::Message(StatusCode::BAD_REQUEST, refusal(id, error)));
     let id = message.get("id").cloned().and_then(|id| serde_json::from_value(id).ok());
+    // A notification has no id. Who sends null waits for an answer, and could not tell it from others.
+    let has_null = message.get("id").is_some_and(Value::is_null);
     let incoming = match serde_json::from_value::<Incoming>(message) {
-        Ok(incoming) if incoming.jsonrpc == "2.0" => incoming,
+        Ok(incoming) if incoming.jsonrpc == "2.0" && !has_null => incoming,
         Ok(_) | Err(_) => {
             let message = "the body must be one JSON-RPC 2.0 message: an object with jsonrpc, method \
                 and, where it asks for an answer, an id that is a string or an integer";

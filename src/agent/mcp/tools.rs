@@ -144,7 +144,8 @@ pub async fn list(
     cursor: Option<&str>,
 ) -> Result<Result<ListToolsResult, ErrorData>, engine::Error> {
     let start = match cursor {
-        None => Cursor::Models(String::new()),
+        // Some clients send an empty one for the first page.
+        None | Some("") => Cursor::Models(String::new()),
         Some(text) => match Cursor::parse(text) {
             Some(cursor) => cursor,
             None => return Ok(Err(ErrorData::invalid_params("invalid cursor", None))),

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use hyper::header::{HeaderName, HeaderValue};
 use rmcp::model::{
-    CallToolRequest, CallToolRequestParams, CallToolResult, ClientConfig, ClientRequest, ErrorData,
-    Implementation, ListToolsRequest, PaginatedRequestParams, ProgressNotificationParam,
-    ProtocolVersion, RequestMetaObject, ServerResult, Tool,
+    CallToolRequest, CallToolRequestParams, CallToolResult, ClientConfig, ClientRequest,
+    ContentBlock, ErrorData, Implementation, ListToolsRequest, PaginatedRequestParams,
+    ProgressNotificationParam, ProtocolVersion, RequestMetaObject, ServerResult, Tool,
 };
 use rmcp::service::{
     ClientInitializeError, NotificationContext, Peer, PeerRequestOptions, RunningService,
@@ -45,6 +45,8 @@ const PAGES_MAX: usize = 16;
 const NAME_MAX: usize = 128;
 const DESCRIPTION_MAX: usize = 1024;
 const SCHEMA_MAX: usize = 16 * 1024;
+/// The failure of a call that ended in some other way.
+const NO_RESULT: &str = "its answer is not the result of a call";
 /// What names a use of a tool, so that a server can tell a repetition from a new one.
 const KEY: &str = "orrery/idempotency_key";
 
@@ -123,6 +125,10 @@ impl ClientHandler for Handler {
     ) {
         self.reports.take(&said);
     }
+
+    async fn on_tool_list_changed(&self, _context: NotificationContext<RoleClient>) {
+        self.reports.tools_changed();
+    }
 }
 
 impl Connection {
@@ -190,6 +196,17 @@ impl Connection {
     /// Whether it holds, and its tools are not older than that.
     pub fn is_good(&self, now: Instant, ttl: Duration) -> bool {
         !self.service.peer().is_transport_closed() && now.duration_since(self.opened_at) < ttl
+    }
+
+    /// The tools that the server has now, where it has said that they have changed.
+    ///
+    /// # Errors
+    /// Why they cannot be listed, in words.
+    pub async fn changed(&self, server: &str) -> Result<Option<Vec<ServerTool>>, String> {
+        if !self.reports.take_tools_changed() {
+            return Ok(None);
+        }
+        list(self.service.peer(), server).await.map(Some)
     }
 
     /// What calls go through.
@@ -355,8 +372,69 @@ pub async fn call(
     };
     match answered {
         Ok(ServerResult::CallToolResult(result)) => Ok(Ok(result)),
-        Ok(_) => Err("its answer is not the result of a call".to_owned()),
+        Ok(ServerResult::CustomResult(other)) => result_of(&other.0).map(Ok),
+        Ok(_) => Err(NO_RESULT.to_owned()),
         Err(ServiceError::McpError(error)) => Ok(Err(error)),
         Err(error) => Err(in_words(error)),
+    }
+}
+
+/// A result that holds something of a later version, or something wrong: the rest of it counts.
+fn result_of(answer: &Value) -> Result<CallToolResult, String> {
+    let structured = answer.get("structuredContent").filter(|content| !content.is_null());
+    let blocks = answer.get("content").and_then(Value::as_array);
+    if structured.is_none() && blocks.is_none() {
+        return Err(NO_RESULT.to_owned());
+    }
+    let block = |block: &Value| {
+        let kind = block.get("type").and_then(Value::as_str).unwrap_or("unknown");
+        let kind: String = kind.chars().take(NAME_MAX).collect();
+        serde_json::from_value(block.clone())
+            .unwrap_or_else(|_unknown| ContentBlock::text(format!("(content of the type {kind})")))
+    };
+    let content = blocks.into_iter().flatten().map(block).collect();
+    let is_error = answer.get("isError").and_then(Value::as_bool).unwrap_or(false);
+    let mut result = CallToolResult::success(content);
+    result.is_error = Some(is_error);
+    result.structured_content = structured.cloned();
+    Ok(result)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn mcp_result_with_unknown_content_keeps_the_rest() {
+        let text = json!({"type": "text", "text": "hi"});
+        let texts = |answer: Value| {
+            let result = match serde_json::from_value(answer.clone()).unwrap() {
+                ServerResult::CallToolResult(result) => result,
+                ServerResult::CustomResult(_) => result_of(&answer).unwrap(),
+                other => panic!("{other:?}"),
+            };
+            let texts = result.content.iter().map(|block| match block {
+                ContentBlock::Text(text) => text.text.clone(),
+                _ => "other".to_owned(),
+            });
+            (texts.collect::<Vec<_>>().join(" "), result.structured_content, result.is_error)
+        };
+        let (said, structured, _) = texts(json!({"content": [text, {"type": "hologram", "x": 1},
+            {"type": "image"}, 7], "structuredContent": {"a": 1}}));
+        assert_eq!(
+            said,
+            "hi (content of the type hologram) (content of the type image) (content of the type unknown)"
+        );
+        assert_eq!(structured, Some(json!({"a": 1})));
+        for content in [json!(null), json!([]), json!("none")] {
+            let (said, structured, _) =
+                texts(json!({"content": content, "structuredContent": {"a": 1}}));
+            assert_eq!((said.as_str(), structured), ("", Some(json!({"a": 1}))));
+        }
+        let (said, _, is_error) = texts(json!({"content": [{"type": "later"}], "isError": true}));
+        assert_eq!((said.as_str(), is_error), ("(content of the type later)", Some(true)));
+        assert!(result_of(&json!({"tools": []})).is_err());
     }
 }

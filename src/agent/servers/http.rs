@@ -1,6 +1,6 @@
 //! How messages reach a server by HTTP: through the service's own client, with the egress guard, and bounded. An
 //! answer is read to the end of what was asked for; requests of the server are replied to in the meantime, and of its
-//! notifications only the progress of a call is used.
+//! notifications only the progress of a call and a changed list of tools are used.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -210,14 +210,20 @@ async fn answer_in<F: Future<Output = ()>>(
             };
             match message {
                 JsonRpcMessage::Response(_) | JsonRpcMessage::Error(_) => return Ok(message),
-                JsonRpcMessage::Notification(said) => {
-                    if let ServerNotification::ProgressNotification(progress) = said.notification {
-                        reports.take(&progress.params);
-                    }
-                }
+                JsonRpcMessage::Notification(said) => hear(reports, &said.notification),
                 JsonRpcMessage::Request(_) => {}
             }
         }
+    }
+}
+
+/// Uses what a server says unasked.
+fn hear(reports: &Reports, said: &ServerNotification) {
+    if let ServerNotification::ProgressNotification(progress) = said {
+        reports.take(&progress.params);
+    }
+    if let ServerNotification::ToolListChangedNotification(_) = said {
+        reports.tools_changed();
     }
 }
 

@@ -144,8 +144,19 @@ impl Server {
     async fn tools(&self) -> Arc<Vec<ServerTool>> {
         let mut state = self.state.lock().await;
         let now = runtime::monotonic_now();
-        match &*state {
+        match &mut *state {
             State::Up(connection) if connection.is_good(now, TOOLS_TTL) => {
+                let listing = connection.changed(&self.settings.name);
+                match tokio::time::timeout(CONNECT_TIMEOUT, listing).await {
+                    Ok(Ok(Some(listed))) => connection.tools = Arc::new(self.chosen(listed)),
+                    Ok(Ok(None)) => {}
+                    Ok(Err(_)) | Err(_) => {
+                        tracing::warn!(
+                            server = self.settings.name,
+                            "an MCP server did not list its changed tools; the earlier ones are used"
+                        );
+                    }
+                }
                 return Arc::clone(&connection.tools);
             }
             State::Down(until) if now < *until => return Arc::default(),

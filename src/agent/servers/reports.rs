@@ -1,7 +1,8 @@
-//! What servers say about how far a call is, for the call that waits. Only the newest report of each call
-//! is kept, and what belongs to no call is dropped.
+//! What a server says unasked: how far a call is, for the call that waits, and that its tools have changed. Only the
+//! newest report of each call is kept, and what belongs to no call is dropped.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rmcp::model::{ProgressNotificationParam, ProgressToken};
@@ -19,9 +20,12 @@ pub struct Report {
     pub message: Option<String>,
 }
 
-/// The calls that wait, by the token that each has sent; clones share them.
+/// The calls that wait, by the token that each has sent, and whether the tools have changed; clones share it.
 #[derive(Debug, Clone, Default)]
-pub struct Reports(Arc<Mutex<Calls>>);
+pub struct Reports {
+    calls: Arc<Mutex<Calls>>,
+    has_new_tools: Arc<AtomicBool>,
+}
 
 type Calls = HashMap<ProgressToken, watch::Sender<Option<Report>>>;
 
@@ -48,8 +52,18 @@ impl Reports {
         });
     }
 
+    /// The server has other tools now.
+    pub fn tools_changed(&self) {
+        self.has_new_tools.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the tools have changed since this was asked last.
+    pub fn take_tools_changed(&self) -> bool {
+        self.has_new_tools.swap(false, Ordering::Relaxed)
+    }
+
     fn with<T>(&self, act: impl FnOnce(&mut Calls) -> T) -> T {
-        act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        act(&mut self.calls.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
