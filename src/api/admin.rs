@@ -205,7 +205,17 @@ pub async fn list_loads(context: Context) -> Result<Response, http::Error> {
             concurrency: model.concurrency,
         }
     };
-    let models = services.catalog.list().iter().map(describe).collect();
+    let unserved = services.catalog.list_unserved().into_iter().map(|(slug, unserved)| ModelLoad {
+        slug: slug.to_string(),
+        title: slug.to_string(),
+        runner: "unknown".to_owned(),
+        health: "failing".to_owned(),
+        reason: Some(unserved.reason),
+        running: 0,
+        queued: 0,
+        concurrency: 0,
+    });
+    let models = services.catalog.list().iter().map(describe).chain(unserved).collect();
     Ok(response::json(StatusCode::OK, &ModelLoads { models }))
 }
 

@@ -209,6 +209,8 @@ impl From<chat::Error> for Error {
             chat::Error::Invalid(invalid) => invalid.into(),
             chat::Error::NoModel { .. } => Self::not_found(error.to_string())
                 .with_open_ai(coded("model_not_found", Some("model"))),
+            chat::Error::Unserved { .. } => Self::unavailable(error.to_string())
+                .with_open_ai(coded("model_unavailable", Some("model"))),
             chat::Error::TokensUsedUp { retry_after, .. }
             | chat::Error::TokensReserved { retry_after, .. } => {
                 Self::too_many(error.to_string(), retry_after)

@@ -131,6 +131,15 @@ impl Report {
 
 type Models = BTreeMap<Slug, Arc<Model>>;
 
+/// A model that cannot be loaded, and has never been since the start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unserved {
+    /// The manifest or the model file.
+    pub file: PathBuf,
+    /// For operators alone.
+    pub reason: String,
+}
+
 /// What a manifest's file last held in a good state.
 #[derive(Debug, Clone)]
 struct Loaded {
@@ -143,6 +152,7 @@ type Files = BTreeMap<PathBuf, Loaded>;
 struct Shared {
     folder: PathBuf,
     models: ArcSwap<Models>,
+    unserved: ArcSwap<BTreeMap<Slug, Unserved>>,
     files: Mutex<Files>,
     dependencies: Dependencies,
 }
@@ -163,9 +173,9 @@ impl Catalog {
     /// The built-in models and those of the folder, which need not be there.
     #[must_use]
     pub fn open(folder: PathBuf, dependencies: Dependencies) -> (Self, Report) {
-        let models = ArcSwap::default();
+        let (models, unserved) = (ArcSwap::default(), ArcSwap::default());
         let files = Mutex::default();
-        let shared = Shared { folder, models, files, dependencies };
+        let shared = Shared { folder, models, unserved, files, dependencies };
         let catalog = Self { shared: Arc::new(shared) };
         let report = catalog.reload();
         (catalog, report)
@@ -176,6 +186,19 @@ impl Catalog {
     pub fn get(&self, slug: &str) -> Option<Arc<Model>> {
         let slug: Slug = slug.parse().ok()?;
         self.shared.models.load().get(&slug).cloned()
+    }
+
+    /// Why there is no model of that slug, where a file describes one that cannot be loaded.
+    #[must_use]
+    pub fn unserved(&self, slug: &str) -> Option<Unserved> {
+        let slug: Slug = slug.parse().ok()?;
+        self.shared.unserved.load().get(&slug).cloned()
+    }
+
+    /// The slugs of all models that cannot be loaded, with why.
+    #[must_use]
+    pub fn list_unserved(&self) -> Vec<(Slug, Unserved)> {
+        self.shared.unserved.load().iter().map(|(slug, why)| (slug.clone(), why.clone())).collect()
     }
 
     /// All models, by slug.
@@ -214,7 +237,7 @@ impl Catalog {
             .filter_map(|builtin| builtin_model(builtin, &self.shared.dependencies.builtins))
             .map(|model| (model.slug.clone(), Arc::new(model)))
             .collect();
-        let found = self.read_folder(&files, &mut report);
+        let (found, held_back) = self.read_folder(&files, &mut report);
         let was_served =
             |model: &Arc<Model>| files.values().any(|loaded| Arc::ptr_eq(&loaded.model, model));
         let mut sources: BTreeMap<Slug, PathBuf> = BTreeMap::new();
@@ -235,8 +258,10 @@ impl Catalog {
             }
             models.insert(model.slug.clone(), Arc::clone(model));
         }
+        let unserved = unserved(&report.errors, held_back, &found, &models);
         *files = found;
         report.loaded = models.len();
+        self.shared.unserved.store(Arc::new(unserved));
         let before = self.shared.models.swap(Arc::new(models));
         let now = self.shared.models.load();
         report.removed =
@@ -244,8 +269,9 @@ impl Catalog {
         report
     }
 
-    /// Every manifest in its present or, where that is broken, its last good state.
-    fn read_folder(&self, before: &Files, report: &mut Report) -> Files {
+    /// Every manifest in its present or, where that is broken, its last good state; and the model files that
+    /// are not served because of a broken one.
+    fn read_folder(&self, before: &Files, report: &mut Report) -> (Files, Vec<PathBuf>) {
         let mut found = Files::new();
         for path in files(&self.shared.folder, MANIFEST, report) {
             let loaded = manifest::read(&path).and_then(|manifest| {
@@ -267,12 +293,18 @@ impl Catalog {
                 }
             }
         }
-        self.add_model_files(before, &mut found, report);
-        found
+        let held_back = self.add_model_files(before, &mut found, report);
+        (found, held_back)
     }
 
-    /// Adds the model files that no manifest names.
-    fn add_model_files(&self, before: &Files, found: &mut Files, report: &mut Report) {
+    /// Adds the model files that no manifest names. Gives those that a broken manifest may name.
+    fn add_model_files(
+        &self,
+        before: &Files,
+        found: &mut Files,
+        report: &mut Report,
+    ) -> Vec<PathBuf> {
+        let mut held_back = Vec::new();
         let named: Vec<PathBuf> = found
             .values()
             .filter_map(|loaded| loaded.manifest.runner.options.model_file().map(resolved))
@@ -284,7 +316,11 @@ impl Catalog {
             .iter()
             .any(|error| is_manifest(&error.file) && !found.contains_key(&error.file));
         for path in files(&self.shared.folder, MODEL_FILE, &mut Report::default()) {
-            if named.contains(&resolved(&path)) || (is_unclear && !before.contains_key(&path)) {
+            if named.contains(&resolved(&path)) {
+                continue;
+            }
+            if is_unclear && !before.contains_key(&path) {
+                held_back.push(path);
                 continue;
             }
             let Some(manifest) = manifest::of_model_file(&path) else {
@@ -301,6 +337,7 @@ impl Catalog {
                 Err(errors) => report.errors.extend(errors),
             }
         }
+        held_back
     }
 
     fn load(&self, manifest: Manifest, path: &Path) -> Result<Loaded, Vec<Error>> {
@@ -343,6 +380,28 @@ impl engine::Models for Catalog {
             checked.map_err(|error| error.to_string())
         })
     }
+}
+
+/// The slugs of files that describe models and give none: they belong to this machine all the same.
+fn unserved(
+    errors: &[Error],
+    held_back: Vec<PathBuf>,
+    found: &Files,
+    models: &Models,
+) -> BTreeMap<Slug, Unserved> {
+    let broken = errors.iter().map(|error| (error.file.clone(), error.to_string()));
+    let held_back = held_back.into_iter().map(|file| {
+        let reason = "a manifest beside it cannot be read and may name this file".to_owned();
+        (file, reason)
+    });
+    let mut unserved = BTreeMap::new();
+    for (file, reason) in broken.chain(held_back).filter(|(file, _)| !found.contains_key(file)) {
+        let Some(slug) = manifest::slug_meant(&file) else { continue };
+        if !models.contains_key(&slug) {
+            unserved.entry(slug).or_insert(Unserved { file, reason });
+        }
+    }
+    unserved
 }
 
 /// Checks one manifest as a reload would, without serving it.

@@ -19,6 +19,12 @@ pub enum Error {
          models that can answer: {local}"
     )]
     NoModel { model: String, local: String },
+    /// The model is one of this machine and cannot be loaded. Nothing was called.
+    #[error(
+        "the model '{model}' is not served: its file {file} cannot be loaded; `orrery model list` shows the \
+         operator why"
+    )]
+    Unserved { model: String, file: String },
     /// The key has used its tokens of the day. Nothing was called.
     #[error("the API key has used its {limit} tokens of today")]
     TokensUsedUp { limit: u64, retry_after: Duration },

@@ -101,7 +101,9 @@ impl Chat {
         let (listed, state) = inner.upstream_list(upstream).await;
         // The slug of a local model never goes to the upstream.
         let catalog = inner.catalog.list();
-        let local: HashSet<String> = catalog.iter().map(|model| model.slug.to_string()).collect();
+        let unserved = inner.catalog.list_unserved().into_iter().map(|(slug, _)| slug.to_string());
+        let local: HashSet<String> =
+            catalog.iter().map(|model| model.slug.to_string()).chain(unserved).collect();
         let of_upstream = listed.iter().filter(|listed| !local.contains(&listed.id));
         let of_upstream: Vec<CatalogModel> = of_upstream
             .map(|listed| CatalogModel {

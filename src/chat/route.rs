@@ -183,6 +183,7 @@ impl Inner {
     ) -> Result<Vec<Candidate>, Error> {
         if let Some(name) = &request.selector
             && self.catalog.get(&request.model).is_none()
+            && self.catalog.unserved(&request.model).is_none()
         {
             return Err(unknown_chain(name, &request.model));
         }
@@ -198,9 +199,17 @@ impl Inner {
     ///
     /// # Errors
     /// [`Error::Invalid`] for a model of the catalog that does not serve the operation;
-    /// [`Error::NoModel`].
+    /// [`Error::Unserved`]; [`Error::NoModel`].
     pub fn find(&self, id: &str, operation: Operation) -> Result<Candidate, Error> {
-        let Some(model) = self.catalog.get(id) else { return self.upstream(id, operation) };
+        let Some(model) = self.catalog.get(id) else {
+            return match self.catalog.unserved(id) {
+                Some(unserved) => Err(Error::Unserved {
+                    model: id.to_owned(),
+                    file: unserved.file.file_name().unwrap_or_default().display().to_string(),
+                }),
+                None => self.upstream(id, operation),
+            };
+        };
         let serves = |operation: &Operation| model.runner.server(*operation).is_some();
         let served = [Operation::Chat, Operation::Embeddings].into_iter().find(serves);
         let slug = model.slug.to_string();

@@ -274,3 +274,42 @@ async fn prediction_of_an_openai_model_carries_tool_calls_and_leaves_out_stream_
     }
     assert_eq!(service.ledger().await.len(), charged, "a failure costs nothing");
 }
+
+#[tokio::test]
+async fn router_answers_503_for_a_slug_whose_file_cannot_be_loaded() {
+    let up = Upstream::start().await;
+    let service = Service::configured(&up.config("")).await;
+    let file = |name: &str, text: &str| service.manifest_file(name, text);
+    file("a.toml", "slug = 'private'\noutput_type = 'string'\nsurprise = 'hunter2'\n");
+    file("b.toml", "slug = \"broken\"\n[runner\nkey = \"hunter2\"");
+    file("nameless.toml", "= ]");
+    file("weights.gguf", "nothing");
+    let report = service.running.services.catalog.reload();
+    assert!(!report.errors.is_empty());
+    let decision = |model: &str| {
+        json!({"model": model, "state": "x", "questions": {"q":
+        {"type": "noul", "instructions": "is it?"}}})
+    };
+    for model in ["private", "broken", "nameless", "weights"] {
+        let embeddings = json!({"model": model, "input": "secret"});
+        for (path, body) in [
+            ("/v1/chat/completions", chat(model, false)),
+            ("/v1/chat/completions", chat(model, true)),
+            ("/v1/embeddings", embeddings),
+            ("/v1/decisions", decision(model)),
+        ] {
+            let error = service.post(path, &body).send().await.expect(503);
+            let message = error["error"]["message"].as_str().unwrap();
+            assert!(message.contains("cannot be loaded"), "{path}: {message}");
+            assert!(!message.contains("hunter2"), "{path}: {message}");
+            assert_eq!(error["error"]["type"], "upstream_error");
+        }
+    }
+    assert!(up.requests().is_empty());
+    up.answers(200, json!({"data": [{"id": "private"}, {"id": "far"}]}).to_string());
+    let list = service.get("/v1/llm-router/model-catalog").await.expect(200);
+    let ids: Vec<&Value> = list["data"].as_array().unwrap().iter().map(|one| &one["id"]).collect();
+    assert_eq!(ids, ["far"]);
+    up.says("hi", 1, 1);
+    service.post("/v1/chat/completions", &chat("far", false)).send().await.expect(200);
+}

@@ -410,14 +410,15 @@ mod tests {
     fn mcp_result_with_unknown_content_keeps_the_rest() {
         let text = json!({"type": "text", "text": "hi"});
         let texts = |answer: Value| {
-            let result = match serde_json::from_value(answer.clone()).unwrap() {
-                ServerResult::CallToolResult(result) => result,
-                ServerResult::CustomResult(_) => result_of(&answer).unwrap(),
-                other => panic!("{other:?}"),
+            let read = serde_json::from_value(answer.clone()).unwrap();
+            let result = if let ServerResult::CallToolResult(result) = read {
+                result
+            } else {
+                assert!(matches!(read, ServerResult::CustomResult(_)), "{read:?}");
+                result_of(&answer).unwrap()
             };
-            let texts = result.content.iter().map(|block| match block {
-                ContentBlock::Text(text) => text.text.clone(),
-                _ => "other".to_owned(),
+            let texts = result.content.iter().map(|block| {
+                block.as_text().map_or_else(|| "other".to_owned(), |text| text.text.clone())
             });
             (texts.collect::<Vec<_>>().join(" "), result.structured_content, result.is_error)
         };

@@ -145,6 +145,21 @@ pub fn of_model_file(path: &Path) -> Option<Manifest> {
     })
 }
 
+/// The slug that a file stands for that cannot be loaded: the one that it gives, where that can be read in
+/// spite of all else, or that of its name.
+#[must_use]
+pub fn slug_meant(path: &Path) -> Option<Slug> {
+    let of_line = |line: &str| -> Option<Slug> {
+        let value = line.trim().strip_prefix("slug")?.trim_start().strip_prefix('=')?.trim_start();
+        let quote = value.chars().next().filter(|first| matches!(first, '"' | '\''))?;
+        value.get(1..)?.split(quote).next()?.parse().ok()
+    };
+    let is_manifest = path.extension().is_some_and(|end| end == "toml");
+    let text = is_manifest.then(|| read_file(path, BYTES_MAX).ok()).flatten();
+    let written = text.and_then(|text| text.lines().find_map(of_line));
+    written.or_else(|| slug_of(path.file_stem()?.to_str()?).parse().ok())
+}
+
 /// A file's name with a hyphen for what a slug cannot have.
 fn slug_of(name: &str) -> String {
     let is_good = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '-' | '.');
