@@ -295,7 +295,9 @@ impl<T, G> Lane<T, G> {
         } else {
             self.members.remove(&ticket.id);
             self.spilled = true;
-            self.stored.as_mut().map(|stored| stored.insert(organization));
+            if let Some(stored) = &mut self.stored {
+                stored.insert(organization);
+            }
         }
     }
 

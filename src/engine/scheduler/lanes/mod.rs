@@ -583,18 +583,18 @@ impl<T, G> Lanes<T, G> {
         }
     }
 
+    /// Notes where organizations wait whose rows were left to the disk.
+    fn note_passed(&mut self, name: &str) {
+        let passed = self.lanes.get_mut(name).map(|lane| std::mem::take(&mut lane.newly_passed));
+        let Some((name, _)) = self.lanes.get_key_value(name) else { return };
+        for organization in passed.into_iter().flatten() {
+            self.organizations.wait_in(organization, Arc::clone(name));
+        }
+    }
+
     /// Puts the lane at the end of the turn, if it has something to do and is not there.
     fn schedule_lane(&mut self, name: &str) {
-        let Some((held, lane)) = self.lanes.get_key_value(name) else { return };
-        if !lane.newly_passed.is_empty() {
-            let held = Arc::clone(held);
-            let lane = self.lanes.get_mut(name);
-            for organization in
-                lane.map(|one| std::mem::take(&mut one.newly_passed)).into_iter().flatten()
-            {
-                self.organizations.wait_in(organization, Arc::clone(&held));
-            }
-        }
+        self.note_passed(name);
         let Some((name, lane)) = self.lanes.get_key_value(name) else { return };
         if !(lane.can_start() || lane.wants_refill()) {
             return;
