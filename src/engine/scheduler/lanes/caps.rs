@@ -17,6 +17,14 @@ impl<T, G> Lanes<T, G> {
         self.wake_organization(organization);
     }
 
+    /// Lets an organization that runs nothing in the lane start one above its cap.
+    pub fn let_exceed(&mut self, name: &str, may_exceed: bool) {
+        if let Some(lane) = self.lanes.get_mut(name) {
+            lane.may_exceed = may_exceed;
+        }
+        self.schedule_lane(name);
+    }
+
     /// Counts an execution that is about to be accepted, unless as many of its organization wait as may.
     /// Each is taken back by [`Lanes::ended`].
     ///
@@ -112,6 +120,15 @@ impl<T, G> Lanes<T, G> {
         if has_passed {
             // They were before the guests.
             self.wake_steps(name);
+        }
+    }
+
+    /// Notes where organizations wait whose rows were left to the disk.
+    pub(super) fn note_passed(&mut self, name: &str) {
+        let passed = self.lanes.get_mut(name).map(|lane| std::mem::take(&mut lane.newly_passed));
+        let Some((name, _)) = self.lanes.get_key_value(name) else { return };
+        for organization in passed.into_iter().flatten() {
+            self.organizations.wait_in(organization, Arc::clone(name));
         }
     }
 

@@ -170,14 +170,6 @@ impl<T, G> Lanes<T, G> {
         self.wake_passed(name);
     }
 
-    /// Lets an organization that runs nothing in the lane start one above its cap.
-    pub fn let_exceed(&mut self, name: &str, may_exceed: bool) {
-        if let Some(lane) = self.lanes.get_mut(name) {
-            lane.may_exceed = may_exceed;
-        }
-        self.schedule_lane(name);
-    }
-
     // --- into a lane ---
 
     /// Announces new work, before the commit that adds its row, and counts it, so that the limit
@@ -580,15 +572,6 @@ impl<T, G> Lanes<T, G> {
         let Some((name, lane)) = self.lanes.get_key_value(name) else { return };
         if !lane.waiting_steps.is_empty() && lane.has_place() {
             self.step_turn.push_back(Arc::clone(name));
-        }
-    }
-
-    /// Notes where organizations wait whose rows were left to the disk.
-    fn note_passed(&mut self, name: &str) {
-        let passed = self.lanes.get_mut(name).map(|lane| std::mem::take(&mut lane.newly_passed));
-        let Some((name, _)) = self.lanes.get_key_value(name) else { return };
-        for organization in passed.into_iter().flatten() {
-            self.organizations.wait_in(organization, Arc::clone(name));
         }
     }
 
