@@ -223,6 +223,15 @@ async fn small() -> (TempDir, Model) {
 
 /// What can be salvaged of a copy of a folder whose tree's file was changed.
 fn salvaged(folder: &Path, change: impl FnOnce(&mut [u8], usize)) -> (Model, salvage::Wreck) {
+    salvaged_after(folder, false, change)
+}
+
+/// The same, after a start that was refused.
+fn salvaged_after(
+    folder: &Path,
+    is_started: bool,
+    change: impl FnOnce(&mut [u8], usize),
+) -> (Model, salvage::Wreck) {
     let image = tempfile::tempdir().unwrap();
     copy_folder(folder, image.path());
     let path = image.path().join("store/db");
@@ -230,6 +239,9 @@ fn salvaged(folder: &Path, change: impl FnOnce(&mut [u8], usize)) -> (Model, sal
     let used = bytes.iter().rposition(|byte| *byte != 0).unwrap();
     change(&mut bytes, used);
     fs::write(&path, bytes).unwrap();
+    if is_started {
+        assert!(open(image.path()).is_err(), "it is refused");
+    }
     let scratch = tempfile::tempdir().unwrap();
     let mut rows = Model::new();
     let wreck = salvage::read(image.path(), scratch.path(), &mut |(key, value)| {
@@ -250,7 +262,9 @@ async fn salvage_restores_any_flipped_byte_of_a_small_store() {
     for turn in 0..turns() {
         let place = usize::try_from(dice(turn)).unwrap();
         let flip = if turn % 2 == 0 { 0x10 } else { u8::try_from(turn % 255).unwrap() + 1 };
-        let (rows, wreck) = salvaged(folder.path(), |bytes, used| bytes[place % used] ^= flip);
+        let flipped = |bytes: &mut [u8], used: usize| bytes[place % used] ^= flip;
+        // A start before it must not make it worse.
+        let (rows, wreck) = salvaged_after(folder.path(), turn % 4 == 3, flipped);
         let same = model.iter().filter(|(key, value)| rows.get(*key) == Some(*value)).count();
         assert!(
             same * 100 >= model.len() * 95,

@@ -17,7 +17,7 @@ use super::marker::{self, Marker};
 use super::memtable::Memtable;
 use super::store::FORMAT;
 use super::view::View;
-use super::{data_dir, tree};
+use super::{data_dir, tree, tree_file};
 use crate::domain::ids::{Id, RequestId};
 use crate::runtime::new_id;
 
@@ -42,6 +42,7 @@ pub fn open(data: &Path) -> Result<Opened, Error> {
     }
     data_dir::remove_half_snapshots(&path)?;
     let damaged = |reason| Error::Damaged { folder: path.clone(), reason: since(reason, &mark) };
+    tree_file::keep_damaged(&path).map_err(|error| Error::folder(&path, &error))?;
     let db = tree::open(&path).map_err(|error| {
         if let Error::Damaged { reason, .. } = error { damaged(reason) } else { error }
     })?;
@@ -88,6 +89,7 @@ pub fn open(data: &Path) -> Result<Opened, Error> {
         segments.remove_through(number, false).map_err(disk)?;
     }
     Marker::new(store, number, view.memtable.len() as u64).write(data)?;
+    tree_file::forget_damaged(&path).map_err(|error| Error::folder(&path, &error))?;
     Ok(Opened { view, log, store, applied })
 }
 

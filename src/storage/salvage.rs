@@ -261,7 +261,7 @@ struct Tree {
 /// Brings every entry that can be read of the tree in `folder` into another one.
 fn rebuild(folder: &Path, db: &sled::Db) -> Result<Tree, Error> {
     let mut tree = Tree::default();
-    if !folder.join("db").is_file() {
+    if !folder.join("db").is_file() && !folder.join(tree_file::KEPT).is_file() {
         tree.faults.push("the tree is missing".to_owned());
         return Ok(tree);
     }

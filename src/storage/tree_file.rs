@@ -32,6 +32,9 @@ const CRC: usize = 4;
 /// The longest message whose header is guessed when nothing follows it.
 const GUESSED_MAX: usize = 1024 * 1024;
 
+/// The copy of a damaged file, beside it.
+pub const KEPT: &str = "db.damaged";
+
 /// The kinds of messages that matter here.
 mod kind {
     pub const CAP: u8 = 2;
@@ -53,6 +56,8 @@ pub struct Damage {
     pub bytes: u64,
     /// Whether it was restored by its check sum: nothing is lost.
     pub is_restored: bool,
+    /// Whether a message behind it is whole.
+    pub is_followed: bool,
 }
 
 /// What was found in the file.
@@ -114,11 +119,48 @@ struct Node {
 /// # Errors
 /// When the file cannot be opened; whatever `take` fails with.
 pub fn read(folder: &Path, take: &mut Take<'_>) -> io::Result<Found> {
-    let file = File::open(folder.join("db"))?;
+    let kept = folder.join(KEPT);
+    let file = File::open(if kept.exists() { kept } else { folder.join("db") })?;
     let blobs = folder.join("blobs");
     let mut scan = Scan { file, blobs, pages: HashMap::new(), damage: Vec::new() };
     scan.read_segments()?;
     scan.read_pages(take)
+}
+
+/// Keeps a copy of a tree's file whose end is damaged: the engine cuts it there when it opens it. What is not
+/// followed by anything whole is what a kill has cut, and nothing is kept of it.
+///
+/// # Errors
+/// When the file cannot be read or copied.
+pub fn keep_damaged(folder: &Path) -> io::Result<()> {
+    let path = folder.join("db");
+    let kept = folder.join(KEPT);
+    if kept.exists() || !path.exists() {
+        return Ok(());
+    }
+    let file = File::open(&path)?;
+    let mut scan = Scan { file, blobs: PathBuf::new(), pages: HashMap::new(), damage: Vec::new() };
+    for offset in scan.newest_segments()? {
+        let bytes = read_at_most(&scan.file, offset, SEGMENT_BYTES)?;
+        scan.read_segment(&bytes, offset);
+    }
+    if !scan.damage.iter().any(|damage| damage.is_followed) {
+        return Ok(());
+    }
+    let part = folder.join("db.part");
+    fs::copy(&path, &part)?;
+    fs::rename(part, kept)
+}
+
+/// Removes the copy once the store is open: what was damaged is in the log.
+///
+/// # Errors
+/// When the disk refuses.
+pub fn forget_damaged(folder: &Path) -> io::Result<()> {
+    match fs::remove_file(folder.join(KEPT)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
 }
 
 struct Scan {
@@ -129,6 +171,23 @@ struct Scan {
 }
 
 impl Scan {
+    /// Where the two segments are that were begun last: the engine cuts there alone.
+    fn newest_segments(&mut self) -> io::Result<Vec<u64>> {
+        let mut numbered = Vec::new();
+        let mut offset = 0;
+        loop {
+            let bytes = read_at_most(&self.file, offset, SEGMENT_HEADER + HEADER_MAX)?;
+            if bytes.len() <= SEGMENT_HEADER {
+                break;
+            }
+            let bytes = read_at_most(&self.file, offset, SEGMENT_HEADER)?;
+            numbered.extend(self.number_of_segment(&bytes, offset).map(|number| (number, offset)));
+            offset += SEGMENT_BYTES as u64;
+        }
+        numbered.sort_unstable();
+        Ok(numbered.into_iter().rev().take(2).map(|(_, offset)| offset).collect())
+    }
+
     fn read_segments(&mut self) -> io::Result<()> {
         let mut offset = 0;
         loop {
@@ -143,6 +202,7 @@ impl Scan {
 
     fn read_segment(&mut self, bytes: &[u8], offset: u64) {
         let Some(number) = self.number_of_segment(bytes, offset) else { return };
+        let used = used(bytes);
         let mut at = SEGMENT_HEADER;
         while at + HEADER_MAX <= SEGMENT_BYTES && at < bytes.len() {
             if let Some(header) = whole(bytes, at, number) {
@@ -153,7 +213,7 @@ impl Scan {
                 at += header.bytes + header.length;
                 continue;
             }
-            let next = (at + 1..bytes.len()).find(|next| whole(bytes, *next, number).is_some());
+            let next = (at + 1..used).find(|next| whole(bytes, *next, number).is_some());
             if next.is_none() && !is_torn_or_damaged(bytes, at, number) {
                 // Nothing was written behind here, or before this segment was used again.
                 return;
@@ -166,6 +226,7 @@ impl Scan {
                 offset: offset + at as u64,
                 bytes: (end - at) as u64,
                 is_restored: restored.is_some(),
+                is_followed: next.is_some(),
             });
             if let Some((header, body)) = restored {
                 self.add(&header, (number, offset, at), Some(body));
@@ -186,7 +247,7 @@ impl Scan {
         let header = header(bytes, SEGMENT_HEADER)?;
         let number = whole(bytes, SEGMENT_HEADER, header.segment)?.segment;
         let bytes = SEGMENT_HEADER as u64;
-        self.damage.push(Damage { offset, bytes, is_restored: true });
+        self.damage.push(Damage { offset, bytes, is_restored: true, is_followed: true });
         Some(number)
     }
 
@@ -280,7 +341,8 @@ impl Scan {
         });
         if inner.is_none() {
             let bytes = blob.map_or(0, |blob| blob.len() as u64);
-            self.damage.push(Damage { offset: body.offset, bytes, is_restored: false });
+            let offset = body.offset;
+            self.damage.push(Damage { offset, bytes, is_restored: false, is_followed: true });
         }
         Ok(inner)
     }
@@ -407,6 +469,14 @@ impl<'b> Reader<'b> {
         self.0 = rest;
         Some(text)
     }
+}
+
+/// Where the zeros begin that a segment ends with, or somewhat behind.
+fn used(bytes: &[u8]) -> usize {
+    const ZEROS: [u8; 4096] = [0; 4096];
+    let is_used = |chunk: &[u8]| !ZEROS.starts_with(chunk);
+    let chunks = bytes.chunks(ZEROS.len()).rposition(is_used).map_or(0, |chunk| chunk + 1);
+    bytes.len().min(chunks * ZEROS.len())
 }
 
 fn read_at_most(file: &File, offset: u64, length: usize) -> io::Result<Vec<u8>> {
