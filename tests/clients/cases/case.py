@@ -14,6 +14,8 @@ WRONG_KEY = "smk_wrong"
 FAR, NEAR, TINY, VECTORS = "vendor/far", "near", "tiny", "vectors"
 # What the fake upstream calls a tool with, and answers a schema with: see `value` in `upstream.py`.
 TEXT, NUMBER = "Rome", 3
+# The random model's choices, which without a seed may fill `max_tokens` before a call or an object is complete.
+SEED = 2
 
 _cases = []
 

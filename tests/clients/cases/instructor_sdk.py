@@ -4,7 +4,7 @@ from typing import Literal
 
 import instructor
 import openai
-from case import BASE, FAR, KEY, NUMBER, TEXT, TINY, case, equal, holds, run
+from case import BASE, FAR, KEY, NUMBER, SEED, TEXT, TINY, case, equal, holds, run
 from pydantic import BaseModel
 
 client = openai.OpenAI(base_url=f"{BASE}/v1", api_key=KEY, max_retries=0)
@@ -60,7 +60,8 @@ def partial():
 @case
 def local_nested():
     made = instructor.from_openai(client, mode=instructor.Mode.TOOLS)
-    said = made.chat.completions.create(model=TINY, messages=HELLO, response_model=Nested, max_retries=0, max_tokens=300)
+    one = {"parallel_tool_calls": False, "max_tokens": 300, "seed": SEED}
+    said = made.chat.completions.create(model=TINY, messages=HELLO, response_model=Nested, max_retries=0, **one)
     holds(said.part.kind in ("yes", "no"), said)
 
 

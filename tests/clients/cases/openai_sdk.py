@@ -3,7 +3,7 @@
 from typing import Literal
 
 import openai
-from case import AGENT, BASE, FAR, KEY, NEAR, NUMBER, TEXT, TINY, VECTORS, WRONG_KEY, case, equal, holds, run
+from case import AGENT, BASE, FAR, KEY, NEAR, NUMBER, SEED, TEXT, TINY, VECTORS, WRONG_KEY, case, equal, holds, run
 from pydantic import BaseModel
 
 client = openai.OpenAI(base_url=f"{BASE}/v1", api_key=KEY, max_retries=0)
@@ -107,14 +107,15 @@ def local_chat():
 
 @case
 def local_parse():
-    said = client.chat.completions.parse(model=TINY, messages=HELLO, response_format=Nested, max_tokens=200)
+    said = client.chat.completions.parse(model=TINY, messages=HELLO, response_format=Nested, max_tokens=200, seed=SEED)
     holds(said.choices[0].message.parsed.answer.kind in ("yes", "no"), said)
 
 
 @case
 def local_tools():
     tool = openai.pydantic_function_tool(Nested)
-    said = client.chat.completions.parse(model=TINY, messages=HELLO, tools=[tool], tool_choice="required", max_tokens=300)
+    one = {"tool_choice": "required", "parallel_tool_calls": False, "max_tokens": 300, "seed": SEED}
+    said = client.chat.completions.parse(model=TINY, messages=HELLO, tools=[tool], **one)
     message = said.choices[0].message
     holds(message.tool_calls[0].function.parsed_arguments.answer.kind in ("yes", "no"), said)
     result = {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "sunny"}

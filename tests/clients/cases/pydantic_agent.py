@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from case import BASE, FAR, KEY, NUMBER, TEXT, TINY, case, equal, holds, run
+from case import BASE, FAR, KEY, NUMBER, SEED, TEXT, TINY, case, equal, holds, run
 from pydantic import BaseModel
 from pydantic_ai import Agent, NativeOutput, ToolOutput
 from pydantic_ai.models.openai import OpenAIChatModel
@@ -58,7 +58,8 @@ async def stream():
 @case
 def local_nested():
     local = OpenAIChatModel(TINY, provider=provider)
-    agent = Agent(local, output_type=ToolOutput(Nested), retries=0, model_settings={"max_tokens": 300})
+    settings = {"max_tokens": 300, "parallel_tool_calls": False, "seed": SEED}
+    agent = Agent(local, output_type=ToolOutput(Nested), retries=0, model_settings=settings)
     said = agent.run_sync("answer").output
     holds(said.part.kind in ("yes", "no"), said)
 
