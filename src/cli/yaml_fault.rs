@@ -50,7 +50,7 @@ pub(super) fn sentence(error: &Error) -> String {
 ///
 /// # Errors
 /// Names the first one, its place and what to write instead.
-#[expect(clippy::wildcard_enum_match_arm, reason = "the other events are no nodes")]
+#[expect(clippy::wildcard_enum_match_arm, reason = "the other events hold no value")]
 pub(super) fn check_numbers(text: &str) -> anyhow::Result<()> {
     // For each object and list that is open: whether the next scalar is a key.
     let mut open: Vec<Option<bool>> = Vec::new();

@@ -20,6 +20,7 @@
 //! again: the process ends, and the next start reads the log.
 
 pub mod commit;
+mod covered;
 pub mod export;
 pub mod held_back;
 pub mod index_intersection;

@@ -17,10 +17,10 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
 use std::io;
-use std::ops::Bound;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use super::covered::Covered;
 use super::tree::SEGMENT_BYTES;
 
 /// Bytes of a segment's header.
@@ -345,54 +345,6 @@ impl Scan {
             self.damage.push(Damage { offset, bytes, is_restored: false, is_followed: true });
         }
         Ok(inner)
-    }
-}
-
-/// The ranges of keys that pages have.
-#[derive(Debug, Default)]
-struct Covered {
-    /// The low to the high end; an empty high end is that of the tree.
-    ranges: BTreeMap<Vec<u8>, Vec<u8>>,
-}
-
-impl Covered {
-    fn has(&self, key: &[u8]) -> bool {
-        let before =
-            self.ranges.range::<[u8], _>((Bound::Unbounded, Bound::Included(key))).next_back();
-        before.is_some_and(|(_, high)| high.is_empty() || key < high.as_slice())
-    }
-
-    fn add(&mut self, mut low: Vec<u8>, mut high: Vec<u8>) {
-        // Those that touch it become one with it.
-        while let Some(from) = self.touching(&low, &high) {
-            let to = self.ranges.remove(&from).unwrap_or_default();
-            low = low.min(from);
-            high = if high.is_empty() || to.is_empty() { Vec::new() } else { high.max(to) };
-        }
-        self.ranges.insert(low, high);
-    }
-
-    fn touching(&self, low: &[u8], high: &[u8]) -> Option<Vec<u8>> {
-        let last = if high.is_empty() {
-            self.ranges.last_key_value()
-        } else {
-            self.ranges.range::<[u8], _>((Bound::Unbounded, Bound::Included(high))).next_back()
-        };
-        let (from, _) = last.filter(|(_, to)| to.is_empty() || to.as_slice() >= low)?;
-        Some(from.clone())
-    }
-
-    fn holes(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
-        let mut holes = Vec::new();
-        let mut from = Some(Vec::new());
-        for (low, high) in &self.ranges {
-            if let Some(from) = from.take().filter(|from| from < low) {
-                holes.push((from, low.clone()));
-            }
-            from = Some(high.clone()).filter(|high| !high.is_empty());
-        }
-        holes.extend(from.map(|from| (from, Vec::new())));
-        holes
     }
 }
 

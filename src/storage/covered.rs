@@ -1,0 +1,52 @@
+//! The ranges of keys that the readable pages of a damaged tree have, and the holes between them.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+/// The ranges of keys that pages have.
+#[derive(Debug, Default)]
+pub(super) struct Covered {
+    /// The low to the high end; an empty high end is that of the tree.
+    ranges: BTreeMap<Vec<u8>, Vec<u8>>,
+}
+
+impl Covered {
+    pub(super) fn has(&self, key: &[u8]) -> bool {
+        let before =
+            self.ranges.range::<[u8], _>((Bound::Unbounded, Bound::Included(key))).next_back();
+        before.is_some_and(|(_, high)| high.is_empty() || key < high.as_slice())
+    }
+
+    pub(super) fn add(&mut self, mut low: Vec<u8>, mut high: Vec<u8>) {
+        // Those that touch it become one with it.
+        while let Some(from) = self.touching(&low, &high) {
+            let to = self.ranges.remove(&from).unwrap_or_default();
+            low = low.min(from);
+            high = if high.is_empty() || to.is_empty() { Vec::new() } else { high.max(to) };
+        }
+        self.ranges.insert(low, high);
+    }
+
+    fn touching(&self, low: &[u8], high: &[u8]) -> Option<Vec<u8>> {
+        let last = if high.is_empty() {
+            self.ranges.last_key_value()
+        } else {
+            self.ranges.range::<[u8], _>((Bound::Unbounded, Bound::Included(high))).next_back()
+        };
+        let (from, _) = last.filter(|(_, to)| to.is_empty() || to.as_slice() >= low)?;
+        Some(from.clone())
+    }
+
+    pub(super) fn holes(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let mut holes = Vec::new();
+        let mut from = Some(Vec::new());
+        for (low, high) in &self.ranges {
+            if let Some(from) = from.take().filter(|from| from < low) {
+                holes.push((from, low.clone()));
+            }
+            from = Some(high.clone()).filter(|high| !high.is_empty());
+        }
+        holes.extend(from.map(|from| (from, Vec::new())));
+        holes
+    }
+}
