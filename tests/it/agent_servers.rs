@@ -139,6 +139,26 @@ async fn agent_server_with_wrong_tools_keeps_the_others() {
 }
 
 #[tokio::test]
+async fn agent_lists_the_tools_of_a_server_again_once_they_have_changed() {
+    let up = Upstream::start().await;
+    let server = McpServer::start().await;
+    server.sends_events();
+    let url = server.url();
+    let lines =
+        format!("{}{AGENT}[[agent.mcp_servers]]\nname = 'stub'\nurl = '{url}'\n", up.config(""));
+    let service = Service::configured(&lines).await;
+    script(&up, vec![("stub__echo", json!({"text": "hi"}))]);
+    ask(&service, json!({})).await;
+    assert_eq!(results(&up), ["hi"]);
+    server.lists_odd_tools();
+    // It says so beside the answer to each call.
+    script(&up, vec![("stub__echo", json!({"text": "hi"}))]);
+    ask(&service, json!({})).await;
+    assert_eq!(offered(&up), ["stub__echo", "stub__nested"]);
+    assert_eq!(server.asked("initialize").len(), 1, "by the same connection");
+}
+
+#[tokio::test]
 async fn agent_server_that_is_down_costs_its_own_tools() {
     let up = Upstream::start().await;
     let server = McpServer::start().await;

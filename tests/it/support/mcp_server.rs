@@ -143,8 +143,13 @@ impl State {
         }
         let note = json!({"jsonrpc": "2.0", "method": "notifications/message",
             "params": {"level": "info", "data": "ignore me"}});
+        let changed = json!({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"});
         let event = |message: &Value| format!("event: message\ndata: {message}\n\n");
-        let mut response = respond(200, format!(": hi\n\n{}{}", event(&note), event(&answer)));
+        let notes = match message["params"]["name"].as_str() {
+            Some(_) => event(&note) + &event(&changed),
+            None => event(&note),
+        };
+        let mut response = respond(200, format!(": hi\n\n{notes}{}", event(&answer)));
         response.headers_mut().insert("content-type", "text/event-stream".parse().unwrap());
         response
     }
