@@ -302,7 +302,8 @@ pub fn check_rate_limit(
     let limiter = match (rate, principal) {
         (Rate::Free, _) => None,
         (Rate::Configured, Principal::Link(_)) => live.link_rate.as_ref(),
-        (Rate::Configured, _) => live.rate.as_ref(),
+        // Pages of the dashboard show the balance wherever somebody looks.
+        (Rate::Configured, _) | (Rate::Balance, Principal::Member(_)) => live.rate.as_ref(),
         (Rate::Balance, _) => Some(&services.balance_rate),
     };
     if let (Some(limiter), Some(key)) = (limiter, principal.key()) {
