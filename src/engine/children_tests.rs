@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::domain::execution::{DEPTH_MAX, Execution, Status};
 use crate::domain::ids::ExecutionId;
 use crate::engine::simulation_tests::{ORGANIZATION, PATIENCE, Process, rows as all_rows, runtime};
-use crate::engine::workflow_tests::{Case, case, model, no_timer_is_left, script, submission};
+use crate::engine::workflow_tests::{Case, case, model, none_is_left, script, submission};
 use crate::engine::{Options, rows};
 use crate::storage::record::decode;
 use crate::storage::{Commit, Page, Store, Table};
@@ -62,7 +62,7 @@ async fn check_no_orphan(process: &Process, parent: ExecutionId) {
     assert_eq!(cancelled.status, Status::Cancelled);
     let all = executions(&process.store).await.len();
     until_ended(&process.store, all).await;
-    no_timer_is_left(process).await;
+    none_is_left(process, Table::Timer).await;
     let found = executions(&process.store).await;
     assert_eq!(found.len(), all, "something was started after the cancel");
     assert!((500..=1001).contains(&all), "{all}");

@@ -12,7 +12,7 @@ use crate::domain::step;
 use crate::engine::simulation_tests::{
     ORGANIZATION, PATIENCE, Process, rows as all_rows, runtime, until,
 };
-use crate::engine::workflow_tests::{Case, case, model, no_timer_is_left, script, submission};
+use crate::engine::workflow_tests::{Case, case, model, none_is_left, script, submission};
 use crate::engine::{Error, Options, rows};
 use crate::storage::{Commit, Table};
 
@@ -55,7 +55,7 @@ async fn until_aside(process: &Process, id: ExecutionId) {
         }
     };
     tokio::time::timeout(PATIENCE, looking).await.unwrap();
-    assert!(all_rows(&process.store, Table::Lane).await.is_empty());
+    none_is_left(process, Table::Lane).await;
 }
 
 async fn end(process: &Process, id: ExecutionId) -> Execution {
@@ -101,7 +101,7 @@ fn pause_lets_runs_finish_and_survives_restart() {
         assert_eq!(process.script.calls.lock().unwrap().len(), 1, "b alone");
         let refused = process.engine.pause_execution(ORGANIZATION.into(), id, String::new()).await;
         assert!(matches!(refused, Err(Error::AlreadyEnded(Status::Success))));
-        no_timer_is_left(&process).await;
+        none_is_left(&process, Table::Timer).await;
         stop(process).await;
     });
 }
@@ -133,7 +133,7 @@ fn pause_keeps_queued_execution_from_starting_until_resume_or_cancel() {
         process.engine.cancel(ORGANIZATION.into(), other).await.unwrap();
         assert_eq!(end(&process, other).await.status, Status::Cancelled);
         assert!(all_rows(&process.store, Table::Lane).await.is_empty());
-        no_timer_is_left(&process).await;
+        none_is_left(&process, Table::Timer).await;
         stop(process).await;
     });
 }

@@ -8,7 +8,7 @@ use crate::domain::execution::{Execution, Status};
 use crate::domain::ids::ExecutionId;
 use crate::engine::children_tests::{child, executions, submit};
 use crate::engine::simulation_tests::{ORGANIZATION, PATIENCE, Process, rows as all_rows, runtime};
-use crate::engine::workflow_tests::{Case, all_end, case, model, script};
+use crate::engine::workflow_tests::{Case, all_end, case, model, none_is_left, script};
 use crate::engine::{Options, TreeLimits, rows};
 use crate::storage::Table;
 
@@ -197,7 +197,7 @@ fn cancelled(dies: bool) {
         // What was on its way to the disk at the cancel may have come.
         assert!(all.len() <= count + 100, "{count} executions grew to {}", all.len());
         assert!(all.iter().any(|one| one.id == root));
-        assert!(all_rows(&process.store, Table::Lane).await.is_empty());
+        none_is_left(&process, Table::Lane).await;
         die(process).await;
     });
 }

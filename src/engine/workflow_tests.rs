@@ -302,14 +302,15 @@ pub async fn all_end(process: &Process) {
     }
 }
 
-/// The timers are cleared soon after the last end.
-pub async fn no_timer_is_left(process: &Process) {
+/// The rows of timers and lanes are cleared soon after the last end.
+pub async fn none_is_left(process: &Process, table: Table) {
     let cleared = async {
-        while !rows(&process.store, Table::Timer).await.is_empty() {
+        while !rows(&process.store, table).await.is_empty() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, cleared).await.expect("a timer is left");
+    let cleared = tokio::time::timeout(PATIENCE, cleared).await;
+    cleared.unwrap_or_else(|_| panic!("a row is left: {table:?}"));
 }
 
 async fn outcomes(process: &Process) -> Outcomes {
@@ -403,7 +404,7 @@ async fn live_on(folder: &TempDir, cases: &[Case], ended: &BTreeSet<String>) -> 
         assert!(!ended.contains(&format!("{step}:")), "{call} ran again");
     }
     check_books(&process.store).await;
-    no_timer_is_left(&process).await;
+    none_is_left(&process, Table::Timer).await;
     check_lists(&process.store).await;
     check_children(&process.store, cases).await;
     let outcomes = outcomes(&process).await;

@@ -118,12 +118,17 @@ async fn seal_rotation_interrupted_anywhere_loses_no_secret() {
     let provider = Provider::start().await;
     let mut receiver = Receiver::start().await;
     // More than one page of executions; a definition in a row, and one in a file.
+    let mut ids = Vec::new();
     for _ in 0..70 {
         let fields = json!({
             "input": {"template": "x"},
             "webhook_url": "http://127.0.0.1:1/", "webhook_secret": SECRET,
         });
-        service.create_with("text-template", fields).await;
+        ids.push(service.create_with("text-template", fields).await);
+    }
+    // Each has its delivery once it has ended.
+    for id in ids {
+        service.ended(&id).await;
     }
     let step = |filler: usize| {
         json!([{
