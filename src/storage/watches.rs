@@ -37,7 +37,7 @@ impl Watches {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Watches these prefixes from now on; `None` where there are too many watches or prefixes.
+    /// Starts to watch these prefixes; `None` if there are too many watches or prefixes.
     pub fn watch(self: &Arc<Self>, prefixes: Vec<Key>) -> Option<Watch> {
         let mut all = self.all();
         if all.len() >= WATCHES_MAX || prefixes.len() > PREFIXES_MAX {

@@ -55,7 +55,7 @@ async fn schema_with_references_binds_answers_and_tool_calls() {
     let message_of = message(&service, format(&nested(), true)).await;
     let value: Value = serde_json::from_str(message_of["content"].as_str().unwrap()).unwrap();
     assert!(jsonschema::is_valid(&nested(), &value), "{value}");
-    // One whose schema cannot be kept to costs the others nothing.
+    // A tool whose schema cannot be enforced does not affect the others.
     let broken = json!({"type": "object", "properties": {"a": {"$ref": "#/$defs/Nowhere"}}});
     let tools = json!([tool("broken", &broken), tool("save", &nested())]);
     let choice = |name: &str| json!({"type": "function", "function": {"name": name}});

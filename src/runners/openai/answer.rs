@@ -1,7 +1,7 @@
 //! The answer of a server that speaks OpenAI's API, up to the point where it is clear what it is: a
 //! stream, JSON, a refusal, or none of them. The chat router and predictions share it.
 //!
-//! Media types are not relied on: many servers send others. Content codings are undone, although none
+//! Media types are ignored, because many servers send wrong ones. Content codings are undone, although none
 //! is asked for.
 
 use std::borrow::Cow;
@@ -165,7 +165,7 @@ where
 }
 
 /// Whether an answer is a stream, by its first bytes, and those bytes; `None` when they have not come
-/// before the client expects a sign of life. Media types are not relied on: many servers send others.
+/// before the client expects a sign of life. Media types are ignored, because many servers send wrong ones.
 ///
 /// # Errors
 /// [`Failure`], also for a stream whose first event is one.

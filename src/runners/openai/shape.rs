@@ -45,12 +45,12 @@ fn said_in_answer(error: &Value) -> Failure {
     Failure { class, ..failure }
 }
 
-/// The failure that an event is, if it is one.
+/// The failure that an event reports, if any.
 pub fn failure_of(data: &[u8]) -> Option<Failure> {
     failure_in(&serde_json::from_slice(data).ok()?)
 }
 
-/// The failure that an event is, if it is one: what has choices is one only where it says so.
+/// The failure that an event reports, if any. An event with choices counts as a failure only if it says so.
 pub fn failure_of_event(event: &Value) -> Option<Failure> {
     let object = event.as_object()?;
     let choices = object.get("choices").and_then(Value::as_array);
