@@ -88,6 +88,18 @@ impl Timestamp {
         Duration::from_micros(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
     }
 
+    /// As HTTP writes a date: `Sun, 06 Nov 1994 08:49:37 GMT`.
+    #[must_use]
+    pub fn http_date(self) -> String {
+        self.to_utc().format("%a, %d %b %Y %H:%M:%S GMT").to_string()
+    }
+
+    /// The nearest moment that can be written: earlier releases stored moments beyond.
+    fn to_utc(self) -> DateTime<Utc> {
+        let Self(micros) = self.clamp(Self::FIRST, Self::LAST);
+        DateTime::from_timestamp_micros(micros).unwrap_or(DateTime::<Utc>::MAX_UTC)
+    }
+
     /// Eight bytes that sort as time does; moments before 1970 count as 1970.
     #[must_use]
     pub fn sortable(self) -> [u8; 8] {
@@ -132,11 +144,7 @@ impl Now {
 
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Earlier releases stored moments beyond: the nearest one that can be read is shown.
-        let Self(micros) = *self.clamp(&Self::FIRST, &Self::LAST);
-        let moment: DateTime<Utc> =
-            DateTime::from_timestamp_micros(micros).unwrap_or(DateTime::<Utc>::MAX_UTC);
-        f.write_str(&moment.to_rfc3339_opts(SecondsFormat::Millis, true))
+        f.write_str(&self.to_utc().to_rfc3339_opts(SecondsFormat::Millis, true))
     }
 }
 
@@ -178,6 +186,14 @@ mod tests {
         assert_eq!(moment.to_string(), "2026-11-20T09:30:00.123Z");
         assert_eq!(moment.unix_seconds(), 1_795_167_000);
         assert_eq!("yesterday".parse::<Timestamp>(), Err(Invalid::Form));
+    }
+
+    #[test]
+    fn timestamp_as_http_date_has_four_digit_years() {
+        let moment: Timestamp = "1994-11-06T08:49:37.9Z".parse().unwrap();
+        assert_eq!(moment.http_date(), "Sun, 06 Nov 1994 08:49:37 GMT");
+        let beyond = Timestamp::from_micros(i64::MAX);
+        assert_eq!(beyond.http_date(), "Fri, 31 Dec 9999 23:59:59 GMT");
     }
 
     #[test]

@@ -43,7 +43,7 @@ use crate::webhooks::Endpoints;
 
 pub const ORGANIZATION: [u8; 16] = [1; 16];
 /// Far more than anything here takes.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Waits until `is_so`, looking every millisecond.
 pub async fn until(mut is_so: impl FnMut() -> bool) {

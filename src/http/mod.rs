@@ -12,6 +12,7 @@ pub mod client;
 mod connection;
 pub mod connector;
 pub mod content;
+mod date;
 pub mod egress;
 pub mod error;
 pub mod event_stream;

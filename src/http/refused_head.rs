@@ -4,6 +4,7 @@
 use bytes::Bytes;
 use hyper::StatusCode;
 
+use super::date;
 use super::server::{HEAD_BYTES, HEADERS_MAX};
 use crate::wire::error::Error;
 
@@ -37,7 +38,10 @@ pub fn answer_to(written: &[u8]) -> Option<Bytes> {
     let body = Error { error: &error, status: Some(status), details: None };
     let body = serde_json::to_string(&body).ok()?;
     let length = body.len();
-    let fields = format!("content-type: application/json\r\ncontent-length: {length}\r\n");
+    let date = date::now();
+    let date = date.to_str().unwrap_or_default();
+    let fields =
+        format!("content-type: application/json\r\ncontent-length: {length}\r\ndate: {date}\r\n");
     Some(format!("{before}{fields}{behind}{body}").into())
 }
 
@@ -47,7 +51,7 @@ mod tests {
 
     #[test]
     fn refused_head_gets_a_body_and_other_answers_stay() {
-        let own = "HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\ndate: now\r\n\r\n";
+        let own = "HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n";
         let answer = answer_to(own.as_bytes()).unwrap();
         let answer = std::str::from_utf8(&answer).unwrap();
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();

@@ -15,7 +15,7 @@ use std::time::Duration;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use hyper::body::{Body as _, Incoming};
-use hyper::header::{CONNECTION, CONTENT_LENGTH, HeaderValue, STRICT_TRANSPORT_SECURITY};
+use hyper::header::{CONNECTION, CONTENT_LENGTH, DATE, HeaderValue, STRICT_TRANSPORT_SECURITY};
 use hyper::service::service_fn;
 use hyper::{Method, StatusCode, Version};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -27,6 +27,7 @@ use tokio_rustls::TlsAcceptor;
 use super::body::{self, Body};
 use super::budget::{Budget, Lease};
 use super::connection::{Activity, Outgoing, Overdue, Timeouts, Watched};
+use super::date;
 use super::port_holder;
 use super::request::Peer;
 use super::response::Response;
@@ -390,6 +391,7 @@ impl Connection {
             .header_read_timeout(None::<Duration>)
             .max_headers(HEADERS_MAX)
             .max_buf_size(HEAD_BYTES)
+            .auto_date_header(false)
             .half_close(false);
         let service =
             service_fn(|request| answer(&self.service, request, peer, &activity, self.encrypted));
@@ -433,6 +435,7 @@ impl Connection {
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
             .max_send_buf_size(SEND_BUFFER)
+            .auto_date_header(false)
             .max_header_list_size(u32::try_from(HEAD_BYTES).unwrap_or(u32::MAX))
             .keep_alive_interval(PING_EVERY)
             .keep_alive_timeout(self.timeouts.header);
@@ -520,6 +523,7 @@ async fn answer(
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
     }
+    response.headers_mut().entry(DATE).or_insert_with(date::now);
     if encrypted {
         response.headers_mut().insert(STRICT_TRANSPORT_SECURITY, HSTS);
     }

@@ -190,14 +190,14 @@ impl Clock {
     }
 }
 
-/// What the machine says now.
+/// What the machine says now, up to the last moment that can be written.
 #[expect(clippy::disallowed_methods, reason = "this is the door to the clock")]
 pub(super) fn machine_time() -> Timestamp {
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let micros = i64::try_from(since_1970.as_micros()).unwrap_or(i64::MAX);
     #[cfg(debug_assertions)]
     let micros = micros.saturating_add(super::shift::micros());
-    Timestamp::from_micros(micros)
+    Timestamp::from_micros(micros).min(Timestamp::LAST)
 }
 
 impl Now {

@@ -21,7 +21,10 @@ pub fn make(folder: &Path) -> Result<(), Error> {
 /// A store that this process closed a moment ago may still hold its lock: in a child that was started
 /// in the meantime and has not become its program yet. It is waited for, a second in all.
 const OWN_LOOKS: u32 = 100;
-const OWN_PAUSE: Duration = Duration::from_millis(10);
+/// A process that was killed holds its lock until the kernel has freed its memory. It is waited for,
+/// 20 seconds in all.
+const ENDING_LOOKS: u32 = 2000;
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
 /// The lock on a data folder: held as long as this is, and freed when the process ends, however that is.
 #[derive(Debug)]
@@ -53,17 +56,17 @@ pub fn lock(folder: &Path) -> Result<FolderLock, Error> {
         .mode(0o600)
         .open(&path)
         .map_err(fault)?;
-    let mut looks = OWN_LOOKS;
+    let mut looks = 0;
     loop {
         match file.try_lock() {
             Ok(()) => break,
             Err(fs::TryLockError::WouldBlock) => {
                 let pid = holder(&mut file);
-                if pid != Some(std::process::id()) || looks == 0 {
+                if looks >= looks_for(pid) {
                     return Err(Error::Locked { folder: folder.to_path_buf(), pid });
                 }
-                looks -= 1;
-                std::thread::sleep(OWN_PAUSE);
+                looks += 1;
+                std::thread::sleep(LOCK_PAUSE);
             }
             Err(fs::TryLockError::Error(error)) => return Err(fault(error)),
         }
@@ -83,6 +86,37 @@ fn holder(file: &mut File) -> Option<u32> {
     file.rewind().ok()?;
     file.read_to_string(&mut text).ok()?;
     text.trim().parse().ok()
+}
+
+/// How often the lock of this process is looked at before it counts as taken.
+fn looks_for(pid: Option<u32>) -> u32 {
+    match pid {
+        Some(pid) if pid == std::process::id() => OWN_LOOKS,
+        Some(pid) if is_ending(pid) => ENDING_LOOKS,
+        Some(_) | None => 0,
+    }
+}
+
+/// Whether a process has ended, is about to, or was killed and has not noticed it yet.
+fn is_ending(pid: u32) -> bool {
+    /// `PF_EXITING` of the kernel: the process frees what it has.
+    const EXITING: u64 = 4;
+    /// SIGKILL in the masks of pending signals.
+    const KILLED: u64 = 1 << 8;
+    let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else {
+        return !Path::new("/proc").join(pid.to_string()).exists();
+    };
+    // The name before may hold anything, spaces and brackets included.
+    let mut fields = stat.rsplit(") ").next().unwrap_or_default().split(' ');
+    let state = fields.next().unwrap_or_default();
+    let flags = fields.nth(5).and_then(|flags| flags.parse::<u64>().ok()).unwrap_or(0);
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let pending = status.lines().filter_map(|line| {
+        let mask = line.strip_prefix("SigPnd:").or_else(|| line.strip_prefix("ShdPnd:"))?;
+        u64::from_str_radix(mask.trim(), 16).ok()
+    });
+    let is_killed = pending.into_iter().any(|mask| mask & KILLED != 0);
+    matches!(state, "Z" | "X") || flags & EXITING != 0 || is_killed
 }
 
 /// Deletes the half-written snapshots that a kill during an earlier start leaves: with one of them
@@ -175,4 +209,62 @@ pub fn sizes(folder: &Path) -> Option<Sizes> {
     let figures = rustix::fs::statvfs(folder).ok()?;
     let bytes = |blocks: u64| blocks.saturating_mul(figures.f_frsize);
     Some(Sizes { free: bytes(figures.f_bavail), total: bytes(figures.f_blocks) })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    /// Holds the lock of a folder in the name of this process.
+    fn held(folder: &Path, pid: u32) -> File {
+        let path = folder.join("lock");
+        fs::write(&path, format!("{pid}\n")).unwrap();
+        let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
+        file.try_lock().unwrap();
+        file
+    }
+
+    #[test]
+    fn lock_of_a_process_that_has_ended_is_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut child = Command::new("sleep").arg("600").spawn().unwrap();
+        let pid = child.id();
+        assert!(!is_ending(pid) && !is_ending(std::process::id()));
+        child.kill().unwrap();
+        // Not collected, it is a zombie; then it is gone.
+        for is_collected in [false, true] {
+            if is_collected {
+                child.wait().unwrap();
+            }
+            assert!(is_ending(pid), "collected: {is_collected}");
+            let file = held(folder.path(), pid);
+            let is_free = AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                let taking = scope.spawn(|| {
+                    let taken = lock(folder.path()).map(drop);
+                    (taken, is_free.load(Ordering::SeqCst))
+                });
+                std::thread::sleep(5 * LOCK_PAUSE);
+                is_free.store(true, Ordering::SeqCst);
+                drop(file);
+                let (taken, was_free) = taking.join().unwrap();
+                assert!(taken.is_ok() && was_free, "{taken:?}");
+            });
+        }
+    }
+
+    #[test]
+    fn lock_of_a_live_process_is_refused_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut child = Command::new("sleep").arg("600").spawn().unwrap();
+        let _file = held(folder.path(), child.id());
+        assert_eq!(looks_for(Some(child.id())), 0);
+        let refused = lock(folder.path()).unwrap_err();
+        assert!(matches!(refused, Error::Locked { pid: Some(pid), .. } if pid == child.id()));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
 }

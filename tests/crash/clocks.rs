@@ -87,6 +87,30 @@ fn clock_corrected_between_starts_delays_nothing() {
     assert_eq!((predict("before"), predict("during")), (before, during));
 }
 
+/// A clock beyond the years that can be written: answers, ids and waits go on, then and afterwards.
+#[test]
+fn clock_in_a_year_of_five_digits_breaks_no_answer() {
+    let folder = tempfile::tempdir().unwrap();
+    let setup = Setup::new(folder.path(), &folder.path().join("data"), "");
+    let _service = setup.start();
+    let key = setup.create_key();
+    let mut client = setup.client(&key);
+    let body = json!({"model": "text-template", "version": "1", "input": {"template": "x"}});
+    let mut ids = Vec::new();
+    for (years, date) in [(0, " 20"), (58_000, " 9999 "), (7_970, " 99"), (0, " 20")] {
+        setup.shift_clock(years * YEAR_SECONDS);
+        for _ in 0..3 {
+            let health = client.get("/health").unwrap();
+            assert_eq!(health.status(), 200, "{years} years ahead");
+            assert!(health.header("date").is_some_and(|text| text.contains(date)), "{years}");
+        }
+        let done = client.post("/v1/prediction/run", &[], &body.to_string()).unwrap();
+        assert_eq!((done.status(), &done.json()["status"]), (200, &json!("success")));
+        ids.push(done.json()["predictionID"].as_str().unwrap().to_owned());
+    }
+    assert!(ids.is_sorted(), "{ids:?}");
+}
+
 fn client_get(setup: &Setup, key: &str, path: &str) -> serde_json::Value {
     setup.client(key).get(path).unwrap().json()
 }

@@ -94,6 +94,19 @@ fn second_start_on_one_folder_names_the_first() {
 }
 
 #[test]
+fn start_right_behind_a_kill_waits_for_the_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let setup = Setup::new(folder.path(), &folder.path().join("data"), "");
+    let mut service = setup.start();
+    for _ in 0..5 {
+        assert!(signal(service.pid(), Signal::KILL));
+        // Nobody has waited for its end.
+        let next = setup.start();
+        drop(std::mem::replace(&mut service, next));
+    }
+}
+
+#[test]
 fn taken_port_names_its_holder_once() {
     let folder = tempfile::tempdir().unwrap();
     let setup = Setup::new(folder.path(), &folder.path().join("data"), "");

@@ -426,7 +426,7 @@ impl Actor {
         if !self.timers.is_empty() || execution.paused().is_some() {
             return None;
         }
-        let cause = "no step can go on".to_owned();
+        let cause = "no runnable step left".to_owned();
         let fault = Fault::new("InternalError", ErrorClass::InternalError, cause);
         Some(Event::OutputResolved { output: Err(fault) })
     }

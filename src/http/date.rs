@@ -1,0 +1,30 @@
+//! The `Date` of answers. Hyper's own panics past the year 9999, and with it every answer of a connection.
+
+use std::cell::RefCell;
+use std::sync::LazyLock;
+
+use hyper::header::HeaderValue;
+
+use crate::runtime::Clock;
+
+static CLOCK: LazyLock<Clock> = LazyLock::new(Clock::system);
+
+thread_local! {
+    /// The last date that this thread has written, and its second.
+    static LAST: RefCell<Option<(i64, HeaderValue)>> = const { RefCell::new(None) };
+}
+
+/// The machine's time as a header's value.
+pub fn now() -> HeaderValue {
+    let now = CLOCK.now();
+    let second = now.unix_seconds();
+    LAST.with_borrow_mut(|last| match last {
+        Some((written, value)) if *written == second => value.clone(),
+        _ => {
+            let value = HeaderValue::try_from(now.http_date());
+            let value = value.unwrap_or(HeaderValue::from_static(""));
+            *last = Some((second, value.clone()));
+            value
+        }
+    })
+}
