@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::thread;
 use std::time::Duration;
 
 use serde_json::json;
@@ -395,6 +396,20 @@ pub fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
+/// Calls `live` with each number below `lives`, several at once: a life mostly waits for its timers.
+pub fn each_life(lives: i64, live: impl Fn(i64) + Sync) {
+    const AT_ONCE: usize = 8;
+    let next = AtomicI64::new(0);
+    thread::scope(|scope| {
+        for _ in 0..AT_ONCE {
+            scope.spawn(|| {
+                let numbers = std::iter::repeat_with(|| next.fetch_add(1, Ordering::Relaxed));
+                numbers.take_while(|number| *number < lives).for_each(&live);
+            });
+        }
+    });
+}
+
 /// When a process dies: after so many commits or groups of them, at the next one.
 #[derive(Debug, Clone, Copy)]
 enum Death {
@@ -473,12 +488,12 @@ fn prediction_outcomes_survive_crash_after_any_commit() {
     assert_eq!(undisturbed.len(), WORK.len());
     assert_eq!(undisturbed[&9].2.len(), 3, "{:?}", undisturbed[&9]);
     assert!(commits >= 20, "{commits}");
-    for after in 0..commits {
+    each_life(commits, |after| {
         for death in [Death::BeforeHooks(after), Death::BeforeAnswer(after)] {
             let (outcomes, _) = run(death);
             for (number, outcome) in outcomes {
                 assert_eq!(Some(&outcome), undisturbed.get(&number), "died at {death:?}");
             }
         }
-    }
+    });
 }

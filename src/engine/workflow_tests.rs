@@ -15,7 +15,7 @@ use crate::domain::execution::{Execution, Source, Status, Work as Doing, Workflo
 use crate::domain::ids::{KeyId, RevisionId, WorkflowId};
 use crate::domain::step;
 use crate::engine::simulation_tests::{
-    ORGANIZATION, PATIENCE, Process, Script, check_books, executions, rows, runtime,
+    ORGANIZATION, PATIENCE, Process, Script, check_books, each_life, executions, rows, runtime,
 };
 use crate::engine::{Options, Submission, rows};
 use crate::runtime::Clock;
@@ -494,13 +494,13 @@ fn workflow_outcomes_survive_crash_after_any_commit() {
     };
     let (undisturbed, commits) = run(i64::MAX);
     assert!(commits >= 40, "{commits}");
-    for after in 0..commits {
+    each_life(commits, |after| {
         let (outcomes, _) = run(after);
         for (number, outcome) in outcomes {
             let expect = &undisturbed[&number];
             assert_eq!(&outcome, expect, "{} died after {after} commits", cases[number].name);
         }
-    }
+    });
 }
 
 /// A workflow may be running only so long, however long its models may.
