@@ -323,9 +323,7 @@ async fn bring_up(
 ) -> anyhow::Result<(Running, PayloadId)> {
     let tasks = Tasks::new();
     let clock = Clock::system();
-    // Before the ports: a second start on one folder says so, and not that its ports are taken.
-    let lock = storage::make_and_lock(&config.data_dir)?;
-    let (bound, hosts) = bind(config)?;
+    let (lock, bound, hosts) = lock_and_bind(config)?;
     let control_token = control::token()?;
     let live =
         Live { control_token: Some(control_token.clone()), groups: groups(), lock: Some(lock) };
@@ -379,6 +377,23 @@ async fn bring_up(
     );
     let grace = config.engine.shutdown_grace;
     Ok((Running { services, tasks, grace, addresses, background }, started))
+}
+
+/// Takes the data folder and the addresses. A folder that this start has made is removed where it cannot
+/// listen: commands would take it for the data of a service.
+fn lock_and_bind(config: &Config) -> anyhow::Result<(FolderLock, Vec<Bound>, Vec<HostAddress>)> {
+    let is_new = !config.data_dir.exists();
+    // Before the ports: a second start on one folder says so, and not that its ports are taken.
+    let lock = storage::make_and_lock(&config.data_dir)?;
+    match bind(config) {
+        Ok((bound, hosts)) => Ok((lock, bound, hosts)),
+        Err(error) => {
+            if is_new {
+                lock.remove_new_folder();
+            }
+            Err(error)
+        }
+    }
 }
 
 /// Starts what looks after a service as long as it runs.

@@ -17,6 +17,7 @@ use http_body_util::{BodyExt as _, Limited};
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
+use percent_encoding::{NON_ALPHANUMERIC, PercentEncode, utf8_percent_encode};
 use serde_json::Value;
 
 use super::owner;
@@ -343,6 +344,11 @@ fn understood(status: StatusCode, bytes: &[u8]) -> anyhow::Result<Value> {
     }
 }
 
+/// `name` as one segment of a path.
+pub(super) fn segment(name: &str) -> PercentEncode<'_> {
+    utf8_percent_encode(name, NON_ALPHANUMERIC)
+}
+
 /// Refuses a data folder without a store, or that another user owns: only `serve` makes a store.
 pub(super) fn refuse_without_store(data_dir: &Path) -> anyhow::Result<()> {
     refuse_foreign(data_dir)?;
@@ -381,8 +387,7 @@ pub(super) fn refuse_running(data_dir: &Path) -> anyhow::Result<()> {
         return Ok(());
     }
     bail!(
-        "a service runs in {}, and this needs its data alone: stop it first. A backup can be checked while it runs: \
-         `orrery backup FILE`, then `orrery verify FILE`",
+        "a service runs in {}, and this needs its data alone: stop the service first",
         data_dir.display()
     );
 }

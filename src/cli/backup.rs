@@ -339,6 +339,10 @@ pub(super) async fn verify(asked: Verify, config: &Config) -> anyhow::Result<boo
         }
         return verify_file(file, log, keys, &output).await;
     }
+    super::admin::refuse_running(&config.data_dir).context(
+        "to check data while the service runs, check a backup: `orrery backup FILE`, then \
+         `orrery verify FILE`",
+    )?;
     let report = match super::service::stopped_store(config) {
         Ok(place) => {
             let store = place.store.clone();

@@ -14,6 +14,7 @@ use super::chain::query;
 use super::output;
 use crate::config::Config;
 use crate::domain::account::DEFAULT_ORGANIZATION;
+use crate::domain::spelling::nearest;
 use crate::http::event_stream::EventReader;
 use crate::runtime;
 
@@ -21,6 +22,10 @@ use crate::runtime;
 const EVENT_MAX: usize = 1024 * 1024;
 /// The longest message that is read, in bytes.
 const MESSAGE_MAX: u64 = 4 * 1024 * 1024;
+/// Models that an error lists.
+const MODELS_SHOWN: usize = 10;
+const NO_MODEL: &str = "there is no model that chats: put a .gguf file into the models folder, or \
+                        configure an upstream (docs/chat.md)";
 const HELP: &str = "/reset begins again   /model NAME changes the model   /models lists them   \
                     /exit ends";
 
@@ -42,6 +47,8 @@ struct Conversation {
     admin: Admin,
     path: String,
     model: String,
+    /// The upstream may serve models that no list names.
+    has_upstream: bool,
     system: Option<Value>,
     messages: Vec<Value>,
 }
@@ -69,14 +76,17 @@ pub(super) async fn run(asked: Chat, config: &Config) -> anyhow::Result<()> {
         "no service runs on this data folder: start it with `orrery serve`, then chat from another \
          terminal",
     )?;
+    let models = models(&admin).await?;
+    let has_upstream = config.router.upstream_url.is_some();
     let model = match asked.model {
-        Some(model) => model,
-        None => first(&models(&admin).await?)?,
+        Some(model) => known(model, &models, has_upstream)?,
+        None => first(&models)?,
     };
     let mut conversation = Conversation {
         path: format!("/admin/chat?{}", query(&[("organization", &asked.org)])),
         system: asked.system.map(|text| json!({"role": "system", "content": text})),
         messages: Vec::new(),
+        has_upstream,
         admin,
         model,
     };
@@ -100,11 +110,24 @@ async fn models(admin: &Admin) -> anyhow::Result<Vec<Listed>> {
 
 fn first(models: &[Listed]) -> anyhow::Result<String> {
     let usable = models.iter().find(|model| model.status == "ok");
-    let model = usable.or(models.first()).context(
-        "there is no model that chats: put a .gguf file into the models folder, or configure an \
-         upstream (docs/chat.md)",
-    )?;
+    let model = usable.or(models.first()).context(NO_MODEL)?;
     Ok(model.id.clone())
+}
+
+/// The model, unless it can be seen that it does not chat.
+fn known(model: String, models: &[Listed], has_upstream: bool) -> anyhow::Result<String> {
+    if has_upstream || models.iter().any(|listed| listed.id == model) {
+        return Ok(model);
+    }
+    let ids: Vec<&str> = models.iter().map(|listed| listed.id.as_str()).collect();
+    match nearest(&model, &ids) {
+        _ if ids.is_empty() => bail!("the model {model} does not chat: {}", NO_MODEL),
+        Some(near) => bail!("the model {model} does not chat; did you mean {near}?"),
+        None => bail!(
+            "the model {model} does not chat; those that do: {}",
+            ids.iter().take(MODELS_SHOWN).copied().collect::<Vec<_>>().join(", ")
+        ),
+    }
 }
 
 impl Conversation {
@@ -124,8 +147,14 @@ impl Conversation {
                 }
                 ("/model", "") => output::note(&self.model),
                 ("/model", name) => {
-                    name.clone_into(&mut self.model);
-                    output::note(&format!("now {name}"));
+                    let models = models(&self.admin).await?;
+                    match known(name.to_owned(), &models, self.has_upstream) {
+                        Ok(model) => {
+                            self.model = model;
+                            output::note(&format!("now {name}"));
+                        }
+                        Err(error) => output::note(&format!("{error:#}")),
+                    }
                 }
                 ("/models", _) => {
                     for model in models(&self.admin).await? {
@@ -258,14 +287,37 @@ async fn read_line() -> anyhow::Result<Option<String>> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn chat_takes_the_first_model_that_answers() {
-        let model = |id: &str, status: &str| Listed {
+    fn model(id: &str, status: &str) -> Listed {
+        Listed {
             id: id.to_owned(),
             source: "local".to_owned(),
             kind: None,
             status: status.to_owned(),
+        }
+    }
+
+    #[test]
+    fn chat_refuses_unknown_model_before_first_message() {
+        let models = [model("llama", "ok"), model("qwen", "failing")];
+        let said = |name: &str, models: &[Listed]| {
+            known(name.to_owned(), models, false).map_err(|error| error.to_string())
         };
+        assert_eq!(said("qwen", &models), Ok("qwen".to_owned()));
+        for (name, models, expect) in [
+            ("lama", &models[..], "did you mean llama?"),
+            ("nope", &models, "those that do: llama, qwen"),
+            ("nope", &[], "put a .gguf file"),
+        ] {
+            let said = said(name, models).unwrap_err();
+            assert!(said.starts_with(&format!("the model {name} does not chat")), "{said}");
+            assert!(said.contains(expect), "{said}");
+        }
+        let of_upstream = known("gpt-x".to_owned(), &models, true).unwrap();
+        assert_eq!(of_upstream, "gpt-x", "the upstream may serve what it does not list");
+    }
+
+    #[test]
+    fn chat_takes_the_first_model_that_answers() {
         assert_eq!(first(&[model("a", "failing"), model("b", "ok")]).unwrap(), "b");
         assert_eq!(first(&[model("a", "failing")]).unwrap(), "a");
         assert!(first(&[]).unwrap_err().to_string().contains(".gguf"));

@@ -43,13 +43,13 @@ pub(super) enum Command {
     /// Show one execution, as JSON
     Show {
         /// The id of the prediction or execution
-        #[arg(value_name = "ID")]
+        #[arg(value_name = "ID", value_parser = super::values::id::<ExecutionId>)]
         execution: ExecutionId,
     },
     /// Cancel one execution now: its run stops, and no webhook is sent
     Cancel {
         /// The id of the prediction or execution
-        #[arg(value_name = "ID")]
+        #[arg(value_name = "ID", value_parser = super::values::id::<ExecutionId>)]
         execution: ExecutionId,
     },
     /// Start a failed or cancelled execution of a workflow again, behind its finished steps
@@ -87,7 +87,7 @@ pub(super) struct Filter {
 #[derive(Debug, clap::Args)]
 pub(super) struct OfWorkflow {
     /// The id of the execution
-    #[arg(value_name = "ID")]
+    #[arg(value_name = "ID", value_parser = super::values::id::<ExecutionId>)]
     execution: ExecutionId,
     /// The organization of the execution
     #[arg(long, value_name = "ORGANIZATION", default_value = DEFAULT_ORGANIZATION)]

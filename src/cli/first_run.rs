@@ -65,10 +65,10 @@ fn first_prediction(text: &mut String, welcome: &Welcome<'_>, key: &str, base: &
     line(text, &format!("  {}", paint.accent(key)));
     text.push('\n');
     line(text, &paint.bold("Make a prediction:"));
-    line(text, &format!("  curl -s{trust} {base}/v1/prediction/ -H {header} -d {body}"));
+    line(text, &format!("  curl -sS{trust} {base}/v1/prediction/ -H {header} -d {body}"));
     text.push('\n');
     line(text, &format!("{} (ID is the answer's predictionID)", paint.bold("Read its output:")));
-    line(text, &format!("  curl -s{trust} '{base}/v1/prediction/ID?wait=10' -H {header}"));
+    line(text, &format!("  curl -sS{trust} '{base}/v1/prediction/ID?wait=10' -H {header}"));
 }
 
 fn line(text: &mut String, content: &str) {
@@ -139,7 +139,7 @@ mod tests {
     #[test]
     fn welcome_quotes_ca_path_for_curl() {
         let text = render(&Welcome { authority: Some(Path::new("/o'r/ca.pem")), ..welcome() });
-        assert_eq!(text.matches(r"curl -s --cacert '/o'\''r/ca.pem' http").count(), 1, "{text}");
+        assert_eq!(text.matches(r"curl -sS --cacert '/o'\''r/ca.pem' http").count(), 1, "{text}");
         assert_eq!(text.matches(r"--cacert '/o'\''r/ca.pem'").count(), 2, "{text}");
     }
 

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use anyhow::bail;
 use clap::Subcommand;
 use serde_json::{Value, json};
 
@@ -45,9 +46,9 @@ pub(super) enum Command {
     },
     /// Delete a key; it is refused from then on
     Delete {
-        /// The id of the key, as `orrery key list` shows it
-        #[arg(value_name = "ID")]
-        id: KeyId,
+        /// The id of the key, as `orrery key list` shows it, or its name where no other key has it
+        #[arg(value_name = "ID_OR_NAME")]
+        key: String,
     },
 }
 
@@ -61,7 +62,8 @@ pub(super) async fn run(command: Command, config: &Config) -> anyhow::Result<()>
         Command::List { org, shape } => {
             list(&admin, org.as_deref(), &Output::new(shape.json)).await
         }
-        Command::Delete { id } => {
+        Command::Delete { key } => {
+            let id = find(&admin, &key).await?;
             admin.delete(&format!("/admin/keys/{id}")).await?;
             output::note(&format!("Key {id} is deleted; it is refused from now on."));
             Ok(())
@@ -127,6 +129,25 @@ async fn list(admin: &Admin, organization: Option<&str>, output: &Output) -> any
         ]
     });
     output.show(&answer, &columns.map(Column::Text), rows)
+}
+
+/// The id of the key with this id or name.
+async fn find(admin: &Admin, key: &str) -> anyhow::Result<KeyId> {
+    if let Ok(id) = key.parse() {
+        return Ok(id);
+    }
+    let answer: Keys = understood(admin.get("/admin/keys").await?)?;
+    let named =
+        answer.keys.iter().map(|listed| &listed.described).filter(|found| found.name == key);
+    let ids: Vec<KeyId> = named.map(|found| found.id).collect();
+    match ids.as_slice() {
+        [id] => Ok(*id),
+        [] => bail!("no key has the id or name {key}; `orrery key list` lists them"),
+        several => {
+            let ids: Vec<String> = several.iter().map(ToString::to_string).collect();
+            bail!("{} keys are named {key}: give the id of one ({})", ids.len(), ids.join(", "))
+        }
+    }
 }
 
 fn or_never(time: Option<Time>) -> String {

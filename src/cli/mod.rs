@@ -46,10 +46,12 @@ mod webhook;
 mod workflow;
 mod yaml_fault;
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
+use clap::error::ContextKind;
 use clap::{CommandFactory as _, Parser, Subcommand};
 use rustix::fs::Mode;
 use rustix::process::umask;
@@ -57,6 +59,7 @@ use rustix::process::umask;
 use self::output::Output;
 use self::place::{of_service, of_service_or_defaults};
 use crate::config::{self, Config};
+use crate::domain::spelling::nearest;
 use crate::guard;
 use crate::runners::builtin::worker;
 use crate::runners::llm;
@@ -191,7 +194,7 @@ struct Shape {
 pub fn main() -> ExitCode {
     // What this process makes is its user's alone, whatever the shell or the container has set.
     let _of_the_parent = umask(Mode::RWXG | Mode::RWXO);
-    let arguments = Arguments::parse();
+    let arguments = understood(std::env::args_os()).unwrap_or_else(|error| error.exit());
     match run(arguments) {
         Ok(code) => code,
         Err(error) if output::is_closed_pipe(&error) => ExitCode::SUCCESS,
@@ -200,6 +203,45 @@ pub fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// The arguments of a command line. `--json` may also precede the command.
+fn understood(words: impl IntoIterator<Item = OsString>) -> Result<Arguments, clap::Error> {
+    let parsed = Arguments::try_parse_from(with_json_last(words.into_iter().collect()));
+    parsed.map_err(with_near_command)
+}
+
+/// The words, with a `--json` before the command moved to where the command takes it.
+fn with_json_last(mut words: Vec<OsString>) -> Vec<OsString> {
+    let mut at = 1;
+    while let Some(word) = words.get(at).and_then(|word| word.to_str()) {
+        match word {
+            "--json" => {
+                let json = words.remove(at);
+                let has_command =
+                    words.iter().skip(at).any(|word| !word.as_encoded_bytes().starts_with(b"-"));
+                let end = words.iter().position(|word| word == "--").unwrap_or(words.len());
+                words.insert(if has_command { end } else { at }, json);
+                break;
+            }
+            "--config" => at += 2,
+            option if option.starts_with('-') => at += 1,
+            _command => break,
+        }
+    }
+    words
+}
+
+/// The error, without the command that clap suggests where another word was meant.
+fn with_near_command(mut error: clap::Error) -> clap::Error {
+    let unknown = error.get(ContextKind::InvalidSubcommand).map(ToString::to_string);
+    let suggested = error.get(ContextKind::SuggestedSubcommand).map(ToString::to_string);
+    if let (Some(unknown), Some(suggested)) = (unknown, suggested)
+        && nearest(&unknown, &suggested.split(", ").collect::<Vec<_>>()).is_none()
+    {
+        error.remove(ContextKind::SuggestedSubcommand);
+    }
+    error
 }
 
 fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
@@ -361,7 +403,7 @@ mod tests {
     use super::*;
 
     fn parsed(line: &str) -> Result<Arguments, clap::Error> {
-        Arguments::try_parse_from(line.split(' '))
+        understood(line.split(' ').map(OsString::from))
     }
 
     #[test]
@@ -383,7 +425,12 @@ mod tests {
         "orrery key create --name n --org o --expires 90d",
         "orrery key create --name n --admin --expires 90d",
         "orrery key list --org o --json",
+        "orrery --json key list",
+        "orrery --json --config x.toml model list",
+        "orrery --config x.toml --json model test a/b --input {}",
+        "orrery --json org show o",
         "orrery key delete 0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e",
+        "orrery key delete laptop",
         "orrery org create --name o",
         "orrery org list",
         "orrery service install --dry-run",
@@ -393,6 +440,7 @@ mod tests {
         "orrery org show o --json",
         "orrery organization limit o --requests-per-second 5 --running 1 --queued none",
         "orrery org limit o --storage 1000000 --json",
+        "orrery org limit o --storage 10GB",
         "orrery owner link --org o --json",
         "orrery member list --org o --json",
         "orrery chain create --name n --model m --entries []",
@@ -473,12 +521,14 @@ mod tests {
         for line in [
             "orrery start",
             "orrery top --json",
+            "orrery --json",
+            "orrery --json serve",
+            "orrery --json compact",
             "orrery top --every 0",
             "orrery bench --round never",
             "orrery key create",
             "orrery key create --name n --expires soon",
             "orrery key create --name n --expires 0s",
-            "orrery key delete 17",
             "orrery model check",
             "orrery model test",
             "orrery chain create --name n --model m",
@@ -506,6 +556,17 @@ mod tests {
             "orrery completions cobol",
         ] {
             assert_eq!(parsed(line).unwrap_err().exit_code(), 2, "{line}");
+        }
+    }
+
+    #[test]
+    fn cli_suggests_only_near_commands() {
+        let said = |line: &str| parsed(line).unwrap_err().to_string();
+        for (line, near) in [("orrery keys", "'key'"), ("orrery modle list", "'model'")] {
+            assert!(said(line).contains(near), "{}", said(line));
+        }
+        for line in ["orrery schedule", "orrery files list", "orrery workflow run"] {
+            assert!(!said(line).contains("similar"), "{}", said(line));
         }
     }
 

@@ -4,6 +4,7 @@ use anyhow::bail;
 use clap::Subcommand;
 use serde_json::{Map, Value, json};
 
+use super::admin::segment;
 use super::key::understood;
 use super::output::{Column, Output};
 use super::{Shape, values};
@@ -43,8 +44,8 @@ pub(super) enum Command {
         /// Executions that have not ended and do not run; more are refused
         #[arg(long, value_name = "NUMBER", value_parser = values::limit)]
         queued: Option<values::Limit>,
-        /// Bytes of files; more are refused
-        #[arg(long, value_name = "BYTES", value_parser = values::limit)]
+        /// Bytes of files, also such as 10GB or 512MiB; more are refused
+        #[arg(long, value_name = "BYTES", value_parser = values::size_limit)]
         storage: Option<values::Limit>,
         #[command(flatten)]
         shape: Shape,
@@ -94,8 +95,7 @@ pub(super) async fn run(command: Command, config: &Config) -> anyhow::Result<()>
 }
 
 fn path_of(name: &str) -> String {
-    let name: String = form_urlencoded::byte_serialize(name.as_bytes()).collect();
-    format!("/admin/organizations/{name}")
+    format!("/admin/organizations/{}", segment(name))
 }
 
 fn show_limits(organization: &Organization, shape: Shape) -> anyhow::Result<()> {

@@ -8,8 +8,16 @@ use std::io::{IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use comfy_table::{Attribute, Cell, CellAlignment, Table, presets};
+use comfy_table::{
+    Attribute, Cell, CellAlignment, ColumnConstraint, ContentArrangement, Table, Width, presets,
+};
+use ratatui::crossterm::terminal;
 use serde::Serialize;
+
+/// Spaces between two columns of a table.
+const COLUMN_GAP: u16 = 2;
+/// A column with several words in a cell is not made narrower than this.
+const PROSE_MIN: u16 = 20;
 
 /// Shows the answer of one command.
 #[derive(Debug, Clone, Copy)]
@@ -39,7 +47,7 @@ impl Output {
         if self.json {
             return json(value);
         }
-        raw(table(columns, rows, in_colour(&std::io::stdout())).as_bytes())
+        raw(table(columns, rows, in_colour(&std::io::stdout()), screen_width()).as_bytes())
     }
 
     /// Whether JSON was asked for.
@@ -139,12 +147,22 @@ pub(super) fn on_a_terminal() -> bool {
     std::io::stdout().is_terminal()
 }
 
-/// The rows under their heads, each line ended.
+/// The columns of the terminal that shows standard output; `None` for a pipe or a file.
+fn screen_width() -> Option<u16> {
+    let size = on_a_terminal().then(terminal::size)?;
+    size.ok().map(|(width, _height)| width).filter(|width| *width > 0)
+}
+
+/// The rows under their heads, each line ended. Where they are wider than the screen, cells with
+/// several words are wrapped.
 pub(super) fn table(
     columns: &[Column],
     rows: impl IntoIterator<Item = Vec<String>>,
     in_colour: bool,
+    screen: Option<u16>,
 ) -> String {
+    let rows: Vec<Vec<String>> =
+        rows.into_iter().map(|row| row.iter().map(|text| plain(text)).collect()).collect();
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     if in_colour {
@@ -156,16 +174,39 @@ pub(super) fn table(
         let (Column::Text(head) | Column::Number(head)) = column;
         Cell::new(head).add_attribute(Attribute::Bold)
     }));
-    table.add_rows(
-        rows.into_iter().map(|row| row.iter().map(|text| plain(text)).collect::<Vec<_>>()),
-    );
+    let least = least_widths(columns, &rows);
+    table.add_rows(rows);
+    let total: u16 = least.iter().map(|width| width.saturating_add(COLUMN_GAP)).sum();
+    // Where even that is too wide, the terminal's own wrapping keeps ids in one piece.
+    if let Some(screen) = screen.filter(|screen| total <= *screen) {
+        table.set_content_arrangement(ContentArrangement::Dynamic).set_width(screen);
+        for (column, least) in table.column_iter_mut().zip(least) {
+            let lower = Width::Fixed(least.saturating_add(COLUMN_GAP));
+            column.set_constraint(ColumnConstraint::LowerBoundary(lower));
+        }
+    }
     for (column, kind) in table.column_iter_mut().zip(columns) {
-        column.set_padding((0, 2));
+        column.set_padding((0, COLUMN_GAP));
         if matches!(kind, Column::Number(_)) {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
     table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
+}
+
+/// How narrow each column can be: ids and numbers stay whole, cells with several words are wrapped.
+fn least_widths(columns: &[Column], rows: &[Vec<String>]) -> Vec<u16> {
+    let heads = columns.iter().map(|(Column::Text(head) | Column::Number(head))| *head);
+    let width = |text: &str| u16::try_from(text.chars().count()).unwrap_or(u16::MAX);
+    let of_column = |(index, head): (usize, &str)| {
+        let cells = || rows.iter().filter_map(|row| row.get(index)).map(String::as_str);
+        let is_prose = cells().any(|cell| cell.contains(' '));
+        let words = || cells().flat_map(|cell| cell.split(' '));
+        let widest = words().map(width).max().unwrap_or(0);
+        let least = if is_prose { widest.min(PROSE_MIN) } else { widest };
+        least.max(width(head))
+    };
+    heads.enumerate().map(of_column).collect()
 }
 
 /// The text without control characters; a dash for none.
@@ -201,13 +242,36 @@ mod tests {
             vec!["caption".to_owned(), "12".to_owned(), String::new()],
             vec!["b\u{1b}[2J".to_owned(), "3".to_owned(), "slow".to_owned()],
         ];
-        insta::assert_snapshot!(table(&columns, rows.clone(), false), @"
+        insta::assert_snapshot!(table(&columns, rows.clone(), false, None), @"
         NAME     RUNNING  NOTE
         caption       12  -
         b�[2J          3  slow
         ");
-        let coloured = table(&columns, rows, true);
+        let coloured = table(&columns, rows, true, None);
         assert!(coloured.contains("\u{1b}[1m") && !coloured.contains("\u{1b}[2J"), "{coloured:?}");
+    }
+
+    #[test]
+    fn cli_table_wraps_prose_to_the_screen_and_keeps_ids() {
+        let columns = [Column::Text(""), Column::Text("WHAT"), Column::Text("FOUND")];
+        let id = "0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e";
+        let found = "45 of 270 GB are free (16 %); below 12900 MiB new work is refused";
+        let rows = [vec!["!".to_owned(), "disk".to_owned(), found.to_owned()]];
+        insta::assert_snapshot!(table(&columns, rows.clone(), false, Some(50)), @"
+           WHAT  FOUND
+        !  disk  45 of 270 GB are free (16 %); below
+                 12900 MiB new work is refused
+        ");
+        assert_eq!(table(&columns, rows.clone(), false, Some(300)).lines().count(), 2);
+        assert_eq!(table(&columns, rows, false, None).lines().count(), 2, "a pipe has no width");
+        let rows = [vec!["!".to_owned(), id.to_owned(), found.to_owned()]];
+        for (screen, widest) in [(80, 80), (66, 66)] {
+            let text = table(&columns, rows.clone(), false, Some(screen));
+            assert!(text.lines().all(|line| line.chars().count() <= widest), "{text}");
+            assert!(text.contains(id), "{text}");
+        }
+        let narrow = table(&columns, rows, false, Some(40));
+        assert!(narrow.contains(id) && narrow.contains(found), "{narrow}");
     }
 
     #[test]

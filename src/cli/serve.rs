@@ -6,6 +6,9 @@
 use std::net::IpAddr;
 use std::path::Path;
 
+use rustix::fs::{Access, access};
+use rustix::io::Errno;
+
 use super::first_run::{self, Welcome};
 use super::{output, values};
 use crate::app::FirstStart;
@@ -55,6 +58,7 @@ fn port(text: &str) -> Result<u16, String> {
 
 pub(super) async fn run(asked: Serve, mut config: Config) -> anyhow::Result<()> {
     config.accept_loss = asked.accept_loss;
+    refuse_unwritable(&config)?;
     telemetry::start_logs(&config.log)?;
     if !output::on_a_terminal() {
         return super::service::serve(config, false, |_nothing| {
@@ -71,6 +75,32 @@ pub(super) async fn run(asked: Serve, mut config: Config) -> anyhow::Result<()> 
         drop(output::raw(greeting(&greeted, &first).as_bytes()));
     })
     .await
+}
+
+/// Refuses a start without a configuration in a folder in which the data folder cannot be made.
+fn refuse_unwritable(config: &Config) -> anyhow::Result<()> {
+    let Some(folder) = config.data_dir.parent().filter(|_| config.file.is_none()) else {
+        return Ok(());
+    };
+    if config.data_dir.exists() {
+        return Ok(());
+    }
+    match access(folder, Access::WRITE_OK | Access::EXEC_OK) {
+        Err(refused @ (Errno::ACCESS | Errno::ROFS)) => anyhow::bail!(unwritable(folder, refused)),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+fn unwritable(folder: &Path, refused: Errno) -> String {
+    let shown = folder.display();
+    let reason = match refused {
+        Errno::ROFS => format!("{shown} is on a read-only file system"),
+        _ => format!("this user may not write to {shown}"),
+    };
+    format!(
+        "{reason}: start the service in a folder that you may write to, where it makes \
+         ./orrery-data, or set `data_dir` in a configuration file (--config FILE)"
+    )
 }
 
 /// The greeting on a terminal, with what a first start makes.
@@ -116,6 +146,22 @@ mod tests {
         for wrong in ["0", "65531", "http"] {
             assert!(port(wrong).unwrap_err().contains("such as 9000"), "{wrong}");
         }
+    }
+
+    #[test]
+    fn serve_in_unwritable_folder_names_a_way_out() {
+        let folder = Path::new("/usr/share");
+        for (refused, expect) in [
+            (Errno::ACCESS, "this user may not write to /usr/share: start"),
+            (Errno::ROFS, "/usr/share is on a read-only file system: start"),
+        ] {
+            let said = unwritable(folder, refused);
+            assert!(said.starts_with(expect) && said.contains("that you may write to"), "{said}");
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let mut config = Config::defaults();
+        config.data_dir = folder.path().join("orrery-data");
+        assert!(refuse_unwritable(&config).is_ok());
     }
 
     #[test]

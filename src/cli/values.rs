@@ -1,14 +1,16 @@
 //! Values of arguments: what is accepted, and a sentence with an example for what is not.
 
 use std::net::IpAddr;
+use std::str::FromStr;
 use std::time::Duration;
 
+use crate::config;
 use crate::domain::money::Usd;
-use crate::domain::time::{SPAN_MAX, span_text};
+use crate::domain::time::{self, SPAN_MAX, span_text};
 
 /// A span of time, such as 90d.
 pub(super) fn span(text: &str) -> Result<Duration, String> {
-    let span = humantime::parse_duration(text).map_err(|_not_a_span| {
+    let span = time::span(text).ok_or_else(|| {
         "write a number and a unit: 30m, 12h or 90d (for a date, count the days until it)"
             .to_owned()
     })?;
@@ -42,6 +44,23 @@ pub(super) fn limit(text: &str) -> Result<Limit, String> {
     let number = text.parse().ok().filter(|number| *number > 0);
     let number = number.ok_or("write a whole number above 0, or none for no limit")?;
     Ok(Limit(Some(number)))
+}
+
+/// A limit in bytes: as `limit`, or a size as the configuration has it, such as `10GB`.
+pub(super) fn size_limit(text: &str) -> Result<Limit, String> {
+    let bytes = config::values::bytes_of(text).filter(|bytes| *bytes > 0);
+    bytes.map(|bytes| Limit(Some(bytes))).map_or_else(|| limit(text), Ok).map_err(|_not_a_number| {
+        "write bytes as a whole number above 0 or such as 10GB or 512MiB, or none for no limit"
+            .to_owned()
+    })
+}
+
+/// The id of something that a list shows.
+pub(super) fn id<T: FromStr>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|_not_an_id| {
+        "write a whole id as the list shows it, such as 0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e"
+            .to_owned()
+    })
 }
 
 /// How many items are asked for.
@@ -80,6 +99,16 @@ mod tests {
         for wrong in ["abc", "-1", "0", "NaN", "1e300", "12,50"] {
             assert!(dollars(wrong).unwrap_err().contains("such as 12.50"), "{wrong}");
         }
+        for (text, bytes) in
+            [("10GB", 10_000_000_000), ("512MiB", 512 << 20), ("1000000", 1_000_000)]
+        {
+            assert_eq!(size_limit(text), Ok(Limit(Some(bytes))), "{text}");
+        }
+        assert_eq!(size_limit("none"), Ok(Limit(None)));
+        for wrong in ["0", "0GB", "10 parsecs", "-1"] {
+            assert!(size_limit(wrong).unwrap_err().contains("such as 10GB"), "{wrong}");
+        }
+        assert!(id::<crate::domain::ids::KeyId>("17").unwrap_err().contains("such as 0192f0c1"));
         assert_eq!(count("20"), Ok(20));
         for wrong in ["0", "-1", "many"] {
             assert!(count(wrong).unwrap_err().contains("such as 20"), "{wrong}");

@@ -49,7 +49,7 @@ pub(super) enum Command {
 #[derive(Debug, clap::Args)]
 pub(super) struct Named {
     /// The id of the prediction or execution that it announces
-    #[arg(value_name = "ID")]
+    #[arg(value_name = "ID", value_parser = super::values::id::<ExecutionId>)]
     execution: ExecutionId,
     /// The organization of the delivery
     #[arg(long, value_name = "ORGANIZATION", default_value = DEFAULT_ORGANIZATION)]

@@ -18,7 +18,7 @@ use toml::de::DeValue;
 
 use super::reader::{Parsed, Problem};
 use super::secret::{self, Secret};
-use crate::domain::time::span_text;
+use crate::domain::time::{span, span_text};
 
 /// The longest list in a file.
 const LIST_MAX: usize = 1024;
@@ -98,7 +98,7 @@ pub fn memory_size(range: RangeInclusive<u64>) -> impl Fn(&Value<'_>) -> Parsed<
 /// A span of time such as `"300ms"`, `"10s"` or `"2h"`, in `range`.
 pub fn duration(range: RangeInclusive<Duration>) -> impl Fn(&Value<'_>) -> Parsed<Duration> {
     move |value| {
-        let span = value.get_ref().as_str().and_then(|text| humantime::parse_duration(text).ok());
+        let span = value.get_ref().as_str().and_then(|text| span(text));
         span.filter(|span| range.contains(span)).ok_or_else(|| {
             let low = span_text(*range.start());
             let high = span_text(*range.end());
@@ -411,7 +411,8 @@ const UNITS: [(&str, u64); 8] = [
 ];
 
 /// The bytes of a text such as `8MiB`, if it is one.
-fn bytes_of(text: &str) -> Option<u64> {
+#[must_use]
+pub fn bytes_of(text: &str) -> Option<u64> {
     let (number, unit) = UNITS
         .iter()
         .find_map(|(name, unit)| text.strip_suffix(name).map(|number| (number, *unit)))?;

@@ -158,6 +158,33 @@ impl FromStr for Timestamp {
     }
 }
 
+/// The span that `text` writes, such as `90d`, `1h 30m` or `1y`. A year has 365 days and a month 30.
+#[must_use]
+pub fn span(text: &str) -> Option<Duration> {
+    // humantime's own are averages of the calendar: a year of it ends six hours later.
+    let mut in_days = String::new();
+    let mut rest = text;
+    while let Some(start) = rest.find(|letter: char| letter.is_ascii_alphabetic()) {
+        let (number, unit) = rest.split_at(start);
+        let end = unit.find(|letter: char| !letter.is_ascii_alphabetic()).unwrap_or(unit.len());
+        let (unit, after) = unit.split_at(end);
+        let days = match unit {
+            "y" | "yr" | "yrs" | "year" | "years" => Some(365),
+            "M" | "month" | "months" => Some(30),
+            _ => None,
+        };
+        let whole = || number.trim().parse::<u64>().ok();
+        in_days.push(' ');
+        match days.and_then(|days| whole()?.checked_mul(days)) {
+            Some(days) => in_days.push_str(&format!("{days}d")),
+            None => in_days.extend([number, unit]),
+        }
+        rest = after;
+    }
+    in_days.push_str(rest);
+    humantime::parse_duration(&in_days).ok()
+}
+
 /// A span in units that people read, from days down: `366d`, `1h 30m`.
 #[must_use]
 pub fn span_text(span: Duration) -> String {
@@ -220,6 +247,28 @@ mod tests {
         assert!(now.checked_plus(SPAN_MAX).is_some());
         assert_eq!(now.checked_plus(SPAN_MAX + Duration::from_secs(1)), None);
         assert_eq!(Timestamp::LAST.checked_plus(Duration::from_secs(1)), None);
+    }
+
+    #[test]
+    fn span_of_a_year_has_365_days() {
+        let days = |count: u64| Some(Duration::from_secs(count * 86_400));
+        for (text, expect) in [
+            ("1y", days(365)),
+            ("2 years", days(730)),
+            ("1month", days(30)),
+            ("1y 6M 1d", days(365 + 180 + 1)),
+            ("1y2h", days(365).map(|year| year + Duration::from_secs(7200))),
+            ("90d", days(90)),
+            ("1h 30m", Some(Duration::from_secs(5400))),
+            ("300ms", Some(Duration::from_millis(300))),
+            (" 10s ", Some(Duration::from_secs(10))),
+            ("0", Some(Duration::ZERO)),
+        ] {
+            assert_eq!(span(text), expect, "{text}");
+        }
+        for wrong in ["", "y", "10", "tomorrow", "1y tomorrow", "-1y", "99999999999999999999y"] {
+            assert_eq!(span(wrong), None, "{wrong}");
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::error::Error;
@@ -18,6 +18,9 @@ pub fn make(folder: &Path) -> Result<(), Error> {
         .map_err(|error| Error::folder(folder, &error))
 }
 
+/// The file that is locked.
+const LOCK: &str = "lock";
+
 /// A store that this process closed a moment ago may still hold its lock: in a child that was started
 /// in the meantime and has not become its program yet. It is waited for, a second in all.
 const OWN_LOOKS: u32 = 100;
@@ -30,6 +33,15 @@ const LOCK_PAUSE: Duration = Duration::from_millis(10);
 #[derive(Debug)]
 pub struct FolderLock {
     _file: File,
+    folder: PathBuf,
+}
+
+impl FolderLock {
+    /// Removes a folder that has nothing but the lock in it.
+    pub fn remove_new_folder(self) {
+        drop(fs::remove_file(self.folder.join(LOCK)));
+        drop(fs::remove_dir(&self.folder));
+    }
 }
 
 /// Makes the folder where it is not there, and takes its lock for this process.
@@ -46,7 +58,7 @@ pub fn make_and_lock(folder: &Path) -> Result<FolderLock, Error> {
 /// # Errors
 /// As [`make_and_lock`].
 pub fn lock(folder: &Path) -> Result<FolderLock, Error> {
-    let path = folder.join("lock");
+    let path = folder.join(LOCK);
     let fault = |error: io::Error| Error::folder(&path, &error);
     let mut file = OpenOptions::new()
         .read(true)
@@ -77,7 +89,7 @@ pub fn lock(folder: &Path) -> Result<FolderLock, Error> {
         writeln!(file, "{}", std::process::id())
     };
     note(&mut file).map_err(fault)?;
-    Ok(FolderLock { _file: file })
+    Ok(FolderLock { _file: file, folder: folder.to_path_buf() })
 }
 
 /// The process that has written its number into the lock's file.

@@ -92,3 +92,71 @@ fn wrong_values_of_arguments_are_answered_with_an_example() {
         assert!(said(&output).contains(example), "{}", said(&output));
     }
 }
+
+#[test]
+fn key_is_deleted_by_unique_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let setup = Setup::new(folder.path(), &folder.path().join("data"), "");
+    let _service = setup.start();
+    for name in ["laptop", "twice", "twice"] {
+        setup.run(&["key", "create", "--name", name]);
+    }
+    setup.run(&["key", "delete", "laptop"]);
+    let listed: serde_json::Value =
+        serde_json::from_str(&setup.run(&["--json", "key", "list"])).unwrap();
+    let keys = listed["keys"].as_array().unwrap();
+    assert!(keys.iter().all(|key| key["name"] != "laptop"), "{listed}");
+    assert!(setup.fail(&["key", "delete", "laptop"]).contains("no key has the id or name laptop"));
+    let said = setup.fail(&["key", "delete", "twice"]);
+    let twice: Vec<&str> = keys
+        .iter()
+        .filter(|key| key["name"] == "twice")
+        .map(|key| key["id"].as_str().unwrap())
+        .collect();
+    assert_eq!(twice.len(), 2, "{listed}");
+    assert!(twice.iter().all(|id| said.contains(id)), "{said}");
+}
+
+#[test]
+fn names_are_looked_up_as_they_are_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let setup = Setup::new(folder.path(), &folder.path().join("data"), "");
+    let _service = setup.start();
+    for name in ["a b", "a+b", "a/b", "a%20b", "a?b"] {
+        for arguments in [&["org", "show", name][..], &["org", "limit", name, "--running", "1"]] {
+            let said = setup.fail(arguments);
+            assert!(said.contains(&format!("there is no organization {name}")), "{said}");
+        }
+        let said = setup.fail(&["chain", "show", name]);
+        assert!(said.contains(&format!("there is no chain {name};")), "{said}");
+    }
+    let limits = setup.run(&["org", "limit", "default", "--storage", "10GB", "--json"]);
+    assert!(limits.contains("10000000000"), "{limits}");
+}
+
+#[test]
+fn start_that_cannot_listen_leaves_nothing_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let setup = Setup::new(folder.path(), &data, "");
+    let taken = std::net::TcpListener::bind(setup.base()).unwrap();
+    let said = setup.fail(&["serve"]);
+    assert!(said.contains("listens there"), "{said}");
+    assert!(!data.exists(), "a data folder was left behind");
+    drop(taken);
+    drop(setup.start());
+    let _taken = std::net::TcpListener::bind(setup.base()).unwrap();
+    setup.fail(&["serve"]);
+    assert!(data.join("store").exists(), "the data of a service stays");
+}
+
+#[test]
+fn commands_that_need_a_stopped_service_say_only_that() {
+    let folder = tempfile::tempdir().unwrap();
+    let setup = Setup::new(folder.path(), &folder.path().join("data"), "");
+    let _service = setup.start();
+    for arguments in [&["compact"][..], &["seal", "rotate"]] {
+        let said = setup.fail(arguments);
+        assert!(said.contains("stop the service first") && !said.contains("backup"), "{said}");
+    }
+}

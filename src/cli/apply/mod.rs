@@ -13,7 +13,7 @@ use anyhow::Context as _;
 use serde_json::{Map, Value, json};
 
 use self::document::{Document, Wanted};
-use super::admin::Admin;
+use super::admin::{Admin, segment};
 use super::key::understood;
 use super::{diff, file, output, service};
 use crate::config::Config;
@@ -155,7 +155,8 @@ impl Step {
             }
             Act::Workflow(step) => step.apply(admin).await.map(drop),
             Act::ScheduleOfWorkflow { workflow, body } => {
-                let path = format!("/api/workflows/api/v1/workflows/{workflow}/schedules");
+                let path =
+                    format!("/api/workflows/api/v1/workflows/{}/schedules", segment(workflow));
                 admin.post(&path, body).await.map(drop)
             }
         }

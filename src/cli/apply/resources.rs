@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::document::{Key, Secret};
 use super::{Act, Step, text_of};
-use crate::cli::admin::Admin;
+use crate::cli::admin::{Admin, segment};
 use crate::cli::chain::query;
 use crate::cli::key::understood;
 use crate::cli::{values, workflow};
@@ -51,7 +51,7 @@ impl<'a> Planner<'a> {
     }
 
     pub(super) async fn limits(&mut self, wanted: &Map<String, Value>) -> anyhow::Result<()> {
-        let path = format!("/admin/organizations/{}", self.organization);
+        let path = format!("/admin/organizations/{}", segment(self.organization));
         let mut shown = Map::new();
         if self.exists {
             let described: Organization = understood(self.admin.get(&path).await?)?;
@@ -240,7 +240,7 @@ impl<'a> Planner<'a> {
     fn path_of_schedule(&self, found: &Value, id: &str) -> String {
         match found.get("workflow_id").and_then(Value::as_str) {
             Some(workflow) => {
-                format!("/api/workflows/api/v1/workflows/{workflow}/schedules/{id}")
+                format!("/api/workflows/api/v1/workflows/{}/schedules/{id}", segment(workflow))
             }
             None => format!("{SCHEDULES}/{id}"),
         }
@@ -271,7 +271,7 @@ impl<'a> Planner<'a> {
         workflow: &str,
         found: &Value,
     ) -> anyhow::Result<()> {
-        let path = format!("/api/workflows/api/v1/workflows/{workflow}");
+        let path = format!("/api/workflows/api/v1/workflows/{}", segment(workflow));
         let named = self.admin.get(&path).await.with_context(|| format!("schedule {name}"))?;
         if named.get("workflow_id") != found.get("workflow_id") {
             bail!(

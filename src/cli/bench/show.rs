@@ -36,7 +36,7 @@ pub(super) fn report(report: &Report, earlier: Option<&Report>, in_colour: bool)
                 Column::Number("FIGURE"),
                 Column::Number("ROUNDS DIFFER BY"),
             ];
-            text += &table(&columns, report.figures.iter().map(own_row), in_colour);
+            text += &table(&columns, report.figures.iter().map(own_row), in_colour, None);
             text += "\nPer second, each division ten times the one before:\n\n";
             text += &rates(&report.figures);
         }
@@ -48,7 +48,7 @@ pub(super) fn report(report: &Report, earlier: Option<&Report>, in_colour: bool)
                 Column::Number("SPEED"),
             ];
             let rows = report.figures.iter().map(|figure| compared_row(figure, earlier));
-            text += &table(&columns, rows, in_colour);
+            text += &table(&columns, rows, in_colour, None);
             text +=
                 "\nSpeed: how many times as fast as before; above 1 is better in every line.\n\n";
             text += &speeds(&report.figures, earlier);

@@ -36,9 +36,9 @@ pub(super) async fn run(every: Duration, output: &Output, config: &Config) -> an
         return output::json(&figures);
     }
     let in_colour = output::in_colour(&std::io::stdout());
-    let table = output::table(&WHOLE, whole(&figures), in_colour)
+    let table = output::table(&WHOLE, whole(&figures), in_colour, None)
         + "\n"
-        + &output::table(&LANES, lanes(&figures), in_colour);
+        + &output::table(&LANES, lanes(&figures), in_colour, None);
     output::raw(table.as_bytes())
 }
 
