@@ -29,11 +29,16 @@ pub struct Request {
 
 impl Request {
     /// Reads OpenAI's form: the last message is the prompt. Those before it count only where no session
-    /// is named, which would remember them itself. `header` is the session of the header.
+    /// is named, which would remember them itself. `header` is the session of the header; `streams` says
+    /// whether the answer is a stream where the request leaves that open.
     ///
     /// # Errors
     /// [`InvalidRequest`], which names the field.
-    pub fn of_completion(fields: JsonObject, header: Option<&str>) -> Result<Self, InvalidRequest> {
+    pub fn of_completion(
+        fields: JsonObject,
+        header: Option<&str>,
+        streams: bool,
+    ) -> Result<Self, InvalidRequest> {
         let mut fields = fields;
         let messages =
             fields.list("messages")?.ok_or_else(|| InvalidRequest::missing("messages"))?;
@@ -44,7 +49,7 @@ impl Request {
         if role != "user" {
             return Err(wrong("the last of messages must have the role user"));
         }
-        let mut request = Self::read(fields, header, prompt, images)?;
+        let mut request = Self::read(fields, (header, streams), prompt, images)?;
         if request.session.is_none() {
             if earlier.len() > TURNS_MAX {
                 return Err(wrong(&format!("messages must have at most {} items", TURNS_MAX + 1)));
@@ -65,12 +70,12 @@ impl Request {
     pub fn of_message(fields: JsonObject, header: Option<&str>) -> Result<Self, InvalidRequest> {
         let mut fields = fields;
         let message = fields.text("message")?.ok_or_else(|| InvalidRequest::missing("message"))?;
-        Self::read(fields, header, message, Vec::new())?.check_size("message")
+        Self::read(fields, (header, true), message, Vec::new())?.check_size("message")
     }
 
     fn read(
         mut fields: JsonObject,
-        header: Option<&str>,
+        (header, streams): (Option<&str>, bool),
         prompt: String,
         mut image_urls: Vec<String>,
     ) -> Result<Self, InvalidRequest> {
@@ -87,7 +92,7 @@ impl Request {
             session,
             mode: one_of(&mut fields, "mode", &Mode::ALL)?,
             behavior: one_of(&mut fields, "behavior", &Behavior::ALL)?,
-            is_stream: fields.flag("stream")?.unwrap_or(true),
+            is_stream: fields.flag("stream")?.unwrap_or(streams),
             question: Question { prompt, image_urls, turns: Vec::new() },
         })
     }
@@ -195,7 +200,7 @@ mod tests {
     }
 
     fn completion(value: Value) -> Result<Request, String> {
-        Request::of_completion(object(value), None).map_err(|error| error.to_string())
+        Request::of_completion(object(value), None, true).map_err(|error| error.to_string())
     }
 
     #[test]

@@ -95,10 +95,11 @@ pub async fn check(
         }
         Access::Owner => return by_session(services, request, site, Member::is_owner).await,
         Access::Admin => return by_admin_key(services, request).await,
-        Access::Key | Access::Link | Access::BodyKey => {}
+        Access::MaybeKey | Access::Key | Access::Link | Access::BodyKey => {}
     }
     let by_header = match presented_key(&request.headers) {
         Some(key) => services.accounts.authenticate(key).await?,
+        None if access == Access::MaybeKey => return Ok(Principal::Anonymous),
         None if access == Access::Link => {
             let token = request.query.get(signed_urls::PARAMETER);
             let Some(token) = token else { return Err(http::Error::unauthorized()) };
@@ -118,6 +119,7 @@ pub async fn check(
         | Access::KeyManager
         | Access::Owner
         | Access::Admin
+        | Access::MaybeKey
         | Access::Key
         | Access::Link => by_header,
     };
@@ -333,7 +335,7 @@ fn presented_key(headers: &HeaderMap) -> Option<&str> {
 }
 
 /// The key in `Authorization: Bearer`.
-fn bearer(headers: &HeaderMap) -> Option<&str> {
+pub fn bearer(headers: &HeaderMap) -> Option<&str> {
     let value = headers.get(AUTHORIZATION)?.to_str().ok()?;
     let (scheme, key) = value.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| key.trim())

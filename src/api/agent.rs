@@ -242,12 +242,35 @@ async fn answer_to(
 ) -> Result<Response, http::Error> {
     let bytes = context.request.body().await?;
     let fields = super::body::parse(&bytes)?;
-    let header = context.request.headers.get(&X_SESSION_ID);
-    let header = header.and_then(|value| value.to_str().ok());
     let request = match form {
-        Form::OpenAi => Request::of_completion(fields, header)?,
-        Form::Flat => Request::of_message(fields, header)?,
+        Form::OpenAi => Request::of_completion(fields, session_header(&context), true)?,
+        Form::Flat => Request::of_message(fields, session_header(&context))?,
     };
+    start(context, caller, request, form).await
+}
+
+fn session_header(context: &Context) -> Option<&str> {
+    context.request.headers.get(&X_SESSION_ID)?.to_str().ok()
+}
+
+/// The answer to a chat completion of another host that names the agent as its model, with OpenAI's default for
+/// `stream`.
+pub async fn complete(
+    context: Context,
+    caller: Caller,
+    body: &[u8],
+) -> Result<Response, http::Error> {
+    let fields = super::body::parse(body)?;
+    let request = Request::of_completion(fields, session_header(&context), false)?;
+    start(context, caller, request, Form::OpenAi).await
+}
+
+async fn start(
+    context: Context,
+    caller: Caller,
+    request: Request,
+    form: Form,
+) -> Result<Response, http::Error> {
     let services = &context.services;
     for url in &request.question.image_urls {
         services

@@ -1,22 +1,26 @@
 //! The chat router as OpenAI's clients call it (`docs/spec/chat.md`, "Routes"): chat completions,
 //! embeddings, and the models that can be called.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use futures_util::stream;
 use hyper::StatusCode;
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
+use serde::Deserialize;
 
-use super::Context;
 use super::doc::{Doc, ErrorForm, RequestDoc, ResponseDoc};
-use crate::chat::{Answer, Caller, CatalogModel};
+use super::{Context, Services};
+use crate::chat::{self as router, Answer, Caller, CatalogModel};
 use crate::domain::chat::Operation;
 use crate::domain::execution::Source;
 use crate::domain::ids::{ExecutionId, KeyId};
 use crate::domain::model::Pricing;
+use crate::http::error::OpenAi;
 use crate::http::{self, Response, body, response};
 use crate::wire::chat::{
     self, CompletionRequest, EmbeddingsRequest, Model, ModelCatalog, ModelKind, ModelPricing,
-    ModelSource, Upstream,
+    ModelSource, Models, Upstream,
 };
 
 pub const X_EXECUTION_ID: HeaderName = HeaderName::from_static("x-execution-id");
@@ -95,6 +99,9 @@ async fn answer(
     operation: Operation,
 ) -> Result<Response, http::Error> {
     let body = context.request.body().await?;
+    if operation == Operation::Chat && is_of_agent(&context.services, &body) {
+        return super::agent::complete(context, caller, &body).await;
+    }
     let services = &context.services;
     let lease = services.bodies.lease(&context.request.peer);
     Ok(match services.chat.call(caller, operation, body, lease, |id| context.origin(id)).await? {
@@ -115,6 +122,18 @@ async fn answer(
             identified(execution, answer)
         }
     })
+}
+
+/// Whether a request names the agent as its model. A model of the catalog goes before it.
+fn is_of_agent(services: &Services, body: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    struct Named<'a> {
+        #[serde(borrow)]
+        model: Cow<'a, str>,
+    }
+    let id = services.agent.model_id();
+    let named = serde_json::from_slice::<Named<'_>>(body);
+    named.is_ok_and(|named| named.model == id) && services.catalog.get(id).is_none()
 }
 
 pub fn identified(execution: ExecutionId, mut answer: Response) -> Response {
@@ -155,6 +174,65 @@ pub async fn models(context: Context) -> Result<Response, http::Error> {
     Ok(response::json(StatusCode::OK, &body))
 }
 
+/// The models that OpenAI's clients can call, in their form.
+pub async fn list_callable(context: &Context) -> Response {
+    let services = &context.services;
+    let catalog = services.chat.models().await;
+    let data = callable(services, &catalog);
+    response::json(StatusCode::OK, &Models { object: "list", data })
+}
+
+/// One of the models that OpenAI's clients can call.
+///
+/// # Errors
+/// 404 with the reason, in OpenAI's form.
+pub async fn find_callable(context: &Context, id: &str) -> Result<Response, http::Error> {
+    let services = &context.services;
+    let catalog = services.chat.models().await;
+    if let Some(model) = callable(services, &catalog).into_iter().find(|model| model.id == id) {
+        return Ok(response::json(StatusCode::OK, &model));
+    }
+    let error: http::Error = match services.chat.bind(id) {
+        Ok(_) => http::Error::not_found(format!("the upstream lists no model '{id}'")),
+        Err(error) => error.into(),
+    };
+    if error.status.is_server_error() {
+        return Ok(error.into_open_ai_response());
+    }
+    let open_ai = OpenAi {
+        kind: None,
+        param: Some("model".to_owned()),
+        code: Some("model_not_found".to_owned()),
+    };
+    Ok(http::Error::not_found(error.message).with_open_ai(open_ai).into_open_ai_response())
+}
+
+/// The models of the catalog and the upstream that answer OpenAI's requests, and the agent.
+fn callable<'a>(services: &'a Services, catalog: &'a router::ModelCatalog) -> Vec<Model<'a>> {
+    let fee = services.chat.fee();
+    let mut models: Vec<Model<'a>> = catalog.models.iter().map(|model| shown(model, fee)).collect();
+    let id = services.agent.model_id();
+    if services.agent.has_model() && models.iter().all(|model| model.id != id) {
+        let local = catalog.models.iter().filter(|model| !model.is_upstream).count();
+        models.insert(local, agent_of(services));
+    }
+    models
+}
+
+fn agent_of(services: &Services) -> Model<'_> {
+    Model {
+        id: services.agent.model_id(),
+        object: "model",
+        created: services.started_at.unix_seconds(),
+        owned_by: "orrery",
+        source: ModelSource::Local,
+        kind: Some(ModelKind::Chat),
+        context_length: None,
+        status: "ok",
+        pricing: None,
+    }
+}
+
 fn shown(model: &CatalogModel, fee: f64) -> Model<'_> {
     Model {
         id: &model.id,
@@ -170,6 +248,7 @@ fn shown(model: &CatalogModel, fee: f64) -> Model<'_> {
             Operation::Chat => ModelKind::Chat,
             Operation::Embeddings => ModelKind::Embeddings,
         }),
+        context_length: model.context,
         status: if model.is_failing { "failing" } else { "ok" },
         pricing: model.pricing.as_ref().map(|pricing| priced(pricing, 1.0 + fee)),
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::access::Principal;
+use super::access::{Principal, bearer};
 use super::browser::Site;
 use super::{Role, Services};
 use crate::accounts::Caller;
@@ -113,6 +113,13 @@ impl Context {
     pub fn origin(&self, started: ExecutionId) -> Option<Arc<trace::Origin>> {
         self.request.note.started(started);
         trace_context::of(&self.request.headers)
+    }
+
+    /// Whether the key came as OpenAI's clients send theirs.
+    #[must_use]
+    pub fn is_by_bearer(&self) -> bool {
+        let is_by_key = matches!(self.principal, Principal::Caller(_));
+        is_by_key && bearer(&self.request.headers).is_some()
     }
 
     /// Whether a link is what the request is allowed by.

@@ -313,6 +313,7 @@ impl Host {
                 access::in_the_name_of_path(&self.services, of, principal).await?
             }
             Access::Public
+            | Access::MaybeKey
             | Access::Key
             | Access::BodyKey
             | Access::Link

@@ -163,6 +163,8 @@ pub enum Content {
     JsonOrEvents(SchemaOf),
     /// The error body.
     Error,
+    /// The error body of the service or, in OpenAI's form, of OpenAI.
+    AnyError,
     /// Text or bytes of this media type.
     Raw(&'static str),
     /// Server-sent events.
@@ -211,6 +213,12 @@ impl ResponseDoc {
     #[must_use]
     pub const fn error(status: u16, description: &'static str) -> Self {
         Self::new(status, description, Content::Error)
+    }
+
+    /// The error body of the service, or that of OpenAI.
+    #[must_use]
+    pub const fn any_error(status: u16, description: &'static str) -> Self {
+        Self::new(status, description, Content::AnyError)
     }
 }
 

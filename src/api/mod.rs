@@ -134,6 +134,8 @@ impl Role {
 pub enum Access {
     /// Anyone.
     Public,
+    /// Anyone; a key that is sent must be valid.
+    MaybeKey,
     /// The holder of an API key.
     Key,
     /// The holder of an API key, which may be in the body as `api_key`.
@@ -207,7 +209,7 @@ pub struct Route {
     pub doc: Doc,
 }
 
-use Access::{Admin, BodyKey, Key, KeyManager, Link, Local, Member, Owner, Public};
+use Access::{Admin, BodyKey, Key, KeyManager, Link, Local, MaybeKey, Member, Owner, Public};
 use BodyLimit::{Configured as Body, File, None as Bare, Small};
 use Rate::{Balance, Configured as Keyed, Free};
 use Role::{Agent, Base, Control, Dashboard, Flows, Metrics, Workflows};
@@ -243,8 +245,8 @@ pub const ROUTES: &[Route] = &[
     route!(ALL, GET, "/openapi.json", Public, Bare, Free, root::openapi, root::OPENAPI),
     route!(&[Metrics], GET, "/metrics", Public, Bare, Free, root::metrics, root::METRICS),
 
-    route!(&[Base], GET, "/v1/models", Public, Bare, Free, models::list, models::LIST),
-    route!(&[Base], GET, "/v1/models/{*slug}", Public, Bare, Free, models::get, models::GET),
+    route!(&[Base], GET, "/v1/models", MaybeKey, Bare, Free, models::list, models::LIST),
+    route!(&[Base], GET, "/v1/models/{*slug}", MaybeKey, Bare, Free, models::get, models::GET),
     route!(&[Base], GET, "/v1/models/{*slug}/schemas/openapi", Public, Bare, Free, models::openapi, models::OPENAPI),
     route!(&[Base], GET, "/v1/model", Public, Bare, Free, models::get_by_query, models::GET_BY_QUERY),
 

@@ -1,4 +1,4 @@
-//! Models: the catalog as clients read it. No key is asked for.
+//! Models: the catalog as clients read it, which asks for no key, and what OpenAI's clients can call.
 
 use std::sync::Arc;
 
@@ -6,11 +6,11 @@ use hyper::StatusCode;
 use hyper::header::{HeaderName, HeaderValue};
 use serde_json::{Map, Value};
 
-use super::Context;
 use super::doc::{Doc, Kind, OFFSET, Param, ResponseDoc};
+use super::{Context, chat};
 use crate::catalog;
 use crate::http::{self, Response, response};
-use crate::wire::model::Model;
+use crate::wire::model::{Detail, List, Model};
 
 const LIMIT_DEFAULT: u64 = 50;
 const LIMIT_MAX: u64 = 500;
@@ -19,21 +19,52 @@ const X_TOTAL_COUNT: HeaderName = HeaderName::from_static("x-total-count");
 /// How many models there are.
 const TOTAL: (&str, &str) = ("X-Total-Count", "How many models match in all");
 
+/// The forms of the list, and of one model.
+const FORMATS: [&str; 2] = ["catalog", "openai"];
+const FORMAT: Param = Param::new(
+    "format",
+    Kind::OneOf(|| FORMATS.to_vec()),
+    "`openai` lists what OpenAI's clients can call, and needs a key; without it, `openai` for a key that came \
+     as `Authorization: Bearer`, else `catalog`",
+);
+
+/// Whether OpenAI's form is asked for.
+fn is_open_ai(context: &Context) -> Result<bool, http::Error> {
+    let is_open_ai = match context.request.query.get("format") {
+        None => context.is_by_bearer(),
+        Some("catalog") => false,
+        Some("openai") => true,
+        Some(_) => {
+            let message = format!("format must be one of {}", FORMATS.join(", "));
+            return Err(http::Error::bad_request(message));
+        }
+    };
+    if is_open_ai {
+        context.caller()?;
+    }
+    Ok(is_open_ai)
+}
+
 pub const LIST: Doc = Doc {
     query: &[
+        FORMAT,
         Param::new("name", Kind::Text, "A part of the slug or the title, in any letter case"),
         Param::limit(LIMIT_MAX, LIMIT_DEFAULT),
         OFFSET,
     ],
     responses: &[ResponseDoc {
         headers: &[TOTAL],
-        ..ResponseDoc::json::<Vec<Model<'static>>>(200, "Models by slug")
+        ..ResponseDoc::json::<List<'static>>(200, "Models by slug")
     }],
     ..Doc::new("models", "list_models", "List models")
 };
 
-/// `GET /v1/models?name=&limit=&offset=`: a bare array, the total in `X-Total-Count`.
+/// `GET /v1/models?name=&limit=&offset=&format=`: a bare array, the total in `X-Total-Count`; or OpenAI's list,
+/// which has no pages.
 pub async fn list(context: Context) -> Result<Response, http::Error> {
+    if is_open_ai(&context)? {
+        return Ok(chat::list_callable(&context).await);
+    }
     let query = &context.request.query;
     let limit = usize::try_from(query.number("limit", 1..=LIMIT_MAX, LIMIT_DEFAULT)?)?;
     let offset = usize::try_from(query.number("offset", 0..=u64::from(u32::MAX), 0)?)?;
@@ -51,15 +82,19 @@ pub async fn list(context: Context) -> Result<Response, http::Error> {
 }
 
 pub const GET: Doc = Doc {
+    query: &[FORMAT],
     responses: &[
-        ResponseDoc::json::<Model<'static>>(200, "The model"),
-        ResponseDoc::error(404, "There is no such model"),
+        ResponseDoc::json::<Detail<'static>>(200, "The model"),
+        ResponseDoc::any_error(404, "There is no such model"),
     ],
     ..Doc::new("models", "get_model", "A model")
 };
 
-/// `GET /v1/models/{slug}`
+/// `GET /v1/models/{slug}?format=`
 pub async fn get(context: Context) -> Result<Response, http::Error> {
+    if is_open_ai(&context)? {
+        return chat::find_callable(&context, context.request.param("slug")).await;
+    }
     let model = find(&context, context.request.param("slug"))?;
     Ok(response::json_text(StatusCode::OK, catalog::detail_json(&model)))
 }

@@ -153,13 +153,13 @@ fn security(access: Access) -> Value {
     let mut ways = match access {
         Access::Public | Access::Local => Vec::new(),
         Access::Member | Access::KeyManager | Access::Owner => vec![json!({"Session": []})],
-        Access::Key | Access::BodyKey | Access::Link => by_key.to_vec(),
+        Access::MaybeKey | Access::Key | Access::BodyKey | Access::Link => by_key.to_vec(),
         Access::Admin => vec![json!({"Bearer": []})],
     };
     match access {
         Access::Link => ways.push(json!({"Link": []})),
-        // The key in the body is not a security scheme.
-        Access::BodyKey => ways.push(json!({})),
+        // A key in the body is not a security scheme.
+        Access::BodyKey | Access::MaybeKey => ways.push(json!({})),
         Access::Public
         | Access::Local
         | Access::Key
@@ -290,7 +290,7 @@ fn general_responses(route: &Route) -> Vec<ResponseDoc> {
             )
         },
     ];
-    if matches!(route.access, Access::Key | Access::BodyKey | Access::Link) {
+    if matches!(route.access, Access::MaybeKey | Access::Key | Access::BodyKey | Access::Link) {
         all.push(ResponseDoc::error(401, "Invalid or missing API key"));
     }
     if route.access == Access::Admin {
@@ -375,6 +375,10 @@ fn describe(
     let content = match response.content {
         Content::Nothing => return described,
         Content::Error => json!({"application/json": {"schema": {"$ref": error}}}),
+        Content::AnyError => {
+            let any = json!({"anyOf": [{"$ref": ERROR}, {"$ref": OPEN_AI_ERROR}]});
+            json!({"application/json": {"schema": any}})
+        }
         Content::JsonOrEvents(schema) => json!({
             "application/json": {"schema": schema(&mut schemas.sent).to_value()},
             "text/event-stream": {},

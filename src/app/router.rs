@@ -74,6 +74,7 @@ pub fn open(
     });
     let options = Options {
         upstream,
+        agent_id: config.agent.model_id.clone(),
         fee: router.platform_fee,
         prices: prices.collect(),
         keep_content: router.keep_content,

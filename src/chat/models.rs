@@ -50,6 +50,8 @@ pub struct CatalogModel {
     /// Unix seconds, where the upstream says so.
     pub created: Option<i64>,
     pub pricing: Option<Pricing>,
+    /// Tokens of a prompt and its answer, where they are known.
+    pub context: Option<u32>,
     /// Whether it has stopped answering.
     pub is_failing: bool,
 }
@@ -113,6 +115,7 @@ impl Chat {
                 owned_by: listed.owned_by.clone(),
                 created: listed.created,
                 pricing: inner.options.prices.get(&listed.id).cloned(),
+                context: None,
                 is_failing: false,
             })
             .collect();
@@ -134,6 +137,7 @@ impl Inner {
             owned_by: None,
             created: None,
             pricing: model.pricing.clone(),
+            context: model.runner.local().map(|local| local.context),
             is_failing: model.failing().is_some(),
         })
     }

@@ -43,6 +43,9 @@ const DRAIN: Duration = Duration::from_millis(100);
 
 const KEEP_ALIVE: &[u8] = b": keep-alive\n\n";
 const DONE: &[u8] = b"[DONE]";
+/// The fields of an event that are the same in all events of its stream.
+const FRAME: [&str; 7] =
+    ["id", "object", "created", "model", "system_fingerprint", "service_tier", "provider"];
 
 /// A stream on its way.
 struct Relay {
@@ -56,8 +59,8 @@ struct Relay {
     wants_usage: bool,
     /// The event with the usage alone, which waits for the record.
     usage: Option<Bytes>,
-    /// The stream's first event, for a usage that it lacks.
-    first: Option<Bytes>,
+    /// What the first event with an answer says of the stream, for a usage that it lacks.
+    frame: Option<RawObject>,
     /// The model has said that it is done.
     is_done: bool,
     /// Covers events that are larger than most.
@@ -84,7 +87,7 @@ impl Call {
             pieces: sender,
             wants_usage: self.request.wants_usage,
             usage: None,
-            first: None,
+            frame: None,
             is_done: false,
             lease: self.lease.sibling(),
             bytes: 0,
@@ -226,8 +229,8 @@ impl Relay {
         }
         match self.meter.event(data).map_err(End::Failed)? {
             Seen::Part => {
-                if self.wants_usage && self.first.is_none() {
-                    self.first = Some(data.clone());
+                if self.wants_usage && self.frame.is_none() {
+                    self.frame = frame_of(data);
                 }
                 passed.push(event.raw);
             }
@@ -305,7 +308,7 @@ impl Relay {
             End::Done => {
                 let usage = self.wants_usage.then(|| match self.usage.take() {
                     Some(usage) => usage_event(&usage, tokens, cost),
-                    None => missing_usage_event(self.first.as_deref(), tokens, cost),
+                    None => missing_usage_event(self.frame.take(), tokens, cost),
                 });
                 [&usage.unwrap_or_default()[..], b"data: [DONE]\n\n"].concat().into()
             }
@@ -340,12 +343,22 @@ fn usage_event(data: &[u8], tokens: Tokens, cost: Usd) -> Bytes {
     event_of(&text.unwrap_or_else(|| data.to_vec()))
 }
 
-/// The event of a usage that the model did not send: it counts nothing, or counted beside its last words. Its
-/// other fields are those of the stream's `first` event.
-fn missing_usage_event(first: Option<&[u8]>, tokens: Tokens, cost: Usd) -> Bytes {
-    let first = first.and_then(|first| serde_json::from_slice::<RawObject>(first).ok());
-    let mut chunk = first.unwrap_or_default();
-    chunk.remove("usage");
+/// The fields that are the same in all events of a stream, from one with an answer; `None` of another. Azure's
+/// first event has neither an answer nor an id.
+fn frame_of(event: &[u8]) -> Option<RawObject> {
+    let mut event: RawObject = serde_json::from_slice(event).ok()?;
+    let choices = event.get("choices")?;
+    if choices == "[]" {
+        return None;
+    }
+    event.retain(|name| FRAME.contains(&name));
+    Some(event)
+}
+
+/// The event of a usage that the model did not send: it counts nothing, or counted beside its last words.
+/// `frame` is from another event of the stream.
+fn missing_usage_event(frame: Option<RawObject>, tokens: Tokens, cost: Usd) -> Bytes {
+    let mut chunk = frame.unwrap_or_default();
     // It is text and numbers, so it has a JSON form.
     let text = chunk
         .set("object", "chat.completion.chunk")
@@ -380,12 +393,14 @@ mod tests {
     #[test]
     fn relay_usage_event_is_made_where_the_model_sent_none() {
         let tokens = Tokens { input: 3, output: 4, is_estimated: true };
-        let first = br#"{"id":"x","created":5,"choices":[{"delta":{}}],"model":"m"}"#;
-        let event = missing_usage_event(Some(first), tokens, Usd::from_micros(7));
+        let begins = br#"{"id":"","model":"","choices":[],"prompt_filter_results":[{"x":1}]}"#;
+        assert!(frame_of(begins).is_none() && frame_of(b"[]").is_none());
+        let part = br#"{"id":"x","created":5,"choices":[{"delta":{}}],"model":"m","usage":null,"obfuscation":"aaa"}"#;
+        let event = missing_usage_event(frame_of(part), tokens, Usd::from_micros(7));
         let text = str::from_utf8(&event).unwrap();
-        assert!(
-            text.starts_with("data: {\"id\":\"x\",\"created\":5,\"choices\":[],\"model\":\"m\",")
-        );
+        let expected = "data: {\"id\":\"x\",\"created\":5,\"model\":\"m\",\"object\":\"chat.completion.chunk\",\
+                        \"choices\":[],\"usage\":";
+        assert!(text.starts_with(expected), "{text}");
         let event = missing_usage_event(None, tokens, Usd::from_micros(7));
         let text = str::from_utf8(&event).unwrap();
         assert_eq!(

@@ -93,9 +93,8 @@ impl Request {
             self.wants_usage = options.flag("include_usage").map_err(wrong)?.unwrap_or(false);
         }
         self.answers = known.whole("n", &(1..=ANSWERS_MAX))?.unwrap_or(1);
-        let tokens = 1..=u64::from(u32::MAX);
-        let older = known.whole("max_tokens", &tokens)?;
-        self.answer_tokens_max = known.whole("max_completion_tokens", &tokens)?.or(older);
+        let older = self.take_maximum(known, "max_tokens")?;
+        self.answer_tokens_max = self.take_maximum(known, "max_completion_tokens")?.or(older);
         known.number("temperature", &(0.0..=2.0))?;
         known.number("top_p", &(0.0..=1.0))?;
         known.number("presence_penalty", &(-2.0..=2.0))?;
@@ -107,6 +106,19 @@ impl Request {
         let tools = self.fields.get("tools").map_or(0, str::len);
         self.prompt_tokens = tokens_of_messages(messages)?.saturating_add(estimate(tools as u64));
         Ok(())
+    }
+
+    /// A maximum of tokens. Some clients write -1 for none, which not every server takes.
+    fn take_maximum(
+        &mut self,
+        known: &mut JsonObject,
+        field: &'static str,
+    ) -> Result<Option<u64>, InvalidRequest> {
+        if self.fields.get(field) == Some("-1") {
+            self.fields.remove(field);
+            return Ok(None);
+        }
+        Ok(known.whole(field, &(1..=u64::from(u32::MAX)))?)
     }
 
     fn check_embeddings(&mut self, known: &mut JsonObject) -> Result<(), InvalidRequest> {

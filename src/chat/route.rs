@@ -207,6 +207,7 @@ impl Inner {
                     model: id.to_owned(),
                     file: unserved.file.file_name().unwrap_or_default().display().to_string(),
                 }),
+                None if id == self.options.agent_id => Err(is_agent(id)),
                 None => self.upstream(id, operation),
             };
         };
@@ -307,6 +308,12 @@ impl Inner {
 /// is not a request.
 fn mapped(map: &Map<String, Value>, request: &Request) -> Option<Request> {
     request.mapped(&fill_object(map, &request.value().ok()?).ok()?)
+}
+
+/// The refusal of the agent's id where only models are asked.
+fn is_agent(id: &str) -> Error {
+    let message = format!("'{id}' is the agent, which answers POST /v1/chat/completions alone");
+    InvalidRequest::field("model", message).into()
 }
 
 /// The refusal of a model that exists and does something else.

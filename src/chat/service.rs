@@ -21,6 +21,8 @@ use crate::storage::{self, Store};
 #[derive(Debug, Clone)]
 pub struct Options {
     pub upstream: Option<Upstream>,
+    /// The id of the agent, which never goes to the upstream.
+    pub agent_id: String,
     /// The part of a price that is added to it.
     pub fee: f64,
     /// What the upstream's models cost, by id.

@@ -145,6 +145,16 @@ pub struct ModelCatalog<'a> {
     pub upstream: Option<Upstream<'a>>,
 }
 
+/// What can be called, as OpenAI's clients read it.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "RouterModels")]
+pub struct Models<'a> {
+    /// `list`
+    pub object: &'static str,
+    /// Local models by slug, the agent, then those that the upstream lists.
+    pub data: Vec<Model<'a>>,
+}
+
 /// A model that can be called.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "RouterModel")]
@@ -159,6 +169,9 @@ pub struct Model<'a> {
     pub source: ModelSource,
     /// What it is for; null where the upstream does not say.
     pub kind: Option<ModelKind>,
+    /// Tokens of a prompt and its answer; absent where it is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub context_length: Option<u32>,
     /// `ok`, or `failing` while it does not answer.
     pub status: &'static str,
     /// The price; null where there is none, so that calls cost nothing.

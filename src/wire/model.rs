@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::chat;
 use crate::domain::model::{OutputType, Pricing, VERSION};
 
 const DISCLAIMER: &str = "Pricing is an estimate and may change as rates are updated.";
@@ -52,6 +53,24 @@ impl<'a> Model<'a> {
         let cost = pricing.map(Cost::from);
         Self { title, slug, version: VERSION, output_type, request_schema, cost }
     }
+}
+
+/// The list of models: the catalog, or what OpenAI's clients can call.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(untagged)]
+#[schemars(rename = "ModelList")]
+pub enum List<'a> {
+    Catalog(Vec<Model<'a>>),
+    OpenAi(chat::Models<'a>),
+}
+
+/// One model, as the catalog has it, or as OpenAI's clients read it.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(untagged)]
+#[schemars(rename = "ModelDetail")]
+pub enum Detail<'a> {
+    Catalog(Model<'a>),
+    OpenAi(chat::Model<'a>),
 }
 
 /// What a run costs.

@@ -629,3 +629,56 @@ async fn agent_memory_survives_a_backup_and_its_restore() {
     let other = service.ask(Role::Agent, Method::GET, "/sessions").key(&service.other_key);
     assert_eq!(other.send().await.expect(200)["sessions"], json!([]));
 }
+
+#[tokio::test]
+async fn agent_answers_on_the_base_host_with_the_default_of_openai() {
+    let (up, service) = start().await;
+    script(&up, vec![says("done")]);
+    let ask = |more: Value| {
+        let mut body =
+            json!({"model": "orrery/beta", "messages": [{"role": "user", "content": "hi"}]});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        service.post("/v1/chat/completions", &body)
+    };
+    for more in [json!({}), json!({"stream": false}), json!({"stream": null})] {
+        let said = ask(more).send().await.expect(200);
+        assert_eq!(
+            (&said["object"], &said["model"]),
+            (&json!("chat.completion"), &json!("orrery/beta"))
+        );
+        assert_eq!(said["choices"][0]["message"]["content"], "done");
+        assert_eq!(up.newest()["model"], "far");
+    }
+    let stream = ask(json!({"stream": true})).send().await;
+    let all = events(&stream);
+    let last = &all.last().unwrap().1;
+    assert_eq!(
+        (&last["type"], &last["choices"][0]["finish_reason"]),
+        (&json!("complete"), &json!("stop"))
+    );
+    assert_eq!(stream.header("content-type"), "text/event-stream");
+    assert_eq!(rows(&service, "type=agent").await.len(), 4);
+}
+
+#[tokio::test]
+async fn agent_id_never_goes_to_the_upstream() {
+    let up = Upstream::start().await;
+    let service = Service::configured(&up.config("")).await;
+    let messages = json!([{"role": "user", "content": "hi"}]);
+    let chat = json!({"model": "orrery/beta", "messages": messages});
+    let error = service.post("/v1/chat/completions", &chat).send().await.expect(503);
+    assert_eq!(
+        error["error"]["message"],
+        "the agent has no model: set agent.model in the configuration"
+    );
+    let question = json!({"q": {"type": "oul", "instructions": "?"}});
+    for (path, body) in [
+        ("/v1/embeddings", json!({"model": "orrery/beta", "input": "a"})),
+        ("/v1/decisions", json!({"model": "orrery/beta", "state": "a", "questions": question})),
+    ] {
+        let error = service.post(path, &body).send().await.expect(400);
+        let message = error["error"]["message"].as_str().unwrap();
+        assert!(message.contains("'orrery/beta' is the agent"), "{message}");
+    }
+    assert_eq!(up.requests().len(), 0);
+}

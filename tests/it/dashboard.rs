@@ -170,6 +170,7 @@ async fn member_permissions_hold_on_every_route() {
                 Access::Owner => is_owner,
                 Access::KeyManager => may_keys,
                 Access::Public
+                | Access::MaybeKey
                 | Access::Key
                 | Access::BodyKey
                 | Access::Link

@@ -5,7 +5,7 @@ use orrery::api::Role;
 use orrery::runners::builtin;
 use serde_json::{Value, json};
 
-use crate::support::{Answer, Provider, Service};
+use crate::support::{Answer, Ask, Provider, Service, Upstream};
 
 const UNKNOWN: &str = r#"{"error":"Failed to fetch model: model not found"}"#;
 
@@ -215,5 +215,78 @@ async fn builtin_models_match_their_documents() {
             other => panic!("{other}"),
         };
         assert!(fits, "{slug} gives {kind}: {output}");
+    }
+}
+
+fn by_bearer(service: &Service, path: &str) -> Ask {
+    let key = format!("Bearer {}", service.key);
+    service.ask(Role::Base, Method::GET, path).header("authorization", key)
+}
+
+fn ids(list: &Value) -> Vec<&str> {
+    list["data"].as_array().unwrap().iter().map(|model| model["id"].as_str().unwrap()).collect()
+}
+
+#[tokio::test]
+async fn model_list_for_openai_clients_has_what_they_can_call() {
+    let up = Upstream::start().await;
+    let near = Upstream::start().await;
+    let service = Service::configured(&(up.config("") + "[agent]\nmodel = 'far'\n")).await;
+    service.manifest(&near.manifest("near", "chat", ""));
+    service.manifest(&near.manifest("vectors", "embeddings", ""));
+    up.answers(200, r#"{"data":[{"id":"far","created":7,"owned_by":"them"},{"id":"a/b:free"}]}"#);
+    let all = ["near", "vectors", "orrery/beta", "far", "a/b:free"];
+    let list = by_bearer(&service, "/v1/models").send().await.expect(200);
+    assert_eq!((&list["object"], ids(&list)), (&json!("list"), all.to_vec()));
+    let kinds: Vec<&Value> =
+        list["data"].as_array().unwrap().iter().map(|one| &one["kind"]).collect();
+    let chat = json!("chat");
+    assert_eq!(kinds, [&chat, &json!("embeddings"), &chat, &Value::Null, &Value::Null]);
+    assert_eq!(list["data"][3]["created"], 7);
+    let by_format = service.get("/v1/models?format=openai").await.expect(200);
+    assert_eq!(ids(&by_format), all);
+    for id in all {
+        let model = by_bearer(&service, &format!("/v1/models/{id}")).send().await.expect(200);
+        assert_eq!((&model["id"], &model["object"]), (&json!(id), &json!("model")));
+    }
+    // The catalog for everybody else, and for those who ask for it.
+    for catalog in [
+        service.get("/v1/models").await,
+        open(&service, "/v1/models").await,
+        by_bearer(&service, "/v1/models?format=catalog").send().await,
+    ] {
+        assert!(catalog.expect(200).is_array());
+    }
+    let detail = by_bearer(&service, "/v1/models/near?format=catalog").send().await.expect(200);
+    assert_eq!(detail["slug"], "near");
+}
+
+#[tokio::test]
+async fn model_unknown_to_openai_clients_is_404_in_their_form() {
+    let service = Service::start().await;
+    for (id, message) in [
+        ("gpt-nowhere", "the model 'gpt-nowhere' does not exist"),
+        ("text-summary", "answers predictions (POST /v1/prediction/run), not chat completions"),
+        ("orrery/beta", "is the agent"),
+    ] {
+        let answer = by_bearer(&service, &format!("/v1/models/{id}")).send().await;
+        let error = answer.expect(404);
+        let error = &error["error"];
+        assert!(error["message"].as_str().unwrap().contains(message), "{error}");
+        assert_eq!((&error["code"], &error["param"]), (&json!("model_not_found"), &json!("model")));
+    }
+}
+
+#[tokio::test]
+async fn model_routes_refuse_wrong_keys_and_forms() {
+    let service = Service::start().await;
+    for path in ["/v1/models", "/v1/models/text-summary"] {
+        let ask = || service.ask(Role::Base, Method::GET, path);
+        for asked in [ask().key("smk_wrong"), ask().header("authorization", "Bearer smk_wrong")] {
+            asked.send().await.expect_text(401, r#"{"error":"Invalid or missing API key"}"#);
+        }
+        open(&service, &format!("{path}?format=openai")).await.expect(401);
+        let wrong = open(&service, &format!("{path}?format=json")).await;
+        wrong.expect_error(400, "format must be one of catalog, openai");
     }
 }

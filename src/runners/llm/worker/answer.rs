@@ -5,14 +5,12 @@ use llama_cpp_2::token::LlamaToken;
 use serde_json::{Value, json};
 
 use super::engine::{End, Finish, Logprobs, Part};
-use super::native;
+use super::native::{self, PYTHON};
 use super::prompt::{Calls, Reading};
 use super::sampling::Likely;
 use super::thinking::{Divider, Split};
 use super::tools::{Call, Form};
 
-/// Llama writes it in front of calls, which are bare JSON otherwise.
-const PYTHON: &str = "<|python_tag|>";
 /// Models that were taught other forms write calls in a block of JSON.
 const FENCES: [&str; 2] = ["```json\n{", "```\n{"];
 
@@ -412,6 +410,8 @@ mod tests {
             ),
             (list, format!("[TOOL_CALLS][{arguments}]"), Finish::Stop, ("", "", "f")),
             (bare, format!("<|python_tag|>{parameters}"), Finish::Stop, ("", "", "f")),
+            (tagged, format!("a <|python_tag|>{parameters}"), Finish::Stop, ("", "a ", "f")),
+            (tagged, "<|python_tag|>print(1)".to_owned(), Finish::Stop, ("", "print(1)", "")),
             (bare, format!("\n<|python_tag|> {parameters}"), Finish::Stop, ("", "", "f")),
             (bare, "<|python_tag|>print(1) {x}".to_owned(), Finish::Stop, ("", "print(1) {x}", "")),
             (bare, "a {b} c".to_owned(), Finish::Stop, ("", "a {b} c", "")),

@@ -7,7 +7,7 @@ use super::python;
 use super::tools::Call;
 
 /// What such calls begin with.
-pub const MARKS: [&str; 12] = [
+pub const MARKS: [&str; 13] = [
     "<function=",
     "<|tool_call|>",
     "<|tool_call>",
@@ -20,12 +20,15 @@ pub const MARKS: [&str; 12] = [
     "<|channel|>commentary",
     "<|start|>assistant",
     DSML,
+    PYTHON,
 ];
 const DEEPSEEK: &str = "<｜tool▁calls▁begin｜>";
 /// LFM2 writes calls as Python between these.
 const LFM: &str = "<|tool_call_start|>";
 /// Llama 4 may write them behind this.
 const LLAMA: &str = "<|python_start|>";
+/// Llama 3 writes it before calls, whether or not its template shows that.
+pub const PYTHON: &str = "<|python_tag|>";
 const DSML: &str = "<｜DSML｜";
 /// Calls of one answer.
 const CALLS_MAX: usize = 32;

@@ -12,6 +12,9 @@ use super::sampling::{Grammar, ROOT, Trigger};
 /// Calls of one answer.
 const CALLS_MAX: usize = 32;
 
+/// What the templates of Llama 3.1 and 3.2 show of calls.
+const LLAMA: [&str; 2] = ["<|python_tag|>", "\"parameters\": dictionary of argument name"];
+
 /// How a model writes calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
@@ -55,7 +58,8 @@ impl Form {
             Self::Python
         } else if source.contains("<function=") || source.contains("<arg_key>") {
             Self::Free
-        } else if source.contains("<|python_tag|>") && !source.contains("<tool_call>") {
+        } else if LLAMA.iter().any(|mark| source.contains(mark)) && !source.contains("<tool_call>")
+        {
             Self::Bare
         } else {
             Self::Tagged
@@ -103,7 +107,9 @@ impl Form {
     pub fn calls(self, text: &str) -> Vec<Call> {
         let call = |value: &Value| {
             let name = value.get("name")?.as_str()?.to_owned();
-            let arguments = value.get(self.arguments()).cloned().unwrap_or_else(|| json!({}));
+            // Some models mix the forms up.
+            let arguments = value.get("arguments").or_else(|| value.get("parameters"));
+            let arguments = arguments.cloned().unwrap_or_else(|| json!({}));
             Some(Call { name, arguments: arguments.to_string() })
         };
         let rest = text.trim_start();
@@ -267,6 +273,10 @@ mod tests {
             ("… <tool_call> …", Form::Tagged),
             ("… [TOOL_CALLS] …", Form::List),
             ("… <|python_tag|> …", Form::Bare),
+            (
+                r#"… {"name": function name, "parameters": dictionary of argument name …"#,
+                Form::Bare,
+            ),
             ("… [TOOL_CALLS] … [ARGS] …", Form::Args),
             ("… <|header_start|> …", Form::Python),
             ("… <tool_call> … <function= …", Form::Free),
