@@ -121,7 +121,7 @@ fn known(model: String, models: &[Listed], has_upstream: bool) -> anyhow::Result
     }
     let ids: Vec<&str> = models.iter().map(|listed| listed.id.as_str()).collect();
     match nearest(&model, &ids) {
-        _ if ids.is_empty() => bail!("the model {model} does not chat: {}", NO_MODEL),
+        _ if ids.is_empty() => bail!("the model {model} does not chat: {NO_MODEL}"),
         Some(near) => bail!("the model {model} does not chat; did you mean {near}?"),
         None => bail!(
             "the model {model} does not chat; those that do: {}",

@@ -98,7 +98,7 @@ pub fn memory_size(range: RangeInclusive<u64>) -> impl Fn(&Value<'_>) -> Parsed<
 /// A span of time such as `"300ms"`, `"10s"` or `"2h"`, in `range`.
 pub fn duration(range: RangeInclusive<Duration>) -> impl Fn(&Value<'_>) -> Parsed<Duration> {
     move |value| {
-        let span = value.get_ref().as_str().and_then(|text| span(text));
+        let span = value.get_ref().as_str().and_then(span);
         span.filter(|span| range.contains(span)).ok_or_else(|| {
             let low = span_text(*range.start());
             let high = span_text(*range.end());

@@ -246,26 +246,31 @@ mod tests {
         let pid = child.id();
         assert!(!is_ending(pid) && !is_ending(std::process::id()));
         child.kill().unwrap();
-        // Not collected, it is a zombie; then it is gone.
-        for is_collected in [false, true] {
-            if is_collected {
-                child.wait().unwrap();
-            }
-            assert!(is_ending(pid), "collected: {is_collected}");
-            let file = held(folder.path(), pid);
-            let is_free = AtomicBool::new(false);
-            std::thread::scope(|scope| {
-                let taking = scope.spawn(|| {
-                    let taken = lock(folder.path()).map(drop);
-                    (taken, is_free.load(Ordering::SeqCst))
-                });
-                std::thread::sleep(5 * LOCK_PAUSE);
-                is_free.store(true, Ordering::SeqCst);
-                drop(file);
-                let (taken, was_free) = taking.join().unwrap();
-                assert!(taken.is_ok() && was_free, "{taken:?}");
-            });
+        while !is_ending(pid) {
+            std::thread::sleep(LOCK_PAUSE);
         }
+        // It is a zombie until it is collected.
+        assert_waits(folder.path(), pid);
+        child.wait().unwrap();
+        assert!(is_ending(pid));
+        assert_waits(folder.path(), pid);
+    }
+
+    /// A lock held in the name of `pid` is taken once it is free, not before.
+    fn assert_waits(folder: &Path, pid: u32) {
+        let file = held(folder, pid);
+        let is_free = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let taking = scope.spawn(|| {
+                let taken = lock(folder).map(drop);
+                (taken, is_free.load(Ordering::SeqCst))
+            });
+            std::thread::sleep(5 * LOCK_PAUSE);
+            is_free.store(true, Ordering::SeqCst);
+            drop(file);
+            let (taken, was_free) = taking.join().unwrap();
+            assert!(taken.is_ok() && was_free, "{taken:?}");
+        });
     }
 
     #[test]
