@@ -3,7 +3,7 @@
 
 import { html, render, signal, useEffect, useRef, useState } from "/static/vendor/preact.js";
 import {
-  Button, Dialog, Door, Icon, IconButton, Link, LogInForm, Notice, Page, Status, Text, Time, ask, bytes, count, duration, go, interrupted, money, place, refreshSession, sentence, session, useChanges, useLoad,
+  Button, Dialog, Door, Icon, IconButton, Link, LogInForm, Notice, Page, Status, Text, Time, ask, bytes, count, duration, go, interrupted, money, onChanges, place, refreshSession, sentence, session, useChanges, useLoad,
 } from "/static/core.js";
 
 // Path, name, icon, the file of the screen, and whether it is in the bar of small screens.
@@ -108,6 +108,8 @@ function Frame({ screen }) {
     return () => abort.abort();
     // It ends with the session, and begins again behind a log-in.
   }, [Boolean(interrupted.value)]);
+  // What the member may do can change while a page is open.
+  useEffect(() => onChanges(["session"], () => refreshSession({ isOwn: true }).catch(() => null)), []);
   const { member, organization } = session.value;
   const [icon, word] = THEMES[theme.value] ?? THEMES.auto;
   const links = (which) => which.map(([path, name, sign, file]) => html`

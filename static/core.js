@@ -136,9 +136,10 @@ export async function ask(method, path, body, options) {
   return text ? JSON.parse(text) : null;
 }
 
-export async function refreshSession() {
+// `isOwn`: the page looks by itself, which does not keep the session alive.
+export async function refreshSession({ isOwn = false } = {}) {
   const before = session.value;
-  const now = await ask("GET", "/session", undefined, { isLogIn: true });
+  const now = await ask("GET", "/session", undefined, { isLogIn: true, headers: isOwn ? UNATTENDED : undefined });
   if (JSON.stringify(before) !== JSON.stringify(now)) {
     // Without a session the page stays as it is: the next request asks for a log-in on top of it.
     if (!(before?.member && !now.member)) session.value = now;
@@ -202,15 +203,17 @@ export function useLoad(load, keys) {
 // Lists that follow what changes in the organization, with the topics of each.
 const lists = new Map();
 
+// Calls `read` when one of these topics has changed. Returns what ends that.
+export function onChanges(topics, read) {
+  lists.set(read, topics);
+  return () => lists.delete(read);
+}
+
 // A list of `useLoad` that reads itself again when one of these topics has changed.
 export function useChanges(topics, list) {
   const latest = useRef(list);
   latest.current = list;
-  useEffect(() => {
-    const read = () => latest.current.follow();
-    lists.set(read, topics);
-    return () => lists.delete(read);
-  }, []);
+  useEffect(() => onChanges(topics, () => latest.current.follow()), []);
 }
 
 // Something of these topics has changed, or may have.
@@ -221,9 +224,12 @@ export function tellLists(topics = null) {
 // ---- Formats ----
 
 const numbers = new Intl.NumberFormat("en");
-const moments = new Intl.DateTimeFormat("en", { dateStyle: "medium", timeStyle: "medium" });
-const days = new Intl.DateTimeFormat("en", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", hour12: false });
-const years = new Intl.DateTimeFormat("en", { dateStyle: "medium" });
+// One form of dates everywhere: the parts that are shown differ, their order and the 24 hours do not.
+const day = { day: "numeric", month: "short" };
+const clock = { hour: "2-digit", minute: "2-digit", hourCycle: "h23" };
+const moments = new Intl.DateTimeFormat("en", { ...day, year: "numeric", ...clock, second: "2-digit" });
+const days = new Intl.DateTimeFormat("en", { ...day, ...clock });
+const years = new Intl.DateTimeFormat("en", { ...day, year: "numeric" });
 
 export const count = (value) => (Number.isFinite(value) ? numbers.format(value) : "–");
 
@@ -278,7 +284,7 @@ export function Time({ at, none = "never" }) {
   const text = ago >= -5 && ago < 60 ? "just now"
     : ago >= 60 && ago < 3600 ? `${Math.floor(ago / 60)} min ago`
     : moment.getFullYear() === new Date().getFullYear() ? days.format(moment) : years.format(moment);
-  return html`<time datetime=${at} title=${moments.format(moment)}>${text}</time>`;
+  return html`<time datetime=${at} title=${inFull(at)}>${text}</time>`;
 }
 
 // ---- Parts ----

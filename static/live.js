@@ -143,12 +143,14 @@ async function hold(signal) {
   windows.postMessage(null);
   try {
     for await (const { data } of eventsOfAnswer(answer)) {
-      const { topics } = JSON.parse(data);
+      const { topics, retry_after: retryAfter } = JSON.parse(data);
+      // A newer browser of the same member has taken the place.
+      if (!topics) throw new Refusal(429, "Another browser follows now.", { retryAfter });
       windows.postMessage(topics);
       tellLists(topics);
     }
   } catch (error) {
-    throw error.name === "AbortError" ? error : new Refusal(0, "The connection to the service was lost.");
+    throw error.name === "AbortError" || error instanceof Refusal ? error : new Refusal(0, "The connection to the service was lost.");
   } finally { isMissing = true; }
 }
 

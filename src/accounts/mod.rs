@@ -328,8 +328,7 @@ impl Accounts {
         }
         commit.put(hash_key(&hash), &key)?;
         commit.put_bytes(id_key(owner, key.id), hash.to_vec());
-        let subject = format!("{} {}… {}", key.id, key.prefix, key.name);
-        self.recorder.add(&mut commit, "key.create", subject, owner)?;
+        self.recorder.add(&mut commit, "key.create", subject(&key), owner)?;
         match self.store.commit(commit).await {
             Err(storage::Error::Conflict { .. }) => Err(Error::NoOrganization(owner.to_string())),
             written => Ok(written.map(|()| (key, full))?),
@@ -378,11 +377,13 @@ impl Accounts {
     async fn delete(&self, organization: OrganizationId, id: KeyId) -> Result<(), Error> {
         let by_id = id_key(organization, id);
         let hash = self.store.get(&by_id).await?.ok_or(Error::NoKey)?;
+        let key: Option<ApiKey> = self.store.read(&Key::table(Table::ApiKey).raw(&hash)).await?;
+        let subject = key.map_or_else(|| id.to_string(), |key| subject(&key));
         let mut commit = Commit::new();
         commit.expect(Expect::Present(by_id.clone()));
         commit.delete(by_id).delete(Key::table(Table::ApiKey).raw(&hash));
         commit.delete(usage::key_use(organization, id));
-        self.recorder.add(&mut commit, "key.delete", id.to_string(), organization)?;
+        self.recorder.add(&mut commit, "key.delete", subject, organization)?;
         match self.store.commit(commit).await {
             Ok(()) => {}
             Err(storage::Error::Conflict { .. }) => return Err(Error::NoKey),
@@ -567,6 +568,11 @@ fn random_key(prefix: &str) -> Result<String, crate::runtime::NoRandomness> {
         }
     }
     Ok(key)
+}
+
+/// What the audit log calls a key.
+fn subject(key: &ApiKey) -> String {
+    format!("{} {}… {}", key.id, key.prefix, key.name)
 }
 
 fn hash(key: &str) -> Hash {

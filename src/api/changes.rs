@@ -1,6 +1,8 @@
 //! What has changed in the organization, for lists that follow it: which topics, and nothing of what they
 //! hold. A list that hears of a change reads itself again.
 //!
+//! A member has a few streams at a time: a newer one takes the place of the oldest, which is notified.
+//!
 //! A client that comes again has missed an unknown number of changes: it reads everything again first.
 
 use std::sync::Arc;
@@ -11,14 +13,15 @@ use futures_util::future::BoxFuture;
 use super::doc::{Doc, Kind, Param, ResponseDoc};
 use super::events::over;
 use super::{Context, Services};
-use crate::domain::ids::OrganizationId;
+use crate::domain::member::Member;
 use crate::http::sse::{self, Event};
 use crate::http::{self, Response};
+use crate::members::StreamPlace;
 use crate::storage::{Key, Table, Watch};
 
 /// Between two events of one client.
 const PAUSE: Duration = Duration::from_secs(1);
-/// When a client that was refused comes again.
+/// When a client that was refused, or gave way to a newer one, comes again.
 const AGAIN: Duration = Duration::from_secs(60);
 
 /// What can be followed, with the tables whose rows begin with the organization.
@@ -29,8 +32,11 @@ const TOPICS: [(&str, &[Table]); 4] = [
     ("status", &[Table::Execution, Table::DeliveryStanding]),
 ];
 
+/// The member's own record, with what the member may do.
+const SESSION: &str = "session";
+
 fn topics() -> Vec<&'static str> {
-    TOPICS.iter().map(|(topic, _)| *topic).collect()
+    TOPICS.iter().map(|(topic, _)| *topic).chain([SESSION]).collect()
 }
 
 pub const FOLLOW: Doc = Doc {
@@ -38,7 +44,8 @@ pub const FOLLOW: Doc = Doc {
     responses: &[
         ResponseDoc::events(
             200,
-            "Server-sent events `changed` with the `topics` that have changed",
+            "Server-sent events `changed` with the `topics` that have changed; `replaced` with \
+             `retry_after` is the last one of the oldest stream when a member opens a ninth",
         ),
         ResponseDoc::error(429, "Too many clients follow"),
     ],
@@ -50,16 +57,19 @@ pub async fn follow(context: Context) -> Result<Response, http::Error> {
     let grant = context.grant()?;
     let asked = chosen(context.request.query.get("topics"))?;
     let services = Arc::clone(&context.services);
-    let (of, prefixes) = prefixes(grant.organization, &asked);
+    let visit = context.visit()?;
+    let (of, prefixes) = prefixes(&visit.member, &asked);
     let watch = services.store.watch(prefixes);
     let watch = watch.ok_or_else(|| {
         http::Error::too_many("too many pages follow: try again after Retry-After seconds", AGAIN)
     })?;
+    let place = services.members.follow(visit);
     let over = Box::pin(over(Arc::clone(&services), grant));
-    let follower = Follower { services, watch, of, over, number: 0 };
-    let events = futures_util::stream::unfold(follower, |mut follower| async move {
-        let event = follower.next().await?;
-        Some((vec![event], follower))
+    let follower = Follower { services, watch, of, over, place, number: 0 };
+    let events = futures_util::stream::unfold(Some(follower), |follower| async move {
+        let mut follower = follower?;
+        let (event, is_last) = follower.next().await?;
+        Some((vec![event], (!is_last).then_some(follower)))
     });
     Ok(sse::response(events))
 }
@@ -76,10 +86,12 @@ fn chosen(list: Option<&str>) -> Result<Vec<&'static str>, http::Error> {
 }
 
 /// What to watch, and the topic of each prefix.
-fn prefixes(organization: OrganizationId, asked: &[&'static str]) -> (Vec<&'static str>, Vec<Key>) {
-    let asked = TOPICS.iter().filter(|(topic, _)| asked.contains(topic));
-    let each = asked.flat_map(|(topic, tables)| tables.iter().map(|table| (*topic, *table)));
-    each.map(|(topic, table)| (topic, Key::table(table).id(organization))).unzip()
+fn prefixes(member: &Member, asked: &[&'static str]) -> (Vec<&'static str>, Vec<Key>) {
+    let of = |table| Key::table(table).id(member.organization);
+    let listed = TOPICS.iter().filter(|(topic, _)| asked.contains(topic));
+    let each = listed.flat_map(|(topic, tables)| tables.iter().map(|table| (*topic, of(*table))));
+    let own = asked.contains(&SESSION).then(|| (SESSION, of(Table::Member).id(member.id)));
+    each.chain(own).unzip()
 }
 
 /// A client that follows.
@@ -88,12 +100,13 @@ struct Follower {
     watch: Watch,
     of: Vec<&'static str>,
     over: BoxFuture<'static, ()>,
+    place: StreamPlace,
     number: u64,
 }
 
 impl Follower {
-    /// The next event. `None` when the service stops or the session ends.
-    async fn next(&mut self) -> Option<Event> {
+    /// The next event, and whether it is the last. `None` when the service stops or the session ends.
+    async fn next(&mut self) -> Option<(Event, bool)> {
         let first = self.number == 0;
         let changed = async {
             if !first {
@@ -105,12 +118,17 @@ impl Follower {
             changed = changed => changed,
             () = self.services.engine.stopping() => return None,
             () = &mut self.over => return None,
+            () = self.place.replaced() => {
+                let data = serde_json::json!({"retry_after": AGAIN.as_secs()}).to_string();
+                let id = (self.number + 1).to_string();
+                return Some((Event { id, name: "replaced", data }, true));
+            }
         };
         self.number += 1;
         let mut topics: Vec<&str> =
             changed.into_iter().filter_map(|at| self.of.get(at).copied()).collect();
         topics.dedup();
         let data = serde_json::json!({"topics": topics}).to_string();
-        Some(Event { id: self.number.to_string(), name: "changed", data })
+        Some((Event { id: self.number.to_string(), name: "changed", data }, false))
     }
 }

@@ -121,10 +121,10 @@ pub const REDELIVER: Doc = Doc {
     responses: &[
         ResponseDoc::json::<Redelivered>(202, "The same bytes are sent again"),
         NO_DELIVERY,
-        ResponseDoc::error(409, "The delivery has not ended, or its endpoint takes nothing"),
+        ResponseDoc::error(409, "An attempt is being made or due, or its endpoint takes nothing"),
         ResponseDoc::error(410, "The payload is no longer stored"),
     ],
-    ..Doc::new("webhooks", "redeliver", "Send an ended delivery again")
+    ..Doc::new("webhooks", "redeliver", "Send a delivery again, or now")
 };
 
 /// `POST /v1/webhooks/{execution_id}/redeliver`
@@ -242,8 +242,8 @@ async fn get_for(context: &Context, organization: OrganizationId) -> Result<Resp
     let found = services.outbox.find(organization, id).await.map_err(Refusal::from)?;
     let found = found.ok_or_else(missing)?;
     let mut answer = response::json(StatusCode::OK, &record(services, &found, true).await?);
-    let is_cooling = found.delivery.progress.status != delivery::Status::Pending;
-    if is_cooling && !found.cooldown.is_zero() {
+    // While something else forbids a redelivery too, its end is not known.
+    if found.is_still && !found.cooldown.is_zero() {
         let seconds = found.cooldown.as_secs().saturating_add(1);
         answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
     }
@@ -331,7 +331,7 @@ async fn record(
     recorded: &Recorded,
     with_body: bool,
 ) -> Result<Delivery, http::Error> {
-    let Recorded { delivery, state: standing, redeliverable, cooldown: _ } = recorded;
+    let Recorded { delivery, state: standing, redeliverable, .. } = recorded;
     let request = match with_body {
         false => None,
         true => match services.outbox.body(delivery).await {

@@ -193,6 +193,12 @@ impl DeliveryProgress {
         self.redelivered_at = Some(now);
     }
 
+    /// Whether no attempt is being made or due: it has ended, or waits for a time ahead.
+    #[must_use]
+    pub fn rests(&self, now: Timestamp) -> bool {
+        self.status != Status::Pending || self.next_attempt_at.is_some_and(|due| due > now)
+    }
+
     /// How long it may not be asked for again, after it was at `redelivered_at`; zero: it may.
     #[must_use]
     pub fn cools_for(&self, cooldown: Duration, now: Timestamp) -> Duration {

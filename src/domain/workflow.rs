@@ -138,7 +138,13 @@ pub fn is_version_id(id: &str) -> bool {
 #[must_use]
 pub fn slug_of(name: &str) -> String {
     let mut slug = String::new();
-    for c in name.chars().flat_map(|c| deunicode::deunicode_char(c).unwrap_or("-").chars()) {
+    // A letter that has no form in Latin letters, such as a silent one, is left out.
+    let latin = |c| match deunicode::deunicode_char(c) {
+        Some(text) => text.chars(),
+        None if char::is_alphabetic(c) => "".chars(),
+        None => "-".chars(),
+    };
+    for c in name.chars().flat_map(latin) {
         if slug.len() >= SLUG_MAX {
             break;
         }
@@ -170,6 +176,16 @@ mod tests {
             ("Żółć", "zolc"),
             ("Привет, мир", "privet-mir"),
             ("日本語の流れ 2", "ri-ben-yu-noliu-re-2"),
+            ("قراءة الفواتير", "qr-lfwtyr"),
+            ("تحليل الصور", "thlyl-lswr"),
+            ("קריאת חשבוניות", "qryt-khshbvnyvt"),
+            ("Ανάγνωση τιμολογίων", "anagnose-timologion"),
+            ("Счёт-фактура №5", "schiot-faktura-no5"),
+            ("청구서 읽기", "ceongguseo-ilggi"),
+            ("चालान पढ़ें", "caalaan-pddh-en"),
+            ("อ่านใบแจ้งหนี้", "aanaibaecchnghnii"),
+            ("🧾 Invoices 🎉", "receipt-invoices-tada"),
+            ("🧾", "receipt"),
             ("---", "workflow"),
             ("日本", "ri-ben"),
             ("\u{200b}\u{e000}", "workflow"),

@@ -194,10 +194,13 @@ impl Members {
     ) -> Result<(), Error> {
         let place = rows::links_of(organization, LinkKind::Invitation).id(id);
         let hash = self.store.get(&place).await?.ok_or(Error::NoInvitation)?;
+        let link: Option<Link> = self.store.read(&rows::link(&hash)).await?;
+        let email = link.and_then(|link| link.email).unwrap_or_default();
         let mut commit = Commit::new();
         self.withdraw_at(&mut commit, &hash).await?;
         commit.expect(Expect::Equal(place.clone(), hash)).delete(place);
-        self.recorder.add(&mut commit, "link.delete", id.to_string(), organization)?;
+        let subject = format!("{id} {email}");
+        self.recorder.add(&mut commit, "link.delete", subject.trim_end(), organization)?;
         match self.store.commit(commit).await {
             Err(storage::Error::Conflict { .. }) => Err(Error::NoInvitation),
             written => Ok(written?),

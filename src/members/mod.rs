@@ -4,6 +4,7 @@
 //! 'Can manage API keys' of a member controls creating and deleting API keys and nothing else; the Owner
 //! always has it. Nothing here knows HTTP, and nothing here deletes a key: keys belong to the organization.
 
+mod followers;
 mod links;
 mod passwords;
 mod rows;
@@ -15,6 +16,8 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
+use self::followers::Followers;
+pub use self::followers::StreamPlace;
 pub use self::links::Issued;
 use self::passwords::Passwords;
 pub use self::sessions::{By, Visit};
@@ -117,6 +120,7 @@ pub struct Members {
     /// Notified after every end of a session and every change of a member: streams look again.
     changed: Arc<watch::Sender<()>>,
     recorder: Recorder,
+    followers: Arc<Followers>,
 }
 
 impl Members {
@@ -127,7 +131,8 @@ impl Members {
         let changed = Arc::new(watch::Sender::new(()));
         let passwords = Passwords::new();
         let throttle = Arc::new(Throttle::new());
-        Self { store, clock, options, passwords, throttle, changed, recorder }
+        let followers = Arc::default();
+        Self { store, clock, options, passwords, throttle, changed, recorder, followers }
     }
 
     /// The same members in the name of `actor`: the audit log says so.

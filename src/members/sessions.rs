@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use super::throttle::Network;
-use super::{Error, Members, rows};
+use super::{CHANGE_ATTEMPTS, Error, Members, rows};
 use crate::domain::member::{Member, Session};
 use crate::storage::commit::Expect;
 use crate::storage::record::{decode, encode};
@@ -80,9 +80,20 @@ impl Members {
     /// Opens a session for a member who has proven to be that.
     ///
     /// # Errors
-    /// [`Error::WrongPassword`] when the member was removed or changed in between.
+    /// [`Error::WrongPassword`] when the member was removed or has another password since; [`Error::Busy`].
     pub(super) async fn open_session(&self, member: &Member) -> Result<String, Error> {
         let (token, hash) = rows::new_token()?;
+        for _ in 0..CHANGE_ATTEMPTS {
+            match self.add_session(member, &hash).await {
+                // A permission was changed, or a request of the member was noted, at the same time.
+                Err(Error::Storage(storage::Error::Conflict { .. })) => {}
+                added => return added.map(|()| token),
+            }
+        }
+        Err(Error::Busy)
+    }
+
+    async fn add_session(&self, member: &Member, hash: &rows::Hash) -> Result<(), Error> {
         let now = self.clock.now();
         let session = Session {
             organization: member.organization,
@@ -91,6 +102,12 @@ impl Members {
             created_at: now,
             seen_at: now,
         };
+        let place = rows::member(member.organization, member.id);
+        let bytes = self.store.get(&place).await?.ok_or(Error::WrongPassword)?;
+        let seen = Member { last_seen_at: Some(now), ..decode(&bytes)? };
+        if seen.epoch != member.epoch {
+            return Err(Error::WrongPassword);
+        }
         let of = rows::sessions_of(member.id);
         let page = Page { prefix: of.clone(), after: None, before: None, limit: 2 * SESSIONS_MAX };
         let mut present = Vec::new();
@@ -105,14 +122,11 @@ impl Members {
         for (_, key) in present.into_iter().take(superfluous) {
             commit.delete(rows::session(hash_of(&key))).delete(key);
         }
-        commit.expect(Expect::Present(rows::member(member.organization, member.id)));
-        commit.put(rows::session(&hash), &session)?;
-        commit.put_bytes(of.raw(&hash), Vec::new());
+        commit.expect(Expect::Equal(place.clone(), bytes)).put(place, &seen)?;
+        commit.put(rows::session(hash), &session)?;
+        commit.put_bytes(of.raw(hash), Vec::new());
         self.recorder.add(&mut commit, "session.create", &member.email, member.organization)?;
-        match self.store.commit(commit).await {
-            Err(storage::Error::Conflict { .. }) => Err(Error::WrongPassword),
-            written => Ok(written.map(|()| token)?),
-        }
+        Ok(self.store.commit(commit).await?)
     }
 
     /// The member behind a session's token; `None` for every token that is not valid.

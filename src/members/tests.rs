@@ -42,6 +42,8 @@ async fn session_ends_when_idle_and_at_its_maximum() {
     let fixture = Fixture::new();
     let (owner, session) = fixture.owner().await;
     assert_eq!(owner.name, "Ada");
+    let stored = fixture.members.member(fixture.organization, owner.id).await.unwrap();
+    assert_eq!(stored.last_seen_at, Some(fixture.clock.now()), "a new session is a use");
     // Used every 11 hours, it lasts a week and not longer.
     for _ in 0..15 {
         fixture.clock.advance(11 * HOUR);

@@ -123,7 +123,7 @@ impl Schedules {
         commit.put(key, &schedule)?;
         rows::set_timer(&mut commit, None, &schedule);
         let organization = schedule.organization;
-        self.recorder.add(&mut commit, "schedule.create", schedule.id.to_string(), organization)?;
+        self.recorder.add(&mut commit, "schedule.create", subject(&schedule), organization)?;
         self.store.commit(commit).await?;
         self.changed.notify_one();
         Ok(schedule)
@@ -157,7 +157,7 @@ impl Schedules {
             commit.expect(Expect::Equal(key.clone(), before));
             commit.put_bytes(key.clone(), encode(&schedule).map_err(Error::from)?);
             rows::set_timer(&mut commit, old.due, &schedule);
-            let subject = id.to_string();
+            let subject = subject(&schedule);
             let recorded = self.recorder.add(&mut commit, "schedule.change", subject, organization);
             recorded.map_err(Error::from)?;
             match self.store.commit(commit).await {
@@ -186,7 +186,7 @@ impl Schedules {
             if let Some(due) = schedule.due {
                 commit.delete(rows::timer(due, id));
             }
-            self.recorder.add(&mut commit, "schedule.delete", id.to_string(), organization)?;
+            self.recorder.add(&mut commit, "schedule.delete", subject(&schedule), organization)?;
             match self.store.commit(commit).await {
                 Err(storage::Error::Conflict { .. }) => {}
                 deleted => return Ok(deleted?),
@@ -255,6 +255,11 @@ impl Schedules {
         schedule.plan(calendar, now);
         Ok(())
     }
+}
+
+/// What the audit log calls a schedule.
+fn subject(schedule: &Schedule) -> String {
+    format!("{} {}", schedule.id, schedule.name.as_ref().unwrap_or(&schedule.cron))
 }
 
 #[cfg(test)]

@@ -27,6 +27,7 @@ use crate::domain::time::Timestamp;
 use crate::domain::webhook_endpoint::Event;
 use crate::http::trace_context;
 use crate::runtime::{self, Clock, turns};
+use crate::storage::commit::Expect;
 use crate::storage::{self, Commit, Sealer, Store};
 
 /// As much of an answer's body is kept, in bytes of UTF-8.
@@ -82,7 +83,8 @@ impl Drop for InFlightGuard<'_> {
 pub(super) enum Report {
     /// It was made. `next` is when the following one is due.
     Made { health: Health, next: Option<Timestamp> },
-    /// Nothing was to be sent: the row was a leftover, and is deleted.
+    /// The row no longer exists: it was a leftover, or the delivery was taken up again or deleted in
+    /// between, and the outcome does not count.
     StaleRow,
 }
 
@@ -165,7 +167,9 @@ pub(super) async fn make(
     );
     delivery.progress.note(attempt, next);
     answered(health);
-    commit_outcome(context, item, &delivery, health).await?;
+    if !commit_outcome(context, item, &delivery, health).await? {
+        return Ok(Report::StaleRow);
+    }
     count(&delivery);
     if let Some(on_attempt) = context.on_attempt.get() {
         on_attempt(&delivery);
@@ -198,32 +202,35 @@ async fn find(
 }
 
 /// Commits the outcome: the progress, the row moved to its next time or gone, and what it says about
-/// the endpoint. When somebody changes the endpoint at the same time, it is judged again.
+/// the endpoint. When somebody changes the endpoint at the same time, it is judged again. `false`: the row
+/// was gone, and nothing is written.
 async fn commit_outcome(
     context: &Context,
     item: &Item,
     delivery: &Delivery,
     health: Health,
-) -> Result<(), Error> {
-    for _ in 0..JUDGED_AGAIN_MAX {
+) -> Result<bool, Error> {
+    for round in 0..=JUDGED_AGAIN_MAX {
         let mut commit = outcome_of(item, delivery)?;
         // An attempt that did not get as far as the receiver says nothing about it.
         let patience = context.options.disable_endpoint_after;
-        let is_judged = health != Health::Unknown
+        let is_judged = round < JUDGED_AGAIN_MAX
+            && health != Health::Unknown
             && context.endpoints.judge(&mut commit, delivery, patience).await?;
         match context.store.commit(commit).await {
+            Err(storage::Error::Conflict { key }) if key == item.key() => return Ok(false),
             Err(storage::Error::Conflict { .. }) if is_judged => {}
-            written => return Ok(written?),
+            written => return Ok(written.map(|()| true)?),
         }
     }
-    Ok(context.store.commit(outcome_of(item, delivery)?).await?)
+    Ok(false)
 }
 
 fn outcome_of(item: &Item, delivery: &Delivery) -> Result<Commit, Error> {
     let organization = delivery.organization;
     let execution = delivery.row();
     let mut commit = Commit::new();
-    commit.delete(item.key());
+    commit.expect(Expect::Present(item.key())).delete(item.key());
     let progress = rows::progress(organization, execution);
     commit.put(progress, &delivery.progress).map_err(storage::Error::from)?;
     // Every attempt is made at one that is pending.

@@ -142,7 +142,8 @@ async fn endpoint_that_fails_for_days_is_disabled_in_the_last_attempts_commit() 
     let audit = crate::audit::Audit::new(fixture.store.clone(), fixture.clock.clone());
     let acts = audit.list(&crate::audit::Filter::default(), 10).await.unwrap();
     assert_eq!(acts[0].action, "webhook_endpoint.disable");
-    assert_eq!((acts[0].subject.clone(), &*acts[0].actor), (made.id.to_string(), "service"));
+    assert!(acts[0].subject.starts_with(&made.id.to_string()), "{}", acts[0].subject);
+    assert_eq!(acts[0].actor, "service");
     // What waits for it fails without being sent.
     let sent = fixture.script.seen("hooks.example").len();
     let row = attempt(&fixture, &made).await;

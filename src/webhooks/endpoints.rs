@@ -237,9 +237,11 @@ impl Endpoints {
     /// [`Error::NotFound`], [`Error::Storage`].
     pub async fn delete(&self, organization: OrganizationId, id: EndpointId) -> Result<(), Error> {
         let key = rows::endpoint(organization, id);
+        let endpoint: Endpoint = self.store.read(&key).await?.ok_or(Error::NotFound)?;
         let mut commit = Commit::new();
         commit.expect(Expect::Present(key.clone())).delete(key);
-        self.recorder.add(&mut commit, "webhook_endpoint.delete", id.to_string(), organization)?;
+        let subject = subject(&endpoint);
+        self.recorder.add(&mut commit, "webhook_endpoint.delete", subject, organization)?;
         let known = Arc::clone(&self.known);
         commit.after_durable(move || forget(&known, organization, id));
         match self.store.commit(commit).await {
@@ -288,7 +290,7 @@ impl Endpoints {
 
     fn note(&self, commit: &mut Commit, action: &str, endpoint: &Endpoint) -> Result<(), Error> {
         let organization = endpoint.organization;
-        self.recorder.add(commit, action, endpoint.id.to_string(), organization)?;
+        self.recorder.add(commit, action, subject(endpoint), organization)?;
         self.publish(commit, endpoint);
         Ok(())
     }
@@ -362,11 +364,11 @@ impl Endpoints {
         let Some(mut endpoint) = judged(&endpoint, status, now, patience) else { return Ok(false) };
         if let Some(disabled) = &mut endpoint.disabled {
             disabled.at = self.clock.now();
-            let id = target.id.to_string();
             let actor = Actor::service_on("failed deliveries");
             let at = disabled.at;
             let action = "webhook_endpoint.disable";
-            audit::add(commit, &Entry::done(&actor, at, action, id, Some(organization)))?;
+            let subject = subject(&endpoint);
+            audit::add(commit, &Entry::done(&actor, at, action, subject, Some(organization)))?;
             let endpoint = target.id;
             commit.after_durable(move || {
                 tracing::warn!(%organization, %endpoint, "a webhook endpoint is disabled: its deliveries fail");
@@ -401,6 +403,12 @@ fn judged(
         (Status::Delivered, None) | (Status::Pending | Status::Failed, Some(_)) => return None,
     }
     Some(judged)
+}
+
+/// What the audit log calls an endpoint: never more of the URL than its receiver.
+fn subject(endpoint: &Endpoint) -> String {
+    let receiver = || crate::domain::delivery::receiver(&endpoint.url);
+    format!("{} {}", endpoint.id, endpoint.name.clone().unwrap_or_else(receiver))
 }
 
 fn is_free(others: &[Endpoint], endpoint: &Endpoint) -> Result<(), Error> {

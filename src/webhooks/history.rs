@@ -20,6 +20,7 @@ use crate::domain::payload::Payload;
 use crate::domain::time::Timestamp;
 use crate::domain::webhook_endpoint::{ENDPOINTS_MAX, Event};
 use crate::runtime::new_id;
+use crate::storage::commit::Expect;
 use crate::storage::{self, Commit, Key, Page, Store};
 
 /// Rows of the index that are read at once.
@@ -99,7 +100,9 @@ pub struct Recorded {
     pub state: DeliveryState,
     /// Whether a redelivery would be taken now, as far as is known without reading its body.
     pub redeliverable: bool,
-    /// How long none is taken after the one before; zero while nothing but that decides.
+    /// No attempt is being made or due.
+    pub is_still: bool,
+    /// How long none is taken after the one before.
     pub cooldown: Duration,
 }
 
@@ -108,7 +111,7 @@ pub struct Recorded {
 pub enum Refusal {
     #[error("webhook not found")]
     NotFound,
-    /// It has not ended: it waits for an attempt, or one is being made.
+    /// An attempt is being made, or is due.
     #[error("delivery in flight")]
     InFlight,
     /// Other deliveries wait for the receiver, or it is in trouble; only of a test delivery.
@@ -307,8 +310,9 @@ impl Outbox {
                 status @ (Status::Pending | Status::Delivered | Status::Failed) => status.into(),
             };
             let cools = self.cooldown_left(&delivery);
-            let redeliverable = delivery.progress.status != Status::Pending && cools.is_zero();
-            Recorded { delivery, state: standing, redeliverable, cooldown: cools }
+            let is_still = delivery.progress.rests(context.clock.steady());
+            let redeliverable = is_still && cools.is_zero();
+            Recorded { delivery, state: standing, redeliverable, is_still, cooldown: cools }
         }))
     }
 
@@ -330,8 +334,8 @@ impl Outbox {
         delivery.progress.cools_for(cooldown, now)
     }
 
-    /// Sends a delivery again that has ended: the same bytes under the same id, by a schedule that
-    /// starts again. When this returns, it is on the disk.
+    /// Sends a delivery again that has ended, or that waits for the time of its next attempt: the same
+    /// bytes under the same id, by a schedule that starts again. When this returns, it is on the disk.
     ///
     /// # Errors
     /// [`Refusal`]; then nothing has changed.
@@ -343,7 +347,7 @@ impl Outbox {
         let one_at_a_time = Arc::clone(&self.context.taking_up).lock_owned().await;
         let found = rows::load(&self.context.store, organization, execution).await?;
         let mut delivery = found.ok_or(Refusal::NotFound)?;
-        if delivery.progress.status == Status::Pending {
+        if !delivery.progress.rests(self.context.clock.steady()) {
             return Err(Refusal::InFlight);
         }
         if let Some(reason) = attempt::without_endpoint(&self.context, &delivery) {
@@ -357,8 +361,11 @@ impl Outbox {
         let mut commit = Commit::of_new_work();
         self.take_up(&mut commit, &mut delivery)?;
         self.wake_after(&mut commit, vec![delivery.clone()], one_at_a_time);
-        self.context.store.commit(commit).await?;
-        Ok(delivery)
+        match self.context.store.commit(commit).await {
+            // Its next attempt has begun in between.
+            Err(storage::Error::Conflict { .. }) => Err(Refusal::InFlight),
+            written => Ok(written.map(|()| delivery)?),
+        }
     }
 
     /// Hands the deliveries over once the commit is durable, also when its caller has hung up by then. Until
@@ -376,10 +383,14 @@ impl Outbox {
         });
     }
 
-    /// Adds to the commit what makes an ended delivery due again.
+    /// Adds to the commit what makes a delivery due now.
     fn take_up(&self, commit: &mut Commit, delivery: &mut Delivery) -> Result<(), Refusal> {
         let before = delivery.progress.status;
         let now = self.context.clock.now();
+        if let Some(later) = delivery.progress.next_attempt_at {
+            let row = rows::due(later, delivery.organization, delivery.row());
+            commit.expect(Expect::Present(row.clone())).delete(row);
+        }
         delivery.progress.redeliver(now);
         rows::make_due(commit, delivery).map_err(storage::Error::from)?;
         rows::move_status_row(commit, delivery, Some(before));

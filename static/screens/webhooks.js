@@ -99,7 +99,7 @@ function Redeliver({ of, reload }) {
     reload();
   };
   const isWaiting = of.status === "pending" && Date.parse(of.next_attempt_at ?? "") > Date.now();
-  const reason = isWaiting ? html`Next attempt <${Due} at=${of.next_attempt_at} />` : ["pending", "delivering"].includes(of.status) ? "Delivery in flight" : of.request === null ? "Payload no longer stored" : left > 0 ? `Again in ${duration(left)}` : "It cannot be sent again at this moment";
+  const reason = isWaiting && left <= 0 ? html`Next attempt <${Due} at=${of.next_attempt_at} />` : of.status === "delivering" ? "Delivery in flight" : of.status === "pending" && !isWaiting ? "Waits for the receiver" : of.request === null ? "Payload no longer stored" : left > 0 ? `Again in ${duration(left)}` : "It cannot be sent again at this moment";
   return html`${state.error ? html`<span class="status bad" role="alert">${sentence(state.error)}</span>` : null}
-    ${of.redeliverable ? html`<${Button} kind="primary" icon="send" busy=${state.busy} onClick=${send}>Send again</${Button}>` : html`<span class="status waiting" role="status"><${Icon} name="clock" />${reason}</span>`}`;
+    ${of.redeliverable ? html`<${Button} kind="primary" icon="send" busy=${state.busy} onClick=${send}>${of.status === "pending" ? "Send now" : "Send again"}</${Button}>` : html`<span class="status waiting" role="status"><${Icon} name="clock" />${reason}</span>`}`;
 }

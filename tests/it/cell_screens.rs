@@ -23,6 +23,11 @@ const BROKEN: &str = r"
         }
       }
     }
+    // Dates have one form, and no moment is shown as a program writes it.
+    const text = document.querySelector('main').innerText;
+    found.push(...(text.match(/\b\d{1,2}\/\d{1,2}\/\d{4}\b|\b[AP]M\b|\d{4}-\d\d-\d\dT\S*|\b24:\d\d\b/g) ?? []));
+    const whole = /^[A-Z][a-z]{2} \d{1,2}, \d{4}, [012]\d:\d\d:\d\d$/;
+    for (const one of document.querySelectorAll('main time[title]')) if (!whole.test(one.title)) found.push(one.title);
     const { scrollWidth, clientWidth } = document.documentElement;
     if (scrollWidth > clientWidth) found.push(`${scrollWidth} px in ${clientWidth} px`);
     return found;";

@@ -53,7 +53,7 @@ async fn delivery_record_shows_attempts_and_no_secret() {
         is_done.then_some(record)
     })
     .await;
-    assert_eq!(waits["redeliverable"], false);
+    assert_eq!(waits["redeliverable"], true);
     assert!(waits["next_attempt_at"].is_string());
     assert_eq!((&waits["execution_id"], &waits["source"]), (&json!(id), &json!("api")));
     assert_eq!(waits["url"], receiver.url());
@@ -73,7 +73,6 @@ async fn delivery_record_shows_attempts_and_no_secret() {
     }
     assert!(first["duration_ms"].is_u64() && first["created_at"].is_string());
     assert!(!waits.to_string().contains(SECRET));
-    redeliver(&service, &id).await.expect_error(409, "delivery in flight");
     // Nobody else's business.
     let path = format!("/v1/webhooks/{id}");
     let other = service.ask(Role::Base, Method::GET, &path).key(&service.other_key);
@@ -81,6 +80,42 @@ async fn delivery_record_shows_attempts_and_no_secret() {
     let other = service.ask(Role::Base, Method::POST, &format!("{path}/redeliver"));
     other.key(&service.other_key).send().await.expect_error(404, "webhook not found");
     service.get("/v1/webhooks/17").await.expect_error(404, "webhook not found");
+}
+
+#[tokio::test]
+async fn redelivery_before_the_next_attempt_is_sent_now() {
+    let lines = "webhooks.schedule = ['1h']\nwebhooks.redelivery_cooldown = '1h'\n";
+    let service = Service::configured(lines).await;
+    let mut receiver = Receiver::held([500, 500]).await;
+    let id = announce(&service, &receiver.url()).await;
+    let first = receiver.next().await;
+    redeliver(&service, &id).await.expect_error(409, "delivery in flight");
+    receiver.let_go();
+    let waits = until("delivery that waits", async || {
+        let record = record(&service, &id).await;
+        (record["status"] == "pending" && record["redeliverable"] == true).then_some(record)
+    })
+    .await;
+    redeliver(&service, &id).await.expect(202);
+    let again = receiver.next().await;
+    assert_eq!(again.bytes(), first.bytes());
+    assert_eq!(again.header("x-webhook-redelivery"), Some("true"));
+    receiver.let_go();
+    let done = until("end of the attempt", async || {
+        let record = record(&service, &id).await;
+        (record["attempts"].as_array()?.len() == 2 && record["status"] == "pending")
+            .then_some(record)
+    })
+    .await;
+    assert_eq!(done["delivery_id"], waits["delivery_id"]);
+    assert_eq!(
+        (&done["attempts"][1]["redelivery"], &done["redeliverable"]),
+        (&json!(true), &json!(false))
+    );
+    // It waits again, and cools down: both at once say when the next redelivery is taken.
+    let cools = service.get(&format!("/v1/webhooks/{id}")).await;
+    assert!(cools.header("retry-after").parse::<u64>().unwrap() > 3000);
+    assert_eq!(redeliver(&service, &id).await.status, 429);
 }
 
 #[tokio::test]

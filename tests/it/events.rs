@@ -251,7 +251,7 @@ async fn event_stream_of_changes_tells_topics_of_the_own_organization_until_the_
     let ask = |topics: &str| service.asks(&owner, Method::GET, &format!("/events{topics}"));
     ask("?topics=runs,needs").send().await.expect_error(
         400,
-        "topics must be one or more of runs, webhooks, files, status, not 'needs'",
+        "topics must be one or more of runs, webhooks, files, status, session, not 'needs'",
     );
     service
         .page_asks(Method::GET, "/events")
@@ -280,4 +280,50 @@ async fn event_stream_of_changes_tells_topics_of_the_own_organization_until_the_
     service.asks(&owner, Method::DELETE, "/session").send().await;
     files.rest().await;
     all.rest().await;
+}
+
+/// Streams of changes that one member can have.
+const STREAMS_MAX: usize = 8;
+
+#[tokio::test]
+async fn event_streams_of_changes_are_limited_for_each_member() {
+    let service = Service::start().await;
+    let owner = service.owner().await;
+    let grace = service.member(&owner, "grace@example.com").await;
+    let open = async |person| Stream::open(service.asks(person, Method::GET, "/events")).await;
+    let mut of_grace = open(&grace).await;
+    let mut streams = Vec::new();
+    for _ in 0..=STREAMS_MAX {
+        streams.push(open(&owner).await);
+    }
+    // The oldest gives way, and reads when to come again.
+    let replaced = streams.remove(0).rest().await;
+    let last = (replaced[0].1.as_str(), &replaced[0].2);
+    assert_eq!((replaced.len(), last), (1, ("replaced", &json!({"retry_after": 60}))));
+    // A place that is free again replaces nobody.
+    drop(streams.pop());
+    let text = "--b\r\ncontent-disposition: form-data; name=\"file\"; filename=\"a.txt\"\r\n\r\nhello\r\n--b--\r\n";
+    let upload = service.ask(Role::Base, Method::POST, "/v1/files").key(&service.key);
+    let upload = upload.header("content-type", "multipart/form-data; boundary=b").body(text);
+    upload.send().await.expect(201);
+    for stream in streams.iter_mut().chain([&mut of_grace]) {
+        assert_eq!(stream.next().await.unwrap().2, json!({"topics": ["files"]}));
+    }
+}
+
+#[tokio::test]
+async fn event_stream_of_changes_tells_a_member_what_the_member_may_do_now() {
+    let service = Service::start().await;
+    let owner = service.owner().await;
+    let grace = service.member(&owner, "grace@example.com").await;
+    let alan = service.member(&owner, "alan@example.com").await;
+    let topics = "/events?topics=session,files";
+    let mut of_grace = Stream::open(service.asks(&grace, Method::GET, topics)).await;
+    let mut of_alan = Stream::open(service.asks(&alan, Method::GET, topics)).await;
+    for (person, stream) in [("grace", &mut of_grace), ("alan", &mut of_alan)] {
+        let id = service.id_of(&owner, &format!("{person}@example.com")).await;
+        let change = service.asks(&owner, Method::PATCH, &format!("/members/{id}"));
+        change.json(&json!({"api_key_access": true})).send().await.expect(200);
+        assert_eq!(stream.next().await.unwrap().2, json!({"topics": ["session"]}), "{person}");
+    }
 }

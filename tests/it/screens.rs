@@ -84,6 +84,8 @@ async fn screens_show_a_new_key_once_and_buttons_by_permission() {
     browser.open(&service, "/app/members").await;
     browser.find("//input[@aria-label='API key access of grace@example.com']").await.click().await;
     browser.see("Can manage API keys\n").await;
+    // A person who has just joined was seen just now.
+    assert!(!browser.text().await.contains("never"), "{}", browser.text().await);
     browser.picture("members").await;
     let grace = Chromium::start().await;
     grace.logs_in(&service, "grace@example.com").await;
@@ -94,14 +96,24 @@ async fn screens_show_a_new_key_once_and_buttons_by_permission() {
     grace.press("Cancel").await;
     let id = service.id_of(&owner, "grace@example.com").await;
     let path = format!("/members/{id}");
-    let untick = service.asks(&owner, hyper::Method::PATCH, &path);
-    untick.json(&json!({"api_key_access": false})).send().await.expect(200);
-    // The next refusal or look at the page shows it, without a reload.
+    let allows = async |is_allowed: bool| {
+        let change = service.asks(&owner, hyper::Method::PATCH, &path);
+        change.json(&json!({"api_key_access": is_allowed})).send().await.expect(200);
+    };
+    // What is begun without the permission is refused; the page shows the change without a reload.
     grace.press("Create a key").await;
     grace.fill("What is the key for?", "late").await;
+    allows(false).await;
     grace.press("Create the key").await;
     grace.see("You may not do this.").await;
     grace.see("ask the Owner for the permission").await;
+    grace.press("Cancel").await;
+    grace.run("window.wasHere = true").await;
+    allows(true).await;
+    grace.button("Create a key").await;
+    allows(false).await;
+    grace.see("ask the Owner for the permission").await;
+    assert_eq!(grace.run("return window.wasHere").await, true);
     grace.expect_quiet_console(&["403 (Forbidden)"]).await;
     let works = service.ask(Role::Base, hyper::Method::GET, "/v1/billing/balance").key(&key);
     works.send().await.expect(200);

@@ -192,5 +192,39 @@ async fn upkeep_screens_record_who_lacked_the_permission() {
     browser.see("refused: you may not do this").await;
     let row = browser.find("//tr[contains(.,'refused')]").await.text().await;
     assert!(row.contains("grace@example.com") && row.contains("Create an API key"), "{row}");
+    // Who and what have names, also when they are deleted.
+    let key = json!({"name": "web shop"});
+    let made = service.asks(&owner, Method::POST, "/keys").json(&key).send().await.expect(201);
+    let by_key = |method, path: &str| {
+        service.ask(orrery::api::Role::Base, method, path).key(made["key"].as_str().unwrap())
+    };
+    let endpoint = json!({"url": "http://127.0.0.1:9/hook", "name": "orders"});
+    let endpoint = by_key(Method::POST, "/v1/webhook-endpoints").json(&endpoint).send().await;
+    let endpoint =
+        format!("/v1/webhook-endpoints/{}", endpoint.expect(201)["id"].as_str().unwrap());
+    let schedule = json!({"name": "every night", "cron": "0 3 * * *", "timezone": "UTC", "model": "text-template", "version": "0.0.1", "input": {"template": "x"}});
+    by_key(Method::POST, "/v1/schedules").json(&schedule).send().await.expect(201);
+    let nameless = json!({"cron": "0 4 * * *", "timezone": "UTC", "model": "text-template", "version": "0.0.1", "input": {"template": "x"}});
+    by_key(Method::POST, "/v1/schedules").json(&nameless).send().await.expect(201);
+    assert_eq!(by_key(Method::DELETE, &endpoint).send().await.status, 204);
+    let path = format!("/keys/{}", made["id"].as_str().unwrap());
+    assert_eq!(service.asks(&owner, Method::DELETE, &path).send().await.status, 204);
+    browser.client.refresh().await.unwrap();
+    browser.see("Deleted an API key").await;
+    let rows = browser.run("return [...document.querySelectorAll('tbody tr')].map((one) => [...one.cells].slice(1, 4).map((cell) => cell.innerText).join(' | '))").await;
+    let rows: Vec<&str> = rows.as_array().unwrap().iter().filter_map(Value::as_str).collect();
+    for row in [
+        "API key “web shop” | Created a webhook endpoint | orders",
+        "owner@example.com | Deleted an API key | web shop",
+        "API key “web shop” | Deleted a webhook endpoint | orders",
+        "API key “web shop” | Created a schedule | every night",
+        "API key “web shop” | Created a schedule | 0 4 * * *",
+        "grace@example.com | Joined | grace@example.com",
+        "The service | Made a link | Set-up",
+    ] {
+        assert!(rows.contains(&row), "{row}: {rows:#?}");
+    }
+    let text = browser.text().await;
+    assert!(text.contains("web shop") && !text.contains(made["id"].as_str().unwrap()), "{text}");
     browser.leave().await;
 }
