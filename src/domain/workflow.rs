@@ -138,13 +138,7 @@ pub fn is_version_id(id: &str) -> bool {
 #[must_use]
 pub fn slug_of(name: &str) -> String {
     let mut slug = String::new();
-    // A letter that has no form in Latin letters, such as a silent one, is left out.
-    let latin = |c| match deunicode::deunicode_char(c) {
-        Some(text) => text.chars(),
-        None if char::is_alphabetic(c) => "".chars(),
-        None => "-".chars(),
-    };
-    for c in name.chars().flat_map(latin) {
+    for c in name.chars().flat_map(in_latin) {
         if slug.len() >= SLUG_MAX {
             break;
         }
@@ -159,6 +153,14 @@ pub fn slug_of(name: &str) -> String {
         return format!("workflow-{slug}").trim_end_matches('-').to_owned();
     }
     slug.to_owned()
+}
+
+/// A character in Latin letters. Of a letter only letters come, and the space behind a syllable: what
+/// deunicode writes for silent ones and glottal stops is left out.
+fn in_latin(c: char) -> impl Iterator<Item = char> {
+    let is_letter = c.is_alphabetic();
+    let text = deunicode::deunicode_char(c).unwrap_or(if is_letter { "" } else { "-" });
+    text.chars().filter(move |one| !is_letter || one.is_ascii_alphanumeric() || *one == ' ')
 }
 
 #[cfg(test)]
