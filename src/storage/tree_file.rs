@@ -148,8 +148,25 @@ pub fn keep_damaged(folder: &Path) -> io::Result<()> {
         return Ok(());
     }
     let part = folder.join("db.part");
-    fs::copy(&path, &part)?;
-    fs::rename(part, kept)
+    let copied = copy_whole(&path, &part).and_then(|()| fs::rename(&part, &kept));
+    copied.map_err(|error| {
+        // The disk may be full because of it.
+        let _ = fs::remove_file(&part);
+        let bytes = fs::metadata(&path).map_or(0, |file| file.len());
+        let advice = "free as much on this disk, or move the data folder to a larger one";
+        let reason = format!(
+            "a part of {} is damaged, and starting would cut the file there; a copy of it \
+             ({bytes} bytes) cannot be made: {error}; {advice}",
+            path.display()
+        );
+        io::Error::new(error.kind(), reason)
+    })
+}
+
+/// Copies a file, durably.
+fn copy_whole(from: &Path, to: &Path) -> io::Result<()> {
+    fs::copy(from, to)?;
+    File::open(to)?.sync_all()
 }
 
 /// Removes the copy once the store is open: what was damaged is in the log.

@@ -54,6 +54,30 @@ proptest! {
 }
 
 #[test]
+fn damaged_file_is_copied_whole_or_the_start_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("db");
+    {
+        let db = tree::open(folder.path()).unwrap();
+        for number in 0..200_u8 {
+            db.insert([number], vec![number; 500]).unwrap();
+            db.flush().unwrap();
+        }
+    }
+    let mut bytes = fs::read(&path).unwrap();
+    bytes[20_000] ^= 0x10;
+    fs::write(&path, &bytes).unwrap();
+    let [kept, part] = [KEPT, "db.part"].map(|name| folder.path().join(name));
+    fs::create_dir(&part).unwrap();
+    let refused = keep_damaged(folder.path()).unwrap_err().to_string();
+    assert!(refused.contains("bytes) cannot be made: Is a directory"), "{refused}");
+    assert!(refused.contains("free as much on this disk"), "{refused}");
+    fs::remove_dir(&part).unwrap();
+    keep_damaged(folder.path()).unwrap();
+    assert!(fs::read(&kept).unwrap() == bytes && !part.exists());
+}
+
+#[test]
 fn covered_ranges_merge_and_leave_holes() {
     let mut covered = Covered::default();
     let key = |text: &str| text.as_bytes().to_vec();
