@@ -7,6 +7,7 @@
 pub mod exposition;
 mod process;
 
+use std::fmt;
 use std::io::IsTerminal as _;
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -15,7 +16,9 @@ use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tracing::Subscriber;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::field::MakeExt as _;
 use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::fmt::format::{Writer, debug_fn};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::{Registry, reload};
@@ -54,6 +57,9 @@ const LABELLED: [&str; 5] = [
 
 /// Lets the lines of the access log through at every level.
 const ACCESS_LOG: &str = "orrery::access=info";
+
+/// The longest value in a line of text, in characters: the journal begins another line after 48 KiB.
+const VALUE_CHARS_MAX: usize = 4096;
 
 /// Replaces the filter of the logs that were started.
 static FILTER: OnceLock<reload::Handle<EnvFilter, Registry>> = OnceLock::new();
@@ -294,8 +300,41 @@ fn text<W>(filter: Filter, colours: bool, writer: W) -> impl Subscriber + Send +
 where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
-    let lines = tracing_subscriber::fmt::layer().with_ansi(colours).with_writer(writer);
+    let lines = tracing_subscriber::fmt::layer()
+        .fmt_fields(debug_fn(write_field).delimited(" "))
+        .with_ansi(colours)
+        .with_writer(writer);
     tracing_subscriber::registry().with(filter).with(lines)
+}
+
+/// Writes a field of a line of text. A value may come from outside: it cannot begin a line, change
+/// the terminal or reorder the text around it.
+fn write_field(
+    writer: &mut Writer<'_>,
+    field: &tracing::field::Field,
+    value: &dyn fmt::Debug,
+) -> fmt::Result {
+    let text = format!("{value:?}");
+    if field.name() != "message" {
+        let (name, equals, end) = if writer.has_ansi_escapes() {
+            ("\u{1b}[3m", "\u{1b}[0;2m=", "\u{1b}[0m")
+        } else {
+            ("", "=", "")
+        };
+        let own = field.name().trim_start_matches("r#");
+        write!(writer, "{name}{own}{equals}{end}")?;
+    }
+    for letter in text.chars().take(VALUE_CHARS_MAX) {
+        let acts = letter.is_control()
+            || matches!(letter, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+        if acts {
+            write!(writer, "{}", letter.escape_default())?
+        } else {
+            writer.write_char(letter)?
+        }
+    }
+    let is_cut = text.chars().nth(VALUE_CHARS_MAX).is_some();
+    if is_cut { writer.write_char('…') } else { Ok(()) }
 }
 
 fn json<W>(filter: Filter, writer: W) -> impl Subscriber + Send + Sync + for<'s> LookupSpan<'s>
@@ -332,6 +371,45 @@ mod tests {
             tracing::debug!(target: "orrery::engine", "after");
         });
         assert!(!lines.text().contains("before") && lines.text().contains("after"));
+    }
+
+    #[test]
+    fn log_text_value_stays_in_its_line() {
+        let written = |value: &str, colours: bool| {
+            let lines = CapturedLog::default();
+            let sink = lines.clone();
+            let subscriber = text(replaceable("info"), colours, move || sink.clone());
+            tracing::subscriber::with_default(subscriber, || {
+                let _span = tracing::info_span!("request", id = %value).entered();
+                tracing::info!(path = %value, r#type = value, "answered {value}");
+            });
+            lines.text()
+        };
+        for hostile in [
+            "a\n2026-11-20T09:30:00Z ERROR orrery: forged",
+            "a\r\nb",
+            "a\u{1b}[2Jb\u{9b}2J\u{7}\u{8}\u{7f}",
+            "a\u{2028}b\u{2029}\u{85}c\u{b}\u{c}",
+            "a\u{202e}b\u{2066}\u{200f}",
+            "a\0b",
+        ] {
+            let line = written(hostile, false);
+            assert_eq!(line.matches(char::is_control).collect::<Vec<_>>(), ["\n"], "{line:?}");
+            assert!(line.ends_with('\n') && line.contains("answered a"), "{line:?}");
+            let reorders = ['\u{2028}', '\u{2029}', '\u{202e}', '\u{2066}', '\u{200f}'];
+            assert!(!line.contains(reorders), "{line:?}");
+            let line = written(hostile, true);
+            assert!(!line.contains("\u{1b}[2J") && line.matches('\n').count() == 1, "{line:?}");
+        }
+        let plain = written("/v1/models é日", false);
+        assert!(
+            plain.ends_with(
+                " answered /v1/models é日 path=/v1/models é日 type=\"/v1/models é日\"\n"
+            ) && plain.contains("request{id=/v1/models é日}"),
+            "{plain}"
+        );
+        let long = written(&"x".repeat(1 << 20), false);
+        assert!(long.len() < 5 * VALUE_CHARS_MAX && long.contains("x…"), "{}", long.len());
     }
 
     #[test]
