@@ -131,7 +131,7 @@ async fn fill(setup: &Setup, workflow: WorkflowId, count: u64) {
     let clock = Clock::system();
     let sealer = Sealer::open(setup.data()).unwrap();
     let workflows =
-        Workflows::new(store.clone(), sealer, clock.clone(), std::sync::Arc::new(|_: &str| true));
+        Workflows::new(store.clone(), sealer, clock.clone(), std::sync::Arc::new(|_: &str| None));
     let found = workflows.by_id(workflow).await.unwrap();
     let organization = found.organization;
     let revision = found.versions[0].revision;

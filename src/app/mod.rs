@@ -186,8 +186,9 @@ fn open_workflows(
     catalog: &Catalog,
 ) -> Workflows {
     let models = catalog.clone();
-    let model_exists = Arc::new(move |slug: &str| models.get(slug).is_some());
-    Workflows::new(store.clone(), sealer.clone(), clock.clone(), model_exists)
+    let schema_of =
+        Arc::new(move |slug: &str| models.get(slug).map(|model| Arc::clone(&model.schema)));
+    Workflows::new(store.clone(), sealer.clone(), clock.clone(), schema_of)
         .reserving(api::words_beside("workflow"))
 }
 

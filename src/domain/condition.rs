@@ -11,15 +11,14 @@
 //! Values keep their types: the text `"5"` does not equal the number 5, and a text is neither less
 //! nor greater than a number. `1` and `1.0` are one number. A subject that is not there is an error,
 //! except to `exists`, `not_exists`, `is_null` and `is_not_null`. `and` and `or` stop at the first
-//! part that decides. Patterns are the author's own text, never taken from inputs, and run in linear
-//! time.
+//! part that decides. Patterns run in linear time.
 
 use std::cmp::Ordering;
 
-use regex::{Regex, RegexBuilder};
 use serde_json::{Map, Number, Value};
 
 use super::json_pointer::{JsonPointer, brief};
+use super::pattern::{Pattern, Syntax};
 use super::reference::{self, Reference, Scope};
 use super::template::{RESOLVED_BYTES_MAX, Template};
 
@@ -27,10 +26,6 @@ use super::template::{RESOLVED_BYTES_MAX, Template};
 pub const DEPTH_MAX: usize = 16;
 /// The most tests in one condition.
 pub const TESTS_MAX: usize = 100;
-/// The longest pattern of `matches`, in bytes.
-pub const PATTERN_BYTES_MAX: usize = 1024;
-/// The memory that one compiled pattern may take, in bytes.
-const PATTERN_MEMORY_MAX: usize = 256 * 1024;
 
 /// A condition, ready to be asked.
 #[derive(Debug, Clone)]
@@ -57,7 +52,7 @@ enum Operator {
     Equals { value: Template, wanted: bool },
     Compares { value: Template, wanted: &'static [Ordering] },
     Contains(Template),
-    Matches(Regex),
+    Matches(Pattern),
     In { value: Template, wanted: bool },
 }
 
@@ -119,7 +114,7 @@ impl Condition {
         match self {
             Self::And(parts) | Self::Or(parts) => parts.iter().map(Self::patterns).sum(),
             Self::Not(part) => part.patterns(),
-            Self::Test(test) => usize::from(matches!(test.operator, Operator::Matches(_))),
+            Self::Test(test) => usize::from(test.operator.has_compiled_pattern()),
         }
     }
 
@@ -183,7 +178,7 @@ impl Operator {
                 compare(subject, &resolve(value)?).is_some_and(|order| wanted.contains(&order))
             }
             Self::Contains(value) => contains(subject, &resolve(value)?),
-            Self::Matches(pattern) => subject.as_str().is_some_and(|text| pattern.is_match(text)),
+            Self::Matches(pattern) => pattern.matches(subject, scope)?,
             Self::In { value, wanted } => match resolve(value)?.as_array() {
                 Some(items) => items.iter().any(|item| same(subject, item)) == *wanted,
                 None => {
@@ -200,8 +195,13 @@ impl Operator {
                 Some(value)
             }
             Self::Contains(value) => Some(value),
-            Self::Exists(_) | Self::IsNull(_) | Self::Matches(_) => None,
+            Self::Matches(pattern) => pattern.template(),
+            Self::Exists(_) | Self::IsNull(_) => None,
         }
+    }
+
+    const fn has_compiled_pattern(&self) -> bool {
+        matches!(self, Self::Matches(pattern) if pattern.template().is_none())
     }
 }
 
@@ -320,15 +320,17 @@ fn parse_operator(
         return Err(error(place, message));
     }
     let written = value.ok_or_else(|| error(value_place, format!("needs a value for {name}")))?;
-    if name == "matches" {
-        return compile_pattern(written, value_place).map(Operator::Matches);
-    }
-    if name == "string_matches" {
-        let text = written
-            .as_str()
-            .ok_or_else(|| error(value_place, "needs a string as the value of string_matches"))?;
-        let pattern = Value::String(pattern_of_wildcards(text));
-        return compile_pattern(&pattern, value_place).map(Operator::Matches);
+    let syntax = match name {
+        "matches" => Some(Syntax::Regex),
+        "string_matches" => Some(Syntax::Wildcards),
+        _ => None,
+    };
+    if let Some(syntax) = syntax {
+        let text = written.as_str();
+        let text = text
+            .ok_or_else(|| error(value_place, format!("needs a string as the value of {name}")))?;
+        let pattern = Pattern::parse(text, syntax);
+        return pattern.map(Operator::Matches).map_err(|fault| error(value_place, fault));
     }
     let value = Template::parse(written)
         .map_err(|fault| error(value_place, format!("has an invalid value: {fault}")))?;
@@ -351,36 +353,6 @@ fn parse_operator(
         "in" => Operator::In { value, wanted: true },
         _ => Operator::In { value, wanted: false },
     })
-}
-
-/// The pattern that wildcards mean: `*` stands for any text, and a text without one may be anywhere.
-fn pattern_of_wildcards(text: &str) -> String {
-    if !text.contains('*') {
-        return regex::escape(text);
-    }
-    let parts: Vec<String> = text.split('*').map(regex::escape).collect();
-    format!("(?s)^{}$", parts.join(".*"))
-}
-
-fn compile_pattern(written: &Value, place: &JsonPointer<'_>) -> Result<Regex, Error> {
-    let pattern =
-        written.as_str().ok_or_else(|| error(place, "needs a string as the value of matches"))?;
-    if pattern.len() > PATTERN_BYTES_MAX {
-        let message = format!("has a pattern of more than {PATTERN_BYTES_MAX} bytes");
-        return Err(error(place, message));
-    }
-    RegexBuilder::new(pattern)
-        .size_limit(PATTERN_MEMORY_MAX)
-        .dfa_size_limit(PATTERN_MEMORY_MAX)
-        .build()
-        .map_err(|fault| error(place, format!("has an invalid pattern: {}", in_brief(&fault))))
-}
-
-/// The last line of the parser's explanation: the lines before it draw the pattern.
-fn in_brief(fault: &regex::Error) -> String {
-    let text = fault.to_string();
-    let last = text.lines().last().unwrap_or_default();
-    last.trim_start_matches("error: ").trim().to_owned()
 }
 
 /// Refuses other fields beside `and`, `or` or `not`.

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
+use crate::domain::pattern::PATTERN_BYTES_MAX;
 use crate::domain::reference::Field;
 
 /// Inputs, and one step `s` with an output.

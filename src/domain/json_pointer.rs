@@ -3,10 +3,13 @@
 //! It costs nothing until it is printed, which happens for faults only: a document with a hundred
 //! thousand strings under long names is walked without a hundred thousand long paths.
 
+use std::borrow::Cow;
 use std::fmt;
 
 /// The longest stretch of a user's own words that a sentence about a fault repeats, in characters.
 const BRIEF_CHARS: usize = 60;
+/// The longest JSON pointer that is written, in bytes.
+pub const POINTER_BYTES_MAX: usize = 4096;
 
 /// A JSON pointer (RFC 6901) into a document; displays as an empty text for the document itself.
 #[derive(Debug, Clone, Copy)]
@@ -31,16 +34,51 @@ impl<'a> JsonPointer<'a> {
 }
 
 impl fmt::Display for JsonPointer<'_> {
+    /// The exact pointer. Where it would be longer than [`POINTER_BYTES_MAX`], it leads to the
+    /// innermost object or array around the place whose pointer is not.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Root => Ok(()),
-            Self::Field(parent, name) => {
-                let escaped = brief(name).replace('~', "~0").replace('/', "~1");
-                write!(f, "{parent}/{escaped}")
-            }
-            Self::Item(parent, index) => write!(f, "{parent}/{index}"),
-        }
+        let mut pointer = String::new();
+        self.write(&mut pointer);
+        f.write_str(&pointer)
     }
+}
+
+impl JsonPointer<'_> {
+    /// Whether all of it was written.
+    fn write(&self, pointer: &mut String) -> bool {
+        let (parent, name) = match self {
+            Self::Root => return true,
+            Self::Field(parent, name) => (parent, Cow::Borrowed(*name)),
+            Self::Item(parent, index) => (parent, Cow::Owned(index.to_string())),
+        };
+        if !parent.write(pointer) || name.len() > POINTER_BYTES_MAX {
+            return false;
+        }
+        let name = escaped(&name);
+        let fits = pointer.len() + 1 + name.len() <= POINTER_BYTES_MAX;
+        if fits {
+            pointer.push('/');
+            pointer.push_str(&name);
+        }
+        fits
+    }
+}
+
+/// A name as a JSON pointer writes it.
+fn escaped(name: &str) -> String {
+    name.replace('~', "~0").replace('/', "~1")
+}
+
+/// The name that a part of a JSON pointer stands for.
+#[must_use]
+pub fn unescaped(part: &str) -> String {
+    part.replace("~1", "/").replace("~0", "~")
+}
+
+/// A JSON pointer as a sentence repeats it: each name cut short when it is long.
+#[must_use]
+pub fn brief_pointer(pointer: &str) -> String {
+    pointer.split('/').map(brief).collect::<Vec<_>>().join("/")
 }
 
 /// `text` as far as a sentence should repeat it: at most 60 characters of it, then `…`.
@@ -63,6 +101,22 @@ mod tests {
         let third = steps.item(2);
         assert_eq!(root.to_string(), "");
         assert_eq!(third.field("a/b~c").to_string(), "/steps/2/a~1b~0c");
+    }
+
+    #[test]
+    fn json_pointer_keeps_long_names_and_is_bounded() {
+        let long = "ü/".repeat(100);
+        let root = JsonPointer::Root;
+        let place = root.field(&long);
+        let pointer = place.item(3).to_string();
+        let within = serde_json::json!({long.as_str(): [0, 0, 0, "here"]});
+        assert_eq!(within.pointer(&pointer), Some(&"here".into()));
+        assert_eq!(brief_pointer(&pointer), format!("/{}…/3", "ü~1".repeat(20)));
+        let too_long = "x".repeat(POINTER_BYTES_MAX);
+        let below = place.field(&too_long);
+        assert_eq!(below.to_string(), place.to_string(), "leads to the object around it");
+        assert_eq!(below.item(1).field("y").to_string(), place.to_string());
+        assert_eq!(root.field(&too_long[1..]).to_string().len(), POINTER_BYTES_MAX);
     }
 
     #[test]

@@ -33,6 +33,7 @@ pub mod mask;
 pub mod member;
 pub mod model;
 pub mod money;
+pub mod pattern;
 pub mod payload;
 pub mod raw_object;
 pub mod reference;

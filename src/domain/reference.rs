@@ -14,7 +14,8 @@ use std::fmt;
 
 use serde_json::Value;
 
-use super::json_pointer::JsonPointer;
+use super::json_pointer::{JsonPointer, brief_pointer};
+use super::pattern::PATTERN_BYTES_MAX;
 use super::secret::is_name as is_secret_id;
 use super::template::DEPTH_MAX;
 
@@ -149,6 +150,11 @@ pub enum ErrorKind {
     Nothing,
     #[error("must resolve to an array")]
     NotAnArray,
+    #[error(
+        "does not resolve to a pattern that can be used: a string of at most {PATTERN_BYTES_MAX} bytes, and for matches a \
+         valid regular expression"
+    )]
+    Pattern,
     #[error("makes the whole larger than {0} bytes")]
     TooLarge(usize),
     #[error("makes the whole nest deeper than {DEPTH_MAX} levels")]
@@ -310,7 +316,7 @@ fn secret_name(path: &[Segment]) -> Option<&str> {
 
 /// ` at /the/place`, or nothing when the place is the whole.
 fn at(place: &str) -> String {
-    if place.is_empty() { String::new() } else { format!(" at {place}") }
+    if place.is_empty() { String::new() } else { format!(" at {}", brief_pointer(place)) }
 }
 
 impl fmt::Display for Reference {

@@ -13,7 +13,7 @@ use std::io;
 
 use serde_json::{Map, Value};
 
-use super::json_pointer::{JsonPointer, brief};
+use super::json_pointer::{JsonPointer, brief, unescaped};
 use super::reference::{Error, ErrorKind, Reference, Scope};
 
 /// The most bytes of JSON that a resolved step input may have: 8 MiB, so that a few references to
@@ -31,6 +31,19 @@ pub enum Missing {
     Refuse,
     /// Null where it is alone, no text inside a text.
     Null,
+}
+
+/// How much of a part of a template is known before anything is put in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Known {
+    /// The whole value.
+    Whole,
+    /// It is an array or object, and not every part of it is known.
+    Parts,
+    /// It is a string.
+    Text,
+    /// It may become any value.
+    Nothing,
 }
 
 /// A JSON value with references in its strings, parsed.
@@ -107,6 +120,40 @@ impl Template {
         let mut all = Vec::new();
         self.visit(&JsonPointer::Root, &mut |_, reference| all.push(reference));
         all
+    }
+
+    /// The value before anything is put in: null for each reference, an empty string for a text with
+    /// references. [`Template::known_at`] says which parts these are.
+    #[must_use]
+    pub fn outline(&self) -> Value {
+        self.0.outline()
+    }
+
+    /// How much is known of the part at a JSON pointer. A part that the template does not write is known
+    /// whole: nothing that is put in changes it.
+    #[must_use]
+    pub fn known_at(&self, pointer: &str) -> Known {
+        let mut node = &self.0;
+        for name in pointer.split('/').skip(1) {
+            let name = unescaped(name);
+            let inner = match node {
+                Node::Array(items) => name.parse().ok().and_then(|index: usize| items.get(index)),
+                Node::Object(fields) => {
+                    fields.iter().find(|(field, _)| *field == name).map(|(_, node)| node)
+                }
+                Node::Constant(_) | Node::Reference(_) | Node::Text(_) => break,
+            };
+            match inner {
+                Some(inner) => node = inner,
+                None => return Known::Whole,
+            }
+        }
+        match node {
+            Node::Constant(_) => Known::Whole,
+            Node::Array(_) | Node::Object(_) => Known::Parts,
+            Node::Text(_) => Known::Text,
+            Node::Reference(_) => Known::Nothing,
+        }
     }
 
     /// Whether any reference in it means a secret.
@@ -227,6 +274,18 @@ impl Node {
         let constants =
             fields.into_iter().filter_map(|(name, node)| Some((name, node.into_constant()?)));
         Self::Constant(Value::Object(constants.collect()))
+    }
+
+    fn outline(&self) -> Value {
+        match self {
+            Self::Constant(value) => value.clone(),
+            Self::Reference(_) => Value::Null,
+            Self::Text(_) => Value::String(String::new()),
+            Self::Array(items) => items.iter().map(Self::outline).collect(),
+            Self::Object(fields) => {
+                fields.iter().map(|(name, node)| (name.clone(), node.outline())).collect()
+            }
+        }
     }
 
     fn into_constant(self) -> Option<Value> {

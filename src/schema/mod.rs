@@ -9,12 +9,14 @@
 //! size      how far a schema expands          work        how many steps an input takes
 //! defaults  fills them in                     off_thread  where all of it runs
 //! faults    what is wrong with a schema, in words
+//! partial   what is wrong with a value before all of it is known
 //! ```
 
 mod defaults;
 mod faults;
 mod graph;
 mod off_thread;
+mod partial;
 mod size;
 mod work;
 
@@ -29,6 +31,7 @@ use self::graph::Node;
 pub use self::off_thread::{
     COMPILATIONS_MAX, DEADLINE, Patience, Unavailable, VALIDATIONS_MAX, ValidationError, compile,
 };
+pub use self::partial::Known;
 use self::size::InPlace;
 
 /// The largest schema, in bytes of JSON.
@@ -241,10 +244,17 @@ fn violation(error: &jsonschema::ValidationError<'_>) -> Violation {
     let path = error.instance_path().to_string();
     if let ValidationErrorKind::Required { property } = error.kind() {
         let name = property.as_str().unwrap_or_default();
-        let escaped = name.replace('~', "~0").replace('/', "~1");
         return Violation {
-            path: format!("{path}/{escaped}"),
+            path: within(&path, name),
             message: brief(format!("missing required field '{name}'")),
+        };
+    }
+    if let ValidationErrorKind::AdditionalProperties { unexpected } = error.kind()
+        && let [name] = unexpected.as_slice()
+    {
+        return Violation {
+            path: within(&path, name),
+            message: brief(format!("unknown field '{name}'")),
         };
     }
     let what = error.masked().to_string();
@@ -256,6 +266,11 @@ fn violation(error: &jsonschema::ValidationError<'_>) -> Violation {
         None => what,
     };
     Violation { path, message: brief(message) }
+}
+
+/// The pointer to a member of the object at `path`.
+fn within(path: &str, name: &str) -> String {
+    format!("{path}/{}", name.replace('~', "~0").replace('/', "~1"))
 }
 
 /// Refuses what is too deep, and references that leave the document.

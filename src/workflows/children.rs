@@ -50,10 +50,7 @@ impl Workflows {
             let message = format!("step '{}': {message}", step.id);
             problems.push(Problem { path: checked.place_of(&step.id, "workflow"), message });
         }
-        match problems.first() {
-            None => Ok(()),
-            Some(first) => Err(Error::Invalid { message: first.message.clone(), problems }),
-        }
+        Error::of_problems(problems)
     }
 
     /// The version that a step names, or what is wrong with the name.

@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 
+use super::parameters::{self, SchemaOf};
 use super::rows::{self, Definition};
-use super::{Error, ModelExists, Workflows};
+use super::{Error, Workflows};
 use crate::domain::definition::{PROBLEMS_MAX, Plan, Problem, secrets};
 use crate::domain::ids::{OrganizationId, RevisionId, WorkflowId};
 use crate::domain::json_pointer::JsonPointer;
@@ -90,15 +91,15 @@ impl Cache {
     }
 }
 
-/// Checks a definition as a client wrote it, off the threads that serve requests. Without `model_exists`, it
-/// is a stored one.
+/// Checks a definition as a client wrote it, off the threads that serve requests. Without `schema_of`, it
+/// is a stored one: the models may have changed since.
 pub async fn check(
     definition: Option<Value>,
-    model_exists: Option<ModelExists>,
+    schema_of: Option<SchemaOf>,
 ) -> Result<Checked, Error> {
     let text = to_raw_value(&definition).map_err(|error| Error::invalid(error.to_string()))?;
     let check = move || {
-        let compiled = compile(definition.as_ref(), text.get().len(), model_exists.as_ref())?;
+        let compiled = compile(definition.as_ref(), text.get().len(), schema_of.as_ref())?;
         Ok(Checked { definition, text, compiled })
     };
     schema::compile(check).await?
@@ -107,16 +108,18 @@ pub async fn check(
 fn compile(
     definition: Option<&Value>,
     bytes: usize,
-    model_exists: Option<&ModelExists>,
+    schema_of: Option<&SchemaOf>,
 ) -> Result<Compiled, Error> {
-    let plan = match model_exists {
-        Some(exists) => Plan::compile(definition, &**exists),
+    let plan = match schema_of {
+        Some(schema_of) => Plan::compile(definition, &|slug| schema_of(slug).is_some()),
         None => Plan::load(definition),
     };
     let plan = plan.map_err(|error| Error::Invalid {
         message: error.to_string(),
         problems: error.problems().cloned().collect(),
     })?;
+    let problems = schema_of.map(|schema_of| parameters::problems(definition, &plan, schema_of));
+    Error::of_problems(problems.unwrap_or_default())?;
     let inputs = plan.input_schema().map(Schema::compile).transpose().map_err(|error| {
         let message = format!("definition: input_schema: {error}");
         let path = format!("/input_schema{}", error.path());
@@ -139,7 +142,7 @@ fn compile(
 }
 
 /// Where a field of the step with this id is; empty where it is not found.
-fn place_of(definition: Option<&Value>, step: &str, field: &str) -> String {
+pub fn place_of(definition: Option<&Value>, step: &str, field: &str) -> String {
     let found = definition.and_then(|whole| find_step(whole, step, &JsonPointer::Root));
     found.map(|step| format!("{step}/{field}")).unwrap_or_default()
 }
@@ -246,11 +249,7 @@ impl Workflows {
             );
             Problem { path: one.path.clone(), message }
         });
-        let problems: Vec<Problem> = problems.collect();
-        match problems.first() {
-            None => Ok(()),
-            Some(first) => Err(Error::Invalid { message: first.message.clone(), problems }),
-        }
+        Error::of_problems(problems.collect())
     }
 
     /// A definition, compiled. A model that has gone since it was stored is not a fault here: it fails

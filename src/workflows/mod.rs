@@ -9,6 +9,7 @@ mod children;
 mod definitions;
 mod known;
 mod list;
+mod parameters;
 mod reseal;
 mod rows;
 
@@ -22,6 +23,7 @@ pub use self::definitions::Compiled;
 use self::definitions::{Cache, Checked};
 use self::known::Known;
 pub use self::list::{Filter, SortKey};
+pub use self::parameters::SchemaOf;
 pub use self::reseal::reseal;
 pub use self::rows::count_trigger;
 use crate::domain::definition::Problem;
@@ -40,9 +42,6 @@ use crate::storage::{self, Commit, Sealer, Store};
 pub const WORKFLOWS_MAX: usize = 10_000;
 /// How often a change is tried again when somebody else was first.
 const TRIES: usize = 10;
-
-/// Whether the catalog has a model.
-pub type ModelExists = Arc<dyn Fn(&str) -> bool + Send + Sync>;
 
 /// Why a workflow cannot be made, changed or found.
 #[derive(Debug, thiserror::Error)]
@@ -77,6 +76,14 @@ impl From<Malformed> for Error {
 }
 
 impl Error {
+    /// Refuses a definition with problems.
+    fn of_problems(problems: Vec<Problem>) -> Result<(), Self> {
+        match problems.first() {
+            None => Ok(()),
+            Some(first) => Err(Self::Invalid { message: first.message.clone(), problems }),
+        }
+    }
+
     /// A fault that has no place of its own.
     pub fn invalid(message: impl Into<String>) -> Self {
         Self::Invalid { message: message.into(), problems: Vec::new() }
@@ -144,7 +151,7 @@ pub struct Triggers {
 pub struct Workflows {
     store: Store,
     clock: Clock,
-    model_exists: ModelExists,
+    schema_of: SchemaOf,
     /// Seals the credentials of definitions.
     sealer: Sealer,
     secrets: Secrets,
@@ -161,13 +168,13 @@ impl std::fmt::Debug for Workflows {
 }
 
 impl Workflows {
-    /// The workflows of a store. `model_exists` says whether a definition may name a model.
+    /// The workflows of a store. `schema_of` says which models a definition may name, and what they take.
     #[must_use]
-    pub fn new(store: Store, sealer: Sealer, clock: Clock, model_exists: ModelExists) -> Self {
+    pub fn new(store: Store, sealer: Sealer, clock: Clock, schema_of: SchemaOf) -> Self {
         let secrets = Secrets::new(store.clone(), sealer.clone(), clock.clone());
         let (cache, known) = (Arc::default(), Arc::default());
         let reserved = Arc::default();
-        Self { store, clock, model_exists, sealer, secrets, cache, known, reserved }
+        Self { store, clock, schema_of, sealer, secrets, cache, known, reserved }
     }
 
     /// The same, with slugs that no new workflow gets: words that mean something else in paths.
@@ -518,7 +525,7 @@ impl Workflows {
         own: Option<(WorkflowId, &str)>,
         definition: Option<Value>,
     ) -> Result<Checked, Error> {
-        let checked = definitions::check(definition, Some(Arc::clone(&self.model_exists))).await?;
+        let checked = definitions::check(definition, Some(Arc::clone(&self.schema_of))).await?;
         self.check_secrets(organization, checked.plan()).await?;
         self.check_children(organization, own, &checked).await?;
         Ok(checked)

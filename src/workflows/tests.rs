@@ -14,9 +14,18 @@ fn open() -> (TempDir, Workflows) {
     let folder = tempfile::tempdir().unwrap();
     let options = Options { folder: folder.path().to_path_buf(), inline_bytes: 4096 };
     let store = Store::open(&options).unwrap();
-    let exists = Arc::new(|slug: &str| slug == "caption");
+    let schema = json!({
+        "type": "object", "required": ["text"], "additionalProperties": false,
+        "properties": {
+            "text": {"type": "string"},
+            "count": {"type": "integer", "maximum": 9},
+            "a/b": {"type": "array", "items": {"type": "string"}},
+        },
+    });
+    let schema = Arc::new(crate::schema::Schema::compile(&schema).unwrap());
+    let schema_of = Arc::new(move |slug: &str| (slug == "caption").then(|| Arc::clone(&schema)));
     let sealer = Sealer::open(folder.path()).unwrap();
-    (folder, Workflows::new(store, sealer, Clock::system(), exists))
+    (folder, Workflows::new(store, sealer, Clock::system(), schema_of))
 }
 
 fn definition(result: &str) -> Option<Value> {
@@ -166,6 +175,101 @@ async fn workflow_invalid_definition_is_refused_and_stores_nothing() {
         limit: 10,
     };
     assert_eq!(workflows.list(OWNER.into(), &all).await.unwrap(), (Vec::new(), 0));
+}
+
+/// What is refused of a step `m` with these fields beside its type and model, as places and sentences.
+async fn refused_of_step(step: Value) -> Vec<(String, String)> {
+    let (_folder, workflows) = open();
+    let mut model = json!({"step_id": "m", "type": "model", "model": "caption"});
+    model.as_object_mut().unwrap().extend(step.as_object().unwrap().clone());
+    let items = json!({"step_id": "each", "type": "map", "items": [1], "steps": [model]});
+    let first = json!({"step_id": "first", "type": "pass", "result": 1});
+    let definition = Some(json!({"steps": [first, items]}));
+    match workflows.try_definition(OWNER.into(), None, definition).await {
+        Ok(()) => Vec::new(),
+        Err(Error::Invalid { message, problems }) => {
+            assert_eq!(problems.first().unwrap().message, message);
+            problems.into_iter().map(|problem| (problem.path, problem.message)).collect()
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[tokio::test]
+async fn workflow_parameters_that_never_fit_their_model_are_refused() {
+    let params = "/steps/1/steps/0/params";
+    let fallback = "/steps/1/steps/0/fallback/params";
+    let good = json!({"text": "hi"});
+    for (step, places, said) in [
+        (json!({}), vec![format!("{params}/text")], "missing required field 'text'"),
+        (json!({"params": {"text": 5}}), vec![format!("{params}/text")], "is not of type"),
+        (
+            json!({"params": {"text": "hi", "txt": "{{first.output}}"}}),
+            vec![format!("{params}/txt")],
+            "unknown field 'txt'",
+        ),
+        (
+            json!({"params": {"text": "{{first.output}}", "count": 10}}),
+            vec![format!("{params}/count")],
+            "is greater than the maximum",
+        ),
+        (
+            json!({"params": {"text": "hi", "count": "{{first.output}} pieces"}}),
+            vec![format!("{params}/count")],
+            "is not of type",
+        ),
+        (
+            json!({"params": {"text": "hi", "a/b": ["{{first.output}}", 1]}}),
+            vec![format!("{params}/a~1b/1")],
+            "is not of type",
+        ),
+        (
+            json!({"params": {"count": "x", "text": []}}),
+            vec![format!("{params}/text"), format!("{params}/count")],
+            "step 'm': params do not fit the model 'caption': 'text' is wrong",
+        ),
+        (
+            json!({"params": good, "fallback": {"model": "caption", "params": {"text": null}}}),
+            vec![format!("{fallback}/text")],
+            "step 'm': fallback/params do not fit the model 'caption'",
+        ),
+    ] {
+        let refused = refused_of_step(step.clone()).await;
+        let mut found: Vec<&str> = refused.iter().map(|(place, _)| place.as_str()).collect();
+        found.sort_unstable();
+        let mut places: Vec<&str> = places.iter().map(String::as_str).collect();
+        places.sort_unstable();
+        assert_eq!(found, places, "{step}");
+        assert!(refused.iter().any(|(_, message)| message.contains(said)), "{refused:?}");
+    }
+    for step in [
+        json!({"params": good}),
+        json!({"params": {"text": "{{first.output}}", "count": "{{first.output}}"}}),
+        json!({"params": {"text": "a {{first.output}}", "a/b": "{{first.output}}"}}),
+        json!({"params": {"text": "hi", "a/b": ["{{first.output}}", "b"]}}),
+        json!({"params": good, "fallback": {"model": "caption"}}),
+        json!({"params": good, "fallback": {"model": "gone", "enabled": false, "params": {}}}),
+    ] {
+        assert_eq!(refused_of_step(step.clone()).await, [], "{step}");
+    }
+}
+
+#[tokio::test]
+async fn workflow_stored_before_its_model_changed_is_still_loaded() {
+    let (folder, workflows) = open();
+    let good = json!({"steps": [
+        {"step_id": "a", "type": "model", "model": "caption", "params": {"text": "hi"}}]});
+    let made = New { definition: Some(good.clone()), ..new("a") };
+    let made = workflows.create(OWNER.into(), new_id(), made, Commit::new()).await.unwrap();
+    let changed = json!({"required": ["prompt"]});
+    let changed = Arc::new(crate::schema::Schema::compile(&changed).unwrap());
+    let schema_of = Arc::new(move |_: &str| Some(Arc::clone(&changed)));
+    let sealer = Sealer::open(folder.path()).unwrap();
+    let workflows = Workflows::new(workflows.store.clone(), sealer, Clock::system(), schema_of);
+    workflows.compiled(made.versions[0].revision).await.unwrap();
+    let again = Put { definition: Some(good), ..put("x") };
+    let refused = workflows.put_version(OWNER.into(), "a", "v2", again).await.unwrap_err();
+    assert!(refused.to_string().contains("missing required field 'prompt'"), "{refused}");
 }
 
 #[tokio::test]

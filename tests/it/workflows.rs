@@ -350,7 +350,8 @@ async fn workflow_of_existing_client_is_accepted_on_base_host() {
         json!({"step_id": "h", "type": "http", "url": "https://example.com/", "timeout": 20});
     let choice = json!({"step_id": "c", "type": "choice",
         "condition": {"expression": "{{m.output}}", "operator": "string_matches", "value": "h*"},
-        "condition_met_branch": {"steps": []}, "default_branch": {"steps": []}});
+        "condition_met_branch": {"steps": [{"step_id": "yes", "type": "pass", "result": "met"}]},
+        "default_branch": {"steps": [{"step_id": "no", "type": "pass", "result": "default"}]}});
     let body = json!({"name": "Old", "definition": {"steps": [model, http, choice]}});
     let ask = |method, path: &str, body: &Value| {
         service.ask(Role::Base, method, path).key(&service.key).json(body)
@@ -368,4 +369,73 @@ async fn workflow_of_existing_client_is_accepted_on_base_host() {
     let path = "/workflows/old/versions/v3";
     let refused = service.flows(Method::PUT, path).json(&version).undocumented().send().await;
     assert_eq!(refused.expect(400)["error"], "version_id is required");
+}
+
+/// The place and the sentence of the first problem of a definition with these steps.
+async fn problem_of(service: &Service, steps: Value) -> (String, String) {
+    let body = json!({"name": "a", "description": "x", "definition": {"steps": steps}});
+    let refused = service.flows(Method::POST, "/workflows").json(&body).send().await.expect(400);
+    let first = &refused["details"][0];
+    assert_eq!(refused["error"], first["message"], "{refused}");
+    let text = |field: &str| first[field].as_str().unwrap().to_owned();
+    (text("path"), text("message"))
+}
+
+#[tokio::test]
+async fn workflow_model_parameters_are_checked_when_it_is_stored() {
+    let service = Service::start().await;
+    let step = |params: Value| json!({"step_id": "m", "type": "model", "model": "text-keywords", "params": params});
+    for (params, path, said) in [
+        (json!({}), "/steps/0/params/text", "missing required field 'text'"),
+        (json!({"text": ["{{inputs.x}}"]}), "/steps/0/params/text", "is not of type \"string\""),
+        (json!({"text": "{{inputs.x}}", "txt": 1}), "/steps/0/params/txt", "unknown field 'txt'"),
+    ] {
+        let (place, message) = problem_of(&service, json!([step(params)])).await;
+        let start = "step 'm': params do not fit the model 'text-keywords': ";
+        assert_eq!(place, path);
+        assert!(message.starts_with(start) && message.contains(said), "{message}");
+    }
+    let (place, _) = problem_of(&service, json!([
+        {"step_id": "p", "type": "parallel", "branches": [{"steps": [step(json!({"text": "a", "count": "x"}))]}]},
+    ])).await;
+    assert_eq!(place, "/steps/0/branches/0/steps/0/params/count");
+    let good = json!([step(json!({"text": "a {{inputs.x}}", "count": "{{inputs.count}}"}))]);
+    let workflow = service.workflow(good).await;
+    let version = json!({"version_id": "v1", "definition": {"steps": [step(json!({}))]}});
+    let path = format!("/workflows/{workflow}/versions/v1");
+    let put = service.flows(Method::PUT, &path).json(&version).send().await.expect(400);
+    assert_eq!(put["details"][0]["path"], "/steps/0/params/text");
+}
+
+#[tokio::test]
+async fn workflow_conditions_match_patterns_with_references() {
+    let service = Service::start().await;
+    let choice = |operator: &str, value: &str| {
+        json!({"step_id": "c", "type": "choice",
+            "condition": {"expression": "{{inputs.name}}", "operator": operator, "value": value},
+            "condition_met_branch": {"steps": [{"step_id": "yes", "type": "pass", "result": true}]},
+            "default_branch": {"steps": [{"step_id": "no", "type": "pass", "result": false}]}})
+    };
+    for (operator, value, wanted, expect) in [
+        ("string_matches", "*.png", "", json!(true)),
+        ("string_matches", "{{inputs.wanted}}", "*.pdf", json!(false)),
+        ("string_matches", "{{inputs.wanted}}", "picture", json!(true)),
+        ("matches", "{{inputs.wanted}}", "^picture-\\d+\\.png$", json!(true)),
+        ("matches", "^{{inputs.wanted}}$", ".*", json!(false)),
+        ("matches", "{{inputs.wanted}}", "(", Value::Null),
+    ] {
+        let workflow = service.workflow(json!([choice(operator, value)])).await;
+        let inputs = json!({"inputs": {"name": "picture-7.png", "wanted": wanted}});
+        let ended = service.completed(&service.trigger(&workflow, inputs).await).await;
+        assert_eq!(ended["output"], expect, "{operator} {value} {wanted}: {ended}");
+        if expect.is_null() {
+            assert_eq!(ended["error"], "ReferenceError", "{ended}");
+            assert!(
+                ended["error_cause"].as_str().unwrap().contains("does not resolve to a pattern")
+            );
+        }
+    }
+    let (place, message) = problem_of(&service, json!([choice("matches", "*.png")])).await;
+    assert_eq!(place, "/steps/0/condition/value");
+    assert!(message.contains("`+`, `?` or `{` repeats nothing"), "{message}");
 }

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::{Error, PROBLEMS_MAX, Problem};
 use crate::domain::json_object::{Found, JsonObject};
-use crate::domain::json_pointer::{JsonPointer, brief};
+use crate::domain::json_pointer::{JsonPointer, brief, brief_pointer};
 use crate::domain::template::{Template, check_names};
 
 /// The problems found so far. Readers of nested objects share them through a shared reference.
@@ -116,7 +116,8 @@ impl<'a> Fields<'a> {
     /// Reports what is at the JSON pointer `inside` the field `name`.
     pub(super) fn refuse_at(&self, name: &str, inside: &str, message: impl AsRef<str>) {
         let Self { owner, prefix, .. } = self;
-        let message = format!("{owner}: {prefix}{}{inside} {}", brief(name), message.as_ref());
+        let shown = brief_pointer(inside);
+        let message = format!("{owner}: {prefix}{}{shown} {}", brief(name), message.as_ref());
         self.problems.add(format!("{}{inside}", self.place.field(name)), message);
     }
 

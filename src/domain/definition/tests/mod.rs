@@ -517,6 +517,10 @@ fn definition_http_steps_have_defaults() {
     for (written, seconds) in [(0.0, 5.0), (4.9, 5.0), (5.5, 5.5), (300.0, 300.0)] {
         let (step, _) = http_step(&json!({"timeout_seconds": written}));
         assert_eq!(step.timeout, Some(Duration::from_secs_f64(seconds)), "{written}");
+        let (step, _) = http_step(&json!({"timeout": written}));
+        assert_eq!(step.timeout, Some(Duration::from_secs_f64(seconds)), "timeout {written}");
+        let (step, _) = http_step(&json!({"timeout": 90, "timeout_seconds": written}));
+        assert_eq!(step.timeout, Some(Duration::from_secs_f64(seconds)), "both {written}");
     }
     let (_, http) = http_step(&json!({
         "method": "post", "url": "HTTPS://a.example/{{inputs.id}}", "body": "as is",
