@@ -151,12 +151,11 @@ pub fn keep_damaged(folder: &Path) -> io::Result<()> {
     let copied = copy_whole(&path, &part).and_then(|()| fs::rename(&part, &kept));
     copied.map_err(|error| {
         // The disk may be full because of it.
-        let _ = fs::remove_file(&part);
+        drop(fs::remove_file(&part));
         let bytes = fs::metadata(&path).map_or(0, |file| file.len());
-        let advice = "free as much on this disk, or move the data folder to a larger one";
         let reason = format!(
             "a part of {} is damaged, and starting would cut the file there; a copy of it \
-             ({bytes} bytes) cannot be made: {error}; {advice}",
+             ({bytes} bytes) cannot be made: {error}; free as much on this disk",
             path.display()
         );
         io::Error::new(error.kind(), reason)

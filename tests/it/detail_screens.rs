@@ -144,11 +144,8 @@ async fn detail_screens_name_runs_and_open_the_delivery_of_a_row() {
     .await;
     let id = newest["delivery_id"].as_str().unwrap();
     browser.open(&service, "/app/webhooks").await;
-    browser
-        .find(&format!("//tr[.//time[starts-with(.,'in ')]]//a[contains(@href,'{id}')]"))
-        .await
-        .click()
-        .await;
+    let row = format!("//tr[.//time[starts-with(.,'in ')]]//a[contains(@href,'{id}')]");
+    browser.find(&row).await.click().await;
     browser.see("What is sent").await;
     browser.find("//div[dt='Next attempt']//time[starts-with(.,'in ')]").await;
     let shown = browser.run("return document.querySelector('main').innerText").await;
