@@ -3,7 +3,7 @@
 
 import { html, render, signal, useEffect, useRef, useState } from "/static/vendor/preact.js";
 import {
-  Button, Dialog, Door, Icon, IconButton, Link, LogInForm, Notice, Page, Status, Text, Time, ask, bytes, count, duration, go, interrupted, money, onChanges, place, refreshSession, sentence, session, useChanges, useLoad,
+  Button, Dialog, Door, Icon, IconButton, Input, Link, Loaded, Notice, Page, Status, Text, Time, ask, bytes, count, duration, go, interrupted, money, onChanges, place, refreshSession, sentence, session, useChanges, useLoad,
 } from "/static/core.js";
 
 // Path, name, icon, the file of the screen, and whether it is in the bar of small screens.
@@ -154,6 +154,27 @@ function NotSetUp() {
     <p class="quiet">The link works once, for 24 hours. Open it in a browser and choose a name and a password.</p></${Door}>`;
 }
 
+function LogInForm({ email: known, onDone }) {
+  const [email, setEmail] = useState(known ?? "");
+  const [password, setPassword] = useState("");
+  const [state, setState] = useState({ busy: false, error: null });
+  const submit = async (event) => {
+    event.preventDefault();
+    setState({ busy: true, error: null });
+    try {
+      await ask("POST", "/session", { email, password }, { isLogIn: true });
+      await onDone();
+    } catch (error) {
+      setState({ busy: false, error });
+    }
+  };
+  return html`<form class="stack" onSubmit=${submit}>
+    ${state.error ? html`<${Notice} kind="error">${sentence(state.error)}</${Notice}>` : null}
+    <${Input} label="Email" type="email" autocomplete="username" required value=${email} onValue=${setEmail} first=${!known} />
+    <${Input} label="Password" type="password" autocomplete="current-password" required value=${password} onValue=${setPassword} first=${Boolean(known)} />
+    <${Button} kind="primary" type="submit" busy=${state.busy}>Log in</${Button}></form>`;
+}
+
 function LogIn() {
   const done = async () => { session.value = await refreshSession(); };
   return html`<${Door} title="Log in"><${LogInForm} onDone=${done} />
@@ -177,16 +198,16 @@ function Interruption() {
 
 // ---- Home: what runs, what failed, what to do first ----
 
-// One figure that cannot be read does not hide the others.
-const or = (promise) => promise.catch((error) => { if (error.name === "AbortError") throw error; return null; });
-
 async function overview(signal) {
-  const get = (path) => or(ask("GET", path, undefined, { signal }));
+  const errors = [];
+  // One figure that cannot be read does not hide the others.
+  const get = (path) => ask("GET", path, undefined, { signal }).catch((error) => { if (error.name === "AbortError") throw error; errors.push(error); return null; });
   const since = new Date(Date.now() - 86400000).toISOString();
   const [status, failed, recent, balance, usage, keys] = await Promise.all([
     get("/status"), get(`/api/base/v1/executions?status=error,failed&from=${since}&limit=1`),
     get("/api/base/v2/executions?limit=6"), get("/api/base/v1/billing/balance"), get("/api/base/v1/files/usage"), get("/keys"),
   ]);
+  if (!status && !recent) throw errors[0];
   return { status, failed, recent, balance, usage, keys };
 }
 
@@ -196,6 +217,7 @@ function Home() {
   const { status, failed, recent, balance, usage, keys } = home.data ?? {};
   const rows = recent?.executions ?? [];
   const isNew = home.data && rows.length === 0;
+  if (home.error && !home.data) return html`<${Page} title="Home"><${Loaded} of=${home}>${() => null}</${Loaded}></${Page}>`;
   return html`<${Page} title="Home" intro=${`Hello, ${session.value.member.name}.`}>
     <dl class="facts large">
       <div><dt>Running now</dt><dd>${status ? count(status.running) : "–"}</dd></div>

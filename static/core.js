@@ -151,20 +151,23 @@ const WAYS_ON = {
   402: "The balance does not cover this. Ask the person who runs this machine to top it up: orrery balance top-up --amount USD",
   404: "There is nothing at this place, or it belongs to another organization.",
   412: "Somebody else has changed this since you opened it.",
-  413: "This is larger than the service accepts.",
+  413: "Make it smaller, or ask the person who runs this machine for a higher limit.",
+  500: "Try again. If it fails again, ask the person who runs this machine to look at the log.",
 };
+// What messages for programs say of trying again: people read it in a sentence of its own.
+const AGAIN = /[\s:;,.]*\b(please |wait a moment and )?try again\b[^.]*[.!?\s]*$/i;
 
-// A refusal in sentences for a person.
+// A refusal in sentences for a person: what is wrong, and what to do.
 export function sentence(error) {
   if (!(error instanceof Refusal)) return `Something went wrong in this page: ${error?.message ?? error}`;
-  const wait = error.retryAfter ? ` Try again in ${duration(error.retryAfter)}.` : "";
-  const message = error.message.charAt(0).toUpperCase() + error.message.slice(1);
+  const { status, retryAfter } = error;
+  if (WAYS_ON[status] && /^(payment required|not found|HTTP)/i.test(error.message)) return WAYS_ON[status];
+  const isBusy = [429, 502, 503, 504].includes(status);
+  const text = (isBusy && error.message.replace(AGAIN, "")) || error.message;
+  const message = text.charAt(0).toUpperCase() + text.slice(1);
   const said = /[.!?]$/.test(message) ? message : `${message}.`;
-  if (WAYS_ON[error.status] && /^(payment required|not found|HTTP)/i.test(error.message)) return WAYS_ON[error.status];
-  if (error.status === 413) return `${WAYS_ON[413]} ${said}`;
-  if (error.status === 429) return `${said}${wait}`;
-  if (error.status === 503) return `The service cannot do this at the moment: ${error.message.replace(/[.!?\s]+$/, "")}.${wait}`;
-  return said;
+  if (isBusy) return `${said} Try again in ${retryAfter ? duration(retryAfter) : "a moment"}.`;
+  return status === 413 || status >= 500 ? `${said} ${WAYS_ON[status] ?? WAYS_ON[500]}` : said;
 }
 
 // Loads with `load` now and whenever `keys` change; what came before stays until there is an answer.
@@ -329,7 +332,10 @@ export const Lost = () => html`<${Notice} kind="warning">The service does not an
 export function Loaded({ of, empty, children }) {
   const { data, error, loading, reload } = of;
   if (error && !data) {
-    return html`<${Notice} kind="error" action=${html`<${Button} icon="refresh-cw" onClick=${reload}>Try again</${Button}>`}>${sentence(error)}</${Notice}>`;
+    const [, , list, one] = place.value.path.split("/");
+    const action = error.status === 404 && one ? html`<${Link} class="button plain" to=${`/app/${list}`}><span>Go to the list</span></${Link}>`
+      : html`<${Button} icon="refresh-cw" onClick=${reload}>Try again</${Button}>`;
+    return html`<${Notice} kind="error" action=${action}>${sentence(error)}</${Notice}>`;
   }
   if (!data) return html`<p class="loading" role="status">${loading ? "Loading…" : ""}</p>`;
   return html`${error ? html`<${Notice} kind="error">${sentence(error)}</${Notice}>` : null}${empty?.(data) ?? children(data)}`;
@@ -391,27 +397,6 @@ export function Input({ label, hint, error, optional, value, onValue, first = fa
 
 // Tells a password manager whose password a form is about.
 export const Username = ({ email }) => html`<input type="text" name="username" autocomplete="username" class="hidden" tabindex="-1" aria-hidden="true" readonly value=${email} />`;
-
-export function LogInForm({ email: known, onDone }) {
-  const [email, setEmail] = useState(known ?? "");
-  const [password, setPassword] = useState("");
-  const [state, setState] = useState({ busy: false, error: null });
-  const submit = async (event) => {
-    event.preventDefault();
-    setState({ busy: true, error: null });
-    try {
-      await ask("POST", "/session", { email, password }, { isLogIn: true });
-      await onDone();
-    } catch (error) {
-      setState({ busy: false, error });
-    }
-  };
-  return html`<form class="stack" onSubmit=${submit}>
-    ${state.error ? html`<${Notice} kind="error">${sentence(state.error)}</${Notice}>` : null}
-    <${Input} label="Email" type="email" autocomplete="username" required value=${email} onValue=${setEmail} first=${!known} />
-    <${Input} label="Password" type="password" autocomplete="current-password" required value=${password} onValue=${setPassword} first=${Boolean(known)} />
-    <${Button} kind="primary" type="submit" busy=${state.busy}>Log in</${Button}></form>`;
-}
 
 // A dialog of the browser's own: it keeps the focus inside and Escape closes it.
 export function Dialog({ title, onClose, children, modal = true, wide = false }) {
@@ -482,8 +467,18 @@ export function Status({ of }) {
   return html`<span class=${`status ${kind}`}><${Icon} name=${icon} />${word}</span>`;
 }
 
-// Text of which nothing is known: its direction does not reach what is around it.
-export const Text = ({ children }) => html`<bdi>${children}</bdi>`;
+// A word of more characters may end a line where it has a sign, such as an address, and else anywhere.
+const WORD_MAX = 24;
+const LONG = new RegExp(`\\S{${WORD_MAX + 1}}`);
+
+// Text of which nothing is known: its direction does not reach what is around it, and its long words do not make a
+// table wider than the window.
+export function Text({ children, as: Tag = "bdi" }) {
+  const text = [children].flat().join("");
+  if (!LONG.test(text)) return html`<${Tag}>${text}</${Tag}>`;
+  const parts = text.split(/(?<=[@._/-])(?=\S)/);
+  return html`<${Tag} class=${parts.some((part) => LONG.test(part)) ? "long" : undefined}>${parts.map((part, at) => (at ? html`<wbr key=${at} />${part}` : part))}</${Tag}>`;
+}
 
 // Tells a value that comes from elsewhere from one that was written here: what is typed reaches `value` behind
 // the next keys. Returns how a value that is written here is noted.

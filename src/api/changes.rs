@@ -25,10 +25,12 @@ const PAUSE: Duration = Duration::from_secs(1);
 const AGAIN: Duration = Duration::from_secs(60);
 
 /// What can be followed, with the tables whose rows begin with the organization.
-const TOPICS: [(&str, &[Table]); 4] = [
+const TOPICS: [(&str, &[Table]); 5] = [
     ("runs", &[Table::Standing]),
     ("webhooks", &[Table::DeliveryStanding, Table::WebhookEndpoint]),
     ("files", &[Table::File]),
+    // Nothing has needs yet.
+    ("needs", &[]),
     ("status", &[Table::Execution, Table::DeliveryStanding]),
 ];
 
@@ -60,10 +62,11 @@ pub async fn follow(context: Context) -> Result<Response, http::Error> {
     let visit = context.visit()?;
     let (of, prefixes) = prefixes(&visit.member, &asked);
     let watch = services.store.watch(prefixes);
-    let watch = watch.ok_or_else(|| {
+    let too_many = || {
         http::Error::too_many("too many pages follow: try again after Retry-After seconds", AGAIN)
-    })?;
-    let place = services.members.follow(visit);
+    };
+    let watch = watch.ok_or_else(too_many)?;
+    let place = services.members.follow(visit).ok_or_else(too_many)?;
     let over = Box::pin(over(Arc::clone(&services), grant));
     let follower = Follower { services, watch, of, over, place, number: 0 };
     let events = futures_util::stream::unfold(Some(follower), |follower| async move {

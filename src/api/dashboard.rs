@@ -92,7 +92,7 @@ pub async fn own_status(context: Context) -> Result<Response, http::Error> {
     let services = &context.services;
     let organization = context.organization()?;
     let load = services.engine.load_of(organization).unwrap_or_default();
-    let aside = services.engine.aside(organization).await?;
+    let aside = services.aside.get(organization, services.engine.aside(organization)).await?;
     let pending = services.outbox.pending(organization).await.map_err(http::Error::internal)?;
     let body = OwnStatus {
         running: load.running,

@@ -19,15 +19,16 @@ use crate::chains::Chains;
 use crate::chat::Chat;
 use crate::config::secret::Secret;
 use crate::decisions::Decisions;
+use crate::domain::ids::OrganizationId;
 use crate::domain::time::Timestamp;
-use crate::engine::Engine;
+use crate::engine::{Aside, Engine};
 use crate::files::Files;
 use crate::http::budget::Budget;
 use crate::http::egress;
 use crate::http::rate::{Limiter, OrganizationLimiter};
 use crate::idempotency::Idempotency;
 use crate::members::Members;
-use crate::runtime::Clock;
+use crate::runtime::{Clock, SharedAnswers};
 use crate::schedules::Schedules;
 use crate::secrets::Secrets;
 use crate::signed_urls::SignedUrls;
@@ -256,6 +257,8 @@ pub struct Services {
     pub balance_rate: Limiter,
     /// Held while something is looked for by a name that need not be unique, and then made.
     pub naming: tokio::sync::Mutex<()>,
+    /// What each organization's pages ask for at the same time: it reads many rows.
+    pub aside: SharedAnswers<OrganizationId, Aside>,
     /// For each organization that has a limit of requests.
     pub organization_rate: OrganizationLimiter,
     pub metrics: PrometheusHandle,

@@ -64,7 +64,7 @@ use crate::runners::builtin::{BuiltinContext, Workers};
 use crate::runners::command::GuardConfig;
 use crate::runners::llm::Room;
 use crate::runners::options::Dependencies;
-use crate::runtime::{Background, Clock, Tasks, memory, new_id};
+use crate::runtime::{Background, Clock, SharedAnswers, Tasks, memory, new_id};
 use crate::secrets::Secrets;
 use crate::signed_urls::SignedUrls;
 use crate::storage::{self, FolderLock, Sealer, Store};
@@ -167,6 +167,7 @@ fn open(
         live: ArcSwap::from_pointee(options::live(config)),
         reloader: OnceLock::new(),
         naming: tokio::sync::Mutex::default(),
+        aside: SharedAnswers::default(),
         organization_rate: OrganizationLimiter::default(),
         balance_rate: Limiter::new(BALANCE_PER_SECOND, BALANCE_PER_SECOND),
         metrics: telemetry::metrics()?,

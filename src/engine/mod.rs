@@ -47,6 +47,7 @@ pub use self::models::{
 pub use self::query::detail::Detail;
 pub use self::query::follow::Follower;
 pub use self::query::outline::Outline;
+pub use self::query::unfinished::Aside;
 pub use self::query::waiters::Waiter;
 pub use self::resume::Resumed;
 pub use self::run::attempt::{Report, dry_run};

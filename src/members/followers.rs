@@ -6,47 +6,58 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
 use super::{Members, Visit};
-use crate::domain::ids::MemberId;
+use crate::domain::ids::{MemberId, OrganizationId};
+use crate::domain::member::Member;
 
 /// Streams of one member. A browser holds one for all of its windows, so this is a number of browsers.
 pub const STREAMS_MAX: usize = 8;
+/// Streams of one organization's members together.
+pub const STREAMS_OF_ORGANIZATION_MAX: usize = 256;
 
-type Open = HashMap<MemberId, VecDeque<Arc<Notify>>>;
-
-/// The open streams of all members, oldest first.
+/// The open streams, by organization and member, oldest first.
 #[derive(Debug, Default)]
-pub(super) struct Followers(Mutex<Open>);
+pub(super) struct Followers(Mutex<HashMap<OrganizationId, OfMembers>>);
+
+type OfMembers = HashMap<MemberId, VecDeque<Arc<Notify>>>;
 
 /// The place of one stream; it is free when this is dropped.
 #[derive(Debug)]
 pub struct StreamPlace {
     followers: Arc<Followers>,
+    organization: OrganizationId,
     member: MemberId,
     replaced: Arc<Notify>,
 }
 
 impl Followers {
-    fn open(&self) -> MutexGuard<'_, Open> {
+    fn open(&self) -> MutexGuard<'_, HashMap<OrganizationId, OfMembers>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Members {
-    /// A place for one more stream of the member. The oldest of more than [`STREAMS_MAX`] is replaced: people
-    /// look at what they have opened last.
+    /// A place for one more stream of the member; `None` where the organization has too many. The oldest of
+    /// more than [`STREAMS_MAX`] is replaced: people look at what they have opened last.
     #[must_use]
-    pub fn follow(&self, visit: &Visit) -> StreamPlace {
-        let member = visit.member.id;
-        let replaced = Arc::new(Notify::new());
+    pub fn follow(&self, visit: &Visit) -> Option<StreamPlace> {
+        let Member { organization, id: member, .. } = visit.member;
         let mut open = self.followers.open();
-        let own = open.entry(member).or_default();
-        if own.len() >= STREAMS_MAX
-            && let Some(oldest) = own.pop_front()
+        let of_members = open.entry(organization).or_default();
+        let own = of_members.get(&member).map_or(0, VecDeque::len);
+        let all: usize = of_members.values().map(VecDeque::len).sum();
+        if own < STREAMS_MAX && all >= STREAMS_OF_ORGANIZATION_MAX {
+            return None;
+        }
+        let replaced = Arc::new(Notify::new());
+        let streams = of_members.entry(member).or_default();
+        if own >= STREAMS_MAX
+            && let Some(oldest) = streams.pop_front()
         {
             oldest.notify_one();
         }
-        own.push_back(Arc::clone(&replaced));
-        StreamPlace { followers: Arc::clone(&self.followers), member, replaced }
+        streams.push_back(Arc::clone(&replaced));
+        let followers = Arc::clone(&self.followers);
+        Some(StreamPlace { followers, organization, member, replaced })
     }
 }
 
@@ -60,10 +71,13 @@ impl StreamPlace {
 impl Drop for StreamPlace {
     fn drop(&mut self) {
         let mut open = self.followers.open();
-        let Some(own) = open.get_mut(&self.member) else { return };
-        own.retain(|one| !Arc::ptr_eq(one, &self.replaced));
-        if own.is_empty() {
-            open.remove(&self.member);
+        let Some(of_members) = open.get_mut(&self.organization) else { return };
+        if let Some(streams) = of_members.get_mut(&self.member) {
+            streams.retain(|one| !Arc::ptr_eq(one, &self.replaced));
+        }
+        of_members.retain(|_, streams| !streams.is_empty());
+        if of_members.is_empty() {
+            open.remove(&self.organization);
         }
     }
 }

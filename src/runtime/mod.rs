@@ -14,6 +14,7 @@ mod clock;
 mod completing;
 mod poll_turns;
 mod recurring;
+mod shared_answers;
 #[cfg(debug_assertions)]
 mod shift;
 mod sweep_pace;
@@ -36,6 +37,7 @@ pub use self::clock::Clock;
 pub use self::completing::{Completing, Panicked};
 use self::poll_turns::PollTurns;
 pub use self::recurring::Recurring;
+pub use self::shared_answers::SharedAnswers;
 pub use self::sweep_pace::SweepPace;
 pub use self::timer::Timer;
 use crate::domain::ids::{Id, OrganizationId};

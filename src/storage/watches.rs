@@ -1,9 +1,9 @@
 //! Watches: who wants to know that rows under a prefix have changed, and nothing about what they hold.
 //!
 //! The writer marks them once a commit is durable and visible. It never waits for anybody: what changes
-//! while nobody looks is one mark.
+//! while nobody looks is one mark. What a commit costs depends on its rows, not on the number of watches.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -24,52 +24,104 @@ struct Marks {
     notify: Notify,
 }
 
+/// A watch of a prefix, and the prefix's place in it.
+#[derive(Debug)]
+struct Watcher {
+    number: u64,
+    marks: Arc<Marks>,
+    bit: u32,
+}
+
+#[derive(Debug, Default)]
+struct Index {
+    watches: usize,
+    by_prefix: HashMap<Vec<u8>, Vec<Watcher>>,
+    /// How many prefixes of each length are in `by_prefix`.
+    lengths: BTreeMap<usize, usize>,
+}
+
 /// All watches of a store.
 #[derive(Debug, Default)]
 pub struct Watches {
     next: AtomicU64,
     count: AtomicUsize,
-    all: Mutex<HashMap<u64, Arc<Marks>>>,
+    index: Mutex<Index>,
+}
+
+impl Index {
+    fn add(&mut self, number: u64, marks: &Arc<Marks>) {
+        self.watches += 1;
+        for (at, prefix) in marks.prefixes.iter().enumerate() {
+            let prefix = prefix.as_bytes();
+            let watchers = self.by_prefix.entry(prefix.to_vec()).or_default();
+            if watchers.is_empty() {
+                *self.lengths.entry(prefix.len()).or_default() += 1;
+            }
+            watchers.push(Watcher { number, marks: Arc::clone(marks), bit: 1 << at });
+        }
+    }
+
+    fn remove(&mut self, number: u64, marks: &Marks) {
+        self.watches -= 1;
+        for prefix in &marks.prefixes {
+            let prefix = prefix.as_bytes();
+            let Some(watchers) = self.by_prefix.get_mut(prefix) else { continue };
+            watchers.retain(|watcher| watcher.number != number);
+            if !watchers.is_empty() {
+                continue;
+            }
+            self.by_prefix.remove(prefix);
+            let Some(count) = self.lengths.get_mut(&prefix.len()) else { continue };
+            *count -= 1;
+            if *count == 0 {
+                self.lengths.remove(&prefix.len());
+            }
+        }
+    }
 }
 
 impl Watches {
-    fn all(&self) -> MutexGuard<'_, HashMap<u64, Arc<Marks>>> {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    fn index(&self) -> MutexGuard<'_, Index> {
+        self.index.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Starts to watch these prefixes; `None` if there are too many watches or prefixes.
     pub fn watch(self: &Arc<Self>, prefixes: Vec<Key>) -> Option<Watch> {
-        let mut all = self.all();
-        if all.len() >= WATCHES_MAX || prefixes.len() > PREFIXES_MAX {
+        let mut index = self.index();
+        if index.watches >= WATCHES_MAX || prefixes.len() > PREFIXES_MAX {
             return None;
         }
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let marks = Arc::new(Marks { prefixes, changed: AtomicU32::new(0), notify: Notify::new() });
-        all.insert(number, Arc::clone(&marks));
-        self.count.store(all.len(), Ordering::Release);
-        drop(all);
+        index.add(number, &marks);
+        self.count.store(index.watches, Ordering::Release);
+        drop(index);
         Some(Watch { number, marks, watches: Arc::clone(self) })
     }
 
     /// The watches whose rows are among these: to be marked once the rows are visible.
     pub fn touched_by(&self, rows: &Rows) -> Vec<Touched> {
-        let mut touched = Vec::new();
         if self.count.load(Ordering::Acquire) == 0 {
-            return touched;
+            return Vec::new();
         }
-        for marks in self.all().values() {
-            let mut found = 0;
-            for (at, prefix) in marks.prefixes.iter().enumerate() {
-                let first = rows.range::<Key, _>(prefix..).next();
-                if first.is_some_and(|(key, _)| key.as_bytes().starts_with(prefix.as_bytes())) {
-                    found |= 1 << at;
+        let index = self.index();
+        let mut touched: HashMap<u64, Touched> = HashMap::new();
+        for length in index.lengths.keys() {
+            let mut last: &[u8] = &[];
+            for key in rows.keys() {
+                let Some(prefix) = key.as_bytes().get(..*length) else { continue };
+                // Rows are in the order of their keys: those with the same prefix follow one another.
+                if prefix == last {
+                    continue;
+                }
+                last = prefix;
+                for watcher in index.by_prefix.get(prefix).into_iter().flatten() {
+                    let none = || Touched { marks: Arc::clone(&watcher.marks), found: 0 };
+                    touched.entry(watcher.number).or_insert_with(none).found |= watcher.bit;
                 }
             }
-            if found != 0 {
-                touched.push(Touched { marks: Arc::clone(marks), found });
-            }
         }
-        touched
+        touched.into_values().collect()
     }
 }
 
@@ -111,9 +163,9 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        let mut all = self.watches.all();
-        all.remove(&self.number);
-        self.watches.count.store(all.len(), Ordering::Release);
+        let mut index = self.watches.index();
+        index.remove(self.number, &self.marks);
+        self.watches.count.store(index.watches, Ordering::Release);
     }
 }
 
@@ -144,6 +196,23 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn watches_of_nested_and_shared_prefixes_are_all_marked() {
+        let watches = Arc::new(Watches::default());
+        let of_table = watches.watch(vec![Key::table(Table::File)]).unwrap();
+        let row = key(1).raw(b"row");
+        let both = watches.watch(vec![row.clone(), key(1), key(2)]).unwrap();
+        let other = watches.watch(vec![key(1), row.raw(b"longer")]).unwrap();
+        write(&watches, &[1]);
+        assert_eq!(of_table.changed().await, [0]);
+        assert_eq!(both.changed().await, [0, 1]);
+        assert_eq!(other.changed().await, [0]);
+        // The end of one leaves the others.
+        drop(both);
+        write(&watches, &[1, 2]);
+        assert_eq!((of_table.changed().await, other.changed().await), (vec![0], vec![0]));
+    }
+
+    #[tokio::test]
     async fn watches_are_bounded_and_end_when_dropped() {
         let watches = Arc::new(Watches::default());
         let mut held: Vec<Watch> = Vec::new();
@@ -155,6 +224,7 @@ mod tests {
         assert!(watches.watch(vec![key(1); PREFIXES_MAX + 1]).is_none());
         assert!(watches.watch(vec![key(1)]).is_some());
         drop(held);
-        assert!(watches.all().is_empty());
+        let index = watches.index();
+        assert!(index.watches == 0 && index.by_prefix.is_empty() && index.lengths.is_empty());
     }
 }

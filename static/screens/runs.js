@@ -63,7 +63,7 @@ export function List() {
         <th scope="row"><${Link} to=${target(run)}><${Text}>${run.workflow_name ?? run.requested_model ?? run.model ?? run.type}</${Text}></${Link}>${run.type === "prediction" ? null : html` <span class="tag">${run.type}</span>`}${run.workflow_execution_id ? html` <span class="tag">step</span>` : null}
           ${run.error ? html`<div class="reason"><${Text}>${run.error_cause ?? run.error}</${Text}></div>` : null}</th>
         <td data-label="Status"><${Status} of=${run.status} /></td><td data-label="Started"><${Time} at=${run.created_at} /></td>
-        <td data-label="Took" class="number no-wrap">${run.run_time === null ? "–" : duration(run.run_time)}</td><td data-label="Cost" class="number">${money(run.execution_cost)}</td>
+        <td data-label="Took" class="number">${run.run_time === null ? "–" : duration(run.run_time)}</td><td data-label="Cost" class="number">${money(run.execution_cost)}</td>
         <td data-label="From"><span class="quiet">${{ api: "API", dashboard: "Dashboard", agent: "Agent" }[run.source] ?? run.source}</span></td></tr>`)}</tbody></table></div>
       <div class="actions">${filters.cursor ? html`<${Button} onClick=${() => setQuery({ cursor: "", from: "" }, {})}>Newest</${Button}>` : null}
         ${data.has_more ? html`<${Button} icon="chevron-right" onClick=${() => setQuery({ cursor: data.next_cursor, from: data.from }, {})}>Older runs</${Button}>` : null}</div>`}</${Loaded}>
@@ -247,7 +247,7 @@ function Row({ row, axis, isOpen, opens }) {
   const toggle = () => setQuery({ step: isOpen ? "-" : row.id });
   return html`<tr class=${isOpen ? "open" : ""}><th scope="row">${opens ? html`<button type="button" class="twist" aria-expanded=${isOpen} onClick=${toggle}><${Text}>${row.name}</${Text}></button>` : html`<${Text}>${row.name}</${Text}>`}
       ${row.note ? html`<div class="quiet note"><${Text}>${row.note}</${Text}></div>` : null}</th>
-    <td data-label="Status">${row.status ? html`<${Status} of=${row.status} />` : html`<span class="quiet">–</span>`}</td><td data-label="Took" class="number no-wrap">${row.bars.length ? duration(took) : "–"}</td>
+    <td data-label="Status">${row.status ? html`<${Status} of=${row.status} />` : html`<span class="quiet">–</span>`}</td><td data-label="Took" class="number">${row.bars.length ? duration(took) : "–"}</td>
     <td class="lane"><div class="track" aria-hidden="true">${axis.gaps.map((gap, at) => html`<span key=${`gap-${at}`} class="gap" title=${`${duration((gap.to - gap.from) / 1000)} in which nothing ran`} style=${{ left: `${axis.at(gap.from)}%`, width: `${axis.at(gap.to) - axis.at(gap.from)}%` }}></span>`)}
       ${row.bars.map((bar, at) => html`<span key=${at} class=${`span ${bar.kind}`} title=${duration((bar.to - bar.from) / 1000)} style=${{ left: `${axis.at(bar.from)}%`, width: `max(3px, ${axis.at(bar.to) - axis.at(bar.from)}%)` }}></span>`)}</div></td></tr>
     ${isOpen ? html`<tr class="detail"><td colspan="4"><${StepDetail} row=${row} /></td></tr>` : null}`;

@@ -16,7 +16,7 @@ export function List() {
     <${Loaded} of=${secrets} empty=${(data) => data.secrets.length ? null : html`<${Empty} icon="lock" title="No secrets yet">
       <p>Store the key of a service here, and workflows use it without showing it to anyone.</p></${Empty}>`}>${(data) => html`
       <div class="card scroll"><table><thead><tr><th scope="col">Name</th><th scope="col">In a step</th><th scope="col">Created</th><th scope="col">Value set</th><th scope="col"><span class="hidden">Actions</span></th></tr></thead>
-      <${Rows} all=${data.secrets} columns="5">${(secret) => html`<tr key=${secret.name}><th scope="row"><${Text}>${secret.name}</${Text}></th><td data-label="In a step"><code>${`{{secrets.${secret.name}}}`}</code></td>
+      <${Rows} all=${data.secrets} columns="5">${(secret) => html`<tr key=${secret.name}><th scope="row"><${Text}>${secret.name}</${Text}></th><td data-label="In a step"><${Text} as="code">${`{{secrets.${secret.name}}}`}</${Text}></td>
         <td data-label="Created"><${Time} at=${secret.created_at} /></td><td data-label="Value set"><${Time} at=${secret.updated_at} /></td>
         <td class="end"><${IconButton} icon="pencil" label=${`Set a new value of ${secret.name}`} onClick=${() => setSetting(secret)} /><${IconButton} icon="trash-2" label=${`Delete the secret ${secret.name}`} onClick=${() => setDeleting(secret)} /></td></tr>`}</${Rows}></table></div>`}</${Loaded}>
     ${setting ? html`<${Value} secret=${setting} known=${secrets.data?.secrets ?? []} onClose=${() => setSetting(null)} onDone=${() => { setSetting(null); secrets.reload(); }} />` : null}

@@ -53,7 +53,7 @@ function Row({ of, run, onTag }) {
       <div class="quiet note clamp"><${Text}>${of.description}</${Text}></div></th>
     <td data-label="Version"><code>${of.latest_version_id}</code></td>
     <td data-label="Last run"><span>${run ? html`<${Link} to=${`/app/runs/${run.execution_id}?type=workflow`}><${Status} of=${run.status} /></${Link}> <span class="quiet"><${Time} at=${run.created_at} /></span>` : html`<span class="quiet">never</span>`}</span></td>
-    <td data-label="Took" class="number no-wrap">${run && Number.isFinite(run.run_time) ? duration(run.run_time) : "–"}</td>
+    <td data-label="Took" class="number">${run && Number.isFinite(run.run_time) ? duration(run.run_time) : "–"}</td>
     <td data-label="Cost" class="number">${run ? money(run.cost) : "–"}</td><td data-label="Runs" class="number">${count(run?.total ?? 0)}</td></tr>`;
 }
 

@@ -3,7 +3,7 @@
 // What is not saved stays in this tab until it closes.
 
 import { html, useEffect, useMemo, useRef, useState } from "/static/vendor/preact.js";
-import { Button, Confirm, Dialog, Icon, Link, Loaded, Notice, Page, Refusal, Text, ask, go, place, sentence, setQuery, useLoad } from "/static/core.js";
+import { Button, Confirm, Dialog, Icon, Link, Loaded, Notice, Page, Refusal, Text, ask, count, go, place, sentence, setQuery, useLoad } from "/static/core.js";
 import { Tabs } from "/static/screens/models.js";
 import { problemsByStep, walk } from "/static/workflows/flow.js";
 import { RunTab } from "/static/workflows/run.js";
@@ -158,11 +158,27 @@ function Opened({ workflow, models, version, reload }) {
       <${Button} icon="rotate-ccw" onClick=${discard}>Discard the changes</${Button}></div>` : null}
     <div class="toasts" role="status">${toast ? html`<div class="toast"><span>${toast}</span><${Button} icon="rotate-ccw" title="Ctrl+Z" onClick=${undo}>Undo</${Button}></div>` : null}</div></div>
     ${open === "more" ? html`<${More} workflow=${workflow} version=${version} onClose=${() => setOpen(null)} onOpen=${setOpen} onChange=${(what, fields) => { setOpen(null); change(what, fields); }} />` : null}
-    ${open === "delete" ? html`<${Confirm} title="Delete this workflow?" action="Delete the workflow" onClose=${() => setOpen(null)} onDo=${async () => { await ask("DELETE", `${API}/workflows/${workflow.workflow_id}`); go("/app/workflows"); }}>
-      <p><strong><${Text}>${workflow.name}</${Text}></strong> and its ${workflow.versions.length === 1 ? "version" : `${workflow.versions.length} versions`} are deleted. Runs of it that have not finished, also those that wait, are stopped. Its schedules start nothing any more. Finished runs stay in the history. This cannot be undone.</p></${Confirm}>` : null}
+    ${open === "delete" ? html`<${Delete} workflow=${workflow} onClose=${() => setOpen(null)} />` : null}
     ${conflict ? html`<${Conflict} theirs=${conflict} mine=${draft} busy=${state.busy === "save"} error=${state.error}
       onTheirs=${() => { setConflict(null); opened(conflict.version.version_id); }}
       onMine=${() => save(nextVersion(conflict.workflow.versions), conflict.version.tag)} onClose=${() => setConflict(null)} />` : null}</${Page}>`;
+}
+
+// What a deletion does, with the figures of this moment; without those that cannot be read.
+function Delete({ workflow, onClose }) {
+  const id = workflow.workflow_id;
+  const now = useLoad((signal) => Promise.all([
+    `/api/base/v1/executions?type=workflow&workflow_id=${id}&status=created,queued,starting,processing,running&limit=1`, `${API}/workflows/${id}/schedules?limit=1`,
+  ].map((path) => ask("GET", path, undefined, { signal }).catch(() => null))), [id]);
+  const [runs, schedules] = now.data ?? [];
+  const number = (of, none, one, more) => (!of ? more : of.total_count === 0 ? none : of.total_count === 1 ? one : `${count(of.total_count)}${of.total_capped ? " or more" : ""} ${more}`);
+  const versions = workflow.versions.length === 1 ? "its version" : `its ${workflow.versions.length} versions`;
+  return html`<${Confirm} title="Delete this workflow?" action="Delete the workflow" onClose=${onClose} onDo=${async () => { await ask("DELETE", `${API}/workflows/${id}`); go("/app/workflows"); }}>
+    <p><strong><${Text}>${workflow.name}</${Text}></strong> and ${versions} are deleted. This cannot be undone.</p>
+    <ul class="plain" aria-busy=${now.loading}>
+      <li>Runs that have not finished, also those that wait for a person or a time, are cancelled: <strong>${number(runs, "none", "1 run", "runs")}</strong>.</li>
+      <li>Schedules start nothing any more: <strong>${number(schedules, "none", "1 schedule", "schedules")}</strong>.</li>
+      <li>Finished runs stay in the history.</li></ul></${Confirm}>`;
 }
 
 // Somebody else was first: both versions, and the choice.

@@ -13,7 +13,7 @@ const BROKEN: &str = r"
     for (const cell of document.querySelectorAll('main td, main dd, main dt, main th')) {
       const walker = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
       for (let node; (node = walker.nextNode());) {
-        for (const { 0: word, index } of node.data.matchAll(/[^\s\/?&,-]+/g)) {
+        for (const { 0: word, index } of node.data.matchAll(/[^\s\/?&,@._-]+/g)) {
           const range = document.createRange();
           range.setStart(node, index);
           range.setEnd(node, index + word.length);
@@ -24,10 +24,14 @@ const BROKEN: &str = r"
       }
     }
     // Dates have one form, and no moment is shown as a program writes it.
-    const text = document.querySelector('main').innerText;
+    const copy = document.querySelector('main').cloneNode(true);
+    for (const one of copy.querySelectorAll('pre, td, dd, p')) if (one.matches('pre')) one.remove(); else one.append(' ');
+    const text = copy.textContent;
     found.push(...(text.match(/\b\d{1,2}\/\d{1,2}\/\d{4}\b|\b[AP]M\b|\d{4}-\d\d-\d\dT\S*|\b24:\d\d\b/g) ?? []));
     const whole = /^[A-Z][a-z]{2} \d{1,2}, \d{4}, [012]\d:\d\d:\d\d$/;
     for (const one of document.querySelectorAll('main time[title]')) if (!whole.test(one.title)) found.push(one.title);
+    // Nothing is behind the edge of a card.
+    for (const card of document.querySelectorAll('.card.scroll')) if (card.scrollWidth > card.clientWidth) found.push(`card: ${card.scrollWidth} px in ${card.clientWidth} px`);
     const { scrollWidth, clientWidth } = document.documentElement;
     if (scrollWidth > clientWidth) found.push(`${scrollWidth} px in ${clientWidth} px`);
     return found;";
@@ -57,6 +61,8 @@ async fn cell_screens_break_no_word_at_any_width() {
     let mut receiver = Receiver::answering([500; 4]).await;
     let owner = service.owner().await;
     service.member(&owner, "maria.schneider@firma-beispiel.de").await;
+    let long = "a.person.with.many.names@a.subsidiary.of.the.company.example.com";
+    service.member(&owner, long).await;
     let fields = json!({"input": {"template": "x"}, "webhook_url": receiver.url()});
     let run = service.create_with("text-template", fields).await;
     receiver.next().await;

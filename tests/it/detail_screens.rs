@@ -200,7 +200,16 @@ async fn detail_screens_keep_the_place_and_survive_a_lost_connection() {
     browser.media(&[("", "print")]).await;
     let shown = "return getComputedStyle(document.querySelector('.rail')).display";
     assert_eq!(browser.run(shown).await, "none");
+    // Nor has it anything to press, and it is black on white in each theme.
+    let pressed = "return [...document.querySelectorAll('.button, .icon-button, [role=tab], .filters')].filter((one) => one.offsetParent).length";
+    assert_eq!(browser.run(pressed).await, 0);
+    browser.media(&[("", "print"), ("prefers-color-scheme", "dark")]).await;
+    let ground = "return getComputedStyle(document.body).backgroundColor";
+    assert_eq!(browser.run(ground).await, "rgb(255, 255, 255)");
     browser.media(&[("forced-colors", "active")]).await;
+    let marked =
+        "return getComputedStyle(document.querySelector('.nav-link[aria-current]')).outlineStyle";
+    assert_eq!(browser.run(marked).await, "solid");
     browser.run("document.querySelectorAll('tbody th a')[0].click()").await;
     browser.find("//*[contains(@class,'track')]").await;
     let kept =

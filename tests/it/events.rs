@@ -249,9 +249,9 @@ async fn event_stream_of_changes_tells_topics_of_the_own_organization_until_the_
     let service = Service::start().await;
     let owner = service.owner().await;
     let ask = |topics: &str| service.asks(&owner, Method::GET, &format!("/events{topics}"));
-    ask("?topics=runs,needs").send().await.expect_error(
+    ask("?topics=runs,needed").send().await.expect_error(
         400,
-        "topics must be one or more of runs, webhooks, files, status, session, not 'needs'",
+        "topics must be one or more of runs, webhooks, files, needs, status, session, not 'needed'",
     );
     service
         .page_asks(Method::GET, "/events")

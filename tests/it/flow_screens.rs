@@ -218,6 +218,42 @@ async fn flow_screens_import_a_legacy_drawing() {
 
 #[tokio::test]
 #[ignore = "needs chromium: run tests/run"]
+async fn flow_screens_say_what_the_deletion_of_a_workflow_stops() {
+    let service = Service::start().await;
+    let owner = service.owner().await;
+    let steps = json!([{"step_id": "w", "type": "wait", "event": {"name": "e"}}]);
+    let flow = service.workflow(steps).await;
+    let mut waiting = Vec::new();
+    for _ in 0..2 {
+        waiting.push(service.trigger(&flow, json!({})).await);
+    }
+    let schedule = json!({"cron": "0 3 * * *", "timezone": "UTC"});
+    let path = format!("/api/workflows/api/v1/workflows/{flow}/schedules");
+    let made = service.asks(&owner, hyper::Method::POST, &path).json(&schedule).send().await;
+    let schedule = made.expect(201)["schedule_id"].as_str().unwrap().to_owned();
+    let browser = Chromium::start().await;
+    browser.becomes(&service, &owner).await;
+    browser.open(&service, &format!("/app/workflows/{flow}")).await;
+    browser.press("More").await;
+    browser.press("Delete").await;
+    browser.see("cancelled: 2 runs.").await;
+    browser.see("start nothing any more: 1 schedule.").await;
+    browser.see("This cannot be undone.").await;
+    browser.picture("workflow-delete").await;
+    browser.press("Delete the workflow").await;
+    browser.see("No workflows yet").await;
+    // It is as the dialog said.
+    for id in waiting {
+        assert_eq!(service.completed(&id).await["status"], "cancelled");
+    }
+    let path = format!("/api/base/v1/schedules/{schedule}");
+    let kept = service.asks(&owner, hyper::Method::GET, &path).send().await.expect(200);
+    assert_eq!(kept["schedule_id"], schedule.as_str());
+    browser.leave().await;
+}
+
+#[tokio::test]
+#[ignore = "needs chromium: run tests/run"]
 async fn flow_screens_reorder_a_chain_by_keys() {
     let service = Service::start().await;
     let owner = service.owner().await;

@@ -67,6 +67,7 @@ mod organization_limits;
 mod pauses;
 mod payloads;
 mod predictions;
+mod refusal_screens;
 mod reload;
 mod retention;
 mod role_screens;

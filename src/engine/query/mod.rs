@@ -10,6 +10,6 @@ pub(super) mod detail;
 pub(super) mod events;
 pub(super) mod follow;
 pub(super) mod outline;
-mod unfinished;
+pub mod unfinished;
 mod wait;
 pub(super) mod waiters;

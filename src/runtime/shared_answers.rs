@@ -1,0 +1,121 @@
+//! One computation for all who ask for the same thing at the same time. An answer is never older than its
+//! question: what is shared is a computation that began after each of them was asked.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync;
+use tokio::time::Instant;
+
+use super::monotonic_now;
+
+/// The last computation about one thing, and the lock of those that wait for the next.
+type Entry<V> = Arc<sync::Mutex<Option<Computed<V>>>>;
+
+/// Computations by what they are about, of which each runs once at a time.
+#[derive(Debug)]
+pub struct SharedAnswers<K, V> {
+    entries: Mutex<HashMap<K, Entry<V>>>,
+}
+
+#[derive(Debug)]
+struct Computed<V> {
+    begun: Instant,
+    value: V,
+}
+
+/// One who asks. The last of them takes the entry away.
+struct Asking<'a, K: Eq + Hash, V> {
+    all: &'a SharedAnswers<K, V>,
+    key: K,
+    entry: Entry<V>,
+}
+
+impl<K, V> Default for SharedAnswers<K, V> {
+    fn default() -> Self {
+        Self { entries: Mutex::default() }
+    }
+}
+
+impl<K: Eq + Hash + Copy, V: Clone> SharedAnswers<K, V> {
+    /// What `compute` returns, or another caller's computation that began after this call.
+    ///
+    /// # Errors
+    /// Those of `compute`, which are not shared.
+    pub async fn get<E>(
+        &self,
+        key: K,
+        compute: impl Future<Output = Result<V, E>>,
+    ) -> Result<V, E> {
+        let asked = monotonic_now();
+        let entry = Arc::clone(self.entries().entry(key).or_default());
+        let asking = Asking { all: self, key, entry };
+        let mut last = asking.entry.lock().await;
+        if let Some(Computed { begun, value }) = &*last
+            && *begun >= asked
+        {
+            return Ok(value.clone());
+        }
+        let begun = monotonic_now();
+        let value = compute.await?;
+        *last = Some(Computed { begun, value: value.clone() });
+        Ok(value)
+    }
+}
+
+impl<K: Eq + Hash, V> SharedAnswers<K, V> {
+    fn entries(&self) -> MutexGuard<'_, HashMap<K, Entry<V>>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<K: Eq + Hash, V> Drop for Asking<'_, K, V> {
+    fn drop(&mut self) {
+        let mut entries = self.all.entries();
+        // This one and the map's.
+        if Arc::strong_count(&self.entry) == 2 {
+            entries.remove(&self.key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn shared_answers_begin_after_each_question() {
+        let answers = SharedAnswers::<u8, usize>::default();
+        let count = AtomicUsize::new(0);
+        let ask = |key| {
+            answers.get(key, async {
+                let value = count.fetch_add(1, Ordering::SeqCst);
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                Ok::<_, ()>(value)
+            })
+        };
+        let later = async |key| {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            ask(key).await
+        };
+        // Both that ask during the first computation share the second; another key waits for neither.
+        let all = tokio::join!(ask(1), later(1), later(1), later(2));
+        assert_eq!(all, (Ok(0), Ok(2), Ok(2), Ok(1)));
+        assert_eq!(ask(1).await, Ok(3));
+        assert!(answers.entries().is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn shared_answers_survive_a_failure_and_a_caller_that_hangs_up() {
+        let answers = SharedAnswers::<u8, usize>::default();
+        assert_eq!(answers.get(1, async { Err::<usize, _>("no") }).await, Err("no"));
+        let forever = answers.get(1, std::future::pending::<Result<usize, ()>>());
+        assert!(tokio::time::timeout(Duration::from_secs(1), forever).await.is_err());
+        assert_eq!(answers.get(1, async { Ok::<_, ()>(5) }).await, Ok(5));
+        assert!(answers.entries().is_empty());
+    }
+}
