@@ -19,6 +19,8 @@ mod docs;
 mod map;
 #[path = "tidy/pages.rs"]
 mod pages;
+#[path = "tidy/paste.rs"]
+mod paste;
 #[path = "tidy/prose.rs"]
 mod prose;
 #[path = "tidy/tree.rs"]
