@@ -42,7 +42,25 @@ pub struct Reader<'t> {
     is_broken: Cell<bool>,
     errors: RefCell<Vec<Error>>,
     known: RefCell<Vec<Known>>,
+    /// Tables that were asked for.
+    sections: RefCell<Vec<String>>,
+    unknown: RefCell<Vec<Unknown>>,
 }
+
+/// A key that nobody has asked for. What is said of it depends on keys that are read after it.
+#[derive(Debug)]
+struct Unknown {
+    at: Range<usize>,
+    table: String,
+    name: String,
+    /// The nearest key of the same table.
+    near: Option<&'static str>,
+    /// What the table has.
+    names: Vec<&'static str>,
+}
+
+/// So many other places of a key are named.
+const PLACES_MAX: usize = 3;
 
 impl<'t> Reader<'t> {
     pub fn new(text: &'t str) -> Self {
@@ -51,6 +69,8 @@ impl<'t> Reader<'t> {
             is_broken: Cell::default(),
             errors: RefCell::default(),
             known: RefCell::default(),
+            sections: RefCell::default(),
+            unknown: RefCell::default(),
         }
     }
 
@@ -76,11 +96,57 @@ impl<'t> Reader<'t> {
 
     /// All errors in the order of lines, and all keys that were asked for.
     pub fn finish(self) -> (Vec<Error>, Vec<Known>) {
+        for unknown in self.unknown.take() {
+            let hint = self.hint(&unknown);
+            let message = format!("unknown key `{}`; {hint}", join(&unknown.table, &unknown.name));
+            self.error(Some(&unknown.at), message);
+        }
         let mut errors = self.errors.into_inner();
         errors.sort();
         errors.dedup();
         (errors, self.known.into_inner())
     }
+}
+
+impl Reader<'_> {
+    /// What was probably meant by a key: TOML gives every key behind a heading to that heading's table.
+    fn hint(&self, unknown: &Unknown) -> String {
+        let Unknown { table, name, near, names, .. } = unknown;
+        let sections = self.sections.borrow();
+        let known = self.known.borrow();
+        let keys = known.iter().map(|known| known.path.as_str());
+        let all: Vec<&str> = keys.chain(sections.iter().map(String::as_str)).collect();
+        let mut outer = table.as_str();
+        while !outer.is_empty() {
+            outer = outer.rsplit_once('.').map_or("", |(outer, _)| outer);
+            let path = join(outer, name);
+            if !all.contains(&path.as_str()) {
+                continue;
+            }
+            let is_section = sections.contains(&path);
+            return match (is_section, outer) {
+                (true, _) => format!("`{name}` is a table of its own: write `[{path}]`"),
+                (false, "") => {
+                    format!("`{name}` belongs to the top of the file, above `[{table}]`")
+                }
+                (false, outer) => format!("`{name}` belongs below `[{outer}]`, above `[{table}]`"),
+            };
+        }
+        if let Some(near) = near {
+            return format!("did you mean `{near}`?");
+        }
+        let has_name = |path: &&&str| path.rsplit_once('.').is_some_and(|(_, last)| last == name);
+        let places: Vec<String> =
+            all.iter().filter(has_name).map(|path| format!("`{path}`")).collect();
+        match places.len() {
+            1..=PLACES_MAX => format!("did you mean {}?", places.join(" or ")),
+            _ => format!("the keys here are {}", names.join(", ")),
+        }
+    }
+}
+
+fn join(table: &str, name: &str) -> String {
+    if table.is_empty() { name.to_owned() } else { format!("{table}.{name}") }
 }
 
 /// One table of the file; also where the file leaves it out, so that defaults are read alike.
@@ -153,7 +219,7 @@ impl<'r> Section<'r> {
         name: &'static str,
         read: impl FnOnce(&mut Section<'r>) -> T,
     ) -> T {
-        self.names.push(name);
+        self.know_section(name);
         let table = self.find(name).and_then(|value| self.table_of(name, value));
         Section::new(self.reader, self.join(name), table, self.span(name)).run(read)
     }
@@ -164,7 +230,7 @@ impl<'r> Section<'r> {
         name: &'static str,
         read: impl FnOnce(&mut Section<'r>) -> Option<T>,
     ) -> Option<T> {
-        self.names.push(name);
+        self.know_section(name);
         let value = self.find(name)?;
         let table = self.table_of(name, value)?;
         Section::new(self.reader, self.join(name), Some(table), Some(value.span())).run(read)
@@ -241,6 +307,11 @@ impl<'r> Section<'r> {
         }
     }
 
+    fn know_section(&mut self, name: &'static str) {
+        self.names.push(name);
+        self.reader.sections.borrow_mut().push(self.join(name));
+    }
+
     fn know(&mut self, name: &'static str, has_default: bool) {
         self.names.push(name);
         let known = Known { path: self.join(name), has_default };
@@ -262,7 +333,7 @@ impl<'r> Section<'r> {
     }
 
     fn join(&self, name: &str) -> String {
-        if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) }
+        join(&self.path, name)
     }
 
     fn refuse_unknown(&self) {
@@ -274,12 +345,13 @@ impl<'r> Section<'r> {
             if self.names.contains(&name) || self.refused.contains(&name) {
                 continue;
             }
-            let hint = match nearest(name, &self.names) {
-                Some(known) => format!("did you mean `{known}`?"),
-                None => format!("the keys here are {}", self.names.join(", ")),
-            };
-            let message = format!("unknown key `{}`; {hint}", self.join(name));
-            self.reader.error(Some(&key.span()), message);
+            self.reader.unknown.borrow_mut().push(Unknown {
+                at: key.span(),
+                table: self.path.clone(),
+                name: name.to_owned(),
+                near: nearest(name, &self.names),
+                names: self.names.clone(),
+            });
         }
     }
 }

@@ -125,6 +125,23 @@ fn config_reports_all_errors_at_once_with_positions() {
 }
 
 #[test]
+fn config_key_in_the_wrong_table_is_sent_to_its_own() {
+    for (text, expect) in [
+        ("[log]\ndata_dir = 'x'", "`data_dir` belongs to the top of the file, above `[log]`"),
+        ("[hosts.base]\nmodels_dir = 'x'", "to the top of the file, above `[hosts.base]`"),
+        ("[limits]\nretention.executions = '1d'", "is a table of its own: write `[retention]`"),
+        ("[backup]\nlevel = 'info'", "did you mean `log.level`?"),
+        ("upstream_url = 'http://x/v1'", "did you mean `router.upstream_url`?"),
+        ("[router]\napi_key = 'x'", "the keys here are upstream_url"),
+        ("port = 8080", "the keys here are data_dir"),
+        ("[hosts.api]\nlisten = '127.0.0.1:1'", "the keys here are base, workflows"),
+    ] {
+        let message = errors(text);
+        assert!(message.contains(expect), "{text}: {message}");
+    }
+}
+
+#[test]
 fn config_syntax_error_names_its_line() {
     let message = errors("[limits]\nconnections = = 3\n");
     assert!(message.starts_with("2:"), "{message}");

@@ -548,11 +548,22 @@ output = "/caption"
             }
         }
         let message = errors("[runner]\ntype = 'http'\nslug = 'a'\nmemory_byte = 1\n");
-        assert!(message.contains("3:1 unknown key `runner.slug`; the keys here are type, url, "));
+        let above = "3:1 unknown key `runner.slug`; `slug` belongs to the top of the file, above `[runner]`";
+        assert!(message.contains(above), "{message}");
         assert!(
             message.contains("4:1 unknown key `runner.memory_byte`; the keys here are"),
             "{message}"
         );
+        for key in ["concurrency = 2", "timeout = '5s'", "output_type = 'string'"] {
+            let message =
+                errors(&format!("slug = 'a'\n[runner]\ntype = 'cog'\nurl = 'http://h'\n{key}\n"));
+            assert!(
+                message.contains("belongs to the top of the file, above `[runner]`"),
+                "{message}"
+            );
+        }
+        let message = errors("slug = 'a'\n[runner]\ntype = 'http'\nretry.max_attempts = 3\n");
+        assert!(message.contains("`retry` is a table of its own: write `[retry]`"), "{message}");
     }
 
     #[test]
