@@ -14,7 +14,7 @@ use crate::domain::time::Timestamp;
 use crate::http::connector::{Resolve as _, SystemResolver};
 use crate::http::{self, Response, response};
 use crate::storage::{Key, Page, Table};
-use crate::wire::service::Findings;
+use crate::wire::service::{DoctorReport, Listening, RunningService};
 
 /// Unfinished executions that are looked at for the oldest.
 const UNFINISHED_MAX: usize = 1000;
@@ -33,14 +33,27 @@ const SPOT_TABLES: [Table; 4] =
     [Table::Execution, Table::Definition, Table::Delivery, Table::Ledger];
 
 pub const FIND: Doc = Doc {
-    responses: &[ResponseDoc::json::<Findings>(200, "What was found, concerns first")],
+    responses: &[ResponseDoc::json::<DoctorReport>(200, "What was found, concerns first")],
     ..Doc::new("admin", "admin_doctor", "The state of the service and its machine")
 };
 
 /// `GET /admin/doctor`
 pub async fn find(context: Context) -> Result<Response, http::Error> {
     let findings = findings(&context.services).await?;
-    Ok(response::json(StatusCode::OK, &Findings { findings }))
+    let running = running(&context.services);
+    Ok(response::json(StatusCode::OK, &DoctorReport { findings, running }))
+}
+
+/// How the service was started; `None` on the store of a stopped one.
+fn running(services: &Services) -> Option<RunningService> {
+    services.settings.control_token.as_ref()?;
+    let RunningService { file, listening: metrics } = services.settings.doctor.started();
+    let hosts = services
+        .settings
+        .hosts
+        .iter()
+        .map(|host| Listening { host: host.role.as_str().to_owned(), url: host.url.clone() });
+    Some(RunningService { file, listening: hosts.chain(metrics).collect() })
 }
 
 /// Everything that is found, the worst first.

@@ -71,8 +71,8 @@ use self::doc::Doc;
 pub use self::doctor::words;
 pub use self::openapi::{Documents, of_host as openapi_of};
 pub use self::services::{
-    Doctor, Finding, HostAddress, Keep, LateBackup, Live, Readiness, Reloaded, Reloader, Services,
-    Settings, Verdict,
+    Doctor, Finding, HostAddress, Keep, LateBackup, Listening, Live, Readiness, Reloaded, Reloader,
+    RunningService, Services, Settings, Verdict,
 };
 use crate::http;
 

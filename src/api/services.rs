@@ -35,7 +35,7 @@ use crate::signed_urls::SignedUrls;
 use crate::storage::{Sealer, Store};
 use crate::webhooks::Outbox;
 pub use crate::wire::operator::Reloaded;
-pub use crate::wire::service::{Finding, Verdict};
+pub use crate::wire::service::{Finding, Listening, RunningService, Verdict};
 use crate::workflows::Workflows;
 
 /// A host and the address by which clients reach it.
@@ -95,6 +95,7 @@ pub struct Doctor {
     private: Arc<[(String, &'static str)]>,
     /// Names of hosts that the configuration refers to.
     hosts: Arc<[String]>,
+    started: RunningService,
 }
 
 impl Doctor {
@@ -104,8 +105,16 @@ impl Doctor {
         late_backup: Option<LateBackup>,
         private: Vec<(String, &'static str)>,
         hosts: Vec<String>,
+        started: RunningService,
     ) -> Self {
-        Self { look: Arc::new(look), late_backup, private: private.into(), hosts: hosts.into() }
+        let (private, hosts) = (private.into(), hosts.into());
+        Self { look: Arc::new(look), late_backup, private, hosts, started }
+    }
+
+    /// How the service was started: its configuration file, and where it serves metrics.
+    #[must_use]
+    pub fn started(&self) -> RunningService {
+        self.started.clone()
     }
 
     /// What there is to be said now.

@@ -403,6 +403,7 @@ async fn attend(running: &Running, config: &Config, started: PayloadId) -> anyho
     let Running { services, tasks, .. } = running;
     reload::watch_models(services, tasks);
     reload::maintain_models(services, tasks);
+    doctor::exposed(config).for_each(|warning| tracing::warn!("{warning}"));
     warn_of_open_networks(services).await?;
     journal::note_start(services, config).await?;
     tasks.spawn(journal::run(Arc::clone(services), tasks.clone(), config.audit.clone()));

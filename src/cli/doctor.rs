@@ -14,7 +14,7 @@ use super::owner::Owner;
 use super::service;
 use crate::config::Config;
 use crate::runtime::Clock;
-use crate::wire::service::{Finding, Findings, Verdict};
+use crate::wire::service::{DoctorReport, Finding, Listening, RunningService, Verdict};
 
 #[derive(Debug, Serialize)]
 struct Report {
@@ -25,11 +25,21 @@ struct Report {
 
 pub(super) async fn run(file: Option<&Path>, output: &Output) -> anyhow::Result<ExitCode> {
     let (config, mut findings) = check::configuration(file);
-    findings.extend(match of_service(&config).await {
-        Ok(found) => found,
-        Err(error) => without_store(&config, &error)?,
-    });
-    findings.extend(ports::findings(&config).await);
+    match of_service(&config).await {
+        Ok(DoctorReport { findings: found, running: Some(running) }) => {
+            // The running service is described, whatever this command was given.
+            findings = of_running(running);
+            findings.extend(found);
+        }
+        Ok(DoctorReport { findings: found, running: None }) => {
+            findings.extend(found);
+            findings.extend(ports::findings(&config).await);
+        }
+        Err(error) => {
+            findings.extend(without_store(&config, &error)?);
+            findings.extend(ports::findings(&config).await);
+        }
+    }
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.verdict));
     let concerns = findings.iter().filter(|finding| finding.concern).count();
     let report = Report { good: concerns == 0, findings };
@@ -49,10 +59,17 @@ pub(super) async fn run(file: Option<&Path>, output: &Output) -> anyhow::Result<
 }
 
 /// What the running service finds, or this process on the store of a stopped one.
-async fn of_service(config: &Config) -> anyhow::Result<Vec<Finding>> {
+async fn of_service(config: &Config) -> anyhow::Result<DoctorReport> {
     let admin = service::admin(config).await?;
-    let found: Findings = understood(admin.get("/admin/doctor").await?)?;
-    Ok(found.findings)
+    understood(admin.get("/admin/doctor").await?)
+}
+
+/// The configuration of the running service, as its next start finds it, and where it listens.
+fn of_running(running: RunningService) -> Vec<Finding> {
+    let (_, mut findings) = check::configuration(running.file.as_deref());
+    let listens = |host: &Listening| Finding::good(&host.host, format!("{} is served", host.url));
+    findings.extend(running.listening.iter().map(listens));
+    findings
 }
 
 /// What is found where the service cannot be asked and the store cannot be opened.

@@ -11,6 +11,7 @@
 //! secret never appears in an error or in `Debug`.
 
 mod agent;
+pub mod exposed;
 pub mod reader;
 mod router;
 pub mod secret;
@@ -526,8 +527,7 @@ impl Config {
     /// # Errors
     /// Everything that is wrong with it, in the order of its lines.
     pub fn load(path: &Path) -> Result<Self, Vec<Error>> {
-        let (mut config, errors) = Self::examine(path);
-        config.file = Some(absolute(path));
+        let (config, errors) = Self::examine(path);
         if errors.is_empty() { Ok(config) } else { Err(errors) }
     }
 
@@ -541,8 +541,9 @@ impl Config {
             Ok(text) => (text, None),
             Err(message) => (String::new(), Some(Error { line: 0, column: 0, message })),
         };
-        let (config, errors, _known) =
+        let (mut config, errors, _known) =
             sections::read(&text, folder, &sections::Defaults::with_a_file());
+        config.file = Some(absolute(path));
         (config, unreadable.into_iter().chain(errors).collect())
     }
 }

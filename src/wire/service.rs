@@ -1,5 +1,7 @@
 //! What every host says of itself; the figures of the service; the balance.
 
+use std::path::PathBuf;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -158,6 +160,32 @@ impl Finding {
         self.mend = Some(mend.into());
         self
     }
+}
+
+/// What the operator's doctor reads.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+pub struct DoctorReport {
+    /// Concerns first.
+    pub findings: Vec<Finding>,
+    /// Absent where the store of a stopped service was looked at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub running: Option<RunningService>,
+}
+
+/// How the service that answers was started.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub struct RunningService {
+    /// The configuration file; absent where the defaults apply.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<PathBuf>,
+    pub listening: Vec<Listening>,
+}
+
+/// A host of the running service.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub struct Listening {
+    pub host: String,
+    pub url: String,
 }
 
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]

@@ -148,3 +148,57 @@ fn doctor_finds_work_that_has_got_stuck() {
     let outside = Client::new(setup.base(), &key).get("/admin/doctor").unwrap();
     assert_eq!(outside.status(), 404);
 }
+
+#[test]
+fn doctor_describes_the_running_service_and_not_the_caller() {
+    let folder = tempfile::tempdir().unwrap();
+    let setup = Setup::new(folder.path(), &folder.path().join("orrery-data"), "");
+    let _service = setup.start();
+    let report = |command: &str| -> Value {
+        let mut orrery = std::process::Command::new(env!("CARGO_BIN_EXE_orrery"));
+        orrery.args([command, "--json"]).current_dir(folder.path()).env_remove("ORRERY_CONFIG");
+        serde_json::from_slice(&orrery.output().unwrap().stdout).unwrap()
+    };
+    let file = setup.config().canonicalize().unwrap().to_str().unwrap().to_owned();
+    let found = report("doctor")["findings"].as_array().unwrap().clone();
+    assert_eq!(of(&found, "config")["detail"], file);
+    let base = of(&found, "base")["detail"].as_str().unwrap();
+    assert_eq!(base, format!("http://{} is served", setup.base()));
+    assert!(of(&found, "metrics")["detail"].as_str().unwrap().contains(":9464"));
+    let found = report("check")["findings"].as_array().unwrap().clone();
+    let other = found.iter().find(|one| one["subject"] == "config" && one["concern"] == true);
+    let other = other.unwrap_or_else(|| panic!("{found:?}"))["detail"].as_str().unwrap();
+    assert!(other.contains(&format!("was started with {file}")), "{other}");
+    let (_, found, _) = setup.try_run(&["check", "--json"]);
+    assert!(!found.contains("was started with"), "{found}");
+}
+
+#[test]
+fn secret_in_a_file_that_others_read_is_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let more = "[router]\nupstream_url = 'http://127.0.0.1:9/v1'\nupstream_key = 'sk-upstream'\n";
+    let setup = Setup::new(folder.path(), &folder.path().join("data"), more);
+    setup.add_model(
+        "open",
+        "slug = 'open'\noutput_type = 'string'\n[runner]\ntype = 'http'\nurl = 'http://h/'\nheaders.X-Api-Key = 'sk-model'\n",
+    );
+    let manifest = folder.path().join("models.d/open.toml");
+    for path in [setup.config(), &manifest] {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o644)).unwrap();
+    }
+    let (_, found, _) = setup.try_run(&["check", "--json"]);
+    for key in ["`router.upstream_key`", "`runner.headers.X-Api-Key`"] {
+        assert!(found.contains(key), "{found}");
+    }
+    assert!(!found.contains("sk-"), "{found}");
+    let service = setup.start();
+    let log = setup.log_since(0);
+    assert!(log.contains("`router.upstream_key`") && log.contains("X-Api-Key`"), "{log}");
+    assert!(!log.contains("sk-"), "{log}");
+    drop(service);
+    for path in [setup.config(), &manifest] {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o640)).unwrap();
+    }
+    let (_, found, _) = setup.try_run(&["check", "--json"]);
+    assert!(!found.contains("other users can read the secret"), "{found}");
+}

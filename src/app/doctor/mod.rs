@@ -9,13 +9,13 @@ mod models;
 mod secrets;
 mod tls;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use url::Url;
 
 use super::rotation;
-use crate::api::{Doctor, Finding};
-use crate::config::{Config, McpTransport, TlsMode};
+use crate::api::{Doctor, Finding, Listening, RunningService};
+use crate::config::{Config, McpTransport, TlsMode, exposed};
 use crate::domain::time::Timestamp;
 
 pub use self::disk::is_in_memory;
@@ -29,7 +29,12 @@ pub fn of(config: &Config) -> Doctor {
     let hosts = hosts(&config);
     let read = backup::Read::default();
     let late_backup = backup::late(&config.backup);
-    Doctor::new(move |now| findings(&config, now, &read), late_backup, private, hosts)
+    let metrics = config.metrics.listen.iter().map(|address| Listening {
+        host: "metrics".to_owned(),
+        url: format!("http://{address}/metrics"),
+    });
+    let started = RunningService { file: config.file.clone(), listening: metrics.collect() };
+    Doctor::new(move |now| findings(&config, now, &read), late_backup, private, hosts, started)
 }
 
 /// Everything that is found without the store and without a running service.
@@ -42,6 +47,7 @@ pub fn without_store(config: &Config, now: Timestamp) -> Vec<Finding> {
 #[must_use]
 pub fn settled(config: &Config, now: Timestamp) -> Vec<Finding> {
     let mut found = folders::findings(config);
+    found.extend(exposed(config).map(|warning| secrets::exposed(&warning)));
     found.push(host::sandbox());
     found.push(host::language_models());
     found.extend(models::findings(&config.models_dir));
@@ -51,6 +57,13 @@ pub fn settled(config: &Config, now: Timestamp) -> Vec<Finding> {
         found.push(Finding::warning("seal", rotation::UNDER_WAY).mended_by("orrery seal rotate"));
     }
     found
+}
+
+/// The configuration and the manifests with secrets that other users can read.
+pub fn exposed(config: &Config) -> impl Iterator<Item = String> {
+    let manifests = models::manifest_files(&config.models_dir).unwrap_or_default();
+    let files: Vec<PathBuf> = config.file.iter().cloned().chain(manifests).collect();
+    files.into_iter().filter_map(|file| exposed::warning(&file))
 }
 
 fn findings(config: &Config, now: Timestamp, read: &backup::Read) -> Vec<Finding> {

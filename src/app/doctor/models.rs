@@ -36,7 +36,7 @@ pub(super) fn findings(folder: &Path) -> Vec<Finding> {
     findings
 }
 
-fn manifest_files(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
+pub(super) fn manifest_files(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(folder)?.take(MANIFESTS_MAX) {
         let path = entry?.path();

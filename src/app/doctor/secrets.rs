@@ -35,6 +35,11 @@ pub(super) fn findings(data: &Path) -> Option<Finding> {
     Some(Finding::good("secrets", "the files of the data folder are closed to others"))
 }
 
+/// A secret that is written into a file that other users can read.
+pub(super) fn exposed(warning: &str) -> Finding {
+    Finding::warning("secrets", warning).mended_by("\"${file:PATH}\" in its place, or chmod o-rwx")
+}
+
 fn is_open(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|found| found.mode() & 0o077 != 0)
 }

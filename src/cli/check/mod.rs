@@ -10,12 +10,14 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 
+use super::admin::Admin;
+use super::key::understood;
 use super::output::{Column, Output};
 use super::owner::Owner;
 use super::{located, output, service};
 use crate::config::Config;
 use crate::runtime::Clock;
-use crate::wire::service::{Finding, Verdict};
+use crate::wire::service::{DoctorReport, Finding, Verdict};
 
 /// How a finding begins in a table.
 pub(super) const fn sign(verdict: Verdict) -> &'static str {
@@ -51,6 +53,7 @@ pub(super) async fn run(file: Option<&Path>, output: &Output) -> anyhow::Result<
     };
     findings.extend(ports::findings(&config).await);
     findings.extend(egress(&config).await);
+    findings.extend(other_file(&config).await);
     let faults = findings.iter().filter(|finding| finding.verdict == Verdict::Fault).count();
     let report = Report { good: faults == 0, findings };
     let rows = report.findings.iter().map(|finding| {
@@ -85,6 +88,28 @@ pub(super) fn configuration(file: Option<&Path>) -> (Config, Vec<Finding>) {
     let found =
         faults.iter().map(|fault| Finding::new("config", Verdict::Fault, located(path, fault)));
     (config, found.collect())
+}
+
+/// That the service of this data folder runs with another configuration than the one that is checked.
+async fn other_file(config: &Config) -> Option<Finding> {
+    let admin = Admin::running(config).await?;
+    let report: DoctorReport = understood(admin.get("/admin/doctor").await.ok()?).ok()?;
+    let file = report.running?.file;
+    if file == config.file {
+        return None;
+    }
+    let detail = match file {
+        Some(file) => format!(
+            "the service that runs in {} was started with {1}: check that with --config {1}",
+            config.data_dir.display(),
+            file.display()
+        ),
+        None => format!(
+            "the service that runs in {} was started without a configuration file",
+            config.data_dir.display()
+        ),
+    };
+    Some(Finding::warning("config", detail))
 }
 
 /// Which networks clients can have called, as far as the running service tells how many
