@@ -242,11 +242,12 @@ pub async fn test_model(mut context: Context) -> Result<Response, http::Error> {
             file.display()
         )));
     }
-    let model = context.services.catalog.get(&trial.slug).ok_or_else(super::models::not_found)?;
+    let missing = || super::models::not_found(&context.services.catalog, &trial.slug);
+    let model = context.services.catalog.get(&trial.slug).ok_or_else(missing)?;
     let input = model.check_input(Value::Object(trial.input)).await;
     let input = input.map_err(super::body::validation_error)?;
     let work = engine::Models::model(&context.services.catalog, &trial.slug);
-    let work = work.ok_or_else(super::models::not_found)?;
+    let work = work.ok_or_else(missing)?;
     let key = format!("{}:test:1", context.request.request_id);
     let (sender, reports) = mpsc::channel(REPORTS_MAX);
     let run = Box::pin(test(work, trial.slug, key, input, sender));

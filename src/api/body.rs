@@ -9,6 +9,7 @@ use crate::domain::delivery::Webhook;
 use crate::domain::json_object::JsonObject;
 use crate::domain::signature;
 use crate::http::Error;
+use crate::http::fields::sentence;
 use crate::http::request::parse_value;
 use crate::schema::{Unavailable, ValidationError, Violation};
 
@@ -22,6 +23,17 @@ pub fn parse(bytes: &[u8]) -> Result<JsonObject, Error> {
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
             Err(Error::bad_request("the request body must be a JSON object"))
         }
+    }
+}
+
+/// Refuses a body with a field that nobody asked for.
+///
+/// # Errors
+/// 400 with the field that may be meant.
+pub fn refuse_unread(fields: &JsonObject) -> Result<(), Error> {
+    match fields.unread().next() {
+        Some(unknown) => Err(Error::bad_request(sentence("field", unknown, fields.known()))),
+        None => Ok(()),
     }
 }
 

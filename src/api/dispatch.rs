@@ -351,6 +351,7 @@ impl Host {
         }
         match (answer, fields) {
             (Ok(answer), Some(fields)) => Ok(unknown::warn(answer, &fields).await),
+            (Err(error), Some(fields)) => Err(unknown::explain(error, &fields)),
             (answer, _) => answer,
         }
     }

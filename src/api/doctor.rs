@@ -190,6 +190,11 @@ fn webhooks(services: &Services) -> Finding {
 }
 
 fn models(services: &Services) -> Finding {
+    if let Some(reason) = services.catalog.unreadable() {
+        return Finding::fault("catalog", reason.as_str()).mended_by(
+            "look at the permissions and the mount of models_dir, then `orrery reload`",
+        );
+    }
     let models = services.catalog.list();
     let failing = models.iter().filter(|model| model.failing().is_some());
     let failing: Vec<&str> = failing.map(|model| model.slug.as_str()).collect();

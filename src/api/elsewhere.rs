@@ -39,12 +39,6 @@ struct Elsewhere<'a> {
     url: &'a str,
 }
 
-/// The `details` of the answer where this host has a route that may be meant.
-#[derive(Debug, Serialize)]
-struct Nearby {
-    hint: String,
-}
-
 /// The answer for a path that this host does not serve.
 pub fn not_found(role: Role, method: &Method, path: &str, services: &Services) -> http::Error {
     let error = http::Error::not_found("not found");
@@ -57,7 +51,7 @@ pub fn not_found(role: Role, method: &Method, path: &str, services: &Services) -
             error.with_details(Elsewhere { host: host.as_str(), url: services.url_of(host) })
         }
         None if is_public => match nearby(role, method, path) {
-            Some(path) => error.with_details(Nearby { hint: format!("did you mean {path}?") }),
+            Some(path) => error.with_hint(format!("did you mean {path}?")),
             None => error,
         },
         None => error,

@@ -145,10 +145,16 @@ pub async fn openapi(context: Context) -> Result<Response, http::Error> {
 }
 
 fn find(context: &Context, slug: &str) -> Result<Arc<catalog::Model>, http::Error> {
-    context.services.catalog.get(slug).ok_or_else(not_found)
+    let catalog = &context.services.catalog;
+    catalog.get(slug).ok_or_else(|| not_found(catalog, slug))
 }
 
-/// The answer to an unknown slug, to the letter of the specification.
-pub fn not_found() -> http::Error {
-    http::Error::not_found("Failed to fetch model: model not found").bare()
+/// The answer to an unknown slug, to the letter of the specification; the slug that may be meant is in its
+/// details.
+pub fn not_found(catalog: &catalog::Catalog, slug: &str) -> http::Error {
+    let error = http::Error::not_found("Failed to fetch model: model not found").bare();
+    match catalog.nearest(slug) {
+        Some(near) => error.with_hint(format!("did you mean {near}?")),
+        None => error,
+    }
 }

@@ -275,7 +275,8 @@ async fn check(
         Some(_) => return Err(http::Error::bad_request("input must be an object")),
     };
     let webhook = body::webhook(&mut fields, services)?;
-    let model = services.catalog.get(&slug).ok_or_else(models::not_found)?;
+    let model =
+        services.catalog.get(&slug).ok_or_else(|| models::not_found(&services.catalog, &slug))?;
     let input = model.check_input(input).await.map_err(validation_error)?;
     let selector = fields.text("fallback_selector")?.filter(|name| !name.is_empty());
     let chain =

@@ -434,10 +434,7 @@ impl Change {
         } else {
             change.version = fields.bounded_text("version_id", NAME_MAX)?;
         }
-        if let Some(unknown) = fields.unread().next() {
-            let shown: String = unknown.chars().take(50).collect();
-            return Err(http::Error::bad_request(format!("unknown field '{shown}'")));
-        }
+        body::refuse_unread(&fields)?;
         Ok(change)
     }
 

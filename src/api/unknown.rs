@@ -7,9 +7,9 @@ use std::sync::{Arc, LazyLock};
 
 use bytes::Bytes;
 use http_body_util::BodyExt as _;
-use hyper::HeaderMap;
 use hyper::body::Body as _;
 use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue, WARNING};
+use hyper::{HeaderMap, StatusCode};
 use schemars::SchemaGenerator;
 use schemars::generate::SchemaSettings;
 use serde_json::Value;
@@ -108,6 +108,15 @@ pub async fn warn(mut answer: Response, check: &FieldCheck) -> Response {
     };
     let whole = whole.to_bytes();
     Response::from_parts(parts, body::full(with_warnings(&whole, &found).unwrap_or(whole)))
+}
+
+/// Names the unknown fields of a body that was refused: one of them may be the field that is missing.
+pub fn explain(error: http::Error, check: &FieldCheck) -> http::Error {
+    let found = check.found();
+    if error.status != StatusCode::BAD_REQUEST || found.is_empty() {
+        return error;
+    }
+    error.with_hint(found.join("; "))
 }
 
 /// The text of an object with `warnings` at its end; `None` for another value, and for an object that

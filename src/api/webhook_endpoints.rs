@@ -222,7 +222,7 @@ pub const ROTATE: Doc = Doc {
 pub async fn rotate(mut context: Context) -> Result<Response, http::Error> {
     let mut fields = body::parse(&context.request.body().await?)?;
     let grace = fields.whole("grace_seconds", &(0..=GRACE_MAX))?.unwrap_or(GRACE_DEFAULT);
-    refuse_unread(&fields)?;
+    body::refuse_unread(&fields)?;
     let organization = context.organization()?;
     let id = id_of(&context)?;
     let endpoints = context.services.outbox.endpoints().by(context.actor());
@@ -316,7 +316,7 @@ impl Change {
             scheme: scheme.map(|word| self::scheme(&word)).transpose()?,
             disabled: fields.flag("disabled")?,
         };
-        refuse_unread(&fields)?;
+        body::refuse_unread(&fields)?;
         Ok(change)
     }
 
@@ -350,10 +350,4 @@ fn scheme(word: &str) -> Result<Scheme, http::Error> {
         let words = Scheme::ALL.map(Scheme::as_str).join(", ");
         http::Error::bad_request(format!("signature must be one of {words}"))
     })
-}
-
-fn refuse_unread(fields: &JsonObject) -> Result<(), http::Error> {
-    let Some(unknown) = fields.unread().next() else { return Ok(()) };
-    let shown: String = unknown.chars().take(50).collect();
-    Err(http::Error::bad_request(format!("unknown field '{shown}'")))
 }

@@ -12,13 +12,14 @@ mod manifest;
 mod openapi;
 mod watch;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use bytes::Bytes;
 use serde_json::Value;
 
@@ -29,6 +30,7 @@ use self::manifest::Manifest;
 pub use self::openapi::openapi;
 use crate::domain::model::{OutputType, Pricing, Slug};
 use crate::domain::retry::Policy;
+use crate::domain::spelling;
 use crate::engine;
 use crate::runners::options::Dependencies;
 use crate::runners::{Health, ModelInterface, Runner, builtin};
@@ -151,6 +153,8 @@ type Files = BTreeMap<PathBuf, Loaded>;
 
 struct Shared {
     folder: PathBuf,
+    /// Why the folder could not be read when it was read last.
+    unreadable: ArcSwapOption<String>,
     models: ArcSwap<Models>,
     unserved: ArcSwap<BTreeMap<Slug, Unserved>>,
     files: Mutex<Files>,
@@ -175,7 +179,8 @@ impl Catalog {
     pub fn open(folder: PathBuf, dependencies: Dependencies) -> (Self, Report) {
         let (models, unserved) = (ArcSwap::default(), ArcSwap::default());
         let files = Mutex::default();
-        let shared = Shared { folder, models, unserved, files, dependencies };
+        let unreadable = ArcSwapOption::empty();
+        let shared = Shared { folder, unreadable, models, unserved, files, dependencies };
         let catalog = Self { shared: Arc::new(shared) };
         let report = catalog.reload();
         (catalog, report)
@@ -199,6 +204,20 @@ impl Catalog {
     #[must_use]
     pub fn list_unserved(&self) -> Vec<(Slug, Unserved)> {
         self.shared.unserved.load().iter().map(|(slug, why)| (slug.clone(), why.clone())).collect()
+    }
+
+    /// Why the folder could not be read when it was read last: the models are those of before.
+    #[must_use]
+    pub fn unreadable(&self) -> Option<Arc<String>> {
+        self.shared.unreadable.load_full()
+    }
+
+    /// The slug that may be meant by one that nobody has.
+    #[must_use]
+    pub fn nearest(&self, slug: &str) -> Option<String> {
+        let models = self.shared.models.load();
+        let slugs: Vec<&str> = models.keys().map(Slug::as_str).collect();
+        spelling::nearest(slug, &slugs).map(str::to_owned)
     }
 
     /// All models, by slug.
@@ -270,10 +289,30 @@ impl Catalog {
     }
 
     /// Every manifest in its present or, where that is broken, its last good state; and the model files that
-    /// are not served because of a broken one.
-    fn read_folder(&self, before: &Files, report: &mut Report) -> (Files, Vec<PathBuf>) {
+    /// are not served because of a broken one. A folder that cannot be read is as it was before.
+    fn read_folder(&self, before: &Files, report: &mut Report) -> (Files, Vec<HeldBack>) {
+        let folder = &self.shared.folder;
+        let paths = match paths_in(folder) {
+            Ok(paths) => paths,
+            // A service may start without its folder.
+            Err(error) if error.kind() == ErrorKind::NotFound && before.is_empty() => Vec::new(),
+            Err(error) => {
+                let message = format!(
+                    "the models folder cannot be read: {error}; its models stay as they were"
+                );
+                self.shared.unreadable.store(Some(Arc::new(message.clone())));
+                report.errors.push(Error { file: folder.clone(), line: 0, column: 0, message });
+                return (before.clone(), Vec::new());
+            }
+        };
+        self.shared.unreadable.store(None);
+        let ends = |ending: &'static str| {
+            let has_ending =
+                move |path: &PathBuf| path.extension().is_some_and(|end| end == ending);
+            paths.iter().filter(move |path| has_ending(path)).take(FILES_MAX).cloned()
+        };
         let mut found = Files::new();
-        for path in files(&self.shared.folder, MANIFEST, report) {
+        for path in ends(MANIFEST) {
             let loaded = manifest::read(&path).and_then(|manifest| {
                 // What has not changed goes on with the runner that it has, and its processes.
                 match before.get(&path).filter(|loaded| *loaded.manifest == manifest) {
@@ -293,34 +332,45 @@ impl Catalog {
                 }
             }
         }
-        let held_back = self.add_model_files(before, &mut found, report);
+        let held_back = self.add_model_files(ends(MODEL_FILE), before, &mut found, report);
         (found, held_back)
     }
 
     /// Adds the model files that no manifest names. Gives those that a broken manifest may name.
     fn add_model_files(
         &self,
+        paths: impl Iterator<Item = PathBuf>,
         before: &Files,
         found: &mut Files,
         report: &mut Report,
-    ) -> Vec<PathBuf> {
+    ) -> Vec<HeldBack> {
         let mut held_back = Vec::new();
         let named: Vec<PathBuf> = found
             .values()
             .filter_map(|loaded| loaded.manifest.runner.options.model_file().map(resolved))
             .collect();
-        // A manifest that cannot be read may name a file, and its price.
         let is_manifest = |file: &Path| file.extension().is_some_and(|end| end == MANIFEST);
-        let is_unclear = report
-            .errors
-            .iter()
-            .any(|error| is_manifest(&error.file) && !found.contains_key(&error.file));
-        for path in files(&self.shared.folder, MODEL_FILE, &mut Report::default()) {
+        let broken = report.errors.iter().map(|error| &error.file);
+        let broken: BTreeSet<PathBuf> = broken
+            .filter(|file| is_manifest(file) && !found.contains_key(*file))
+            .cloned()
+            .collect();
+        let broken: Vec<(PathBuf, Option<String>)> =
+            broken.into_iter().map(|file| (file.clone(), manifest::text_of(&file))).collect();
+        for path in paths {
             if named.contains(&resolved(&path)) {
                 continue;
             }
-            if is_unclear && !before.contains_key(&path) {
-                held_back.push(path);
+            // A broken manifest may name the file, and its price.
+            let may_name = |(manifest, text): &&(PathBuf, Option<String>)| {
+                let name = path.file_name().unwrap_or_default().to_string_lossy();
+                let is_in_text = text.as_ref().is_none_or(|text| text.contains(&*name));
+                is_in_text || manifest.file_stem() == path.file_stem()
+            };
+            if let Some((manifest, _)) = broken.iter().find(may_name)
+                && !before.contains_key(&path)
+            {
+                held_back.push(HeldBack { file: path, manifest: manifest.clone() });
                 continue;
             }
             let Some(manifest) = manifest::of_model_file(&path) else {
@@ -382,17 +432,22 @@ impl engine::Models for Catalog {
     }
 }
 
+/// A model file that a broken manifest may name.
+struct HeldBack {
+    file: PathBuf,
+    manifest: PathBuf,
+}
+
 /// The slugs of files that describe models and give none: they belong to this machine all the same.
 fn unserved(
     errors: &[Error],
-    held_back: Vec<PathBuf>,
+    held_back: Vec<HeldBack>,
     found: &Files,
     models: &Models,
 ) -> BTreeMap<Slug, Unserved> {
     let broken = errors.iter().map(|error| (error.file.clone(), error.to_string()));
-    let held_back = held_back.into_iter().map(|file| {
-        let reason = "a manifest beside it cannot be read and may name this file".to_owned();
-        (file, reason)
+    let held_back = held_back.into_iter().map(|HeldBack { file, manifest }| {
+        (file, format!("{} is invalid and may name this file", manifest.display()))
     });
     let mut unserved = BTreeMap::new();
     for (file, reason) in broken.chain(held_back).filter(|(file, _)| !found.contains_key(file)) {
@@ -429,26 +484,12 @@ fn resolved(path: &Path) -> PathBuf {
     fs::canonicalize(path).unwrap_or_else(|_gone| path.to_path_buf())
 }
 
-/// The files of a folder whose names end so, by name. A folder that is not there holds none.
-fn files(folder: &Path, ending: &str, report: &mut Report) -> Vec<PathBuf> {
-    let entries = match fs::read_dir(folder) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Vec::new(),
-        Err(error) => {
-            let file = folder.to_path_buf();
-            let message = error.to_string();
-            report.errors.push(Error { file, line: 0, column: 0, message });
-            return Vec::new();
-        }
-    };
-    let is_wanted = |path: &PathBuf| path.extension().is_some_and(|end| end == ending);
-    let mut paths: Vec<PathBuf> = entries
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(is_wanted)
-        .take(FILES_MAX)
-        .collect();
+/// What a folder holds, by name.
+fn paths_in(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let paths = fs::read_dir(folder)?.map(|entry| Ok(entry?.path()));
+    let mut paths = paths.collect::<std::io::Result<Vec<PathBuf>>>()?;
     paths.sort();
-    paths
+    Ok(paths)
 }
 
 #[cfg(test)]

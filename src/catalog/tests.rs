@@ -39,6 +39,65 @@ fn catalog_reload_keeps_last_good_version_until_file_is_removed() {
 }
 
 #[test]
+fn catalog_keeps_its_models_while_the_folder_cannot_be_read() {
+    let (folder, catalog) = open();
+    fs::write(folder.path().join("a.toml"), manifest("team/a", "First")).unwrap();
+    assert!(catalog.reload().errors.is_empty() && catalog.unreadable().is_none());
+    let (models, away) = (folder.path().to_path_buf(), folder.path().with_extension("away"));
+    // It is gone, then it is a file, as after a mount that failed.
+    fs::rename(&models, &away).unwrap();
+    for is_file in [false, true] {
+        if is_file {
+            fs::write(&models, "").unwrap();
+        }
+        let report = catalog.reload();
+        let [error] = report.errors.as_slice() else { panic!("{:?}", report.errors) };
+        assert!(error.message.contains("the models folder cannot be read"), "{error}");
+        assert_eq!((report.removed.len(), report.changed.len()), (0, 0));
+        assert_eq!(catalog.get("team/a").unwrap().title, "First");
+        assert!(catalog.unreadable().is_some());
+    }
+    fs::remove_file(&models).unwrap();
+    fs::rename(&away, &models).unwrap();
+    assert!(catalog.reload().errors.is_empty() && catalog.unreadable().is_none());
+}
+
+#[test]
+fn catalog_broken_manifest_holds_back_the_files_that_it_may_name() {
+    let (folder, catalog) = open();
+    for name in ["named.gguf", "same.gguf", "other.gguf"] {
+        fs::write(folder.path().join(name), "not a model").unwrap();
+    }
+    fs::write(folder.path().join("a.toml"), "slug = 'a'\n[runner]\nfile = 'named.gguf'\ntype = ")
+        .unwrap();
+    fs::write(folder.path().join("same.toml"), "slug = ").unwrap();
+    let errors = catalog.reload().errors;
+    assert!(
+        errors.iter().all(|error| error.file.extension().is_some_and(|end| end == "toml")),
+        "{errors:?}"
+    );
+    assert!(catalog.get("other").is_some(), "no manifest names it");
+    for (slug, manifest) in [("named", "a.toml"), ("same", "same.toml")] {
+        assert!(catalog.get(slug).is_none());
+        let reason = catalog.unserved(slug).unwrap().reason;
+        assert!(reason.contains(manifest), "{reason}");
+    }
+}
+
+#[test]
+fn catalog_knows_which_slug_may_be_meant() {
+    let (_folder, catalog) = open();
+    for (slug, near) in [
+        ("text-sumary", Some("text-summary")),
+        ("Text-Summary", Some("text-summary")),
+        ("IMAGE-QR", Some("image-qr")),
+        ("gpt-4o", None),
+    ] {
+        assert_eq!(catalog.nearest(slug).as_deref(), near, "{slug}");
+    }
+}
+
+#[test]
 fn catalog_duplicate_slug_error_names_both_files() {
     let (folder, catalog) = open();
     for name in ["a.toml", "b.toml", "c.txt"] {

@@ -15,10 +15,15 @@ pub enum Error {
     Invalid(#[from] InvalidRequest),
     /// No model has this id, and there is no upstream. Nothing was called.
     #[error(
-        "the model '{model}' does not exist: no upstream is configured (router.upstream_url); local \
+        "the model '{model}' does not exist{hint}: no upstream is configured (router.upstream_url); local \
          models that can answer: {local}"
     )]
-    NoModel { model: String, local: String },
+    NoModel {
+        model: String,
+        /// The id that may be meant, in brackets.
+        hint: String,
+        local: String,
+    },
     /// The model is one of this machine and cannot be loaded. Nothing was called.
     #[error(
         "the model '{model}' is not served: its file {file} cannot be loaded; `orrery model list` shows the \

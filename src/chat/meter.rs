@@ -162,7 +162,7 @@ impl Meter {
             if serde_json::from_slice::<IgnoredAny>(data).is_err() {
                 return Err(not_json());
             }
-            if let Some(failure) = shape::failure_of(data) {
+            if let Some(failure) = failure_of(data) {
                 return Ok(Seen::Failed(Box::new(failure)));
             }
             self.bytes = self.bytes.saturating_add(data.len() as u64);
@@ -170,8 +170,8 @@ impl Meter {
             return Ok(Seen::Part);
         };
         let has_choices = chunk.choices.as_ref().is_some_and(|choices| !choices.is_empty());
-        let is_failure = chunk.error.is_some() || !has_choices;
-        if is_failure && let Some(failure) = shape::failure_of(data) {
+        let may_be_failure = chunk.error.is_some() || !has_choices;
+        if may_be_failure && let Some(failure) = failure_of(data) {
             return Ok(Seen::Failed(Box::new(failure)));
         }
         let is_usage = chunk.kind.is_none()
@@ -250,6 +250,10 @@ impl Meter {
     pub fn take_content(&mut self) -> Option<Box<RawValue>> {
         self.content.take()?.into_json()
     }
+}
+
+fn failure_of(event: &[u8]) -> Option<Failure> {
+    shape::failure_in(&serde_json::from_slice(event).ok()?)
 }
 
 fn is_object(text: Option<&RawValue>) -> bool {

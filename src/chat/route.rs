@@ -23,6 +23,7 @@ use crate::domain::input_template::fill_object;
 use crate::domain::invalid_request::InvalidRequest;
 use crate::domain::model::{Pricing, Usage};
 use crate::domain::money::Usd;
+use crate::domain::spelling;
 use crate::runners::Server;
 use crate::runners::endpoints::Pool;
 use crate::runners::llm::Process;
@@ -224,7 +225,8 @@ impl Inner {
     pub fn upstream(&self, model: &str, operation: Operation) -> Result<Candidate, Error> {
         let model = model.to_owned();
         let Some(upstream) = &self.options.upstream else {
-            return Err(Error::NoModel { model, local: self.local_ids(operation) });
+            let hint = self.near_id(&model, operation);
+            return Err(Error::NoModel { model, hint, local: self.local_ids(operation) });
         };
         let pricing = self.options.prices.get(&model).cloned();
         Ok(Candidate {
@@ -238,6 +240,18 @@ impl Inner {
             price: Price::new(pricing, self.options.fee),
             mapped: None,
         })
+    }
+
+    /// The id that may be meant by one that nobody has, in brackets; empty where none is like it.
+    fn near_id(&self, model: &str, operation: Operation) -> String {
+        let models = self.catalog.list();
+        let serving = models.iter().filter(|model| model.runner.server(operation).is_some());
+        let mut ids: Vec<&str> = serving.map(|model| model.slug.as_str()).collect();
+        if operation == Operation::Chat {
+            ids.push(&self.options.agent_id);
+        }
+        let near = spelling::nearest(model, &ids);
+        near.map(|near| format!(" (did you mean '{near}'?)")).unwrap_or_default()
     }
 
     /// The slugs of the models of the catalog that serve the operation, for messages.

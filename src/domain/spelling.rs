@@ -7,22 +7,32 @@ const LETTERS_PER_EDIT: usize = 3;
 /// A name that begins with the unknown one is near from so many letters on.
 const BEGINNING_MIN: usize = 4;
 
-/// The known name that is nearest to `unknown`, if one is near enough.
+/// Longer names are near to none, in characters.
+const NAME_MAX: usize = 512;
+/// Known names that are compared: a list may be as long as a client makes it.
+const COMPARED_MAX: usize = 2000;
+
+/// The known name that is nearest to `unknown`, whatever the letter case, if one is near enough.
 #[must_use]
 pub fn nearest<'a>(unknown: &str, known: &[&'a str]) -> Option<&'a str> {
+    if unknown.chars().nth(NAME_MAX).is_some() {
+        return None;
+    }
+    let unknown = &unknown.to_lowercase();
+    let known = known.get(..COMPARED_MAX).unwrap_or(known);
     // A name that differs by so many letters needs as many edits: the time is bounded by the known names.
     let letters = unknown.chars().count();
     let by_edits = known
         .iter()
         .filter(|name| name.chars().count().abs_diff(letters) <= EDITS_MAX)
-        .map(|name| (strsim::damerau_levenshtein(unknown, name), *name))
+        .map(|name| (strsim::damerau_levenshtein(unknown, &name.to_lowercase()), *name))
         .filter(|(distance, name)| {
             let longer = name.chars().count().max(letters);
             *distance <= EDITS_MAX.min(longer / LETTERS_PER_EDIT)
         })
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, name)| name);
-    let begins = |name: &&str| letters >= BEGINNING_MIN && name.starts_with(unknown);
+    let begins = |name: &&str| letters >= BEGINNING_MIN && name.to_lowercase().starts_with(unknown);
     // The shortest leaves least to guess.
     let by_beginning = || known.iter().copied().filter(begins).min_by_key(|name| name.len());
     by_edits.or_else(by_beginning)
@@ -46,6 +56,7 @@ mod tests {
             ("uri", Some("url")),
             ("url_pattern", None),
             ("part", None),
+            ("LISTEN", Some("listen")),
         ] {
             assert_eq!(nearest(unknown, &known), near, "{unknown}");
         }

@@ -146,6 +146,15 @@ impl Error {
         self
     }
 
+    /// Adds what may be meant instead, unless there are details already.
+    #[must_use]
+    pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
+        if self.more.details.is_none() {
+            self = self.with_details(wire::error::Hint { hint: hint.into() });
+        }
+        self
+    }
+
     /// Adds what OpenAI's clients read.
     #[must_use]
     pub fn with_open_ai(mut self, open_ai: OpenAi) -> Self {

@@ -26,6 +26,12 @@ pub struct Position<'a> {
     pub message: &'a str,
 }
 
+/// The details of what is not known, where something like it is.
+#[derive(Debug, Serialize)]
+pub struct Hint {
+    pub hint: String,
+}
+
 /// The details of what does not fit into an organization's quota.
 #[derive(Debug, Serialize)]
 pub struct Quota {

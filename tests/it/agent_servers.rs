@@ -152,10 +152,59 @@ async fn agent_lists_the_tools_of_a_server_again_once_they_have_changed() {
     assert_eq!(results(&up), ["hi"]);
     server.lists_odd_tools();
     // It says so beside the answer to each call.
+    await_changed_tools(&service, &up).await;
+    assert_eq!(server.asked("initialize").len(), 1, "by the same connection");
+}
+
+/// Asks until the tools are those of a server with some wrong ones. A change counts once in a while.
+async fn await_changed_tools(service: &Service, up: &Upstream) {
+    for _ in 0..200 {
+        ask(service, json!({})).await;
+        if offered(up) == ["stub__echo", "stub__nested"] {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    panic!("{:?}", offered(up));
+}
+
+#[tokio::test]
+async fn agent_lists_changed_tools_once_more_where_the_listing_failed() {
+    let up = Upstream::start().await;
+    let server = McpServer::start().await;
+    server.sends_events();
+    let url = server.url();
+    let lines =
+        format!("{}{AGENT}[[agent.mcp_servers]]\nname = 'stub'\nurl = '{url}'\n", up.config(""));
+    let service = Service::configured(&lines).await;
     script(&up, vec![("stub__echo", json!({"text": "hi"}))]);
     ask(&service, json!({})).await;
-    assert_eq!(offered(&up), ["stub__echo", "stub__nested"]);
-    assert_eq!(server.asked("initialize").len(), 1, "by the same connection");
+    // It says beside the answer to each call that they have changed.
+    server.lists_odd_tools();
+    server.refuses_a_listing();
+    await_changed_tools(&service, &up).await;
+}
+
+#[tokio::test]
+async fn agent_opens_a_new_session_when_the_server_knows_the_old_one_no_more() {
+    let up = Upstream::start().await;
+    let server = McpServer::start().await;
+    server.begins_a_session();
+    let url = server.url();
+    let lines =
+        format!("{}{AGENT}[[agent.mcp_servers]]\nname = 'stub'\nurl = '{url}'\n", up.config(""));
+    let service = Service::configured(&lines).await;
+    for session in 1..4_usize {
+        script(&up, vec![("stub__echo", json!({"text": format!("in {session}")}))]);
+        ask(&service, json!({})).await;
+        assert_eq!(results(&up), [format!("in {session}")]);
+        assert_eq!(server.asked("initialize").len(), session);
+        let calls = server.asked("tools/call");
+        let (_, headers) = calls.last().unwrap();
+        assert_eq!(headers["mcp-session-id"], session.to_string());
+        assert_eq!(headers["mcp-protocol-version"], "2025-06-18", "as the server chose");
+        server.begins_a_session();
+    }
 }
 
 #[tokio::test]

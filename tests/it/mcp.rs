@@ -169,6 +169,17 @@ async fn mcp_tools_are_the_models_and_the_workflows_of_the_organization() {
         (&error["code"], &error["message"]),
         (&json!(-32602), &json!("there is no tool 'workflow_greet'"))
     );
+    for (name, meant) in [
+        ("image-qr", "model_image-qr"),
+        ("model_image_qr", "model_image-qr"),
+        ("greet", "workflow_greet"),
+        ("workflow_gret", "workflow_greet"),
+    ] {
+        let body = request("tools/call", json!({"name": name, "arguments": {}}));
+        let refused = service.ask(Role::Agent, Method::POST, "/mcp").key(&service.key).json(&body);
+        let error = refused.send().await.expect(200)["error"].clone();
+        assert_eq!(error["message"], format!("there is no tool '{name}': did you mean {meant}?"));
+    }
 }
 
 #[tokio::test]

@@ -290,3 +290,20 @@ async fn model_routes_refuse_wrong_keys_and_forms() {
         wrong.expect_error(400, "format must be one of catalog, openai");
     }
 }
+
+#[tokio::test]
+async fn model_that_may_be_meant_is_named() {
+    let service = Service::start().await;
+    let hint = |answer: Answer| answer.expect(404)["details"]["hint"].clone();
+    for slug in ["text-sumary", "Text-Summary", "TEXT-SUMMARY"] {
+        let expected = json!("did you mean text-summary?");
+        assert_eq!(hint(open(&service, &format!("/v1/models/{slug}")).await), expected);
+        let body = json!({"model": slug, "version": "1", "input": {}});
+        assert_eq!(hint(service.post("/v1/prediction", &body).send().await), expected);
+    }
+    // A field that is missing may be there under another name.
+    let body = json!({"model": "text-summary", "version": "1", "inputs": {"text": "a"}});
+    let error = service.post("/v1/prediction", &body).send().await.expect(400);
+    assert_eq!(error["error"], "input field is required");
+    assert_eq!(error["details"]["hint"], "unknown field inputs: did you mean input?");
+}

@@ -281,7 +281,7 @@ async fn router_answers_503_for_a_slug_whose_file_cannot_be_loaded() {
     let service = Service::configured(&up.config("")).await;
     let file = |name: &str, text: &str| service.manifest_file(name, text);
     file("a.toml", "slug = 'private'\noutput_type = 'string'\nsurprise = 'hunter2'\n");
-    file("b.toml", "slug = \"broken\"\n[runner\nkey = \"hunter2\"");
+    file("b.toml", "slug = \"broken\"\nfile = 'weights.gguf'\n[runner\nkey = \"hunter2\"");
     file("nameless.toml", "= ]");
     file("weights.gguf", "nothing");
     let report = service.running.services.catalog.reload();
@@ -312,4 +312,28 @@ async fn router_answers_503_for_a_slug_whose_file_cannot_be_loaded() {
     assert_eq!(ids, ["far"]);
     up.says("hi", 1, 1);
     service.post("/v1/chat/completions", &chat("far", false)).send().await.expect(200);
+}
+
+#[tokio::test]
+async fn router_names_the_model_that_may_be_meant() {
+    let near = Upstream::start().await;
+    let service = Service::start().await;
+    service.manifest(&near.manifest("llama", "chat", ""));
+    service.manifest(&near.manifest("vectors", "embeddings", ""));
+    let messages = json!([{"role": "user", "content": "hi"}]);
+    for (path, id, meant) in [
+        ("/v1/chat/completions", "lama", Some("llama")),
+        ("/v1/chat/completions", "Llama", Some("llama")),
+        ("/v1/chat/completions", "orrery/betta", Some("orrery/beta")),
+        ("/v1/chat/completions", "vector", None),
+        ("/v1/embeddings", "vector", Some("vectors")),
+        ("/v1/embeddings", "gpt-4o", None),
+    ] {
+        let body = json!({"model": id, "messages": messages, "input": "a"});
+        let error = service.post(path, &body).send().await.expect(404);
+        let said = error["error"]["message"].as_str().unwrap();
+        let hint = meant.map(|meant| format!("does not exist (did you mean '{meant}'?): "));
+        let expected = hint.unwrap_or_else(|| "does not exist: ".to_owned());
+        assert!(said.contains(&expected), "{said}");
+    }
 }

@@ -163,7 +163,7 @@ async fn schedule_with_invalid_fields_is_refused() {
         ),
         ("version_id", json!("v9"), "version not found"),
         ("webhook_url", json!("nowhere"), "webhook_url"),
-        ("model", json!("x"), "unknown field 'model'"),
+        ("model", json!("x"), "unknown field model"),
     ] {
         let mut body = valid.clone();
         body[field] = value;

@@ -88,7 +88,9 @@ pub async fn start(
     let organization = caller.organization;
     let Some(target) = tools::find(inner, organization, &params.name).await? else {
         let shown: String = params.name.chars().take(128).collect();
-        let message = format!("there is no tool '{shown}'");
+        let near = tools::nearest(inner, organization, &params.name).await?;
+        let hint = near.map(|near| format!(": did you mean {near}?")).unwrap_or_default();
+        let message = format!("there is no tool '{shown}'{hint}");
         return Ok(Started::Refused(ErrorData::invalid_params(message, None)));
     };
     let input = Value::Object(params.arguments.unwrap_or_default());

@@ -16,6 +16,7 @@ use crate::agent::service::Inner;
 use crate::agent::tools::unreadable;
 use crate::catalog::Model;
 use crate::domain::ids::OrganizationId;
+use crate::domain::spelling;
 use crate::domain::workflow::{Status, Workflow};
 use crate::engine;
 use crate::wire::model::Cost;
@@ -29,6 +30,9 @@ const NAME_MAX: usize = 64;
 const DIGEST_CHARS: usize = 8;
 /// Workflows that are looked at for one whose slug does not fit into a name.
 const WORKFLOWS_MAX: usize = 10_000;
+
+/// Workflows that are looked at for one that may be meant.
+const NEAR_MAX: usize = 1000;
 
 const MODEL: &str = "model_";
 const WORKFLOW: &str = "workflow_";
@@ -85,6 +89,34 @@ pub async fn find(
     }
     let all = workflows_of(inner, organization, 0, WORKFLOWS_MAX).await?;
     Ok(all.into_iter().find(is_meant).map(|workflow| Target::Workflow(Arc::new(workflow))))
+}
+
+/// The tool that may be meant by a name that none has: the model or the workflow of that name, or one like it.
+///
+/// # Errors
+/// [`engine::Error::Storage`]
+pub async fn nearest(
+    inner: &Inner,
+    organization: OrganizationId,
+    name: &str,
+) -> Result<Option<String>, engine::Error> {
+    let models = inner.catalog.list();
+    let mut names: Vec<String> =
+        models.iter().map(|model| name_of(MODEL, model.slug.as_str())).collect();
+    let workflows = workflows_of(inner, organization, 0, NEAR_MAX).await?;
+    names.extend(workflows.iter().map(|workflow| name_of(WORKFLOW, &workflow.slug)));
+    let whole = names.iter().map(String::as_str);
+    let whole: Vec<&str> = whole.collect();
+    if let Some(near) = spelling::nearest(name, &whole) {
+        return Ok(Some(near.to_owned()));
+    }
+    // Without what tells models from workflows.
+    let bare: Vec<&str> = whole
+        .iter()
+        .filter_map(|name| name.strip_prefix(MODEL).or_else(|| name.strip_prefix(WORKFLOW)))
+        .collect();
+    let near = spelling::nearest(name, &bare);
+    Ok(near.and_then(|near| names.iter().find(|name| name.ends_with(near)).cloned()))
 }
 
 /// Active workflows, oldest first: new ones come behind the pages that a client has read.

@@ -101,6 +101,8 @@ pub struct Connection {
     pub tools: Arc<Vec<ServerTool>>,
     listed: Vec<ServerTool>,
     opened_at: Instant,
+    /// Changed tools are not listed before this.
+    next_listing: Instant,
     _process: Option<Process>,
 }
 
@@ -185,7 +187,15 @@ impl Connection {
         let service = service.map_err(|error| unopened(&error))?;
         let listed = list(service.peer(), &settings.name).await?;
         let opened_at = runtime::monotonic_now();
-        Ok(Self { service, reports, tools: Arc::default(), listed, opened_at, _process: started })
+        Ok(Self {
+            service,
+            reports,
+            tools: Arc::default(),
+            listed,
+            opened_at,
+            next_listing: opened_at,
+            _process: started,
+        })
     }
 
     /// The tools that the server has, once.
@@ -198,20 +208,39 @@ impl Connection {
         !self.service.peer().is_transport_closed() && now.duration_since(self.opened_at) < ttl
     }
 
-    /// The tools that the server has now, where it has said that they have changed.
-    ///
-    /// # Errors
-    /// Why they cannot be listed, in words.
-    pub async fn changed(&self, server: &str) -> Result<Option<Vec<ServerTool>>, String> {
-        if !self.reports.take_tools_changed() {
-            return Ok(None);
+    /// By what the tools are listed again, where the server has said that they have changed; at most once in
+    /// each `period`.
+    pub fn changed(&mut self, now: Instant, period: Duration) -> Option<Line> {
+        if now < self.next_listing || !self.reports.take_tools_changed() {
+            return None;
         }
-        list(self.service.peer(), server).await.map(Some)
+        self.next_listing = now + period;
+        Some(self.line())
+    }
+
+    /// Whether a line is of this connection.
+    pub fn has(&self, line: &Line) -> bool {
+        self.reports.is_same(&line.reports)
     }
 
     /// What calls go through.
     pub fn line(&self) -> Line {
         Line { peer: self.service.peer().clone(), reports: self.reports.clone() }
+    }
+}
+
+impl Line {
+    /// The tools that the server has now.
+    ///
+    /// # Errors
+    /// Why they cannot be listed, in words.
+    pub async fn list(&self, server: &str) -> Result<Vec<ServerTool>, String> {
+        list(&self.peer, server).await
+    }
+
+    /// The tools have changed and could not be listed.
+    pub fn still_changed(&self) {
+        self.reports.tools_changed();
     }
 }
 

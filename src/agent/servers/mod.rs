@@ -19,7 +19,7 @@ use serde_json::{Map, Value, json};
 use tokio::sync::{Mutex, Semaphore, watch};
 use tokio::time::Instant;
 
-use self::connection::{Call, Connection};
+use self::connection::{Call, Connection, Line};
 pub use self::connection::{Doors, Settings, Transport};
 pub use self::reports::Report;
 use super::mcp::plain_name;
@@ -33,6 +33,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const CALL_TIMEOUT: Duration = Duration::from_secs(120);
 /// How long a list of tools is used.
 const TOOLS_TTL: Duration = Duration::from_secs(300);
+/// How long a list of tools is used at least, however often its server says that they have changed.
+const CHANGE_PERIOD: Duration = Duration::from_secs(2);
 /// How long a server that was down is left alone.
 const DOWN_FOR: Duration = Duration::from_secs(30);
 
@@ -146,18 +148,11 @@ impl Server {
         let now = runtime::monotonic_now();
         match &mut *state {
             State::Up(connection) if connection.is_good(now, TOOLS_TTL) => {
-                let listing = connection.changed(&self.settings.name);
-                match tokio::time::timeout(CONNECT_TIMEOUT, listing).await {
-                    Ok(Ok(Some(listed))) => connection.tools = Arc::new(self.chosen(listed)),
-                    Ok(Ok(None)) => {}
-                    Ok(Err(_)) | Err(_) => {
-                        tracing::warn!(
-                            server = self.settings.name,
-                            "an MCP server did not list its changed tools; the earlier ones are used"
-                        );
-                    }
-                }
-                return Arc::clone(&connection.tools);
+                let tools = Arc::clone(&connection.tools);
+                let Some(line) = connection.changed(now, CHANGE_PERIOD) else { return tools };
+                // Calls and other exchanges go on while it lists.
+                drop(state);
+                return self.listed_again(line).await.unwrap_or(tools);
             }
             State::Down(until) if now < *until => return Arc::default(),
             State::New | State::Up(_) | State::Down(_) => {}
@@ -183,6 +178,33 @@ impl Server {
                 Arc::default()
             }
         }
+    }
+
+    /// The tools of a server that has said that they have changed; `None`: it does not list them.
+    async fn listed_again(&self, line: Line) -> Option<Arc<Vec<ServerTool>>> {
+        let server = &self.settings.name;
+        let listed = match tokio::time::timeout(CONNECT_TIMEOUT, line.list(server)).await {
+            Ok(listed) => listed,
+            Err(_elapsed) => Err(format!("it did not answer within {CONNECT_TIMEOUT:?}")),
+        };
+        let listed = match listed {
+            Ok(listed) => Arc::new(self.chosen(listed)),
+            Err(reason) => {
+                line.still_changed();
+                tracing::warn!(
+                    server,
+                    reason,
+                    "an MCP server did not list its changed tools; the earlier ones are used"
+                );
+                return None;
+            }
+        };
+        if let State::Up(connection) = &mut *self.state.lock().await
+            && connection.has(&line)
+        {
+            connection.tools = Arc::clone(&listed);
+        }
+        Some(listed)
     }
 
     /// The tools that the configuration allows, with their names for the model.

@@ -62,6 +62,11 @@ impl Reports {
         self.has_new_tools.swap(false, Ordering::Relaxed)
     }
 
+    /// Whether both are of one connection.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.calls, &other.calls)
+    }
+
     fn with<T>(&self, act: impl FnOnce(&mut Calls) -> T) -> T {
         act(&mut self.calls.lock().unwrap_or_else(PoisonError::into_inner))
     }

@@ -226,7 +226,7 @@ fn check_first(name: &str, data: &[u8]) -> Result<(), Failure> {
         return Err(misunderstood(name, "its stream has no answer"));
     }
     let event: Value = serde_json::from_slice(data).map_err(|_other| not_json())?;
-    shape::failure_of_event(&event).map_or(Ok(()), Err)
+    shape::failure_in(&event).map_or(Ok(()), Err)
 }
 
 /// The failure of a stream whose events are not JSON.
@@ -317,7 +317,7 @@ pub fn parse(operation: Option<Operation>, name: &str, text: &[u8]) -> Result<Ra
     if is_answer && answer.get("error").is_none() {
         return Ok(answer);
     }
-    let said = serde_json::from_slice(text).ok().and_then(|object| shape::failure_in(&object));
+    let said = serde_json::from_slice(text).ok().and_then(|answer| shape::failure_in(&answer));
     match said {
         Some(failure) => Err(failure),
         None if is_answer => Ok(answer),

@@ -239,7 +239,7 @@ impl Exchange<'_> {
             let what = format!("{}: {}", not_json().message, excerpt(data));
             misunderstood(&self.model.name, &what)
         })?;
-        if let Some(failure) = shape::failure_of_event(&chunk) {
+        if let Some(failure) = shape::failure_in(&chunk) {
             return Err(failure);
         }
         if stream.add(chunk) { Ok(()) } else { Err(self.too_large()) }

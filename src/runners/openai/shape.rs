@@ -11,16 +11,22 @@ use crate::domain::classify::ErrorClass;
 /// The most tokens that a usage is believed to have. The estimate takes the place of larger counts.
 const TOKENS_MAX: u64 = 100_000_000;
 
-/// The failure in an answer or an event that has no choices, in the dialects of the common servers.
-pub fn failure_in(object: &Map<String, Value>) -> Option<Failure> {
+/// The failure that an answer or an event reports, in the dialects of the common servers. One with choices counts
+/// as a failure only if it has an `error`.
+pub fn failure_in(answer: &Value) -> Option<Failure> {
+    let object = answer.as_object()?;
     let is_set = |value: &&Value| !matches!(value, Value::Null | Value::Bool(false));
     if let Some(error) = object.get("error").filter(is_set) {
         return Some(said_in_answer(error));
     }
+    let choices = object.get("choices").and_then(Value::as_array);
+    if choices.is_some_and(|choices| !choices.is_empty()) {
+        return None;
+    }
     if object.get("object").and_then(Value::as_str) == Some("error")
         || object.get("type").and_then(Value::as_str) == Some("error")
     {
-        return Some(said_in_answer(&Value::Object(object.clone())));
+        return Some(said_in_answer(answer));
     }
     // The first event of Anthropic's streams.
     let is_begun = nested(object, "message", "usage").is_some();
@@ -43,20 +49,6 @@ fn said_in_answer(error: &Value) -> Failure {
     let is_moderated = failure.class == ErrorClass::ContentModeration;
     let class = if is_moderated { failure.class } else { ErrorClass::ProviderError };
     Failure { class, ..failure }
-}
-
-/// The failure that an event reports, if any.
-pub fn failure_of(data: &[u8]) -> Option<Failure> {
-    failure_in(&serde_json::from_slice(data).ok()?)
-}
-
-/// The failure that an event reports, if any. An event with choices counts as a failure only if it says so.
-pub fn failure_of_event(event: &Value) -> Option<Failure> {
-    let object = event.as_object()?;
-    let choices = object.get("choices").and_then(Value::as_array);
-    let has_choices = choices.is_some_and(|choices| !choices.is_empty());
-    let is_failure = object.contains_key("error") || !has_choices;
-    is_failure.then(|| failure_in(object)).flatten()
 }
 
 /// The events of a stream with the content of a completion that came whole; `None` without choices.

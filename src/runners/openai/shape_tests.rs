@@ -21,6 +21,8 @@ fn failure_is_found_in_every_dialect() {
         r#"{"choices":[],"message":"a greeting"}"#,
         r#"{"type":"ping"}"#,
         r#"{"usage":{},"detail":"x"}"#,
+        r#"{"object":"error","choices":[{"delta":{}}]}"#,
+        r#"["error"]"#,
     ] {
         assert_eq!(failure_in(&serde_json::from_str(answer).unwrap()), None, "{answer}");
     }

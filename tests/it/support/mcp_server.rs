@@ -2,7 +2,7 @@
 //! program of the shell.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use futures_util::{StreamExt, stream};
@@ -11,6 +11,7 @@ use tokio::sync::{Notify, watch};
 
 use super::server::{Response, Whole, events, respond, serve};
 
+const SESSION: &str = "mcp-session-id";
 /// What the tool `large` answers with.
 const LARGE: usize = 50 << 20;
 
@@ -21,6 +22,10 @@ struct State {
     is_down: AtomicBool,
     sends_events: AtomicBool,
     lists_odd_tools: AtomicBool,
+    /// Listings that are refused.
+    refused_listings: AtomicUsize,
+    /// The present session; 0: it has none.
+    session: AtomicUsize,
     /// How many replies to its own requests it has.
     replies: watch::Sender<usize>,
     /// The tool `slow` may end.
@@ -82,6 +87,16 @@ impl McpServer {
         self.state.lists_odd_tools.store(true, Ordering::SeqCst);
     }
 
+    /// The next listing is refused.
+    pub fn refuses_a_listing(&self) {
+        self.state.refused_listings.store(1, Ordering::SeqCst);
+    }
+
+    /// From now on it has a new session, and knows none of before.
+    pub fn begins_a_session(&self) {
+        self.state.session.fetch_add(1, Ordering::SeqCst);
+    }
+
     /// Lets one call of the tool `slow` end.
     pub fn end_slow(&self) {
         self.state.may_end.notify_one();
@@ -111,6 +126,12 @@ impl State {
         if self.is_down.load(Ordering::SeqCst) {
             return respond(503, "down");
         }
+        let session = self.session.load(Ordering::SeqCst);
+        let sent = request.headers().get(SESSION).map(|id| id.to_str().unwrap().to_owned());
+        let is_first = message["method"] == "initialize";
+        if session > 0 && !is_first && sent != Some(session.to_string()) {
+            return respond(404, "session not found");
+        }
         let Some(id) = message.get("id") else { return respond(202, "") };
         if message.get("method").is_none() {
             self.replies.send_modify(|count| *count += 1);
@@ -124,6 +145,9 @@ impl State {
                 "protocolVersion": "2025-06-18", "capabilities": {"tools": {}},
                 "serverInfo": {"name": "stub", "version": "1"},
             }),
+            ("tools/list", _) if self.refused_listings.swap(0, Ordering::SeqCst) > 0 => {
+                return respond(500, "not now");
+            }
             ("tools/list", _) if self.lists_odd_tools.load(Ordering::SeqCst) => odd_tools(),
             ("tools/list", _) => tools(),
             (_, Some("se.cret/tool")) => return self.asks_first(&message),
@@ -139,7 +163,11 @@ impl State {
         };
         let answer = json!({"jsonrpc": "2.0", "id": id, "result": result});
         if !self.sends_events.load(Ordering::SeqCst) {
-            return json_answer(&answer);
+            let mut response = json_answer(&answer);
+            if session > 0 && is_first {
+                response.headers_mut().insert(SESSION, session.into());
+            }
+            return response;
         }
         let note = json!({"jsonrpc": "2.0", "method": "notifications/message",
             "params": {"level": "info", "data": "ignore me"}});
