@@ -110,10 +110,9 @@ fn open(
     live: Option<Live>,
 ) -> anyhow::Result<Arc<Services>> {
     let clock = Clock::system();
-    let base = hosts.iter().find(|host| host.role == Role::Base).map(|base| base.url.clone());
     let Live { control_token, groups, lock } = live.unwrap_or_default();
-    let Kept { store, sealer, accounts, signed_urls, files } =
-        open_kept(config, clock.clone(), base.unwrap_or_default(), lock)?;
+    let kept = open_kept(config, clock.clone(), &hosts, lock)?;
+    let Kept { store, sealer, accounts, signed_urls, files } = kept;
     let policy = policy(config);
     let guard = programs::guard(config, tasks, groups);
     let catalog = open_catalog(config, &policy, &files, &guard)?;
@@ -220,7 +219,7 @@ struct Kept {
 fn open_kept(
     config: &Config,
     clock: Clock,
-    base: String,
+    hosts: &[HostAddress],
     lock: Option<FolderLock>,
 ) -> anyhow::Result<Kept> {
     private::tighten(&config.data_dir)?;
@@ -239,6 +238,8 @@ fn open_kept(
     };
     let store = store.map_err(|error| backups::advised(error, &config.backup.folder))?;
     let accounts = Accounts::new(store.clone(), clock.clone());
+    let base = hosts.iter().find(|host| host.role == Role::Base);
+    let base = base.map(|base| base.url.clone()).unwrap_or_default();
     let signed_urls =
         SignedUrls::new(sealer.clone(), clock.clone(), Arc::new(accounts.clone()), base);
     let folder = config.data_dir.join("files");
@@ -265,7 +266,7 @@ pub fn is_rotation_under_way(config: &Config) -> bool {
 /// # Errors
 /// When a service runs on it, or it cannot be opened.
 pub fn stopped_store(config: &Config) -> anyhow::Result<Source> {
-    let Kept { store, files, .. } = open_kept(config, Clock::system(), String::new(), None)?;
+    let Kept { store, files, .. } = open_kept(config, Clock::system(), &[], None)?;
     Ok(Source { store, files })
 }
 

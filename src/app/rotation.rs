@@ -27,7 +27,7 @@ pub use crate::storage::rotation::{Resealed, Watch, is_under_way};
 /// When a service runs on the store, or the disk fails: then the store can be used as it is, and the
 /// next rotation goes on where this one ended.
 pub async fn rotate_seal(config: &Config, watch: &mut Watch<'_>) -> anyhow::Result<Resealed> {
-    let Kept { store, .. } = open_kept(config, Clock::system(), String::new(), None)?;
+    let Kept { store, .. } = open_kept(config, Clock::system(), &[], None)?;
     let rotated = rotate(config, &store, watch).await;
     store.close().await;
     rotated

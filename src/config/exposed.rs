@@ -57,7 +57,13 @@ fn look_at(value: &DeValue<'_>, name: &str, path: &str, depth: usize, found: &mu
                 look_at(item.get_ref(), name, path, depth + 1, found);
             }
         }
-        _ => {}
+        DeValue::String(_)
+        | DeValue::Integer(_)
+        | DeValue::Float(_)
+        | DeValue::Boolean(_)
+        | DeValue::Datetime(_)
+        | DeValue::Array(_)
+        | DeValue::Table(_) => {}
     }
 }
 

@@ -559,6 +559,10 @@ output = "/caption"
                 assert_eq!(refused, !own.contains(&name), "{kind} {key}: {message}");
             }
         }
+    }
+
+    #[test]
+    fn manifest_key_of_the_wrong_table_is_sent_where_it_belongs() {
         let message = errors("[runner]\ntype = 'http'\nslug = 'a'\nmemory_byte = 1\n");
         let above = "3:1 unknown key `runner.slug`; `slug` belongs to the top of the file, above `[runner]`";
         assert!(message.contains(above), "{message}");
