@@ -89,6 +89,8 @@ mod tests {
             ("", Some(2048), 2048),
             (",\"n\":3", None, 3 * OUTPUT_TOKENS_RESERVED),
             (",\"max_tokens\":7", None, 7),
+            (",\"max_tokens\":-1", Some(2048), 2048),
+            (",\"max_tokens\":7,\"max_completion_tokens\":-1", None, 7),
             (",\"max_tokens\":7,\"max_completion_tokens\":5,\"n\":2", Some(2048), 10),
             (",\"max_tokens\":100000", Some(2048), 2048),
             (",\"max_tokens\":4294967295,\"n\":128", None, 4_294_967_295 * 128),

@@ -31,11 +31,11 @@ pub struct CompletionRequest {
     #[schemars(range(min = 1, max = 128))]
     pub n: Option<u64>,
     /// The older name of `max_completion_tokens`.
-    #[schemars(range(min = 1, max = 4_294_967_295_u32))]
-    pub max_tokens: Option<u32>,
-    /// The most tokens of one answer.
-    #[schemars(range(min = 1, max = 4_294_967_295_u32))]
-    pub max_completion_tokens: Option<u32>,
+    #[schemars(range(min = -1, max = 4_294_967_295_u32), extend("not" = {"const": 0}))]
+    pub max_tokens: Option<i64>,
+    /// The most tokens of one answer; -1: no limit but the context's.
+    #[schemars(range(min = -1, max = 4_294_967_295_u32), extend("not" = {"const": 0}))]
+    pub max_completion_tokens: Option<i64>,
     #[schemars(range(min = 0, max = 2))]
     pub temperature: Option<f64>,
     #[schemars(range(min = 0, max = 1))]

@@ -260,6 +260,47 @@ async fn llm_model_takes_predictions_and_runs_in_workflows() {
 }
 
 #[tokio::test]
+async fn llm_answer_without_a_limit_of_its_own_ends_with_the_context() {
+    let service = service("context = 64").await;
+    let z = 259 + u32::from('z') - u32::from('!') + 1;
+    for field in ["max_tokens", "max_completion_tokens"] {
+        let more = json!({"logit_bias": {z.to_string(): 100}, "max_tokens": null, field: -1});
+        let mut body = ask("x", more);
+        if body["max_tokens"].is_null() {
+            body.as_object_mut().unwrap().remove("max_tokens");
+        }
+        let choice = chat(&service, body.clone()).await["choices"][0].clone();
+        assert_eq!(choice["finish_reason"], "length");
+        let text = choice["message"]["content"].as_str().unwrap();
+        assert!((20..64).contains(&text.len()), "{text}");
+        body.as_object_mut().unwrap().remove("model");
+        let id = service.create("small", body).await;
+        let ended = service.ended(&id).await;
+        assert_eq!((&ended["status"], &ended["output"]), (&json!("success"), &json!(text)));
+    }
+}
+
+#[tokio::test]
+async fn llm_lengths_of_texts_count_characters() {
+    let service = service("").await;
+    // The tokens of é, ß, 🌙 and 月, which come behind those of the visible ASCII.
+    let first = 259 + u32::from('~') - u32::from('!') + 2;
+    let bias: Value = (first..first + 4).map(|token| (token.to_string(), json!(90))).collect();
+    for length in [1, 3, 40] {
+        let text = json!({"type": "string", "minLength": length, "maxLength": length});
+        let schema = json!({"type": "object", "required": ["t"], "properties": {"t": text}});
+        let format = json!({"type": "json_schema", "json_schema": {"name": "x", "schema": schema}});
+        let more = json!({"response_format": format, "logit_bias": bias, "max_tokens": 300});
+        let whole = chat(&service, ask("x", more)).await;
+        let content = whole["choices"][0]["message"]["content"].as_str().unwrap();
+        let value: Value = serde_json::from_str(content).unwrap();
+        let text = value["t"].as_str().unwrap();
+        assert_eq!(text.chars().count(), length, "{content}");
+        assert!(!text.is_ascii(), "{content}");
+    }
+}
+
+#[tokio::test]
 async fn llm_file_without_manifest_is_a_model() {
     let service = Service::start().await;
     gguf::write(&service.models().join("My_Model.Q8_0.gguf"), &gguf::SMALL, "My model", 7);

@@ -134,7 +134,10 @@ impl Kind {
                     },
                     "temperature": {"type": "number", "minimum": 0, "maximum": 2},
                     "top_p": {"type": "number", "minimum": 0, "maximum": 1},
-                    "max_tokens": {"type": "integer", "minimum": 1},
+                    "max_tokens": {
+                        "type": "integer", "minimum": -1, "not": {"const": 0},
+                        "description": "-1: as many as the context has room for",
+                    },
                 },
                 "anyOf": [{"required": ["prompt"]}, {"required": ["messages"]}],
             }),

@@ -236,8 +236,8 @@ impl Choice {
             Calls::Text | Calls::Maybe(_) | Calls::Always(_) => None,
         };
         let mut calls = form.map(|form| form.calls(bare(&rest))).unwrap_or_default();
-        if calls.is_empty() && form.is_some() {
-            calls = native::calls(bare(&rest));
+        if let Some(form) = form.filter(|_| calls.is_empty()) {
+            calls = native::calls(&rest, form);
         }
         match form {
             Some(_) if !calls.is_empty() => {}
@@ -374,6 +374,12 @@ mod tests {
             ),
             (
                 Calls::Maybe(Form::Free),
+                "<tool_call>g\n</tool_call>".to_owned(),
+                Finish::Stop,
+                ("", "", "g"),
+            ),
+            (
+                Calls::Maybe(Form::Free),
                 "<tool_call>g<arg_key>x</arg_key><arg_value>y</arg_value></tool_call>".to_owned(),
                 Finish::Stop,
                 ("", "", "g"),
@@ -409,6 +415,15 @@ mod tests {
                 ("a<tool_call>", "b", ""),
             ),
             (list, format!("[TOOL_CALLS][{arguments}]"), Finish::Stop, ("", "", "f")),
+            (tagged, format!("a <|python_tag|>{parameters}"), Finish::Stop, ("", "a ", "f")),
+            (
+                tagged,
+                format!("<|python_tag|>{parameters}; {parameters}"),
+                Finish::Stop,
+                ("", "", "f,f"),
+            ),
+            (list, format!("<|python_tag|>{arguments}"), Finish::Stop, ("", "", "f")),
+            (tagged, "<|python_tag|>print(1)".to_owned(), Finish::Stop, ("", "print(1)", "")),
             (bare, format!("<|python_tag|>{parameters}"), Finish::Stop, ("", "", "f")),
             (tagged, format!("a <|python_tag|>{parameters}"), Finish::Stop, ("", "a ", "f")),
             (tagged, "<|python_tag|>print(1)".to_owned(), Finish::Stop, ("", "print(1)", "")),

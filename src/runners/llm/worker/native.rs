@@ -4,7 +4,7 @@
 use serde_json::{Map, Value};
 
 use super::python;
-use super::tools::Call;
+use super::tools::{Call, Form};
 
 /// What such calls begin with.
 pub const MARKS: [&str; 13] = [
@@ -33,13 +33,22 @@ const DSML: &str = "<｜DSML｜";
 /// Calls of one answer.
 const CALLS_MAX: usize = 32;
 
-/// The calls in a text that begins with a mark.
+/// The calls in a text that begins with a mark, or with the one of `form`.
 #[must_use]
-pub fn calls(text: &str) -> Vec<Call> {
-    let readers =
-        [functions, lists, |text: &str| sections(text, &KIMI), |text: &str| sections(text, &DEEP)];
-    let more = [channels, invocations, pythonic, named, keyed, fenced];
-    let mut found = readers.into_iter().chain(more).map(|read| read(text));
+pub fn calls(text: &str, form: Form) -> Vec<Call> {
+    let readers: [&dyn Fn(&str) -> Vec<Call>; 10] = [
+        &functions,
+        &lists,
+        &|text| sections(text, &KIMI),
+        &|text| sections(text, &DEEP),
+        &channels,
+        &invocations,
+        &pythonic,
+        &named,
+        &|text| keyed(text, form == Form::Free),
+        &fenced,
+    ];
+    let mut found = readers.into_iter().map(|read| read(text));
     let mut calls = found.find(|calls| !calls.is_empty()).unwrap_or_default();
     calls.truncate(CALLS_MAX);
     calls
@@ -82,6 +91,19 @@ fn json(text: &str) -> Option<Value> {
     serde_json::Deserializer::from_str(text).into_iter::<Value>().next()?.ok()
 }
 
+/// JSON values with semicolons between them, as Llama writes several calls.
+fn in_turn(text: &str) -> Vec<Value> {
+    let mut values = Vec::new();
+    let mut rest = Some(text);
+    while let Some(text) = rest {
+        let mut read = serde_json::Deserializer::from_str(text).into_iter::<Value>();
+        let Some(Ok(value)) = read.next() else { break };
+        values.push(value);
+        rest = text.get(read.byte_offset()..).and_then(|rest| rest.trim_start().strip_prefix(';'));
+    }
+    values
+}
+
 /// JSON, or else a text.
 fn value(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|_text| text.into())
@@ -108,18 +130,20 @@ fn functions(text: &str) -> Vec<Call> {
     text.split("<function=").skip(1).filter_map(one).collect()
 }
 
-/// `<|tool_call|>[{"name": …, "arguments": …}]` and `functools[…]`.
+/// `<|tool_call|>[{"name": …, "arguments": …}]`, `functools[…]` and `<|python_tag|>{…}`.
 fn lists(text: &str) -> Vec<Call> {
-    let marks = ["<|tool_call|>", "<|tool_call>", "functools", "<|tool_call_start|>"];
+    let marks = ["<|tool_call|>", "<|tool_call>", "functools", "<|tool_call_start|>", PYTHON];
     let text = text.trim_start();
     let Some(rest) = marks.iter().find_map(|mark| text.strip_prefix(mark)) else {
         return Vec::new();
     };
-    let list = match json(rest) {
-        Some(Value::Array(list)) => list,
-        Some(one) => vec![one],
-        None => Vec::new(),
-    };
+    let mut list = Vec::new();
+    for value in in_turn(rest) {
+        match value {
+            Value::Array(items) => list.extend(items),
+            one => list.push(one),
+        }
+    }
     let one = |value: &Value| {
         let arguments = value.get("arguments").or(value.get("parameters"));
         call(value.get("name")?.as_str()?, arguments.unwrap_or(&Value::Object(Map::new())))
@@ -130,6 +154,7 @@ fn lists(text: &str) -> Vec<Call> {
 /// LFM2 and Llama 4: `[name(key="value")]`, with or without a tag around it.
 fn pythonic(text: &str) -> Vec<Call> {
     let text = text.trim();
+    let text = text.strip_prefix(PYTHON).unwrap_or(text);
     let within = |begin: &str, end: &str| {
         let inside = text.strip_prefix(begin)?;
         Some(inside.split(end).next().unwrap_or(inside))
@@ -148,12 +173,14 @@ fn named(text: &str) -> Vec<Call> {
     text.split("[TOOL_CALLS]").skip(1).filter_map(one).collect()
 }
 
-/// GLM: `<tool_call>name<arg_key>…</arg_key><arg_value>…</arg_value></tool_call>`.
-fn keyed(text: &str) -> Vec<Call> {
+/// GLM: `<tool_call>name<arg_key>…</arg_key><arg_value>…</arg_value></tool_call>`; a name alone is a call only
+/// where `may_be_name`.
+fn keyed(text: &str, may_be_name: bool) -> Vec<Call> {
     let one = |part: &str| {
         // Without its end a call may lack arguments.
         let part = part.split_once("</tool_call>")?.0.trim();
-        let (name, body) = part.split_at_checked(part.find("<arg_key>")?)?;
+        let end = part.find("<arg_key>").or(may_be_name.then_some(part.len()))?;
+        let (name, body) = part.split_at_checked(end)?;
         let pair = |part: &str| {
             let (key, rest) = part.split_once("</arg_key>")?;
             let text = rest.split_once("<arg_value>")?.1.split_once("</arg_value>")?.0;
@@ -249,15 +276,16 @@ mod tests {
             "<|tool_call_start|>[f(x=1)]<|tool_call_end|>",
             "<|python_start|>[f(x=1)]<|python_end|>",
             "[TOOL_CALLS]f[ARGS]{\"x\": 1}",
+            "<|python_tag|>{\"name\": \"f\", \"parameters\": {\"x\": 1}}",
             "[TOOL_CALLS]f[CALL_ID]abcdefghi[ARGS]{\"x\": 1}",
             "<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"f\">\n<｜DSML｜parameter name=\"x\" \
              string=\"false\">1</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜function_calls>",
         ] {
             let expected = Call { name: "f".to_owned(), arguments: "{\"x\":1}".to_owned() };
-            assert_eq!(calls(text), [expected], "{text}");
+            assert_eq!(calls(text, Form::Tagged), [expected], "{text}");
             assert!(MARKS.iter().any(|mark| text.starts_with(mark)), "{text}");
             let cut = text.split('1').next().unwrap();
-            assert_eq!(calls(cut), [], "{cut}");
+            assert_eq!(calls(cut, Form::Free), [], "{cut}");
         }
     }
 
@@ -271,14 +299,24 @@ mod tests {
             "```\n{\"name\": \"f\", \"arguments\": {\"x\": 1}}\n```",
         ] {
             let expected = Call { name: "f".to_owned(), arguments: "{\"x\":1}".to_owned() };
-            assert_eq!(calls(text), [expected], "{text}");
+            assert_eq!(calls(text, Form::Tagged), [expected], "{text}");
         }
+        for text in ["<tool_call>f</tool_call>", "<tool_call>\nf\n</tool_call>\n"] {
+            let expected = Call { name: "f".to_owned(), arguments: "{}".to_owned() };
+            assert_eq!(calls(text, Form::Free), [expected], "{text}");
+            assert_eq!(calls(text, Form::Tagged), [], "{text}");
+        }
+        let both = "<|python_tag|>{\"name\": \"f\", \"parameters\": {\"x\": \"; {\"}}; \
+                    {\"name\": \"g\", \"parameters\": {}}";
+        let names: Vec<String> =
+            calls(both, Form::Tagged).into_iter().map(|call| call.name).collect();
+        assert_eq!(names, ["f", "g"]);
         for text in [
             "```json\n{\"name\": \"Bob\", \"age\": 3}\n```",
             "[1, 2]",
             "<tool_call>a b</tool_call>",
         ] {
-            assert_eq!(calls(text), [], "{text}");
+            assert_eq!(calls(text, Form::Free), [], "{text}");
         }
     }
 

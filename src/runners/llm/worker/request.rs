@@ -184,8 +184,9 @@ impl Chat {
         let tools = tools(&fields)?;
         let choice = choice(&fields, &tools)?;
         let most = |name: &str| match fields.get(name) {
+            // -1 is what clients of llama.cpp send for no limit.
             Some(most) if *most == -1 => Ok(None),
-            _ => fields.whole(name, 1, u64::MAX),
+            _ => fields.whole(name, 1, u32::MAX.into()),
         };
         let most = most("max_completion_tokens")?.or(most("max_tokens")?);
         let options = fields.object("stream_options")?;

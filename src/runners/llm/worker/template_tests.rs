@@ -121,6 +121,11 @@ fn conversations() -> Vec<(&'static str, bool, Value)> {
             true,
             json!([user, two, result(2, &json!("R2R")), done]),
         ),
+        (
+            "a call after thinking",
+            true,
+            json!([user, {"role": "assistant", "content": "", "reasoning_content": "K1K", "tool_calls": [call(1)]}, done]),
+        ),
         ("a call with text", true, json!([user, called(json!("H2H"), &[call(1)]), done])),
         (
             "calls in two rounds",
@@ -146,7 +151,7 @@ fn conversations() -> Vec<(&'static str, bool, Value)> {
             "reasoning and names",
             false,
             json!([{"role": "user", "name": "ann", "content": "U1U"},
-                said(json!({"reasoning_content": "x", "annotations": []})), next]),
+                said(json!({"reasoning_content": "K1K", "annotations": []})), next]),
         ),
         (
             "refusal",
@@ -186,7 +191,8 @@ fn template_shapes_show_every_message_tool_and_result() {
             let given = messages.to_string();
             let mut wanted: Vec<&str> =
                 text.find_iter(&given).map(|found| found.as_str()).collect();
-            wanted.extend(has_tools.then_some("get_weather"));
+            wanted
+                .extend(has_tools.then_some(["get_weather", "T1T", "city"]).into_iter().flatten());
             for one in wanted.into_iter().filter(|one| !prompt.contains(one)) {
                 writeln!(wrong, "{name}, {what}: {one} is lost in {prompt:?}").unwrap();
             }
@@ -366,44 +372,76 @@ const FAMILIES: &[(&str, &str)] = &[
     ("chatml", "Hermes and others with plain ChatML"),
 ];
 
-/// How a conversation is rewritten for a template, in the words of the documentation.
-fn rewritten(template: &ChatTemplate, what: &str, words: &[(&str, &'static str)]) -> &'static str {
+/// How a template shows a conversation.
+struct Shown {
+    /// How it was rewritten.
+    plan: String,
+    prompt: String,
+}
+
+fn shown(template: &ChatTemplate, what: &str) -> Shown {
     let (_, has_tools, given) =
         conversations().into_iter().find(|(name, ..)| *name == what).unwrap();
     let all = messages::plain(given.as_array().unwrap().clone()).unwrap();
     let tools = if has_tools { vec![weather().given] } else { Vec::new() };
     let plan = format!("{:?}", template.plan(&all, &tools, &Map::new()).unwrap());
+    Shown { plan, prompt: prompt(template, &given, has_tools).unwrap() }
+}
+
+/// The words for the first part that a plan has.
+fn rewritten(template: &ChatTemplate, what: &str, words: &[(&str, &'static str)]) -> &'static str {
+    let Shown { plan, .. } = shown(template, what);
     words.iter().find(|(part, _)| plan.contains(part)).unwrap().1
+}
+
+/// The mark of thinking that a template knows, and whether it shows what was thought before.
+fn thought(source: &str) -> String {
+    let known = thinking::TAGS.iter().find(|(open, _)| source.contains(open));
+    let mark = match known {
+        None => "no mark".to_owned(),
+        // A cell of the table has no bars.
+        Some((open, _)) if open.contains('|') => "channel `analysis`".to_owned(),
+        Some((open, _)) => format!("`{open}`"),
+    };
+    let template = template(source);
+    let kept = |what: &str| shown(&template, what).prompt.contains("K1K");
+    let before = match (kept("reasoning and names"), kept("a call after thinking")) {
+        (true, _) => "kept",
+        (false, true) => "kept between calls",
+        (false, false) => "dropped",
+    };
+    format!("{mark}, {before}")
 }
 
 #[test]
 fn template_families_are_documented_as_they_are_rewritten() {
     assert_eq!(FAMILIES.len(), SHAPES.len());
-    let mut table = String::from(
-        "| family | system message | tools | parallel calls in the history |\n|---|---|---|---|\n",
-    );
+    let mut table =
+        String::from("| family | tools | system | thinking | result |\n|---|---|---|---|---|\n");
     for (name, title) in FAMILIES {
-        let template = shape(name);
-        let system = rewritten(
-            &template,
-            "system",
-            &[("system: User", "before the user's text"), ("system", "as its own")],
-        );
+        let (_, source) = SHAPES.iter().find(|(shape, _)| shape == name).unwrap();
+        let template = template(source);
         let tools = rewritten(
             &template,
             "tools",
             &[("listing: Text", "described in text"), ("listing", "by the template")],
         );
-        let calls = rewritten(
+        let system = rewritten(
+            &template,
+            "system",
+            &[("system: User", "before the user's text"), ("system", "as its own")],
+        );
+        let result = rewritten(
             &template,
             "parallel calls",
             &[
-                ("finished: OneByOne", "one by one"),
-                ("finished: Text", "as text"),
+                ("finished: OneByOne", "by the template, call by call"),
+                ("finished: Text", "in the user's text"),
                 ("finished", "by the template"),
             ],
         );
-        writeln!(table, "| {title} | {system} | {tools} | {calls} |").unwrap();
+        let thinking = thought(source);
+        writeln!(table, "| {title} | {tools} | {system} | {thinking} | {result} |").unwrap();
     }
     let documented = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/chat.md");
     let documented = std::fs::read_to_string(documented).unwrap();

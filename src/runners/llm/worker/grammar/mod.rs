@@ -21,9 +21,12 @@ pub use self::strings::literal;
 /// What all schemas of a request may cost: a unit for each subschema, property, value and written-out
 /// repetition.
 const COST_MAX: usize = 20_000;
+/// Bytes of the parts of schemas that are copied, about: alternatives and `allOf` repeat what is beside them.
+const COPIED_MAX: usize = 64 * 1024 * 1024;
 /// Bytes of a grammar.
 const BYTES_MAX: usize = 2 * 1024 * 1024;
-/// The largest `maxItems` and the like that are counted out. An answer never reaches more.
+/// The largest `maxItems` and the like that a grammar counts; larger ones are left out, since no answer has
+/// room for so many. A `minItems` or `minLength` above it is refused.
 const REPEATED_MAX: u64 = 200_000;
 /// Up to here repetitions are written as they are; longer ones are made of blocks.
 const REPEATED_PLAINLY: u64 = 64;
@@ -67,11 +70,12 @@ pub struct Rules {
     text: String,
     names: usize,
     cost: usize,
+    copied: usize,
 }
 
 impl Default for Rules {
     fn default() -> Self {
-        Self { text: PRIMITIVES.to_owned(), names: 0, cost: 0 }
+        Self { text: PRIMITIVES.to_owned(), names: 0, cost: 0, copied: 0 }
     }
 }
 
@@ -82,7 +86,7 @@ impl Rules {
     /// # Errors
     /// [`Error`]; nothing is added then.
     pub fn schema(&mut self, schema: &Value, is_strict: bool) -> Result<String, Error> {
-        let (bytes, cost) = (self.text.len(), self.cost);
+        let (bytes, cost, copied) = (self.text.len(), self.cost, self.copied);
         let mut builder = Builder {
             rules: self,
             root: schema,
@@ -93,7 +97,7 @@ impl Rules {
         let built = builder.build();
         if built.is_err() {
             self.text.truncate(bytes);
-            self.cost = cost;
+            (self.cost, self.copied) = (cost, copied);
         }
         built
     }
@@ -152,6 +156,12 @@ impl Builder<'_, '_> {
     fn spend(&mut self, units: usize, place: &str) -> Result<(), Error> {
         self.rules.cost = self.rules.cost.saturating_add(units);
         if self.rules.cost > COST_MAX { Err(too_large(place)) } else { Ok(()) }
+    }
+
+    /// Counts a part of the schema that is copied.
+    fn copy(&mut self, part: &Fields, place: &str) -> Result<(), Error> {
+        self.rules.copied = self.rules.copied.saturating_add(bytes_of(part) + place.len());
+        if self.rules.copied > COPIED_MAX { Err(too_large(place)) } else { Ok(()) }
     }
 
     /// The expression of a value that fits a schema.
@@ -290,6 +300,23 @@ impl Builder<'_, '_> {
             // Rounded down to whole blocks: then no number has two forms that differ for long.
             format!("{demanded} {block}{{0,{}}} {rule}{{0,{size}}}", more / size - 1)
         })
+    }
+}
+
+/// Bytes of memory that fields take, about.
+fn bytes_of(fields: &Fields) -> usize {
+    const FIELD: usize = 128;
+    fields.iter().map(|(name, value)| FIELD + name.len() + bytes_within(value)).sum()
+}
+
+fn bytes_within(value: &Value) -> usize {
+    match value {
+        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+        Value::String(text) => text.len(),
+        Value::Array(items) => {
+            items.iter().map(|item| size_of::<Value>() + bytes_within(item)).sum()
+        }
+        Value::Object(fields) => bytes_of(fields),
     }
 }
 

@@ -7,12 +7,13 @@ use super::places::Leaf;
 
 /// How far a range that is open at one end reaches at least.
 const OPEN: f64 = 999_999_999_999.0;
-/// Bounds beyond it are none: numbers without bounds have no more digits.
+/// A larger bound is left out: a number without bounds has at most 16 digits, and stays within it.
 const BOUND_MAX: f64 = 1e16;
 /// The most digits behind the point of numbers with bounds, and how many there are at least to choose from.
 const DECIMALS_MAX: u32 = 6;
 const DECIMALS: u32 = 4;
-/// The largest number whose digits are counted out.
+/// The largest bound, without its point, that is written digit by digit. Where more digits behind the point
+/// would make it larger, the grammar has no numbers with so many of them.
 const SCALED_MAX: f64 = 1e18;
 
 /// What a leaf says of its number.
@@ -65,7 +66,6 @@ fn bounds(leaf: &Leaf) -> Result<Option<Bounds>, Error> {
         || below.is_some_and(|below| maximum.is_none_or(|maximum| maximum >= below));
     let least = if flag("exclusiveMinimum") || !is_above { minimum } else { above };
     let most = if flag("exclusiveMaximum") || !is_below { maximum } else { below };
-    // A grammar does not count out larger bounds.
     let least = least.filter(|least| *least >= -BOUND_MAX);
     let most = most.filter(|most| *most <= BOUND_MAX);
     if least.is_none() && most.is_none() {

@@ -75,6 +75,21 @@ pub(super) struct Choices {
     followed: HashSet<String>,
 }
 
+/// A place that is looked at, and what it holds as far as that is known.
+struct At<'f> {
+    place: &'f str,
+    /// How many references, alternatives and `allOf` it is within.
+    depth: usize,
+    found: &'f mut Choices,
+}
+
+impl At<'_> {
+    /// A place within it, whose choices are its own.
+    fn within<'f>(&'f mut self, place: &'f str) -> At<'f> {
+        At { place, depth: self.depth + 1, found: self.found }
+    }
+}
+
 impl Leaf {
     /// Its type; `None`: any.
     pub fn kind(&self) -> Option<&str> {
@@ -130,19 +145,14 @@ impl Builder<'_, '_> {
     /// What a schema permits.
     pub(super) fn choices(&mut self, schema: &Value, place: &str) -> Result<Choices, Error> {
         let mut found = Choices::default();
-        self.choose(schema, place, 0, &mut found)?;
+        self.choose(schema, At { place, depth: 0, found: &mut found })?;
         found.literals.sort_unstable();
         found.literals.dedup();
         Ok(found)
     }
 
-    fn choose(
-        &mut self,
-        schema: &Value,
-        place: &str,
-        depth: usize,
-        found: &mut Choices,
-    ) -> Result<(), Error> {
+    fn choose(&mut self, schema: &Value, mut at: At<'_>) -> Result<(), Error> {
+        let place = at.place;
         self.spend(1, place)?;
         let fields = match schema {
             Value::Object(fields) => fields,
@@ -152,39 +162,41 @@ impl Builder<'_, '_> {
                 return Err(Error::new(place, "a schema must be an object, true or false"));
             }
         };
-        if depth > IN_PLACE_MAX {
+        if at.depth > IN_PLACE_MAX {
             let why = format!("more than {IN_PLACE_MAX} alternatives are one within the other");
             return Err(Error::new(place, why));
         }
         self.check_keywords(fields, place)?;
         if fields.get("nullable") == Some(&Value::Bool(true)) {
-            found.literals.push("null".to_owned());
+            at.found.literals.push("null".to_owned());
         }
         if fields.contains_key("$ref") {
-            return self.follow(fields, place, depth + 1, found);
+            return self.follow(fields, at);
         }
         for keyword in ["anyOf", "oneOf"] {
             if fields.contains_key(keyword) {
-                return self.alternatives(fields, keyword, place, depth + 1, found);
+                return self.alternatives(fields, keyword, at);
             }
         }
         if fields.contains_key("allOf") {
-            return self.merge_all(fields, place, depth + 1, found);
+            return self.merge_all(fields, at);
         }
         if let Some(Value::Array(kinds)) = fields.get("type") {
             for kind in kinds {
+                self.copy(fields, place)?;
                 let mut one = fields.clone();
                 one.insert("type".to_owned(), kind.clone());
-                let at = format!("{place}/type/{}", kind.as_str().unwrap_or_default());
-                self.choose(&one.into(), &at, depth + 1, found)?;
+                let of_kind = format!("{place}/type/{}", kind.as_str().unwrap_or_default());
+                self.choose(&one.into(), at.within(&of_kind))?;
             }
             return Ok(());
         }
-        self.one(fields, place, found)
+        self.one(fields, at)
     }
 
     /// Values, or a leaf.
-    fn one(&mut self, fields: &Fields, place: &str, found: &mut Choices) -> Result<(), Error> {
+    fn one(&mut self, fields: &Fields, at: At<'_>) -> Result<(), Error> {
+        let At { place, found, .. } = at;
         let listed = fields.get("enum").map(|listed| {
             let why = || Error::new(place, "enum must be a list of values");
             listed.as_array().filter(|listed| !listed.is_empty()).ok_or_else(why)
@@ -192,6 +204,7 @@ impl Builder<'_, '_> {
         let listed = listed.transpose()?;
         let constant = fields.get("const");
         if listed.is_none() && constant.is_none() {
+            self.copy(fields, place)?;
             found.leaves.push(Leaf { schema: fields.clone(), place: place.to_owned() });
             return Ok(());
         }
@@ -225,13 +238,8 @@ impl Builder<'_, '_> {
         }
     }
 
-    fn follow(
-        &mut self,
-        fields: &Fields,
-        place: &str,
-        depth: usize,
-        found: &mut Choices,
-    ) -> Result<(), Error> {
+    fn follow(&mut self, fields: &Fields, mut at: At<'_>) -> Result<(), Error> {
+        let place = at.place;
         let reference = fields.get("$ref").and_then(Value::as_str);
         let reference =
             reference.ok_or_else(|| Error::new(place, "$ref must be a text"))?.to_owned();
@@ -241,60 +249,66 @@ impl Builder<'_, '_> {
         })?;
         let beside = without(fields, "$ref");
         if beside.keys().all(|name| is_annotation(name)) {
-            let is_new = found.followed.insert(reference.clone());
-            return if is_new { self.choose(target, &reference, depth, found) } else { Ok(()) };
+            let is_new = at.found.followed.insert(reference.clone());
+            return if is_new { self.choose(target, at.within(&reference)) } else { Ok(()) };
+        }
+        self.copy(&beside, place)?;
+        if let Some(target) = target.as_object() {
+            self.copy(target, place)?;
         }
         let both = json!({"allOf": [target, beside]});
-        let at = format!("{reference} {}", Value::from(beside));
-        self.choose(&both, &at, depth, found)
+        let of_both = format!("{reference} {}", Value::from(beside));
+        self.choose(&both, at.within(&of_both))
     }
 
     fn alternatives(
         &mut self,
         fields: &Fields,
         keyword: &str,
-        place: &str,
-        depth: usize,
-        found: &mut Choices,
+        mut at: At<'_>,
     ) -> Result<(), Error> {
+        let place = at.place;
         let why = || Error::new(place, format!("{keyword} must be a list of schemas"));
         let parts = fields.get(keyword).and_then(Value::as_array).filter(|all| !all.is_empty());
         let parts = parts.ok_or_else(why)?;
+        self.copy(fields, place)?;
         let beside = without(fields, keyword);
         let is_alone = beside.keys().all(|name| is_annotation(name) || name == "type");
         for (index, part) in parts.iter().enumerate() {
-            let at = format!("{place}/{keyword}/{index}");
+            let of_part = format!("{place}/{keyword}/{index}");
             // A type beside alternatives repeats what they say.
             if is_alone && (part.get("type").is_some() || !beside.contains_key("type")) {
-                self.choose(part, &at, depth, found)?;
+                self.choose(part, at.within(&of_part))?;
             } else {
+                self.copy(&beside, place)?;
+                if let Some(part) = part.as_object() {
+                    self.copy(part, place)?;
+                }
                 let mut both = beside.clone();
                 let all = both.entry("allOf").or_insert_with(|| json!([]));
                 if let Some(all) = all.as_array_mut() {
                     all.push(part.clone());
                 }
-                self.choose(&both.into(), &at, depth, found)?;
+                self.choose(&both.into(), at.within(&of_part))?;
             }
         }
         Ok(())
     }
 
-    fn merge_all(
-        &mut self,
-        fields: &Fields,
-        place: &str,
-        depth: usize,
-        found: &mut Choices,
-    ) -> Result<(), Error> {
+    fn merge_all(&mut self, fields: &Fields, mut at: At<'_>) -> Result<(), Error> {
+        let place = at.place;
         let why = || Error::new(place, "allOf must be a list of schemas");
         let parts = fields.get("allOf").and_then(Value::as_array).ok_or_else(why)?;
+        self.copy(fields, place)?;
         let beside = without(fields, "allOf");
         let is_empty = beside.keys().all(|name| is_annotation(name));
         let beside = (!is_empty).then(|| Value::from(beside));
         let mut merged = vec![Fields::new()];
         for part in beside.iter().chain(parts) {
             let mut of_part = Choices::default();
-            self.choose(part, &format!("{place}/allOf"), depth, &mut of_part)?;
+            let within = format!("{place}/allOf");
+            let within = At { place: &within, depth: at.depth + 1, found: &mut of_part };
+            self.choose(part, within)?;
             let mut next = Vec::new();
             let values = of_part.literals.iter().filter_map(|text| {
                 let value: Value = serde_json::from_str(text).ok()?;
@@ -304,14 +318,15 @@ impl Builder<'_, '_> {
             for way in ways.chain(one_enum(values)) {
                 for before in &merged {
                     self.spend(1, place)?;
+                    self.copy(before, place)?;
+                    self.copy(&way, place)?;
                     next.extend(both(before, &way, place)?);
                 }
             }
             merged = next;
         }
         for (index, schema) in merged.into_iter().enumerate() {
-            let at = format!("{place}/allOf/{index}");
-            self.one(&schema, &at, found)?;
+            self.one(&schema, at.within(&format!("{place}/allOf/{index}")))?;
         }
         Ok(())
     }

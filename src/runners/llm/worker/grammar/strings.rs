@@ -111,10 +111,9 @@ impl Builder<'_, '_> {
             let middle = Hir::repetition(repetition);
             return Ok(Hir::concat(vec![start.clone(), middle, end.clone()]));
         }
-        let longest = pattern.properties().maximum_len();
-        let fits = longest
-            .is_some_and(|longest| least == 0 && most.is_some_and(|most| longest as u64 <= most));
-        if self.is_strict && !fits {
+        let (shortest, longest) = lengths(&pattern);
+        let is_short = longest.is_some_and(|longest| longest <= most.unwrap_or(u64::MAX));
+        if self.is_strict && !(shortest >= least && (most.is_none() || is_short)) {
             let why = "minLength and maxLength cannot be kept to beside this pattern";
             return Err(Error::new(place, why));
         }
@@ -235,6 +234,58 @@ fn described(expression: &Hir) -> u64 {
         }
         HirKind::Capture(group) => described(&group.sub),
         HirKind::Concat(parts) | HirKind::Alternation(parts) => all(parts),
+    }
+}
+
+/// The least and the most characters of a text that an expression matches as a whole; no most where text may
+/// come before or behind.
+fn lengths(expression: &Hir) -> (u64, Option<u64>) {
+    let (least, most) = chars(expression);
+    (least, most.filter(|_| is_anchored(expression)))
+}
+
+/// Whether it is bound to both ends of a text.
+fn is_anchored(expression: &Hir) -> bool {
+    match expression.kind() {
+        HirKind::Capture(group) => is_anchored(&group.sub),
+        HirKind::Alternation(parts) => parts.iter().all(is_anchored),
+        HirKind::Concat(parts) => {
+            let ends = [parts.first(), parts.last()].map(|part| part.map(Hir::kind));
+            ends == [Some(&HirKind::Look(Look::Start)), Some(&HirKind::Look(Look::End))]
+        }
+        HirKind::Empty
+        | HirKind::Look(_)
+        | HirKind::Literal(_)
+        | HirKind::Class(_)
+        | HirKind::Repetition(_) => false,
+    }
+}
+
+/// The least and the most characters that an expression describes.
+fn chars(expression: &Hir) -> (u64, Option<u64>) {
+    let times = |length: Option<u64>, times: Option<u32>| {
+        if length == Some(0) { length } else { length?.checked_mul(times?.into()) }
+    };
+    match expression.kind() {
+        HirKind::Empty | HirKind::Look(_) => (0, Some(0)),
+        HirKind::Literal(text) => {
+            let count = String::from_utf8_lossy(&text.0).chars().count() as u64;
+            (count, Some(count))
+        }
+        HirKind::Class(_) => (1, Some(1)),
+        HirKind::Capture(group) => chars(&group.sub),
+        HirKind::Repetition(repetition) => {
+            let (least, most) = chars(&repetition.sub);
+            (least.saturating_mul(repetition.min.into()), times(most, repetition.max))
+        }
+        HirKind::Concat(parts) => parts.iter().map(chars).fold((0, Some(0)), |all, part| {
+            (all.0.saturating_add(part.0), all.1.zip(part.1).and_then(|(a, b)| a.checked_add(b)))
+        }),
+        HirKind::Alternation(parts) => {
+            let least = parts.iter().map(|part| chars(part).0).min().unwrap_or(0);
+            let most = parts.iter().map(|part| chars(part).1);
+            (least, most.collect::<Option<Vec<_>>>().and_then(|all| all.into_iter().max()))
+        }
     }
 }
 

@@ -69,12 +69,13 @@ impl Reader {
         from: &HashSet<usize>,
     ) -> HashSet<usize> {
         let start = *at;
-        let mut once = |from: &HashSet<usize>| {
-            *at = start;
-            self.once(expression, at, text, from)
+        let once = |from: &HashSet<usize>| {
+            let mut at = start;
+            let ends = self.once(expression, &mut at, text, from);
+            (ends, at)
         };
-        let first = once(from);
-        let mut behind = *at;
+        let (first, mut behind) = once(from);
+        *at = behind;
         let (least, most) = match expression.get(behind) {
             Some('?') => (0, 1),
             Some('*') => (0, usize::MAX),
@@ -102,10 +103,7 @@ impl Reader {
                 }
             }
             if count < most {
-                ends = {
-                    *at = start;
-                    self.once(expression, at, text, &ends)
-                };
+                (ends, _) = once(&ends);
             }
         }
         *at = behind + 1;
@@ -211,25 +209,17 @@ fn check(schema: Value, taken: &[&str], refused: &[&str]) {
 
 #[test]
 fn grammar_follows_references_wherever_they_lead() {
+    let target = json!({"$anchor": "it", "type": "object", "required": ["x"],
+        "properties": {"x": {"type": "integer"}}});
     // As Pydantic, Zod and older tools write them.
     for (reference, definitions) in [
-        (
-            "#/$defs/A",
-            json!({"$defs": {"A": {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}}}),
-        ),
-        (
-            "#/definitions/A",
-            json!({"definitions": {"A": {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}}}),
-        ),
+        ("#/$defs/A", json!({"$defs": {"A": target}})),
+        ("#/definitions/A", json!({"definitions": {"A": target}})),
         ("#/properties/b", json!({})),
-        (
-            "#it",
-            json!({"$defs": {"A": {"$anchor": "it", "type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}}}),
-        ),
+        ("#it", json!({"$defs": {"A": target}})),
     ] {
         let mut schema = json!({"type": "object", "required": ["a"], "properties": {
-            "a": {"$ref": reference, "description": "an annotation"},
-            "b": {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}}});
+            "a": {"$ref": reference, "description": "an annotation"}, "b": target}});
         schema.as_object_mut().unwrap().extend(definitions.as_object().unwrap().clone());
         check(
             schema,
@@ -413,9 +403,16 @@ fn grammar_keeps_to_formats() {
 fn grammar_keeps_to_lengths_and_bounds() {
     check(
         json!({"type": "string", "minLength": 2, "maxLength": 3}),
-        &[r#""ab""#, r#""a\n\u00e9""#],
-        &[r#""a""#, r#""abcd""#],
+        &[r#""ab""#, r#""a\n\u00e9""#, r#""é月""#, r#""🌙🌙🌙""#],
+        &[r#""a""#, r#""abcd""#, r#""é""#, r#""🌙🌙🌙🌙""#],
     );
+    // Lengths beside a pattern count characters, too.
+    for pattern in ["^[é月🌙]+$", "^é?月{1,2}$", "^(é月|🌙月é)$"] {
+        let schema = json!({"pattern": pattern, "minLength": 1, "maxLength": 3});
+        check(schema, &[r#""é月""#], &[r#""é月🌙é""#, r#""""#]);
+    }
+    let said = grammar(&json!({"pattern": "^é{2}月{2}$", "maxLength": 3}), true).unwrap_err();
+    assert!(said.to_string().contains("beside this pattern"), "{said}");
     let long = |count: usize| json!("x".repeat(count)).to_string();
     check(
         json!({"type": "string", "minLength": 100, "maxLength": 1000}),
@@ -517,7 +514,14 @@ fn grammar_of_a_hostile_schema_is_small_or_refused() {
         let all = (0..count).map(|number| (format!("p{number}"), json!({"type": "null"})));
         json!({"type": "object", "properties": all.collect::<Fields>()})
     };
+    // What is beside alternatives is repeated in each of them.
+    let names = (0..8_000).map(|number| (format!("q{number}"), json!({})));
+    let wide = |keyword: &str, parts: Value| json!({keyword: parts, "properties": names.clone().collect::<Fields>()});
     for (schema, most) in [
+        (wide("anyOf", vec![json!({}); 4_000].into()), None),
+        (wide("oneOf", vec![json!({"required": ["q1"]}); 4_000].into()), None),
+        (wide("allOf", vec![json!({"maxProperties": 5}); 4_000].into()), None),
+        (wide("type", vec![json!("object"); 4_000].into()), None),
         (chain("anyOf", 2), Some(10_000)),
         (chain("oneOf", 100), Some(10_000)),
         (chain("allOf", 2), None),
