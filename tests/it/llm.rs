@@ -350,6 +350,44 @@ async fn llm_thinking_that_the_template_begins_is_reasoning_content() {
 }
 
 #[tokio::test]
+async fn llm_calls_that_are_demanded_are_read_in_the_form_of_each_family() {
+    let parameters = json!({"type": "object", "required": ["city"], "additionalProperties": false,
+        "properties": {"city": {"enum": ["Rome", "Oslo"]}}});
+    let tool =
+        json!({"type": "function", "function": {"name": "weather", "parameters": parameters}});
+    for template in [
+        include_str!("../templates/deepseek_r1.jinja"),
+        include_str!("../templates/deepseek_v3.jinja"),
+        include_str!("../templates/kimi.jinja"),
+        include_str!("../templates/gpt_oss.jinja"),
+        include_str!("../templates/lfm2.jinja"),
+        include_str!("../templates/mistral_small.jinja"),
+        include_str!("../templates/qwen3.jinja"),
+    ] {
+        let service = with_template(template).await;
+        for choice in
+            [json!("required"), json!({"type": "function", "function": {"name": "weather"}})]
+        {
+            for is_parallel in [false, true] {
+                let more = json!({"tools": [tool], "tool_choice": choice, "max_tokens": 400,
+                    "parallel_tool_calls": is_parallel});
+                let whole = chat(&service, ask("what now?", more)).await;
+                let choice = &whole["choices"][0];
+                assert_eq!(choice["finish_reason"], "tool_calls", "{choice}: {template}");
+                let calls = choice["message"]["tool_calls"].as_array().unwrap();
+                assert!(is_parallel || calls.len() == 1, "{choice}");
+                for call in calls {
+                    assert_eq!(call["function"]["name"], "weather");
+                    let text = call["function"]["arguments"].as_str().unwrap();
+                    let arguments: Value = serde_json::from_str(text).unwrap();
+                    assert!(jsonschema::is_valid(&parameters, &arguments), "{arguments}");
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test]
 async fn llm_control_tokens_in_messages_are_text() {
     let service = service("").await;
     let tokens = async |content: &str| {

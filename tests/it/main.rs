@@ -55,6 +55,8 @@ mod live_screens;
 #[cfg(feature = "llama")]
 mod llm;
 #[cfg(feature = "llama")]
+mod llm_limits;
+#[cfg(feature = "llama")]
 mod llm_schemas;
 mod llm_streams;
 mod mcp;

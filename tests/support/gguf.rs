@@ -51,12 +51,32 @@ const FIRST_BYTE: usize = 3;
 /// The bytes of all characters that text is made of.
 const BYTES: usize = 256;
 
+/// An entry of the header that replaces the usual one.
+#[derive(Debug, Clone, Copy)]
+pub enum Entry<'e> {
+    Text(&'e str),
+    Whole(u32),
+    Number(f32),
+    Texts(&'e [&'e str]),
+}
+
 /// Writes a model.
 pub fn write(path: &Path, shape: &Shape, name: &str, seed: u64) {
+    write_with(path, shape, name, seed, &[]);
+}
+
+/// Writes a model with other entries in its header.
+pub fn write_with(
+    path: &Path,
+    shape: &Shape,
+    name: &str,
+    seed: u64,
+    entries: &[(&'static str, Entry<'_>)],
+) {
     let tokens = tokens(shape.words);
     let tensors = tensors(shape, tokens.len() as u64);
     let mut file = BufWriter::with_capacity(1 << 20, File::create(path).unwrap());
-    let header = header(shape, name, &tokens, &tensors);
+    let header = header(shape, name, &tokens, &tensors, entries);
     file.write_all(&header).unwrap();
     pad(&mut file, header.len() as u64);
     let mut noise = Noise(seed | 1);
@@ -186,8 +206,15 @@ fn tokens(words: &str) -> Vec<(String, i32)> {
     all
 }
 
-fn header(shape: &Shape, name: &str, tokens: &[(String, i32)], tensors: &[Tensor]) -> Vec<u8> {
-    let mut meta = Metadata::default();
+fn header(
+    shape: &Shape,
+    name: &str,
+    tokens: &[(String, i32)],
+    tensors: &[Tensor],
+    entries: &[(&'static str, Entry<'_>)],
+) -> Vec<u8> {
+    let replaced = entries.iter().map(|(key, _)| *key).collect();
+    let mut meta = Metadata { replaced, ..Metadata::default() };
     meta.text("general.architecture", "llama");
     meta.text("general.name", name);
     meta.whole("llama.context_length", shape.context);
@@ -208,6 +235,15 @@ fn header(shape: &Shape, name: &str, tokens: &[(String, i32)], tensors: &[Tensor
     meta.whole("tokenizer.ggml.bos_token_id", 1);
     meta.whole("tokenizer.ggml.eos_token_id", 2);
     meta.text("tokenizer.chat_template", TEMPLATE);
+    meta.replaced.clear();
+    for (key, entry) in entries {
+        match entry {
+            Entry::Text(value) => meta.text(key, value),
+            Entry::Whole(value) => meta.whole(key, *value),
+            Entry::Number(value) => meta.number(key, *value),
+            Entry::Texts(values) => meta.texts(key, values),
+        }
+    }
     let mut header = b"GGUF".to_vec();
     header.extend(3_u32.to_le_bytes());
     header.extend((tensors.len() as u64).to_le_bytes());
@@ -230,39 +266,53 @@ fn header(shape: &Shape, name: &str, tokens: &[(String, i32)], tensors: &[Tensor
 struct Metadata {
     entries: u64,
     bytes: Vec<u8>,
+    /// Keys that are left out.
+    replaced: Vec<&'static str>,
 }
 
 impl Metadata {
-    fn key(&mut self, key: &str, kind: u32) {
+    /// Whether the entry is written.
+    fn key(&mut self, key: &str, kind: u32) -> bool {
+        if self.replaced.contains(&key) {
+            return false;
+        }
         self.entries += 1;
         text(&mut self.bytes, key);
         self.bytes.extend(kind.to_le_bytes());
+        true
     }
 
     fn text(&mut self, key: &str, value: &str) {
-        self.key(key, 8);
-        text(&mut self.bytes, value);
+        if self.key(key, 8) {
+            text(&mut self.bytes, value);
+        }
     }
 
     fn whole(&mut self, key: &str, value: impl TryInto<u32, Error: std::fmt::Debug>) {
-        self.key(key, 4);
-        self.bytes.extend(value.try_into().unwrap().to_le_bytes());
+        if self.key(key, 4) {
+            self.bytes.extend(value.try_into().unwrap().to_le_bytes());
+        }
     }
 
     fn number(&mut self, key: &str, value: f32) {
-        self.key(key, 6);
-        self.bytes.extend(value.to_le_bytes());
+        if self.key(key, 6) {
+            self.bytes.extend(value.to_le_bytes());
+        }
     }
 
     fn list(&mut self, key: &str, kind: u32, values: impl ExactSizeIterator<Item = [u8; 4]>) {
-        self.key(key, 9);
+        if !self.key(key, 9) {
+            return;
+        }
         self.bytes.extend(kind.to_le_bytes());
         self.bytes.extend((values.len() as u64).to_le_bytes());
         values.for_each(|value| self.bytes.extend(value));
     }
 
     fn texts(&mut self, key: &str, values: &[&str]) {
-        self.key(key, 9);
+        if !self.key(key, 9) {
+            return;
+        }
         self.bytes.extend(8_u32.to_le_bytes());
         self.bytes.extend((values.len() as u64).to_le_bytes());
         values.iter().for_each(|value| text(&mut self.bytes, value));

@@ -5,7 +5,8 @@
 //! weights are never read, long lists are skipped, and nothing is allocated by a length that the file
 //! claims.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
+use std::hash::{BuildHasher as _, RandomState};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 
@@ -29,7 +30,16 @@ const HEADER_MAX: u64 = 1024 * 1024 * 1024;
 const DIMENSIONS_MAX: u32 = 4;
 /// Layers that a model may have.
 const BLOCKS: std::ops::RangeInclusive<u64> = 1..=512;
+/// The tokens of a context at least.
+pub const CONTEXT_MIN: u32 = 16;
+/// Tokens of a vocabulary; the largest known have 262,144.
+const VOCABULARY_MAX: u64 = 1024 * 1024;
+const VOCABULARY: &str = "tokenizer.ggml.tokens";
+/// llama.cpp computes with data at multiples of it.
 const DEFAULT_ALIGNMENT: u64 = 32;
+/// The types of texts and lists.
+const TEXT: u32 = 8;
+const LIST: u32 = 9;
 const ALIGNMENT_MAX: u64 = 1024 * 1024;
 
 /// Why a file is refused, in words that follow its name.
@@ -79,10 +89,22 @@ pub struct Header {
 #[derive(Debug, Clone, PartialEq)]
 enum Value {
     Number(u64),
+    /// With a fraction.
+    Real(f64),
     Text(String),
+    Vocabulary(Vocabulary),
     /// The largest of the numbers.
     Largest(u64),
     Other,
+}
+
+/// What is wrong with a vocabulary.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Vocabulary {
+    /// A token that comes twice.
+    has_doubles: bool,
+    /// A token for a single byte.
+    has_bytes: bool,
 }
 
 impl Header {
@@ -123,10 +145,16 @@ impl Header {
         let weights = reader.tensors(tensors)?;
         let alignment = match metadata.get("general.alignment") {
             None => DEFAULT_ALIGNMENT,
-            Some(Value::Number(bytes)) if bytes.is_power_of_two() && *bytes <= ALIGNMENT_MAX => {
+            Some(Value::Number(bytes))
+                if bytes.is_power_of_two()
+                    && (DEFAULT_ALIGNMENT..=ALIGNMENT_MAX).contains(bytes) =>
+            {
                 *bytes
             }
-            Some(_) => return Err(Error::new("has no valid alignment")),
+            Some(_) => {
+                let message = format!("has no valid alignment: {DEFAULT_ALIGNMENT} is usual");
+                return Err(Error(message));
+            }
         };
         let data = reader.at.next_multiple_of(alignment);
         let needed = weights.end.checked_add(data);
@@ -165,6 +193,22 @@ fn describe(
     if architecture.starts_with("t5") {
         return Err(Error::new("is an encoder with a decoder, which this program does not run"));
     }
+    check_vocabulary(metadata, text("tokenizer.ggml.model").as_deref())?;
+    let context_length = number("context_length").filter(|length| *length > 0);
+    if let Some(length) = context_length.filter(|length| *length < CONTEXT_MIN.into()) {
+        let message = format!("claims a context of {length} tokens; {CONTEXT_MIN} are the least");
+        return Err(Error(message));
+    }
+    for (key, value) in metadata.iter().filter(|(key, _)| key.ends_with("_epsilon")) {
+        if let Value::Real(epsilon) = value
+            && !(epsilon.is_finite() && *epsilon >= 0.0)
+        {
+            return Err(Error(format!(
+                "has {} = {epsilon}, which must be a small number from 0",
+                cut(key)
+            )));
+        }
+    }
     let has_pooling = number("pooling_type").is_some_and(|kind| kind > 0);
     let blocks = number("block_count").unwrap_or(0);
     if !BLOCKS.contains(&blocks) {
@@ -180,7 +224,7 @@ fn describe(
         keys.saturating_add(values).saturating_mul(heads).saturating_mul(blocks).saturating_mul(2);
     Ok(Header {
         name: text("general.name"),
-        context_length: number("context_length").filter(|length| *length > 0),
+        context_length,
         file_bytes,
         parameters: weights.parameters,
         quantization: weights.quantization(),
@@ -189,6 +233,25 @@ fn describe(
         token_bytes,
         architecture,
     })
+}
+
+/// Refuses a vocabulary that llama.cpp cannot work with.
+fn check_vocabulary(
+    metadata: &BTreeMap<String, Value>,
+    tokenizer: Option<&str>,
+) -> Result<(), Error> {
+    if matches!(tokenizer, Some("none" | "no_vocab")) {
+        return Err(Error::new("has no vocabulary: this program cannot turn text into its tokens"));
+    }
+    let Some(Value::Vocabulary(vocabulary)) = metadata.get(VOCABULARY) else { return Ok(()) };
+    if vocabulary.has_doubles {
+        return Err(Error::new("lists a token of its vocabulary twice"));
+    }
+    if tokenizer == Some("llama") && !vocabulary.has_bytes {
+        let message = "has a vocabulary of another kind than it says: no token is a single byte";
+        return Err(Error::new(message));
+    }
+    Ok(())
 }
 
 /// What the descriptions of the tensors add up to.
@@ -273,7 +336,8 @@ impl<R: BufRead + Seek> Reader<R> {
         for _ in 0..entries {
             let key = self.text(NAME_MAX)?;
             let kind = self.u32()?;
-            let value = self.value(kind)?;
+            let is_vocabulary = key == VOCABULARY && kind == LIST;
+            let value = if is_vocabulary { self.vocabulary()? } else { self.value(kind)? };
             if !matches!(value, Value::Other) {
                 metadata.insert(key, value);
             }
@@ -283,14 +347,38 @@ impl<R: BufRead + Seek> Reader<R> {
 
     fn value(&mut self, kind: u32) -> Result<Value, Error> {
         Ok(match kind {
-            8 => Value::Text(self.text(TEXT_MAX)?),
-            9 => {
+            TEXT => Value::Text(self.text(TEXT_MAX)?),
+            6 => Value::Real(f32::from_le_bytes(self.bytes()?).into()),
+            12 => Value::Real(f64::from_le_bytes(self.bytes()?)),
+            LIST => {
                 let element = self.u32()?;
                 let count = self.u64()?;
                 self.list(element, count)?
             }
             _ => self.scalar(kind)?.map_or(Value::Other, Value::Number),
         })
+    }
+
+    /// The tokens, of which only their hashes are kept while they are read.
+    fn vocabulary(&mut self) -> Result<Value, Error> {
+        let element = self.u32()?;
+        let count = self.u64()?;
+        if element != TEXT {
+            return self.list(element, count);
+        }
+        if count > VOCABULARY_MAX {
+            return Err(Error(format!("claims a vocabulary of {count} tokens")));
+        }
+        let hashes = RandomState::new();
+        let mut known = HashSet::new();
+        let mut vocabulary = Vocabulary::default();
+        for _ in 0..count {
+            let token = self.text(TEXT_MAX)?;
+            // Empty ones get a name of their own.
+            vocabulary.has_doubles |= !token.is_empty() && !known.insert(hashes.hash_one(&token));
+            vocabulary.has_bytes |= token.len() == 6 && token.starts_with("<0x");
+        }
+        Ok(Value::Vocabulary(vocabulary))
     }
 
     /// A list: skipped but for its largest number, where it is one of few numbers.
@@ -300,7 +388,7 @@ impl<R: BufRead + Seek> Reader<R> {
             return Err(Error(format!("has a list of {count} elements in its header")));
         }
         match (element, width(element)) {
-            (8, _) => {
+            (TEXT, _) => {
                 for _ in 0..count {
                     let length = self.u64()?;
                     if length > TEXT_MAX {
@@ -362,6 +450,9 @@ impl<R: BufRead + Seek> Reader<R> {
             let Some((name_of_type, block, block_bytes)) = tensor_type(kind) else {
                 return Err(fault(&format!("has the unknown type {kind}")));
             };
+            if name.ends_with("norm.weight") && name_of_type != "F32" {
+                return Err(fault(&format!("is of the type {name_of_type}, and norms are F32")));
+            }
             if elements == 0 || row % block != 0 {
                 return Err(fault("has dimensions that its type cannot have"));
             }

@@ -156,6 +156,57 @@ fn gguf_claims_without_measure_are_refused() {
     assert!(parse(&counts).unwrap_err().contains("entries of metadata"));
 }
 
+/// Each of these ended the process of its model by a signal.
+#[test]
+fn gguf_header_that_llama_cpp_trusts_too_far_is_refused() {
+    const EPSILON: &str = "llama.attention.layer_norm_rms_epsilon";
+    let real = |value: f32| [&6_u32.to_le_bytes()[..], &value.to_le_bytes()].concat();
+    let long = |value: f64| [&12_u32.to_le_bytes()[..], &value.to_le_bytes()].concat();
+    let of_kind = |kind: &str| good().with("tokenizer.ggml.model", string(kind));
+    let tokens = |all: &[&str]| {
+        let bytes: Vec<u8> = all.iter().flat_map(|token| text(token)).collect();
+        list(8, all.len() as u64, &bytes)
+    };
+    let norm = |kind: u32| {
+        let mut parts = good();
+        parts.tensors[1].0 = "blk.0.attn_norm.weight".to_owned();
+        parts.tensors[1].2 = kind;
+        parts
+    };
+    for (parts, said) in [
+        (good().with("llama.context_length", number(1)), "claims a context of 1 tokens"),
+        (good().with(EPSILON, real(f32::NAN)), "layer_norm_rms_epsilon = NaN"),
+        (good().with(EPSILON, real(-1.0)), "layer_norm_rms_epsilon = -1"),
+        (good().with(EPSILON, real(f32::INFINITY)), "layer_norm_rms_epsilon = inf"),
+        (good().with("bert.attention.layer_norm_epsilon", long(-0.5)), "layer_norm_epsilon = -0.5"),
+        (
+            good().with(VOCABULARY, tokens(&["a", "b", "a"])),
+            "lists a token of its vocabulary twice",
+        ),
+        (good().with(VOCABULARY, list(8, 1 << 40, &[])), "claims a vocabulary of"),
+        (of_kind("none"), "has no vocabulary"),
+        (of_kind("no_vocab"), "has no vocabulary"),
+        (of_kind("llama"), "has a vocabulary of another kind than it says"),
+        (good().with("general.alignment", number(1)), "has no valid alignment"),
+        (good().with("general.alignment", number(8)), "has no valid alignment"),
+        (norm(26), "its tensor 'blk.0.attn_norm.weight' is of the type I32"),
+        (norm(1), "its tensor 'blk.0.attn_norm.weight' is of the type F16"),
+    ] {
+        let error = parse(&parts.bytes()).unwrap_err();
+        assert!(error.contains(said), "{error}, not {said}");
+    }
+    for parts in [
+        good().with(EPSILON, real(1e-5)),
+        good().with(VOCABULARY, tokens(&["a", "", ""])),
+        of_kind("gpt2"),
+        of_kind("llama").with(VOCABULARY, tokens(&["a", "<0x0A>"])),
+        good().with("general.alignment", number(64)),
+        norm(0),
+    ] {
+        assert_eq!(parse(&parts.bytes()).err(), None);
+    }
+}
+
 mod properties {
     use proptest::prelude::*;
 

@@ -17,7 +17,7 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 
-use self::gguf::Header;
+use self::gguf::{CONTEXT_MIN, Header};
 pub use self::process::{InUse, OpenError, Process};
 pub use self::room::Room;
 pub use self::worker::SCORE;
@@ -100,7 +100,7 @@ pub struct Options {
 impl Options {
     fn read(section: &mut Section<'_>, folder: &Path) -> Option<Self> {
         let file = section.required("file", existing(folder));
-        let context = section.optional("context", whole(1..=CONTEXT_MAX));
+        let context = section.optional("context", whole(CONTEXT_MIN..=CONTEXT_MAX));
         let threads = section.optional("threads", whole(1..=THREADS_MAX));
         let parallel = section.get("parallel", DEFAULT_PARALLEL, whole(1..=PARALLEL_MAX));
         let batch = section.get("batch", DEFAULT_BATCH, whole(1..=BATCH_MAX));

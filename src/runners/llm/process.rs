@@ -3,7 +3,8 @@
 //!
 //! Requests go over HTTP/2 on a socket pair, so that each answer is a stream of its own: one that is
 //! dropped is cancelled, one that is read slowly holds up no other. A process that ends costs the
-//! answers that it was giving; nothing is asked twice.
+//! answers that it was giving. A process that ended to give up the work of one request is started again at once,
+//! and asked again for the answers that had not begun.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -24,7 +25,7 @@ use tokio::process::{Child, Command};
 use tokio::time::Instant;
 
 use super::room::Room;
-use super::worker::{NOT_STARTED, READY, WorkerArgs};
+use super::worker::{GIVEN_UP, NOT_STARTED, READY, WorkerArgs};
 use super::{Load, Options};
 use crate::guard::groups::Group;
 use crate::runners::backoff::Backoff;
@@ -43,6 +44,8 @@ const STARTING_MAX: Duration = Duration::from_secs(60);
 const ENDING: Duration = Duration::from_secs(5);
 /// The longest pause behind a failure that a request waits for.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How often a request is sent again whose process has ended over the work of another one.
+const REPEATS_MAX: u32 = 3;
 const STOPPING: &str = "the service is stopping";
 /// Bytes of what a process says of a model that it cannot load.
 const REFUSAL_MAX: usize = 64 * 1024;
@@ -162,14 +165,20 @@ impl Process {
         request: Request<Bytes>,
         is_impatient: bool,
     ) -> Result<(Response<Incoming>, InUse), OpenError> {
-        let in_use = self.loaded(is_impatient).await.map_err(OpenError::Unavailable)?;
-        let mut requests = in_use.instance.requests.clone();
-        match requests.send_request(request.map(Full::new)).await {
-            Ok(answer) => Ok((answer, in_use)),
-            Err(error) => {
-                let reason = in_use.ended().await;
-                Err(OpenError::Ended(reason.unwrap_or_else(|| error.to_string())))
+        let mut repeats = 0;
+        loop {
+            let in_use = self.loaded(is_impatient).await.map_err(OpenError::Unavailable)?;
+            let mut requests = in_use.instance.requests.clone();
+            let error = match requests.send_request(request.clone().map(Full::new)).await {
+                Ok(answer) => return Ok((answer, in_use)),
+                Err(error) => error,
+            };
+            let reason = in_use.ended().await;
+            let has_given_up = in_use.instance.ended().is_some_and(gave_up);
+            if !has_given_up || repeats == REPEATS_MAX {
+                return Err(OpenError::Ended(reason.unwrap_or_else(|| error.to_string())));
             }
+            repeats += 1;
         }
     }
 
@@ -356,6 +365,11 @@ impl Process {
 
     fn note_end(&self, state: &mut State, status: ExitStatus) {
         let reason = self.describe(Some(status));
+        if gave_up(status) {
+            tracing::warn!(model = %self.model.name, %reason, "a model's process ended over one request; it is started again");
+            state.instance = None;
+            return;
+        }
         let pause = state.backoff.failed();
         let said = self.tail.last_line().unwrap_or_default();
         tracing::warn!(model = %self.model.name, %reason, %said, pause = %humantime::format_duration(pause), "a model's process ended; it is started again");
@@ -366,7 +380,7 @@ impl Process {
     /// How it ended, in words that follow "the model 'x':".
     fn describe(&self, status: Option<ExitStatus>) -> String {
         let Some(status) = status else { return "its process does not answer".to_owned() };
-        if status.code() == Some(NOT_STARTED.into())
+        if (status.code() == Some(NOT_STARTED.into()) || gave_up(status))
             && let Some(line) = self.tail.last_line()
         {
             return line;
@@ -527,6 +541,11 @@ impl Instance {
         };
         tokio::time::timeout(ENDING, waited).await.ok()
     }
+}
+
+/// Whether a process ended to give up the work of one request: the model is as good as before.
+fn gave_up(status: ExitStatus) -> bool {
+    status.code() == Some(GIVEN_UP.into())
 }
 
 /// Bytes of memory that a process has, shared pages included.

@@ -26,7 +26,7 @@ fn llm_options_have_defaults_and_limits() {
     for (more, said) in [
         ("", "`file` is missing"),
         ("file = 'absent.gguf'", "absent.gguf is not a file"),
-        ("file = 'm.gguf'\ncontext = 0", "`context`: expected a whole number from 1"),
+        ("file = 'm.gguf'\ncontext = 0", "`context`: expected a whole number from 16"),
         ("file = 'm.gguf'\nparallel = 65", "`parallel`: expected a whole number from 1 to 64"),
         ("file = 'm.gguf'\nload = 'later'", "`load`: expected one of \"on_demand\", \"at_start\""),
         ("file = 'm.gguf'\nidle_unload = '1ms'", "`idle_unload`"),

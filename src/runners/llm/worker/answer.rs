@@ -415,7 +415,6 @@ mod tests {
                 ("a<tool_call>", "b", ""),
             ),
             (list, format!("[TOOL_CALLS][{arguments}]"), Finish::Stop, ("", "", "f")),
-            (tagged, format!("a <|python_tag|>{parameters}"), Finish::Stop, ("", "a ", "f")),
             (
                 tagged,
                 format!("<|python_tag|>{parameters}; {parameters}"),
@@ -423,7 +422,6 @@ mod tests {
                 ("", "", "f,f"),
             ),
             (list, format!("<|python_tag|>{arguments}"), Finish::Stop, ("", "", "f")),
-            (tagged, "<|python_tag|>print(1)".to_owned(), Finish::Stop, ("", "print(1)", "")),
             (bare, format!("<|python_tag|>{parameters}"), Finish::Stop, ("", "", "f")),
             (tagged, format!("a <|python_tag|>{parameters}"), Finish::Stop, ("", "a ", "f")),
             (tagged, "<|python_tag|>print(1)".to_owned(), Finish::Stop, ("", "print(1)", "")),

@@ -16,7 +16,8 @@ use super::engine::{self, Engine};
 use super::score::{Labels, Scorer};
 use super::server::{self, Chat, Loaded};
 use super::template::ChatTemplate;
-use super::{NOT_STARTED, WorkerArgs, embeddings, log, template_watch};
+use super::watch::Watch;
+use super::{NOT_STARTED, WorkerArgs, embeddings, log};
 use crate::guard::sandbox::OwnMemory;
 use crate::guard::{groups, sandbox};
 use crate::runners::llm::gguf::Header;
@@ -57,13 +58,13 @@ pub fn run(args: &WorkerArgs) -> io::Result<u8> {
     socket.set_nonblocking(true)?;
     let (ready, state) = watch::channel(None);
     let of_model = args.clone();
+    let watch = Watch::new(Some(own));
+    let of_work = Arc::clone(&watch);
     std::thread::Builder::new()
         .name("model".to_owned())
         .stack_size(STACK)
-        .spawn(move || or_abort(|| load(&of_model, template.as_deref(), &ready)))?;
-    std::thread::Builder::new()
-        .name("watch".to_owned())
-        .spawn(move || template_watch::watch(&own))?;
+        .spawn(move || or_abort(|| load(&of_model, template.as_deref(), &of_work, &ready)))?;
+    std::thread::Builder::new().name("watch".to_owned()).spawn(move || watch.run())?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(READERS)
@@ -88,7 +89,12 @@ fn shut_in(args: &WorkerArgs) -> io::Result<(Option<String>, OwnMemory)> {
 }
 
 /// Loads the model, says so, and runs it on this thread until nobody asks any more.
-fn load(args: &WorkerArgs, template: Option<&str>, ready: &watch::Sender<State>) {
+fn load(
+    args: &WorkerArgs,
+    template: Option<&str>,
+    watch: &Arc<Watch>,
+    ready: &watch::Sender<State>,
+) {
     let refuse = |reason: String| {
         // Without a receiver the process is ending.
         let _unheard = ready.send(Some(Err(reason)));
@@ -117,24 +123,24 @@ fn load(args: &WorkerArgs, template: Option<&str>, ready: &watch::Sender<State>)
         batch: args.batch,
     };
     if header.is_embedding {
-        let served = embeddings::Embedder::new(&model, &backend, limits, header.has_pooling);
+        let served = embeddings::Embedder::new(&model, &backend, limits, header.has_pooling, watch);
         let Ok((mut embedder, jobs)) = served else {
             return refuse(because("llama.cpp cannot make its context"));
         };
-        let loaded = Loaded::embeddings(args.name.clone(), Arc::clone(&model), jobs, limits);
+        let loaded = Loaded::embeddings(args.name.clone(), Arc::clone(&model), jobs, limits, watch);
         let _unheard = ready.send(Some(Ok(Arc::new(loaded))));
         embedder.run();
         return;
     }
     let template = ChatTemplate::of_model(&model, template);
-    let served = Engine::new(&model, &backend, limits);
+    let served = Engine::new(&model, &backend, limits, watch);
     let Ok((mut engine, jobs)) = served else {
         return refuse(because("llama.cpp cannot make its context"));
     };
     let labels = Arc::new(Labels::of(&model));
     let (scorer, scores) = Scorer::new(&model, &backend, Arc::clone(&labels), limits);
     let chat = Chat { jobs, template, scores, labels };
-    let loaded = Loaded::chat(args.name.clone(), Arc::clone(&model), limits, chat);
+    let loaded = Loaded::chat(args.name.clone(), Arc::clone(&model), limits, chat, watch);
     std::thread::scope(|threads| {
         let work = move || or_abort(|| scorer.run());
         let named = std::thread::Builder::new().name("scores".to_owned()).stack_size(STACK);

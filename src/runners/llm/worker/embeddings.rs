@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 use std::num::NonZeroU32;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Weak};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -18,9 +18,12 @@ use serde_json::{Map, Value, json};
 use tokio::sync::oneshot;
 
 use super::engine::{JOBS_MAX, Limits};
-use super::prompt::{Sizes, overflow};
+use super::pace::Pace;
+use super::prompt::Sizes;
 use super::request::Refusal;
+use super::watch::{Client, Step, Watch};
 use crate::domain::json_object::whole_number;
+use crate::runtime;
 
 /// Texts of one request, and their tokens together.
 const INPUTS_MAX: usize = 2048;
@@ -31,6 +34,7 @@ const TOKENS_MAX: usize = 300_000;
 pub struct Job {
     /// None is empty or longer than the context.
     pub inputs: Vec<Vec<LlamaToken>>,
+    pub client: Weak<Client>,
     pub reply: oneshot::Sender<Result<Vec<Vec<f32>>, String>>,
 }
 
@@ -39,7 +43,8 @@ pub struct Job {
 pub struct Embedder<'m> {
     context: LlamaContext<'m>,
     batch: LlamaBatch<'static>,
-    batch_max: usize,
+    pace: Pace,
+    watch: Arc<Watch>,
     sequences_max: usize,
     jobs: Receiver<Job>,
     /// Requests that are on their way: each gets a batch in turn.
@@ -63,6 +68,7 @@ impl<'m> Embedder<'m> {
         backend: &LlamaBackend,
         limits: Limits,
         has_pooling: bool,
+        watch: &Arc<Watch>,
     ) -> Result<(Self, SyncSender<Job>), LlamaContextLoadError> {
         // A text is computed at once: its words look at each other in both directions.
         let batch = limits.batch.max(limits.context);
@@ -85,7 +91,8 @@ impl<'m> Embedder<'m> {
         let (sender, jobs) = sync_channel(JOBS_MAX);
         let batch = LlamaBatch::new(batch_max, 1);
         let turns = VecDeque::new();
-        Ok((Self { context, batch, batch_max, sequences_max, jobs, turns }, sender))
+        let (pace, watch) = (Pace::new(batch_max), Arc::clone(watch));
+        Ok((Self { context, batch, pace, watch, sequences_max, jobs, turns }, sender))
     }
 
     /// Computes until nobody can ask any more.
@@ -113,7 +120,11 @@ impl<'m> Embedder<'m> {
         }
         let rest = turn.job.inputs.get(turn.vectors.len()..).unwrap_or_default();
         let now = rest.get(..self.fitting(rest)).unwrap_or_default().to_vec();
-        match self.compute(&now) {
+        // A text is computed as a whole, however long it is.
+        let work = self.watch.begin(Step::Vectors, &turn.job.client);
+        let computed = self.compute(&now);
+        drop(work);
+        match computed {
             Ok(vectors) => turn.vectors.extend(vectors),
             Err(reason) => {
                 let _unheard = turn.job.reply.send(Err(reason));
@@ -133,7 +144,7 @@ impl<'m> Embedder<'m> {
         let mut tokens = 0;
         let fits = |input: &&Vec<LlamaToken>| {
             tokens += input.len();
-            tokens <= self.batch_max
+            tokens <= self.pace.tokens()
         };
         inputs.iter().take(self.sequences_max).take_while(fits).count().max(1)
     }
@@ -145,7 +156,9 @@ impl<'m> Embedder<'m> {
             let added = self.batch.add_sequence(input, id, true);
             added.map_err(|error| error.to_string())?;
         }
+        let begun = runtime::monotonic_now();
         self.context.decode(&mut self.batch).map_err(|error| error.to_string())?;
+        self.pace.note(inputs.iter().map(Vec::len).sum(), begun.elapsed());
         let of_sequence = |id: i32| {
             let vector = self.context.embeddings_seq_ith(id).map_err(|error| error.to_string())?;
             Ok(unit(vector))
@@ -198,8 +211,9 @@ pub fn read(
     let vocabulary = model.vocab();
     let tokens = |input: &Value| {
         let known = |id: &Value| {
-            let id = whole_number::<i32>(id)?;
-            (0..vocabulary.n_tokens()).contains(&id).then_some(LlamaToken(id))
+            let id = whole_number::<i64>(id).ok_or_else(wrong)?;
+            let token = i32::try_from(id).ok().filter(|id| (0..vocabulary.n_tokens()).contains(id));
+            token.map(LlamaToken).ok_or_else(|| unknown(id, vocabulary.n_tokens()))
         };
         let tokens: Vec<LlamaToken> = if let Some(text) = input.as_str() {
             let least = sizes.least_tokens(text);
@@ -210,7 +224,7 @@ pub fn read(
             vocabulary.tokenize(text.as_bytes(), true, false)
         } else {
             let ids = input.as_array().ok_or_else(wrong)?;
-            ids.iter().map(known).collect::<Option<_>>().ok_or_else(wrong)?
+            ids.iter().map(known).collect::<Result<_, _>>()?
         };
         if tokens.is_empty() {
             return Err(Refusal::of("input", "a text of input is empty"));
@@ -232,7 +246,19 @@ pub fn read(
 }
 
 fn too_long(tokens: usize, room: usize) -> Refusal {
-    Refusal { param: Some("input".to_owned()), ..overflow(tokens, 0, room) }
+    let message = format!(
+        "a text of input has {tokens} tokens or more, and this model's context {room}: send shorter \
+         texts, or give the model a larger context"
+    );
+    Refusal { code: Some("context_length_exceeded"), ..Refusal::of("input", message) }
+}
+
+fn unknown(id: i64, count: i32) -> Refusal {
+    let message = format!(
+        "input has the token {id}, which is not in this model's vocabulary of {count}: send the text, or \
+         tokens of this model"
+    );
+    Refusal::of("input", message)
 }
 
 /// The answer to a request.

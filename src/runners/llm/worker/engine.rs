@@ -8,8 +8,8 @@
 
 use std::collections::VecDeque;
 use std::num::NonZeroU32;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use llama_cpp_2::context::LlamaContext;
@@ -22,9 +22,12 @@ use llama_cpp_2::{DecodeError, LlamaContextLoadError};
 use tokio::sync::mpsc::Sender;
 use tokio::sync::mpsc::error::TrySendError;
 
+use super::pace::Pace;
 use super::sampling::{Halt, Likely, Sampler, Sampling, likelihoods};
 use super::slots::Slots;
 use super::text::{Taken, Text};
+use super::watch::{Client, Step, Watch};
+use crate::runtime;
 
 /// Requests that wait for the loop.
 pub const JOBS_MAX: usize = 1024;
@@ -60,6 +63,7 @@ pub struct Job {
     pub shown: Arc<[LlamaToken]>,
     /// How many of the likeliest tokens are returned at each place.
     pub logprobs: Option<usize>,
+    pub client: Weak<Client>,
     pub reply: Sender<Event>,
 }
 
@@ -122,6 +126,7 @@ pub struct Answer {
     shows_control: bool,
     shown: Arc<[LlamaToken]>,
     logprobs: Option<usize>,
+    client: Weak<Client>,
     out: Outbox,
 }
 
@@ -171,6 +176,7 @@ impl Answer {
             shows_control: job.shows_control,
             shown: job.shown,
             logprobs: job.logprobs,
+            client: job.client,
             out: Outbox { reply: job.reply, waiting: VecDeque::new() },
         })
     }
@@ -182,7 +188,8 @@ pub struct Engine<'m> {
     model: &'m LlamaModel,
     context: LlamaContext<'m>,
     batch: LlamaBatch<'static>,
-    batch_max: usize,
+    pace: Pace,
+    watch: Arc<Watch>,
     room: usize,
     slots: Slots,
     jobs: Receiver<Job>,
@@ -200,6 +207,7 @@ impl<'m> Engine<'m> {
         model: &'m Arc<LlamaModel>,
         backend: &LlamaBackend,
         limits: Limits,
+        watch: &Arc<Watch>,
     ) -> Result<(Self, SyncSender<Job>), LlamaContextLoadError> {
         let params = LlamaContextParams::default()
             .with_n_ctx(NonZeroU32::new(limits.context))
@@ -219,7 +227,8 @@ impl<'m> Engine<'m> {
             model,
             context,
             batch: LlamaBatch::new(batch_max, 1),
-            batch_max,
+            pace: Pace::new(batch_max),
+            watch: Arc::clone(watch),
             room,
             slots: Slots::new(limits.parallel, room, can_cut),
             jobs,
@@ -238,8 +247,12 @@ impl<'m> Engine<'m> {
             if plan.is_empty() {
                 continue;
             }
+            let begun = runtime::monotonic_now();
             match self.context.decode(&mut self.batch) {
-                Ok(()) => self.take(&plan),
+                Ok(()) => {
+                    self.pace.note(plan.iter().map(|share| share.tokens).sum(), begun.elapsed());
+                    self.take(&plan);
+                }
                 Err(DecodeError::NoKvCacheSlot) if self.give_way() => {}
                 Err(error) => self.fail(&error.to_string()),
             }
@@ -322,12 +335,14 @@ impl<'m> Engine<'m> {
         order.sort_unstable();
         let mut plan = Vec::new();
         let mut used = 0;
+        // Each answer that is being written gets its token in any case.
+        let most = self.pace.tokens().max(order.len());
         for (_, _, index) in order {
             let Some(slot) = self.slots.all.get(index) else { continue };
             let Some(answer) = &slot.answer else { continue };
             let from = slot.cached.len();
             let rest = answer.tokens.get(from..).unwrap_or_default();
-            let tokens = rest.len().min(self.batch_max - used);
+            let tokens = rest.len().min(most - used);
             let is_whole = tokens == rest.len();
             let mut output = None;
             for (offset, token) in rest.iter().take(tokens).enumerate() {
@@ -368,7 +383,7 @@ impl<'m> Engine<'m> {
             let computed = answer.tokens.get(from..from + share.tokens).unwrap_or_default();
             slot.cached.extend_from_slice(computed);
             let Some(output) = share.output else { continue };
-            let end = answer.write(self.model, &self.context, output, self.room);
+            let end = answer.write(self.model, &self.context, output, self.room, &self.watch);
             if let Some(end) = end
                 && let Some(answer) = self.slots.release(share.index)
             {
@@ -427,8 +442,12 @@ impl Answer {
         context: &LlamaContext<'_>,
         output: i32,
         room: usize,
+        watch: &Arc<Watch>,
     ) -> Option<Result<Finish, &'static str>> {
-        let token = match self.sampler.sample(context, output) {
+        let work = self.sampler.is_bound().then(|| watch.begin(Step::Token, &self.client));
+        let sampled = self.sampler.sample(context, output);
+        drop(work);
+        let token = match sampled {
             Ok(token) => token,
             Err(Halt::GrammarEnds) => {
                 self.finish_text();

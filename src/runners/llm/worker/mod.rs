@@ -24,6 +24,8 @@ mod messages;
 #[cfg(feature = "llama")]
 mod native;
 #[cfg(feature = "llama")]
+mod pace;
+#[cfg(feature = "llama")]
 mod prompt;
 #[cfg(feature = "llama")]
 mod python;
@@ -40,20 +42,22 @@ mod slots;
 #[cfg(feature = "llama")]
 mod template;
 #[cfg(feature = "llama")]
-mod template_watch;
-#[cfg(feature = "llama")]
 mod text;
 #[cfg(feature = "llama")]
 mod thinking;
 #[cfg(feature = "llama")]
 mod tools;
+#[cfg(feature = "llama")]
+mod watch;
 
 use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
 
-/// The exit code of a process that could not begin, or ended for a reason that its last line gives.
+/// The exit code of a process that could not begin, for a reason that its last line gives.
 pub const NOT_STARTED: u8 = 3;
+/// The exit code of a process that ended work which did not stop by itself. Its last line gives the reason.
+pub const GIVEN_UP: u8 = 4;
 /// Answers when the model is loaded: 200, with what is wrong all the same, or why it cannot be.
 pub const READY: &str = "/ready";
 /// Scores the labels of questions about one state.

@@ -1,7 +1,7 @@
 //! From a request to the jobs of the engine: the prompt's tokens, what the answer keeps to, and what its
 //! text means.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use llama_cpp_2::model::LlamaModel;
 use tokio::sync::mpsc::{self, Receiver};
@@ -13,6 +13,7 @@ use super::sampling::{Bound, Grammar, ROOT, Sampling};
 use super::template::{ChatTemplate, SPLIT};
 use super::thinking::{self, Thinking};
 use super::tools::{Form, Tools};
+use super::watch::{Step, Work};
 
 /// Bytes of a word, for vocabularies whose words are found by a program that nests: its stack holds that.
 const WORD_MAX: usize = 32 * 1024;
@@ -76,9 +77,10 @@ pub fn prepare(
     template: &ChatTemplate,
     sizes: Sizes,
     room: usize,
+    work: &Work,
 ) -> Result<Prepared, Refusal> {
     let tools = Tools::new(&chat.tools, &chat.choice, chat.has_parallel_calls);
-    let mut prompt = template.render(&chat.messages, &tools, &chat.template_values)?;
+    let mut prompt = template.render(&chat.messages, &tools, &chat.template_values, work)?;
     let reading = Reading::of(chat, template.tools, &tools, &mut prompt);
     let vocabulary = model.vocab();
     // A template that writes the first token itself does not get another one.
@@ -102,7 +104,11 @@ pub fn prepare(
     if tokens.len() >= room {
         return Err(overflow(tokens.len(), wanted, room));
     }
-    let grammar = grammar(chat, model, template.tools, &tools)?;
+    work.check()?;
+    work.enter(Step::Grammar);
+    let grammar = grammar(chat, model, template.tools, &tools, work)?;
+    work.check()?;
+    work.enter(Step::Reading);
     let max_tokens = chat.max_tokens.unwrap_or(usize::MAX).min(room - tokens.len());
     let first_seed = match chat.seed {
         Some(seed) => seed,
@@ -130,6 +136,7 @@ pub fn prepare(
             shows_control: reading.calls != Calls::Text,
             shown: Arc::clone(&template.thinking),
             logprobs: chat.logprobs,
+            client: Weak::clone(work.client()),
             reply,
         };
         (job, events)
@@ -202,6 +209,7 @@ fn grammar(
     model: &LlamaModel,
     form: Form,
     tools: &Tools<'_>,
+    work: &Work,
 ) -> Result<Option<Bound>, Refusal> {
     const PARAM: &str = "response_format.json_schema.schema";
     let (param, grammar) = match &chat.format {
@@ -211,7 +219,7 @@ fn grammar(
             let root = root.map_err(|error| Refusal::of(PARAM, error.to_string()))?;
             (PARAM, Some(Grammar { text: rules.text(ROOT, &root), trigger: None }))
         }
-        None => ("tools", tools.grammar(form)?),
+        None => ("tools", tools.grammar(form, || work.check())?),
     };
     let Some(grammar) = grammar else { return Ok(None) };
     let refused = || Refusal::of(param, "llama.cpp cannot keep to this schema: simplify it");

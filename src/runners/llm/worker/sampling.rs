@@ -192,6 +192,12 @@ impl Sampler {
         }
     }
 
+    /// Whether a grammar is looked at for the next token.
+    #[must_use]
+    pub const fn is_bound(&self) -> bool {
+        self.grammar.is_some()
+    }
+
     /// Chooses the token that follows output `index` of the last batch.
     ///
     /// # Errors

@@ -25,6 +25,7 @@ use super::prompt::{Sizes, overflow};
 use super::request::Refusal;
 use super::template::{ChatTemplate, SPLIT};
 use super::tools::Tools;
+use super::watch::Work;
 
 /// Requests that wait for the thread.
 const JOBS_MAX: usize = 64;
@@ -34,6 +35,9 @@ const LABELS_MAX: usize = 26;
 /// Sequences: the state, and each of the two orders.
 const STATE: i32 = 0;
 const ORDERS: [i32; 2] = [1, 2];
+/// Tokens of a step, after which a caller who has left is noticed. They do not depend on time: scores are the same
+/// each time.
+const STEP: usize = 64;
 /// The size of a context is a multiple of this many tokens.
 const CONTEXT_STEP: usize = 256;
 /// Stands for the user's message while the template is split around it.
@@ -197,7 +201,8 @@ impl<'m> Scorer<'m> {
         let context = context.map_err(|error| error.to_string())?;
         let batch_max = usize::try_from(self.limits.batch).unwrap_or(1).min(size);
         let batch = LlamaBatch::new(batch_max, sequences.cast_signed());
-        let mut computing = Computing { context, batch, batch_max, labels: &self.labels, reply };
+        let step = batch_max.min(STEP);
+        let mut computing = Computing { context, batch, step, labels: &self.labels, reply };
         computing.read(prefix)?;
         questions
             .iter()
@@ -254,7 +259,7 @@ impl Suffix {
 struct Computing<'c, 'm> {
     context: LlamaContext<'m>,
     batch: LlamaBatch<'static>,
-    batch_max: usize,
+    step: usize,
     labels: &'c Labels,
     reply: &'c oneshot::Sender<Result<Vec<Scores>, String>>,
 }
@@ -269,7 +274,7 @@ impl Computing<'_, '_> {
             order: None,
         };
         let entries: Vec<Entry> = prefix.iter().zip(0..).map(entry).collect();
-        entries.chunks(self.batch_max).try_for_each(|part| self.decode(part))
+        entries.chunks(self.step).try_for_each(|part| self.decode(part))
     }
 
     /// The scores of a question behind a prefix of so many tokens.
@@ -284,7 +289,7 @@ impl Computing<'_, '_> {
             copied.map_err(|error| error.to_string())?;
         }
         let mut scores = Scores::default();
-        for part in question.entries(prefix, can_share).chunks(self.batch_max) {
+        for part in question.entries(prefix, can_share).chunks(self.step) {
             self.decode(part)?;
             for (place, entry) in (0..).zip(part) {
                 let Some(order) = entry.order.and_then(|order| scores.get_mut(order)) else {
@@ -343,7 +348,7 @@ pub enum Read {
 ///
 /// # Errors
 /// What is wrong with it; `param` names the question.
-pub fn read(body: &[u8], texts: Texts<'_>, labels: &Labels) -> Result<Read, Refusal> {
+pub fn read(body: &[u8], texts: Texts<'_>, labels: &Labels, work: &Work) -> Result<Read, Refusal> {
     let body: Body = serde_json::from_slice(body)
         .map_err(|error| Refusal::because(400, format!("the body is not a request: {error}")))?;
     let is_known = |asked: &Asked| (1..=LABELS_MAX).contains(&asked.labels);
@@ -354,7 +359,7 @@ pub fn read(body: &[u8], texts: Texts<'_>, labels: &Labels) -> Result<Read, Refu
     if !body.questions.iter().all(|asked| labels.has(asked.labels)) {
         return Ok(Read::NoLabels);
     }
-    let (head, tail) = around(texts.template, &body.system)?;
+    let (head, tail) = around(texts.template, &body.system, work)?;
     let Texts { model, sizes, room, .. } = texts;
     let vocabulary = model.vocab();
     // A template that writes the first token itself does not get another one.
@@ -404,13 +409,13 @@ pub fn read(body: &[u8], texts: Texts<'_>, labels: &Labels) -> Result<Read, Refu
 
 /// What the chat template writes before and behind the user's message. A template without a role of the
 /// system gets the instructions in front of the message.
-fn around(template: &ChatTemplate, system: &str) -> Result<(String, String), Refusal> {
+fn around(template: &ChatTemplate, system: &str, work: &Work) -> Result<(String, String), Refusal> {
     // Models that can think before they answer are to answer at once.
     let values: Map<String, Value> =
         [("enable_thinking".to_owned(), false.into())].into_iter().collect();
     let render = |messages: Value| {
         let messages = messages.as_array().cloned().unwrap_or_default();
-        let prompt = template.render(&messages, &Tools::none(), &values)?;
+        let prompt = template.render(&messages, &Tools::none(), &values, work)?;
         Ok::<_, Refusal>(prompt.replace(SPLIT, ""))
     };
     let prompt = render(json!([

@@ -29,6 +29,7 @@ use super::prompt::{Prepared, Reading, Sizes, prepare};
 use super::request::Refusal;
 use super::score::{self, Labels, Texts};
 use super::template::ChatTemplate;
+use super::watch::{Client, Step, Watch};
 use super::{READY, SCORE, embeddings, request};
 use crate::domain::chat::Operation;
 use crate::domain::ids::ExecutionId;
@@ -52,6 +53,7 @@ pub struct Loaded {
     sizes: Sizes,
     clock: Clock,
     tasks: Tasks,
+    watch: Arc<Watch>,
     work: Work,
 }
 
@@ -74,8 +76,14 @@ pub struct Chat {
 impl Loaded {
     /// A model that writes.
     #[must_use]
-    pub fn chat(name: String, model: Arc<LlamaModel>, limits: Limits, chat: Chat) -> Self {
-        Self::new(name, model, limits, Work::Chat(Box::new(chat)))
+    pub fn chat(
+        name: String,
+        model: Arc<LlamaModel>,
+        limits: Limits,
+        chat: Chat,
+        watch: &Arc<Watch>,
+    ) -> Self {
+        Self::new(name, model, limits, Work::Chat(Box::new(chat)), watch)
     }
 
     /// A model that gives vectors.
@@ -85,14 +93,22 @@ impl Loaded {
         model: Arc<LlamaModel>,
         jobs: SyncSender<embeddings::Job>,
         limits: Limits,
+        watch: &Arc<Watch>,
     ) -> Self {
-        Self::new(name, model, limits, Work::Embeddings { jobs })
+        Self::new(name, model, limits, Work::Embeddings { jobs }, watch)
     }
 
-    fn new(name: String, model: Arc<LlamaModel>, limits: Limits, work: Work) -> Self {
+    fn new(
+        name: String,
+        model: Arc<LlamaModel>,
+        limits: Limits,
+        work: Work,
+        watch: &Arc<Watch>,
+    ) -> Self {
         let room = usize::try_from(limits.context).unwrap_or(1);
         let sizes = Sizes::of(&model);
-        Self { name, model, room, sizes, clock: Clock::system(), tasks: Tasks::new(), work }
+        let (clock, tasks, watch) = (Clock::system(), Tasks::new(), Arc::clone(watch));
+        Self { name, model, room, sizes, clock, tasks, watch, work }
     }
 
     /// What is wrong with it, although it answers.
@@ -151,26 +167,39 @@ async fn answer(request: Request<Incoming>, mut state: watch::Receiver<State>) -
         Ok(body) => body.to_bytes(),
         Err(_cut) => return refused(&Refusal::because(413, "the request is too large")),
     };
-    let answer = match &loaded.work {
-        Work::Chat(_) if is_score => score(loaded, body).await,
-        Work::Chat(_) if is_chat => chat(loaded, body).await,
-        Work::Embeddings { jobs } if !is_chat => {
-            let jobs = jobs.clone();
-            embed(loaded, body, jobs).await
+    // It is dropped with this future when the service drops the request.
+    let client = Client::new();
+    let answer = async {
+        match &loaded.work {
+            Work::Chat(_) if is_score => score(Arc::clone(&loaded), body, &client).await,
+            Work::Chat(_) if is_chat => chat(Arc::clone(&loaded), body, &client).await,
+            Work::Embeddings { jobs } if !is_chat => {
+                embed(Arc::clone(&loaded), body, jobs.clone(), &client).await
+            }
+            Work::Chat(_) => Err(Refusal::of("model", "this model gives no embeddings")),
+            Work::Embeddings { .. } => {
+                Err(Refusal::of("model", "this model gives embeddings alone"))
+            }
         }
-        Work::Chat(_) => Err(Refusal::of("model", "this model gives no embeddings")),
-        Work::Embeddings { .. } => Err(Refusal::of("model", "this model gives embeddings alone")),
+    };
+    let answer = tokio::select! {
+        biased;
+        answer = answer => answer,
+        refusal = client.refused() => Err(refusal),
     };
     answer.unwrap_or_else(|refusal| refused(&refusal))
 }
 
-async fn chat(loaded: Arc<Loaded>, body: Bytes) -> Result<Answer, Refusal> {
+async fn chat(loaded: Arc<Loaded>, body: Bytes, client: &Arc<Client>) -> Result<Answer, Refusal> {
     let reader = Arc::clone(&loaded);
+    let asked = Arc::downgrade(client);
     // A long prompt takes a while to become tokens.
     let read = tokio::task::spawn_blocking(move || {
+        let work = reader.watch.begin(Step::Reading, &asked);
+        work.check()?;
         let chat = request::Chat::read(&body)?;
         let Chat { jobs, template, .. } = reader.chats()?;
-        let prepared = prepare(&chat, &reader.model, template, reader.sizes, reader.room)?;
+        let prepared = prepare(&chat, &reader.model, template, reader.sizes, reader.room, &work)?;
         let Prepared { jobs: prepared, reading } = prepared;
         let mut events = Vec::with_capacity(prepared.len());
         for (job, of_job) in prepared {
@@ -189,7 +218,8 @@ async fn chat(loaded: Arc<Loaded>, body: Bytes) -> Result<Answer, Refusal> {
         let (chunks, body) = mpsc::channel(CHUNKS_MAX);
         let wants_usage = chat.wants_usage;
         let tasks = loaded.tasks.clone();
-        tasks.spawn(stream(loaded, frame, reading, events, chunks, wants_usage));
+        let streamed = Streamed { frame, reading, events, wants_usage };
+        tasks.spawn(stream(loaded, streamed, chunks, Arc::clone(client)));
         let answer = Response::builder().header(CONTENT_TYPE, "text/event-stream");
         let body = BoxBody::new(Chunks { chunks: body });
         return answer.body(body).map_err(|_never| panicked());
@@ -222,19 +252,34 @@ async fn whole_answer(
     Ok((choice.whole(frame, &end), end))
 }
 
-/// Sends a stream, all answers of a request at once.
-async fn stream(
-    loaded: Arc<Loaded>,
+/// The answers that a stream sends.
+struct Streamed {
     frame: Frame,
     reading: Reading,
     events: Vec<Receiver<Event>>,
-    chunks: mpsc::Sender<Bytes>,
     wants_usage: bool,
+}
+
+/// Sends a stream, all answers of a request at once.
+async fn stream(
+    loaded: Arc<Loaded>,
+    streamed: Streamed,
+    chunks: mpsc::Sender<Bytes>,
+    client: Arc<Client>,
 ) {
+    let Streamed { frame, reading, events, wants_usage } = streamed;
     let answers = (0..).zip(events).map(|(index, events)| {
         one(&loaded, &frame, Choice::new(index, reading, false), events, &chunks)
     });
-    let ends = futures_util::future::join_all(answers).await;
+    let ends = tokio::select! {
+        biased;
+        ends = futures_util::future::join_all(answers) => ends,
+        refusal = client.refused() => {
+            // Nobody may read it any more.
+            let _unheard = chunks.send(failure(&refusal)).await;
+            return;
+        }
+    };
     let ends: Option<Vec<End>> = ends.into_iter().collect();
     // Without all ends the client has gone away, or has the error.
     let Some(ends) = ends else { return };
@@ -274,9 +319,7 @@ async fn one(
                 return Some(end);
             }
             Some(Event::Failed(reason)) => {
-                let body = failed(&reason).body();
-                let last = [b"data: ", body.as_slice(), b"\n\n"].concat();
-                chunks.send(last.into()).await.ok()?;
+                chunks.send(failure(&failed(&reason))).await.ok()?;
                 return None;
             }
             None => return None,
@@ -288,28 +331,36 @@ async fn embed(
     loaded: Arc<Loaded>,
     body: Bytes,
     jobs: SyncSender<embeddings::Job>,
+    client: &Arc<Client>,
 ) -> Result<Answer, Refusal> {
     let reader = Arc::clone(&loaded);
+    let asked = Arc::downgrade(client);
     let read = tokio::task::spawn_blocking(move || {
+        let work = reader.watch.begin(Step::Reading, &asked);
+        work.check()?;
         embeddings::read(&body, &reader.model, reader.sizes, reader.room)
     });
     let (inputs, is_base64) = read.await.map_err(|_panic| panicked())??;
     let tokens = inputs.iter().map(Vec::len).sum();
     let (reply, vectors) = oneshot::channel();
-    jobs.try_send(embeddings::Job { inputs, reply }).map_err(|error| busy(&error))?;
+    let client = Arc::downgrade(client);
+    jobs.try_send(embeddings::Job { inputs, client, reply }).map_err(|error| busy(&error))?;
     let vectors = vectors.await.map_err(|_ended| failed("the model's loop has ended"))?;
     let vectors = vectors.map_err(|reason| failed(&reason))?;
     let name = loaded.name.clone();
     Ok(json(StatusCode::OK, &embeddings::answer(&name, &vectors, tokens, is_base64)))
 }
 
-async fn score(loaded: Arc<Loaded>, body: Bytes) -> Result<Answer, Refusal> {
+async fn score(loaded: Arc<Loaded>, body: Bytes, client: &Arc<Client>) -> Result<Answer, Refusal> {
+    let asked = Arc::downgrade(client);
     // A long state takes a while to become tokens.
     let read = tokio::task::spawn_blocking(move || {
+        let work = loaded.watch.begin(Step::Reading, &asked);
+        work.check()?;
         let Chat { template, scores: jobs, labels, .. } = loaded.chats()?;
         let Loaded { sizes, room, .. } = *loaded;
         let texts = Texts { model: &loaded.model, template, sizes, room };
-        match score::read(&body, texts, labels)? {
+        match score::read(&body, texts, labels, &work)? {
             score::Read::NoLabels => Ok(None),
             score::Read::Job { job, scores, tokens } => {
                 jobs.try_send(job).map_err(|error| busy(&error))?;
@@ -338,6 +389,11 @@ fn failed(reason: &str) -> Refusal {
 
 fn panicked() -> Refusal {
     Refusal::because(500, "the request could not be read")
+}
+
+/// The event of a stream that fails.
+fn failure(refusal: &Refusal) -> Bytes {
+    [b"data: ", refusal.body().as_slice(), b"\n\n"].concat().into()
 }
 
 fn event(chunk: &Value) -> Bytes {

@@ -1,8 +1,8 @@
 //! Chat templates: Jinja that comes with the model, written for Python, rendered with the functions that
 //! such templates use there. A template that cannot be read is replaced by ChatML, with a warning.
 //!
-//! A conversation is rewritten until the template shows all of it; otherwise it is refused. [`template_watch`] ends the
-//! process for a template that takes too much memory or time.
+//! A conversation is rewritten until the template shows all of it; otherwise it is refused. [`watch`](super::watch)
+//! bounds its memory and time.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -17,9 +17,9 @@ use serde_json::{Map, Value};
 
 use super::dialogue::{Dialogue, Plan, Probe};
 use super::request::Refusal;
-use super::template_watch;
 use super::thinking;
 use super::tools::{Form, Tools, instruction};
+use super::watch::{Step, Work};
 use crate::runners::rendering;
 use crate::runtime::Clock;
 
@@ -119,14 +119,18 @@ impl ChatTemplate {
         messages: &[Value],
         tools: &Tools<'_>,
         values: &Map<String, Value>,
+        work: &Work,
     ) -> Result<String, Refusal> {
         let given = tools.given();
-        let plan = self.plan(messages, &given, values)?;
+        work.enter(Step::Template);
+        let plan = self.plan(messages, &given, values, work)?;
         let guarded = |all: &[Value]| all.iter().map(|one| self.guarded(one)).collect::<Vec<_>>();
         let dialogue = plan.apply(&guarded(messages), &guarded(&given), instruction);
         let values = self.guarded(&Value::Object(values.clone()));
-        self.write(dialogue, values.as_object().unwrap_or(&Map::new()))
-            .map_err(|reason| Refusal::of("messages", reason))
+        let prompt = self.write(dialogue, values.as_object().unwrap_or(&Map::new()));
+        work.check()?;
+        work.enter(Step::Reading);
+        prompt.map_err(|reason| Refusal::of("messages", reason))
     }
 
     /// How a conversation is rewritten so that the template shows all of it.
@@ -135,11 +139,13 @@ impl ChatTemplate {
         messages: &[Value],
         tools: &[Value],
         values: &Map<String, Value>,
+        work: &Work,
     ) -> Result<Plan, Refusal> {
         let probe = Probe::of(messages, tools);
         let mut reason = None;
         let mut second_best = None;
         for plan in Plan::all(messages, !tools.is_empty(), self.knows_tools) {
+            work.check()?;
             let dialogue = plan.apply(&probe.messages, &probe.tools, instruction);
             let lost = match self.write(dialogue, values) {
                 Ok(prompt) => match probe.missing(&prompt) {
@@ -179,9 +185,7 @@ impl ChatTemplate {
             format!("the model's chat template refuses this: {said}")
         };
         let template = self.environment.get_template(NAME).map_err(|error| refused(&error))?;
-        let watched = template_watch::begin();
         let rendered = rendering::render(&template, &variables, PROMPT_MAX);
-        drop(watched);
         let mut prompt = rendered.map_err(|error| match error {
             rendering::Error::TooLong(most) => format!("the prompt is longer than {most} bytes"),
             rendering::Error::Template(error) => refused(&error),

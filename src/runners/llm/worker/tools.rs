@@ -26,10 +26,108 @@ pub enum Form {
     Bare,
     /// `[TOOL_CALLS]name[ARGS]{…}`: Mistral since Small 3.2.
     Args,
+    /// In tokens of its family, where a call is demanded; otherwise as [`Form::Tagged`].
+    Family(Family),
+    /// `<|tool_call_start|>[…]<|tool_call_end|>`: LFM2, as JSON where a call is demanded.
+    Lfm,
     /// `[name(key=value)]` and nothing else: Llama 4. Where a call is demanded, as [`Form::Bare`].
     Python,
     /// In a tag, and not as JSON: Qwen3-Coder, GLM. Where a call is demanded, as [`Form::Tagged`].
     Free,
+}
+
+/// How a family writes calls that are demanded: the texts around all calls, and those around the name and the
+/// arguments of each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Family {
+    all: [&'static str; 2],
+    call: [&'static str; 3],
+    /// The number of the call follows its name.
+    is_numbered: bool,
+    is_single: bool,
+}
+
+impl Family {
+    const DEEPSEEK: Self = Self {
+        all: ["<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"],
+        call: ["<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"],
+        is_numbered: false,
+        is_single: false,
+    };
+    /// Before V3.1.
+    const DEEPSEEK_BLOCK: Self = Self {
+        call: [
+            "<｜tool▁call▁begin｜>function<｜tool▁sep｜>",
+            "\n```json\n",
+            "\n```<｜tool▁call▁end｜>",
+        ],
+        ..Self::DEEPSEEK
+    };
+    const KIMI: Self = Self {
+        all: ["<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"],
+        call: [
+            "<|tool_call_begin|>functions.",
+            "<|tool_call_argument_begin|>",
+            "<|tool_call_end|>",
+        ],
+        is_numbered: true,
+        is_single: false,
+    };
+    const HARMONY: Self = Self {
+        all: ["", ""],
+        call: ["<|channel|>commentary to=functions.", " <|constrain|>json<|message|>", ""],
+        is_numbered: false,
+        is_single: true,
+    };
+    const MISTRAL: Self = Self {
+        all: ["", ""],
+        call: ["[TOOL_CALLS]", "[ARGS]", ""],
+        is_numbered: false,
+        is_single: false,
+    };
+
+    /// As a chat template shows it.
+    fn of_template(source: &str) -> Option<Self> {
+        let has = |text: &str| source.contains(text);
+        if has("[TOOL_CALLS]") && has("[ARGS]") {
+            Some(Self::MISTRAL)
+        } else if has(Self::DEEPSEEK.all[0]) {
+            Some(if has("```json") { Self::DEEPSEEK_BLOCK } else { Self::DEEPSEEK })
+        } else if has(Self::KIMI.all[0]) {
+            Some(Self::KIMI)
+        } else if has("<|channel|>") && has("to=functions.") {
+            Some(Self::HARMONY)
+        } else {
+            None
+        }
+    }
+
+    /// A call of a tool, whose arguments are an expression.
+    fn call(&self, name: &str, arguments: &str) -> String {
+        let [begin, between, end] = self.call;
+        let begin = if self.is_numbered {
+            let begin = literal(&format!("{begin}{name}:"));
+            format!("{begin} [0-9]{{1,3}} {}", literal(between))
+        } else {
+            literal(&format!("{begin}{name}{between}"))
+        };
+        let end = if end.is_empty() { String::new() } else { format!(" ws {}", literal(end)) };
+        format!("{begin} ws {arguments}{end}")
+    }
+
+    /// One call and up to so many more.
+    fn all(&self, one: &str, more: usize) -> String {
+        let more = if self.is_single || more == 0 {
+            String::new()
+        } else {
+            format!(" ( ws {one} ){{0,{more}}}")
+        };
+        let [begin, end] = self.all;
+        if begin.is_empty() {
+            return format!("{one}{more}");
+        }
+        format!("{} ws {one}{more} ws {}", literal(begin), literal(end))
+    }
 }
 
 /// A call that a model has written.
@@ -54,6 +152,10 @@ impl Form {
     pub fn of_template(source: &str) -> Self {
         if source.contains("[TOOL_CALLS]") {
             if source.contains("[ARGS]") { Self::Args } else { Self::List }
+        } else if let Some(family) = Family::of_template(source) {
+            Self::Family(family)
+        } else if source.contains("<|tool_list_start|>") {
+            Self::Lfm
         } else if source.contains("<|python_start|>") || source.contains("<|header_start|>") {
             Self::Python
         } else if source.contains("<function=") || source.contains("<arg_key>") {
@@ -68,7 +170,9 @@ impl Form {
 
     const fn arguments(self) -> &'static str {
         match self {
-            Self::Tagged | Self::List | Self::Args | Self::Free => "arguments",
+            Self::Tagged | Self::List | Self::Args | Self::Family(_) | Self::Lfm | Self::Free => {
+                "arguments"
+            }
             Self::Bare | Self::Python => "parameters",
         }
     }
@@ -77,7 +181,7 @@ impl Form {
     #[must_use]
     pub const fn mark(self) -> &'static str {
         match self {
-            Self::Tagged | Self::Free => "<tool_call>",
+            Self::Tagged | Self::Family(_) | Self::Lfm | Self::Free => "<tool_call>",
             Self::List | Self::Args => "[TOOL_CALLS]",
             Self::Bare => "{",
             Self::Python => "[",
@@ -94,7 +198,7 @@ impl Form {
     #[must_use]
     pub fn unmarked(self, text: &str) -> String {
         match self {
-            Self::Tagged | Self::Free => {
+            Self::Tagged | Self::Family(_) | Self::Lfm | Self::Free => {
                 text.replace("<tool_call>", "").replace("</tool_call>", "")
             }
             Self::List | Self::Args => text.replace(self.mark(), ""),
@@ -116,7 +220,7 @@ impl Form {
         match self {
             // `native` reads them.
             Self::Args => Vec::new(),
-            Self::Tagged | Self::Free => rest
+            Self::Tagged | Self::Family(_) | Self::Lfm | Self::Free => rest
                 .split(self.mark())
                 .filter_map(|part| {
                     let json = part.split("</tool_call>").next()?.trim();
@@ -168,18 +272,32 @@ impl<'r> Tools<'r> {
     }
 
     /// The grammar of their calls. A tool whose schema cannot be kept to takes any object, unless it is
-    /// strict.
+    /// strict. `check` is asked in between whether to go on.
     ///
     /// # Errors
-    /// What is wrong with the schema of a strict tool.
-    pub fn grammar(&self, form: Form) -> Result<Option<Grammar>, Refusal> {
+    /// What is wrong with the schema of a strict tool, or what `check` says.
+    pub fn grammar(
+        &self,
+        form: Form,
+        check: impl Fn() -> Result<(), Refusal>,
+    ) -> Result<Option<Grammar>, Refusal> {
         let is_free = matches!(form, Form::Python | Form::Free);
         if self.tools.is_empty() || (is_free && *self.choice == ToolChoice::Auto) {
             return Ok(None);
         }
+        let form = match form {
+            Form::Family(_) | Form::Lfm if *self.choice == ToolChoice::Auto => Form::Tagged,
+            form => form,
+        };
+        let family = match form {
+            Form::Family(family) => Some(family),
+            Form::Args => Some(Family::MISTRAL),
+            Form::Tagged | Form::List | Form::Bare | Form::Lfm | Form::Python | Form::Free => None,
+        };
         let mut rules = Rules::default();
         let mut calls = Vec::new();
         for tool in &self.tools {
+            check()?;
             let arguments = match rules.schema(&tool.parameters, tool.is_strict) {
                 Ok(arguments) => arguments,
                 Err(error) if tool.is_strict => {
@@ -187,9 +305,8 @@ impl<'r> Tools<'r> {
                 }
                 Err(_not_kept_to) => "object".to_owned(),
             };
-            if form == Form::Args {
-                let begin = literal(&format!("[TOOL_CALLS]{}[ARGS]", tool.name));
-                calls.push(rules.add(&format!("{begin} ws {arguments}")));
+            if let Some(family) = family {
+                calls.push(rules.add(&family.call(&tool.name, &arguments)));
                 continue;
             }
             let name = literal(&Value::from(tool.name.as_str()).to_string());
@@ -200,21 +317,28 @@ impl<'r> Tools<'r> {
         }
         let one = rules.add(&calls.join(" | "));
         let more = if self.is_many { CALLS_MAX - 1 } else { 0 };
-        let all = match form {
-            Form::Tagged | Form::Free => {
+        let all = match (form, family) {
+            (_, Some(family)) => family.all(&one, more),
+            (Form::Tagged | Form::Free, None) => {
                 let call = rules.add(&format!(r#""<tool_call>" ws {one} ws "</tool_call>""#));
                 let next = rules.add(&format!("ws {call}"));
                 format!("{call} {next}{{0,{more}}} ws")
             }
-            Form::List => {
+            (Form::List | Form::Lfm, None) => {
                 let next = rules.add(&format!(r#""," ws {one}"#));
-                format!(r#""[TOOL_CALLS]" ws "[" ws {one} {next}{{0,{more}}} ws "]""#)
+                let list = format!(r#""[" ws {one} {next}{{0,{more}}} ws "]""#);
+                if form == Form::List {
+                    format!(r#""[TOOL_CALLS]" ws {list}"#)
+                } else {
+                    format!(r#""<|tool_call_start|>" ws {list} ws "<|tool_call_end|>""#)
+                }
             }
-            Form::Args => format!("{one}{{1,{}}}", more + 1),
-            Form::Bare | Form::Python => one,
+            (Form::Bare | Form::Python | Form::Args | Form::Family(_), None) => one,
         };
         let trigger = (*self.choice == ToolChoice::Auto).then(|| match form {
-            Form::Tagged | Form::Free | Form::List | Form::Args => Trigger::Mark(form.mark()),
+            Form::Tagged | Form::Free | Form::List | Form::Args | Form::Family(_) | Form::Lfm => {
+                Trigger::Mark(form.mark())
+            }
             Form::Bare | Form::Python => Trigger::Named,
         });
         Ok(Some(Grammar { text: rules.text(ROOT, &all), trigger }))
@@ -281,6 +405,11 @@ mod tests {
             ("… <|header_start|> …", Form::Python),
             ("… <tool_call> … <function= …", Form::Free),
             ("… <tool_call> … <arg_key> …", Form::Free),
+            ("… <｜tool▁calls▁begin｜> … ```json …", Form::Family(Family::DEEPSEEK_BLOCK)),
+            ("… <｜tool▁calls▁begin｜> …", Form::Family(Family::DEEPSEEK)),
+            ("… <|tool_calls_section_begin|> …", Form::Family(Family::KIMI)),
+            ("… <|channel|> … to=functions. …", Form::Family(Family::HARMONY)),
+            ("… <|tool_list_start|> …", Form::Lfm),
             ("plain", Form::Tagged),
         ] {
             assert_eq!(Form::of_template(source), form);
@@ -297,13 +426,15 @@ mod tests {
             given: json!({"function": {"name": name}}),
         };
         let both = [tool("first"), tool("second")];
-        let grammar = |choice: &ToolChoice| Tools::new(&both, choice, true).grammar(Form::Tagged);
+        let grammar =
+            |choice: &ToolChoice| Tools::new(&both, choice, true).grammar(Form::Tagged, || Ok(()));
         assert_eq!(grammar(&ToolChoice::None), Ok(None));
         let auto = grammar(&ToolChoice::Auto).unwrap().unwrap();
         assert!(auto.trigger.is_some() && auto.text.contains("first"));
-        let args = Tools::new(&both, &ToolChoice::Required, true).grammar(Form::Args).unwrap();
+        let args =
+            Tools::new(&both, &ToolChoice::Required, true).grammar(Form::Args, || Ok(())).unwrap();
         assert!(args.unwrap().text.contains(r#""[TOOL_CALLS]first[ARGS]" ws "#));
-        let free = Tools::new(&both, &ToolChoice::Auto, true).grammar(Form::Free);
+        let free = Tools::new(&both, &ToolChoice::Auto, true).grammar(Form::Free, || Ok(()));
         assert_eq!(free, Ok(None));
         let named = grammar(&ToolChoice::Named("second".to_owned())).unwrap().unwrap();
         assert!(named.trigger.is_none() && !named.text.contains("first"), "{}", named.text);
