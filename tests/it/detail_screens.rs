@@ -224,13 +224,10 @@ async fn detail_screens_keep_the_place_and_survive_a_lost_connection() {
     browser.connected(true).await;
     browser.find("//h1[.='Audit log']").await;
     // A long answer leaves the field in view, and a failure is said once and in one sentence.
+    let message = "//textarea[@aria-label='Your message']";
     browser.open(&service, "/app/chat").await;
     let stream = up.streams();
-    browser
-        .find("//textarea[@aria-label='Your message']")
-        .await
-        .send_keys(&format!("Tell me{ENTER}"))
-        .await;
+    browser.find(message).await.send_keys(&format!("Tell me{ENTER}")).await;
     up.arrived(1).await;
     stream.say(&"A long line of an answer.\n\n".repeat(80));
     stream.say("The end.");
@@ -240,11 +237,7 @@ async fn detail_screens_keep_the_place_and_survive_a_lost_connection() {
     stream.finish(7, 3);
     browser.see("10 tokens").await;
     up.answers(503, "{\"error\": {\"message\": \"the model is busy: try again later.\"}}");
-    browser
-        .find("//textarea[@aria-label='Your message']")
-        .await
-        .send_keys(&format!("More{ENTER}"))
-        .await;
+    browser.find(message).await.send_keys(&format!("More{ENTER}")).await;
     browser.find("//*[@role='alert']").await;
     holds(&browser, "the error in view", &in_view.replace(".composer", ".composer [role=alert]"))
         .await;
