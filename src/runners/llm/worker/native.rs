@@ -33,10 +33,13 @@ const DSML: &str = "<｜DSML｜";
 /// Calls of one answer.
 const CALLS_MAX: usize = 32;
 
+/// Reads the calls of a text in one form; none where it has another.
+type Reader<'r> = &'r dyn Fn(&str) -> Vec<Call>;
+
 /// The calls in a text that begins with a mark, or with the one of `form`.
 #[must_use]
 pub fn calls(text: &str, form: Form) -> Vec<Call> {
-    let readers: [&dyn Fn(&str) -> Vec<Call>; 10] = [
+    let readers: [Reader<'_>; 10] = [
         &functions,
         &lists,
         &|text| sections(text, &KIMI),
@@ -139,9 +142,10 @@ fn lists(text: &str) -> Vec<Call> {
     };
     let mut list = Vec::new();
     for value in in_turn(rest) {
-        match value {
-            Value::Array(items) => list.extend(items),
-            one => list.push(one),
+        if let Value::Array(items) = value {
+            list.extend(items);
+        } else {
+            list.push(value);
         }
     }
     let one = |value: &Value| {

@@ -281,14 +281,13 @@ impl<'r> Tools<'r> {
         form: Form,
         check: impl Fn() -> Result<(), Refusal>,
     ) -> Result<Option<Grammar>, Refusal> {
+        let is_auto = *self.choice == ToolChoice::Auto;
         let is_free = matches!(form, Form::Python | Form::Free);
-        if self.tools.is_empty() || (is_free && *self.choice == ToolChoice::Auto) {
+        if self.tools.is_empty() || (is_free && is_auto) {
             return Ok(None);
         }
-        let form = match form {
-            Form::Family(_) | Form::Lfm if *self.choice == ToolChoice::Auto => Form::Tagged,
-            form => form,
-        };
+        let is_ours = is_auto && matches!(form, Form::Family(_) | Form::Lfm);
+        let form = if is_ours { Form::Tagged } else { form };
         let family = match form {
             Form::Family(family) => Some(family),
             Form::Args => Some(Family::MISTRAL),
