@@ -20,7 +20,8 @@ const PAGES_MAX: usize = 100_000;
 
 impl Engine {
     /// Ends the execution now: its run is stopped, its place freed, no webhook is sent. Cancelling
-    /// a cancelled one is not a fault.
+    /// a cancelled one is not a fault. Of the root of a tree that has ended, what has not ended of its tree is
+    /// cancelled.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::AlreadyEnded`], [`Error::Storage`] (then nothing changed).
@@ -32,6 +33,9 @@ impl Engine {
         let inner = Arc::clone(&self.inner);
         // A client that hangs up must not leave the cancel half done.
         let cancelling = self.inner.tasks.complete(async move {
+            if let Some(root) = inner.cancel_rest_of_tree(organization, id).await? {
+                return Ok(root);
+            }
             let cancelled = inner.cancel(organization, id).await?;
             if cancelled.kind() == Kind::Agent {
                 inner.cancel_children(organization, id).await?;
@@ -123,6 +127,18 @@ impl Inner {
         self.retries.clear(id);
         self.scheduler.wake();
         Ok(cancelled)
+    }
+
+    /// Cancels an execution that may have ended.
+    pub(in crate::engine) async fn cancel_unwanted(
+        self: &Arc<Self>,
+        organization: OrganizationId,
+        id: ExecutionId,
+    ) -> Result<(), Error> {
+        match self.cancel(organization, id).await {
+            Ok(_) | Err(Error::NotFound | Error::AlreadyEnded(_)) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 
     async fn commit_cancel(

@@ -39,10 +39,7 @@ impl Inner {
         organization: OrganizationId,
         id: ExecutionId,
     ) -> Result<(), Error> {
-        match self.cancel(organization, id).await {
-            Ok(_) | Err(Error::NotFound | Error::AlreadyEnded(_)) => {}
-            Err(error) => return Err(error),
-        }
+        self.cancel_unwanted(organization, id).await?;
         let mut commit = Commit::new();
         commit.delete(rows::timer(rows::ABANDONED, id));
         Ok(self.store.commit(commit).await?)

@@ -317,10 +317,7 @@ impl Inner {
         let steps = self.read_steps(id).await?;
         let open = steps.iter().filter(|(_, step)| !step.status.is_final());
         for child in open.filter_map(|(_, step)| step.prediction) {
-            match self.cancel(organization, child).await {
-                Ok(_) | Err(Error::NotFound | Error::AlreadyEnded(_)) => {}
-                Err(error) => return Err(error),
-            }
+            self.cancel_unwanted(organization, child).await?;
         }
         Ok(())
     }

@@ -135,11 +135,12 @@ pub fn parse_step(key: &Key) -> Option<Instance> {
     (items.len() == usize::from(*depth)).then_some(Instance { step, items })
 }
 
-/// The counters of an execution's tree: its descendants, and the bytes that they take.
+/// The counters of an execution's tree: its descendants, the bytes that they take, and how many of them have
+/// ended.
 #[must_use]
-pub fn tree(root: ExecutionId) -> [Key; 2] {
+pub fn tree(root: ExecutionId) -> [Key; 3] {
     let of_root = Key::table(Table::Tree).id(root);
-    [of_root.clone().raw(b"d"), of_root.raw(b"b")]
+    [of_root.clone().raw(b"d"), of_root.clone().raw(b"b"), of_root.raw(b"e")]
 }
 
 /// An execution that waits for a moment outside of its lane. The row's value is the organization's

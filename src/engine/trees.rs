@@ -1,25 +1,34 @@
 //! Trees: the executions that one execution starts, directly or through others, share a budget.
 //!
-//! The execution that no step started is the root of its tree. Two durable counters belong to it:
-//! how many descendants it has ever had, and the bytes that they take. The commit that creates a
-//! descendant adds to them, so no crash resets them. In memory, what is about to be committed counts
+//! The execution that no step started is the root of its tree. Three durable counters belong to it:
+//! how many descendants it has ever had, the bytes that they take, and how many have ended. The commit that
+//! creates or ends a descendant adds to them, so no crash resets them. In memory, what is about to be committed counts
 //! too; a commit that fails may leave a count too high, never too low.
 //!
-//! A cancel of the root closes its tree: no descendant starts another execution from then on.
+//! A cancel of the root closes its tree: no descendant starts another execution from then on. Those that
+//! nobody waits for go on otherwise. A cancel of a root that has ended cancels these, too: durably at once,
+//! so that none of them runs again, and one after the other in the background.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use crate::domain::execution::{Execution, WorkflowRun};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+
+use crate::domain::execution::{Execution, Kind, Status, WorkflowRun};
 use crate::domain::ids::{ExecutionId, OrganizationId};
 use crate::engine::{Error, Inner, rows};
-use crate::storage::{Commit, Key};
+use crate::storage::record::decode;
+use crate::storage::{Commit, Key, Page};
 
-/// What a cancel adds to the number of descendants. No tree grows this large.
+/// What a cancel adds to the number of descendants, or to that of those that have ended. No tree grows this large.
 const CLOSED: i64 = 1 << 40;
 /// What the rows of one execution take, on average, beside its inputs and outputs.
 const ROWS_BYTES: u64 = 4096;
+
+/// Unfinished executions that are looked at, and cancelled, at once.
+const PAGE: usize = 100;
 
 /// Why a tree does not grow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -53,6 +62,8 @@ pub struct Tree {
     limits: TreeLimits,
     descendants: AtomicI64,
     bytes: AtomicI64,
+    /// Its root had ended and was cancelled: its descendants are to be.
+    is_cancelled: AtomicBool,
     trees: Trees,
 }
 
@@ -91,6 +102,11 @@ pub struct TreeShare {
 impl Tree {
     pub const fn root(&self) -> ExecutionId {
         self.root
+    }
+
+    /// Whether its descendants are to be cancelled.
+    pub fn is_cancelled(&self) -> bool {
+        self.is_cancelled.load(Ordering::Acquire)
     }
 
     /// Counts one more descendant with an input of so many bytes.
@@ -147,7 +163,7 @@ impl Drop for Tree {
 impl NewDescendant {
     /// Adds to the commit that creates the descendant that it counts.
     pub fn record(self, commit: &mut Commit) {
-        let [descendants, bytes] = rows::tree(self.tree.root);
+        let [descendants, bytes, _ended] = rows::tree(self.tree.root);
         commit.add(descendants, 1);
         commit.add(bytes, self.bytes);
         commit.after_durable(move || self.keep());
@@ -170,7 +186,7 @@ impl Drop for NewDescendant {
 impl Closing {
     /// Adds to the commit that cancels the root that its tree is closed.
     pub fn record(self, commit: &mut Commit) {
-        let [descendants, _bytes] = rows::tree(self.tree.root);
+        let [descendants, ..] = rows::tree(self.tree.root);
         commit.add(descendants, CLOSED);
         commit.after_durable(move || self.keep());
     }
@@ -208,7 +224,7 @@ impl TreeShare {
     pub fn record(&self, commit: &mut Commit) {
         let bytes = self.pending.swap(0, Ordering::AcqRel);
         if bytes > 0 {
-            let [_descendants, key] = rows::tree(self.tree.root);
+            let [_descendants, key, _ended] = rows::tree(self.tree.root);
             commit.add(key, bytes);
         }
     }
@@ -241,6 +257,15 @@ impl Inner {
     ) -> Result<Arc<Tree>, Error> {
         let organization = execution.organization;
         let root = execution.workflow().and_then(WorkflowRun::root).unwrap_or(execution.id);
+        self.tree(organization, root).await
+    }
+
+    /// The tree of a root.
+    pub(in crate::engine) async fn tree(
+        &self,
+        organization: OrganizationId,
+        root: ExecutionId,
+    ) -> Result<Arc<Tree>, Error> {
         if let Some(tree) = self.trees.find(organization, root) {
             return Ok(tree);
         }
@@ -250,11 +275,16 @@ impl Inner {
         }
         // A pending count holds the tree until its commit is visible.
         let counters = self.store.counters(&rows::tree(root)).await?;
-        let [descendants, bytes] =
-            <[i64; 2]>::try_from(counters).unwrap_or_default().map(AtomicI64::new);
-        let limits = self.options.tree;
-        let trees = self.trees.clone();
-        let tree = Arc::new(Tree { root, organization, limits, descendants, bytes, trees });
+        let [descendants, bytes, ended] = <[i64; 3]>::try_from(counters).unwrap_or_default();
+        let tree = Arc::new(Tree {
+            root,
+            organization,
+            limits: self.options.tree,
+            descendants: AtomicI64::new(descendants),
+            bytes: AtomicI64::new(bytes),
+            is_cancelled: AtomicBool::new(ended >= CLOSED),
+            trees: self.trees.clone(),
+        });
         self.trees.lock().insert(root, Arc::downgrade(&tree));
         Ok(tree)
     }
@@ -270,6 +300,82 @@ impl Inner {
         let tree = self.tree_of(execution).await?;
         let has_descendants = tree.descendants.load(Ordering::Acquire) > 0;
         Ok(has_descendants.then(|| tree.close()))
+    }
+
+    /// Adds to the commit of an execution's end that its tree has one less to wait for.
+    pub(in crate::engine) fn tell_tree(commit: &mut Commit, execution: &Execution) {
+        if let Some(root) = execution.workflow().and_then(WorkflowRun::root) {
+            let [.., ended] = rows::tree(root);
+            commit.add(ended, 1);
+        }
+    }
+
+    /// Cancels what has not ended of the tree of a root that has. `None`, and nothing is done: it has not
+    /// ended, it is not a root, or its whole tree has ended.
+    pub(in crate::engine) async fn cancel_rest_of_tree(
+        self: &Arc<Self>,
+        organization: OrganizationId,
+        id: ExecutionId,
+    ) -> Result<Option<Execution>, Error> {
+        let root = self.store.read::<Execution>(&rows::execution(organization, id)).await?;
+        let is_ended_root = |root: &Execution| {
+            root.status.is_final() && root.workflow().is_some_and(|run| run.root().is_none())
+        };
+        let Some(root) = root.filter(is_ended_root) else { return Ok(None) };
+        let keys = rows::tree(id);
+        let counters = self.store.counters(&keys).await?;
+        let [descendants, _bytes, ended] = <[i64; 3]>::try_from(counters).unwrap_or_default();
+        if descendants % CLOSED <= ended % CLOSED {
+            return Ok(None);
+        }
+        let tree = self.tree(organization, id).await?;
+        let mut commit = Commit::new();
+        if descendants < CLOSED {
+            Arc::clone(&tree).close().record(&mut commit);
+        }
+        if ended < CLOSED {
+            let [.., ended] = keys;
+            commit.add(ended, CLOSED);
+        }
+        tree.is_cancelled.store(true, Ordering::Release);
+        self.store.commit(commit).await?;
+        let inner = Arc::clone(self);
+        self.tasks.spawn_for(organization, async move {
+            if let Err(error) = inner.cancel_descendants(&tree).await {
+                tracing::error!(execution = %id, %error, "the rest of its tree cannot be cancelled");
+            }
+        });
+        Ok(Some(root))
+    }
+
+    /// Cancels each descendant that has not ended.
+    async fn cancel_descendants(self: &Arc<Self>, tree: &Tree) -> Result<(), Error> {
+        let organization = tree.organization;
+        let prefix = rows::standing(organization, Kind::Workflow, Status::Created);
+        let mut after = None;
+        loop {
+            let page = Page { prefix: prefix.clone(), after, before: None, limit: PAGE };
+            let found = self.store.page(page).await?;
+            let ids: Vec<ExecutionId> =
+                found.iter().filter_map(|(key, _)| key.last_id_inverted()).collect();
+            let keys: Vec<Key> = ids.iter().map(|id| rows::execution(organization, *id)).collect();
+            let mut cancels = FuturesUnordered::new();
+            for (id, row) in ids.into_iter().zip(self.store.get_many(&keys).await?) {
+                let Some(execution) = row.map(|row| decode::<Execution>(&row)).transpose()? else {
+                    continue;
+                };
+                if execution.workflow().and_then(WorkflowRun::root) == Some(tree.root) {
+                    cancels.push(self.cancel_unwanted(organization, id));
+                }
+            }
+            while let Some(cancelled) = cancels.next().await {
+                cancelled?;
+            }
+            match found.into_iter().last() {
+                Some((key, _)) if !self.tasks.is_stopping() => after = Some(key),
+                _ => return Ok(()),
+            }
+        }
     }
 
     /// The counters of the trees whose roots are about to be deleted, and of those whose roots were

@@ -9,7 +9,7 @@ use crate::domain::ids::ExecutionId;
 use crate::engine::children_tests::{child, executions, submit};
 use crate::engine::simulation_tests::{ORGANIZATION, PATIENCE, Process, rows as all_rows, runtime};
 use crate::engine::workflow_tests::{Case, all_end, case, model, none_is_left, script};
-use crate::engine::{Options, TreeLimits, rows};
+use crate::engine::{Error, Options, TreeLimits, rows};
 use crate::storage::Table;
 
 const BYTES: u64 = 8 << 30;
@@ -49,7 +49,7 @@ fn causes(all: &[Execution]) -> Vec<&str> {
 }
 
 async fn descendants(process: &Process, root: ExecutionId) -> i64 {
-    let [descendants, _bytes] = rows::tree(root);
+    let [descendants, ..] = rows::tree(root);
     process.store.counter(&descendants).await.unwrap()
 }
 
@@ -117,7 +117,7 @@ fn tree_takes_at_most_its_bytes() {
         let all = executions(&process.store).await;
         let made: u64 = all.iter().filter_map(|one| Some(one.output.as_ref()?.len())).sum();
         assert!(made < 1 << 20, "{made}");
-        let [_descendants, bytes] = rows::tree(root);
+        let [_descendants, bytes, _ended] = rows::tree(root);
         let counted = process.store.counter(&bytes).await.unwrap();
         assert!((1 << 19..=1 << 20).contains(&counted), "{counted}");
         let causes = causes(&all);
@@ -239,6 +239,93 @@ fn tree_of_cancelled_root_with_detached_executions_grows_no_more() {
     });
 }
 
+/// The root has ended; its tree goes on, also over a death of the process, until it is cancelled.
+fn cancelled_behind_its_end(dies: bool) {
+    let leaf = json!([{"step_id": "w", "type": "wait", "event": {"name": "never"}}]);
+    let cases = tree(12, false, leaf);
+    let folder = tempfile::tempdir().unwrap();
+    let organization = ORGANIZATION.into();
+    let root = runtime().block_on(async {
+        let process = process(&folder, &cases, limits(100_000, BYTES));
+        process.engine.recover().await.unwrap();
+        let root = submit(&process, 0, &cases[0]).await;
+        let ended = process.engine.wait(organization, root, PATIENCE).await.unwrap();
+        assert_eq!(ended.status, Status::Success);
+        let grown = async {
+            while descendants(&process, root).await < 12 + 12 * 12 {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, grown).await.unwrap();
+        if !dies {
+            let answered = process.engine.cancel(organization, root).await.unwrap();
+            assert_eq!((answered.id, answered.status), (root, Status::Success));
+            all_end(&process).await;
+        }
+        die(process).await;
+        root
+    });
+    runtime().block_on(async {
+        let process = process(&folder, &cases, limits(100_000, BYTES));
+        process.engine.recover().await.unwrap();
+        if dies {
+            process.engine.cancel(organization, root).await.unwrap();
+            all_end(&process).await;
+        }
+        let all = executions(&process.store).await;
+        let of_leaves = |one: &&Execution| {
+            one.workflow().is_some_and(|run| run.parent.as_ref().is_some_and(|up| up.depth == 2))
+        };
+        let leaves: Vec<_> = all.iter().filter(of_leaves).collect();
+        assert_eq!(leaves.len(), 144);
+        assert!(leaves.iter().all(|leaf| leaf.status == Status::Cancelled), "{leaves:#?}");
+        let again = process.engine.cancel(organization, root).await.unwrap_err();
+        assert!(matches!(again, Error::AlreadyEnded(Status::Success)), "{again}");
+        none_is_left(&process, Table::Lane).await;
+        none_is_left(&process, Table::Timer).await;
+        die(process).await;
+    });
+}
+
+#[test]
+fn tree_of_ended_root_can_be_cancelled() {
+    cancelled_behind_its_end(false);
+}
+
+#[test]
+fn tree_of_ended_root_can_be_cancelled_after_crash() {
+    cancelled_behind_its_end(true);
+}
+
+/// What waits in a lane when its tree is cancelled does not begin to run.
+#[test]
+fn tree_of_cancelled_root_that_is_cancelled_again_runs_no_more() {
+    let cases = tree(60, false, pass("done"));
+    let folder = tempfile::tempdir().unwrap();
+    runtime().block_on(async {
+        let options = Options { active: 2, ..limits(100_000, BYTES) };
+        let process = process(&folder, &cases, options);
+        process.engine.recover().await.unwrap();
+        let root = submit(&process, 0, &cases[0]).await;
+        let growing = async {
+            while descendants(&process, root).await < 10 {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, growing).await.unwrap();
+        for _ in 0..2 {
+            process.engine.cancel(ORGANIZATION.into(), root).await.unwrap();
+        }
+        all_end(&process).await;
+        let [_descendants, _bytes, ended] = rows::tree(root);
+        let cancelled = process.store.counter(&ended).await.unwrap();
+        let all = executions(&process.store).await;
+        assert_eq!(cancelled % (1 << 40), i64::try_from(all.len() - 1).unwrap());
+        assert!(all.iter().any(|one| one.id != root && one.status == Status::Cancelled));
+        die(process).await;
+    });
+}
+
 /// An old root goes with its counters; those of a root that went before its descendants go with these.
 #[test]
 fn tree_counters_are_deleted_with_their_executions() {
@@ -249,7 +336,7 @@ fn tree_counters_are_deleted_with_their_executions() {
         process.engine.recover().await.unwrap();
         let root = submit(&process, 0, &cases[0]).await;
         all_end(&process).await;
-        assert_eq!(all_rows(&process.store, Table::Tree).await.len(), 2);
+        assert_eq!(all_rows(&process.store, Table::Tree).await.len(), 3);
         let now = process.engine.inner.clock.now();
         let after = now.plus(std::time::Duration::from_secs(60));
         process.engine.purge_before(ORGANIZATION.into(), after).await.unwrap();

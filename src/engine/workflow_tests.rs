@@ -274,6 +274,7 @@ fn run(number: usize) -> WorkflowRun {
         parent: None,
         root: None,
         ran_ms: 0,
+        input_values: 0,
         aside_until: None,
         paused: None,
     }

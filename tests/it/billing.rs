@@ -90,12 +90,22 @@ async fn balance_must_cover_workflow_steps_and_metered_models() {
     service.manifest(&provider.manifest("priced", "/echo", PRICED));
     let metered = "timeout = '5s'\n[cost]\ntype = 'usage_based'\nper_second = 0.1\n";
     service.manifest(&provider.manifest("metered", "/echo", metered));
-    let step = |id: &str| json!({"step_id": id, "type": "model", "model": "priced", "params": {}});
-    let workflow = service.workflow(json!([step("a"), step("b")])).await;
-    top_up(&service, 0.4).await;
+    let step = |id: &str, of: &str| json!({"step_id": id, "type": "model", "model": "priced", "params": {"of": of}});
+    let steps = json!([step("a", "nothing"), step("b", "{{a.status}}")]);
+    let workflow = service.workflow(steps).await;
     let trigger = service.flows(Method::POST, &format!("/{workflow}/trigger")).json(&json!({}));
-    expect_unpaid(&trigger.clone().send().await, [0.4, 0.0, 0.5]);
-    top_up(&service, 0.1).await;
+    expect_unpaid(&trigger.clone().send().await, [0.0, 0.0, 0.0]);
+    top_up(&service, 0.4).await;
+    let taken = trigger.clone().send().await.expect(202);
+    let execution = service.completed(taken["execution_id"].as_str().unwrap()).await;
+    assert_eq!(
+        (&execution["status"], &execution["metrics"]["cost"]),
+        (&json!("failed"), &json!(0.25)),
+        "{execution}"
+    );
+    let cause = execution["error_cause"].as_str().unwrap();
+    assert!(cause.contains("payment required: the call may cost 0.25"), "{cause}");
+    top_up(&service, 0.35).await;
     let taken = trigger.send().await.expect(202);
     let execution = service.completed(taken["execution_id"].as_str().unwrap()).await;
     assert_eq!(
@@ -107,6 +117,52 @@ async fn balance_must_cover_workflow_steps_and_metered_models() {
     expect_unpaid(&create(&service, "metered").await, [0.4, 0.0, 0.5]);
     top_up(&service, 0.1).await;
     assert_eq!(create(&service, "metered").await.status, 200);
+}
+
+/// Runs a workflow of a map over 100 items; gives its cost.
+async fn map_of_calls(service: &Service, workflow: &str) -> f64 {
+    let inputs = json!({"inputs": {"l": (0..100).collect::<Vec<_>>()}});
+    let trigger = service.flows(Method::POST, &format!("/{workflow}/trigger")).json(&inputs);
+    let taken = trigger.send().await.expect(202);
+    let execution = service.completed(taken["execution_id"].as_str().unwrap()).await;
+    assert_eq!(execution["status"], "completed", "{execution}");
+    execution["metrics"]["cost"].as_f64().unwrap()
+}
+
+#[tokio::test]
+async fn balance_pays_for_three_calls_of_a_map_and_no_more() {
+    let service = Service::configured(ENFORCED).await;
+    let provider = Provider::start().await;
+    service.manifest(&provider.manifest("priced", "/echo", PRICED));
+    service.manifest(&provider.manifest("failing", "/status/500", PRICED));
+    let map = |step: Value| {
+        json!([{"step_id": "m", "type": "map", "items": "{{inputs.l}}", "max_concurrency": 100,
+                "steps": [step]}])
+    };
+    let call = json!({"step_id": "a", "type": "model", "model": "priced", "params": {},
+                      "continue_on_error": true});
+    let mut falls_back = call.clone();
+    falls_back["model"] = json!("failing");
+    falls_back["fallback"] = json!({"model": "priced", "params": {}});
+    for step in [call, falls_back] {
+        let workflow = service.workflow(map(step)).await;
+        top_up(&service, 0.75).await;
+        let runs = [map_of_calls(&service, &workflow), map_of_calls(&service, &workflow)];
+        let cost: f64 = futures_util::future::join_all(runs).await.iter().sum();
+        assert!((0.25..=0.75).contains(&cost), "{cost}");
+        let balance = service.get("/v1/billing/balance").await.expect(200);
+        let left = balance["balance_usd"].as_f64().unwrap();
+        assert!((0.0..=0.5).contains(&left), "{balance}");
+        if left > 0.0 {
+            // Nothing of it is reserved any more.
+            let rest = format!("{left}");
+            assert!(rest == "0.25" || rest == "0.5", "{rest}");
+            for _ in 0..(left / 0.25).round() as u32 {
+                let id = service.create("priced", json!({})).await;
+                assert_eq!(service.ended(&id).await["status"], "success");
+            }
+        }
+    }
 }
 
 #[tokio::test]

@@ -48,6 +48,7 @@ impl Inner {
             count_end(&mut commit, execution);
             billing::release(&mut commit, execution.organization, execution.reserved);
             self.tell_parent(&mut commit, execution);
+            Self::tell_tree(&mut commit, execution);
             let scheduler = Arc::clone(&self.scheduler);
             let organization = execution.organization;
             commit.after_durable(move || scheduler.lanes().ended(organization));

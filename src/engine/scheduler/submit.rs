@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::Value;
-use serde_json::value::RawValue;
+use serde_json::value::{RawValue, to_raw_value};
 
 use crate::billing::{self, Price, Reservation};
 use crate::domain::chat::{OUTPUT_TOKENS_RESERVED, Tokens, estimate};
@@ -16,9 +16,10 @@ use crate::domain::model::Usage;
 use crate::domain::money::Usd;
 use crate::domain::trace;
 use crate::engine::query::indexes;
-use crate::engine::run::commit::count_start;
+use crate::engine::run::commit::{count_start, not_serializable};
 use crate::engine::scheduler::admission::{Admission, LaneReservation};
 use crate::engine::{Engine, Error, Inner, rows};
+use crate::http::request::count_values;
 use crate::runners::Health;
 use crate::storage::Commit;
 
@@ -81,7 +82,11 @@ impl Inner {
         let admitted = self.admit_all(&submissions)?;
         let mut executions = Vec::with_capacity(submissions.len());
         let mut uses = Vec::with_capacity(submissions.len());
-        for submission in submissions {
+        for mut submission in submissions {
+            if let Work::Workflow(run) = &mut submission.work {
+                let values = count_values(submission.input.get().as_bytes());
+                run.input_values = u32::try_from(values).unwrap_or(u32::MAX);
+            }
             let is_enforced = self.options.enforce_balance;
             uses.push(if is_enforced { most_used(&submission.input) } else { Tokens::default() });
             let bytes = submission.input.get().len() as u64;
@@ -159,8 +164,8 @@ impl Inner {
         Ok(reservations)
     }
 
-    /// What an execution may cost: of a chain the dearest model, of a workflow each model step once. `used` is
-    /// the most that a model uses for its input; what a workflow gives to its steps is not known yet.
+    /// What an execution may cost: of a chain the dearest model. `used` is the most that a model uses for its
+    /// input. Each model call of a workflow reserves for itself; at the start the balance must be above zero.
     async fn price_of(&self, execution: &Execution, used: Tokens) -> Result<Price, Error> {
         let mut price = Price::default();
         match &execution.work {
@@ -171,16 +176,12 @@ impl Inner {
             }
             Work::Workflow(run) => {
                 let plan = self.plans.plan(run.revision).await?;
-                for step in plan.iter().flat_map(|plan| plan.steps()) {
-                    let Kind::Model(model) = &step.kind else { continue };
-                    let slugs =
-                        [Some(&model.slug), model.fallback.as_ref().map(|other| &other.slug)];
-                    let of_one = slugs.into_iter().flatten();
-                    let of_one = of_one.map(|slug| self.price_of_model(slug, used));
-                    let of_one = of_one.fold(Price::default(), Price::dearer);
-                    price.known = price.known.plus(of_one.known);
-                    price.open |= of_one.open;
-                }
+                let mut steps = plan.iter().flat_map(|plan| plan.steps());
+                price.open = steps.any(|step| {
+                    matches!(&step.kind, Kind::Model(model)
+                    if self.is_priced(&model.slug)
+                        || model.fallback.as_ref().is_some_and(|other| self.is_priced(&other.slug)))
+                });
             }
             // Their price is reserved before they are made.
             Work::Chat(_) | Work::Decision(_) => {}
@@ -188,6 +189,28 @@ impl Inner {
             Work::Agent(_) => {}
         }
         Ok(price)
+    }
+
+    fn is_priced(&self, slug: &str) -> bool {
+        self.models.model(slug).is_some_and(|work| work.pricing.is_some())
+    }
+
+    /// Where balances are enforced: keeps what a model call of a workflow may cost, beside what its step has
+    /// cost and has not been charged for.
+    pub(in crate::engine) async fn reserve_call(
+        &self,
+        organization: OrganizationId,
+        slug: &str,
+        input: &Value,
+        spent: Usd,
+    ) -> Result<Option<Reservation>, Error> {
+        if !self.options.enforce_balance || !self.is_priced(slug) {
+            return Ok(None);
+        }
+        let text = to_raw_value(input).map_err(|error| not_serializable("input", &error))?;
+        let price = self.price_of_model(slug, most_used(&text));
+        let price = Price { known: price.known.plus(spent), ..price };
+        Ok(Some(self.billing.hold(organization, price).await?))
     }
 
     /// What a run may cost that uses at most so much. One whose model reports the cost is open.

@@ -77,6 +77,7 @@ impl Inner {
             items: HashMap::new(),
             values: Values::default(),
             budget,
+            reservations: Vec::new(),
             running: FuturesUnordered::new(),
             stops: HashMap::new(),
             admitted: BTreeSet::new(),

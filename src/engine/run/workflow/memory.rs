@@ -1,10 +1,11 @@
 //! The memory of running workflows: a budget of the whole service, in turns between organizations.
 //!
 //! What an execution takes is estimated before it is loaded, from its inputs and its plan. A large one
-//! waits for its part and releases it when it ends or is suspended. A small one takes its part at
-//! once: their number is bounded by `engine.active`, and a parent in memory never waits for one of
-//! its children that way. What an open map holds counts as soon as it is known.
+//! waits for its part, without a place and without its inputs in memory, and releases it when it ends or is
+//! suspended. A small one takes its part at once: their number is bounded by `engine.active`, and a parent in
+//! memory never waits for one of its children that way. What an open map holds counts as soon as it is known.
 
+use futures_util::FutureExt;
 use serde_json::Value;
 
 use crate::domain::definition::{Kind, Plan};
@@ -12,6 +13,7 @@ use crate::domain::machine::workflow::ITEMS_MAX;
 use crate::engine::Inner;
 use crate::engine::active::ActiveExecution;
 use crate::engine::scheduler::admission::KEEP_BYTES_MAX;
+use crate::engine::scheduler::lanes::Parking;
 use crate::runtime::turns::{self, Turn};
 
 /// What any execution takes.
@@ -20,10 +22,11 @@ const BASE_BYTES: usize = 16 * 1024;
 const MAP_BYTES: usize = 1024 * 1024;
 /// Bytes in memory for each byte of the inputs as text.
 const BYTES_PER_INPUT: usize = 8;
-/// Bytes of the inputs as text for each item that a map may have of them.
-const INPUT_PER_ITEM: usize = 4;
 /// What one item takes beside its value and its steps.
 const ITEM_BYTES: usize = 256;
+/// The part of the whole budget that one execution waits for at most. What it takes beyond that is counted
+/// when its map opens.
+const SHARE_MAX: usize = 4;
 /// What the state of a step takes.
 const STEP_BYTES: usize = 768;
 
@@ -45,11 +48,12 @@ impl Memory {
     }
 }
 
-/// The estimate for an execution before it is loaded: bytes in all, and for the items of maps.
-fn estimate(plan: Option<&Plan>, input: usize) -> (usize, usize) {
+/// The estimate for an execution before it is loaded: bytes in all, and for the items of maps. Its inputs
+/// have so many bytes and values.
+fn estimate(plan: Option<&Plan>, (input, values): (usize, usize)) -> (usize, usize) {
     let maps = plan.filter(|plan| plan.steps().any(|step| matches!(step.kind, Kind::Map(_))));
     let for_items = maps.map_or(0, |plan| {
-        let items = (input / INPUT_PER_ITEM).min(usize::try_from(ITEMS_MAX).unwrap_or(usize::MAX));
+        let items = values.min(usize::try_from(ITEMS_MAX).unwrap_or(usize::MAX));
         items.saturating_mul(state_of(steps_in_maps(plan))).max(MAP_BYTES)
     });
     let inputs = input.saturating_mul(BYTES_PER_INPUT);
@@ -70,28 +74,45 @@ impl Inner {
     /// Waits for the memory of an execution that is about to be loaded. `None`: it was stopped in
     /// the meantime.
     pub(super) async fn acquire_memory(&self, active: &ActiveExecution) -> Option<Memory> {
-        let (organization, revision, input) = {
-            let state = active.state.lock().await;
-            let execution = &state.as_ref()?.execution;
-            (execution.organization, execution.workflow()?.revision, execution.input.len())
-        };
+        let mut state = active.state.lock().await;
+        let execution = &state.as_ref()?.execution;
+        let run = execution.workflow()?;
+        let (organization, id, lane) = (execution.organization, execution.id, execution.lane());
+        let input = execution.input.len();
         // A plan that cannot be read is an error of the load.
-        let plan = self.plans.plan(revision).await.ok().flatten();
-        let input_bytes = usize::try_from(input).unwrap_or(usize::MAX);
-        let (weight, for_items) = estimate(plan.as_deref(), input_bytes);
-        let is_small = for_items == 0 && input <= KEEP_BYTES_MAX;
-        if is_small {
+        let plan = self.plans.plan(run.revision).await.ok().flatten();
+        let sizes = [input, u64::from(run.input_values)];
+        let [bytes, values] = sizes.map(|size| usize::try_from(size).unwrap_or(usize::MAX));
+        let (weight, for_items) = estimate(plan.as_deref(), (bytes, values));
+        if for_items == 0 && input <= KEEP_BYTES_MAX {
             let turn = self.memory.force(organization, weight);
             return Some(Memory { turn, for_items });
         }
-        tokio::select! {
+        let most = self.options.workflow_memory / SHARE_MAX;
+        let (weight, for_items) = (weight.min(most), for_items.min(most));
+        let taking = turns::on_behalf_of(organization, self.memory.take(weight));
+        let mut taking = std::pin::pin!(taking);
+        if let Some(turn) = taking.as_mut().now_or_never() {
+            return Some(Memory { turn, for_items });
+        }
+        if input > KEEP_BYTES_MAX {
+            // Its inputs are read again: those that wait may be many.
+            *state = None;
+        }
+        drop(state);
+        let park = |parking| {
+            self.lanes().park(&lane, id, parking);
+            self.scheduler.wake();
+        };
+        park(Parking::ForModels);
+        let turn = tokio::select! {
             biased;
-            turn = turns::on_behalf_of(organization, self.memory.take(weight)) => {
-                Some(Memory { turn, for_items })
-            }
+            turn = taking => Some(turn),
             () = active.stop.cancelled() => None,
             () = self.tasks.stopping() => None,
-        }
+        };
+        park(Parking::Not);
+        Some(Memory { turn: turn?, for_items })
     }
 }
 
@@ -128,5 +149,18 @@ mod tests {
         assert!(turns.used() > 10_000 * 2 * STEP_BYTES, "{}", turns.used());
         drop(memory);
         assert_eq!(turns.used(), 0);
+    }
+
+    #[test]
+    fn memory_of_a_map_is_estimated_by_the_values_of_the_inputs() {
+        let steps: Vec<_> = (0..10)
+            .map(|n| json!({"step_id": format!("s{n}"), "type": "pass", "result": n}))
+            .collect();
+        let map = json!([{"step_id": "m", "type": "map", "items": "{{inputs.l}}", "steps": steps}]);
+        let plan = Plan::compile(Some(&json!({ "steps": map })), &|_| true).unwrap();
+        let (text, for_items) = estimate(Some(&plan), (40_000, 5));
+        assert!(text < 2 << 20 && for_items == MAP_BYTES, "{text}");
+        let (numbers, for_items) = estimate(Some(&plan), (40_000, 10_002));
+        assert!(for_items > 10_000 * 10 * STEP_BYTES && numbers > for_items, "{numbers}");
     }
 }

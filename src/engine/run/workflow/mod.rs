@@ -37,9 +37,10 @@ use self::memory::Memory;
 use self::runs::{Job, Report, Running};
 use self::store::PendingEffects;
 use self::view::Values;
+use crate::billing::Reservation;
 use crate::domain::classify::ErrorClass;
 use crate::domain::definition::{Plan, Role};
-use crate::domain::execution::{Execution, Fault};
+use crate::domain::execution::{Execution, Fault, WorkflowRun};
 use crate::domain::ids::{ExecutionId, KeyId, OrganizationId};
 use crate::domain::machine::PAUSED_UNTIL;
 use crate::domain::machine::workflow::{Effect, Event, StepProgress};
@@ -74,6 +75,8 @@ struct Actor {
     items: HashMap<Instance, Arc<Vec<Value>>>,
     values: Values,
     budget: Arc<Budget>,
+    /// What was kept for calls that have ended, until a commit charges them.
+    reservations: Vec<Reservation>,
     running: FuturesUnordered<Abortable<Running>>,
     stops: HashMap<Instance, AbortHandle>,
     /// Those of `running` that have a place at their model, or need none.
@@ -143,9 +146,32 @@ impl Inner {
         self: &Arc<Self>,
         active: &ActiveExecution,
     ) -> Result<(), Error> {
+        let known = {
+            let state = active.state.lock().await;
+            state.as_ref().map(|LoadedExecution { execution, .. }| {
+                let root = execution.workflow().and_then(WorkflowRun::root);
+                (execution.organization, execution.id, root)
+            })
+        };
+        let Some((organization, id, root)) = known else { return Ok(()) };
+        if let Some(root) = root
+            && self.tree(organization, root).await?.is_cancelled()
+        {
+            return self.cancel_unwanted(organization, id).await;
+        }
         let Some(memory) = self.acquire_memory(active).await else { return Ok(()) };
+        // Those that wait for their memory hold nothing of what comes from here on.
+        Box::pin(self.run_loaded(active, (organization, id), memory)).await
+    }
+
+    async fn run_loaded(
+        self: &Arc<Self>,
+        active: &ActiveExecution,
+        (organization, id): (OrganizationId, ExecutionId),
+        memory: Memory,
+    ) -> Result<(), Error> {
         let mut state = active.state.lock().await;
-        let Some(loaded) = state.as_mut() else { return Ok(()) };
+        let loaded = self.loaded(&mut state, organization, id).await?;
         let run = loaded.execution.workflow();
         let is_aside = run.is_some_and(|run| run.aside_until.is_some());
         if loaded.execution.status.is_final() || is_aside {
@@ -570,8 +596,12 @@ impl Actor {
     }
 
     /// A commit that records what the execution has made.
-    fn commit(&self) -> Commit {
+    fn commit(&mut self) -> Commit {
         let mut commit = Commit::new();
+        let settled = std::mem::take(&mut self.reservations);
+        if !settled.is_empty() {
+            commit.after_durable(move || drop(settled));
+        }
         self.inner.record_produced(&mut commit, self.organization, self.id, &self.budget);
         commit
     }

@@ -13,6 +13,7 @@ use serde_json::value::RawValue;
 use super::Actor;
 use super::children::{Caller, PreparedChild};
 use super::resolve::{REFERENCE_ERROR, StepResult, split_step_error, unresolved};
+use crate::billing::Reservation;
 use crate::domain::attempt::Failure;
 use crate::domain::classify::ErrorClass;
 use crate::domain::definition::{FailWhen, HTTP_TIMEOUT_DEFAULT, Http, Kind, Model, SubWorkflow};
@@ -64,6 +65,8 @@ enum Call {
         input: Value,
         /// The step has another model for when this one fails.
         may_fall_back: bool,
+        /// What the step has cost so far.
+        spent: Usd,
     },
     Http {
         request: Box<Prepared>,
@@ -94,6 +97,8 @@ pub enum Report {
         attempt: u32,
         /// An error says that its output could not be stored now; the attempt is made again.
         outcome: Box<Result<Outcome, Error>>,
+        /// What was kept for it, until its cost is charged.
+        reservation: Option<Reservation>,
     },
 }
 
@@ -142,8 +147,9 @@ impl Actor {
             Report::ChildPrepared { instance, attempt, prepared } => {
                 self.child_event(instance, attempt, *prepared)?
             }
-            Report::Ended { instance, attempt, outcome } => {
+            Report::Ended { instance, attempt, outcome, reservation } => {
                 self.admitted.remove(&instance);
+                self.reservations.extend(reservation);
                 match (*outcome)? {
                     Ok(mut success) => {
                         success.logs = success.logs.filter(|_| !self.is_foreign);
@@ -243,8 +249,9 @@ impl Actor {
             Kind::Model(model) => match resolve_model(model, is_fallback, &view) {
                 Ok((slug, input)) => {
                     let models = &*self.inner.models;
-                    let checked = check_model(models, model, is_fallback, slug, input).await;
-                    checked.map(|(call, input)| (call, Shown::Value(input)))
+                    let spent = progress.step(instance).map_or(Usd::ZERO, |step| step.cost);
+                    let checked = check_model(models, model, (is_fallback, spent), slug, input);
+                    checked.await.map(|(call, input)| (call, Shown::Value(input)))
                 }
                 Err(fault) => Err(fault),
             },
@@ -302,7 +309,7 @@ impl Actor {
 async fn check_model(
     models: &dyn Models,
     model: &Model,
-    is_fallback: bool,
+    (is_fallback, spent): (bool, Usd),
     slug: &str,
     input: Value,
 ) -> Result<(Call, Value), Fault> {
@@ -314,7 +321,7 @@ async fn check_model(
     let may_fall_back = model.fallback.is_some() && !is_fallback;
     let slug = slug.to_owned();
     let input = checked.clone();
-    Ok((Call::Model { slug, input, may_fall_back }, checked))
+    Ok((Call::Model { slug, input, may_fall_back, spent }, checked))
 }
 
 /// The model that is to run, and its input before it is checked.
@@ -372,7 +379,7 @@ impl Inner {
             let _mark = self.in_flight.begin(Run::attempt(organization, execution, &key));
             let Call::Http { request, fail_when } = call else {
                 let outcome = Box::new(Ok(Err(no_such_step().into())));
-                return Report::Ended { instance, attempt, outcome };
+                return Report::Ended { instance, attempt, outcome, reservation: None };
             };
             let limit = limit.unwrap_or(HTTP_TIMEOUT_DEFAULT);
             let by = (key.as_str(), &trace);
@@ -382,7 +389,7 @@ impl Inner {
                 Ok(answer) => self.store_response(answer, execution, &budget).await,
                 Err(failure) => Ok(Err(failure.into())),
             };
-            Report::Ended { instance, attempt, outcome: Box::new(outcome) }
+            Report::Ended { instance, attempt, outcome: Box::new(outcome), reservation: None }
         })
     }
 
@@ -402,17 +409,27 @@ impl Inner {
         } = job;
         Box::pin(async move {
             let mark = inner.in_flight.begin(Run::attempt(organization, execution, &key));
+            let mut reservation = None;
             let outcome = match call {
-                Call::Model { slug, input, may_fall_back } => {
-                    let attempt_key = &key;
-                    let origin = Origin { organization, key: api_key, execution, attempt_key };
-                    let input = (input, may_fall_back);
-                    inner.run_step_model((origin, trace), &slug, input, limit, &budget).await
+                Call::Model { slug, input, may_fall_back, spent } => {
+                    match inner.reserve_call(organization, &slug, &input, spent).await {
+                        Ok(reserved) => {
+                            reservation = reserved;
+                            let attempt_key = &key;
+                            let origin =
+                                Origin { organization, key: api_key, execution, attempt_key };
+                            let input = (input, may_fall_back);
+                            inner
+                                .run_step_model((origin, trace), &slug, input, limit, &budget)
+                                .await
+                        }
+                        Err(error) => unpaid(error).map(|failure| Err(failure.into())),
+                    }
                 }
                 Call::Http { .. } | Call::Workflow { .. } => Ok(Err(no_such_step().into())),
             };
             drop((mark, permit));
-            Report::Ended { instance, attempt, outcome: Box::new(outcome) }
+            Report::Ended { instance, attempt, outcome: Box::new(outcome), reservation }
         })
     }
 
@@ -476,6 +493,21 @@ impl Inner {
         let answer = Some(Arc::new(HttpResponse { status_code: status, headers }));
         Ok(Ok(Success { output, answer, cost: Usd::ZERO, logs: None }))
     }
+}
+
+/// The failure of a call that the balance cannot pay. One that it could pay once other work has ended may
+/// be tried again.
+fn unpaid(error: Error) -> Result<Failure, Error> {
+    let Error::Unpaid { balance, reserved, needed } = error else { return Err(error) };
+    let class = match balance > Usd::ZERO && balance >= needed {
+        true => ErrorClass::ProviderUnavailable,
+        false => ErrorClass::InvalidModelConfig,
+    };
+    let message = format!(
+        "payment required: the call may cost {needed} USD, the balance is {balance} USD, of which \
+         {reserved} USD are reserved"
+    );
+    Ok(Failure::new(class, message))
 }
 
 fn not_text(error: &serde_json::Error) -> Failure {
