@@ -17,6 +17,7 @@ use super::decision;
 use super::delivery::Webhook;
 pub use super::fault::Fault;
 use super::ids::{BulkId, ExecutionId, KeyId, OrganizationId, RevisionId, ScheduleId, WorkflowId};
+pub use super::lane::{lane_of_model, lane_of_workflow};
 use super::logs::append_logs;
 use super::money::Usd;
 use super::payload::Payload;
@@ -590,16 +591,4 @@ impl Execution {
     pub fn run_time(&self) -> Option<Duration> {
         Some(self.completed_at?.since(self.started_at?))
     }
-}
-
-/// The lane of a model.
-#[must_use]
-pub fn lane_of_model(slug: &str) -> String {
-    ["model:", slug].concat()
-}
-
-/// The lane of a workflow.
-#[must_use]
-pub fn lane_of_workflow(id: WorkflowId) -> String {
-    ["workflow:", &id.to_string()].concat()
 }

@@ -26,6 +26,7 @@ pub mod input_template;
 pub mod invalid_request;
 pub mod json_object;
 pub mod json_pointer;
+pub mod lane;
 pub mod legacy;
 pub mod logs;
 pub mod machine;

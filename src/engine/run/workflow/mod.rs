@@ -11,9 +11,10 @@
 //! answer  what the machine asks for                       runs    models and HTTP requests
 //! store   rows of steps: read at the start, written with each commit
 //! children  steps that run other workflows            load    what is stored of an execution
-//! memory  the budget of what is loaded
+//! memory  the budget of what is loaded                alarms  when something is due next
 //! ```
 
+mod alarms;
 mod children;
 mod load;
 mod memory;
@@ -315,44 +316,6 @@ impl Actor {
                     }
                 }
             }
-        }
-    }
-
-    /// The next moment at which something is to be done, whatever else comes; one timer serves all of them.
-    fn alarm(&self, is_busy: bool, times_out_at: Option<Instant>) -> Option<(Instant, Wakeup)> {
-        let now = runtime::monotonic_now();
-        let timer = self.timers.first().map(|(due, _)| due.since(self.inner.clock.steady()));
-        let idle_at = self.waits_since.map(|since| since + self.inner.options.aside_after);
-        let alarms = [
-            timer.and_then(|rest| Some((now.checked_add(rest)?, Wakeup::Timer))),
-            (!self.is_marked).then_some((self.begun + MARK_AFTER, Wakeup::Mark)),
-            times_out_at.map(|at| (at, Wakeup::TimedOut)),
-            idle_at.filter(|_| !is_busy).map(|at| (at, Wakeup::Idle)),
-        ];
-        alarms.into_iter().flatten().min_by_key(|(at, _)| *at)
-    }
-
-    /// When it has been running for as long as it may, if it runs on from now.
-    fn times_out_at(&self) -> Option<Instant> {
-        let limit = self.inner.options.workflow_timeout.saturating_sub(self.running_time);
-        runtime::monotonic_now().checked_add(limit)
-    }
-
-    /// The steps whose moment has come.
-    fn due(&mut self) -> Vec<Event> {
-        let now = self.inner.clock.steady();
-        let mut events = Vec::new();
-        while let Some(first) = self.timers.first().filter(|(due, _)| *due <= now).cloned() {
-            self.timers.remove(&first);
-            events.push(Event::Due { instance: first.1 });
-        }
-        events
-    }
-
-    fn timed_out(&self) -> Event {
-        let limit = self.inner.options.workflow_timeout;
-        Event::TimedOut {
-            cause: format!("the workflow has been running for longer than {limit:?}"),
         }
     }
 

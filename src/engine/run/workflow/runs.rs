@@ -285,8 +285,7 @@ impl Actor {
         let instance = instance.clone();
         let resolved = Event::Resolved { instance: instance.clone(), input, prediction };
         let organization = self.organization;
-        let api_key = self.api_key;
-        let execution = self.id;
+        let (api_key, execution) = (self.api_key, self.id);
         let limit = planned.timeout;
         let budget = Arc::clone(&self.budget);
         let job = Job {
