@@ -233,6 +233,7 @@ const clock = { hour: "2-digit", minute: "2-digit", hourCycle: "h23" };
 const moments = new Intl.DateTimeFormat("en", { ...day, year: "numeric", ...clock, second: "2-digit" });
 const days = new Intl.DateTimeFormat("en", { ...day, ...clock });
 const years = new Intl.DateTimeFormat("en", { ...day, year: "numeric" });
+const utcDays = new Intl.DateTimeFormat("en", { ...day, year: "numeric", timeZone: "UTC" });
 
 export const count = (value) => (Number.isFinite(value) ? numbers.format(value) : "–");
 
@@ -265,6 +266,9 @@ export function money(usd) {
 
 // A moment in full, in the one form that all screens use.
 export const inFull = (at) => moments.format(new Date(at));
+
+// A day of the service, such as 2026-11-20, in the same form.
+export const onDay = (text) => utcDays.format(new Date(text));
 
 // A moment ahead: how long it is until then, counted down.
 export function Due({ at, none = "–" }) {
@@ -467,17 +471,13 @@ export function Status({ of }) {
   return html`<span class=${`status ${kind}`}><${Icon} name=${icon} />${word}</span>`;
 }
 
-// A word of more characters may end a line where it has a sign, such as an address, and else anywhere.
-const WORD_MAX = 24;
+// A word of more characters may be broken, so that it does not make a table wider than the window.
+const WORD_MAX = 36;
 const LONG = new RegExp(`\\S{${WORD_MAX + 1}}`);
 
-// Text of which nothing is known: its direction does not reach what is around it, and its long words do not make a
-// table wider than the window.
+// Text of which nothing is known: its direction does not reach what is around it.
 export function Text({ children, as: Tag = "bdi" }) {
-  const text = [children].flat().join("");
-  if (!LONG.test(text)) return html`<${Tag}>${text}</${Tag}>`;
-  const parts = text.split(/(?<=[@._/-])(?=\S)/);
-  return html`<${Tag} class=${parts.some((part) => LONG.test(part)) ? "long" : undefined}>${parts.map((part, at) => (at ? html`<wbr key=${at} />${part}` : part))}</${Tag}>`;
+  return html`<${Tag} class=${LONG.test([children].flat().join("")) ? "long" : undefined}>${children}</${Tag}>`;
 }
 
 // Tells a value that comes from elsewhere from one that was written here: what is typed reaches `value` behind

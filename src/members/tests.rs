@@ -188,3 +188,31 @@ fn member_records_match_golden_bytes() {
     assert_eq!(encode(&member).unwrap(), [b"\x01", stored.as_bytes()].concat());
     assert_eq!(decode::<Member>(&encode(&member).unwrap()).unwrap(), member);
 }
+
+#[tokio::test]
+async fn streams_are_limited_for_each_member_and_organization() {
+    let fixture = Fixture::new();
+    let (_, session) = fixture.owner().await;
+    let visit = fixture.members.authenticate(&session, By::Page).await.unwrap().unwrap();
+    let another = |organization| {
+        let mut visit = visit.clone();
+        (visit.member.id, visit.member.organization) = (new_id(), organization);
+        visit
+    };
+    let follow = |visit: &Visit| fixture.members.follow(visit);
+    let mut held = Vec::new();
+    while let Some(place) = follow(&another(fixture.organization)) {
+        held.push(place);
+    }
+    assert_eq!(held.len(), followers::STREAMS_OF_ORGANIZATION_MAX);
+    // Other organizations have places of their own, and a place that is free is given again.
+    assert!(follow(&another(new_id())).is_some());
+    held.pop();
+    let own: Vec<_> = (0..followers::STREAMS_MAX).map_while(|_| follow(&visit)).collect();
+    assert_eq!(own.len(), 1);
+    held.truncate(1);
+    let more: Vec<_> = (0..followers::STREAMS_MAX).map_while(|_| follow(&visit)).collect();
+    assert_eq!(more.len(), followers::STREAMS_MAX);
+    // The ninth of the member takes the place of the first.
+    own.first().unwrap().replaced().await;
+}

@@ -1,7 +1,7 @@
 // Balance: what is left, what it was spent on by day and model, and the ledger that adds up to it.
 
 import { html, useMemo } from "/static/vendor/preact.js";
-import { Button, Empty, Field, Link, Loaded, Notice, Page, Text, Time, ask, count, money, place, setQuery, useLoad } from "/static/core.js";
+import { Button, Empty, Field, Link, Loaded, Notice, Page, Text, Time, ask, count, money, onDay, place, setQuery, useLoad } from "/static/core.js";
 import { Rows } from "/static/rows.js";
 
 const WORDS = { top_up: "Topped up", charge: "A run", refund: "Refunded" };
@@ -67,10 +67,10 @@ function Plot({ costs, days }) {
     return { models: ordered, columns: all, most: Math.max(...all.map((one) => one.sum), 0) };
   }, [costs, days]);
   const colour = (model) => Math.min(models.findIndex(([name]) => name === model), COLOURS);
-  return html`<div class="card pad plot">${most > 0 ? html`<div class="columns" aria-hidden="true">${columns.map(({ day, parts, sum }) => html`<div key=${day} class="column" title=${`${day}: ${money(sum)}`}>
+  return html`<div class="card pad plot">${most > 0 ? html`<div class="columns" aria-hidden="true">${columns.map(({ day, parts, sum }) => html`<div key=${day} class="column" title=${`${onDay(day)}: ${money(sum)}`}>
       ${parts.map((one) => html`<span key=${one.model} class=${`model-${colour(one.model)}`} style=${{ height: `${(one.cost_usd / most) * 100}%` }}></span>`)}</div>`)}</div>
-    <p class="quiet ends" aria-hidden="true"><span>${columns[0].day}</span><span>at most ${money(most)} a day</span><span>${columns.at(-1).day}</span></p>` : null}
+    <p class="quiet ends" aria-hidden="true"><span>${onDay(columns[0].day)}</span><span>at most ${money(most)} a day</span><span>${onDay(columns.at(-1).day)}</span></p>` : null}
     <div class="scroll"><table class="slim"><thead><tr><th scope="col">Model</th><th scope="col" class="number">Charges</th><th scope="col" class="number">Cost</th></tr></thead><tbody>${models.map(([name, one]) => html`<tr key=${name}><th scope="row"><span class=${`swatch model-${colour(name)}`} aria-hidden="true"></span> <${Text}>${name}</${Text}></th>
       <td data-label="Charges" class="number">${count(one.charges)}</td><td data-label="Cost" class="number">${money(one.cost)}</td></tr>`)}</tbody></table></div>
-    <details><summary>By day, as a table</summary><div class="scroll"><table class="slim"><thead><tr><th scope="col">Day</th><th scope="col">Model</th><th scope="col" class="number">Cost</th></tr></thead><tbody>${costs.map((one) => html`<tr key=${one.day + one.model}><th scope="row">${one.day}</th><td data-label="Model"><${Text}>${one.model}</${Text}></td><td data-label="Cost" class="number">${money(one.cost_usd)}</td></tr>`)}</tbody></table></div></details></div>`;
+    <details><summary>By day, as a table</summary><div class="scroll"><table class="slim"><thead><tr><th scope="col">Day</th><th scope="col">Model</th><th scope="col" class="number">Cost</th></tr></thead><tbody>${costs.map((one) => html`<tr key=${one.day + one.model}><th scope="row">${onDay(one.day)}</th><td data-label="Model"><${Text}>${one.model}</${Text}></td><td data-label="Cost" class="number">${money(one.cost_usd)}</td></tr>`)}</tbody></table></div></details></div>`;
 }

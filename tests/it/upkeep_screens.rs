@@ -169,6 +169,14 @@ async fn upkeep_screens_add_up_files_costs_and_findings() {
     browser.see("$1.00").await;
     let columns = "return document.querySelectorAll('.columns .column span').length";
     assert_eq!(browser.run(columns).await, 2);
+    // Days have the form of all dates.
+    let days = "return [...document.querySelectorAll('.ends span, details tbody th')].map((one) => one.textContent).filter((text) => /\\d/.test(text) && !text.includes('$'))";
+    let days = browser.run(days).await;
+    assert_eq!(days.as_array().unwrap().len(), 4, "{days}");
+    for day in days.as_array().unwrap() {
+        let (month, rest) = day.as_str().unwrap().split_once(' ').unwrap();
+        assert!(month.len() == 3 && rest.split_once(", 20").is_some(), "{day}");
+    }
     browser.picture("balance").await;
     browser.open(&service, "/app/health").await;
     browser.see("none are made: set `backup.every`").await;
