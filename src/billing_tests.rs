@@ -115,6 +115,35 @@ proptest! {
 }
 
 #[tokio::test]
+async fn hold_does_not_wait_behind_the_reads_of_its_organization() {
+    const READS: usize = 5000;
+    let folder = tempfile::tempdir().unwrap();
+    let billing = open(folder.path());
+    let mine = OrganizationId::from(MINE);
+    billing.top_up(mine, Usd::from_micros(1)).await.unwrap();
+    let mut reads = futures_util::stream::FuturesUnordered::new();
+    for _ in 0..READS {
+        reads.push(turns::on_behalf_of(mine, billing.ledger(mine, None, 10)));
+    }
+    // Most of them stand in line when the balance is looked at.
+    let first = futures_util::StreamExt::next(&mut reads).await;
+    assert!(first.is_some_and(|read| read.is_ok()));
+    let price = Price { known: Usd::from_micros(1), open: false };
+    let hold = turns::on_behalf_of(mine, billing.hold(mine, price));
+    tokio::pin!(hold);
+    let mut before = 1;
+    let held = loop {
+        tokio::select! {
+            biased;
+            held = &mut hold => break held,
+            Some(_read) = futures_util::StreamExt::next(&mut reads) => before += 1,
+        }
+    };
+    assert_eq!(held.unwrap().amount(), price.known);
+    assert!(before < READS / 2, "{before} reads came first");
+}
+
+#[tokio::test]
 async fn ledger_page_is_newest_first_and_continues_after_entry() {
     let folder = tempfile::tempdir().unwrap();
     let billing = open(folder.path());
