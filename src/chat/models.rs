@@ -12,14 +12,15 @@ use hyper::Request;
 use hyper::header::{ACCEPT, AUTHORIZATION};
 use serde::Deserialize;
 use tokio::sync::Mutex;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::service::{Chat, Inner, Upstream};
 use crate::domain::chat::Operation;
+use crate::domain::ids::OrganizationId;
 use crate::domain::model::Pricing;
 use crate::domain::time::Timestamp;
 use crate::http::client::{Limits, Overflow};
-use crate::runtime;
+use crate::runtime::{self, turns};
 
 /// The upstream's list: bytes, models, characters of an id, and how long it may take.
 const LIST_BYTES_MAX: usize = 8 * 1024 * 1024;
@@ -147,7 +148,14 @@ impl Inner {
         let mut cached = self.upstream_models.cached.lock().await;
         let now = runtime::monotonic_now();
         if cached.fresh_until.is_none_or(|until| until <= now) {
-            let fresh_for = match self.ask_upstream(upstream).await {
+            // As the service: others wait for the list too, and an organization may have to wait for a place until
+            // its own streams end.
+            let asking = timeout(LIST_TIMEOUT, self.ask_upstream(upstream));
+            let answer = turns::on_behalf_of(None::<OrganizationId>, asking).await;
+            let answer = answer.unwrap_or_else(|_elapsed| {
+                Err(format!("the upstream's list did not come within {LIST_TIMEOUT:?}"))
+            });
+            let fresh_for = match answer {
                 Ok(models) => {
                     cached.models = Arc::new(models);
                     cached.fetched_at = Some(self.clock.now());
