@@ -56,11 +56,12 @@ impl TokenBudgets {
         tokens: u64,
     ) -> Result<Option<InFlight>, Error> {
         let Some(limit) = self.limit else { return Ok(None) };
+        // Counted before the look at the disk, so that of two calls at once the second sees the first, and of one that
+        // ends in between, nothing is missed. It may count twice, which errs on the safe side.
+        let (flying, this) = self.fly(key, tokens);
         let counter = row(organization, key, self.today());
         let used = self.store.counter(&counter).await;
         let used = used.map_err(crate::engine::Error::from)?;
-        let mut in_flight = self.lock();
-        let flying = in_flight.get(&key).copied().unwrap_or(0);
         let used = u64::try_from(used).unwrap_or(0);
         if used >= limit {
             return Err(Error::TokensUsedUp { limit, retry_after: self.until_midnight() });
@@ -68,8 +69,16 @@ impl TokenBudgets {
         if used.saturating_add(flying) >= limit {
             return Err(Error::TokensReserved { limit, retry_after: RESERVED_RETRY });
         }
-        in_flight.insert(key, flying.saturating_add(tokens));
-        Ok(Some(InFlight { budgets: self.clone(), key, tokens }))
+        Ok(Some(this))
+    }
+
+    /// Counts a call as in flight; also what was in flight before it.
+    fn fly(&self, key: KeyId, tokens: u64) -> (u64, InFlight) {
+        let mut in_flight = self.lock();
+        let flying = in_flight.entry(key).or_default();
+        let before = *flying;
+        *flying = before.saturating_add(tokens);
+        (before, InFlight { budgets: self.clone(), key, tokens })
     }
 
     /// Adds to the commit of a call what it used.
@@ -187,5 +196,26 @@ mod tests {
         assert!(budgets.admit(organization, key, 1).await.is_ok(), "a new day");
         assert_eq!(budgets.forget_past_days().await.unwrap(), 1);
         assert_eq!(budgets.forget_past_days().await.unwrap(), 0);
+    }
+
+    #[tokio::test]
+    async fn token_budget_misses_no_call_that_ends_while_it_looks() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = Options { folder: folder.path().to_owned(), inline_bytes: 1024 };
+        let store = Store::open(&options).unwrap();
+        let clock = Clock::scripted(Timestamp::from_micros(NOON * 1_000_000));
+        let budgets = TokenBudgets::new(store.clone(), clock, Some(100));
+        let (organization, key) = ids();
+        let running = budgets.admit(organization, key, 100).await.unwrap();
+        let mut second = Box::pin(budgets.admit(organization, key, 1));
+        // It looks at the disk, where nothing is counted yet, and goes on after the first call has ended.
+        assert!(futures_util::poll!(&mut second).is_pending());
+        let mut commit = Commit::new();
+        budgets.count(&mut commit, organization, key, 100);
+        commit.after_durable(move || drop(running));
+        store.commit(commit).await.unwrap();
+        let refused = second.await.unwrap_err();
+        assert!(matches!(refused, Error::TokensReserved { .. } | Error::TokensUsedUp { .. }));
+        assert_eq!(budgets.lock().len(), 0, "a refused call is not in flight");
     }
 }
