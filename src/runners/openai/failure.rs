@@ -1,15 +1,16 @@
 //! How a server that speaks OpenAI's API failed: by its status, by its words, or by an answer that is not
 //! one. The chat router and predictions share it.
 
-use hyper::header::{HeaderMap, HeaderName, RETRY_AFTER};
+use hyper::header::{HeaderMap, HeaderName};
 
 use crate::domain::attempt;
 use crate::domain::classify::ErrorClass;
 
 /// The longest sentence of a server that is passed on, in characters.
 const SAID_MAX: usize = 1000;
-/// Headers of a refusal that are passed on.
-const HEADERS_MAX: usize = 20;
+/// Headers of a refusal that are passed on: when it may be asked again. Its `x-ratelimit-…` speak of the account of
+/// this service, which all organizations share.
+const PASSED_ON: [&str; 2] = ["retry-after", "retry-after-ms"];
 
 /// How one model failed, in the words of OpenAI's error body.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,21 +31,18 @@ pub struct Said {
     pub kind: Option<String>,
     pub param: Option<String>,
     pub code: Option<String>,
-    /// When it may be asked again, and what it is limited to.
+    /// When it may be asked again.
     pub headers: HeaderMap,
-}
-
-/// Whether a header of a refusal says when to ask again, or what the server is limited to.
-fn is_of_limits(name: &HeaderName) -> bool {
-    let name = name.as_str();
-    name == RETRY_AFTER.as_str() || name == "retry-after-ms" || name.starts_with("x-ratelimit-")
 }
 
 impl Said {
     /// Keeps those headers of a refusal that a client needs to know when to ask again.
     pub fn keep_limits(&mut self, headers: &HeaderMap) {
-        let kept = headers.iter().filter(|(name, _)| is_of_limits(name)).take(HEADERS_MAX);
-        self.headers.extend(kept.map(|(name, value)| (name.clone(), value.clone())));
+        for name in PASSED_ON.map(HeaderName::from_static) {
+            if let Some(value) = headers.get(&name) {
+                self.headers.insert(name, value.clone());
+            }
+        }
     }
 }
 
@@ -125,6 +123,23 @@ pub fn too_late(name: &str) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn failure_passes_on_when_to_ask_again_and_no_limits_of_the_account() {
+        let mut headers = HeaderMap::new();
+        for (name, value) in [
+            ("retry-after", "7"),
+            ("retry-after-ms", "6500"),
+            ("x-ratelimit-remaining-tokens", "9"),
+            ("set-cookie", "a=b"),
+        ] {
+            headers.insert(HeaderName::from_static(name), value.parse().unwrap());
+        }
+        let mut said = Said::default();
+        said.keep_limits(&headers);
+        let kept: Vec<&str> = said.headers.keys().map(HeaderName::as_str).collect();
+        assert_eq!(kept, PASSED_ON);
+    }
 
     #[test]
     fn failure_says_what_the_server_said() {
