@@ -14,8 +14,9 @@ use crate::domain::chat::{Operation, Tokens};
 use crate::domain::classify::ErrorClass;
 use crate::domain::money::Usd;
 use crate::domain::raw_object::RawObject;
-use crate::http::answers::QUICK;
+use crate::http::answers::{MODEL_VALUES_MAX, QUICK};
 use crate::http::budget::Lease;
+use crate::http::request::count_values;
 use crate::runners::openai::answer::{self, EVENT_MAX};
 use crate::runners::openai::failure::{broken, misunderstood, too_late};
 use crate::runners::openai::shape;
@@ -23,6 +24,9 @@ use crate::runtime;
 
 /// The largest answer, in bytes: the embeddings of a full request fit.
 const ANSWER_MAX: usize = 64 * 1024 * 1024;
+
+/// How often the text of an answer is in memory while it becomes a stream.
+const STREAM_COPIES: usize = 5;
 
 /// An answer that has come.
 #[derive(Debug)]
@@ -40,25 +44,30 @@ impl Call {
         let is_stream = self.request.is_stream;
         let most = if is_stream { EVENT_MAX } else { ANSWER_MAX };
         let idle = self.inner.options.idle_timeout;
-        let read = read_whole(name, &mut opened, idle, &mut self.lease, most).await;
+        let mut read = read_whole(name, &mut opened, idle, &mut self.lease, most).await;
+        if is_stream && let Ok(text) = &read {
+            let bytes = text.len().saturating_mul(STREAM_COPIES);
+            read = self.lease.grow_to(bytes).map_or_else(|_full| Err(too_many_bodies()), |()| read);
+        }
         let operation = self.request.operation;
         let parsed = match read {
-            Ok(text) => parse_aside(operation, name, text).await,
+            Ok(text) => parse_aside(operation, name, text, is_stream).await,
             Err(failure) => Err(failure),
         };
         if !is_stream || parsed.is_err() {
             note(opened.lease.as_mut(), parsed.as_ref().err());
         }
-        let (answer, text) = parsed?;
-        if !is_stream {
-            let begun = opened.limits.begun;
-            return Ok(Begun::Whole(Whole { answer, text, first_byte, begun }));
+        match parsed? {
+            Parsed::Whole(answer, text) => {
+                let begun = opened.limits.begun;
+                Ok(Begun::Whole(Whole { answer, text, first_byte, begun }))
+            }
+            Parsed::Events(events) => {
+                opened.first = Some(events);
+                opened.is_stream = true;
+                Ok(Begun::Stream(Box::new(opened)))
+            }
         }
-        let events = shape::events_of(&text);
-        opened.first =
-            Some(events.ok_or_else(|| misunderstood(name, "its answer has no choices"))?);
-        opened.is_stream = true;
-        Ok(Begun::Stream(Box::new(opened)))
     }
 
     /// Records an answer and replies with it.
@@ -139,16 +148,37 @@ pub async fn read_whole(
     }
 }
 
-/// The answer as an object, and its text. A long one is parsed on a thread for blocking work.
+/// An answer that is understood.
+enum Parsed {
+    /// The answer as an object, and its text.
+    Whole(RawObject, Bytes),
+    /// What it is as a stream.
+    Events(Bytes),
+}
+
+/// Parses an answer, a long one on a thread for blocking work.
 async fn parse_aside(
     operation: Operation,
     name: &str,
     text: Bytes,
-) -> Result<(RawObject, Bytes), Failure> {
+    is_stream: bool,
+) -> Result<Parsed, Failure> {
     let name = name.to_owned();
     let unparsed = broken(&name, "its answer cannot be read");
     let is_quick = text.len() <= QUICK;
-    let parse = move || answer::parse(Some(operation), &name, &text).map(|answer| (answer, text));
+    let parse = move || {
+        if operation == Operation::Chat && count_values(&text) > MODEL_VALUES_MAX {
+            let what = format!("its answer has more than {MODEL_VALUES_MAX} JSON values");
+            return Err(broken(&name, &what));
+        }
+        let answer = answer::parse(Some(operation), &name, &text)?;
+        if !is_stream {
+            return Ok(Parsed::Whole(answer, text));
+        }
+        drop(answer);
+        let events = shape::events_of(&text);
+        events.map(Parsed::Events).ok_or_else(|| misunderstood(&name, "its answer has no choices"))
+    };
     if is_quick {
         return parse();
     }

@@ -2,11 +2,13 @@
 //! a stream, and usage in the dialects of other APIs.
 
 use bytes::Bytes;
-use serde_json::{Map, Value, json};
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
 
 use super::failure::{Failure, cut, said_of};
 use crate::domain::chat::{Tokens, estimate};
 use crate::domain::classify::ErrorClass;
+use crate::domain::raw_object::RawObject;
 
 /// The most tokens that a usage is believed to have. The estimate takes the place of larger counts.
 const TOKENS_MAX: u64 = 100_000_000;
@@ -53,38 +55,62 @@ fn said_in_answer(error: &Value) -> Failure {
 
 /// The events of a stream with the content of a completion that came whole; `None` without choices.
 pub fn events_of(text: &[u8]) -> Option<Bytes> {
-    let mut answer: Map<String, Value> = serde_json::from_slice(text).ok()?;
-    let choices = answer.get("choices")?.as_array().filter(|choices| !choices.is_empty())?;
-    let choices: Vec<Value> = choices.iter().map(choice_of_chunk).collect();
-    let usage = answer.shift_remove("usage").filter(Value::is_object);
-    answer.insert("object".to_owned(), "chat.completion.chunk".into());
-    answer.insert("choices".to_owned(), choices.into());
-    let mut events = format!("data: {}\n\n", Value::Object(answer.clone()));
-    if let Some(usage) = usage {
-        answer.insert("choices".to_owned(), json!([]));
-        answer.insert("usage".to_owned(), usage);
-        events.push_str(&format!("data: {}\n\n", Value::Object(answer)));
+    // Its values stay as they are: parsed, an answer of numbers takes many times its length.
+    let mut answer: RawObject = serde_json::from_slice(text).ok()?;
+    let choices: Vec<RawObject> = answer.value("choices")?;
+    let choices: Result<Vec<RawObject>, _> = choices.into_iter().map(choice_of_chunk).collect();
+    let choices = choices.ok().filter(|choices| !choices.is_empty())?;
+    let usage: Option<Box<RawValue>> = answer.value("usage");
+    answer.remove("usage");
+    answer.set("object", "chat.completion.chunk").ok()?;
+    answer.set("choices", &choices).ok()?;
+    let mut events = Vec::with_capacity(text.len());
+    add_event(&mut events, &answer)?;
+    if let Some(usage) = usage.filter(|usage| usage.get().starts_with('{')) {
+        answer.set::<[(); 0]>("choices", &[]).ok()?;
+        answer.set("usage", &usage).ok()?;
+        add_event(&mut events, &answer)?;
     }
-    events.push_str("data: [DONE]\n\n");
+    events.extend_from_slice(b"data: [DONE]\n\n");
     Some(events.into())
 }
 
+fn add_event(events: &mut Vec<u8>, chunk: &RawObject) -> Option<()> {
+    let mut text = chunk.text().ok()?;
+    // Outside of strings, where JSON has no line breaks, they are spaces.
+    for byte in text.iter_mut().filter(|byte| matches!(byte, b'\n' | b'\r')) {
+        *byte = b' ';
+    }
+    for part in [b"data: ", &*text, b"\n\n"] {
+        events.extend_from_slice(part);
+    }
+    Some(())
+}
+
 /// A choice whose message becomes a delta.
-fn choice_of_chunk(choice: &Value) -> Value {
-    let mut choice = choice.as_object().cloned().unwrap_or_default();
-    let mut message = choice.shift_remove("message").unwrap_or_else(|| json!({}));
-    if let Some(text) = choice.shift_remove("text").filter(Value::is_string) {
-        message = json!({"role": "assistant", "content": text});
+fn choice_of_chunk(mut choice: RawObject) -> Result<RawObject, serde_json::Error> {
+    let text: Option<String> = choice.value("text");
+    let mut message: RawObject = choice.value("message").unwrap_or_default();
+    if let Some(text) = text {
+        choice.remove("text");
+        message = RawObject::default();
+        message.set("role", "assistant")?;
+        message.set("content", &text)?;
     }
-    let calls = message.get_mut("tool_calls").and_then(Value::as_array_mut);
-    for (index, call) in calls.into_iter().flatten().enumerate() {
-        if let Some(call) = call.as_object_mut() {
-            call.entry("index").or_insert_with(|| index.into());
+    if let Some(mut calls) = message.value::<Vec<RawObject>>("tool_calls") {
+        for (index, call) in calls.iter_mut().enumerate() {
+            if call.get("index").is_none() {
+                call.set("index", &index)?;
+            }
         }
+        message.set("tool_calls", &calls)?;
     }
-    choice.insert("delta".to_owned(), message);
-    choice.entry("finish_reason").or_insert_with(|| "stop".into());
-    Value::Object(choice)
+    choice.remove("message");
+    choice.set("delta", &message)?;
+    if choice.names().all(|name| name != "finish_reason") {
+        choice.set("finish_reason", "stop")?;
+    }
+    Ok(choice)
 }
 
 /// What a server has counted, as far as it says. Some say it in parts, in several events.

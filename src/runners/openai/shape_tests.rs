@@ -1,5 +1,7 @@
 //! Answers of many servers, and what they are taken for.
 
+use serde_json::json;
+
 use super::*;
 
 #[test]
@@ -109,6 +111,13 @@ fn completion_becomes_the_events_of_a_stream() {
     assert_eq!(usage["choices"], json!([]));
     assert_eq!(usage["usage"], json!({"prompt_tokens": 1}));
     assert_eq!(events[2], "data: [DONE]");
+    // Numbers stay as they are, and a text becomes a message.
+    let answer = br#"{"choices":[{"text":"a","logprobs":[1.10000000000000000001]}],"usage":null}"#;
+    let events = events_of(answer).unwrap();
+    let expected = "data: {\"choices\":[{\"logprobs\":[1.10000000000000000001],\"delta\":{\"role\":\"assistant\",\
+                    \"content\":\"a\"},\"finish_reason\":\"stop\"}],\"object\":\"chat.completion.chunk\"}\n\n\
+                    data: [DONE]\n\n";
+    assert_eq!(str::from_utf8(&events).unwrap(), expected);
     assert_eq!(events_of(br#"{"choices":[]}"#), None);
     assert_eq!(events_of(b"[1]"), None);
 }
