@@ -19,11 +19,12 @@ use crate::domain::agent::{
     Answer, Begun, Done, End, Exchange, Next, Question, StepRecord, StepResult, Task, ToolCall,
     ToolTask, next,
 };
-use crate::domain::chat::{Tokens, estimate};
+use crate::domain::chat::Tokens;
 use crate::domain::classify::ErrorClass;
 use crate::domain::execution::{Execution, Fault};
 use crate::domain::money::Usd;
 use crate::domain::raw_object::RawObject;
+use crate::domain::token_bound::TokenBound;
 use crate::domain::trace;
 use crate::engine::{self, Ending, ExchangeFuture, ExchangeRun, Exchanges, StepCost};
 use crate::http::request::Peer;
@@ -214,14 +215,14 @@ impl Inner {
             let failure = Failure::new(502, ErrorClass::ProviderError, message);
             return Ok(Some(Stop::Failed(failure)));
         }
-        let prompt_tokens = estimate(length as u64);
+        let bound = TokenBound::of(&fields);
         let caller = talk.caller();
-        let (model, admission) = match self.admit(caller, &exchange.model, prompt_tokens).await? {
+        let (model, admission) = match self.admit(caller, &exchange.model, bound).await? {
             Ok(admitted) => admitted,
             Err(failure) => return Ok(Some(Stop::Failed(failure))),
         };
         let call = next_call(run);
-        let completed = self.complete(&model, fields, prompt_tokens, &call).await;
+        let completed = self.complete(&model, fields, &call).await;
         let Completion { answer, tokens, cost } = match completed {
             Ok(completion) => completion,
             Err(failure) => {
@@ -241,7 +242,6 @@ impl Inner {
         let done = Done { result, events, media: Vec::new(), tokens };
         let mut beside = Commit::new();
         self.chat.count_tokens(&mut beside, caller, tokens);
-        let cost = admission.charge(cost);
         beside.after_durable(move || drop(admission));
         let cost = StepCost { total: cost, charged: cost };
         run.end_step(Some(text(&begun)?), text(&done)?, cost, beside).await?;
@@ -254,12 +254,11 @@ impl Inner {
         &self,
         model: &BoundModel,
         fields: RawObject,
-        prompt_tokens: u64,
         call: &trace::Call,
     ) -> Result<Completion, Failure> {
         let _place = self.answers.acquire().await;
         let mut lease = self.bodies.lease(&Peer::InProcess);
-        model.complete(fields, prompt_tokens, &mut lease, call).await
+        model.complete(fields, &mut lease, call).await
     }
 
     /// The model, with what its answer may cost reserved; or why it is not asked.
@@ -267,7 +266,7 @@ impl Inner {
         &self,
         caller: Caller,
         model: &str,
-        prompt_tokens: u64,
+        bound: TokenBound,
     ) -> Result<Result<(BoundModel, Admission), Failure>, engine::Error> {
         let model = match self.chat.bind(model) {
             Ok(model) => model,
@@ -276,9 +275,8 @@ impl Inner {
                 return Ok(Err(Failure::new(502, class, error.to_string())));
             }
         };
-        let price = model.most(1, prompt_tokens, ANSWER_TOKENS_MAX);
-        match self.chat.admit(caller, prompt_tokens.saturating_add(ANSWER_TOKENS_MAX), price).await
-        {
+        let (tokens, price) = model.most_of(bound);
+        match self.chat.admit(caller, tokens.total(), price).await {
             Ok(admission) => Ok(Ok((model, admission))),
             // A service that stops ends nothing: the next start goes on behind the last step.
             Err(chat::Error::Engine(

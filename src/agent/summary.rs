@@ -13,9 +13,9 @@ use super::service::Inner;
 use super::sessions::{Memory, Remembered};
 use crate::chat::{Caller, Completion};
 use crate::domain::agent::{Begun, Behavior, Done, Exchange, Question, StepResult, Task};
-use crate::domain::chat::estimate;
 use crate::domain::execution::Execution;
 use crate::domain::raw_object::RawObject;
+use crate::domain::token_bound::TokenBound;
 use crate::engine::{self, ExchangeRun, StepCost};
 use crate::storage::{self, Commit};
 
@@ -109,13 +109,12 @@ impl Inner {
         let Some(last) = older.last() else { return Ok(()) };
         let room = self.prompt_room(&talk.exchange.model);
         let Ok(fields) = request(talk.memory.summary(), older, room) else { return Ok(()) };
-        let prompt_tokens = estimate(fields.text().map_or(0, |text| text.len()) as u64);
         let caller = talk.caller();
-        let admitted = self.admit(caller, &talk.exchange.model, prompt_tokens).await?;
+        let admitted = self.admit(caller, &talk.exchange.model, TokenBound::of(&fields)).await?;
         let completed = match admitted {
             Ok((model, admission)) => {
                 let call = next_call(run);
-                let completed = self.complete(&model, fields, prompt_tokens, &call).await;
+                let completed = self.complete(&model, fields, &call).await;
                 completed.map(|completion| (completion, admission))
             }
             Err(failure) => Err(failure),
@@ -136,7 +135,6 @@ impl Inner {
             json!({"type": "status", "message": "The earlier conversation was summarized."});
         let result = StepResult::Summary(summary.clone());
         let done = Done { result, events: vec![event], media: Vec::new(), tokens };
-        let cost = admission.charge(cost);
         let cost = StepCost { total: cost, charged: cost };
         let (name, session) = (&talk.exchange.session_name, talk.exchange.session);
         for is_kept in [true, false] {

@@ -3,11 +3,11 @@
 
 use super::error::Failure;
 use super::request::Request;
-use crate::domain::chat::{BYTES_PER_TOKEN, OUTPUT_TOKENS_RESERVED, Tokens};
+use crate::domain::chat::Tokens;
 use crate::domain::classify::ErrorClass;
 
-/// Bytes of text for each token of `max_tokens` that a stream may have before it is cut: more than tokens
-/// have on average in any language.
+/// Bytes of text for each token of its maximum that a stream may have before it is cut: more than tokens have on
+/// average in any language.
 const BYTES_PER_TOKEN_MAX: u64 = 16;
 /// Bytes that a stream may have beside that: a few long tokens.
 const BYTES_FREE: u64 = 1024;
@@ -15,9 +15,7 @@ const BYTES_FREE: u64 = 1024;
 /// The most that the answers to a request may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Allowance {
-    input: u64,
-    /// Of all answers together.
-    output: u64,
+    tokens: Tokens,
     /// Whether the request limits the output itself.
     is_requested: bool,
 }
@@ -26,44 +24,32 @@ impl Allowance {
     /// What a request may use of a model with a context of so many tokens, where that is known.
     #[must_use]
     pub fn of(request: &Request, context: Option<u32>) -> Self {
-        let context = context.map_or(u64::MAX, u64::from);
-        let of_one = request.answer_tokens_max.unwrap_or(OUTPUT_TOKENS_RESERVED).min(context);
-        Self {
-            input: request.prompt_tokens.max(1),
-            output: of_one.saturating_mul(request.answers),
-            is_requested: request.answer_tokens_max.is_some(),
-        }
+        Self { tokens: request.bound.tokens(context), is_requested: request.bound.is_limited() }
     }
 
     /// The tokens.
     #[must_use]
     pub const fn tokens(self) -> Tokens {
-        Tokens { input: self.input, output: self.output, is_estimated: true }
+        self.tokens
     }
 
     /// The failure of a stream with so many bytes of text, if that is more than it may have. What was not
     /// requested is a limit only where it `is_reserved`.
     #[must_use]
     pub fn exceeded(self, name: &str, bytes: u64, is_reserved: bool) -> Option<Failure> {
-        let most = if self.is_requested {
-            self.output.saturating_mul(BYTES_PER_TOKEN_MAX).saturating_add(BYTES_FREE)
-        } else if is_reserved {
-            self.output.saturating_mul(BYTES_PER_TOKEN)
-        } else {
-            u64::MAX
-        };
-        if bytes <= most {
+        let output = self.tokens.output;
+        let most = output.saturating_mul(BYTES_PER_TOKEN_MAX).saturating_add(BYTES_FREE);
+        if bytes <= most || !(self.is_requested || is_reserved) {
             return None;
         }
-        let output = self.output;
         let message = if self.is_requested {
             format!(
                 "the model '{name}' ignored max_tokens: its answer is far longer than {output} tokens"
             )
         } else {
             format!(
-                "the answer of the model '{name}' reached the {output} tokens that are reserved for a \
-                 request without a maximum; set max_tokens"
+                "the answer of the model '{name}' is far longer than the {output} tokens that are reserved \
+                 for a request without a maximum; set max_tokens"
             )
         };
         Some(Failure::new(502, ErrorClass::ProviderError, message))
@@ -73,7 +59,7 @@ impl Allowance {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::chat::Operation;
+    use crate::domain::chat::{OUTPUT_TOKENS_RESERVED, Operation};
 
     fn allowance(fields: &str, context: Option<u32>) -> Allowance {
         let body = format!(
@@ -91,12 +77,11 @@ mod tests {
             (",\"max_tokens\":7", None, 7),
             (",\"max_tokens\":-1", Some(2048), 2048),
             (",\"max_tokens\":7,\"max_completion_tokens\":-1", None, 7),
-            (",\"max_tokens\":7,\"max_completion_tokens\":5,\"n\":2", Some(2048), 10),
+            (",\"max_tokens\":7,\"max_completion_tokens\":5,\"n\":2", Some(2048), 14),
             (",\"max_tokens\":100000", Some(2048), 2048),
             (",\"max_tokens\":4294967295,\"n\":128", None, 4_294_967_295 * 128),
         ] {
-            let tokens = Tokens { input: 2, output, is_estimated: true };
-            assert_eq!(allowance(fields, context).tokens(), tokens, "{fields}");
+            assert_eq!(allowance(fields, context).tokens().output, output, "{fields}");
         }
     }
 
@@ -107,9 +92,12 @@ mod tests {
         let failure = one.exceeded("m", BYTES_FREE + 17, false).unwrap();
         assert!(failure.message.contains("max_tokens"), "{}", failure.message);
         let open = allowance("", None);
-        let reserved = OUTPUT_TOKENS_RESERVED * BYTES_PER_TOKEN;
+        let most = OUTPUT_TOKENS_RESERVED * BYTES_PER_TOKEN_MAX + BYTES_FREE;
         assert_eq!(open.exceeded("m", u64::MAX, false), None, "nothing is reserved");
-        assert_eq!(open.exceeded("m", reserved, true), None);
-        assert!(open.exceeded("m", reserved + 1, true).is_some());
+        assert_eq!(open.exceeded("m", most, true), None);
+        assert!(open.exceeded("m", most + 1, true).is_some());
+        // English has more than four bytes for each token.
+        let small = allowance("", Some(2048));
+        assert_eq!(small.exceeded("m", 2048 * 5, true), None);
     }
 }

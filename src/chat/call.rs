@@ -5,7 +5,6 @@
 //! counted as in flight is released when the record is on the disk.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -33,7 +32,7 @@ use crate::domain::time::Timestamp;
 use crate::domain::trace::{self, Trace};
 use crate::engine::{self, EndedCall, ModelPermit};
 use crate::http::budget::Lease;
-use crate::runners::openai::answer::ask_with_options;
+use crate::runners::openai::stream_options::{Refusal, StreamOptions, ask_with_options};
 use crate::runtime::{self, new_id, turns};
 use crate::storage::Commit;
 
@@ -221,12 +220,13 @@ impl Call {
             _ => self.inner.options.first_byte_timeout,
         };
         let limits = Limits::from_now(first_byte, candidate.time_max());
-        let opened = if is_stream {
-            let omits = self.omits_options(&candidate.target);
-            let ask = |takes_options| self.ask(candidate, may_fall_back, limits, takes_options);
-            ask_with_options(omits, ask).await?
-        } else {
-            self.ask(candidate, may_fall_back, limits, true).await?
+        let ask = |options| self.ask(candidate, may_fall_back, limits, options);
+        let opened = match self.refusal_of_options(&candidate.target).filter(|_| is_stream) {
+            Some(refusal) => {
+                let has_own_options = candidate.request(&self.request).has_own_stream_options();
+                ask_with_options(refusal, has_own_options, ask).await?
+            }
+            None => ask(StreamOptions::AsSent).await?,
         };
         if opened.is_stream {
             return Ok((Begun::Stream(Box::new(opened)), permit));
@@ -240,11 +240,11 @@ impl Call {
         candidate: &Candidate,
         may_fall_back: bool,
         limits: Limits,
-        takes_options: bool,
+        options: StreamOptions,
     ) -> Result<Opened, Failure> {
         let name = &candidate.name;
         let target = &candidate.target;
-        let body = candidate.request(&self.request).body(target.model(), takes_options);
+        let body = candidate.request(&self.request).body(target.model(), options);
         let body = body.map_err(|error| {
             let message = format!("the request to the model '{name}' cannot be made: {error}");
             Failure::new(500, ErrorClass::InternalError, message)
@@ -256,33 +256,34 @@ impl Call {
         self.inner.open(name, target, asked, limits).await
     }
 
-    /// Whether a server is known to refuse `stream_options`.
-    fn omits_options<'t>(&'t self, target: &'t Target) -> &'t AtomicBool {
-        static NEVER: AtomicBool = AtomicBool::new(false);
+    /// Whether a server has refused `stream_options`; `None` of a process, which takes them.
+    fn refusal_of_options<'t>(&'t self, target: &'t Target) -> Option<&'t Refusal> {
         match target {
-            Target::Server { .. } => &self.inner.upstream_omits_options,
-            Target::Pool { servers, .. } => &servers.omits_stream_options,
-            // It takes them.
-            Target::Process(_) => &NEVER,
+            Target::Server { .. } => Some(&self.inner.upstream_options),
+            Target::Pool { servers, .. } => Some(&servers.stream_options),
+            Target::Process(_) => None,
         }
     }
 
-    /// What an answer has used until now, and what that costs, never more than is reserved. The model works
-    /// since `begun`.
+    /// What an answer has used until now, and what that costs. The model works since `begun`.
     pub(super) fn came(&self, candidate: &Candidate, meter: &Meter, begun: Instant) -> Came {
         let tokens = meter.tokens();
         let cost =
             if meter.is_empty() { Usd::ZERO } else { candidate.price.of(tokens, begun.elapsed()) };
-        let most = self.reservation.as_ref().map_or(cost, Reservation::amount);
-        Came { tokens, cost: cost.min(most), ..Came::default() }
+        Came { tokens, cost, ..Came::default() }
+    }
+
+    /// The most that is charged for an answer that was cut off because it ran past what is reserved for it.
+    pub(super) fn most_of_cut(&self) -> Option<Usd> {
+        self.reservation.as_ref().map(Reservation::amount)
     }
 
     /// How many tokens the prompt has that a model gets, estimated.
     pub(super) fn prompt_tokens(&self, candidate: &Candidate) -> u64 {
-        candidate.request(&self.request).prompt_tokens
+        candidate.request(&self.request).bound.prompt_estimate()
     }
 
-    /// Whether the answer of a model may not cost more than its output allows.
+    /// Whether output is reserved for the answer of a model.
     pub(super) fn reserves_output(&self, candidate: &Candidate) -> bool {
         self.reservation.is_some() && !candidate.price.is_fixed()
     }

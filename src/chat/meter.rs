@@ -1,7 +1,7 @@
 //! What an answer used: the model's own count of tokens, or an estimate by the length of its texts.
 //!
 //! It reads the events of a stream and whole answers, only as far as that takes, and changes none.
-//! An answer in a form that it does not know is counted by its bytes.
+//! An answer in a form without any text that it knows is counted by its bytes.
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -10,10 +10,10 @@ use serde_json::{Map, Value};
 
 use super::content::Content;
 use super::error::Failure;
-use super::request::text_bytes;
 use crate::domain::chat::{Operation, Tokens};
 use crate::domain::raw_object::RawObject;
 use crate::runners::openai::answer::not_json;
+use crate::runners::openai::said;
 use crate::runners::openai::shape::{self, Counts};
 
 /// What an event of a stream is.
@@ -73,21 +73,19 @@ struct Chunk<'a> {
 pub struct Choice<'a> {
     pub index: Option<u64>,
     #[serde(borrow)]
-    delta: Option<Message<'a>>,
+    delta: Option<&'a RawValue>,
     #[serde(borrow)]
-    message: Option<Message<'a>>,
+    message: Option<&'a RawValue>,
+    /// Of completions without messages.
+    text: Option<String>,
     finish_reason: Option<IgnoredAny>,
 }
 
-/// What a model says.
+/// What is kept of what a model says.
 #[derive(Debug, Deserialize)]
 pub struct Message<'a> {
     #[serde(borrow)]
     pub content: Option<&'a RawValue>,
-    #[serde(borrow)]
-    reasoning: Option<&'a RawValue>,
-    #[serde(borrow)]
-    reasoning_content: Option<&'a RawValue>,
     #[serde(borrow)]
     pub refusal: Option<&'a RawValue>,
     #[serde(borrow)]
@@ -117,21 +115,17 @@ impl Chunk<'_> {
 }
 
 impl<'a> Choice<'a> {
-    /// What it adds to the answer.
-    pub const fn said(&self) -> Option<&Message<'a>> {
-        match &self.delta {
-            Some(delta) => Some(delta),
-            None => self.message.as_ref(),
-        }
+    /// What it adds to the answer, as far as that is kept.
+    pub fn said(&self) -> Option<Message<'a>> {
+        serde_json::from_str(self.delta.or(self.message)?.get()).ok()
     }
-}
 
-impl Message<'_> {
+    /// Bytes of text that it adds.
     fn bytes(&self) -> u64 {
-        let texts = [self.content, self.reasoning.or(self.reasoning_content), self.refusal];
-        let texts = texts.into_iter().flatten().map(|text| text_bytes(text.get()));
-        let calls = self.tool_calls.map_or(0, |calls| calls.get().len() as u64);
-        texts.fold(calls, u64::saturating_add)
+        match (self.delta.or(self.message), &self.text) {
+            (Some(said), _) => said::text_bytes(said.get().as_bytes()).unwrap_or_default(),
+            (None, text) => text.as_ref().map_or(0, |text| text.len() as u64),
+        }
     }
 }
 
@@ -165,7 +159,7 @@ impl Meter {
             if let Some(failure) = failure_of(data) {
                 return Ok(Seen::Failed(Box::new(failure)));
             }
-            self.bytes = self.bytes.saturating_add(data.len() as u64);
+            self.bytes = self.bytes.saturating_add(unknown_bytes(data));
             self.has_answer = true;
             return Ok(Seen::Part);
         };
@@ -190,7 +184,7 @@ impl Meter {
                 let fields = Map::from_iter([("usage".to_owned(), usage)]);
                 self.counted = shape::counts_in(&fields).unwrap_or_default();
                 if operation == Operation::Chat {
-                    self.bytes = text.len() as u64;
+                    self.bytes = unknown_bytes(text);
                 }
             }
         }
@@ -202,8 +196,7 @@ impl Meter {
         }
         for choice in chunk.choices.iter().flatten() {
             self.has_answer = true;
-            let bytes = choice.said().map_or(0, Message::bytes);
-            self.bytes = self.bytes.saturating_add(bytes);
+            self.bytes = self.bytes.saturating_add(choice.bytes());
             self.is_finished |= choice.finish_reason.is_some();
             if let Some(content) = &mut self.content {
                 content.add(choice);
@@ -254,6 +247,11 @@ impl Meter {
 
 fn failure_of(event: &[u8]) -> Option<Failure> {
     shape::failure_in(&serde_json::from_slice(event).ok()?)
+}
+
+/// Bytes of text of an answer in an unknown form: all of it where no known field holds a text.
+fn unknown_bytes(json: &[u8]) -> u64 {
+    said::text_bytes(json).filter(|bytes| *bytes > 0).unwrap_or(json.len() as u64)
 }
 
 fn is_object(text: Option<&RawValue>) -> bool {

@@ -25,6 +25,7 @@ fn meter_estimates_by_all_texts_where_nothing_was_counted() {
     for event in [
         r#"{"choices":[{"delta":{"content":"1234"}}]}"#,
         r#"{"choices":[{"delta":{"reasoning_content":"1234"}}]}"#,
+        r#"{"choices":[{"delta":{"tool_calls":[{"index":0,"id":"c","function":{"arguments":"\"\u00e9"}}]}}]}"#,
         r#"{"choices":[{"delta":{"tool_calls":[12]}}]}"#,
         r#"{"choices":[{"delta":{"role":"assistant"}}]}"#,
     ] {

@@ -24,6 +24,7 @@ use crate::domain::classify::ErrorClass;
 use crate::domain::execution::Execution;
 use crate::domain::money::Usd;
 use crate::domain::raw_object::RawObject;
+use crate::domain::token_bound::TokenBound;
 use crate::domain::trace;
 use crate::engine::{self, EndedCall};
 use crate::http::budget::Lease;
@@ -56,17 +57,6 @@ pub struct Completion {
 pub struct Admission {
     in_flight: Option<InFlight>,
     reservations: Vec<Reservation>,
-}
-
-impl Admission {
-    /// What is charged for work that cost so much: never more than is reserved.
-    #[must_use]
-    pub fn charge(&self, cost: Usd) -> Usd {
-        if self.reservations.is_empty() {
-            return cost;
-        }
-        cost.min(self.reservations.iter().map(Reservation::amount).sum())
-    }
 }
 
 impl Chat {
@@ -131,11 +121,10 @@ impl Chat {
     pub async fn settle(
         &self,
         admission: Admission,
-        mut execution: Execution,
+        execution: Execution,
         tokens: Tokens,
         output: Option<Box<RawValue>>,
     ) -> Result<(), engine::Error> {
-        execution.cost = admission.charge(execution.cost);
         let mut beside = Commit::new();
         let organization = execution.organization;
         let key = execution.key;
@@ -166,7 +155,14 @@ impl BoundModel {
         self.candidate.price.is_known()
     }
 
-    /// The most that so many answers may cost, each of at most `output` tokens, to prompts that have
+    /// The most that an answer to a request may use and cost.
+    #[must_use]
+    pub fn most_of(&self, request: TokenBound) -> (Tokens, Price) {
+        let tokens = request.tokens(self.candidate.context());
+        (tokens, self.candidate.most(1, tokens))
+    }
+
+    /// The most that so many answers may cost, each of at most `output` tokens, to prompts that have at most
     /// `input` tokens together.
     #[must_use]
     pub fn most(&self, answers: u64, input: u64, output: u64) -> Price {
@@ -174,20 +170,19 @@ impl BoundModel {
         self.candidate.most(answers, Tokens { input, output, is_estimated: true })
     }
 
-    /// Asks for an answer. `fields` are the request's without its model; `prompt_tokens` stand in for
-    /// the count of a model that does not count; `lease` covers the answer while it is read; `call` is its
-    /// span.
+    /// Asks for an answer. `fields` are the request's without its model; `lease` covers the answer while it is
+    /// read; `call` is its span.
     ///
     /// # Errors
     /// [`Failure`]
     pub async fn complete(
         &self,
         mut fields: RawObject,
-        prompt_tokens: u64,
         lease: &mut Lease,
         call: &trace::Call,
     ) -> Result<Completion, Failure> {
         let name = self.name();
+        let prompt_tokens = TokenBound::of(&fields).prompt_estimate();
         let model = self.candidate.target.model().unwrap_or(name);
         let written = fields.set("model", model).and_then(|()| fields.text());
         let body: Bytes = written.map_err(|error| unwritable(name, &error))?.into();

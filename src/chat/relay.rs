@@ -53,8 +53,10 @@ struct Relay {
     reader: EventReader,
     meter: Meter,
     allowance: Allowance,
-    /// Whether the answer may not cost more than is reserved.
+    /// Whether output is reserved for the answer.
     is_reserved: bool,
+    /// The answer ran past its maximum.
+    is_cut: bool,
     pieces: mpsc::Sender<Bytes>,
     wants_usage: bool,
     /// The event with the usage alone, which waits for the record.
@@ -84,6 +86,7 @@ impl Call {
             meter: Meter::new(self.prompt_tokens(&candidate), keeps),
             allowance: candidate.allowance(&self.request),
             is_reserved: self.reserves_output(&candidate),
+            is_cut: false,
             pieces: sender,
             wants_usage: self.request.wants_usage,
             usage: None,
@@ -238,6 +241,7 @@ impl Relay {
             Seen::Failed(failure) => return Err(End::Failed(*failure)),
         }
         let exceeded = self.allowance.exceeded(&self.name, self.meter.bytes(), self.is_reserved);
+        self.is_cut |= exceeded.is_some();
         exceeded.map_or(Ok(()), |failure| Err(End::Failed(failure)))
     }
 
@@ -284,6 +288,9 @@ impl Relay {
     /// What came, and what it costs. A fixed price is not charged for an answer that the model broke.
     fn came(&mut self, call: &Call, candidate: &Candidate, end: &End, begun: Instant) -> Came {
         let mut came = call.came(candidate, &self.meter, begun);
+        if let Some(most) = call.most_of_cut().filter(|_| self.is_cut) {
+            came.cost = came.cost.min(most);
+        }
         if matches!(end, End::Failed(_)) {
             if !self.meter.has_answer() {
                 came = Came::default();

@@ -8,10 +8,12 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use crate::domain::chat::{Operation, estimate};
+use crate::domain::chat::Operation;
 use crate::domain::invalid_request::InvalidRequest;
 use crate::domain::json_object::JsonObject;
 use crate::domain::raw_object::RawObject;
+use crate::domain::token_bound::TokenBound;
+use crate::runners::openai::stream_options::StreamOptions;
 
 /// Characters of a model id.
 const MODEL_CHARS_MAX: usize = 256;
@@ -23,8 +25,9 @@ const INPUTS_MAX: usize = 2048;
 const STOPS_MAX: usize = 64;
 /// Answers to one request.
 const ANSWERS_MAX: u64 = 128;
-/// What an image or another part that is not text counts for, in tokens.
-const PART_TOKENS: u64 = 1000;
+
+/// The option by which a stream ends with its usage.
+const INCLUDE_USAGE: &str = "include_usage";
 
 /// A request that is well formed.
 #[derive(Debug)]
@@ -37,12 +40,8 @@ pub struct Request {
     pub is_stream: bool,
     /// Whether the client wants the usage at the end of a stream.
     pub wants_usage: bool,
-    /// How many tokens the prompt has, estimated.
-    pub prompt_tokens: u64,
-    /// The most tokens that an answer may have, where the request limits them.
-    pub answer_tokens_max: Option<u64>,
-    /// How many answers it asks for.
-    pub answers: u64,
+    /// The most tokens that it may use.
+    pub bound: TokenBound,
     fields: RawObject,
 }
 
@@ -65,15 +64,18 @@ impl Request {
         }
         let selector = known.text("fallback_selector")?.filter(|name| !name.is_empty());
         fields.remove("fallback_selector");
+        let is_chat = operation == Operation::Chat;
+        if is_chat {
+            remove_open_limits(&mut fields, &mut known);
+        }
+        let bound = TokenBound::of(&fields);
         let mut request = Self {
             operation,
             model,
             selector,
             is_stream: false,
             wants_usage: false,
-            prompt_tokens: 0,
-            answer_tokens_max: None,
-            answers: 1,
+            bound: if is_chat { bound } else { bound.without_answer() },
             fields,
         };
         match operation {
@@ -90,11 +92,11 @@ impl Request {
                 let message = "stream_options.include_usage must be true or false";
                 InvalidRequest::field("stream_options", message)
             };
-            self.wants_usage = options.flag("include_usage").map_err(wrong)?.unwrap_or(false);
+            self.wants_usage = options.flag(INCLUDE_USAGE).map_err(wrong)?.unwrap_or(false);
         }
-        self.answers = known.whole("n", &(1..=ANSWERS_MAX))?.unwrap_or(1);
-        let older = self.take_maximum(known, "max_tokens")?;
-        self.answer_tokens_max = self.take_maximum(known, "max_completion_tokens")?.or(older);
+        known.whole("n", &(1..=ANSWERS_MAX))?;
+        known.whole("max_tokens", &(1..=u64::from(u32::MAX)))?;
+        known.whole("max_completion_tokens", &(1..=u64::from(u32::MAX)))?;
         known.number("temperature", &(0.0..=2.0))?;
         known.number("top_p", &(0.0..=1.0))?;
         known.number("presence_penalty", &(-2.0..=2.0))?;
@@ -103,30 +105,13 @@ impl Request {
         check_stop(known.take("stop").as_ref())?;
         let messages =
             self.fields.get("messages").ok_or_else(|| InvalidRequest::missing("messages"))?;
-        let tools = self.fields.get("tools").map_or(0, str::len);
-        self.prompt_tokens = tokens_of_messages(messages)?.saturating_add(estimate(tools as u64));
-        Ok(())
-    }
-
-    /// A maximum of tokens. Some clients write -1 for none, which not every server takes.
-    fn take_maximum(
-        &mut self,
-        known: &mut JsonObject,
-        field: &'static str,
-    ) -> Result<Option<u64>, InvalidRequest> {
-        if self.fields.get(field) == Some("-1") {
-            self.fields.remove(field);
-            return Ok(None);
-        }
-        Ok(known.whole(field, &(1..=u64::from(u32::MAX)))?)
+        check_messages(messages)
     }
 
     fn check_embeddings(&mut self, known: &mut JsonObject) -> Result<(), InvalidRequest> {
         known.whole("dimensions", &(1..=u64::from(u32::MAX)))?;
         let input = self.fields.get("input").ok_or_else(|| InvalidRequest::missing("input"))?;
-        self.prompt_tokens = tokens_of_input(input)?;
-        self.answer_tokens_max = Some(0);
-        Ok(())
+        check_input(input)
     }
 
     /// The request that a fallback chain makes of it, with these fields; `None` where that is not one.
@@ -150,20 +135,28 @@ impl Request {
     pub fn body(
         &self,
         model: Option<&str>,
-        takes_options: bool,
+        options: StreamOptions,
     ) -> Result<Bytes, serde_json::Error> {
         let mut body = self.fields.clone();
         if let Some(model) = model {
             body.set("model", model)?;
         }
-        if !takes_options {
+        if options == StreamOptions::Omitted {
             body.remove("stream_options");
         } else if self.is_stream {
-            let mut options: RawObject = body.value("stream_options").unwrap_or_default();
-            options.set("include_usage", &true)?;
-            body.set("stream_options", &options)?;
+            let mut own: RawObject = body.value("stream_options").unwrap_or_default();
+            own.retain(|name| options == StreamOptions::AsSent || name == INCLUDE_USAGE);
+            own.set(INCLUDE_USAGE, &true)?;
+            body.set("stream_options", &own)?;
         }
         Ok(body.text()?.into())
+    }
+
+    /// Whether it has `stream_options` beside the one that the router sets.
+    #[must_use]
+    pub fn has_own_stream_options(&self) -> bool {
+        let options: Option<RawObject> = self.fields.value("stream_options");
+        options.is_some_and(|options| options.names().any(|name| name != INCLUDE_USAGE))
     }
 
     /// The request as a fallback chain's mapping reads it.
@@ -226,18 +219,9 @@ struct Message<'a> {
     role: Option<&'a RawValue>,
     #[serde(borrow)]
     content: Option<&'a RawValue>,
-    #[serde(borrow)]
-    tool_calls: Option<&'a RawValue>,
 }
 
-#[derive(Deserialize)]
-struct Part<'a> {
-    #[serde(borrow)]
-    text: Option<&'a RawValue>,
-}
-
-/// Checks the messages and estimates their tokens.
-fn tokens_of_messages(messages: &str) -> Result<u64, InvalidRequest> {
+fn check_messages(messages: &str) -> Result<(), InvalidRequest> {
     let wrong = |message: String| InvalidRequest::field("messages", message);
     let all: Vec<&RawValue> = serde_json::from_str(messages)
         .map_err(|_other| wrong("messages must be an array of objects".to_owned()))?;
@@ -247,7 +231,6 @@ fn tokens_of_messages(messages: &str) -> Result<u64, InvalidRequest> {
     if all.len() > MESSAGES_MAX {
         return Err(wrong(format!("messages must have at most {MESSAGES_MAX} items")));
     }
-    let mut tokens = 0_u64;
     for (index, message) in all.iter().enumerate() {
         let Ok(message) = serde_json::from_str::<Message<'_>>(message.get()) else {
             return Err(wrong(format!("messages[{index}] must be an object")));
@@ -255,61 +238,57 @@ fn tokens_of_messages(messages: &str) -> Result<u64, InvalidRequest> {
         if !message.role.is_some_and(|role| role.get().starts_with('"')) {
             return Err(wrong(format!("messages[{index}].role must be a string")));
         }
-        let content = content_tokens(message.content).ok_or_else(|| {
-            wrong(format!("messages[{index}].content must be a string or an array of objects"))
-        })?;
-        let calls = message.tool_calls.map_or(0, |calls| calls.get().len() as u64);
-        tokens = tokens.saturating_add(content).saturating_add(estimate(calls));
+        if !message.content.is_none_or(is_content) {
+            let rule = "must be a string or an array of objects";
+            return Err(wrong(format!("messages[{index}].content {rule}")));
+        }
     }
-    Ok(tokens)
+    Ok(())
 }
 
-/// The tokens of a message's content; `None` when it is neither text nor a list of parts.
-fn content_tokens(content: Option<&RawValue>) -> Option<u64> {
-    let Some(content) = content.map(RawValue::get) else { return Some(0) };
-    if content.starts_with('"') {
-        return Some(estimate(text_bytes(content)));
-    }
-    let parts: Vec<Part<'_>> = serde_json::from_str(content).ok()?;
-    let of_part = |part: &Part<'_>| match part.text {
-        Some(text) => estimate(text_bytes(text.get())),
-        None => PART_TOKENS,
-    };
-    Some(parts.iter().map(of_part).fold(0, u64::saturating_add))
+fn is_content(content: &RawValue) -> bool {
+    let content = content.get();
+    let is_list = || serde_json::from_str::<Vec<Part>>(content).is_ok();
+    content.starts_with('"') || is_list()
 }
 
-/// Checks the input of embeddings and estimates its tokens: a text, several, or lists of tokens.
-fn tokens_of_input(input: &str) -> Result<u64, InvalidRequest> {
+/// A part of a content: an object of any kind.
+#[derive(Deserialize)]
+struct Part {}
+
+/// Checks the input of embeddings: a text, several, or lists of tokens.
+fn check_input(input: &str) -> Result<(), InvalidRequest> {
     let wrong = |message: String| InvalidRequest::field("input", message);
     if input == "\"\"" || input == "[]" {
         return Err(wrong("input must not be empty".to_owned()));
     }
     if input.starts_with('"') {
-        return Ok(estimate(text_bytes(input)));
+        return Ok(());
     }
     let shape = || wrong("input must be a string, or an array of strings or of tokens".to_owned());
     let all: Vec<&RawValue> = serde_json::from_str(input).map_err(|_other| shape())?;
     if all.iter().all(|item| serde_json::from_str::<u64>(item.get()).is_ok()) {
-        return Ok(all.len() as u64);
+        return Ok(());
     }
     if all.len() > INPUTS_MAX {
         return Err(wrong(format!("input must have at most {INPUTS_MAX} items")));
     }
-    let mut tokens = 0_u64;
     for item in all.iter().map(|item| item.get()) {
-        let of_item = if item.starts_with('"') {
-            estimate(text_bytes(item))
-        } else {
-            serde_json::from_str::<Vec<u64>>(item).map_err(|_other| shape())?.len() as u64
-        };
-        tokens = tokens.saturating_add(of_item);
+        if !item.starts_with('"') {
+            serde_json::from_str::<Vec<u64>>(item).map_err(|_other| shape())?;
+        }
     }
-    Ok(tokens)
+    Ok(())
 }
 
-/// The bytes between the quotes of a JSON string.
-pub fn text_bytes(string: &str) -> u64 {
-    (string.len() as u64).saturating_sub(2)
+/// Removes maxima of -1, which some clients write for none and not every server takes.
+fn remove_open_limits(fields: &mut RawObject, known: &mut JsonObject) {
+    for field in ["max_tokens", "max_completion_tokens"] {
+        if fields.get(field) == Some("-1") {
+            fields.remove(field);
+            known.take(field);
+        }
+    }
 }
 
 #[cfg(test)]

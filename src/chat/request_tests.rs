@@ -96,9 +96,9 @@ fn chat_request_that_is_not_a_json_object_is_refused() {
 fn chat_request_body_changes_only_what_the_router_needs() {
     let sent = r#"{"model":"a","messages":[{"role":"user","content":"x"}],"seed":12345678901234567890123,"x":{ }}"#;
     let request = read(Operation::Chat, sent).unwrap();
-    assert_eq!(request.body(None, true).unwrap(), sent);
+    assert_eq!(request.body(None, StreamOptions::AsSent).unwrap(), sent);
     let renamed = sent.replace(r#""a""#, r#""b""#);
-    assert_eq!(request.body(Some("b"), true).unwrap(), renamed);
+    assert_eq!(request.body(Some("b"), StreamOptions::AsSent).unwrap(), renamed);
 }
 
 #[test]
@@ -106,10 +106,20 @@ fn chat_stream_always_asks_for_its_usage() {
     let body = with(json!({"stream": true, "stream_options": {"x": 1, "include_usage": false}}));
     let request = chat(&body).unwrap();
     assert!(request.is_stream && !request.wants_usage);
-    let sent: Value = serde_json::from_slice(&request.body(None, true).unwrap()).unwrap();
+    let sent: Value =
+        serde_json::from_slice(&request.body(None, StreamOptions::AsSent).unwrap()).unwrap();
     assert_eq!(sent["stream_options"], json!({"x": 1, "include_usage": true}));
+    assert!(request.has_own_stream_options());
+    let usage_only = request.body(None, StreamOptions::UsageOnly).unwrap();
+    let sent: Value = serde_json::from_slice(&usage_only).unwrap();
+    assert_eq!(sent["stream_options"], json!({"include_usage": true}));
+    let omitted = request.body(None, StreamOptions::Omitted).unwrap();
+    let sent: Value = serde_json::from_slice(&omitted).unwrap();
+    assert_eq!(sent.get("stream_options"), None);
     let request = chat(&with(json!({"stream": true}))).unwrap();
-    let sent: Value = serde_json::from_slice(&request.body(None, true).unwrap()).unwrap();
+    assert!(!request.has_own_stream_options());
+    let sent: Value =
+        serde_json::from_slice(&request.body(None, StreamOptions::AsSent).unwrap()).unwrap();
     assert_eq!(sent["stream_options"], json!({"include_usage": true}));
 }
 
@@ -119,8 +129,10 @@ fn chat_request_of_a_chain_entry_keeps_model_and_stream() {
     let messages = json!([{"role": "user", "content": "12345678"}]);
     let fields = json!({"messages": messages, "model": "evil", "stream": false, "max_tokens": 9});
     let mapped = request.mapped(fields.as_object().unwrap()).unwrap();
-    assert_eq!((mapped.prompt_tokens, mapped.answer_tokens_max), (2, Some(9)));
-    let sent: Value = serde_json::from_slice(&mapped.body(Some("b"), true).unwrap()).unwrap();
+    let bound = mapped.bound;
+    assert_eq!((bound.prompt_estimate(), bound.tokens(None).output), (2, 9));
+    let sent: Value =
+        serde_json::from_slice(&mapped.body(Some("b"), StreamOptions::AsSent).unwrap()).unwrap();
     let expected = json!({
         "model": "b", "stream": true, "messages": messages, "max_tokens": 9,
         "stream_options": {"include_usage": true},
@@ -135,28 +147,19 @@ fn chat_request_of_a_chain_entry_keeps_model_and_stream() {
 fn chat_request_selector_is_not_passed_on() {
     let request = chat(&with(json!({"fallback_selector": "safe"}))).unwrap();
     assert_eq!(request.selector.as_deref(), Some("safe"));
-    let body = request.body(None, true).unwrap();
+    let body = request.body(None, StreamOptions::AsSent).unwrap();
     assert!(!String::from_utf8(body.to_vec()).unwrap().contains("fallback_selector"));
 }
 
 #[test]
-fn chat_prompt_tokens_are_estimated_from_texts() {
-    for (messages, tokens) in [
-        (json!([{"role": "user", "content": "12345678"}]), 2),
-        (json!([{"role": "user", "content": null}]), 0),
-        (json!([{"role": "user", "content": [{"type": "text", "text": "1234"}]}]), 1),
-        (json!([{"role": "user", "content": [{"type": "image_url"}]}]), PART_TOKENS),
-        (json!([{"role": "assistant", "tool_calls": [1]}]), 1),
-    ] {
-        let request = chat(&json!({"model": "m", "messages": messages})).unwrap();
-        assert_eq!(request.prompt_tokens, tokens, "{messages}");
-    }
+fn chat_request_bounds_its_tokens() {
     let request = chat(&with(json!({"n": 3, "max_tokens": 10}))).unwrap();
-    assert_eq!((request.answer_tokens_max, request.answers), (Some(10), 3));
+    assert_eq!(request.bound.prompt_estimate(), 2);
+    assert_eq!(request.bound.tokens(None).output, 30);
     for fields in [json!({}), json!({"max_tokens": -1}), json!({"max_completion_tokens": -1})] {
         let open = chat(&with(fields)).unwrap();
-        assert_eq!((open.answer_tokens_max, open.answers), (None, 1));
-        let body = open.body(None, true).unwrap();
+        assert!(!open.bound.is_limited());
+        let body = open.body(None, StreamOptions::AsSent).unwrap();
         assert!(
             !String::from_utf8(body.to_vec()).unwrap().contains("-1"),
             "not every server takes it"
@@ -168,7 +171,7 @@ fn chat_prompt_tokens_are_estimated_from_texts() {
 fn embeddings_request_takes_texts_and_tokens() {
     let read = |input: Value| {
         read(Operation::Embeddings, &json!({"model": "m", "input": input}).to_string())
-            .map(|request| request.prompt_tokens)
+            .map(|request| (request.bound.prompt_estimate(), request.bound.tokens(None).output))
     };
     for (input, tokens) in [
         (json!("12345"), 2),
@@ -176,7 +179,7 @@ fn embeddings_request_takes_texts_and_tokens() {
         (json!([1, 2, 3]), 3),
         (json!([[1, 2], [3]]), 3),
     ] {
-        assert_eq!(read(input.clone()), Ok(tokens), "{input}");
+        assert_eq!(read(input.clone()), Ok((tokens, 0)), "{input}");
     }
     for input in [json!(null), json!(""), json!([]), json!({}), json!([{}]), json!([1, "a"])] {
         let (message, param, _) = read(input).unwrap_err();

@@ -65,8 +65,13 @@ impl Candidate {
     /// The most that the answers to a request may use.
     #[must_use]
     pub fn allowance(&self, request: &Request) -> Allowance {
-        let local = self.local.as_ref().and_then(|model| model.runner.local());
-        Allowance::of(self.request(request), local.map(|local| local.context))
+        Allowance::of(self.request(request), self.context())
+    }
+
+    /// The tokens of its context, where they are known.
+    #[must_use]
+    pub fn context(&self) -> Option<u32> {
+        Some(self.local.as_ref()?.runner.local()?.context)
     }
 
     /// The most that so many answers may cost which use so much together.

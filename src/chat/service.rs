@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use hyper::header::HeaderValue;
@@ -14,6 +13,7 @@ use crate::chains::Chains;
 use crate::domain::model::Pricing;
 use crate::engine::Engine;
 use crate::http::client::Client;
+use crate::runners::openai::stream_options::Refusal;
 use crate::runtime::{Clock, Tasks};
 use crate::storage::{self, Store};
 
@@ -73,8 +73,8 @@ pub(super) struct Inner {
     pub(super) engine: Engine,
     pub(super) client: Client,
     pub(super) tokens: TokenBudgets,
-    /// The upstream has refused `stream_options`.
-    pub(super) upstream_omits_options: AtomicBool,
+    /// Whether the upstream has refused `stream_options`.
+    pub(super) upstream_options: Refusal,
     pub(super) upstream_models: UpstreamModels,
 }
 
@@ -101,7 +101,7 @@ impl Chat {
                 engine,
                 client,
                 tokens,
-                upstream_omits_options: AtomicBool::new(false),
+                upstream_options: Refusal::default(),
                 upstream_models,
             }),
         }

@@ -24,7 +24,7 @@ use super::request::{Question, Request};
 use super::scorer::Scorer;
 use super::server::{Server, Used, VOTE_TOKENS_MAX};
 use crate::chat::{self, Admission, BoundModel, Caller, Chat, Failure};
-use crate::domain::chat::estimate;
+use crate::domain::chat::{estimate, most_of};
 use crate::domain::classify::ErrorClass;
 use crate::domain::decision::{Decision, Method};
 use crate::domain::execution::{Execution, Fault, Status, Work};
@@ -135,6 +135,7 @@ impl Decisions {
         let model = inner.options.aliases.get(&request.model).unwrap_or(&request.model);
         let model = inner.chat.bind(model)?;
         let (prompt_tokens, answers) = expected(&model, &request);
+        let prompt_tokens = most_of(prompt_tokens);
         let price = model.most(answers, prompt_tokens, 1);
         let admission =
             inner.chat.admit(caller, prompt_tokens.saturating_add(answers), price).await?;
@@ -288,7 +289,7 @@ impl Session {
         let samples = u64::from(self.inner.options.samples);
         let input = prompt_tokens(&self.request.state, questions, samples);
         let answers = samples.saturating_mul(questions.len() as u64);
-        let price = self.model.most(answers, input, VOTE_TOKENS_MAX);
+        let price = self.model.most(answers, most_of(input), VOTE_TOKENS_MAX);
         let chat = &self.inner.chat;
         chat.reserve(self.caller, &mut self.admission, price).await.map_err(|error| {
             let is_unpaid = matches!(&error, chat::Error::Engine(engine::Error::Unpaid { .. }));

@@ -11,7 +11,7 @@ use super::prompt::{Form, Order, SYSTEM, labels, user};
 use super::request::Question;
 use super::scorer::{Answering, Scorer};
 use crate::chat::{BoundModel, Completion, Failure};
-use crate::domain::chat::{Tokens, estimate};
+use crate::domain::chat::Tokens;
 use crate::domain::classify::ErrorClass;
 use crate::domain::money::Usd;
 use crate::domain::raw_object::RawObject;
@@ -102,7 +102,6 @@ impl Server {
         options: &[(&str, serde_json::Value)],
     ) -> Result<Option<Answer>, Failure> {
         let text = user(&self.state, question, order, form);
-        let prompt_tokens = estimate((SYSTEM.len() + text.len()) as u64);
         let messages =
             [Message { role: "system", content: SYSTEM }, Message { role: "user", content: &text }];
         let mut fields = RawObject::default();
@@ -113,7 +112,7 @@ impl Server {
         set().map_err(|error| Failure::new(500, ErrorClass::InternalError, error.to_string()))?;
         let mut lease = self.lease.sibling();
         let Completion { answer, tokens, cost } =
-            self.model.complete(fields, prompt_tokens, &mut lease, &self.call).await?;
+            self.model.complete(fields, &mut lease, &self.call).await?;
         self.count(tokens, cost);
         let choices: Option<Vec<Answer>> = answer.value("choices");
         Ok(choices.and_then(|choices| choices.into_iter().next()))

@@ -85,12 +85,18 @@ impl From<Tokens> for Usage {
 
 /// Bytes of text that make a token, on average over languages: the rule of thumb of the models'
 /// makers.
-pub const BYTES_PER_TOKEN: u64 = 4;
+const BYTES_PER_TOKEN: u64 = 4;
 
 /// How many tokens a text of so many bytes has, estimated.
 #[must_use]
 pub const fn estimate(bytes: u64) -> u64 {
     bytes.div_ceil(BYTES_PER_TOKEN)
+}
+
+/// The most tokens of texts that were estimated: no token is shorter than a byte.
+#[must_use]
+pub const fn most_of(estimated: u64) -> u64 {
+    estimated.saturating_mul(BYTES_PER_TOKEN)
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the form that serde calls")]
@@ -105,5 +111,6 @@ mod tests {
     #[test]
     fn token_estimate_rounds_up() {
         assert_eq!([0, 1, 4, 5].map(estimate), [0, 1, 1, 2]);
+        assert_eq!(most_of(estimate(5)), 8);
     }
 }

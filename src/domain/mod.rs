@@ -46,6 +46,7 @@ pub mod spelling;
 pub mod step;
 pub mod template;
 pub mod time;
+pub mod token_bound;
 pub mod trace;
 pub mod url_template;
 pub mod webhook_endpoint;

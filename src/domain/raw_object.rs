@@ -28,6 +28,11 @@ impl RawObject {
         Some(value.get()).filter(|text| *text != "null")
     }
 
+    /// The fields with their values, also those that are null.
+    pub fn fields(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.fields.iter().map(|(name, value)| (name.as_str(), value.get()))
+    }
+
     /// The names of all fields, in their order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.fields.iter().map(|(name, _)| name.as_str())

@@ -72,7 +72,7 @@ async fn cost_of_failure_or_unpriced_model_is_zero() {
 }
 
 #[tokio::test]
-async fn cost_by_tokens_is_reserved_and_never_above_that() {
+async fn cost_by_tokens_is_reserved_and_charged_as_counted() {
     let service = Service::configured("billing.enforce = true\n").await;
     let up = Upstream::start().await;
     let cost = "[cost]\ntype = 'usage_based'\nper_million_input_tokens = 100.0\n\
@@ -86,12 +86,12 @@ async fn cost_by_tokens_is_reserved_and_never_above_that() {
     };
     // Without a maximum, 16,384 tokens of answer are reserved.
     let open = create(json!({"prompt": "hello"})).await.expect(402);
-    assert_eq!(open["details"]["needed_usd"], 16.3845);
-    // 33 bytes of input are 9 tokens, the answer has 5: 5,900. The server does not keep to it.
-    up.says("hi", 1000, 100_000);
+    assert_eq!(open["details"]["needed_usd"], 16.3853);
+    // 24 bytes of input and 5 tokens of answer: 7,400. The server does not keep to the maximum.
+    up.says("hi", 10, 8);
     let taken = create(json!({"prompt": "hello", "max_tokens": 5})).await.expect(200);
     let prediction = service.ended(taken["predictionID"].as_str().unwrap()).await;
-    assert_eq!(prediction["metrics"]["cost"], 0.0059);
-    assert_eq!(balance(&service).await, Usd::from_micros(4100));
+    assert_eq!(prediction["metrics"]["cost"], 0.009);
+    assert_eq!(balance(&service).await, Usd::from_micros(1000));
     create(json!({"prompt": "hello", "max_tokens": 5})).await.expect(402);
 }

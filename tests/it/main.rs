@@ -23,6 +23,7 @@ mod cancel;
 mod cell_screens;
 mod chains;
 mod chat;
+mod chat_accounting;
 mod chat_screens;
 mod children;
 mod commands;

@@ -133,12 +133,10 @@ pub async fn dry_run(
 
 impl Inner {
     /// Shapes an output as its type demands, keeps artefacts as files and a large text in a payload,
-    /// and says what it costs: by the model's rates at most `reserved`, where something is reserved for it. An
-    /// artefact that cannot be kept is the model's failure.
+    /// and says what it costs. An artefact that cannot be kept is the model's failure.
     pub(in crate::engine) async fn store_output(
         &self,
         success: runners::Success,
-        reserved: Option<Usd>,
         origin: Origin<'_>,
         work: Option<&ModelSpec>,
         budget: &Budget,
@@ -154,14 +152,9 @@ impl Inner {
                 };
             }
         }
-        let charged = work.and_then(|work| work.pricing.as_ref()).map(|p| p.charge(&success.usage));
-        let cost = match (success.usage.cost, charged) {
-            (Some(reported), _) => reported,
-            (None, charged) => {
-                let charged = charged.unwrap_or(Usd::ZERO);
-                reserved.map_or(charged, |reserved| charged.min(reserved))
-            }
-        };
+        let pricing = work.and_then(|work| work.pricing.as_ref());
+        let charged = pricing.map(|pricing| pricing.charge(&success.usage));
+        let cost = success.usage.cost.or(charged).unwrap_or(Usd::ZERO);
         let text = to_raw_value(&output).map_err(|error| not_serializable("output", &error))?;
         Ok(match self.store_text(budget, origin.execution, text.clone()).await? {
             Ok(output) => {

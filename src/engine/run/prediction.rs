@@ -153,14 +153,12 @@ impl Inner {
         let attempt_key = &execution.attempt_key(attempt);
         let organization = execution.organization;
         let key = execution.key;
-        let reserved = Some(execution.reserved).filter(|reserved| *reserved > Usd::ZERO);
         let execution = execution.id;
         let origin = Origin { organization, key, execution, attempt_key };
         let kept = match report {
-            Ok(success) => self
-                .store_output(success, reserved, origin, work, budget)
-                .await?
-                .map_err(Into::into),
+            Ok(success) => {
+                self.store_output(success, origin, work, budget).await?.map_err(Into::into)
+            }
             Err(error) => Err(error),
         };
         match kept {

@@ -2,18 +2,17 @@
 
 use std::sync::Arc;
 
-use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 
 use crate::billing::{self, Price, Reservation};
-use crate::domain::chat::{OUTPUT_TOKENS_RESERVED, Tokens, estimate};
 use crate::domain::definition::Kind;
 use crate::domain::delivery::Webhook;
 use crate::domain::execution::{Execution, Prediction, Source, Status, Work};
 use crate::domain::ids::{ExecutionId, KeyId, OrganizationId};
 use crate::domain::model::Usage;
 use crate::domain::money::Usd;
+use crate::domain::token_bound::TokenBound;
 use crate::domain::trace;
 use crate::engine::query::indexes;
 use crate::engine::run::commit::{count_start, not_serializable};
@@ -88,7 +87,7 @@ impl Inner {
                 run.input_values = u32::try_from(values).unwrap_or(u32::MAX);
             }
             let is_enforced = self.options.enforce_balance;
-            uses.push(if is_enforced { most_used(&submission.input) } else { Tokens::default() });
+            uses.push(is_enforced.then(|| most_used(&submission.input)));
             let bytes = submission.input.get().len() as u64;
             self.check_quota(submission.organization, bytes).await?;
             let input = self.store.write_payload(submission.id, submission.input).await?;
@@ -148,14 +147,15 @@ impl Inner {
     async fn reserve_cost(
         &self,
         executions: &mut [Execution],
-        uses: &[Tokens],
+        uses: &[Option<TokenBound>],
     ) -> Result<Vec<Reservation>, Error> {
         let mut reservations = Vec::new();
         if !self.options.enforce_balance {
             return Ok(reservations);
         }
         for (execution, used) in executions.iter_mut().zip(uses) {
-            let price = self.price_of(execution, *used).await?;
+            let Some(used) = *used else { continue };
+            let price = self.price_of(execution, used).await?;
             if price != Price::default() {
                 reservations.push(self.billing.hold(execution.organization, price).await?);
                 execution.reserved = price.known;
@@ -166,7 +166,7 @@ impl Inner {
 
     /// What an execution may cost: of a chain the dearest model. `used` is the most that a model uses for its
     /// input. Each model call of a workflow reserves for itself; at the start the balance must be above zero.
-    async fn price_of(&self, execution: &Execution, used: Tokens) -> Result<Price, Error> {
+    async fn price_of(&self, execution: &Execution, used: TokenBound) -> Result<Price, Error> {
         let mut price = Price::default();
         match &execution.work {
             Work::Prediction(prediction) => {
@@ -214,11 +214,10 @@ impl Inner {
     }
 
     /// What a run may cost that uses at most so much. One whose model reports the cost is open.
-    fn price_of_model(&self, slug: &str, used: Tokens) -> Price {
+    fn price_of_model(&self, slug: &str, used: TokenBound) -> Price {
         let Some(work) = self.models.model(slug) else { return Price::default() };
         let Some(pricing) = work.pricing else { return Price::default() };
-        let context = work.runner.local().map_or(u64::MAX, |local| local.context.into());
-        let used = Tokens { output: used.output.min(context), ..used };
+        let used = used.tokens(work.runner.local().map(|local| local.context));
         let usage = Usage { run_time: work.timeout, ..used.into() };
         Price { known: pricing.most(&usage), open: pricing.is_reported() }
     }
@@ -268,18 +267,6 @@ impl Inner {
 }
 
 /// The most that a model uses for an input: the whole of it as a prompt, and the answer that it asks for.
-fn most_used(input: &RawValue) -> Tokens {
-    /// Its maximum, as models of text name it.
-    #[derive(Default, Deserialize)]
-    struct Asked {
-        max_tokens: Option<Value>,
-        max_completion_tokens: Option<Value>,
-        n: Option<Value>,
-    }
-    let asked: Asked = serde_json::from_str(input.get()).unwrap_or_default();
-    let most = asked.max_completion_tokens.or(asked.max_tokens);
-    let most = most.and_then(|most| most.as_u64()).unwrap_or(OUTPUT_TOKENS_RESERVED);
-    let answers = asked.n.and_then(|answers| answers.as_u64()).unwrap_or(1);
-    let output = most.saturating_mul(answers);
-    Tokens { input: estimate(input.get().len() as u64), output, is_estimated: true }
+fn most_used(input: &RawValue) -> TokenBound {
+    TokenBound::of_input(input)
 }

@@ -27,7 +27,7 @@ mod lease;
 
 use std::collections::HashMap;
 use std::future::Future;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -44,6 +44,7 @@ use super::Health;
 use crate::http::client::{self, Client, Limits, Overflow, Response};
 use crate::http::connector;
 use crate::http::places::Arriving;
+use crate::runners::openai::stream_options::Refusal;
 use crate::runtime;
 
 /// How long a server may take to say how it is, or what it serves, and the bytes that are read of it.
@@ -120,8 +121,8 @@ pub struct Pool {
     patience: Duration,
     /// The turn of the last pick.
     turn: AtomicU64,
-    /// The servers refuse `stream_options`, or the manifest says so.
-    pub omits_stream_options: AtomicBool,
+    /// Whether the servers have refused `stream_options`.
+    pub stream_options: Refusal,
 }
 
 #[derive(Debug)]
@@ -201,7 +202,7 @@ impl Pool {
             is_probed: settings.is_probed,
             patience: settings.patience,
             turn: AtomicU64::new(0),
-            omits_stream_options: AtomicBool::new(false),
+            stream_options: Refusal::default(),
         }
     }
 

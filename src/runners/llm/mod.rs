@@ -21,6 +21,7 @@ use self::gguf::{CONTEXT_MIN, Header};
 pub use self::process::{InUse, OpenError, Process};
 pub use self::room::Room;
 pub use self::worker::SCORE;
+use super::openai::stream_options::StreamOptions;
 use super::openai::{Exchange, Kind};
 use super::options::{self, Dependencies, Model, Type};
 use super::{Health, Job, Maintenance, ModelInterface, Run, Runner, Server, Success};
@@ -243,7 +244,7 @@ impl LlmRunner {
         let process = &self.process;
         let kind = process.options.kind();
         let exchange = Exchange { kind, model: &process.model, authorization: None };
-        let request = exchange.request("", &process.model.name, job, true);
+        let request = exchange.request("", &process.model.name, job, StreamOptions::UsageOnly);
         let request = request.map_err(|failure| exchange.named(failure))?;
         let opened = process.open(request, job.may_fall_back).await;
         let (answer, in_use) = opened.map_err(|error| match error {

@@ -5,9 +5,7 @@
 //! is asked for.
 
 use std::borrow::Cow;
-use std::future::Future;
 use std::io::Write;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
@@ -139,29 +137,6 @@ impl Body {
 pub fn is_event_stream(headers: &HeaderMap) -> bool {
     let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
     kind.is_some_and(|kind| kind.trim_start().to_ascii_lowercase().starts_with("text/event-stream"))
-}
-
-/// Asks a server with `stream_options`, and once more without them where it refuses them. That is
-/// remembered in `omits`.
-///
-/// # Errors
-/// [`Failure`]
-pub async fn ask_with_options<T, F>(
-    omits: &AtomicBool,
-    ask: impl Fn(bool) -> F,
-) -> Result<T, Failure>
-where
-    F: Future<Output = Result<T, Failure>>,
-{
-    let takes_options = !omits.load(Ordering::Relaxed);
-    match ask(takes_options).await {
-        Err(failure) if takes_options && failure.names_stream_options() => {
-            let answer = ask(false).await?;
-            omits.store(true, Ordering::Relaxed);
-            Ok(answer)
-        }
-        answer => answer,
-    }
 }
 
 /// Whether an answer is a stream, by its first bytes, and those bytes; `None` when they have not come

@@ -4,6 +4,7 @@
 use bytes::{Bytes, BytesMut};
 use hyper::header::{ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use hyper::{Request, Response};
+use serde_json::value::to_raw_value;
 use serde_json::{Map, Value, json};
 
 use super::Kind;
@@ -11,10 +12,12 @@ use super::answer::{self, Body, begin, is_event_stream, not_json, refusal, refus
 use super::failure::{self, broken, misunderstood};
 use super::message::Messages;
 use super::shape::{self, Counts};
+use super::stream_options::StreamOptions;
 use crate::domain::attempt::Failure;
-use crate::domain::chat::{Operation, estimate};
+use crate::domain::chat::Operation;
 use crate::domain::classify::ErrorClass;
 use crate::domain::model::Usage;
+use crate::domain::token_bound::TokenBound;
 use crate::http::event_stream::{Event, EventReader};
 use crate::http::places::Arriving;
 use crate::http::{content, trace_context};
@@ -46,14 +49,14 @@ impl Exchange<'_> {
         url: &str,
         model: &str,
         job: &Job,
-        takes_options: bool,
+        options: StreamOptions,
     ) -> Result<Request<Bytes>, failure::Failure> {
         let mut fields = job.input.as_object().cloned().unwrap_or_default();
         if self.kind == Kind::Chat {
             prompt_to_messages(&mut fields);
             fields.insert("stream".to_owned(), true.into());
             fields.shift_remove("stream_options");
-            if takes_options {
+            if options != StreamOptions::Omitted {
                 fields.insert("stream_options".to_owned(), json!({"include_usage": true}));
             }
         }
@@ -389,7 +392,10 @@ fn image(item: &Value) -> Option<Value> {
 }
 
 /// What was used: as the server counts, or estimated from the length of the texts.
-fn used(job: &Job, counts: Counts, answer_bytes: usize) -> Usage {
-    let prompt_tokens = estimate(job.input.to_string().len() as u64);
-    counts.tokens(prompt_tokens, answer_bytes as u64).into()
+fn used(job: &Job, counts: Counts, answer_bytes: u64) -> Usage {
+    let prompt_tokens = match to_raw_value(&*job.input) {
+        Ok(input) => TokenBound::of_input(&input).prompt_estimate(),
+        Err(_unwritable) => 0,
+    };
+    counts.tokens(prompt_tokens, answer_bytes).into()
 }

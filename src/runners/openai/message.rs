@@ -3,6 +3,8 @@
 
 use serde_json::{Map, Value, json};
 
+use super::said;
+
 /// Answers to one request, and items of a list of one answer, that are put together.
 const ITEMS_MAX: usize = 128;
 /// What an item or a field counts for beside its texts, in bytes.
@@ -17,7 +19,7 @@ pub struct Messages {
     /// Bytes that are left.
     room: usize,
     /// Bytes of all texts, thinking and tool calls that came.
-    bytes: usize,
+    bytes: u64,
 }
 
 impl Messages {
@@ -32,7 +34,7 @@ impl Messages {
         if index >= ITEMS_MAX {
             return false;
         }
-        self.bytes = self.bytes.saturating_add(delta.values().map(said).sum());
+        self.bytes = self.bytes.saturating_add(said::bytes_of(&delta).unwrap_or(0));
         if self.messages.len() <= index {
             self.messages.resize_with(index.saturating_add(1), Map::new);
         }
@@ -47,7 +49,7 @@ impl Messages {
 
     /// Bytes of all that the model has said.
     #[must_use]
-    pub const fn bytes(&self) -> usize {
+    pub const fn bytes(&self) -> u64 {
         self.bytes
     }
 
@@ -119,16 +121,6 @@ fn is_nothing(value: &Value) -> bool {
         Value::Array(items) => items.is_empty(),
         Value::Object(fields) => fields.is_empty(),
         Value::Bool(_) | Value::Number(_) => false,
-    }
-}
-
-/// Bytes of what a field of a delta says; its role is not said.
-fn said(value: &Value) -> usize {
-    match value {
-        Value::String(text) if text == "assistant" => 0,
-        Value::String(text) => text.len(),
-        Value::Array(_) | Value::Object(_) => value.to_string().len(),
-        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
     }
 }
 

@@ -9,7 +9,9 @@ pub mod answer;
 mod exchange;
 pub mod failure;
 pub mod message;
+pub mod said;
 pub mod shape;
+pub mod stream_options;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,9 +20,9 @@ use hyper::header::{AUTHORIZATION, HeaderValue};
 use hyper::{Request, StatusCode};
 use serde_json::{Value, json};
 
-use self::answer::ask_with_options;
 pub use self::exchange::{ANSWER_MAX, Exchange};
 pub use self::failure::{Failure, Said};
+use self::stream_options::{StreamOptions, ask_with_options};
 use super::endpoints::{self, Address, EndpointState, Lease, Pool, Readiness};
 use super::http::failure_of;
 use super::options::{self, Dependencies, Model, Type, base_url, secret_header};
@@ -175,10 +177,10 @@ impl OpenAiRunner {
         let Options { kind, authorization, .. } = &*self.options;
         let authorization = authorization.as_ref();
         let exchange = Exchange { kind: *kind, model: &self.model, authorization };
-        let ask = |takes_options| self.ask(&exchange, job, takes_options);
+        let ask = |options| self.ask(&exchange, job, options);
         let answer = match kind {
-            Kind::Chat => ask_with_options(&self.servers.omits_stream_options, ask).await,
-            Kind::Embeddings | Kind::Images => ask(false).await,
+            Kind::Chat => ask_with_options(&self.servers.stream_options, false, ask).await,
+            Kind::Embeddings | Kind::Images => ask(StreamOptions::Omitted).await,
         };
         answer.map_err(|failure| exchange.named(failure))
     }
@@ -188,9 +190,9 @@ impl OpenAiRunner {
         &self,
         exchange: &Exchange<'_>,
         job: &Job,
-        takes_options: bool,
+        options: StreamOptions,
     ) -> Result<(Value, Usage), Failure> {
-        let request = |url: &str| exchange.request(url, &self.options.model, job, takes_options);
+        let request = |url: &str| exchange.request(url, &self.options.model, job, options);
         let failed = |error| match error {
             endpoints::Error::Unmade(failure) => failure,
             endpoints::Error::Client(error) => {

@@ -138,7 +138,7 @@ async fn openai_usage_that_cannot_be_believed_is_estimated() {
         let answer = format!("{{\"choices\":[{choice}],{usage}}}");
         let (result, _request) = run(Kind::Chat, json!({"prompt": "x"}), whole(200, &answer)).await;
         let usage = result.unwrap().usage;
-        assert_eq!((usage.input_tokens, usage.output_tokens), (Some(4), Some(2)), "{answer}");
+        assert_eq!((usage.input_tokens, usage.output_tokens), (Some(1), Some(2)), "{answer}");
     }
 }
 

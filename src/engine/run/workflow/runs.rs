@@ -453,16 +453,14 @@ impl Inner {
         let result = call_runner(&work, slug, job, Some(origin.organization), limit).await;
         let logs = reported.take_logs();
         Ok(match result {
-            Ok(success) => {
-                match self.store_output(success, None, origin, Some(&work), budget).await? {
-                    Ok(kept) => {
-                        let output = kept.output;
-                        let cost = kept.cost;
-                        Ok(Success { output, answer: None, cost, logs })
-                    }
-                    Err(failure) => Err(Failed { logs, ..failure.into() }),
+            Ok(success) => match self.store_output(success, origin, Some(&work), budget).await? {
+                Ok(kept) => {
+                    let output = kept.output;
+                    let cost = kept.cost;
+                    Ok(Success { output, answer: None, cost, logs })
                 }
-            }
+                Err(failure) => Err(Failed { logs, ..failure.into() }),
+            },
             Err(error) => Err(Failed {
                 fault: Fault::of_step(&error.failure),
                 cost: error.cost.unwrap_or(Usd::ZERO),

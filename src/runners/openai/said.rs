@@ -1,0 +1,213 @@
+//! How much text a model has written: the bytes of its content, its thinking, its refusals, and the names and
+//! arguments of its tool calls, as they read without JSON's escapes.
+//!
+//! Roles, ids, indexes and media do not count. Nothing of the text is kept. Whole answers, events of streams and the
+//! deltas of predictions are measured alike.
+
+use std::fmt;
+
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+
+/// Bytes of text in an answer, an event or a delta in the form of OpenAI's API; `None` for what is not JSON.
+#[must_use]
+pub fn text_bytes(json: &[u8]) -> Option<u64> {
+    let mut reader = serde_json::Deserializer::from_slice(json);
+    bytes_of(&mut reader).ok()
+}
+
+/// As [`text_bytes`], of JSON that is parsed already.
+///
+/// # Errors
+/// The reader's.
+pub fn bytes_of<'de, D: Deserializer<'de>>(reader: D) -> Result<u64, D::Error> {
+    Counter(Place::Fields).deserialize(reader)
+}
+
+/// What counts at a place of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// The fields that hold texts.
+    Fields,
+    /// These fields, and a text itself.
+    Text,
+    /// Everything: the arguments of a call, which some servers send as an object.
+    Arguments,
+}
+
+/// What a field is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Field {
+    At(Place),
+    /// Thinking. Some servers send it under two names, of which one counts.
+    Thinking,
+    Other,
+}
+
+impl Field {
+    fn named(name: &str) -> Self {
+        match name {
+            "choices" | "delta" | "message" | "tool_calls" | "function_call" | "function"
+            | "custom" | "audio" => Self::At(Place::Fields),
+            "content" | "text" | "refusal" | "name" | "transcript" | "summary" => {
+                Self::At(Place::Text)
+            }
+            "reasoning" | "reasoning_content" | "reasoning_details" | "thinking" => Self::Thinking,
+            "arguments" | "input" => Self::At(Place::Arguments),
+            _ => Self::Other,
+        }
+    }
+}
+
+struct Counter(Place);
+
+impl Counter {
+    /// Bytes of a value that is not a text.
+    fn scalar(&self, value: &dyn fmt::Display) -> u64 {
+        if self.0 == Place::Arguments { length(&value.to_string()) } else { 0 }
+    }
+}
+
+fn length(text: &str) -> u64 {
+    text.len() as u64
+}
+
+impl<'de> DeserializeSeed<'de> for Counter {
+    type Value = u64;
+
+    fn deserialize<D: Deserializer<'de>>(self, reader: D) -> Result<u64, D::Error> {
+        reader.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Counter {
+    type Value = u64;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_unit<E>(self) -> Result<u64, E> {
+        Ok(0)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<u64, E> {
+        Ok(self.scalar(&value))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<u64, E> {
+        Ok(self.scalar(&value))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<u64, E> {
+        Ok(self.scalar(&value))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<u64, E> {
+        Ok(self.scalar(&value))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<u64, E> {
+        Ok(if self.0 == Place::Fields { 0 } else { length(text) })
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<u64, A::Error> {
+        let mut bytes = 0_u64;
+        while let Some(more) = items.next_element_seed(Self(self.0))? {
+            bytes = bytes.saturating_add(more);
+        }
+        Ok(bytes)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<u64, A::Error> {
+        let mut bytes = 0_u64;
+        let mut thought = 0_u64;
+        while let Some((field, name)) = fields.next_key_seed(Name)? {
+            if self.0 == Place::Arguments {
+                let value = fields.next_value_seed(Self(Place::Arguments))?;
+                bytes = bytes.saturating_add(name).saturating_add(value);
+                continue;
+            }
+            match field {
+                Field::At(place) => {
+                    bytes = bytes.saturating_add(fields.next_value_seed(Self(place))?);
+                }
+                Field::Thinking => {
+                    thought = thought.max(fields.next_value_seed(Self(Place::Text))?);
+                }
+                Field::Other => {
+                    fields.next_value::<IgnoredAny>()?;
+                }
+            }
+        }
+        Ok(bytes.saturating_add(thought))
+    }
+}
+
+/// Reads the name of a field as what it is, and its length.
+struct Name;
+
+impl<'de> DeserializeSeed<'de> for Name {
+    type Value = (Field, u64);
+
+    fn deserialize<D: Deserializer<'de>>(self, reader: D) -> Result<Self::Value, D::Error> {
+        reader.deserialize_str(self)
+    }
+}
+
+impl Visitor<'_> for Name {
+    type Value = (Field, u64);
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the name of a field")
+    }
+
+    fn visit_str<E>(self, name: &str) -> Result<Self::Value, E> {
+        Ok((Field::named(name), length(name)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn text_bytes_count_what_a_model_says_and_nothing_around_it() {
+        for (message, bytes) in [
+            (json!({"role": "assistant", "content": "12345"}), 5),
+            (json!({"content": "1", "refusal": "23", "name": "4"}), 4),
+            (json!({"content": "1", "reasoning": "23", "reasoning_content": "23"}), 3),
+            (
+                json!({"reasoning_details": [{"type": "reasoning.text", "text": "12"}, {"data": "x"}]}),
+                2,
+            ),
+            (
+                json!({"content": [{"type": "text", "text": "12"}, {"type": "thinking",
+                "thinking": [{"type": "text", "text": "345"}]}]}),
+                5,
+            ),
+            (
+                json!({"tool_calls": [{"index": 0, "id": "call_1", "type": "function",
+                "function": {"name": "f", "arguments": "{\"a\":1}"}}]}),
+                8,
+            ),
+            (
+                json!({"tool_calls": [{"function": {"name": "f", "arguments": {"ab": [1, true, "c"]}}}]}),
+                9,
+            ),
+            (json!({"tool_calls": [{"custom": {"name": "f", "input": "abc"}}]}), 4),
+            (json!({"function_call": {"name": "f", "arguments": "{}"}}), 3),
+            (json!({"audio": {"id": "a", "data": "AAAA", "transcript": "12"}}), 2),
+            (json!({"images": [{"image_url": {"url": "data:image/png;base64,AAAA"}}]}), 0),
+            (json!({"choices": [{"delta": {"content": "12"}}, {"text": "3"}], "id": "x"}), 3),
+            (json!("12"), 0),
+        ] {
+            assert_eq!(text_bytes(message.to_string().as_bytes()), Some(bytes), "{message}");
+            assert_eq!(bytes_of(&message).unwrap(), bytes, "{message}");
+        }
+        assert_eq!(text_bytes(r#"{"content":"\u4e2d\ud83d\ude00\n"}"#.as_bytes()), Some(8));
+        assert_eq!(text_bytes(b"{"), None);
+        assert_eq!(bytes_of(&Value::Null).unwrap(), 0);
+    }
+}

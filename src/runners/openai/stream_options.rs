@@ -1,0 +1,118 @@
+//! Asking a server for the usage at the end of a stream (`stream_options.include_usage`), and asking without it
+//! where the server refuses that.
+
+use std::future::Future;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::failure::Failure;
+use crate::runtime;
+
+/// How long a server that refuses `stream_options` is asked without them.
+const REMEMBERED: Duration = Duration::from_secs(600);
+
+/// What a stream is asked with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StreamOptions {
+    /// `include_usage`, and the client's own options.
+    AsSent,
+    /// `include_usage` alone.
+    UsageOnly,
+    /// None at all: the answer's tokens are estimated.
+    Omitted,
+}
+
+/// Whether a server has refused `stream_options` lately.
+#[derive(Debug, Default)]
+pub struct Refusal {
+    until: Mutex<Option<Instant>>,
+}
+
+impl Refusal {
+    fn is_remembered(&self) -> bool {
+        self.lock().is_some_and(|until| runtime::monotonic_now() < until)
+    }
+
+    fn remember(&self) {
+        *self.lock() = runtime::monotonic_now().checked_add(REMEMBERED);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.until.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Asks a server with `stream_options`, and again with fewer where it refuses them. Only the refusal of
+/// `include_usage` alone is remembered: what a client adds says nothing of other requests.
+///
+/// # Errors
+/// [`Failure`]
+pub async fn ask_with_options<T, F>(
+    refusal: &Refusal,
+    has_own_options: bool,
+    ask: impl Fn(StreamOptions) -> F,
+) -> Result<T, Failure>
+where
+    F: Future<Output = Result<T, Failure>>,
+{
+    if refusal.is_remembered() {
+        return ask(StreamOptions::Omitted).await;
+    }
+    let is_refused =
+        |answer: &Result<T, Failure>| answer.as_ref().is_err_and(Failure::names_stream_options);
+    if has_own_options {
+        let answer = ask(StreamOptions::AsSent).await;
+        if !is_refused(&answer) {
+            return answer;
+        }
+    }
+    let answer = ask(StreamOptions::UsageOnly).await;
+    if !is_refused(&answer) {
+        return answer;
+    }
+    let answer = ask(StreamOptions::Omitted).await?;
+    refusal.remember();
+    Ok(answer)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::StreamOptions::{AsSent, Omitted, UsageOnly};
+    use super::*;
+    use crate::domain::classify::ErrorClass;
+
+    /// What a server is asked with that takes only these options.
+    async fn asked(refusal: &Refusal, own: bool, taken: &[StreamOptions]) -> Vec<StreamOptions> {
+        let asked = RefCell::new(Vec::new());
+        let ask = |options| {
+            asked.borrow_mut().push(options);
+            let message = "unknown parameter: stream_options";
+            let refused = Failure::new(400, ErrorClass::InvalidUserInput, message);
+            std::future::ready(if taken.contains(&options) { Ok(()) } else { Err(refused) })
+        };
+        let _answer = ask_with_options(refusal, own, ask).await;
+        asked.into_inner()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn stream_options_are_left_out_for_a_while_where_a_server_takes_none() {
+        let refusal = Refusal::default();
+        assert_eq!(asked(&refusal, false, &[]).await, [UsageOnly, Omitted], "the request is wrong");
+        assert_eq!(asked(&refusal, false, &[Omitted]).await, [UsageOnly, Omitted]);
+        assert_eq!(asked(&refusal, true, &[Omitted]).await, [Omitted]);
+        tokio::time::advance(REMEMBERED).await;
+        assert_eq!(asked(&refusal, false, &[UsageOnly]).await, [UsageOnly]);
+    }
+
+    #[tokio::test]
+    async fn stream_options_of_a_client_change_nothing_for_others() {
+        let refusal = Refusal::default();
+        assert_eq!(asked(&refusal, true, &[UsageOnly, Omitted]).await, [AsSent, UsageOnly]);
+        assert_eq!(asked(&refusal, true, &[AsSent]).await, [AsSent]);
+        assert_eq!(asked(&refusal, false, &[UsageOnly]).await, [UsageOnly]);
+    }
+}
