@@ -1,27 +1,12 @@
 """instructor, in each of its modes for chat completions."""
 
-from typing import Literal
-
 import instructor
 import openai
 from case import BASE, FAR, KEY, NUMBER, SEED, TEXT, TINY, case, equal, holds, run
-from pydantic import BaseModel
+from common import City, Nested
 
 client = openai.OpenAI(base_url=f"{BASE}/v1", api_key=KEY, max_retries=0)
 HELLO = [{"role": "user", "content": "a city"}]
-
-
-class City(BaseModel):
-    name: str
-    people: int
-
-
-class Part(BaseModel):
-    kind: Literal["yes", "no"]
-
-
-class Nested(BaseModel):
-    part: Part
 
 
 def extract(mode):

@@ -1,9 +1,8 @@
 """openai of PyPI: chat, streams, tools, schemas, embeddings and the list of models."""
 
-from typing import Literal
-
 import openai
 from case import AGENT, BASE, FAR, KEY, NEAR, NUMBER, SEED, TEXT, TINY, VECTORS, WRONG_KEY, case, equal, holds, run
+from common import Nested
 from pydantic import BaseModel
 
 client = openai.OpenAI(base_url=f"{BASE}/v1", api_key=KEY, max_retries=0)
@@ -20,15 +19,6 @@ class Place(BaseModel):
 class City(BaseModel):
     name: str
     place: Place
-
-
-class Answer(BaseModel):
-    kind: Literal["yes", "no"]
-    sure: bool
-
-
-class Nested(BaseModel):
-    answer: Answer
 
 
 @case
@@ -108,7 +98,7 @@ def local_chat():
 @case
 def local_parse():
     said = client.chat.completions.parse(model=TINY, messages=HELLO, response_format=Nested, max_tokens=200, seed=SEED)
-    holds(said.choices[0].message.parsed.answer.kind in ("yes", "no"), said)
+    holds(said.choices[0].message.parsed.part.kind in ("yes", "no"), said)
 
 
 @case
@@ -117,7 +107,7 @@ def local_tools():
     one = {"tool_choice": "required", "parallel_tool_calls": False, "max_tokens": 300, "seed": SEED}
     said = client.chat.completions.parse(model=TINY, messages=HELLO, tools=[tool], **one)
     message = said.choices[0].message
-    holds(message.tool_calls[0].function.parsed_arguments.answer.kind in ("yes", "no"), said)
+    holds(message.tool_calls[0].function.parsed_arguments.part.kind in ("yes", "no"), said)
     result = {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "sunny"}
     messages = [*HELLO, message.model_dump(), result]
     said = client.chat.completions.create(model=TINY, messages=messages, tools=[tool], max_tokens=8)

@@ -1,28 +1,13 @@
 """pydantic-ai with its chat-completions model."""
 
-from typing import Literal
-
 from case import BASE, FAR, KEY, NUMBER, SEED, TEXT, TINY, case, equal, holds, run
-from pydantic import BaseModel
+from common import City, Nested
 from pydantic_ai import Agent, NativeOutput, ToolOutput
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
 provider = OpenAIProvider(base_url=f"{BASE}/v1", api_key=KEY)
 model = OpenAIChatModel(FAR, provider=provider)
-
-
-class City(BaseModel):
-    name: str
-    people: int
-
-
-class Part(BaseModel):
-    kind: Literal["yes", "no"]
-
-
-class Nested(BaseModel):
-    part: Part
 
 
 @case
