@@ -305,10 +305,6 @@ pub struct WorkflowRun {
     /// not counted.
     #[serde(default)]
     pub ran_ms: u64,
-    /// An upper bound of the JSON values in its inputs: what a map may have items of. 0 in records of earlier
-    /// releases.
-    #[serde(default)]
-    pub input_values: u32,
     /// Until when it is suspended: it is in the timers then, in no lane.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aside_until: Option<Timestamp>,
@@ -338,7 +334,6 @@ impl WorkflowRun {
             parent: None,
             root: None,
             ran_ms: 0,
-            input_values: 0,
             aside_until: None,
             paused: None,
         }

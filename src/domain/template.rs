@@ -181,6 +181,14 @@ impl Template {
         self.evaluate(scope, Missing::Refuse, limit_bytes)
     }
 
+    /// The bytes of JSON that [`Template::resolve`] gives, up to `most`; counted without copying anything.
+    #[must_use]
+    pub fn bytes(&self, scope: &dyn Scope, most: usize) -> usize {
+        let mut budget = Budget { left: most, limit: most };
+        let counted = self.0.count(scope, &mut budget);
+        counted.map_or(most, |()| most.saturating_sub(budget.left))
+    }
+
     /// As [`Template::resolve`], with a choice of what becomes of a reference to nothing.
     ///
     /// # Errors
@@ -292,6 +300,30 @@ impl Node {
         match self {
             Self::Constant(value) => Some(value),
             Self::Reference(_) | Self::Text(_) | Self::Array(_) | Self::Object(_) => None,
+        }
+    }
+
+    /// Counts what it resolves to. `None`: the budget is spent.
+    fn count(&self, scope: &dyn Scope, budget: &mut Budget) -> Option<()> {
+        let of = |reference: &Reference, budget: &mut Budget| match reference.look_up(scope) {
+            Some(value) => serde_json::to_writer(budget, &*value).ok(),
+            None => Some(()),
+        };
+        match self {
+            Self::Constant(value) => serde_json::to_writer(budget, value).ok(),
+            Self::Reference(reference) => of(reference, budget),
+            Self::Text(parts) => parts.iter().try_for_each(|part| match part {
+                Part::Literal(literal) => budget.spend(literal.len()),
+                Part::Reference(reference) => of(reference, budget),
+            }),
+            Self::Array(items) => items.iter().try_for_each(|item| {
+                budget.spend(COMMA)?;
+                item.count(scope, budget)
+            }),
+            Self::Object(fields) => fields.iter().try_for_each(|(name, node)| {
+                budget.spend(name.len().saturating_add(QUOTES_COLON_COMMA))?;
+                node.count(scope, budget)
+            }),
         }
     }
 

@@ -125,6 +125,10 @@ pub(super) struct Inner {
     pub(super) trees: Trees,
     /// The memory of running workflows.
     pub(super) memory: Arc<Turns>,
+    /// The memory of what calls of steps are given.
+    pub(super) calls: Arc<Turns>,
+    /// The memory of results and outputs that are being made.
+    pub(super) resolving: Arc<Turns>,
     pub(super) meters: Meters,
     pub(super) event_logs: Arc<EventLogs>,
     pub(super) waiters: Waiters,
@@ -223,6 +227,8 @@ impl Engine {
             active,
             trees: Trees::default(),
             memory: Turns::new(options.workflow_memory),
+            calls: Turns::new(options.workflow_memory / 2),
+            resolving: Turns::new(options.workflow_memory / 2),
             meters: Meters::default(),
             event_logs: Arc::default(),
             waiters: Waiters::default(),

@@ -274,7 +274,6 @@ fn run(number: usize) -> WorkflowRun {
         parent: None,
         root: None,
         ran_ms: 0,
-        input_values: 0,
         aside_until: None,
         paused: None,
     }

@@ -10,7 +10,9 @@ use flate2::read::{DeflateDecoder, MultiGzDecoder, ZlibDecoder};
 use hyper::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap};
 use serde::de::DeserializeOwned;
 
+use super::answers::MODEL_VALUES_MAX;
 use super::json_fault;
+use super::request::count_values;
 
 /// The most content codings of one body.
 const CODINGS_MAX: usize = 2;
@@ -36,6 +38,8 @@ pub enum Error {
     Text(&'static str),
     #[error("it is not valid JSON: {0}")]
     Json(String),
+    #[error("it holds more than {0} JSON values")]
+    TooManyValues(usize),
     #[error("the number {0} does not fit into 64 bits and would change: send it as a string")]
     Number(String),
 }
@@ -120,12 +124,16 @@ pub fn claims_json(headers: &HeaderMap) -> bool {
     matches!(kind.as_str(), "application/json" | "text/json") || kind.ends_with("+json")
 }
 
-/// The JSON of an answer's body, whatever its `Content-Type` says of the type.
+/// The JSON of a model's answer, whatever its `Content-Type` says of the type.
 ///
 /// # Errors
-/// As [`text`] and [`parse`].
+/// As [`text`] and [`parse`]; [`Error::TooManyValues`].
 pub fn json<T: DeserializeOwned>(headers: &HeaderMap, body: &[u8]) -> Result<T, Error> {
-    parse(text(headers, body)?.as_bytes())
+    let text = text(headers, body)?;
+    if count_values(text.as_bytes()) > MODEL_VALUES_MAX {
+        return Err(Error::TooManyValues(MODEL_VALUES_MAX));
+    }
+    parse(text.as_bytes())
 }
 
 /// Parses JSON; a byte-order mark before it is ignored.

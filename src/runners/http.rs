@@ -26,9 +26,7 @@ use crate::domain::file;
 use crate::domain::input_template::InputTemplate;
 use crate::domain::model::Usage;
 use crate::domain::money::Usd;
-use crate::http::answers::MODEL_VALUES_MAX;
 use crate::http::client::{self, Client, Limits, Overflow, Response};
-use crate::http::request::count_values;
 use crate::http::{connector, content, trace_context};
 use crate::runtime;
 
@@ -179,7 +177,7 @@ impl HttpRunner {
                 format!("the model '{model}' answered {status}: {}", excerpt(&answer.body));
             return Err(super::Error {
                 failure: Failure::new(class, sentence),
-                cost: self.cost(&serde_json::from_slice(&answer.body).unwrap_or_default()),
+                cost: self.cost(&content::json(&answer.headers, &answer.body).unwrap_or_default()),
             });
         }
         let unexpected_response = |what: &str| {
@@ -189,10 +187,6 @@ impl HttpRunner {
         if self.model.gives_files && self.options.output.is_none() && !is_json(answer) {
             let usage = Usage { run_time, ..Usage::default() };
             return Ok(Success::new(data_uri(answer).into(), usage));
-        }
-        if count_values(&answer.body) > MODEL_VALUES_MAX {
-            let what = format!("gave an answer of more than {MODEL_VALUES_MAX} JSON values");
-            return Err(unexpected_response(&what).into());
         }
         let body: Value = content::json(&answer.headers, &answer.body)
             .map_err(|error| unexpected_response(&unreadable(&error)))?;

@@ -221,6 +221,11 @@ impl Turns {
         turn
     }
 
+    /// No part at all.
+    pub fn none(self: &Arc<Self>) -> Turn {
+        Turn { turns: Arc::clone(self), holder: None, amount: 0 }
+    }
+
     fn grant(self: &Arc<Self>, state: &mut State, holder: Holder, amount: usize) -> Turn {
         state.used = state.used.saturating_add(amount);
         let held = state.held.entry(holder).or_default();
@@ -327,6 +332,17 @@ impl Turn {
         *held = held.saturating_add(more);
         drop(state);
         self.amount = self.amount.saturating_add(more);
+    }
+
+    /// Takes over a part of the same holder.
+    pub fn join(&mut self, mut other: Self) {
+        self.amount = self.amount.saturating_add(std::mem::take(&mut other.amount));
+    }
+
+    /// For whom it is taken.
+    #[must_use]
+    pub const fn holder(&self) -> Option<OrganizationId> {
+        self.holder
     }
 
     /// Releases all but `amount`.

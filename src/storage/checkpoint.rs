@@ -27,8 +27,14 @@ use super::memtable::Frozen;
 use super::row_cache::RowCache;
 use super::tree;
 use super::view::View;
-use super::writer::Message;
+use super::writer::{Held, Message};
 use crate::runtime;
+
+/// The memory for rows that are not in the tree, in lengths of the log that begin a checkpoint. One organization
+/// alone takes half of it, so that it waits before the writer does, and others go on.
+const MEMORY_IN_LOGS: u64 = 3;
+/// The least of it.
+const MEMORY_MIN: u64 = 8 * 1024 * 1024;
 
 /// When what happens.
 #[derive(Debug, Clone, Copy)]
@@ -43,6 +49,14 @@ pub struct Limits {
     /// … or after this, when there are fewer rows than [`Limits::few_rows`].
     pub idle_few_after: Duration,
     pub few_rows: usize,
+}
+
+impl Limits {
+    /// Bytes of rows that are not in the tree.
+    pub fn memory_bytes(&self) -> usize {
+        let bytes = self.log_bytes.saturating_mul(MEMORY_IN_LOGS).max(MEMORY_MIN);
+        usize::try_from(bytes).unwrap_or(usize::MAX)
+    }
 }
 
 #[cfg(test)]
@@ -138,8 +152,8 @@ impl Progress {
 pub enum Job {
     /// Something was written to a sealed log.
     Dirty,
-    /// A layer to carry over.
-    Frozen(Frozen),
+    /// A layer to carry over, and the memory that it takes.
+    Frozen(Frozen, Held),
 }
 
 /// The thread's state.
@@ -176,7 +190,7 @@ impl Checkpointer {
             };
             match job {
                 Ok(Job::Dirty) => (is_dirty, since) = (true, runtime::monotonic_now()),
-                Ok(Job::Frozen(frozen)) => self.carry_over(&frozen),
+                Ok(Job::Frozen(frozen, held)) => self.carry_over(&frozen, held),
                 Err(RecvTimeoutError::Timeout) => {
                     let written = self.progress.written.load(Ordering::Acquire);
                     if written != seen {
@@ -219,7 +233,7 @@ impl Checkpointer {
         }
     }
 
-    fn carry_over(&self, frozen: &Frozen) {
+    fn carry_over(&self, frozen: &Frozen, held: Held) {
         let started = runtime::monotonic_now();
         let done = tree::guarded(|| self.apply(frozen))
             .map_err(|reason| Error::Unavailable { reason })
@@ -231,6 +245,7 @@ impl Checkpointer {
                 true
             });
         }
+        drop(held);
         self.progress.set_busy(false);
         #[cfg(test)]
         self.faults.hit(Point::Ended);

@@ -140,6 +140,17 @@ impl Commit {
         self
     }
 
+    /// About how many bytes it writes.
+    pub(super) fn bytes(&self) -> usize {
+        let of = |write: &Write| match write {
+            Write::Put(key, value) | Write::Append(key, value) => {
+                key.as_bytes().len().saturating_add(value.len())
+            }
+            Write::Delete(key) | Write::Add(key, _) => key.as_bytes().len(),
+        };
+        self.writes.iter().map(of).sum()
+    }
+
     /// Whether nothing would be written.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -12,7 +12,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
+use futures_util::FutureExt;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::checkpoint::{Checkpointer, Limits, Progress};
@@ -36,16 +38,18 @@ use super::root_folder::RootFolder;
 use super::row_cache::RowCache;
 use super::view::{Moment, View};
 use super::watches::{Watch, Watches};
-use super::writer::{self, Message, Metrics, Writer};
+use super::writer::{self, Held, Message, Metrics, Writer};
 use crate::domain::ids::PayloadId;
 use crate::runtime;
-use crate::runtime::turns::Turns;
+use crate::runtime::turns::{Turn, Turns};
 
 /// The format that this release writes. Since 2, values in the tree may be packed, and since 3, rows are in
 /// blocks there; a store of an earlier format has none, and is read as it is.
 pub const FORMAT: u32 = 3;
 /// Reads through one handle that run at once.
 const READERS: usize = 16;
+/// How often a commit that waits for memory asks for a checkpoint.
+const ROOM_LOOK: Duration = Duration::from_millis(20);
 /// Rows that one page may have.
 pub const PAGE_MAX: usize = 10_000;
 
@@ -97,6 +101,8 @@ pub(super) struct Shared {
     pub(super) payloads: Arc<RootFolder>,
     pub(super) inline_bytes: usize,
     pub(super) writer_tx: mpsc::Sender<Message>,
+    /// For rows that are not in the tree, in turns between organizations.
+    memory: Arc<Turns>,
     /// Payload files to be deleted once no backup needs them.
     pub(super) deferred: Mutex<DeferredDeletions<PayloadId>>,
     /// Held by the one export that there may be.
@@ -214,6 +220,7 @@ impl Store {
             jobs,
             checkpoints,
             limits,
+            held: Held::default(),
             pace: Pace::new(runtime::monotonic_now()),
             #[cfg(test)]
             faults: Arc::clone(&faults),
@@ -227,6 +234,7 @@ impl Store {
             payloads: Arc::new(RootFolder::new(folder.join(PAYLOADS))),
             inline_bytes: *inline_bytes,
             writer_tx,
+            memory: Turns::new(limits.memory_bytes()),
             deferred: Mutex::default(),
             exporting: Mutex::default(),
             cache,
@@ -399,12 +407,33 @@ impl Store {
         self.shared.crash_point.before().await;
         let (done, written) = oneshot::channel();
         let closed = || Error::Unavailable { reason: "it is closed".to_owned() };
-        let message = Message::Commit { commit, done };
+        let turn = self.room_for(commit.bytes()).await;
+        let message = Message::Commit { commit, turn, done };
         self.shared.writer_tx.send(message).await.map_err(|_closed| closed())?;
         let outcome = written.await.unwrap_or_else(|_dropped| Err(closed()));
         #[cfg(test)]
         self.shared.crash_point.after().await;
         outcome
+    }
+
+    /// A part of the memory for rows that are not in the tree. Who has much of it waits for a checkpoint, so
+    /// that the writer need not wait for it, and everybody with it.
+    async fn room_for(&self, bytes: usize) -> Turn {
+        let mut taking = std::pin::pin!(self.shared.memory.take(bytes));
+        if let Some(turn) = taking.as_mut().now_or_never() {
+            return turn;
+        }
+        let mut failure = self.shared.failure.clone();
+        loop {
+            // A busy or closed writer needs no word.
+            let _begun = self.shared.writer_tx.try_send(Message::Freeze);
+            tokio::select! {
+                turn = taking.as_mut() => return turn,
+                // Nothing is written any more: the writer says so.
+                _ = failure.wait_for(Option::is_some) => return self.shared.memory.none(),
+                () = tokio::time::sleep(ROOM_LOOK) => {}
+            }
+        }
     }
 
     /// Resolves with the reason when the disk has refused a write. Nothing is written any more

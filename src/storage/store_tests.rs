@@ -1,13 +1,17 @@
 //! The store against a plain map, across reopenings; what it refuses; what a kill leaves.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
 
 use proptest::prelude::*;
 use tempfile::TempDir;
 
 use super::*;
+use crate::domain::ids::OrganizationId;
+use crate::runtime::turns;
 use crate::storage::Table;
 use crate::storage::commit::{Expect, Write};
+use crate::storage::faults::Point;
 
 fn options(folder: &TempDir) -> Options {
     Options { folder: folder.path().to_path_buf(), inline_bytes: 65_536 }
@@ -303,4 +307,65 @@ proptest! {
             assert_eq!(all, model.into_iter().collect::<Vec<_>>());
         });
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn commits_of_an_organization_with_many_rows_in_memory_wait_and_others_pass() {
+    const MIB: usize = 1024 * 1024;
+    let folder = tempfile::tempdir().unwrap();
+    let limits = Limits { log_bytes: 3 * MIB as u64, ..Limits::NEVER };
+    let faults = Arc::<Faults>::default();
+    let lock = data_dir::make_and_lock(folder.path()).unwrap();
+    let store = Store::open_with(&options(&folder), lock, limits, faults).unwrap();
+    let is_held = Arc::new(AtomicBool::new(true));
+    let held = Arc::clone(&is_held);
+    store.faults().at_points(move |point| {
+        while point == Point::Applied && held.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    });
+    let [first, second]: [OrganizationId; 2] = [runtime::new_id(), runtime::new_id()];
+    let mut state = 1_u64;
+    let mut noise = || {
+        let next = || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state
+        };
+        std::iter::repeat_with(next).take(MIB / 32).flat_map(u64::to_le_bytes).collect::<Vec<_>>()
+    };
+    let values: Vec<Vec<u8>> = (0..40).map(|_| noise()).collect();
+    let mut large = std::pin::pin!(turns::on_behalf_of(first, async {
+        for (number, value) in values.iter().enumerate() {
+            store.commit(put(&format!("large{number}"), value)).await.unwrap();
+        }
+    }));
+    // Its share, and not more, until the checkpoint ends.
+    while store.shared.memory.used() < 4 * MIB {
+        assert!(futures_util::poll!(large.as_mut()).is_pending());
+        tokio::task::yield_now().await;
+    }
+    for number in 0..20 {
+        let small = store.commit(put(&format!("small{number}"), b"1"));
+        turns::on_behalf_of(second, small).await.unwrap();
+        assert!(futures_util::poll!(large.as_mut()).is_pending());
+        assert!(store.shared.memory.used() < 5 * MIB);
+    }
+    is_held.store(false, Ordering::SeqCst);
+    large.await;
+    assert_eq!(store.get(&key("large39")).await.unwrap().as_deref(), Some(&*values[39]));
+}
+
+#[tokio::test]
+async fn commit_that_waits_for_memory_goes_on_when_there_is_some() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open_without_checkpoints(&options(&folder)).unwrap();
+    let other: OrganizationId = runtime::new_id();
+    let all = store.shared.memory.force(other, usize::MAX / 2);
+    let waiting = turns::on_behalf_of(other, store.commit(put("a", b"1")));
+    let mut waiting = std::pin::pin!(waiting);
+    assert!(futures_util::poll!(waiting.as_mut()).is_pending());
+    drop(all);
+    waiting.await.unwrap();
 }

@@ -6,6 +6,8 @@
 //! the hooks of its commits in order, and answers them. The writer retries nothing: when the disk
 //! refuses, every waiting commit is answered with the reason, and the store takes no more.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,6 +30,8 @@ use super::pace::Pace;
 use super::record::Malformed;
 use super::view::View;
 use super::watches::{Touched, Watches};
+use crate::domain::ids::OrganizationId;
+use crate::runtime::turns::Turn;
 use crate::runtime::{self, Clock};
 
 /// Commits that may wait for the writer; more wait at their senders.
@@ -41,6 +45,8 @@ const GROUP_BYTES_MAX: usize = 1024 * 1024;
 pub enum Message {
     Commit {
         commit: Commit,
+        /// What it takes of the memory for rows that are not in the tree.
+        turn: Turn,
         done: oneshot::Sender<Result<(), Error>>,
     },
     /// From now on, what is written also goes to this stream, or to none. Answered with whether
@@ -84,6 +90,8 @@ pub struct Writer {
     pub jobs: std::sync::mpsc::Sender<Job>,
     pub checkpoints: JoinHandle<()>,
     pub limits: Limits,
+    /// What the commits since the last checkpoint began take of the memory.
+    pub held: Held,
     pub pace: Pace,
     #[cfg(test)]
     pub faults: Arc<Faults>,
@@ -99,6 +107,21 @@ struct Pending {
 }
 
 type Waiting = Vec<Pending>;
+
+/// Parts of the memory for rows that are not in the tree, one for each organization.
+#[derive(Debug, Default)]
+pub struct Held(HashMap<Option<OrganizationId>, Turn>);
+
+impl Held {
+    fn add(&mut self, turn: Turn) {
+        match self.0.entry(turn.holder()) {
+            Entry::Occupied(mut held) => held.get_mut().join(turn),
+            Entry::Vacant(place) => {
+                place.insert(turn);
+            }
+        }
+    }
+}
 
 /// The changes of one commit, in the order of its writes.
 type Changes = Vec<(Key, Option<Vec<u8>>)>;
@@ -139,8 +162,8 @@ impl Writer {
         let mut next = Some(first);
         let mut pause = self.pace.pause(now);
         while let Some(message) = next {
-            let (mut commit, done) = match message {
-                Message::Commit { commit, done } => (commit, done),
+            let (mut commit, turn, done) = match message {
+                Message::Commit { commit, turn, done } => (commit, turn, done),
                 other @ (Message::SetChangeStream { .. }
                 | Message::Seal
                 | Message::Freeze
@@ -155,6 +178,7 @@ impl Writer {
             match self.merge(commit, &mut rows) {
                 Ok(added) => {
                     bytes += added;
+                    self.held.add(turn);
                     waiting.push(Pending { hooks, refused: None, done });
                 }
                 Err(error) => {
@@ -325,7 +349,8 @@ impl Writer {
         if let Some(frozen) = self.view.memtable.freeze() {
             self.log.since_freeze = 0;
             self.progress.begin();
-            let _running = self.jobs.send(Job::Frozen(frozen));
+            let held = std::mem::take(&mut self.held);
+            let _running = self.jobs.send(Job::Frozen(frozen, held));
         }
     }
 

@@ -26,12 +26,15 @@ use super::reports::Reports;
 use crate::http::client::Client;
 use crate::http::event_stream::EventReader;
 use crate::http::places::Arriving;
+use crate::http::request::count_values;
 
 const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
 /// How long one exchange of messages may take; a call has a limit of its own below that.
 const TOTAL: Duration = Duration::from_secs(150);
 /// Characters of a refusal that are shown.
 const SHOWN_MAX: usize = 200;
+/// The most JSON values of one message.
+const VALUES_MAX: usize = 100_000;
 /// Requests of a server during one call whose replies may be on their way at once; further ones wait.
 const REPLIES_MAX: usize = 16;
 /// How long a server may take to accept a reply.
@@ -132,6 +135,7 @@ impl Sender {
             return Ok(StreamableHttpPostResponse::Json(message, session));
         }
         let bytes = whole(body).await?;
+        check_values(&bytes)?;
         match serde_json::from_slice::<ServerJsonRpcMessage>(&bytes) {
             Ok(message) => Ok(StreamableHttpPostResponse::Json(message, session)),
             Err(_) => {
@@ -145,6 +149,14 @@ impl Sender {
 
 fn too_large() -> Error {
     StreamableHttpError::ResponseBodyTooLarge { max_size: ANSWER_MAX }
+}
+
+/// Refuses a message that would take far more memory than its text.
+fn check_values(message: &[u8]) -> Result<(), Error> {
+    match count_values(message) > VALUES_MAX {
+        true => Err(failed(format!("it answers more than {VALUES_MAX} JSON values"))),
+        false => Ok(()),
+    }
 }
 
 /// The next piece of a body.
@@ -196,6 +208,7 @@ async fn answer_in<F: Future<Output = ()>>(
         events.push(&data);
         while let Some(event) = events.next_event().map_err(|_too_long| too_large())? {
             let Some(data) = event.data.filter(|data| !data.is_empty()) else { continue };
+            check_values(&data)?;
             if let Some(text) = reply_to(&data) {
                 replies.push(reply(text));
                 continue;

@@ -13,7 +13,7 @@ use url::Url;
 use super::fields::Fields;
 use crate::domain::json_object::whole_number;
 use crate::domain::json_pointer::{JsonPointer, brief};
-use crate::domain::reference::Reference;
+use crate::domain::reference::{Reference, Scope};
 use crate::domain::template::{Template, check_name};
 use crate::domain::url_template::{self, UrlTemplate};
 
@@ -186,6 +186,14 @@ impl Request {
         let url = url?;
         let fixed_url = url.constant().and_then(|text| Url::parse(text.as_str()?).ok());
         Some(Self { method, url, fixed_url, headers, query, body, auth: None })
+    }
+
+    /// The bytes of its parts when they are resolved, up to `most` for each, without credentials.
+    #[must_use]
+    pub fn bytes(&self, scope: &dyn Scope, most: usize) -> usize {
+        let fields = self.headers.iter().chain(&self.query).map(|(_, value)| value);
+        let parts = std::iter::once(&self.url).chain(fields).chain(&self.body);
+        parts.map(|part| part.bytes(scope, most)).fold(0, usize::saturating_add)
     }
 
     pub(super) fn visit<'r>(

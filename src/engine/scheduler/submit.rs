@@ -18,7 +18,6 @@ use crate::engine::query::indexes;
 use crate::engine::run::commit::{count_start, not_serializable};
 use crate::engine::scheduler::admission::{Admission, LaneReservation};
 use crate::engine::{Engine, Error, Inner, rows};
-use crate::http::request::count_values;
 use crate::runners::Health;
 use crate::storage::Commit;
 
@@ -81,11 +80,7 @@ impl Inner {
         let admitted = self.admit_all(&submissions)?;
         let mut executions = Vec::with_capacity(submissions.len());
         let mut uses = Vec::with_capacity(submissions.len());
-        for mut submission in submissions {
-            if let Work::Workflow(run) = &mut submission.work {
-                let values = count_values(submission.input.get().as_bytes());
-                run.input_values = u32::try_from(values).unwrap_or(u32::MAX);
-            }
+        for submission in submissions {
             let is_enforced = self.options.enforce_balance;
             uses.push(is_enforced.then(|| most_used(&submission.input)));
             let bytes = submission.input.get().len() as u64;

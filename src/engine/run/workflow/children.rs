@@ -60,7 +60,7 @@ pub enum Begun {
     Job(Box<Job>, Event),
     /// It has, or cannot have one: this has come of it.
     Event(Event),
-    /// Its child has not ended.
+    /// Its child has not ended, or there is no memory for its inputs yet.
     Waits,
 }
 
@@ -78,8 +78,9 @@ impl Actor {
             let ended = self.end_of_child(child).await?;
             return Ok(ended.map_or(Begun::Waits, Begun::Event));
         }
-        Ok(match self.prepare(progress, instance, attempt).await? {
-            Ok((job, resolved)) => Begun::Job(Box::new(job), resolved),
+        Ok(match self.prepare(progress, (instance, attempt), None).await? {
+            Ok(Some((job, resolved))) => Begun::Job(Box::new(job), resolved),
+            Ok(None) => Begun::Waits,
             Err(failed) => Begun::Event(failed),
         })
     }

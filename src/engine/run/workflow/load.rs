@@ -1,5 +1,5 @@
-//! The start of an execution in memory: what is stored of it, and what becomes of one of which something is
-//! lost.
+//! The start of an execution in memory: its turn, its memory, what is stored of it, and what becomes of one of
+//! which something is lost.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -11,10 +11,11 @@ use super::Actor;
 use super::memory::Memory;
 use super::view::Values;
 use crate::domain::definition::{Plan, Role};
-use crate::domain::execution::{Execution, Fault};
+use crate::domain::execution::{Execution, Fault, WorkflowRun};
+use crate::domain::ids::{ExecutionId, OrganizationId};
 use crate::domain::machine;
 use crate::domain::machine::workflow::StepProgress;
-use crate::engine::active::LoadedExecution;
+use crate::engine::active::{ActiveExecution, LoadedExecution};
 use crate::engine::scheduler::lanes::Parking;
 use crate::engine::trees::{Tree, TreeShare};
 use crate::engine::{Error, Inner};
@@ -22,6 +23,67 @@ use crate::runtime::{self, Timer};
 use crate::storage::Commit;
 
 impl Inner {
+    /// Runs the workflow that the cell holds, until it ends or is put aside.
+    pub(in crate::engine) async fn run_workflow(
+        self: &Arc<Self>,
+        active: &ActiveExecution,
+    ) -> Result<(), Error> {
+        let known = {
+            let state = active.state.lock().await;
+            state.as_ref().map(|LoadedExecution { execution, .. }| {
+                let root = execution.workflow().and_then(WorkflowRun::root);
+                (execution.organization, execution.id, root)
+            })
+        };
+        let Some((organization, id, root)) = known else { return Ok(()) };
+        if let Some(root) = root
+            && self.tree(organization, root).await?.is_cancelled()
+        {
+            return self.cancel_unwanted(organization, id).await;
+        }
+        let Some(memory) = self.acquire_memory(active).await else { return Ok(()) };
+        // Those that wait for their memory hold nothing of what comes from here on.
+        Box::pin(self.run_loaded(active, (organization, id), memory)).await
+    }
+
+    async fn run_loaded(
+        self: &Arc<Self>,
+        active: &ActiveExecution,
+        (organization, id): (OrganizationId, ExecutionId),
+        memory: Memory,
+    ) -> Result<(), Error> {
+        let mut state = active.state.lock().await;
+        let loaded = self.loaded(&mut state, organization, id).await?;
+        let run = loaded.execution.workflow();
+        let is_aside = run.is_some_and(|run| run.aside_until.is_some());
+        if loaded.execution.status.is_final() || is_aside {
+            return Ok(());
+        }
+        let entered = self.load_actor(loaded, memory).await;
+        let result = match entered {
+            Ok(Some(mut actor)) => {
+                drop(state);
+                actor.run(active).await
+            }
+            Ok(None) => {
+                drop(state);
+                Ok(())
+            }
+            Err(error) => {
+                drop(state);
+                Err(error)
+            }
+        };
+        let mut state = active.state.lock().await;
+        if result.is_err() {
+            // What is in memory may be ahead of the disk: the next task reads it again.
+            *state = None;
+        } else if let Some(loaded) = state.as_mut() {
+            loaded.progress = None;
+        }
+        result
+    }
+
     /// Loads the plan, the inputs and what is stored of the steps. `None` when it ended at once,
     /// because one of them is lost.
     pub(super) async fn load_actor(
@@ -77,6 +139,7 @@ impl Inner {
             items: HashMap::new(),
             values: Values::default(),
             budget,
+            granted: Vec::new(),
             reservations: Vec::new(),
             running: FuturesUnordered::new(),
             stops: HashMap::new(),

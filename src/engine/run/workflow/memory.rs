@@ -4,24 +4,40 @@
 //! waits for its part, without a place and without its inputs in memory, and releases it when it ends or is
 //! suspended. A small one takes its part at once: their number is bounded by `engine.active`, and a parent in
 //! memory never waits for one of its children that way. What an open map holds counts as soon as it is known.
+//!
+//! Two further budgets, of half that size each, are for what templates resolve to, since a small input can be
+//! repeated. One is for the calls of steps: each waits for its part before its input is made, holds nothing
+//! while it waits, and keeps its part until it ends. The other is for results and outputs while they are made
+//! and stored; what has a part of it waits for the disk alone.
+
+use std::sync::Arc;
 
 use futures_util::FutureExt;
 use serde_json::Value;
 
 use crate::domain::definition::{Kind, Plan};
+use crate::domain::ids::OrganizationId;
 use crate::domain::machine::workflow::ITEMS_MAX;
+use crate::domain::payload::Payload;
 use crate::engine::Inner;
 use crate::engine::active::ActiveExecution;
 use crate::engine::scheduler::admission::KEEP_BYTES_MAX;
 use crate::engine::scheduler::lanes::Parking;
-use crate::runtime::turns::{self, Turn};
+use crate::http::request::count_values;
+use crate::runtime::turns::{self, Turn, Turns};
 
 /// What any execution takes.
 const BASE_BYTES: usize = 16 * 1024;
 /// What one with a map takes beside at least, before the items are known.
 const MAP_BYTES: usize = 1024 * 1024;
+/// What is resolved to so few bytes counts nothing.
+const SMALL: usize = 1024;
+/// Bytes in memory for each byte of what is resolved.
+const BYTES_PER_RESOLVED: usize = 4;
 /// Bytes in memory for each byte of the inputs as text.
 const BYTES_PER_INPUT: usize = 8;
+/// Bytes of large inputs as text for each item that a map may have of them.
+const INPUT_PER_ITEM: usize = 4;
 /// What one item takes beside its value and its steps.
 const ITEM_BYTES: usize = 256;
 /// The part of the whole budget that one execution waits for at most. What it takes beyond that is counted
@@ -81,8 +97,11 @@ impl Inner {
         let input = execution.input.len();
         // A plan that cannot be read is an error of the load.
         let plan = self.plans.plan(run.revision).await.ok().flatten();
-        let sizes = [input, u64::from(run.input_values)];
-        let [bytes, values] = sizes.map(|size| usize::try_from(size).unwrap_or(usize::MAX));
+        let bytes = usize::try_from(input).unwrap_or(usize::MAX);
+        let values = match &execution.input {
+            Payload::Inline(text) => count_values(text.get().as_bytes()),
+            Payload::File(_) => bytes / INPUT_PER_ITEM,
+        };
         let (weight, for_items) = estimate(plan.as_deref(), (bytes, values));
         if for_items == 0 && input <= KEEP_BYTES_MAX {
             let turn = self.memory.force(organization, weight);
@@ -116,6 +135,18 @@ impl Inner {
     }
 }
 
+/// A part of a budget for what is resolved to so many bytes, or the wait for it. `None`: it needs none.
+pub(super) fn room(
+    turns: &Arc<Turns>,
+    organization: OrganizationId,
+    bytes: usize,
+) -> Option<impl Future<Output = Turn> + Send + use<>> {
+    let turns = Arc::clone(turns);
+    let amount = bytes.saturating_mul(BYTES_PER_RESOLVED);
+    (bytes > SMALL)
+        .then(|| async move { turns::on_behalf_of(organization, turns.take(amount)).await })
+}
+
 fn held_by(value: &Value) -> usize {
     let within = match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => 0,
@@ -135,7 +166,6 @@ mod tests {
 
     use super::*;
     use crate::runtime::new_id;
-    use crate::runtime::turns::Turns;
 
     #[tokio::test]
     async fn memory_of_an_open_map_counts_the_state_of_its_steps() {

@@ -39,9 +39,8 @@ use self::runs::{Job, Report, Running};
 use self::store::PendingEffects;
 use self::view::Values;
 use crate::billing::Reservation;
-use crate::domain::classify::ErrorClass;
 use crate::domain::definition::{Plan, Role};
-use crate::domain::execution::{Execution, Fault, WorkflowRun};
+use crate::domain::execution::Execution;
 use crate::domain::ids::{ExecutionId, KeyId, OrganizationId};
 use crate::domain::machine::PAUSED_UNTIL;
 use crate::domain::machine::workflow::{Effect, Event, StepProgress};
@@ -53,6 +52,7 @@ use crate::engine::run::budget::Budget;
 use crate::engine::scheduler::lanes::Parking;
 use crate::engine::trees::Tree;
 use crate::engine::{Error, Inner};
+use crate::runtime::turns::Turn;
 use crate::runtime::{self, Timer};
 use crate::storage::Commit;
 
@@ -76,6 +76,8 @@ struct Actor {
     items: HashMap<Instance, Arc<Vec<Value>>>,
     values: Values,
     budget: Arc<Budget>,
+    /// Attempts that have memory for their inputs now.
+    granted: Vec<(Instance, u32, Turn)>,
     /// What was kept for calls that have ended, until a commit charges them.
     reservations: Vec<Reservation>,
     running: FuturesUnordered<Abortable<Running>>,
@@ -141,69 +143,6 @@ enum Wakeup {
     Stopped,
 }
 
-impl Inner {
-    /// Runs the workflow that the cell holds, until it ends or is put aside.
-    pub(in crate::engine) async fn run_workflow(
-        self: &Arc<Self>,
-        active: &ActiveExecution,
-    ) -> Result<(), Error> {
-        let known = {
-            let state = active.state.lock().await;
-            state.as_ref().map(|LoadedExecution { execution, .. }| {
-                let root = execution.workflow().and_then(WorkflowRun::root);
-                (execution.organization, execution.id, root)
-            })
-        };
-        let Some((organization, id, root)) = known else { return Ok(()) };
-        if let Some(root) = root
-            && self.tree(organization, root).await?.is_cancelled()
-        {
-            return self.cancel_unwanted(organization, id).await;
-        }
-        let Some(memory) = self.acquire_memory(active).await else { return Ok(()) };
-        // Those that wait for their memory hold nothing of what comes from here on.
-        Box::pin(self.run_loaded(active, (organization, id), memory)).await
-    }
-
-    async fn run_loaded(
-        self: &Arc<Self>,
-        active: &ActiveExecution,
-        (organization, id): (OrganizationId, ExecutionId),
-        memory: Memory,
-    ) -> Result<(), Error> {
-        let mut state = active.state.lock().await;
-        let loaded = self.loaded(&mut state, organization, id).await?;
-        let run = loaded.execution.workflow();
-        let is_aside = run.is_some_and(|run| run.aside_until.is_some());
-        if loaded.execution.status.is_final() || is_aside {
-            return Ok(());
-        }
-        let entered = self.load_actor(loaded, memory).await;
-        let result = match entered {
-            Ok(Some(mut actor)) => {
-                drop(state);
-                actor.run(active).await
-            }
-            Ok(None) => {
-                drop(state);
-                Ok(())
-            }
-            Err(error) => {
-                drop(state);
-                Err(error)
-            }
-        };
-        let mut state = active.state.lock().await;
-        if result.is_err() {
-            // What is in memory may be ahead of the disk: the next task reads it again.
-            *state = None;
-        } else if let Some(loaded) = state.as_mut() {
-            loaded.progress = None;
-        }
-        result
-    }
-}
-
 impl Actor {
     async fn run(&mut self, active: &ActiveExecution) -> Result<(), Error> {
         let mut events = vec![Event::Dispatched];
@@ -246,8 +185,11 @@ impl Actor {
             events = match woken {
                 Wakeup::Stopped => return Ok(()),
                 Wakeup::Reports(reports) => {
-                    let events = reports.into_iter().map(|report| self.event_for(report));
-                    events.collect::<Result<_, _>>()?
+                    let mut events = Vec::new();
+                    for report in reports {
+                        events.extend(self.event_for(report)?);
+                    }
+                    events
                 }
                 Wakeup::Timer => self.due(),
                 Wakeup::Event => {
@@ -332,13 +274,14 @@ impl Actor {
         let mut written = PendingEffects::default();
         let mut jobs = Vec::new();
         let events = self.with_what_was_sent(execution, progress, events).await?;
-        let has_news = !events.is_empty();
+        let has_news = !events.is_empty() || !self.granted.is_empty();
         let starts_children =
             events.iter().any(|event| matches!(event, Event::ChildStarted { .. }));
         let starts: Vec<Instance> = events.iter().filter_map(started).collect();
         for event in events {
             self.apply_event(execution, progress, event, &mut written, &mut jobs).await?;
         }
+        self.begin_granted(execution, progress, &mut written, &mut jobs).await?;
         if starts_children {
             // A step that has ended in the meantime starts nothing.
             self.new_children.clear();
@@ -388,6 +331,33 @@ impl Actor {
         Ok(NextStep::Wait)
     }
 
+    /// Goes on with the attempts that have memory for their inputs now, unless they have ended in the meantime.
+    async fn begin_granted(
+        &mut self,
+        execution: &mut Execution,
+        progress: &mut StepProgress,
+        written: &mut PendingEffects,
+        jobs: &mut Vec<Job>,
+    ) -> Result<(), Error> {
+        for (instance, attempt, room) in std::mem::take(&mut self.granted) {
+            let running = progress.step(&instance).and_then(|step| step.running());
+            if running.is_none_or(|running| running.number != attempt) {
+                continue;
+            }
+            let prepared = self.prepare(progress, (instance, attempt), Some(room)).await?;
+            let event = match prepared {
+                Ok(Some((job, resolved))) => {
+                    jobs.push(job);
+                    resolved
+                }
+                Ok(None) => continue,
+                Err(failed) => failed,
+            };
+            self.apply_event(execution, progress, event, written, jobs).await?;
+        }
+        Ok(())
+    }
+
     /// The events, and before them what was sent to the execution and what has become of its children.
     async fn with_what_was_sent(
         &mut self,
@@ -408,16 +378,6 @@ impl Actor {
         all.extend(self.take_ended_children().await?);
         all.extend(events);
         Ok(all)
-    }
-
-    /// The end of an execution in which nothing can ever happen.
-    fn standstill(&self, execution: &Execution) -> Option<Event> {
-        if !self.timers.is_empty() || execution.paused().is_some() {
-            return None;
-        }
-        let cause = "no runnable step left".to_owned();
-        let fault = Fault::new("InternalError", ErrorClass::InternalError, cause);
-        Some(Event::OutputResolved { output: Err(fault) })
     }
 
     /// When it has just been paused: takes back the attempts that have not begun to run.
@@ -486,11 +446,12 @@ impl Actor {
                                 Begun::Waits => {}
                             }
                         } else if role == Some(Role::Calls) {
-                            match self.prepare(progress, instance, attempt).await? {
-                                Ok((job, resolved)) => {
+                            match self.prepare(progress, (instance, attempt), None).await? {
+                                Ok(Some((job, resolved))) => {
                                     jobs.push(job);
                                     events.push_back(resolved);
                                 }
+                                Ok(None) => {}
                                 Err(failed) => events.push_back(failed),
                             }
                         } else {

@@ -5,15 +5,16 @@
 
 use std::sync::Arc;
 
+use futures_util::future::OptionFuture;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::Actor;
-use super::memory::steps_in_maps;
+use super::memory::{self, steps_in_maps};
 use super::view::View;
 use crate::domain::classify::ErrorClass;
 use crate::domain::definition::{Block, Choice, Kind, MapStep, Output, Parallel, Wait, WaitError};
-use crate::domain::execution::Fault;
+use crate::domain::execution::{Execution, Fault};
 use crate::domain::machine::workflow::{Event, ITEMS_MAX, StepProgress};
 use crate::domain::payload::Payload;
 use crate::domain::reference;
@@ -22,6 +23,7 @@ use crate::domain::template::{RESOLVED_BYTES_MAX, Template};
 use crate::engine::Error;
 use crate::engine::rows::SentEvent;
 use crate::engine::run::commit::not_serializable;
+use crate::runtime::turns::Turn;
 
 /// What came of looking something up: a fault fails the step, an error the whole attempt to go on.
 pub type StepResult<T> = Result<Result<T, Fault>, Error>;
@@ -164,11 +166,21 @@ impl Actor {
 
     /// A template's value, as a payload.
     async fn resolve(&mut self, template: &Template, view: &View) -> StepResult<Payload> {
+        let bytes = template.bytes(view, RESOLVED_BYTES_MAX);
+        let _room = self.room_to_resolve(bytes).await;
         let value = match template.resolve(view, RESOLVED_BYTES_MAX) {
             Ok(value) => value,
             Err(error) => return Ok(Err(unresolved(&error))),
         };
         self.payload(&value).await
+    }
+
+    /// A part of the memory for what is made and stored at once.
+    fn room_to_resolve(
+        &self,
+        bytes: usize,
+    ) -> OptionFuture<impl Future<Output = Turn> + Send + use<>> {
+        memory::room(&self.inner.resolving, self.organization, bytes).into()
     }
 
     /// A value as a payload, a large one in a file.
@@ -245,6 +257,8 @@ impl Actor {
             let limit = RESOLVED_BYTES_MAX;
             return Ok(Err(type_error(format!("its parts give more than {limit} bytes"))));
         }
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let _room = self.room_to_resolve(bytes).await;
         let mut text = String::from("[");
         for (number, output) in outputs.iter().enumerate() {
             if number > 0 {
@@ -266,6 +280,16 @@ impl Actor {
         let text =
             RawValue::from_string(text).map_err(|error| not_serializable("output", &error))?;
         self.store_text(text).await
+    }
+
+    /// The end of an execution in which nothing can ever happen.
+    pub(super) fn standstill(&self, execution: &Execution) -> Option<Event> {
+        if !self.timers.is_empty() || execution.paused().is_some() {
+            return None;
+        }
+        let cause = "no runnable step left".to_owned();
+        let fault = Fault::new("InternalError", ErrorClass::InternalError, cause);
+        Some(Event::OutputResolved { output: Err(fault) })
     }
 
     /// What the execution gives.

@@ -7,16 +7,20 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::Actor;
 use super::children::{Caller, PreparedChild};
+use super::memory;
 use super::resolve::{REFERENCE_ERROR, StepResult, split_step_error, unresolved};
 use crate::billing::Reservation;
 use crate::domain::attempt::Failure;
 use crate::domain::classify::ErrorClass;
-use crate::domain::definition::{FailWhen, HTTP_TIMEOUT_DEFAULT, Http, Kind, Model, SubWorkflow};
+use crate::domain::definition::{
+    FailWhen, HTTP_TIMEOUT_DEFAULT, Http, Kind, Model, Request, SubWorkflow,
+};
 use crate::domain::execution::Fault;
 use crate::domain::ids::{ExecutionId, KeyId, OrganizationId};
 use crate::domain::machine::workflow::{Event, StepProgress, Success};
@@ -24,7 +28,7 @@ use crate::domain::mask::mask_value;
 use crate::domain::money::Usd;
 use crate::domain::reference::Scope;
 use crate::domain::step::{HttpResponse, Instance};
-use crate::domain::template::RESOLVED_BYTES_MAX;
+use crate::domain::template::{RESOLVED_BYTES_MAX, Template};
 use crate::domain::trace;
 use crate::engine::query::events::{RunProgress, RunProgressSink};
 use crate::engine::run::attempt::{call_runner, model_removed};
@@ -35,10 +39,14 @@ use crate::engine::{Error, Inner, Models, models};
 use crate::files::Origin;
 use crate::runners;
 use crate::runners::request::{self, Prepared};
+use crate::runtime::turns::Turn;
 use crate::runtime::{new_id, turns};
 
 /// A run, or the wait for a place to run.
 pub type Running = Pin<Box<dyn Future<Output = Report> + Send>>;
+
+/// The wait for memory.
+type Taking = Pin<Box<dyn Future<Output = Turn> + Send>>;
 
 /// One attempt, ready to be made.
 #[derive(Debug)]
@@ -56,6 +64,8 @@ pub struct Job {
     /// Its span.
     trace: trace::Call,
     call: Call,
+    /// What its input takes in memory.
+    room: Option<Turn>,
 }
 
 #[derive(Debug)]
@@ -88,6 +98,8 @@ enum Shown {
 
 /// What became of a run, or of the wait for it.
 pub enum Report {
+    /// There is memory for the input of the attempt now.
+    RoomGranted { instance: Instance, attempt: u32, room: Turn },
     /// There is a place at the model now.
     PermitGranted { job: Box<Job>, permit: ModelPermit },
     /// A child can be created, or cannot.
@@ -130,12 +142,17 @@ impl Job {
 }
 
 impl Actor {
-    /// The event for a report. A job that has its permit now begins to run.
+    /// The event for a report. A job that has its permit now begins to run; an attempt that has its memory is
+    /// noted.
     ///
     /// # Errors
     /// When a run's output could not be stored.
-    pub(super) fn event_for(&mut self, report: Report) -> Result<Event, Error> {
-        Ok(match report {
+    pub(super) fn event_for(&mut self, report: Report) -> Result<Option<Event>, Error> {
+        Ok(Some(match report {
+            Report::RoomGranted { instance, attempt, room } => {
+                self.granted.push((instance, attempt, room));
+                return Ok(None);
+            }
             Report::PermitGranted { job, permit } => {
                 let instance = job.instance.clone();
                 let attempt = job.attempt;
@@ -162,7 +179,7 @@ impl Actor {
                     }
                 }
             }
-        })
+        }))
     }
 
     /// Starts the run of a job. True when it has a place at once; else it waits for one first.
@@ -170,9 +187,14 @@ impl Actor {
         let instance = job.instance.clone();
         let inner = Arc::clone(&self.inner);
         let job = match job {
-            Job { attempt, call: Call::Workflow { call, caller }, .. } => {
+            Job { attempt, call: Call::Workflow { call, caller }, room, .. } => {
                 let run = inner.prepare_child((instance.clone(), attempt), *caller, call);
-                self.push(instance, run);
+                let run = async move {
+                    let report = run.await;
+                    drop(room);
+                    report
+                };
+                self.push(instance, Box::pin(run));
                 return false;
             }
             job => job,
@@ -198,14 +220,14 @@ impl Actor {
     }
 
     /// Resolves what an attempt is given: the job, and the event that tells of its input; or the
-    /// event that it failed.
+    /// event that it failed. `None`: it waits for memory, which it has when `room` is given.
     pub(super) async fn prepare(
         &mut self,
         progress: &StepProgress,
-        instance: Instance,
-        attempt: u32,
-    ) -> Result<Result<(Job, Event), Event>, Error> {
-        Ok(match self.resolve_call(progress, &instance, attempt).await? {
+        (instance, attempt): (Instance, u32),
+        room: Option<Turn>,
+    ) -> Result<Result<Option<(Job, Event)>, Event>, Error> {
+        Ok(match self.resolve_call(progress, (&instance, attempt), room).await? {
             Ok(job_and_event) => Ok(job_and_event),
             Err(fault) => {
                 let fault = self.redact_error(&instance, fault);
@@ -230,9 +252,9 @@ impl Actor {
     async fn resolve_call(
         &mut self,
         progress: &StepProgress,
-        instance: &Instance,
-        attempt: u32,
-    ) -> StepResult<(Job, Event)> {
+        (instance, attempt): (&Instance, u32),
+        room: Option<Turn>,
+    ) -> StepResult<Option<(Job, Event)>> {
         let plan = Arc::clone(&self.plan);
         let Some(planned) = plan.at(instance.step) else {
             return Ok(Err(Fault::of_step(&no_such_step())));
@@ -242,6 +264,29 @@ impl Actor {
         let view = match split_step_error(view)? {
             Ok(view) => view,
             Err(fault) => return Ok(Err(fault)),
+        };
+        let room = match room {
+            Some(room) => Some(room),
+            None => match self.room_for(&planned.kind, is_fallback, &view) {
+                None => None,
+                Some(mut taking) => match taking.as_mut().now_or_never() {
+                    Some(room) => {
+                        // Counting and making it take time that others wait for.
+                        tokio::task::yield_now().await;
+                        Some(room)
+                    }
+                    None => {
+                        let waiting = instance.clone();
+                        let granted = taking.map(move |room| Report::RoomGranted {
+                            instance: waiting,
+                            attempt,
+                            room,
+                        });
+                        self.push(instance.clone(), Box::pin(granted));
+                        return Ok(Ok(None));
+                    }
+                },
+            },
         };
         let key = instance.attempt_key(self.id, &planned.id, attempt);
         let trace = self.trace.call(&key);
@@ -299,8 +344,22 @@ impl Actor {
             limit,
             trace,
             call,
+            room,
         };
-        Ok(Ok((job, resolved)))
+        Ok(Ok(Some((job, resolved))))
+    }
+
+    /// A part of the memory for what a call is given, or the wait for it.
+    fn room_for(&self, kind: &Kind, is_fallback: bool, view: &dyn Scope) -> Option<Taking> {
+        let bytes = match kind {
+            Kind::Model(model) => params_of(model, is_fallback).1.bytes(view, RESOLVED_BYTES_MAX),
+            Kind::Http(http) => request_of(http, is_fallback).bytes(view, RESOLVED_BYTES_MAX),
+            Kind::Workflow(child) => child.inputs.bytes(view, RESOLVED_BYTES_MAX),
+            Kind::Parallel(_) | Kind::Choice(_) | Kind::Map(_) | Kind::Wait(_) | Kind::Pass(_) => 0,
+        };
+        let bytes = bytes.min(RESOLVED_BYTES_MAX);
+        let taking = memory::room(&self.inner.calls, self.organization, bytes)?;
+        Some(Box::pin(taking))
     }
 }
 
@@ -323,16 +382,27 @@ async fn check_model(
     Ok((Call::Model { slug, input, may_fall_back, spent }, checked))
 }
 
+const fn params_of(model: &Model, is_fallback: bool) -> (&String, &Template) {
+    match &model.fallback {
+        Some(fallback) if is_fallback => (&fallback.slug, &fallback.params),
+        _ => (&model.slug, &model.params),
+    }
+}
+
+const fn request_of(http: &Http, is_fallback: bool) -> &Request {
+    match &http.fallback {
+        Some(fallback) if is_fallback => fallback,
+        _ => &http.request,
+    }
+}
+
 /// The model that is to run, and its input before it is checked.
 fn resolve_model<'m>(
     model: &'m Model,
     is_fallback: bool,
     view: &dyn Scope,
 ) -> Result<(&'m str, Value), Fault> {
-    let (slug, params) = match &model.fallback {
-        Some(fallback) if is_fallback => (&fallback.slug, &fallback.params),
-        _ => (&model.slug, &model.params),
-    };
+    let (slug, params) = params_of(model, is_fallback);
     let input = params.resolve(view, RESOLVED_BYTES_MAX);
     Ok((slug, input.map_err(|error| unresolved(&error))?))
 }
@@ -354,11 +424,7 @@ fn no_such_step() -> Failure {
 }
 
 fn resolve_http(http: &Http, is_fallback: bool, view: &dyn Scope) -> Result<(Call, Shown), Fault> {
-    let request = match &http.fallback {
-        Some(fallback) if is_fallback => fallback,
-        _ => &http.request,
-    };
-    let mut prepared = request::prepare(request, view).map_err(|error| {
+    let mut prepared = request::prepare(request_of(http, is_fallback), view).map_err(|error| {
         if let request::Error::Reference(error) = error {
             return unresolved(&error);
         }
@@ -372,9 +438,20 @@ fn resolve_http(http: &Http, is_fallback: bool, view: &dyn Scope) -> Result<(Cal
 impl Inner {
     fn run_request(self: Arc<Self>, job: Job) -> Running {
         let Job {
-            instance, attempt, key, organization, execution, budget, limit, trace, call, ..
+            instance,
+            attempt,
+            key,
+            organization,
+            execution,
+            budget,
+            limit,
+            trace,
+            call,
+            room,
+            ..
         } = job;
         Box::pin(async move {
+            let _room = room;
             let _mark = self.in_flight.begin(Run::attempt(organization, execution, &key));
             let Call::Http { request, fail_when } = call else {
                 let outcome = Box::new(Ok(Err(no_such_step().into())));
@@ -405,8 +482,10 @@ impl Inner {
             limit,
             trace,
             call,
+            room,
         } = job;
         Box::pin(async move {
+            let _room = room;
             let mark = inner.in_flight.begin(Run::attempt(organization, execution, &key));
             let mut reservation = None;
             let outcome = match call {
