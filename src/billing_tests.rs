@@ -125,7 +125,7 @@ async fn hold_does_not_wait_behind_the_reads_of_its_organization() {
     for _ in 0..READS {
         reads.push(turns::on_behalf_of(mine, billing.ledger(mine, None, 10)));
     }
-    // Most of them stand in line when the balance is looked at.
+    // Most of them are still queued when the balance is looked at.
     let first = futures_util::StreamExt::next(&mut reads).await;
     assert!(first.is_some_and(|read| read.is_ok()));
     let price = Price { known: Usd::from_micros(1), open: false };
