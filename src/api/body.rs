@@ -10,7 +10,7 @@ use crate::domain::json_object::JsonObject;
 use crate::domain::signature;
 use crate::http::Error;
 use crate::http::fields::sentence;
-use crate::http::request::parse_value;
+use crate::http::request::{Request, parse_value};
 use crate::schema::{Unavailable, ValidationError, Violation};
 
 /// Reads a body; an empty one has no fields.
@@ -44,6 +44,15 @@ pub fn refuse_unread(fields: &JsonObject) -> Result<(), Error> {
 /// 400 for a URL that is invalid or that the egress guard refuses, and for an invalid secret.
 pub fn webhook(fields: &mut JsonObject, services: &Services) -> Result<Option<Webhook>, Error> {
     webhook_at("webhook_url", fields, services)
+}
+
+/// Warns of a secret that signs nothing.
+pub fn warn_of_secret_alone(request: &Request, fields: &JsonObject) {
+    let is_set =
+        |name| fields.peek(name).and_then(Value::as_str).is_some_and(|text| !text.is_empty());
+    if is_set("webhook_secret") && !is_set("webhook_url") {
+        request.warn("webhook_secret has no effect without webhook_url");
+    }
 }
 
 /// The same where the URL is in another field.

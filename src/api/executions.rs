@@ -148,6 +148,7 @@ async fn start_one(
         Creation::Replay(answered) => return replayed(context, &answered, None).await,
     };
     refuse_archived(workflow)?;
+    body::warn_of_secret_alone(&context.request, &fields);
     let webhook = body::webhook(&mut fields, services)?;
     let compiled = services.workflows.compiled(version.revision).await?;
     let inputs = fields.take("inputs").unwrap_or_else(|| Value::Object(Map::new()));
@@ -251,6 +252,7 @@ async fn start_bulk(
         }
     };
     refuse_archived(workflow)?;
+    body::warn_of_secret_alone(&context.request, &fields);
     let webhook = body::webhook(&mut fields, services)?;
     let compiled = services.workflows.compiled(version.revision).await?;
     let bulk: BulkId = new_id();

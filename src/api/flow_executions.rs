@@ -126,6 +126,7 @@ async fn start(
         }
     };
     refuse_archived(&workflow)?;
+    body::warn_of_secret_alone(&context.request, &fields);
     let webhook = body::webhook(&mut fields, services)?;
     let compiled = services.workflows.compiled(version.revision).await?;
     let bulk: Option<BulkId> = (together == Together::Bulk).then(new_id);

@@ -247,6 +247,7 @@ async fn submit(context: &mut Context, route: &str) -> Result<ExecutionId, http:
         Creation::Replay(answered) => return idempotency_key::created_id(&answered),
     };
     let services = &context.services;
+    body::warn_of_secret_alone(&context.request, &fields);
     let mut submission = check(services, caller, context.source(), fields).await?;
     let id = submission.id;
     submission.origin = context.origin(id);

@@ -13,6 +13,7 @@ use crate::domain::ids::{RevisionId, WorkflowId};
 use crate::domain::json_object::{JsonObject, Mismatch};
 use crate::domain::workflow::{
     CATEGORIES_MAX, DESCRIPTION_MAX, NAME_MAX, Status, TAG_MAX, TAGS_MAX, VERSIONS_MAX, Workflow,
+    slug_of,
 };
 use crate::engine::query::lists::Query;
 use crate::http::{self, Response, response};
@@ -81,7 +82,26 @@ pub async fn create(mut context: Context) -> Result<Response, http::Error> {
     let services = &context.services;
     let id: WorkflowId = new_id();
     let commit = claim.commit(StoredResponse::created(id))?;
-    created(&services.workflows.create(organization, id, new, commit).await?)
+    let workflow = services.workflows.create(organization, id, new, commit).await?;
+    if let Some(warning) = other_of_the_name(&context, &workflow).await {
+        context.request.warn(warning);
+    }
+    created(&workflow)
+}
+
+/// That the name was taken, so that the slug has a number: repeating a creation changes nothing that exists.
+async fn other_of_the_name(context: &Context, workflow: &Workflow) -> Option<String> {
+    let plain = slug_of(&workflow.name);
+    if workflow.slug == plain {
+        return None;
+    }
+    let first = context.services.workflows.find(workflow.organization, &plain).await.ok()?;
+    let version = first.versions.len().saturating_add(1);
+    Some(format!(
+        "a workflow {plain} exists already, so this one is {}; PUT workflows/{plain}/versions/v{version} \
+         changes the first",
+        workflow.slug
+    ))
 }
 
 fn created(workflow: &Workflow) -> Result<Response, http::Error> {

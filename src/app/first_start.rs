@@ -11,6 +11,9 @@ pub struct FirstStart {
     pub key: Option<String>,
     /// Where the Owner of the default organization sets up the dashboard; `None` where there is one.
     pub setup_link: Option<String>,
+    /// What a first start has set aside on the disk, and the free space below which new work is refused, in
+    /// bytes.
+    pub disk: Option<(u64, u64)>,
 }
 
 impl std::fmt::Debug for FirstStart {
@@ -33,6 +36,8 @@ pub(super) async fn prepare(services: &Services, is_watched: bool) -> anyhow::Re
     if is_first {
         let made = services.accounts.create_key(organization.id, FIRST_KEY, "first start", None);
         first.key = Some(made.await?.1);
+        let disk = services.store.disk_space();
+        first.disk = Some((disk.ballast_bytes(), disk.reserve()));
     }
     if services.members.owner(organization.id).await?.is_none() {
         let members = services.members.by(Actor::service_on("start on a terminal"));

@@ -447,7 +447,10 @@ fn take_groups() -> Option<Arc<Groups>> {
             Some(Arc::new(groups))
         }
         Err(reason) => {
-            tracing::info!("programs of models share the service's control group: {reason}");
+            tracing::info!(
+                %reason,
+                "programs of models are limited one by one; as a service of systemd, they get control groups"
+            );
             None
         }
     }

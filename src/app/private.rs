@@ -55,7 +55,10 @@ pub fn tighten(data: &Path) -> anyhow::Result<usize> {
         }
     }
     if changed > 0 {
-        tracing::warn!(changed, folder = %data.display(), "other users could reach files; closed");
+        tracing::info!(
+            changed, folder = %data.display(),
+            "files of the data folder were closed to other users, as those that were copied into it"
+        );
     }
     Ok(changed)
 }

@@ -1,6 +1,6 @@
 //! Reading a backup: entry by entry, each summed up, the end compared with what came before it.
 
-use std::io::{self, BufReader, Read};
+use std::io::{self, BufReader, Cursor, Read};
 
 use super::{
     CHANGES, DAMAGED_MAX, END, Error, FILES, FORMAT, HEAD, Head, PAYLOADS, RECORDS, ROWS, SEAL,
@@ -114,6 +114,9 @@ pub(super) fn check_content(digest: Digest, content: &mut dyn Read) -> io::Resul
     Ok((bytes, hash.finalize()[..] == digest.0[..]))
 }
 
+/// How the compressed archive begins.
+const ZSTD: [u8; 4] = [0x28, 0xB5, 0x2F, 0xFD];
+
 /// Shows every entry to `visit` and checks the whole. Only when this returns `Ok` was it a backup.
 ///
 /// # Errors
@@ -125,7 +128,13 @@ pub fn read(
     let damaged =
         |what: String| Error::Damaged(format!("the backup is incomplete or damaged: {what}"));
     let unreadable = |error: io::Error| damaged(error.to_string());
-    let decoder = zstd::Decoder::new(from).map_err(unreadable)?;
+    let mut from = from;
+    let mut head = Vec::new();
+    from.by_ref().take(ZSTD.len() as u64).read_to_end(&mut head).map_err(unreadable)?;
+    if head.len() == ZSTD.len() && head != ZSTD {
+        return Err(damaged("it does not begin as a backup does; is it another file?".to_owned()));
+    }
+    let decoder = zstd::Decoder::new(Cursor::new(head).chain(from)).map_err(unreadable)?;
     let mut archive = tar::Archive::new(decoder);
     let mut sum = Sum::default();
     let mut store_format = None;

@@ -11,7 +11,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use tokio::task::JoinHandle;
@@ -187,6 +187,11 @@ pub(super) async fn backup(asked: Backup, config: &Config) -> anyhow::Result<()>
 /// Writes a backup to `part` and reads it back.
 async fn write(part: &Path, config: &Config, encryption: Encryption) -> anyhow::Result<Summary> {
     let admin = super::service::admin(config).await?;
+    let folder = part.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = folder.unwrap_or(Path::new("."));
+    if !folder.is_dir() {
+        bail!("there is no folder {}: make it, or choose another file", folder.display());
+    }
     let out = fs::OpenOptions::new()
         .write(true)
         .create(true)
@@ -194,8 +199,6 @@ async fn write(part: &Path, config: &Config, encryption: Encryption) -> anyhow::
         .mode(0o600)
         .open(part)
         .with_context(|| format!("{} cannot be written", part.display()))?;
-    let folder = part.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let folder = folder.unwrap_or(Path::new("."));
     let reserve = config.limits.disk_reserve;
     let out = encryption.writer(Spared::new(BufWriter::new(out), folder, reserve, 0)?)?;
     let mut out = Checked::new(out, !encryption.can_read_back())?;

@@ -11,6 +11,8 @@ use crate::domain::model::VERSION;
 const MODEL: &str = "text-sentiment";
 const INPUT: &str = r#"{"text":"First light: what a beautiful night!"}"#;
 
+const MIB: u64 = 1024 * 1024;
+
 /// What is printed.
 #[derive(Debug, Clone)]
 pub(super) struct Welcome<'a> {
@@ -24,6 +26,8 @@ pub(super) struct Welcome<'a> {
     pub(super) setup_link: Option<&'a str>,
     /// The self-made authority that clients must be given, where TLS uses it.
     pub(super) authority: Option<&'a Path>,
+    /// What a first start has set aside, and the free space below which new work is refused, in bytes.
+    pub(super) disk: Option<(u64, u64)>,
     pub(super) in_colour: bool,
 }
 
@@ -50,6 +54,17 @@ pub(super) fn render(welcome: &Welcome<'_>) -> String {
         _ => line(&mut text, "Another key: orrery key create --name NAME"),
     }
     text.push('\n');
+    if let Some((ballast, reserve)) = welcome.disk {
+        line(
+            &mut text,
+            &format!(
+                "{} MiB of the disk are set aside; new work is refused below {} MiB free (limits.disk_reserve).",
+                ballast / MIB,
+                reserve / MIB
+            ),
+        );
+    }
+    line(&mut text, "All commands, from another terminal in this folder: orrery --help");
     line(&mut text, &paint.faint("Ctrl-C stops it; unfinished work resumes at the next start."));
     text.push('\n');
     text
@@ -122,6 +137,7 @@ mod tests {
             key: Some("smk_EXAMPLE"),
             setup_link: Some("http://127.0.0.1:8084/setup#TOKEN"),
             authority: None,
+            disk: Some((256 << 20, 2 << 30)),
             in_colour: false,
         }
     }
@@ -133,7 +149,12 @@ mod tests {
 
     #[test]
     fn welcome_on_later_start_shows_no_key() {
-        insta::assert_snapshot!(render(&Welcome { key: None, setup_link: None, ..welcome() }));
+        insta::assert_snapshot!(render(&Welcome {
+            key: None,
+            setup_link: None,
+            disk: None,
+            ..welcome()
+        }));
     }
 
     #[test]

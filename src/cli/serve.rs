@@ -116,6 +116,7 @@ fn greeting(config: &Config, first: &FirstStart) -> String {
         key: first.key.as_deref(),
         setup_link: first.setup_link.as_deref(),
         authority: self_made.then_some(authority.as_path()),
+        disk: first.disk,
         in_colour: output::in_colour(&std::io::stdout()),
     })
 }
@@ -167,7 +168,7 @@ mod tests {
     #[test]
     fn greeting_passes_cacert_only_for_self_signed_tls() {
         let mut config = Config::defaults();
-        let first = FirstStart { key: Some("smk_X".to_owned()), setup_link: None };
+        let first = FirstStart { key: Some("smk_X".to_owned()), ..FirstStart::default() };
         assert!(!greeting(&config, &first).contains("--cacert"));
         config.hosts.base.public_url = "https://box.lan:8443".to_owned();
         let text = greeting(&config, &first);

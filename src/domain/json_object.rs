@@ -238,6 +238,12 @@ impl JsonObject {
         Ok(Some(texts))
     }
 
+    /// The field as it is, left where it is.
+    #[must_use]
+    pub fn peek(&self, field: &str) -> Option<&Value> {
+        self.left.get(field)
+    }
+
     /// The names of the fields that nobody has read.
     pub fn unread(&self) -> impl Iterator<Item = &str> {
         self.left.keys().map(String::as_str)

@@ -64,6 +64,11 @@ impl FieldCheck {
         Ok(())
     }
 
+    /// Adds a sentence to what the answer says of the request.
+    pub(super) fn add(&self, sentence: String) {
+        self.found.lock().unwrap_or_else(PoisonError::into_inner).push(sentence);
+    }
+
     /// A sentence for each unknown name of the body that was looked at.
     #[must_use]
     pub fn found(&self) -> Vec<String> {

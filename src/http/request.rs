@@ -111,6 +111,14 @@ impl fmt::Debug for Request {
 }
 
 impl Request {
+    /// Has a good answer warn of something that was probably not meant. The sentence is also a header's
+    /// value: names in it are plain.
+    pub fn warn(&self, sentence: impl Into<String>) {
+        if let Some(fields) = &self.fields {
+            fields.add(sentence.into());
+        }
+    }
+
     /// A request whose body is read under `limits`; what of it is in memory at one time is
     /// taken from the budget of `lease`.
     #[must_use]

@@ -155,7 +155,9 @@ impl DiskSpaceMonitor {
         released
     }
 
-    fn ballast_bytes(&self) -> u64 {
+    /// The size of the ballast file, in bytes.
+    #[must_use]
+    pub fn ballast_bytes(&self) -> u64 {
         fs::metadata(self.folder.join(BALLAST)).map_or(0, |metadata| metadata.len())
     }
 

@@ -185,3 +185,45 @@ async fn disk_below_its_reserve_is_visible() {
     let ready = calm.ask(Role::Base, Method::GET, "/ready").send().await.expect(200);
     assert_eq!(ready.get("warnings"), None);
 }
+
+#[tokio::test]
+async fn webhook_secret_without_url_is_a_warning() {
+    let service = Service::start().await;
+    let id = service.workflow(json!([{"step_id": "one", "type": "pass", "result": 1}])).await;
+    let said = "webhook_secret has no effect without webhook_url";
+    let prediction = json!({
+        "model": "text-template", "version": "1", "input": {"template": "x"}, "webhook_secret": "s"
+    });
+    let made = service.post("/v1/prediction/", &prediction).send().await.expect(200);
+    assert_eq!(made["warnings"], json!([said]));
+    let run = service.post("/v1/prediction/run", &prediction).send().await.expect(200);
+    assert_eq!(run["warnings"], json!([said]));
+    let trigger =
+        |fields: Value| service.flows(Method::POST, &format!("/{id}/trigger")).json(&fields);
+    let triggered = trigger(json!({"inputs": {}, "webhook_secret": "s"})).send().await;
+    assert_eq!(triggered.header("warning"), format!("299 - \"{said}\""));
+    assert_eq!(triggered.expect(202)["warnings"], json!([said]));
+    for silent in [json!({"webhook_secret": ""}), json!({"webhook_secret": null}), json!({})] {
+        let triggered = trigger(silent).send().await.expect(202);
+        assert_eq!(triggered["warnings"], Value::Null);
+    }
+}
+
+#[tokio::test]
+async fn workflow_of_a_taken_name_is_a_warning() {
+    let service = Service::start().await;
+    let steps = json!({"steps": [{"step_id": "a", "type": "pass", "result": 1}]});
+    let new = |name: &str| json!({"name": name, "description": "d", "definition": steps});
+    let create = async |name: &str| {
+        service.flows(Method::POST, "/workflows").json(&new(name)).send().await.expect(201)
+    };
+    assert_eq!(create("Mood").await["warnings"], Value::Null);
+    let second = create("Mood").await;
+    assert_eq!(second["slug"], "mood-2");
+    let said = "a workflow mood exists already, so this one is mood-2; PUT workflows/mood/versions/v2 \
+                changes the first";
+    assert_eq!(second["warnings"], json!([said]));
+    let of_base = service.post("/v1/workflows", &new("mood")).send().await.expect(201);
+    assert!(of_base["warnings"][0].as_str().unwrap().contains("this one is mood-3"), "{of_base}");
+    assert_eq!(create("Mood 7").await["warnings"], Value::Null, "a number of its own");
+}

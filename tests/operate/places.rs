@@ -151,6 +151,20 @@ fn start_that_cannot_listen_leaves_nothing_behind() {
 }
 
 #[test]
+fn backup_commands_say_what_is_wrong_with_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let setup = Setup::new(folder.path(), &folder.path().join("data"), "");
+    let _service = setup.start();
+    let said = setup.fail(&["backup", "missing/one.backup"]);
+    assert!(said.contains("there is no folder missing: make it"), "{said}");
+    std::fs::write(folder.path().join("notes.txt"), "not a backup").unwrap();
+    for arguments in [&["verify", "notes.txt"][..], &["restore", "notes.txt", "--into", "new"]] {
+        let said = setup.fail(arguments);
+        assert!(said.contains("is it another file?"), "{said}");
+    }
+}
+
+#[test]
 fn commands_that_need_a_stopped_service_say_only_that() {
     let folder = tempfile::tempdir().unwrap();
     let setup = Setup::new(folder.path(), &folder.path().join("data"), "");

@@ -48,6 +48,7 @@ pub fn without_store(config: &Config, now: Timestamp) -> Vec<Finding> {
 pub fn settled(config: &Config, now: Timestamp) -> Vec<Finding> {
     let mut found = folders::findings(config);
     found.extend(exposed(config).map(|warning| secrets::exposed(&warning)));
+    found.extend(upstream_without_path(config));
     found.push(host::sandbox());
     found.push(host::language_models());
     found.extend(models::findings(&config.models_dir));
@@ -57,6 +58,18 @@ pub fn settled(config: &Config, now: Timestamp) -> Vec<Finding> {
         found.push(Finding::warning("seal", rotation::UNDER_WAY).mended_by("orrery seal rotate"));
     }
     found
+}
+
+/// An upstream whose address is a host alone: most servers have their API below `/v1`.
+fn upstream_without_path(config: &Config) -> Option<Finding> {
+    let url = config.router.upstream_url.as_deref()?;
+    if Url::parse(url).ok()?.path() != "/" {
+        return None;
+    }
+    let detail = format!(
+        "router.upstream_url is {url}, without a path: most servers have their API at {url}/v1"
+    );
+    Some(Finding::warning("upstream", detail).mended_by(format!("upstream_url = \"{url}/v1\"")))
 }
 
 /// The configuration and the manifests with secrets that other users can read.
@@ -121,6 +134,22 @@ mod tests {
         assert_eq!(hosts(&config), ["models.example"]);
         config.router.upstream_url = Some("http://127.0.0.1:8090/v1".to_owned());
         assert!(hosts(&config).is_empty());
+    }
+
+    #[test]
+    fn upstream_without_path_is_a_warning() {
+        let said = |url: &str| {
+            let mut config = Config::defaults();
+            config.router.upstream_url = Some(url.to_owned());
+            upstream_without_path(&config).and_then(|finding| finding.mend)
+        };
+        let mend = Some("upstream_url = \"http://box.lan:9000/v1\"".to_owned());
+        assert_eq!(said("http://box.lan:9000"), mend);
+        for good in ["https://models.example/v1", "http://127.0.0.1:9000/api", "http://h/openai/v2"]
+        {
+            assert_eq!(said(good), None, "{good}");
+        }
+        assert!(upstream_without_path(&Config::defaults()).is_none());
     }
 
     #[test]

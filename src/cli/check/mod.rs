@@ -118,7 +118,10 @@ async fn egress(config: &Config) -> Option<Finding> {
     let organizations = service::running_organizations(config).await?;
     Some(match service::egress_warning(config, organizations) {
         Some(warning) => Finding::new("egress", Verdict::Warning, warning),
-        None => Finding::new("egress", Verdict::Good, format!("{organizations} organizations")),
+        None => {
+            let plural = if organizations == 1 { "" } else { "s" };
+            Finding::good("egress", format!("{organizations} organization{plural}"))
+        }
     })
 }
 

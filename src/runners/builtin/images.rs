@@ -14,6 +14,7 @@ use super::{BuiltinContext, refuse};
 use crate::domain::attempt::Failure;
 use crate::domain::classify::ErrorClass;
 use crate::http::client::{self, Overflow};
+use crate::http::egress::UrlError;
 
 /// The largest image file, in bytes.
 pub(super) const FILE_MAX: usize = 20 * 1024 * 1024;
@@ -41,7 +42,10 @@ pub(super) async fn load(context: &BuiltinContext, source: &str) -> Result<Vec<u
         let bytes = STANDARD.decode(encoded.trim());
         return bytes.map_err(|error| refuse(format!("image: not valid base64: {error}")));
     }
-    let url = policy.check_url(source).map_err(|error| refuse(format!("image: {error}")))?;
+    let url = policy.check_url(source).map_err(|error| match error {
+        UrlError::NotHttp => refuse("image: must be a data: URI or an absolute http or https URL"),
+        error => refuse(format!("image: {error}")),
+    })?;
     let request = Request::get(url.as_str()).body(Bytes::new());
     let request = request.map_err(|error| refuse(format!("image: {error}")))?;
     let limits =

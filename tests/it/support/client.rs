@@ -98,7 +98,10 @@ impl Ask {
         let text = String::from_utf8(bytes.to_vec()).unwrap();
         let answer = Answer { status: parts.status.as_u16(), headers: parts.headers, text };
         if sent.is_documented {
-            assert_eq!(answer.header("warning"), "", "a documented field is not known");
+            assert!(
+                !answer.header("warning").contains("unknown field"),
+                "a documented field is not known"
+            );
         }
         conformance::check(&Exchange {
             role: sent.role,
