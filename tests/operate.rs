@@ -28,6 +28,8 @@ mod document_page;
 mod documents;
 #[path = "operate/executions.rs"]
 mod executions;
+#[path = "operate/files.rs"]
+mod files;
 #[path = "operate/metrics.rs"]
 mod metrics;
 #[path = "operate/models.rs"]

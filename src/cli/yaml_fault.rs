@@ -1,4 +1,5 @@
-//! What is wrong with a YAML file, in words for its author; and numbers that other programs read otherwise.
+//! What is wrong with a YAML file, in words for its author; and numbers that would change, or that other programs read
+//! otherwise.
 
 use anyhow::bail;
 use granit_parser::{Event, Parser, ScalarStyle};
@@ -32,6 +33,14 @@ pub(super) fn sentence(error: &Error) -> String {
         }
         other => {
             let text = other.to_string();
+            if text.contains("non-finite float") {
+                let place = text.rsplit_once(" at ").map(|(_, place)| format!(" ({place})"));
+                return format!(
+                    "infinity, .nan and numbers beyond 1.7976931348623157e308 have no JSON form: \
+                     write null, or a text in quotation marks{}",
+                    place.unwrap_or_default()
+                );
+            }
             if !text.starts_with("recursion limit exceeded") {
                 // A sentence that ends with the place.
                 return text;
@@ -45,8 +54,8 @@ pub(super) fn sentence(error: &Error) -> String {
     }
 }
 
-/// Refuses numbers that YAML 1.1 and 1.2 read differently: 017 is 15 in one and 17 in the other, 1_000 a number or a
-/// text.
+/// Refuses integers beyond 64 bits, which would lose digits, and numbers that YAML 1.1 and 1.2 read differently: 017 is 15
+/// in one and 17 in the other, 1_000 a number or a text.
 ///
 /// # Errors
 /// Names the first one, its place and what to write instead.
@@ -74,8 +83,14 @@ pub(super) fn check_numbers(text: &str) -> anyhow::Result<()> {
             }
             Event::Scalar(text, ScalarStyle::Plain, ..) => {
                 let is_key = value_begins(&mut open);
+                let (line, column) = (span.start.line(), span.start.col() + 1);
+                if !is_key && is_wide(&text) {
+                    bail!(
+                        "line {line} column {column}: the number {text} does not fit into 64 bits \
+                         and would change: write \"{text}\" for the text"
+                    );
+                }
                 if !is_key && is_ambiguous(&text) {
-                    let (line, column) = (span.start.line(), span.start.col() + 1);
                     bail!(
                         "line {line} column {column}: {text} is another number, or a text, to \
                          other readers of YAML: write \"{text}\" for the text, or the number in \
@@ -98,6 +113,15 @@ fn value_begins(open: &mut [Option<bool>]) -> bool {
     let was_key = *is_key;
     *is_key = !was_key;
     was_key
+}
+
+/// Whether a plain scalar is an integer that 64 bits cannot hold.
+fn is_wide(text: &str) -> bool {
+    let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
+    !digits.is_empty()
+        && digits.bytes().all(|byte| byte.is_ascii_digit())
+        && text.parse::<i64>().is_err()
+        && text.parse::<u64>().is_err()
 }
 
 /// Whether a plain scalar is a number to some readers of YAML, and something else to others.
@@ -147,6 +171,10 @@ mod tests {
         }
         let error = format!("{:#}", yaml("a: 1\nb: {c: 017}\n").unwrap_err());
         assert!(error.starts_with("line 2 column 8: 017"), "{error}");
+        for number in ["18446744073709551615", "-9223372036854775808"] {
+            assert!(yaml(&format!("a: {number}")).is_ok(), "{number}");
+        }
+        assert!(yaml("123456789012345678901: x").is_ok(), "a name");
         for number in
             ["0", "10", "0.5", "1e3", "0x1f", "0o17", "-7", "1.5.2", "1:30", "2026-01-01", "1_a"]
         {
@@ -162,6 +190,17 @@ mod tests {
             (&format!("{}1{}", "[".repeat(101), "]".repeat(101)), "at most 100 levels deep"),
             (&"- x\n".repeat(200_001), "at most 200000 values"),
             ("a: [1, 2", "line 1"),
+            (
+                "a: .nan",
+                "no JSON form: write null, or a text in quotation marks (line 1, column 4)",
+            ),
+            ("a: -.inf", "no JSON form"),
+            ("a: 1e400", "no JSON form"),
+            (
+                "a: 18446744073709551616",
+                "line 1 column 4: the number 18446744073709551616 does not",
+            ),
+            ("- -9223372036854775809", "does not fit into 64 bits and would change"),
         ] {
             let error = format!("{:#}", yaml(text).unwrap_err());
             assert!(error.contains(said), "{error}");

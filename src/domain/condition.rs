@@ -268,7 +268,8 @@ impl Parser {
 fn parse_test(fields: &Map<String, Value>, place: &JsonPointer<'_>) -> Result<Test, Error> {
     let known = ["expression", "operator", "value"];
     if let Some(unknown) = fields.keys().find(|name| !known.contains(&name.as_str())) {
-        let message = format!("has the unknown field '{}'", brief(unknown));
+        let message =
+            format!("has the unknown field '{}'; it may have {}", brief(unknown), known.join(", "));
         return Err(error(&place.field(unknown), message));
     }
     let subject = parse_expression(fields.get("expression"), &place.field("expression"))?;

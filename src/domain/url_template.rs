@@ -25,6 +25,8 @@ pub enum Error {
     Reference(#[from] reference::Error),
     #[error("must be an absolute http or https URL")]
     Url,
+    #[error("must not have the port 0: no server listens there")]
+    PortZero,
     #[error(
         "must not have {0} in its scheme, host or port: write these out, or make the whole url one \
          reference"
@@ -280,7 +282,19 @@ impl<'t> Pieces<'t> {
         let template = UrlTemplate { before_path, path, after_path };
         let example = template.write(&mut |_| Ok("x".to_owned()))?;
         let url = Url::parse(&example).map_err(|_invalid| Error::Url)?;
-        if url.has_host() { Ok(template) } else { Err(Error::Url) }
+        check_target(&url).map(|()| template)
+    }
+}
+
+/// Refuses a URL that no HTTP request can be sent to.
+///
+/// # Errors
+/// [`Error::Url`], [`Error::PortZero`].
+pub fn check_target(url: &Url) -> Result<(), Error> {
+    match (url.scheme(), url.port()) {
+        (_, Some(0)) => Err(Error::PortZero),
+        ("http" | "https", _) if url.has_host() => Ok(()),
+        _ => Err(Error::Url),
     }
 }
 

@@ -60,6 +60,9 @@ const LEVELS_MAX: usize = 500;
 pub const FILLED_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// The longest message of a violation, in characters.
 const MESSAGE_MAX: usize = 1000;
+/// The longest pointer to a violation, in bytes: a longer one leads to the innermost object or array around the
+/// place whose pointer is short enough.
+const PATH_BYTES_MAX: usize = 4096;
 /// Violations that one answer tells of.
 const VIOLATIONS_MAX: usize = 20;
 /// The memory that one compiled pattern may take.
@@ -241,11 +244,11 @@ fn too_much() -> Violation {
 }
 
 fn violation(error: &jsonschema::ValidationError<'_>) -> Violation {
-    let path = error.instance_path().to_string();
+    let place = error.instance_path().as_str();
     if let ValidationErrorKind::Required { property } = error.kind() {
         let name = property.as_str().unwrap_or_default();
         return Violation {
-            path: within(&path, name),
+            path: within(place, name),
             message: brief(format!("missing required field '{name}'")),
         };
     }
@@ -253,10 +256,11 @@ fn violation(error: &jsonschema::ValidationError<'_>) -> Violation {
         && let [name] = unexpected.as_slice()
     {
         return Violation {
-            path: within(&path, name),
+            path: within(place, name),
             message: brief(format!("unknown field '{name}'")),
         };
     }
+    let path = bounded(place);
     let what = error.masked().to_string();
     let message = match path.strip_prefix('/') {
         Some(field) => {
@@ -265,12 +269,19 @@ fn violation(error: &jsonschema::ValidationError<'_>) -> Violation {
         }
         None => what,
     };
-    Violation { path, message: brief(message) }
+    Violation { path: path.to_owned(), message: brief(message) }
 }
 
-/// The pointer to a member of the object at `path`.
-fn within(path: &str, name: &str) -> String {
-    format!("{path}/{}", name.replace('~', "~0").replace('/', "~1"))
+/// The pointer to a member of the object at `place`.
+fn within(place: &str, name: &str) -> String {
+    bounded(&format!("{place}/{}", name.replace('~', "~0").replace('/', "~1"))).to_owned()
+}
+
+fn bounded(mut path: &str) -> &str {
+    while path.len() > PATH_BYTES_MAX {
+        path = path.rsplit_once('/').map_or("", |(parent, _)| parent);
+    }
+    path
 }
 
 /// Refuses what is too deep, and references that leave the document.

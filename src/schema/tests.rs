@@ -55,6 +55,34 @@ fn schema_check_fills_defaults_or_names_violations() {
 }
 
 #[test]
+fn schema_violations_name_unknown_fields_at_a_bounded_place() {
+    let closed =
+        json!({"properties": {"o": {"additionalProperties": false, "properties": {"a/b": {}}}}});
+    for (value, expect) in [
+        (json!({"o": {"a~b": 1}}), "/o/a~0b: unknown field 'a~b'"),
+        (
+            json!({"o": {"x": 1, "y": 2}}),
+            "/o: 'o' is wrong: Additional properties are not allowed ('x', 'y' were unexpected)",
+        ),
+        (json!({"o": {"a/b": 1}}), r#"{"o":{"a/b":1}}"#),
+    ] {
+        assert_eq!(check(&closed, value), expect);
+    }
+    let long = "n".repeat(PATH_BYTES_MAX);
+    for (schema, value) in [
+        (json!({"properties": {"o": {"additionalProperties": {"type": "null"}}}}), json!(1)),
+        (
+            json!({"properties": {"o": {"properties": {long.as_str(): {"required": ["x"]}}}}}),
+            json!({}),
+        ),
+    ] {
+        let violations =
+            Schema::compile(&schema).unwrap().check(json!({"o": {long.as_str(): value}}));
+        assert_eq!(violations.unwrap_err()[0].path, "/o");
+    }
+}
+
+#[test]
 fn schema_fetches_nothing_and_bounds_hostile_schemas() {
     let deep = (0..100).fold(json!({}), |inner, _| json!({"not": inner}));
     for (schema, expect) in [

@@ -124,6 +124,8 @@ async fn execution_bulk_trigger_starts_valid_inputs_only() {
         let path = format!("/workflows/{id}/executions?bulk_id={bulk}");
         let refused = service.flows(Method::GET, &path).send().await;
         refused.expect_error(400, "invalid bulk_id format");
+        let refused = service.get(&format!("/v1{path}")).await;
+        refused.expect_error(400, "invalid bulk_id format");
     }
     for inputs in [json!([]), json!(vec![json!({}); 11]), json!({}), Value::Null] {
         let body = json!({"inputs": inputs});

@@ -173,7 +173,11 @@ impl Request {
         let method = read_method(fields);
         let url = fields.text_template("url").filter(|url| match url_problem(url) {
             // Earlier releases stored these; the step fails when it runs.
-            Some(url_template::Error::Target(_)) if fields.is_stored() => true,
+            Some(url_template::Error::Target(_) | url_template::Error::PortZero)
+                if fields.is_stored() =>
+            {
+                true
+            }
             Some(problem) => {
                 fields.refuse("url", problem.to_string());
                 false
@@ -241,9 +245,7 @@ fn url_problem(url: &Template) -> Option<url_template::Error> {
     }
     let whole = url.constant()?;
     let parsed = whole.as_str().and_then(|text| Url::parse(text).ok());
-    let is_web =
-        parsed.is_some_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
-    (!is_web).then_some(url_template::Error::Url)
+    parsed.ok_or(url_template::Error::Url).and_then(|url| url_template::check_target(&url)).err()
 }
 
 /// Reads an object of names and scalars. `problem` says what is wrong with one of its entries.

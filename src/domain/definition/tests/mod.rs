@@ -11,6 +11,7 @@ use crate::domain::classify::ErrorClass;
 mod events;
 mod generated;
 mod named_secrets;
+mod targets;
 mod waits;
 
 /// The catalog of these tests.
