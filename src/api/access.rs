@@ -180,7 +180,7 @@ async fn by_body(
     by_header: Option<Caller>,
 ) -> Result<Option<Caller>, http::Error> {
     let most = if by_header.is_some() { usize::MAX } else { KEY_WITHIN };
-    match key_in(request.peek(most).await?) {
+    match key_in(&request.peek(most).await?) {
         Some(key) => Ok(services.accounts.authenticate(&key).await?),
         None => Ok(by_header),
     }

@@ -5,7 +5,7 @@ use hyper::StatusCode;
 use super::Context;
 use super::doc::{self, Doc, ResponseDoc};
 use crate::audit::Filter;
-use crate::domain::time::Timestamp;
+use crate::http::query::read_time;
 use crate::http::{self, Response, response};
 use crate::wire::member::{AuditEvent, AuditEvents};
 use crate::wire::operator::Acts;
@@ -32,11 +32,7 @@ pub async fn list(context: Context) -> Result<Response, http::Error> {
     let services = &context.services;
     let query = &context.request.query;
     let given = |name: &str| query.get(name).filter(|text| !text.is_empty());
-    let moment = |name: &str| -> Result<Option<Timestamp>, http::Error> {
-        let parse = |text: &str| text.parse::<Timestamp>();
-        let wrong = format!("{name} must be a time such as 2026-11-20T09:30:00Z");
-        given(name).map(parse).transpose().map_err(|_no_time| http::Error::bad_request(wrong))
-    };
+    let moment = |name: &str| given(name).map(|text| read_time(name, text)).transpose();
     let organization = match given("organization") {
         Some(name) => Some(services.accounts.organization(name).await?.id),
         None => None,

@@ -8,13 +8,13 @@ use hyper::header::{HeaderName, HeaderValue, LINK};
 
 use super::doc::{CURSOR, Doc, Kind as Values, OFFSET, Param, ResponseDoc};
 use super::predictions::shown;
-use super::webhooks::parse_time;
 use super::{Context, Services, cursor};
 use crate::domain::classify::ErrorClass;
 use crate::domain::execution::{Execution, Kind, Source, Status};
 use crate::domain::ids::{ExecutionId, OrganizationId, WorkflowId};
 use crate::domain::payload::Payload;
 use crate::engine::query::history::Filter;
+use crate::http::query::read_time;
 use crate::http::{self, Response, response};
 use crate::wire::Text;
 use crate::wire::history::{COLUMNS, OfWorkflow, Page, PageByOffset, Row, Selected};
@@ -208,7 +208,7 @@ pub fn read_filter<'f>(get: &dyn Fn(&str) -> Option<&'f str>) -> Result<Filter, 
     // An empty id is refused: a script with an unset variable would read, or cancel, everything.
     let workflow = get("workflow_id").map(str::parse::<WorkflowId>).transpose();
     let parent = get("workflow_execution_id").map(str::parse::<ExecutionId>).transpose();
-    let moment = |name: &str| given(name).map(|text| parse_time(name, text)).transpose();
+    let moment = |name: &str| given(name).map(|text| read_time(name, text)).transpose();
     Ok(Filter {
         standings: standings(kinds, statuses),
         model: given("model").map(str::to_owned),

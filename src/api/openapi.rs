@@ -2,7 +2,7 @@
 //! types of `wire`.
 //!
 //! Each operation has the answers that its documentation names and those that follow from its row:
-//! 401 of a route that asks for a key, 408 and 413 of one that reads a body, 429 of one with a rate.
+//! 401 of a route that asks for a key, 408, 413 and 415 of one that reads a body, 429 of one with a rate.
 //! `tests/it` holds every answer of every test against these documents.
 
 use std::collections::{BTreeMap, HashMap};
@@ -311,6 +311,9 @@ fn general_responses(route: &Route) -> Vec<ResponseDoc> {
     if request.is_some() && route.body != BodyLimit::None {
         all.push(ResponseDoc::error(408, "The body arrived too slowly"));
         all.push(ResponseDoc::error(413, "The body is over a limit"));
+        if !route.access.is_by_session() {
+            all.push(ResponseDoc::error(415, "The body's content coding is not supported"));
+        }
     }
     if is_idempotent {
         all.push(ResponseDoc::error(

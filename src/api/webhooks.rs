@@ -14,7 +14,7 @@ use crate::domain::delivery::{self, Webhook};
 use crate::domain::execution::{self, Source};
 use crate::domain::ids::{ExecutionId, OrganizationId};
 use crate::domain::json_object::Mismatch;
-use crate::domain::time::Timestamp;
+use crate::http::query::read_time;
 use crate::http::{self, Response, response};
 use crate::runtime::new_id;
 use crate::webhooks::{DeliveryState, Filter, Recorded, Refusal};
@@ -159,7 +159,7 @@ pub async fn replay(mut context: Context) -> Result<Response, http::Error> {
     let mut fields = body::parse(&context.request.body().await?)?;
     let mut moment = |name| {
         let text = fields.text(name)?.ok_or_else(|| Mismatch::required(name))?;
-        parse_time(name, &text)
+        read_time(name, &text)
     };
     let from = moment("from")?;
     let to = moment("to")?;
@@ -292,7 +292,7 @@ fn filter(context: &Context) -> Result<Filter, http::Error> {
     let execution = query.get("execution").map(|id| {
         id.parse().map_err(|_no_id| http::Error::bad_request("execution must be a UUID"))
     });
-    let moment = |name: &str| given(name).map(|text| parse_time(name, text)).transpose();
+    let moment = |name: &str| given(name).map(|text| read_time(name, text)).transpose();
     Ok(Filter {
         state: standing.transpose()?,
         execution: execution.transpose()?,
@@ -300,11 +300,6 @@ fn filter(context: &Context) -> Result<Filter, http::Error> {
         from: moment("from")?,
         to: moment("to")?,
     })
-}
-
-pub fn parse_time(name: &str, text: &str) -> Result<Timestamp, http::Error> {
-    let message = || format!("{name} must be a time such as 2026-11-20T09:30:00Z");
-    text.parse().map_err(|_no_time| http::Error::bad_request(message()))
 }
 
 impl From<Refusal> for http::Error {

@@ -95,6 +95,19 @@ pub fn text<'b>(headers: &HeaderMap, body: &'b [u8]) -> Result<Cow<'b, str>, Err
     if has_faults { Err(Error::Text(encoding.name())) } else { Ok(text) }
 }
 
+/// The beginning of a body in UTF-8, without a byte-order mark. What cannot be read, such as a character that is cut at
+/// the end, is replaced.
+#[must_use]
+pub fn start<'b>(headers: &HeaderMap, body: &'b [u8]) -> Cow<'b, [u8]> {
+    match encoding(headers, body) {
+        Ok(encoding) if encoding != UTF_8 => {
+            let (text, _has_faults) = encoding.decode_with_bom_removal(body);
+            Cow::Owned(text.into_owned().into_bytes())
+        }
+        Ok(_) | Err(_) => Cow::Borrowed(without_mark(body)),
+    }
+}
+
 /// Whether a body is in UTF-8 as far as it says: also where it names a character set that is not known, and is valid
 /// UTF-8 all the same.
 #[must_use]

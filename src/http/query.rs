@@ -3,6 +3,7 @@
 use std::ops::RangeInclusive;
 
 use super::Error;
+use crate::domain::time::Timestamp;
 
 /// Parameters that are read; the rest of a longer query is not looked at.
 const PARAMETERS_MAX: usize = 100;
@@ -56,9 +57,46 @@ impl Query {
     }
 }
 
+/// The time that a parameter or field `name` holds. The `+` of an offset may have become a space, for which it stands in a
+/// query.
+///
+/// # Errors
+/// 400 with an example.
+pub fn read_time(name: &str, text: &str) -> Result<Timestamp, Error> {
+    let with_offset = text.rsplit_once(' ').filter(|(time, _)| time.contains(['T', 't', ' ']));
+    let time = match with_offset {
+        Some((time, offset)) => format!("{time}+{offset}").parse(),
+        None => text.parse(),
+    };
+    time.map_err(|_no_time| {
+        Error::bad_request(format!("{name} must be a time such as 2026-11-20T09:30:00Z"))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn query_time_may_have_a_plain_plus() {
+        let same = "2026-11-20T09:30:00Z".parse::<Timestamp>().unwrap();
+        for text in [
+            "2026-11-20T09:30:00Z",
+            "2026-11-20t09:30:00z",
+            "2026-11-20+09:30:00Z",
+            "2026-11-20T09:30:00%2B00:00",
+            "2026-11-20T10:30:00+01:00",
+            "2026-11-20%2010:30:00.000+01:00",
+            "2026-11-20T08:30:00-01:00",
+        ] {
+            let query = Query::parse(Some(&format!("at={text}")));
+            assert_eq!(read_time("at", query.get("at").unwrap()).unwrap(), same, "{text}");
+        }
+        for text in ["2026-11-20", "yesterday 01:00", "1795167000", "2026-11-20T09:30:00  01:00"] {
+            let error = read_time("at", text).unwrap_err();
+            assert_eq!(error.message, "at must be a time such as 2026-11-20T09:30:00Z", "{text}");
+        }
+    }
 
     #[test]
     fn query_number_must_be_within_range() {

@@ -1,5 +1,6 @@
 //! A request that found its route, with bounded ways to read its body.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -8,6 +9,7 @@ use bytes::{Bytes, BytesMut};
 use futures_util::FutureExt;
 use http_body_util::BodyExt;
 use hyper::body::{Body as _, Frame};
+use hyper::header::{ACCEPT_ENCODING, CONTENT_ENCODING, HeaderValue};
 use hyper::{HeaderMap, Method, StatusCode};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -64,6 +66,8 @@ impl fmt::Display for Peer {
 
 /// JSON values in one body: the tree of a body with more takes a multiple of its text.
 pub const JSON_VALUES_MAX: usize = 1_000_000;
+/// How many bytes one byte of gzip or deflate becomes at most.
+const INFLATED: usize = 1032;
 /// What one JSON value takes in a tree, in bytes.
 const VALUE_BYTES: usize = size_of::<Value>();
 
@@ -175,6 +179,7 @@ impl Request {
             self.keep(&chunk)?;
         }
         let whole = std::mem::take(&mut self.held).freeze();
+        let whole = self.decoded(whole)?;
         let whole = self.in_utf8(whole)?;
         let values = count_values(&whole);
         if values > JSON_VALUES_MAX {
@@ -186,6 +191,30 @@ impl Request {
             fields.look(&whole)?;
         }
         Ok(self.lease.split().bind(whole))
+    }
+
+    /// The body without the content codings that `Content-Encoding` names.
+    fn decoded(&mut self, body: Bytes) -> Result<Bytes, Error> {
+        if !self.headers.contains_key(CONTENT_ENCODING) {
+            return Ok(body);
+        }
+        let limit = self.limits.body_bytes;
+        self.lease.grow(limit.min(body.len().saturating_mul(INFLATED))).map_err(|_full| busy())?;
+        content::decode(&mut self.headers, body, limit).map_err(|error| {
+            let message = error.to_string();
+            match error {
+                content::Error::TooLarge(limit) => Error::too_large(limit),
+                content::Error::Coding(_) => {
+                    Error::status(StatusCode::UNSUPPORTED_MEDIA_TYPE, message)
+                        .with_header(ACCEPT_ENCODING, HeaderValue::from_static("gzip, deflate"))
+                }
+                content::Error::Damaged(_)
+                | content::Error::Charset(_)
+                | content::Error::Text(_)
+                | content::Error::Json(_)
+                | content::Error::Number(_) => Error::bad_request(message),
+            }
+        })
     }
 
     /// The body in UTF-8, where its byte-order mark or `Content-Type` names another character set.
@@ -200,14 +229,18 @@ impl Request {
         Ok(Bytes::from(text.into_owned()))
     }
 
-    /// The first `most` bytes of the body, or all of it when it is shorter. They stay part of what
-    /// [`Request::body`] reads.
+    /// The first `most` bytes of the body, or all of it when it is shorter, in UTF-8 as far as they
+    /// can be read. They stay part of what [`Request::body`] reads.
     ///
     /// # Errors
     /// As [`Request::body`].
-    pub async fn peek(&mut self, most: usize) -> Result<&[u8], Error> {
+    pub async fn peek(&mut self, most: usize) -> Result<Cow<'_, [u8]>, Error> {
         self.buffer(most).await?;
-        Ok(self.held.get(..most).unwrap_or(&self.held))
+        let bytes = self.held.get(..most).unwrap_or(&self.held);
+        if !content::is_utf8(&self.headers, bytes) {
+            self.lease.grow(bytes.len().saturating_mul(3)).map_err(|_full| busy())?;
+        }
+        Ok(content::start(&self.headers, bytes))
     }
 
     /// Reads until `most` bytes are held, or the body ends.

@@ -1,6 +1,8 @@
 //! Values on their way in and out: times, numbers and character sets are read as they were meant, or refused in
 //! words, and what was accepted can be read back.
 
+use std::io::Write as _;
+
 use hyper::Method;
 use orrery::api::Role;
 use serde_json::{Value, json};
@@ -40,6 +42,84 @@ async fn request_bodies_in_other_character_sets_are_read() {
     let refused = ask.body(JSON_IN_LATIN_1.to_vec()).undocumented().send().await.expect(400);
     let said = refused["error"].as_str().unwrap();
     assert!(said.contains("the charset 'utf-32', which is not supported"), "{said}");
+}
+
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+    encoder.write_all(bytes).unwrap();
+    encoder.finish().unwrap()
+}
+
+#[tokio::test]
+async fn request_bodies_are_decompressed_up_to_the_limit() {
+    let service = Service::start().await;
+    let text = r#"{"model":"text-template","version":"1","input":{"template":"café"}}"#;
+    let ask = async |coding: &str, body: Vec<u8>| {
+        let ask = service.ask(Role::Base, Method::POST, "/v1/prediction/run").key(&service.key);
+        ask.header("content-encoding", coding).body(body).undocumented().send().await
+    };
+    for (coding, body) in [
+        ("gzip", gzip(text.as_bytes())),
+        ("X-GZIP", gzip(text.as_bytes())),
+        ("gzip, identity", gzip(text.as_bytes())),
+        ("gzip", gzip(&utf_16(text))),
+        ("Identity", text.as_bytes().to_vec()),
+    ] {
+        assert_eq!(ask(coding, body).await.expect(200)["output"], "café", "{coding}");
+    }
+    let damaged = ask("gzip", text.as_bytes().to_vec()).await.expect(400);
+    assert_eq!(damaged["error"], "the body is not valid gzip, which its Content-Encoding names");
+    let unknown = ask("br", text.as_bytes().to_vec()).await;
+    assert_eq!(unknown.header("accept-encoding"), "gzip, deflate");
+    let said = "the body has the content coding 'br', which is not supported";
+    assert!(unknown.expect(415)["error"].as_str().unwrap().starts_with(said));
+    let bomb = gzip(&vec![b' '; 64 << 20]);
+    assert!(bomb.len() < 1 << 20);
+    ask("gzip", bomb).await.expect(413);
+}
+
+#[tokio::test]
+async fn times_in_a_query_may_have_a_plain_plus() {
+    let service = Service::start().await;
+    for path in ["/v2/executions", "/v1/webhooks"] {
+        for time in ["2026-11-20T10:30:00+01:00", "2026-11-20T10:30:00%2B01:00"] {
+            service.get(&format!("{path}?from={time}")).await.expect(200);
+        }
+        let refused = service.get(&format!("{path}?from=yesterday")).await;
+        refused.expect_error(400, "from must be a time such as 2026-11-20T09:30:00Z");
+    }
+}
+
+#[tokio::test]
+async fn key_in_the_body_of_a_public_trigger_is_read_in_other_character_sets() {
+    let service = Service::start().await;
+    let workflow =
+        service.workflow(json!([{"step_id": "a", "type": "pass", "result": "{{inputs.x}}"}])).await;
+    let shared = json!({"version_id": "v1", "allowed_to_share": true,
+        "definition": {"steps": [{"step_id": "a", "type": "pass", "result": "{{inputs.x}}"}]}});
+    let path = format!("/workflows/{workflow}/versions/v1");
+    service.flows(Method::PUT, &path).json(&shared).send().await.expect(200);
+    let path = format!("/v1/public/{workflow}/versions/v1/trigger");
+    // The end of what is read of a long body is inside a character.
+    for long in [0, 70_000] {
+        let text =
+            json!({"api_key": service.key, "inputs": {"x": "café".repeat(1 + long)}}).to_string();
+        let big_endian: Vec<u8> = text.encode_utf16().flat_map(u16::to_be_bytes).collect();
+        for (content_type, body) in [
+            ("application/json", text.clone().into_bytes()),
+            ("application/json", format!("\u{feff}{text}").into_bytes()),
+            ("application/json", utf_16(&text)),
+            ("text/plain; charset=utf-16be", big_endian),
+            ("application/json; charset=unheard-of", text.clone().into_bytes()),
+        ] {
+            let ask = service.ask(Role::Base, Method::POST, &path);
+            let ask = ask.header("content-type", content_type).body(body).undocumented();
+            ask.send().await.expect(202);
+        }
+    }
+    let text = json!({"api_key": "smk_no", "inputs": {"x": 1}}).to_string();
+    let refused = service.ask(Role::Base, Method::POST, &path).body(utf_16(&text)).undocumented();
+    assert_eq!(refused.send().await.status, 401);
 }
 
 #[tokio::test]
