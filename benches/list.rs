@@ -124,6 +124,18 @@ async fn create(setup: &Setup, key: &str) -> String {
     made["workflow_id"].as_str().unwrap().to_owned()
 }
 
+struct NoModels;
+
+impl orrery::workflows::Models for NoModels {
+    fn schema(&self, _slug: &str) -> Option<std::sync::Arc<orrery::schema::Schema>> {
+        None
+    }
+
+    fn nearest(&self, _slug: &str) -> Option<String> {
+        None
+    }
+}
+
 /// Writes finished executions of the workflow as the engine leaves them.
 async fn fill(setup: &Setup, workflow: WorkflowId, count: u64) {
     let options = Options { folder: setup.data().to_path_buf(), inline_bytes: 64 * 1024 };
@@ -131,7 +143,7 @@ async fn fill(setup: &Setup, workflow: WorkflowId, count: u64) {
     let clock = Clock::system();
     let sealer = Sealer::open(setup.data()).unwrap();
     let workflows =
-        Workflows::new(store.clone(), sealer, clock.clone(), std::sync::Arc::new(|_: &str| None));
+        Workflows::new(store.clone(), sealer, clock.clone(), std::sync::Arc::new(NoModels));
     let found = workflows.by_id(workflow).await.unwrap();
     let organization = found.organization;
     let revision = found.versions[0].revision;

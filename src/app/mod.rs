@@ -65,13 +65,14 @@ use crate::runners::command::GuardConfig;
 use crate::runners::llm::Room;
 use crate::runners::options::Dependencies;
 use crate::runtime::{Background, Clock, SharedAnswers, Tasks, memory, new_id};
+use crate::schema::Schema;
 use crate::secrets::Secrets;
 use crate::signed_urls::SignedUrls;
 use crate::storage::{self, FolderLock, Sealer, Store};
 use crate::telemetry;
 use crate::traces::Traces;
 use crate::webhooks::Outbox;
-use crate::workflows::Workflows;
+use crate::workflows::{self, Workflows};
 
 pub use self::backups::{UNENCRYPTED, concern as backup_concern, encryption, is_damage};
 pub use self::doctor::{check_manifest, free_bytes, is_in_memory, settled, without_store};
@@ -181,14 +182,25 @@ fn open(
     }))
 }
 
+/// The models of the catalog, for definitions.
+struct CatalogModels(Catalog);
+
+impl workflows::Models for CatalogModels {
+    fn schema(&self, slug: &str) -> Option<Arc<Schema>> {
+        self.0.get(slug).map(|model| Arc::clone(&model.schema))
+    }
+
+    fn nearest(&self, slug: &str) -> Option<String> {
+        self.0.nearest(slug)
+    }
+}
+
 fn open_workflows(
     (store, sealer, clock): (&Store, &Sealer, &Clock),
     catalog: &Catalog,
 ) -> Workflows {
-    let models = catalog.clone();
-    let schema_of =
-        Arc::new(move |slug: &str| models.get(slug).map(|model| Arc::clone(&model.schema)));
-    Workflows::new(store.clone(), sealer.clone(), clock.clone(), schema_of)
+    let models = Arc::new(CatalogModels(catalog.clone()));
+    Workflows::new(store.clone(), sealer.clone(), clock.clone(), models)
         .reserving(api::words_beside("workflow"))
 }
 

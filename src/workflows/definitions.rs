@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 
-use super::parameters::{self, SchemaOf};
+use super::parameters::{self, Models};
 use super::rows::{self, Definition};
 use super::{Error, Workflows};
 use crate::domain::definition::{PROBLEMS_MAX, Plan, Problem, secrets};
@@ -91,15 +91,15 @@ impl Cache {
     }
 }
 
-/// Checks a definition as a client wrote it, off the threads that serve requests. Without `schema_of`, it
+/// Checks a definition as a client wrote it, off the threads that serve requests. Without `models`, it
 /// is a stored one: the models may have changed since.
 pub async fn check(
     definition: Option<Value>,
-    schema_of: Option<SchemaOf>,
+    models: Option<Arc<dyn Models>>,
 ) -> Result<Checked, Error> {
     let text = to_raw_value(&definition).map_err(|error| Error::invalid(error.to_string()))?;
     let check = move || {
-        let compiled = compile(definition.as_ref(), text.get().len(), schema_of.as_ref())?;
+        let compiled = compile(definition.as_ref(), text.get().len(), models.as_deref())?;
         Ok(Checked { definition, text, compiled })
     };
     schema::compile(check).await?
@@ -108,18 +108,23 @@ pub async fn check(
 fn compile(
     definition: Option<&Value>,
     bytes: usize,
-    schema_of: Option<&SchemaOf>,
+    models: Option<&dyn Models>,
 ) -> Result<Compiled, Error> {
-    let plan = match schema_of {
-        Some(schema_of) => Plan::compile(definition, &|slug| schema_of(slug).is_some()),
+    let plan = match models {
+        Some(models) => Plan::compile(definition, &|slug| models.schema(slug).is_some()),
         None => Plan::load(definition),
     };
-    let plan = plan.map_err(|error| Error::Invalid {
-        message: error.to_string(),
-        problems: error.problems().cloned().collect(),
-    })?;
-    let problems = schema_of.map(|schema_of| parameters::problems(definition, &plan, schema_of));
-    Error::of_problems(problems.unwrap_or_default())?;
+    let problems = match (&plan, models) {
+        (Ok(plan), Some(models)) => parameters::problems(definition, plan, models),
+        (Err(error), Some(models)) => {
+            let problems = error.problems().cloned();
+            problems.map(|problem| parameters::with_hint(definition, models, problem)).collect()
+        }
+        (Ok(_), None) => Vec::new(),
+        (Err(error), None) => error.problems().cloned().collect(),
+    };
+    Error::of_problems(problems)?;
+    let plan = plan.map_err(|error| Error::invalid(error.to_string()))?;
     let inputs = plan.input_schema().map(Schema::compile).transpose().map_err(|error| {
         let message = format!("definition: input_schema: {error}");
         let path = format!("/input_schema{}", error.path());

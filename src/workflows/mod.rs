@@ -23,7 +23,7 @@ pub use self::definitions::Compiled;
 use self::definitions::{Cache, Checked};
 use self::known::Known;
 pub use self::list::{Filter, SortKey};
-pub use self::parameters::SchemaOf;
+pub use self::parameters::Models;
 pub use self::reseal::reseal;
 pub use self::rows::count_trigger;
 use crate::domain::definition::Problem;
@@ -151,7 +151,7 @@ pub struct Triggers {
 pub struct Workflows {
     store: Store,
     clock: Clock,
-    schema_of: SchemaOf,
+    models: Arc<dyn Models>,
     /// Seals the credentials of definitions.
     sealer: Sealer,
     secrets: Secrets,
@@ -168,13 +168,13 @@ impl std::fmt::Debug for Workflows {
 }
 
 impl Workflows {
-    /// The workflows of a store. `schema_of` says which models a definition may name, and what they take.
+    /// The workflows of a store. `models` are those that a definition may name.
     #[must_use]
-    pub fn new(store: Store, sealer: Sealer, clock: Clock, schema_of: SchemaOf) -> Self {
+    pub fn new(store: Store, sealer: Sealer, clock: Clock, models: Arc<dyn Models>) -> Self {
         let secrets = Secrets::new(store.clone(), sealer.clone(), clock.clone());
         let (cache, known) = (Arc::default(), Arc::default());
         let reserved = Arc::default();
-        Self { store, clock, schema_of, sealer, secrets, cache, known, reserved }
+        Self { store, clock, models, sealer, secrets, cache, known, reserved }
     }
 
     /// The same, with slugs that no new workflow gets: words that mean something else in paths.
@@ -525,7 +525,7 @@ impl Workflows {
         own: Option<(WorkflowId, &str)>,
         definition: Option<Value>,
     ) -> Result<Checked, Error> {
-        let checked = definitions::check(definition, Some(Arc::clone(&self.schema_of))).await?;
+        let checked = definitions::check(definition, Some(Arc::clone(&self.models))).await?;
         self.check_secrets(organization, checked.plan()).await?;
         self.check_children(organization, own, &checked).await?;
         Ok(checked)

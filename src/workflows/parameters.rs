@@ -10,8 +10,13 @@ use crate::domain::definition::{Kind, PROBLEMS_MAX, Plan, Problem};
 use crate::domain::template::{self, Template};
 use crate::schema::{Known, Schema};
 
-/// The request schema of a model; none where the catalog does not have it.
-pub type SchemaOf = Arc<dyn Fn(&str) -> Option<Arc<Schema>> + Send + Sync>;
+/// The models that definitions may name.
+pub trait Models: Send + Sync {
+    /// The request schema of a model; none where there is no such model.
+    fn schema(&self, slug: &str) -> Option<Arc<Schema>>;
+    /// The slug that may be meant by an unknown one.
+    fn nearest(&self, slug: &str) -> Option<String>;
+}
 
 /// Parameters, and the model that gets them.
 struct Given<'p> {
@@ -22,7 +27,7 @@ struct Given<'p> {
 }
 
 /// What is wrong with the parameters of a plan's model steps and of their fallbacks.
-pub fn problems(definition: Option<&Value>, plan: &Plan, schema_of: &SchemaOf) -> Vec<Problem> {
+pub fn problems(definition: Option<&Value>, plan: &Plan, models: &dyn Models) -> Vec<Problem> {
     let mut problems = Vec::new();
     for step in plan.steps() {
         let Kind::Model(model) = &step.kind else { continue };
@@ -33,7 +38,7 @@ pub fn problems(definition: Option<&Value>, plan: &Plan, schema_of: &SchemaOf) -
             field: "fallback/params",
         });
         for given in std::iter::once(own).chain(fallback) {
-            let Some(schema) = schema_of(given.slug) else { continue };
+            let Some(schema) = models.schema(given.slug) else { continue };
             let violations = violations(&schema, given.params);
             problems.extend(violations.into_iter().map(|violation| {
                 let Given { slug, field, .. } = given;
@@ -51,6 +56,18 @@ pub fn problems(definition: Option<&Value>, plan: &Plan, schema_of: &SchemaOf) -
         }
     }
     problems
+}
+
+/// The problem, with the model that may be meant where it is one of an unknown model.
+pub fn with_hint(definition: Option<&Value>, models: &dyn Models, mut problem: Problem) -> Problem {
+    let slug = definition.and_then(|whole| whole.pointer(&problem.path)).and_then(Value::as_str);
+    let unknown = slug
+        .filter(|_| problem.path.ends_with("/model"))
+        .filter(|slug| models.schema(slug).is_none());
+    if let Some(near) = unknown.and_then(|slug| models.nearest(slug)) {
+        problem.message.push_str(&format!(": did you mean {near}?"));
+    }
+    problem
 }
 
 fn violations(schema: &Schema, params: &Template) -> Vec<crate::schema::Violation> {

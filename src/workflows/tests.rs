@@ -10,6 +10,21 @@ use crate::storage::record::decode;
 const OWNER: [u8; 16] = [1; 16];
 const OTHER: [u8; 16] = [9; 16];
 
+struct OneModel {
+    slug: &'static str,
+    schema: Arc<crate::schema::Schema>,
+}
+
+impl Models for OneModel {
+    fn schema(&self, slug: &str) -> Option<Arc<crate::schema::Schema>> {
+        (slug == self.slug).then(|| Arc::clone(&self.schema))
+    }
+
+    fn nearest(&self, slug: &str) -> Option<String> {
+        crate::domain::spelling::nearest(slug, &[self.slug]).map(str::to_owned)
+    }
+}
+
 fn open() -> (TempDir, Workflows) {
     let folder = tempfile::tempdir().unwrap();
     let options = Options { folder: folder.path().to_path_buf(), inline_bytes: 4096 };
@@ -23,9 +38,9 @@ fn open() -> (TempDir, Workflows) {
         },
     });
     let schema = Arc::new(crate::schema::Schema::compile(&schema).unwrap());
-    let schema_of = Arc::new(move |slug: &str| (slug == "caption").then(|| Arc::clone(&schema)));
+    let models = Arc::new(OneModel { slug: "caption", schema });
     let sealer = Sealer::open(folder.path()).unwrap();
-    (folder, Workflows::new(store, sealer, Clock::system(), schema_of))
+    (folder, Workflows::new(store, sealer, Clock::system(), models))
 }
 
 fn definition(result: &str) -> Option<Value> {
@@ -153,6 +168,10 @@ async fn workflow_invalid_definition_is_refused_and_stores_nothing() {
             "'no' is unknown",
         ),
         (
+            Some(json!({"steps": [{"step_id": "a", "type": "model", "model": "Captoin"}]})),
+            "there is no such model: did you mean caption?",
+        ),
+        (
             Some(
                 json!({"input_schema": {"pattern": "("}, "steps": [{"step_id": "a", "type": "pass"}]}),
             ),
@@ -263,9 +282,9 @@ async fn workflow_stored_before_its_model_changed_is_still_loaded() {
     let made = workflows.create(OWNER.into(), new_id(), made, Commit::new()).await.unwrap();
     let changed = json!({"required": ["prompt"]});
     let changed = Arc::new(crate::schema::Schema::compile(&changed).unwrap());
-    let schema_of = Arc::new(move |_: &str| Some(Arc::clone(&changed)));
+    let models = Arc::new(OneModel { slug: "caption", schema: changed });
     let sealer = Sealer::open(folder.path()).unwrap();
-    let workflows = Workflows::new(workflows.store.clone(), sealer, Clock::system(), schema_of);
+    let workflows = Workflows::new(workflows.store.clone(), sealer, Clock::system(), models);
     workflows.compiled(made.versions[0].revision).await.unwrap();
     let again = Put { definition: Some(good), ..put("x") };
     let refused = workflows.put_version(OWNER.into(), "a", "v2", again).await.unwrap_err();

@@ -4,8 +4,9 @@
 use std::io::Cursor;
 use std::time::Duration;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
+use base64::alphabet;
+use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, STANDARD};
+use base64::engine::{DecodePaddingMode, Engine};
 use bytes::Bytes;
 use hyper::Request;
 use image::{DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits};
@@ -36,15 +37,20 @@ pub(super) async fn load(context: &BuiltinContext, source: &str) -> Result<Vec<u
             return Ok(bytes);
         }
     }
-    if let Some(data) = source.strip_prefix("data:") {
-        let encoded = data.split_once(";base64,").map(|(_type, encoded)| encoded);
-        let encoded = encoded.ok_or_else(|| refuse("image: a data: URI must be base64"))?;
-        let bytes = STANDARD.decode(encoded.trim());
-        return bytes.map_err(|error| refuse(format!("image: not valid base64: {error}")));
+    if let Some((scheme, data)) = source.split_once(':')
+        && scheme.eq_ignore_ascii_case("data")
+    {
+        return decode_data(data);
     }
-    let url = policy.check_url(source).map_err(|error| match error {
-        UrlError::NotHttp => refuse("image: must be a data: URI or an absolute http or https URL"),
-        error => refuse(format!("image: {error}")),
+    let url = policy.check_url(source).map_err(|error| {
+        let more = match error {
+            UrlError::NotHttp => ", or a data: URI such as data:image/png;base64,…",
+            UrlError::TooLong
+            | UrlError::PortZero
+            | UrlError::UserInfo
+            | UrlError::Forbidden(_) => "",
+        };
+        refuse(format!("image: {error}{more}"))
     })?;
     let request = Request::get(url.as_str()).body(Bytes::new());
     let request = request.map_err(|error| refuse(format!("image: {error}")))?;
@@ -56,6 +62,23 @@ pub(super) async fn load(context: &BuiltinContext, source: &str) -> Result<Vec<u
         return Err(refuse(format!("image: the URL answered {}", answer.status.as_u16())));
     }
     Ok(answer.body.to_vec())
+}
+
+/// The bytes of a data: URI, given what follows its scheme. Programs break base64 into lines, and leave its padding out.
+fn decode_data(data: &str) -> Result<Vec<u8>, Failure> {
+    const ANY_PADDING: GeneralPurpose = GeneralPurpose::new(
+        &alphabet::STANDARD,
+        GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
+    );
+    let is_base64 = |head: &str| {
+        let last = head.rsplit_once(';').map(|(_, last)| last.trim());
+        last.is_some_and(|last| last.eq_ignore_ascii_case("base64"))
+    };
+    let encoded = data.split_once(',').filter(|(head, _)| is_base64(head));
+    let (_, encoded) = encoded.ok_or_else(|| refuse("image: a data: URI must be base64"))?;
+    let encoded: Vec<u8> = encoded.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
+    let bytes = ANY_PADDING.decode(encoded);
+    bytes.map_err(|error| refuse(format!("image: not valid base64: {error}")))
 }
 
 /// What the head of an image file says of it.

@@ -253,9 +253,26 @@ async fn image_resize_refuses_invalid_images() {
         ("data:image/png;base64,!", "not valid base64"),
         ("http://127.0.0.1:1/a.png", "forbidden address"),
         ("file:///etc/passwd", "absolute http"),
+        ("photo.png", "an absolute http or https URL, or a data: URI"),
     ] {
         let said = run("image-resize", json!({"image": image})).await.unwrap_err();
         assert!(said.contains(expect), "{said}");
+    }
+}
+
+#[tokio::test]
+async fn image_resize_reads_equivalent_data_uris() {
+    use image::{ColorType, DynamicImage, ImageFormat};
+    let uri = images::encode(&DynamicImage::new(3, 2, ColorType::Rgb8), ImageFormat::Png).unwrap();
+    let encoded = uri.strip_prefix("data:image/png;base64,").unwrap();
+    let (start, end) = encoded.split_at(20);
+    for image in [
+        uri.clone(),
+        format!("DATA:image/png;BASE64,{encoded}"),
+        format!("data:image/png;charset=x; base64,{start}\r\n {end}\n"),
+        format!("data:;base64,{}", encoded.trim_end_matches('=')),
+    ] {
+        run("image-resize", json!({"image": image, "width": 2})).await.unwrap();
     }
 }
 
