@@ -148,13 +148,8 @@ pub fn of_model_file(path: &Path) -> Option<Manifest> {
 /// The text of a manifest, where it can be read. What is not a file of a size that manifests have says nothing.
 #[must_use]
 pub fn text_of(path: &Path) -> Option<String> {
-    match read_file(path, BYTES_MAX) {
-        Ok(text) => Some(text),
-        Err(_) if std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) => {
-            Some(String::new())
-        }
-        Err(_) => None,
-    }
+    let is_special = || std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file());
+    read_file(path, BYTES_MAX).ok().or_else(|| is_special().then(String::new))
 }
 
 /// The slug that a file stands for that cannot be loaded: the one that it gives, where that can be read in
