@@ -212,6 +212,7 @@ impl Request {
                 | content::Error::Charset(_)
                 | content::Error::Text(_)
                 | content::Error::Json(_)
+                | content::Error::TooManyValues(_)
                 | content::Error::Number(_) => Error::bad_request(message),
             }
         })
