@@ -175,7 +175,6 @@ async fn prompt_of_a_client_who_left_is_not_read_to_its_end() {
     let begun = runtime::monotonic_now();
     service.post("/v1/chat/completions", &long("a")).send().await.expect(200);
     let whole = begun.elapsed();
-    // A deadline ends it in the same way.
     leave(&service, &long("b"), whole / 4).await;
     served(&service).await;
     let answer = service.post("/v1/chat/completions", &long("b")).send().await.expect(200);

@@ -138,7 +138,7 @@ fn load(
         return refuse(because("llama.cpp cannot make its context"));
     };
     let labels = Arc::new(Labels::of(&model));
-    let (scorer, scores) = Scorer::new(&model, &backend, Arc::clone(&labels), limits);
+    let (scorer, scores) = Scorer::new(&model, &backend, Arc::clone(&labels), limits, watch);
     let chat = Chat { jobs, template, scores, labels };
     let loaded = Loaded::chat(args.name.clone(), Arc::clone(&model), limits, chat, watch);
     std::thread::scope(|threads| {

@@ -25,7 +25,7 @@ use super::prompt::{Sizes, overflow};
 use super::request::Refusal;
 use super::template::{ChatTemplate, SPLIT};
 use super::tools::Tools;
-use super::watch::Work;
+use super::watch::{Watch, Work};
 
 /// Requests that wait for the thread.
 const JOBS_MAX: usize = 64;
@@ -96,6 +96,7 @@ pub struct Scorer<'m> {
     backend: &'m LlamaBackend,
     labels: Arc<Labels>,
     limits: Limits,
+    watch: &'m Watch,
     jobs: Receiver<Job>,
 }
 
@@ -162,9 +163,10 @@ impl<'m> Scorer<'m> {
         backend: &'m LlamaBackend,
         labels: Arc<Labels>,
         limits: Limits,
+        watch: &'m Watch,
     ) -> (Self, SyncSender<Job>) {
         let (sender, jobs) = sync_channel(JOBS_MAX);
-        (Self { model, backend, labels, limits, jobs }, sender)
+        (Self { model, backend, labels, limits, watch, jobs }, sender)
     }
 
     /// Computes until nobody can ask any more.
@@ -197,7 +199,7 @@ impl<'m> Scorer<'m> {
             .with_n_threads(self.limits.threads)
             .with_n_threads_batch(self.limits.threads)
             .with_no_perf(true);
-        let context = self.model.new_context(self.backend, params);
+        let context = self.watch.set_aside(|| self.model.new_context(self.backend, params));
         let context = context.map_err(|error| error.to_string())?;
         let batch_max = usize::try_from(self.limits.batch).unwrap_or(1).min(size);
         let batch = LlamaBatch::new(batch_max, sequences.cast_signed());

@@ -122,10 +122,12 @@ impl ChatTemplate {
         work: &Work,
     ) -> Result<String, Refusal> {
         let given = tools.given();
+        let guarded = |all: &[Value]| all.iter().map(|one| self.guarded(one)).collect::<Vec<_>>();
+        let (safe, safe_tools) = (guarded(messages), guarded(&given));
+        work.check()?;
         work.enter(Step::Template);
         let plan = self.plan(messages, &given, values, work)?;
-        let guarded = |all: &[Value]| all.iter().map(|one| self.guarded(one)).collect::<Vec<_>>();
-        let dialogue = plan.apply(&guarded(messages), &guarded(&given), instruction);
+        let dialogue = plan.apply(&safe, &safe_tools, instruction);
         let values = self.guarded(&Value::Object(values.clone()));
         let prompt = self.write(dialogue, values.as_object().unwrap_or(&Map::new()));
         work.check()?;

@@ -21,8 +21,6 @@ const MEMORY_MAX: u64 = 512 * MIB;
 const READING_MAX: Duration = Duration::from_secs(30);
 /// How long one token may be looked for under a grammar.
 const TOKEN_MAX: Duration = Duration::from_secs(20);
-/// How long work has to stop by itself.
-const STOPPING_MAX: Duration = Duration::from_millis(500);
 /// How long a refusal has to reach the service before the process ends.
 const SENDING: Duration = Duration::from_millis(100);
 /// The pause between two looks.
@@ -66,6 +64,18 @@ pub enum Step {
     Token,
     /// Texts become vectors.
     Vectors,
+}
+
+impl Step {
+    /// How long it has to stop by itself. Ending the process costs the streams of other clients, so that what
+    /// ends with its input has more time than what a template or schema may draw out.
+    const fn stopping_max(self) -> Duration {
+        match self {
+            Self::Reading => Duration::from_secs(10),
+            Self::Grammar | Self::Token | Self::Vectors => Duration::from_secs(2),
+            Self::Template => Duration::from_millis(500),
+        }
+    }
 }
 
 /// The work that is going on.
@@ -191,14 +201,26 @@ impl Watch {
             if entry.client.strong_count() == 0 {
                 let left = *entry.left.get_or_insert(now);
                 let message = "work that nobody waited for did not stop";
-                let is_over = now.saturating_duration_since(left) > STOPPING_MAX;
+                let is_over = now.saturating_duration_since(left) > entry.step.stopping_max();
                 return is_over.then(|| (Refusal::because(500, message), Weak::new()));
             }
             // It has time to stop by itself.
-            let time = now.saturating_duration_since(entry.since).saturating_sub(STOPPING_MAX);
+            let time = now.saturating_duration_since(entry.since);
+            let time = time.saturating_sub(entry.step.stopping_max());
             let refusal = exceeded(entry.step, data.saturating_sub(entry.data), time)?;
             Some((refusal, Weak::clone(&entry.client)))
         })
+    }
+
+    /// Makes something whose memory does not count as that of the steps that are going on.
+    pub fn set_aside<T>(&self, make: impl FnOnce() -> T) -> T {
+        let before = self.data();
+        let made = make();
+        let taken = self.data().saturating_sub(before);
+        for entry in &mut self.lock().all {
+            entry.data = entry.data.saturating_add(taken);
+        }
+        made
     }
 
     fn data(&self) -> u64 {
@@ -269,7 +291,7 @@ pub mod tests {
         // It has a while.
         assert!(work.watch.look().is_none());
         work.watch.lock().of(work.number).unwrap().left =
-            monotonic_now().checked_sub(STOPPING_MAX + LOOK);
+            monotonic_now().checked_sub(Step::Template.stopping_max() + LOOK);
         assert!(work.watch.look().is_some());
     }
 
@@ -278,7 +300,7 @@ pub mod tests {
         let (client, work) = work();
         work.enter(Step::Grammar);
         work.watch.lock().of(work.number).unwrap().since =
-            monotonic_now().checked_sub(READING_MAX + STOPPING_MAX * 2).unwrap();
+            monotonic_now().checked_sub(READING_MAX * 2).unwrap();
         assert_eq!(work.check().unwrap_err().status, 400);
         let (refusal, of) = work.watch.look().unwrap();
         of.upgrade().unwrap().refusal.send_replace(Some(refusal.clone()));
