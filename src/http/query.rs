@@ -57,8 +57,8 @@ impl Query {
     }
 }
 
-/// The time that a parameter or field `name` holds. The `+` of an offset may have become a space, for which it stands in a
-/// query.
+/// The time that a parameter or field `name` holds. The `+` of an offset may have become a space, as which a query reads
+/// it.
 ///
 /// # Errors
 /// 400 with an example.
