@@ -203,9 +203,7 @@ impl Store {
             #[cfg(test)]
             faults: Arc::clone(&faults),
         };
-        let checkpoints = start("store-checkpoint", folder, move || {
-            checkpointer.run(&jobs_rx);
-        })?;
+        let checkpoints = start("store-checkpoint", folder, move || checkpointer.run(&jobs_rx))?;
         let writer = Writer {
             view: view.clone(),
             log,

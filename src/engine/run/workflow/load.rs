@@ -108,8 +108,7 @@ impl Inner {
         let depth = run.parent.as_ref().map_or(0, |parent| parent.depth);
         let may_have_steps = !is_new || run.redriven_from.is_some();
         let is_marked = execution.started_at.is_some();
-        let id = execution.id;
-        let organization = execution.organization;
+        let (id, organization) = (execution.id, execution.organization);
         let has_events = plan.events().next().is_some();
         let lane = execution.lane();
         let api_key = execution.key;

@@ -144,7 +144,7 @@ pub(super) fn room(
     let turns = Arc::clone(turns);
     let amount = bytes.saturating_mul(BYTES_PER_RESOLVED);
     (bytes > SMALL)
-        .then(|| async move { turns::on_behalf_of(organization, turns.take(amount)).await })
+        .then_some(async move { turns::on_behalf_of(organization, turns.take(amount)).await })
 }
 
 fn held_by(value: &Value) -> usize {

@@ -26,6 +26,7 @@ use crate::domain::ids::{ExecutionId, KeyId, OrganizationId};
 use crate::domain::machine::workflow::{Event, StepProgress, Success};
 use crate::domain::mask::mask_value;
 use crate::domain::money::Usd;
+use crate::domain::payload::Payload;
 use crate::domain::reference::Scope;
 use crate::domain::step::{HttpResponse, Instance};
 use crate::domain::template::{RESOLVED_BYTES_MAX, Template};
@@ -260,34 +261,25 @@ impl Actor {
             return Ok(Err(Fault::of_step(&no_such_step())));
         };
         let is_fallback = progress.step(instance).is_some_and(|step| step.primary_error.is_some());
-        let view = self.view_with_secrets(progress, instance).await;
-        let view = match split_step_error(view)? {
+        let view = match split_step_error(self.view_with_secrets(progress, instance).await)? {
             Ok(view) => view,
             Err(fault) => return Ok(Err(fault)),
         };
-        let room = match room {
-            Some(room) => Some(room),
-            None => match self.room_for(&planned.kind, is_fallback, &view) {
-                None => None,
-                Some(mut taking) => match taking.as_mut().now_or_never() {
-                    Some(room) => {
-                        // Counting and making it take time that others wait for.
-                        tokio::task::yield_now().await;
-                        Some(room)
-                    }
-                    None => {
-                        let waiting = instance.clone();
-                        let granted = taking.map(move |room| Report::RoomGranted {
-                            instance: waiting,
-                            attempt,
-                            room,
-                        });
-                        self.push(instance.clone(), Box::pin(granted));
-                        return Ok(Ok(None));
-                    }
-                },
-            },
+        let taken = match room {
+            Some(room) => Ok(Some(room)),
+            None => self.room_now(&planned.kind, is_fallback, &view),
         };
+        let room = match taken {
+            Ok(room) => room,
+            Err(taking) => {
+                self.wait_for_room((instance.clone(), attempt), taking);
+                return Ok(Ok(None));
+            }
+        };
+        if room.is_some() {
+            // Counting and making it take time that others wait for.
+            tokio::task::yield_now().await;
+        }
         let key = instance.attempt_key(self.id, &planned.id, attempt);
         let trace = self.trace.call(&key);
         let resolved = match &planned.kind {
@@ -314,39 +306,56 @@ impl Actor {
             Ok(resolved) => resolved,
             Err(fault) => return Ok(Err(fault)),
         };
-        let kept = match shown {
-            _ if self.is_foreign => self.store_text(RawValue::NULL.to_owned()).await?,
-            Shown::Text(text) => self.store_text(text).await?,
-            Shown::Value(mut value) => {
-                mask_value(&mut value);
-                self.payload(&value).await?
-            }
-        };
-        let input = match kept {
+        let input = match self.keep_input(shown).await? {
             Ok(input) => input,
             Err(fault) => return Ok(Err(fault)),
         };
         let prediction = matches!(call, Call::Model { .. }).then(new_id);
-        let instance = instance.clone();
         let resolved = Event::Resolved { instance: instance.clone(), input, prediction };
-        let organization = self.organization;
-        let (api_key, execution) = (self.api_key, self.id);
-        let limit = planned.timeout;
-        let budget = Arc::clone(&self.budget);
         let job = Job {
-            instance,
+            instance: instance.clone(),
             attempt,
             key,
-            organization,
-            api_key,
-            execution,
-            budget,
-            limit,
+            organization: self.organization,
+            api_key: self.api_key,
+            execution: self.id,
+            budget: Arc::clone(&self.budget),
+            limit: planned.timeout,
             trace,
             call,
             room,
         };
         Ok(Ok(Some((job, resolved))))
+    }
+
+    /// The input of a call as it is stored and shown.
+    async fn keep_input(&mut self, shown: Shown) -> StepResult<Payload> {
+        match shown {
+            _ if self.is_foreign => self.store_text(RawValue::NULL.to_owned()).await,
+            Shown::Text(text) => self.store_text(text).await,
+            Shown::Value(mut value) => {
+                mask_value(&mut value);
+                self.payload(&value).await
+            }
+        }
+    }
+
+    /// A part of the memory for what a call is given, if it needs one; else the wait for it.
+    fn room_now(
+        &self,
+        kind: &Kind,
+        is_fallback: bool,
+        view: &dyn Scope,
+    ) -> Result<Option<Turn>, Taking> {
+        let Some(mut taking) = self.room_for(kind, is_fallback, view) else { return Ok(None) };
+        taking.as_mut().now_or_never().map(Some).ok_or(taking)
+    }
+
+    fn wait_for_room(&mut self, (instance, attempt): (Instance, u32), taking: Taking) {
+        let waiting = instance.clone();
+        let granted =
+            taking.map(move |room| Report::RoomGranted { instance: waiting, attempt, room });
+        self.push(instance, Box::pin(granted));
     }
 
     /// A part of the memory for what a call is given, or the wait for it.
