@@ -5,7 +5,7 @@
 //! 401 of a route that asks for a key, 408, 413 and 415 of one that reads a body, 429 of one with a rate.
 //! `tests/it` holds every answer of every test against these documents.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
@@ -14,12 +14,13 @@ use schemars::generate::SchemaSettings;
 use schemars::transform::ReplaceBoolSchemas;
 use serde_json::{Map, Value, json};
 
-use super::doc::{Content, Doc, ErrorForm, Kind, Param, RequestDoc, ResponseDoc};
-use super::{Access, BodyLimit, ROUTES, Rate, Role, Route, dispatch};
+use super::doc::{BYTES, Content, Doc, ErrorForm, Kind, Param, RequestDoc, ResponseDoc, SchemaOf};
+use super::{Access, BodyLimit, ROUTES, Rate, Role, Route, dispatch, unknown};
 use crate::domain::workflow::VERSION_ID_MAX;
 use crate::idempotency;
 use crate::wire;
 
+const SCHEMAS: &str = "#/components/schemas/";
 const ERROR: &str = "#/components/schemas/Error";
 const OPEN_AI_ERROR: &str = "#/components/schemas/OpenAiError";
 
@@ -99,6 +100,8 @@ fn path_of(route: &Route) -> String {
 struct Schemas {
     read: SchemaGenerator,
     sent: SchemaGenerator,
+    /// The components of answers that may carry `warnings`.
+    warned: BTreeSet<String>,
 }
 
 impl Schemas {
@@ -114,16 +117,87 @@ impl Schemas {
         Self {
             read: settings().for_deserialize().into_generator(),
             sent: settings().for_serialize().into_generator(),
+            warned: BTreeSet::new(),
         }
+    }
+
+    /// The schema of an answer. `warns`: it may name unknown fields of the request, as `unknown::warn` adds them.
+    fn answer(&mut self, schema: SchemaOf, warns: bool) -> Value {
+        let schema = schema(&mut self.sent).to_value();
+        let name = schema
+            .get("$ref")
+            .and_then(Value::as_str)
+            .and_then(|place| place.strip_prefix(SCHEMAS));
+        if let Some(name) = name.filter(|_| warns) {
+            self.warned.insert(name.to_owned());
+        }
+        schema
     }
 
     fn take(mut self) -> Map<String, Value> {
         self.sent.subschema_for::<wire::error::Error<'static>>();
         self.sent.subschema_for::<wire::openai::Error<'static>>();
         let mut schemas = self.sent.take_definitions(true);
+        for name in &self.warned {
+            let properties = schemas.get_mut(name).and_then(|schema| schema.get_mut("properties"));
+            if let Some(Value::Object(properties)) = properties {
+                properties.entry("warnings").or_insert_with(|| json!({
+                    "type": "array",
+                    "items": {"type": "string"},
+                    "description": "A sentence for each unknown field of the request; absent without any",
+                }));
+            }
+        }
         schemas.extend(self.read.take_definitions(true));
+        name_variants(&mut schemas);
         schemas
     }
+}
+
+/// Gives the variants of each `oneOf` a component of their own, named after the schema and their tag, and a
+/// discriminator: generators of clients name types after components.
+fn name_variants(schemas: &mut Map<String, Value>) {
+    let mut named = Map::new();
+    for (name, schema) in schemas.iter_mut() {
+        let Some(schema) = schema.as_object_mut() else { continue };
+        let Some(Value::Array(variants)) = schema.get_mut("oneOf") else { continue };
+        let Some(tag) = variants.first().and_then(tag_of).map(str::to_owned) else { continue };
+        let values: Option<Vec<String>> = variants.iter().map(|one| tag_value(one, &tag)).collect();
+        let Some(values) = values else { continue };
+        let mut mapping = Map::new();
+        for (variant, value) in variants.iter_mut().zip(values) {
+            let own = format!("{name}{}", words(&value));
+            let reference = format!("{SCHEMAS}{own}");
+            mapping.insert(value, reference.clone().into());
+            named.insert(own, std::mem::replace(variant, json!({"$ref": reference})));
+        }
+        let discriminator = json!({"propertyName": tag, "mapping": mapping});
+        schema.insert("discriminator".to_owned(), discriminator);
+    }
+    schemas.extend(named);
+}
+
+/// The property of a variant that has one value only.
+fn tag_of(variant: &Value) -> Option<&str> {
+    let properties = variant.get("properties")?.as_object()?;
+    properties
+        .iter()
+        .find(|(_, schema)| schema.get("const").is_some())
+        .map(|(name, _)| name.as_str())
+}
+
+fn tag_value(variant: &Value, tag: &str) -> Option<String> {
+    variant.get("properties")?.get(tag)?.get("const")?.as_str().map(str::to_owned)
+}
+
+/// `a_word` as `AWord`.
+fn words(value: &str) -> String {
+    let word = |word: &str| {
+        let mut letters = word.chars();
+        let first = letters.next().map(|letter| letter.to_ascii_uppercase());
+        first.into_iter().chain(letters).collect::<String>()
+    };
+    value.split('_').map(word).collect()
 }
 
 fn operation(route: &Route, schemas: &mut Schemas) -> Value {
@@ -331,6 +405,8 @@ fn general_responses(route: &Route) -> Vec<ResponseDoc> {
     all
 }
 
+/// The media type of content of any kind.
+const ANY: &str = "*/*";
 const RETRY_AFTER: (&str, &str) = ("Retry-After", "Seconds to wait before the next try");
 const REQUEST_ID: (&str, &str) = ("X-Request-Id", "The id of the request, as in the service's log");
 
@@ -342,9 +418,13 @@ fn responses(route: &Route, schemas: &mut Schemas) -> Value {
     for response in route.doc.responses {
         by_status.insert(response.status, *response);
     }
-    let has_id = !dispatch::has_no_request_id(route.path);
+    let of_route = OfRoute {
+        has_id: !dispatch::has_no_request_id(route.path),
+        warns: unknown::names_fields(route),
+    };
     let described = by_status.into_values().map(|response| {
-        let described = describe(&response, error_schema(route, response.status), has_id, schemas);
+        let error = error_schema(route, response.status);
+        let described = describe(&response, error, of_route, schemas);
         (response.status.to_string(), described)
     });
     Value::Object(described.collect())
@@ -358,10 +438,19 @@ fn error_schema(route: &Route, status: u16) -> &'static str {
     }
 }
 
+/// What the answers of a route have in common.
+#[derive(Debug, Clone, Copy)]
+struct OfRoute {
+    /// The id of the request.
+    has_id: bool,
+    /// Names of unknown fields of the request.
+    warns: bool,
+}
+
 fn describe(
     response: &ResponseDoc,
     error: &'static str,
-    has_id: bool,
+    OfRoute { has_id, warns }: OfRoute,
     schemas: &mut Schemas,
 ) -> Value {
     let mut described = json!({"description": response.description});
@@ -383,12 +472,14 @@ fn describe(
             json!({"application/json": {"schema": any}})
         }
         Content::JsonOrEvents(schema) => json!({
-            "application/json": {"schema": schema(&mut schemas.sent).to_value()},
+            "application/json": {"schema": schemas.answer(schema, warns)},
             "text/event-stream": {},
         }),
         Content::Json(schema) => {
-            json!({"application/json": {"schema": schema(&mut schemas.sent).to_value()}})
+            json!({"application/json": {"schema": schemas.answer(schema, warns)}})
         }
+        // Generators of clients know bytes by their own media type alone.
+        Content::Raw(ANY) => json!({BYTES: {"schema": binary()}, ANY: {"schema": binary()}}),
         Content::Raw(media_type) => {
             let is_text = media_type.starts_with("text/");
             let schema = if is_text { json!({"type": "string"}) } else { binary() };

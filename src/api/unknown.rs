@@ -73,6 +73,11 @@ pub fn check_query(route: &Route, query: &Query, is_by_link: bool) -> Result<(),
     Ok(())
 }
 
+/// Whether answers of this route name the unknown fields of their requests.
+pub fn names_fields(route: &Route) -> bool {
+    KNOWN.contains_key(&key_of(route))
+}
+
 /// How the body of a request to this route is checked; `None` where any field may be in it.
 pub fn check_of(route: &Route, headers: &HeaderMap) -> Option<FieldCheck> {
     let known = KNOWN.get(&key_of(route))?;

@@ -46,6 +46,7 @@ pub struct NewPrediction {
     "predictionID": "0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e",
 }))]
 pub struct Accepted<'a> {
+    #[schemars(extend("enum" = ["success", "cancelled"]))]
     pub status: &'a str,
     pub message: &'a str,
     #[serde(rename = "predictionID")]
@@ -56,7 +57,7 @@ pub struct Accepted<'a> {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "PredictionEnded")]
 pub struct Ended<'a> {
-    /// `success`, `failed` or `cancelled`.
+    #[schemars(extend("enum" = ["success", "failed", "cancelled"]))]
     pub status: &'a str,
     pub message: &'a str,
     #[serde(rename = "predictionID")]

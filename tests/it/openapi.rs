@@ -223,3 +223,40 @@ async fn openapi_states_the_version_of_the_api_and_what_is_deprecated() {
         assert_eq!(of_base + 1, of_workflows, "{schema}");
     }
 }
+
+/// Generators of clients name types after components, and read bytes by their own media type alone.
+#[tokio::test]
+async fn openapi_names_each_variant_and_says_what_answers_carry() {
+    let service = Service::start().await;
+    let document = service.ask(Role::Base, Method::GET, "/openapi.json").send().await.expect(200);
+    let schemas = document["components"]["schemas"].as_object().unwrap();
+    for (name, tag) in
+        [("DecisionsQuestion", "type"), ("DecisionsAnswer", "type"), ("WaitingFor", "reason")]
+    {
+        let schema = &schemas[name];
+        assert_eq!(schema["discriminator"]["propertyName"], tag, "{name}");
+        let mapping = schema["discriminator"]["mapping"].as_object().unwrap();
+        assert_eq!(mapping.len(), schema["oneOf"].as_array().unwrap().len(), "{name}");
+        for (value, place) in mapping {
+            let component = place.as_str().unwrap().rsplit('/').next().unwrap();
+            assert_eq!(schemas[component]["properties"][tag]["const"], *value, "{component}");
+        }
+    }
+    for name in ["DecisionsQuestionChoice", "DecisionsAnswerScore", "WaitingForLane"] {
+        assert!(schemas.contains_key(name), "{name}");
+    }
+    for (name, schema) in schemas {
+        let variants = schema["oneOf"].as_array().into_iter().flatten();
+        assert!(variants.clone().all(|one| one.get("$ref").is_some()), "{name}");
+    }
+    for name in ["PredictionAccepted", "Workflow"] {
+        assert_eq!(schemas[name]["properties"]["warnings"]["type"], "array", "{name}");
+    }
+    assert_eq!(
+        schemas["PredictionAccepted"]["properties"]["status"]["enum"],
+        json!(["success", "cancelled"])
+    );
+    let content =
+        &document["paths"]["/v1/files/{id}/content"]["get"]["responses"]["200"]["content"];
+    assert!(content["application/octet-stream"].is_object(), "{content}");
+}

@@ -7,11 +7,22 @@ import sys
 
 import base
 import flows
-from base.api.files import create_file, get_file
+from base.api.decisions import decide
+from base.api.files import create_file, get_file, get_file_content
 from base.api.models import get_model, list_models
-from base.api.predictions import create_prediction, get_prediction
+from base.api.predictions import cancel_prediction, create_prediction, get_prediction
 from base.api.workflows import create_workflow, get_workflow
-from base.models import Error, FileForm, NewPrediction, NewWorkflow
+from base.models import (
+    DecisionsQuestionChoice,
+    DecisionsQuestionOul,
+    DecisionsQuestionScore,
+    DecisionsRequest,
+    Error,
+    FileForm,
+    NewPrediction,
+    NewWorkflow,
+    OpenAiError,
+)
 from base.types import File
 from flows.api.workflows import create_workflow as create_legacy_workflow
 from flows.api.executions import get_execution, trigger_workflow
@@ -43,10 +54,28 @@ def main(base_url, flows_url, key):
     assert prediction.output == "Hello Ada!", prediction
     assert prediction.attempts[0].completed_at >= prediction.created_at, prediction
 
+    cancelled = cancel_prediction.sync(client=client, id=accepted.prediction_id)
+    assert isinstance(cancelled, Error), cancelled
+
     form = FileForm(file=File(payload=b"bytes", file_name="a.txt", mime_type="text/plain"))
     file = create_file.sync(client=client, body=form)
     assert (file.size, file.filename, file.content_type) == (5, "a.txt", "text/plain"), file
     assert get_file.sync(client=client, id=file.id).sha256 == file.sha256
+    content = get_file_content.sync(client=client, id=file.id)
+    assert content.payload.read() == b"bytes", content
+
+    questions = {
+        "is_late": {"type": "oul", "instructions": "Is it late?"},
+        "team": {"type": "choice", "instructions": "Whose is it?", "criteria": {"a": "x", "b": None}},
+        "mood": {"type": "score", "instructions": "How calm?", "criteria": ["not", "very"]},
+    }
+    asked = DecisionsRequest.from_dict({"model": "nobody", "state": "a", "questions": questions})
+    kinds = {name: type(question) for name, question in asked.questions.additional_properties.items()}
+    expected = [DecisionsQuestionOul, DecisionsQuestionChoice, DecisionsQuestionScore]
+    assert list(kinds.values()) == expected, kinds
+    assert asked.to_dict()["questions"] == questions
+    refused = decide.sync(client=client, body=asked)
+    assert isinstance(refused, OpenAiError) and "nobody" in refused.error.message, refused
 
     inputs = {"type": "object", "properties": {"name": {"type": "string"}}}
     step = {
