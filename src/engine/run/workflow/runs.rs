@@ -265,11 +265,8 @@ impl Actor {
             Ok(view) => view,
             Err(fault) => return Ok(Err(fault)),
         };
-        let taken = match room {
-            Some(room) => Ok(Some(room)),
-            None => self.room_now(&planned.kind, is_fallback, &view),
-        };
-        let room = match taken {
+        let now = || self.room_now(&planned.kind, is_fallback, &view);
+        let room = match room.map_or_else(now, |room| Ok(Some(room))) {
             Ok(room) => room,
             Err(taking) => {
                 self.wait_for_room((instance.clone(), attempt), taking);
