@@ -181,7 +181,8 @@ impl Template {
         self.evaluate(scope, Missing::Refuse, limit_bytes)
     }
 
-    /// The bytes of JSON that [`Template::resolve`] gives, up to `most`; counted without copying anything.
+    /// About the bytes of JSON that [`Template::resolve`] gives, up to `most`: texts count as they are, without
+    /// their escapes, so that a long one costs nothing to count.
     #[must_use]
     pub fn bytes(&self, scope: &dyn Scope, most: usize) -> usize {
         let mut budget = Budget { left: most, limit: most };
@@ -306,11 +307,11 @@ impl Node {
     /// Counts what it resolves to. `None`: the budget is spent.
     fn count(&self, scope: &dyn Scope, budget: &mut Budget) -> Option<()> {
         let of = |reference: &Reference, budget: &mut Budget| match reference.look_up(scope) {
-            Some(value) => serde_json::to_writer(budget, &*value).ok(),
+            Some(value) => count_value(&value, budget),
             None => Some(()),
         };
         match self {
-            Self::Constant(value) => serde_json::to_writer(budget, value).ok(),
+            Self::Constant(value) => count_value(value, budget),
             Self::Reference(reference) => of(reference, budget),
             Self::Text(parts) => parts.iter().try_for_each(|part| match part {
                 Part::Literal(literal) => budget.spend(literal.len()),
@@ -509,6 +510,30 @@ impl<'s> Resolver<'s> {
         self.budget
             .spend(bytes)
             .ok_or_else(|| Error::new(place, "the value", ErrorKind::TooLarge(self.budget.limit)))
+    }
+}
+
+/// Counts a value as JSON, its texts without their escapes. `None`: the budget is spent.
+fn count_value(value: &Value, budget: &mut Budget) -> Option<()> {
+    match value {
+        Value::Null | Value::Bool(_) | Value::Number(_) => {
+            serde_json::to_writer(budget, value).ok()
+        }
+        Value::String(text) => budget.spend(text.len().saturating_add(QUOTES)),
+        Value::Array(items) => {
+            budget.spend(BRACKETS)?;
+            items.iter().try_for_each(|item| {
+                budget.spend(COMMA)?;
+                count_value(item, budget)
+            })
+        }
+        Value::Object(fields) => {
+            budget.spend(BRACKETS)?;
+            fields.iter().try_for_each(|(name, value)| {
+                budget.spend(name.len().saturating_add(QUOTES_COLON_COMMA))?;
+                count_value(value, budget)
+            })
+        }
     }
 }
 

@@ -119,11 +119,15 @@ async fn balance_must_cover_workflow_steps_and_metered_models() {
     assert_eq!(create(&service, "metered").await.status, 200);
 }
 
-/// Runs a workflow of a map over 100 items; gives its cost.
+/// Runs a workflow of a map over 100 items; gives its cost. It does not start once another run has spent all.
 async fn map_of_calls(service: &Service, workflow: &str) -> f64 {
     let inputs = json!({"inputs": {"l": (0..100).collect::<Vec<_>>()}});
     let trigger = service.flows(Method::POST, &format!("/{workflow}/trigger")).json(&inputs);
-    let taken = trigger.send().await.expect(202);
+    let taken = trigger.send().await;
+    if taken.status == 402 {
+        return 0.0;
+    }
+    let taken = taken.expect(202);
     let execution = service.completed(taken["execution_id"].as_str().unwrap()).await;
     assert_eq!(execution["status"], "completed", "{execution}");
     execution["metrics"]["cost"].as_f64().unwrap()
