@@ -1,21 +1,24 @@
 //! What waits, in a line for each organization: the lines take turns, each first in, first out.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
+use std::hash::Hash;
 
 #[derive(Debug)]
 pub struct Lines<K, T> {
-    /// In the order of their turns; none is empty.
-    lines: VecDeque<(K, VecDeque<T>)>,
+    /// None is empty.
+    lines: HashMap<K, VecDeque<T>>,
+    /// Those who have a line, in the order of their turns.
+    turns: VecDeque<K>,
     len: usize,
 }
 
 impl<K, T> Default for Lines<K, T> {
     fn default() -> Self {
-        Self { lines: VecDeque::new(), len: 0 }
+        Self { lines: HashMap::new(), turns: VecDeque::new(), len: 0 }
     }
 }
 
-impl<K: Copy + Eq, T> Lines<K, T> {
+impl<K: Copy + Eq + Hash, T> Lines<K, T> {
     pub const fn len(&self) -> usize {
         self.len
     }
@@ -26,36 +29,34 @@ impl<K: Copy + Eq, T> Lines<K, T> {
 
     /// Those who have something here, the one whose turn it is first.
     pub fn keys(&self) -> impl Iterator<Item = K> {
-        self.lines.iter().map(|(key, _)| *key)
+        self.turns.iter().copied()
     }
 
     /// How much of one is here.
     pub fn len_of(&self, key: K) -> usize {
-        self.lines.iter().find(|(held, _)| *held == key).map_or(0, |(_, line)| line.len())
+        self.lines.get(&key).map_or(0, VecDeque::len)
     }
 
     pub fn push_back(&mut self, key: K, item: T) {
         self.insert(key, item, |_| false);
     }
 
-    /// Puts an item before the first one of its line for which `is_behind` holds.
+    /// Puts an item before those of its line for which `is_behind` holds.
     pub fn insert(&mut self, key: K, item: T, is_behind: impl Fn(&T) -> bool) {
         self.len += 1;
-        match self.lines.iter_mut().find(|(held, _)| *held == key) {
-            Some((_, line)) => {
-                let at = line.iter().position(is_behind).unwrap_or(line.len());
-                line.insert(at, item);
-            }
-            None => self.lines.push_back((key, VecDeque::from([item]))),
-        }
+        let line = self.lines.entry(key).or_insert_with(|| {
+            self.turns.push_back(key);
+            VecDeque::new()
+        });
+        let at = line.iter().rposition(|held| !is_behind(held)).map_or(0, |before| before + 1);
+        line.insert(at, item);
     }
 
     /// Puts an item before all others.
     pub fn push_front(&mut self, key: K, item: T) {
         self.insert(key, item, |_| true);
-        if let Some(line) = self.at(key).and_then(|at| self.lines.remove(at)) {
-            self.lines.push_front(line);
-        }
+        self.end_turn(key);
+        self.turns.push_front(key);
     }
 
     /// Takes the next item; then it is the turn of the others.
@@ -66,45 +67,68 @@ impl<K: Copy + Eq, T> Lines<K, T> {
 
     /// Takes the next item of one; then it is the turn of the others.
     pub fn pop_of(&mut self, key: K) -> Option<T> {
-        let (key, mut line) = self.at(key).and_then(|at| self.lines.remove(at))?;
+        let line = self.lines.get_mut(&key)?;
         let item = line.pop_front()?;
         self.len = self.len.saturating_sub(1);
-        if !line.is_empty() {
-            self.lines.push_back((key, line));
+        let is_empty = line.is_empty();
+        self.end_turn(key);
+        if is_empty {
+            self.lines.remove(&key);
+        } else {
+            self.turns.push_back(key);
         }
         Some(item)
     }
 
+    /// Takes the whole line of one.
+    pub fn take(&mut self, key: K) -> VecDeque<T> {
+        let line = self.lines.remove(&key).unwrap_or_default();
+        if !line.is_empty() {
+            self.end_turn(key);
+        }
+        self.len = self.len.saturating_sub(line.len());
+        line
+    }
+
     /// Takes the item for which `is_it` holds out of its line.
     pub fn remove(&mut self, is_it: impl Fn(&T) -> bool) -> Option<T> {
-        let removed = self.lines.iter_mut().find_map(|(_, line)| {
+        let (key, removed) = self.lines.iter_mut().find_map(|(key, line)| {
             let at = line.iter().position(&is_it)?;
-            line.remove(at)
-        });
-        self.lines.retain(|(_, line)| !line.is_empty());
-        self.len = self.len.saturating_sub(usize::from(removed.is_some()));
-        removed
+            Some((*key, line.remove(at)?))
+        })?;
+        self.len = self.len.saturating_sub(1);
+        if self.len_of(key) == 0 {
+            self.lines.remove(&key);
+            self.end_turn(key);
+        }
+        Some(removed)
     }
 
     /// How many items are taken before the one for which `is_it` holds, as it is now.
     pub fn before(&self, is_it: impl Fn(&T) -> bool) -> Option<usize> {
-        let found =
-            |(at, (_, line)): (usize, &(K, VecDeque<T>))| Some((at, line.iter().position(&is_it)?));
-        let (own, ahead) = self.lines.iter().enumerate().find_map(found)?;
-        let taken = self.lines.iter().enumerate().map(|(at, (_, line))| match at == own {
+        let lines = || self.turns.iter().filter_map(|key| self.lines.get(key)).enumerate();
+        let (own, ahead) =
+            lines().find_map(|(at, line)| Some((at, line.iter().position(&is_it)?)))?;
+        let taken = lines().map(|(at, line)| match at == own {
             true => ahead,
             false => line.len().min(ahead + usize::from(at < own)),
         });
         Some(taken.sum())
     }
 
-    fn at(&self, key: K) -> Option<usize> {
-        self.lines.iter().position(|(held, _)| *held == key)
+    /// The first one nearly always: that ends at once.
+    fn end_turn(&mut self, key: K) {
+        if let Some(at) = self.turns.iter().position(|held| *held == key) {
+            self.turns.remove(at);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+    use std::hash::Hasher;
+
     use super::*;
 
     #[test]
@@ -124,8 +148,48 @@ mod tests {
         lines.insert(2, 22, |held| *held > 22);
         assert_eq!(lines.remove(|held| *held == 11), Some(11));
         assert_eq!(lines.pop_of(2), Some(20));
+        lines.push_back(4, 40);
+        lines.push_back(4, 41);
+        assert_eq!(lines.take(4), [40, 41]);
+        lines.push_back(5, 50);
+        assert_eq!(lines.remove(|held| *held == 50), Some(50));
         let rest: Vec<_> = std::iter::from_fn(|| lines.pop()).collect();
         assert_eq!(rest, [29, 10, 21, 30, 12, 22]);
         assert!(lines.is_empty() && lines.keys().next().is_none());
+        assert_eq!((lines.take(1).len(), lines.remove(|_| true)), (0, None));
+    }
+
+    /// A key that counts how often it is compared.
+    #[derive(Debug, Clone, Copy, Eq)]
+    struct Counted(u32);
+
+    thread_local! {
+        static COMPARED: Cell<usize> = const { Cell::new(0) };
+    }
+
+    impl PartialEq for Counted {
+        fn eq(&self, other: &Self) -> bool {
+            COMPARED.set(COMPARED.get() + 1);
+            self.0 == other.0
+        }
+    }
+
+    impl Hash for Counted {
+        fn hash<H: Hasher>(&self, hasher: &mut H) {
+            self.0.hash(hasher);
+        }
+    }
+
+    #[test]
+    fn lines_of_many_are_searched_by_none() {
+        const KEYS: u32 = 2000;
+        let mut lines = Lines::<Counted, u32>::default();
+        for item in 0..KEYS * 2 {
+            lines.push_back(Counted(item % KEYS), item);
+            assert!(lines.len_of(Counted(item % KEYS)) > 0);
+        }
+        while lines.pop().is_some() {}
+        let each = COMPARED.get() / KEYS as usize;
+        assert!(each < 100, "{each} comparisons for each key");
     }
 }
