@@ -68,8 +68,8 @@ async fn commit_creates(store: Store, end: Instant) -> u64 {
         };
         let mut commit = Commit::new();
         commit.put(rows::execution(organization, execution.id), &execution).unwrap();
-        let lane = rows::queued("model:hanging", execution.id);
-        commit.put_bytes(lane, rows::queued_value(organization));
+        let lane = rows::queued("model:hanging", organization, execution.id);
+        commit.put_bytes(lane, Vec::new());
         indexes::add(&mut commit, &execution);
         store.commit(commit).await.unwrap();
         count += 1;

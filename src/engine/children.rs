@@ -23,7 +23,7 @@ impl Inner {
         let Some(parent) = parent.filter(|parent| parent.is_waiting) else { return };
         let (parent, child) = (parent.execution, execution.id);
         let row = rows::timer(rows::CHILD_ENDED, parent);
-        commit.put_bytes(row, rows::queued_value(execution.organization));
+        commit.put_bytes(row, rows::timer_value(execution.organization));
         let inner = Arc::clone(self);
         commit.after_durable(move || {
             if let Some(active) = inner.active.find(parent) {

@@ -117,9 +117,9 @@ impl Inner {
     fn check_slots(&self) -> usize {
         let mut lanes = self.lanes();
         let leaked = lanes.leaked();
-        for (lane, id) in &leaked {
+        for (lane, organization, id) in &leaked {
             lanes.release(lane, *id);
-            lanes.mark_rows_on_disk(lane);
+            lanes.count_stored(lane, (*organization, *id), 0);
         }
         let places = leaked.len() + usize::from(lanes.recount());
         drop(lanes);
@@ -136,8 +136,8 @@ impl Inner {
         loop {
             let page = Page { prefix: rows::queues(), after, before: None, limit: 1 };
             let first = self.store.page(page).await?;
-            let Some((key, value)) = first.first() else { return Ok(found) };
-            let Some((lane, ..)) = rows::parse_queued(key, value) else {
+            let Some((key, _)) = first.first() else { return Ok(found) };
+            let Some((lane, ..)) = rows::parse_queued(key) else {
                 after = Some(key.clone());
                 continue;
             };
@@ -145,25 +145,30 @@ impl Inner {
             self.open_lane(&lane);
             let whole = self.lanes().complete_len(&lane);
             if let Some(known) = whole
-                && self.has_unknown(&lane, known.saturating_add(lanes::WINDOW)).await?
+                && let Some(unknown) = self.find_unknown(&lane, known).await?
             {
                 found += 1;
                 tracing::error!(
                     lane,
                     "the audit found rows of a lane that the scheduler did not know"
                 );
-                self.lanes().mark_rows_on_disk(&lane);
+                self.lanes().count_stored(&lane, unknown, 0);
                 self.scheduler.wake();
             }
         }
     }
 
-    /// Whether a lane that knows all of its rows has one that it does not know, also at a second
-    /// look.
-    async fn has_unknown(&self, lane: &str, limit: usize) -> Result<bool, Error> {
+    /// A row that a lane which knows all of its rows does not know, also at a second look. The next
+    /// audit finds those of other organizations.
+    async fn find_unknown(
+        &self,
+        lane: &str,
+        known: usize,
+    ) -> Result<Option<(OrganizationId, ExecutionId)>, Error> {
+        let limit = known.saturating_add(lanes::WINDOW);
         let page = Page { prefix: rows::queue(lane), after: None, before: None, limit };
-        for (key, value) in self.store.page(page).await? {
-            let Some((_, _, id)) = rows::parse_queued(&key, &value) else { continue };
+        for (key, _) in self.store.page(page).await? {
+            let Some((_, organization, id)) = rows::parse_queued(&key) else { continue };
             let is_held = self.quarantined().contains(&id);
             if is_held || self.lanes().knows(lane, id) {
                 continue;
@@ -173,10 +178,10 @@ impl Inner {
             let exists = self.store.get(&key).await?.is_some();
             let lanes = self.lanes();
             if exists && !lanes.knows(lane, id) && lanes.complete_len(lane).is_some() {
-                return Ok(true);
+                return Ok(Some((organization, id)));
             }
         }
-        Ok(false)
+        Ok(None)
     }
 
     /// Every unfinished execution is in a lane or in the timers, and is what is reserved for it.
@@ -321,7 +326,7 @@ impl Inner {
     async fn has_owner(&self, execution: &Execution) -> Result<bool, Error> {
         let row = match execution.aside_until() {
             Some(due) => rows::timer(due, execution.id),
-            None => rows::queued(&execution.lane(), execution.id),
+            None => rows::queued(&execution.lane(), execution.organization, execution.id),
         };
         Ok(self.store.get(&row).await?.is_some())
     }

@@ -272,12 +272,16 @@ fn engine_bad_records_block_no_other_work() {
         let damaged: ExecutionId = new_id();
         let now = process.engine.inner.clock.now();
         commit.put_bytes(rows::execution(organization, damaged), b"\x01{".to_vec());
-        commit.put_bytes(rows::timer(now, damaged), rows::queued_value(organization));
+        commit.put_bytes(rows::timer(now, damaged), rows::timer_value(organization));
         let lane = crate::domain::execution::lane_of_model("works");
         for number in 0..600_u32 {
             let id: ExecutionId = new_id();
-            let value = if number % 2 == 0 { rows::queued_value(organization) } else { vec![1] };
-            commit.put_bytes(rows::queued(&lane, id), value);
+            // Every second one is not a key of a lane.
+            let key = match number % 2 {
+                0 => rows::queued(&lane, organization, id),
+                _ => rows::queue(&lane).id(id),
+            };
+            commit.put_bytes(key, Vec::new());
         }
         process.store.commit(commit).await.unwrap();
         process.engine.recover().await.unwrap();
@@ -301,7 +305,7 @@ fn engine_damaged_execution_blocks_no_other_of_its_lane() {
         let damaged: ExecutionId = new_id();
         let mut commit = Commit::new();
         commit.put_bytes(rows::execution(organization, damaged), b"\x01{".to_vec());
-        commit.put_bytes(rows::queued(&lane, damaged), rows::queued_value(organization));
+        commit.put_bytes(rows::queued(&lane, organization, damaged), Vec::new());
         process.store.commit(commit).await.unwrap();
         process.engine.recover().await.unwrap();
         let id = submit(&process, prediction(0, &["same"], false)).await;
@@ -361,7 +365,7 @@ fn consistency_check_repairs_memory_and_disk_mismatches() {
         inner.lanes().forget(&lane("works"), row);
         inner.lanes().forget(&lane("same"), rowless);
         let mut commit = Commit::new();
-        commit.delete(rows::queued(&lane("same"), rowless));
+        commit.delete(rows::queued(&lane("same"), organization, rowless));
         crate::billing::reserve(&mut commit, organization, Usd::from_micros(7));
         inner.store.commit(commit).await.unwrap();
         inner.open_lane("model:dead");
@@ -408,7 +412,7 @@ fn consistency_check_resumes_where_previous_one_stopped() {
         for number in 0..7 {
             let id = submit(&process, prediction(number, &["works"], false)).await;
             inner.lanes().forget(&lane, id);
-            commit.delete(rows::queued(&lane, id));
+            commit.delete(rows::queued(&lane, ORGANIZATION.into(), id));
         }
         inner.store.commit(commit).await.unwrap();
         let mut rounds = consistency::Rounds::of(3);

@@ -102,7 +102,7 @@ impl Inner {
         let keys: Vec<Key> = rows.iter().filter_map(|one| one.execution.clone()).collect();
         let states = self.store.get_many(&keys).await?;
         let states: HashMap<Key, Option<Vec<u8>>> = keys.into_iter().zip(states).collect();
-        let (mut lanes, mut counted) = (HashMap::<String, usize>::new(), Resumed::default());
+        let (mut lanes, mut counted) = (Vec::new(), Resumed::default());
         for one in rows {
             let state = one.execution.as_ref().and_then(|key| states.get(key));
             match (&one.execution, state) {
@@ -116,9 +116,9 @@ impl Inner {
                 (None, _) => counted.deliveries += 1,
             }
             if one.table == Table::Lane
-                && let Some((lane, ..)) = rows::parse_queued(&one.key, &one.row.1)
+                && let Some(parsed) = rows::parse_queued(&one.key)
             {
-                *lanes.entry(lane).or_default() += 1;
+                lanes.push(parsed);
             }
             commit.put_bytes(one.key, one.row.1);
         }
@@ -127,9 +127,9 @@ impl Inner {
         resumed.deliveries += counted.deliveries;
         // A store whose service is stopped runs nothing.
         if self.is_recovered() {
-            for (lane, count) in lanes {
-                self.set_limits(&lane);
-                self.lanes().count_stored(&lane, count);
+            for (lane, organization, id) in lanes {
+                self.open_lane(&lane);
+                self.lanes().count_stored(&lane, (organization, id), 1);
             }
             self.timers.notify_one();
             self.scheduler.wake();
@@ -142,7 +142,7 @@ impl Inner {
 fn describe(row: Row) -> Option<HeldRow> {
     let (table, key) = held_back::original(&row.0)?;
     let execution = if table == Table::Lane {
-        let (_, organization, id) = rows::parse_queued(&key, &row.1)?;
+        let (_, organization, id) = rows::parse_queued(&key)?;
         Some(rows::execution(organization, id))
     } else if table == Table::Timer {
         let (_, organization, id) = rows::parse_timer(&key, &row.1)?;

@@ -55,16 +55,10 @@ pub fn executions_of(organization: OrganizationId) -> Key {
     Key::table(Table::Execution).id(organization)
 }
 
-/// An unfinished execution in its lane, oldest first. The row's value is the organization's id.
+/// An unfinished execution in its lane: by organization, oldest first. The row has no value.
 #[must_use]
-pub fn queued(lane: &str, id: ExecutionId) -> Key {
-    queue(lane).id(id)
-}
-
-/// The value of a row in a lane.
-#[must_use]
-pub fn queued_value(organization: OrganizationId) -> Vec<u8> {
-    organization.bytes().to_vec()
+pub fn queued(lane: &str, organization: OrganizationId, id: ExecutionId) -> Key {
+    queue_of(lane, organization).id(id)
 }
 
 /// A whole lane.
@@ -73,11 +67,18 @@ pub fn queue(lane: &str) -> Key {
     Key::table(Table::Lane).text(lane)
 }
 
+/// All that an organization has in a lane.
+#[must_use]
+pub fn queue_of(lane: &str, organization: OrganizationId) -> Key {
+    queue(lane).id(organization)
+}
+
 /// Sorts right before the row of an execution in its lane.
 #[must_use]
-pub fn before(lane: &str, id: ExecutionId) -> Key {
+pub fn before(lane: &str, organization: OrganizationId, id: ExecutionId) -> Key {
     let number = u128::from_be_bytes(id.bytes());
-    queue(lane).id(ExecutionId::from(number.saturating_sub(1).to_be_bytes()))
+    let before = ExecutionId::from(number.saturating_sub(1).to_be_bytes());
+    queued(lane, organization, before)
 }
 
 /// All lanes.
@@ -94,13 +95,12 @@ pub fn queues_of_workflows() -> Key {
 
 /// The lane's name and the ids behind a row of a lane; `None` when it is not such a row.
 #[must_use]
-pub fn parse_queued(key: &Key, value: &[u8]) -> Option<(String, OrganizationId, ExecutionId)> {
-    let id = key.last_id()?;
+pub fn parse_queued(key: &Key) -> Option<(String, OrganizationId, ExecutionId)> {
     let (_, rest) = key.as_bytes().split_first()?;
-    let (name, _id) = rest.split_at_checked(rest.len().checked_sub(16)?)?;
+    let (rest, id) = rest.split_last_chunk::<16>()?;
+    let (name, organization) = rest.split_last_chunk::<16>()?;
     let name = std::str::from_utf8(name.strip_suffix(b"\0")?).ok()?;
-    let organization: [u8; 16] = value.try_into().ok()?;
-    Some((name.to_owned(), OrganizationId::from(organization), id))
+    Some((name.to_owned(), OrganizationId::from(*organization), ExecutionId::from(*id)))
 }
 
 /// The steps of an execution that are in no map, in the order of the definition.
@@ -141,6 +141,12 @@ pub fn parse_step(key: &Key) -> Option<Instance> {
 pub fn tree(root: ExecutionId) -> [Key; 3] {
     let of_root = Key::table(Table::Tree).id(root);
     [of_root.clone().raw(b"d"), of_root.clone().raw(b"b"), of_root.raw(b"e")]
+}
+
+/// The value of a timer.
+#[must_use]
+pub fn timer_value(organization: OrganizationId) -> Vec<u8> {
+    organization.bytes().to_vec()
 }
 
 /// An execution that waits for a moment outside of its lane. The row's value is the organization's
@@ -280,11 +286,13 @@ mod tests {
     fn row_of_lane_encodes_lane_and_ids() {
         let organization = [1; 16].into();
         let id = [2; 16].into();
-        let key = queued("model:a/b", id);
-        let parsed = parse_queued(&key, &queued_value(organization));
-        assert_eq!(parsed, Some(("model:a/b".to_owned(), organization, id)));
-        assert_eq!(parse_queued(&Key::table(Table::Lane), b""), None);
-        assert_eq!(parse_queued(&key, b"short"), None);
+        let key = queued("model:a/b", organization, id);
+        assert_eq!(parse_queued(&key), Some(("model:a/b".to_owned(), organization, id)));
+        assert!(key.as_bytes().starts_with(queue_of("model:a/b", organization).as_bytes()));
+        let before = before("model:a/b", organization, id);
+        assert!(before < key && before > queue_of("model:a/b", organization));
+        assert_eq!(parse_queued(&Key::table(Table::Lane)), None);
+        assert_eq!(parse_queued(&queue("model:a/b").id(id)), None);
     }
 
     #[test]
@@ -309,7 +317,7 @@ mod tests {
         let organization = [1; 16].into();
         let id = [2; 16].into();
         let due = Timestamp::from_micros(77);
-        let parsed = parse_timer(&timer(due, id), &queued_value(organization));
+        let parsed = parse_timer(&timer(due, id), &timer_value(organization));
         assert_eq!(parsed, Some((due, organization, id)));
         assert_eq!(parse_timer(&timers(), b""), None);
     }

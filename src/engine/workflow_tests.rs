@@ -571,7 +571,7 @@ fn timer_without_execution_is_removed() {
         let process = Process::start_with(&folder, i64::MAX, Script::default(), options());
         let key = rows::timer(Clock::system().now(), [9; 16].into());
         let mut commit = Commit::new();
-        commit.put_bytes(key.clone(), rows::queued_value(ORGANIZATION.into()));
+        commit.put_bytes(key.clone(), rows::timer_value(ORGANIZATION.into()));
         process.store.commit(commit).await.unwrap();
         process.engine.recover().await.unwrap();
         let gone = async {

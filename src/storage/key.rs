@@ -37,7 +37,7 @@ tables! {
     KeyUse = b'l',
     /// Executions by organization, newest first.
     Execution = b'E',
-    /// Unfinished executions by lane, oldest first.
+    /// Unfinished executions by lane and organization, oldest first.
     Lane = b'L',
     /// Steps of workflow executions, by execution and place in the definition.
     Step = b'T',

@@ -111,7 +111,7 @@ fn ids_of((key, value): &Row) -> Option<(OrganizationId, ExecutionId)> {
         return rows::parse_timer(key, value).map(|(_, organization, id)| (organization, id));
     }
     if key.as_bytes().first() == Some(&(Table::Lane as u8)) {
-        return rows::parse_queued(key, value).map(|(_, organization, id)| (organization, id));
+        return rows::parse_queued(key).map(|(_, organization, id)| (organization, id));
     }
     None
 }

@@ -78,17 +78,17 @@ impl Inner {
         let organization = execution.organization;
         match effect {
             Effect::Dequeue { lane } => {
-                commit.delete(rows::queued(lane, id));
+                commit.delete(rows::queued(lane, organization, id));
             }
             Effect::Enqueue { lane } => {
-                commit.put_bytes(rows::queued(lane, id), rows::queued_value(organization));
+                commit.put_bytes(rows::queued(lane, organization, id), Vec::new());
                 self.open_lane(lane);
                 let reservation = self.scheduler.reserve_accepted(lane.clone(), id);
                 let entry = Entry { organization, active: self.active.find(id) };
                 commit.after_durable(move || reservation.enqueue(entry));
             }
             Effect::SetTimer { due } => {
-                commit.put_bytes(rows::timer(*due, id), rows::queued_value(organization));
+                commit.put_bytes(rows::timer(*due, id), rows::timer_value(organization));
             }
             Effect::ClearTimer { due } => {
                 commit.delete(rows::timer(*due, id));
@@ -99,7 +99,7 @@ impl Inner {
             }
             Effect::Abandon { child } => {
                 let row = rows::timer(rows::ABANDONED, *child);
-                commit.put_bytes(row, rows::queued_value(organization));
+                commit.put_bytes(row, rows::timer_value(organization));
                 let inner = Arc::clone(self);
                 commit.after_durable(move || inner.timers.notify_one());
             }

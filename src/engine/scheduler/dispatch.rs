@@ -14,14 +14,14 @@ use futures_util::FutureExt;
 
 use crate::domain::agent;
 use crate::domain::execution::{Execution, Kind};
-use crate::domain::ids::ExecutionId;
+use crate::domain::ids::{ExecutionId, OrganizationId};
 use crate::engine::active::{ActiveExecution, LoadedExecution};
 use crate::engine::scheduler::admission::Entry;
 use crate::engine::scheduler::in_flight::Run;
 use crate::engine::scheduler::lanes::{Next, Ticket};
 use crate::engine::{Error, Inner, rows};
 use crate::runtime;
-use crate::storage::Commit;
+use crate::storage::{Commit, Key};
 
 /// When a lane that could not be read is tried again.
 const REREAD_DELAY: Duration = Duration::from_secs(1);
@@ -115,24 +115,12 @@ impl Inner {
                     let organization = entry.organization;
                     self.tasks.spawn_for(organization, async move { permit.run(entry).await });
                 }
-                Some(Next::RefillOf { lane, organization, from, most }) => {
+                Some(Next::Refill { lane, organization, from, most }) => {
                     self.tasks.spawn(async move {
-                        let read = inner.refill_of(&lane, organization, from, most).await;
-                        if let Err(error) = read {
+                        if let Err(error) = inner.refill(&lane, organization, from, most).await {
                             tracing::error!(lane = &*lane, %error, "a lane cannot be read");
                             inner.pause_before_reread().await;
-                            let (none, again) = (Vec::new(), Some(from));
-                            inner.lanes().refilled_of(&lane, organization, none, again);
-                        }
-                        inner.scheduler.wake();
-                    });
-                }
-                Some(Next::Refill { lane }) => {
-                    self.tasks.spawn(async move {
-                        if let Err(error) = inner.refill(&lane).await {
-                            tracing::error!(lane = &*lane, %error, "a lane cannot be read");
-                            inner.pause_before_reread().await;
-                            inner.lanes().refilled(&lane, Vec::new(), false);
+                            inner.lanes().refilled(&lane, organization, Vec::new(), Some(from));
                         }
                         inner.scheduler.wake();
                     });
@@ -153,18 +141,18 @@ impl Inner {
         self: &Arc<Self>,
         active: &ActiveExecution,
         lane: &str,
-        id: ExecutionId,
-        key: &crate::storage::Key,
+        (organization, id): (OrganizationId, ExecutionId),
     ) -> Result<(), Error> {
         let kind = {
             let mut state = active.state.lock().await;
             if state.is_none() {
-                *state = self.store.read::<Execution>(key).await?.map(LoadedExecution::from);
+                let key = rows::execution(organization, id);
+                *state = self.store.read::<Execution>(&key).await?.map(LoadedExecution::from);
             }
             let Some(loaded) =
                 state.as_ref().filter(|loaded| is_queued_in(&loaded.execution, lane))
             else {
-                return self.delete_stale_row(lane, id).await;
+                return self.delete_stale_row(rows::queued(lane, organization, id)).await;
             };
             loaded.execution.kind()
         };
@@ -179,15 +167,11 @@ impl Inner {
     /// Deletes the row of an execution that is not in the lane: it does not exist, has ended, or
     /// is elsewhere. Without that, the row would come up with each refill. Called while the cell
     /// is locked.
-    async fn delete_stale_row(&self, lane: &str, id: ExecutionId) -> Result<(), Error> {
-        let row = rows::queued(lane, id);
+    async fn delete_stale_row(&self, row: Key) -> Result<(), Error> {
         if self.store.get(&row).await?.is_none() {
             return Ok(());
         }
-        tracing::error!(
-            lane, execution = %id,
-            "a row of a lane belongs to no execution that waits"
-        );
+        tracing::error!(?row, "a row of a lane belongs to no execution that waits");
         let mut commit = Commit::new();
         commit.delete(row);
         Ok(self.store.commit(commit).await?)
@@ -226,9 +210,8 @@ impl ExecutionPermit {
         let id = self.id;
         let Entry { organization, active } = entry;
         let active = active.unwrap_or_else(|| inner.active.get_or_insert(id));
-        let key = rows::execution(organization, id);
         let mark = inner.in_flight.begin(Run::whole(organization, id));
-        let run = AssertUnwindSafe(inner.run_active(&active, &self.lane, id, &key));
+        let run = AssertUnwindSafe(inner.run_active(&active, &self.lane, (organization, id)));
         let ran = run.catch_unwind().await;
         drop(mark);
         let failure = match ran {

@@ -246,7 +246,7 @@ impl Inner {
         }
     }
 
-    fn start_others(self: &Arc<Self>) {
+    pub(super) fn start_others(self: &Arc<Self>) {
         self.lanes().hold_starts(false);
         self.scheduler.wake();
     }

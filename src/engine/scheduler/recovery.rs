@@ -15,7 +15,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 
 use crate::domain::execution::{Kind, Status};
-use crate::domain::ids::{ExecutionId, OrganizationId};
+use crate::domain::ids::OrganizationId;
 use crate::engine::consistency::organization_of;
 use crate::engine::{Engine, Error, Inner, rows};
 use crate::runtime;
@@ -56,13 +56,7 @@ impl Engine {
             );
         }
         let quarantined = self.inner.judge_crash().await?;
-        let waiting = count_queued(&self.inner.store).await?;
-        let mut total = 0;
-        for (lane, count) in &waiting {
-            self.inner.set_limits(lane);
-            self.inner.lanes().count_stored(lane, *count);
-            total += count;
-        }
+        let total = self.inner.count_queued().await?;
         for (organization, count) in count_unfinished(&self.inner.store).await? {
             self.inner.lanes().count_unfinished(organization, count);
         }
@@ -80,32 +74,36 @@ impl Engine {
     }
 }
 
-/// Rows by lane.
-async fn count_queued(store: &Store) -> Result<HashMap<String, usize>, Error> {
-    let mut waiting = HashMap::new();
-    let mut after = None;
-    let mut newest = None;
-    loop {
-        let page = Page { prefix: rows::queues(), after, before: None, limit: PAGE };
-        let rows = store.page(page).await?;
-        for (key, value) in &rows {
-            if let Some((lane, ..)) = rows::parse_queued(key, value) {
-                *waiting.entry(lane).or_insert(0) += 1;
-                newest = newest.max(key.last_id::<ExecutionId>());
+impl Inner {
+    /// Counts the rows of the lanes, each for its organization.
+    async fn count_queued(&self) -> Result<usize, Error> {
+        let mut total = 0;
+        let mut after = None;
+        let mut newest = None;
+        loop {
+            let page = Page { prefix: rows::queues(), after, before: None, limit: PAGE };
+            let rows = self.store.page(page).await?;
+            for (key, _) in &rows {
+                let Some((lane, organization, id)) = rows::parse_queued(key) else {
+                    tracing::error!(?key, "a row of a lane cannot be read");
+                    continue;
+                };
+                self.open_lane(&lane);
+                self.lanes().count_stored(&lane, (organization, id), 1);
+                total += 1;
+                newest = newest.max(Some(id));
             }
-        }
-        match rows.into_iter().last() {
-            Some((key, _)) => after = Some(key),
-            None => {
-                // New work comes after what waits, also after the machine's clock was set back.
-                newest.into_iter().for_each(runtime::ids_follow);
-                return Ok(waiting);
+            match rows.into_iter().last() {
+                Some((key, _)) => after = Some(key),
+                None => {
+                    // New work comes after what waits, also after the machine's clock was set back.
+                    newest.into_iter().for_each(runtime::ids_follow);
+                    return Ok(total);
+                }
             }
         }
     }
-}
 
-impl Inner {
     /// Runs a task for as long as the service does, and restarts it if it panics.
     fn supervise<F>(self: &Arc<Self>, name: &'static str, work: fn(Arc<Self>) -> F)
     where
@@ -143,5 +141,54 @@ async fn count_unfinished(store: &Store) -> Result<HashMap<OrganizationId, usize
             }
         }
         after = Some(all.clone().id(organization).raw(&[0xff; 64]));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::simulation_tests::{
+        ORGANIZATION, PATIENCE, Process, Script, prediction, runtime,
+    };
+    use crate::engine::{Options, Submission};
+    use crate::storage::Commit;
+
+    /// What one organization has in a lane at a start keeps no other one waiting there.
+    #[test]
+    fn recovery_runs_others_beside_the_backlog_of_one() {
+        const BACKLOG: usize = 900;
+        let other: OrganizationId = [9; 16].into();
+        let folder = tempfile::tempdir().unwrap();
+        runtime().block_on(async {
+            let start =
+                || Process::start_with(&folder, i64::MAX, Script::default(), Options::default());
+            let process = start();
+            let backlog = (0..BACKLOG).map(|number| prediction(number, &["works"], false));
+            let backlog: Vec<_> = backlog.collect();
+            let ids: Vec<crate::domain::ids::ExecutionId> =
+                backlog.iter().map(|one| one.id).collect();
+            // The dispatcher is not started.
+            process.engine.submit(backlog, Commit::new()).await.unwrap();
+            process.engine.inner.tasks.stop();
+            process.store.clone().close().await;
+            drop(process);
+            let process = start();
+            let (engine, inner) = (&process.engine, &process.engine.inner);
+            inner.lanes().hold_starts(true);
+            assert_eq!(engine.recover().await.unwrap(), BACKLOG);
+            let one = Submission { organization: other, ..prediction(0, &["works"], false) };
+            let id = one.id;
+            engine.submit(vec![one], Commit::new()).await.unwrap();
+            inner.start_others();
+            let ended = engine.wait(other, id, PATIENCE).await.unwrap();
+            assert!(ended.status.is_final(), "{ended:?}");
+            let mut before = 0;
+            for id in ids {
+                let one = engine.get(ORGANIZATION.into(), id).await.unwrap();
+                before += usize::from(one.started_at.is_some_and(|at| Some(at) < ended.started_at));
+            }
+            assert!(before <= 10, "{before} of the backlog began before it");
+            inner.tasks.stop();
+        });
     }
 }

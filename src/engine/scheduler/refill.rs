@@ -1,66 +1,23 @@
-//! Refills: what waits in a lane beyond its window, read from the disk when the window runs dry.
+//! Refills: what an organization has in a lane beyond its window, read from the disk when nothing of it is
+//! left there.
 //!
-//! The executions are read with their rows in the lane, all at one moment: one read for a window in place
+//! The executions are read with their rows in the lane, all at one moment: one read for all of them in place
 //! of several for each execution when its turn comes. Nothing is changed here.
-
-use std::collections::HashMap;
 
 use crate::domain::execution::{Execution, Status};
 use crate::domain::ids::{ExecutionId, OrganizationId};
 use crate::engine::active::{Handle, LoadedExecution};
 use crate::engine::scheduler::admission::{Entry, KEEP_BYTES_MAX};
-use crate::engine::scheduler::lanes::{self, Ticket};
+use crate::engine::scheduler::lanes::Ticket;
 use crate::engine::{Error, Inner, rows};
 use crate::storage::Page;
 use crate::storage::record::decode;
 
-/// Rows of one lane that a refill reads at once.
-const REFILL_PAGE: usize = lanes::WINDOW;
-
 impl Inner {
-    /// Reads the head of a lane whose window ran dry and hands it over. Rows that the lane knows in
-    /// memory (those that run, are paused or are being committed) and those that are held back are passed
-    /// over, however many; so are those of organizations that may run no more.
-    pub(in crate::engine) async fn refill(&self, lane: &str) -> Result<(), Error> {
-        let mut tickets = Vec::new();
-        let mut taken: HashMap<OrganizationId, usize> = HashMap::new();
-        let mut after = None;
-        while tickets.len() < lanes::WINDOW {
-            let prefix = rows::queue(lane);
-            let page = Page { prefix, after, before: None, limit: REFILL_PAGE };
-            let rows = self.store.page(page).await?;
-            let Some((last, _)) = rows.last() else {
-                self.load(lane, &mut tickets).await;
-                self.lanes().refilled(lane, tickets, true);
-                return Ok(());
-            };
-            after = Some(last.clone());
-            let quarantined = self.quarantined();
-            let mut lanes = self.lanes();
-            for (key, value) in &rows {
-                match rows::parse_queued(key, value) {
-                    Some((_, organization, id))
-                        if !lanes.knows(lane, id) && !quarantined.contains(&id) =>
-                    {
-                        let taken = taken.entry(organization).or_default();
-                        if lanes.takes(lane, (organization, id), *taken) {
-                            *taken += 1;
-                            tickets.push(ticket(organization, id));
-                        }
-                    }
-                    Some(_) => {}
-                    None => tracing::error!(lane, ?key, "a row of a lane cannot be read"),
-                }
-            }
-        }
-        self.load(lane, &mut tickets).await;
-        self.lanes().refilled(lane, tickets, false);
-        Ok(())
-    }
-
-    /// Reads up to `most` rows of one organization in a lane, from a row on, and hands them over. Those
-    /// of others are left to the lane's own refills.
-    pub(in crate::engine) async fn refill_of(
+    /// Reads up to `most` rows of one organization in a lane, from a row on, and hands them over. Rows that
+    /// the lane knows in memory (those that run, are paused or are being committed) and those that are held
+    /// back are passed over, however many.
+    pub(in crate::engine) async fn refill(
         &self,
         lane: &str,
         organization: OrganizationId,
@@ -68,30 +25,25 @@ impl Inner {
         most: usize,
     ) -> Result<(), Error> {
         let mut tickets = Vec::new();
-        let mut after = Some(rows::before(lane, from));
-        loop {
-            let prefix = rows::queue(lane);
-            let page = Page { prefix, after, before: None, limit: REFILL_PAGE };
-            let rows = self.store.page(page).await?;
-            let Some((last, _)) = rows.last() else {
-                self.lanes().refilled_of(lane, organization, tickets, None);
-                return Ok(());
-            };
+        let mut more_from = None;
+        let mut after = Some(rows::before(lane, organization, from));
+        while more_from.is_none() {
+            let prefix = rows::queue_of(lane, organization);
+            let limit = most.saturating_add(1);
+            let rows = self.store.page(Page { prefix, after, before: None, limit }).await?;
+            let Some((last, _)) = rows.last() else { break };
             after = Some(last.clone());
             let quarantined = self.quarantined();
-            let mut lanes = self.lanes();
-            for (key, value) in &rows {
-                let Some((_, owner, id)) = rows::parse_queued(key, value) else { continue };
-                if owner != organization || lanes.knows(lane, id) || quarantined.contains(&id) {
-                    continue;
-                }
-                if tickets.len() == most {
-                    lanes.refilled_of(lane, organization, tickets, Some(id));
-                    return Ok(());
-                }
-                tickets.push(ticket(organization, id));
-            }
+            let lanes = self.lanes();
+            let ids = rows.iter().filter_map(|(key, _)| key.last_id::<ExecutionId>());
+            let mut ids = ids.filter(|id| !lanes.knows(lane, *id) && !quarantined.contains(id));
+            let room = most.saturating_sub(tickets.len());
+            tickets.extend(ids.by_ref().take(room).map(|id| ticket(organization, id)));
+            more_from = ids.next();
         }
+        self.load(lane, &mut tickets).await;
+        self.lanes().refilled(lane, organization, tickets, more_from);
+        Ok(())
     }
 
     /// Reads the executions of these tickets, those that are small and that nobody has in hand. The entries
@@ -138,7 +90,7 @@ fn loaded(execution: Execution, has_steps: bool) -> LoadedExecution {
     LoadedExecution { is_new: !has_steps && !has_begun, ..execution.into() }
 }
 
-fn ticket(organization: OrganizationId, id: ExecutionId) -> lanes::Ticket<Entry> {
+fn ticket(organization: OrganizationId, id: ExecutionId) -> Ticket<Entry> {
     let payload = Entry { organization, active: None };
-    lanes::Ticket { id, organization, payload }
+    Ticket { id, organization, payload }
 }

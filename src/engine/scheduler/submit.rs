@@ -249,7 +249,7 @@ impl Inner {
             let id = execution.id;
             commit.put(rows::execution(organization, id), execution)?;
             let lane = execution.lane();
-            commit.put_bytes(rows::queued(&lane, id), rows::queued_value(organization));
+            commit.put_bytes(rows::queued(&lane, organization, id), Vec::new());
             count_start(&mut commit, execution);
             indexes::add(&mut commit, execution);
             billing::reserve(&mut commit, organization, execution.reserved);

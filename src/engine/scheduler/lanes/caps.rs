@@ -1,13 +1,12 @@
-//! Caps of organizations over all lanes: whose tickets are passed over, and when their lanes are read for
-//! them again.
+//! Caps of organizations over all lanes: whose tickets are left to the disk, and when their lanes are read
+//! for them.
 //!
 //! Nothing here counts: see `organizations`. Nothing here starts: a lane whose window has the tickets
 //! again takes its turn as any other.
 
 use std::sync::Arc;
 
-use super::lane::Lane;
-use super::{Full, Lanes, Next, OrganizationLoad, Ticket, WINDOW};
+use super::{Full, Lanes, Next, OrganizationLoad, Ticket};
 use crate::domain::ids::{ExecutionId, OrganizationId};
 
 impl<T, G> Lanes<T, G> {
@@ -53,30 +52,8 @@ impl<T, G> Lanes<T, G> {
         self.organizations.load(organization)
     }
 
-    /// Whether a refill of the lane's head, which has taken so many of this organization, takes this row
-    /// too. One that may not start is passed over.
-    pub fn takes(
-        &mut self,
-        name: &str,
-        (organization, id): (OrganizationId, ExecutionId),
-        taken: usize,
-    ) -> bool {
-        let room = self.organizations.room(organization);
-        let Some((name, _)) = self.lanes.get_key_value(name) else { return false };
-        let name = Arc::clone(name);
-        let Some(lane) = self.lanes.get_mut(&name) else { return false };
-        if taken < room && !lane.has_passed(organization) {
-            return true;
-        }
-        if lane.pass(organization, id) {
-            self.organizations.wait_in(organization, name);
-        }
-        false
-    }
-
-    /// Rows of an organization that had been passed over, oldest first, and from where there may be more
-    /// of them.
-    pub fn refilled_of(
+    /// Rows of the organization in the lane, oldest first, and from where there are more of them.
+    pub fn refilled(
         &mut self,
         name: &str,
         organization: OrganizationId,
@@ -84,102 +61,87 @@ impl<T, G> Lanes<T, G> {
         more_from: Option<ExecutionId>,
     ) {
         self.organizations.end_reading(organization);
-        if let Some((held, _)) = self.lanes.get_key_value(name) {
-            let held = Arc::clone(held);
-            if let Some(lane) = self.lanes.get_mut(name)
-                && lane.refilled_of(organization, rows, more_from)
-            {
-                self.organizations.wait_in(organization, held);
-            }
+        if let Some(lane) = self.lanes.get_mut(name) {
+            lane.refilled(organization, rows, more_from);
         }
         self.schedule_lane(name);
-        for other in self.lanes.get(name).map(Lane::passed).unwrap_or_default() {
-            if other != organization {
-                self.wake_organization(other);
-            }
-        }
-        // What starts from this lane wakes the next one.
-        let starts_here = |lane: &Lane<T, G>| lane.can_start() && lane.has_in_window(organization);
-        if !self.lanes.get(name).is_some_and(starts_here) {
+        self.refilled.push(organization);
+    }
+
+    /// What else is read for those for whom a lane was read, if that lane has not started as many of them
+    /// as may run.
+    pub(super) fn next_refilled(&mut self) -> Option<Next<T, G>> {
+        for organization in std::mem::take(&mut self.refilled) {
             self.wake_organization(organization);
         }
+        self.next_woken()
     }
 
     /// Tickets at the head of a window whose organizations may run no more leave it to the others.
-    pub(super) fn pass_blocked(&mut self, name: &Arc<str>) {
-        let mut has_passed = false;
+    pub(super) fn put_back_blocked(&mut self, name: &Arc<str>) {
+        let mut has_left = false;
         while let Some(lane) = self.lanes.get_mut(name).filter(|lane| lane.can_start())
             && let Some(organization) = lane.next_organization()
             && self.organizations.room(organization) == 0
         {
-            if lane.pass_first_of(organization) {
+            if lane.put_back(organization) {
                 self.organizations.wait_in(organization, Arc::clone(name));
             }
-            has_passed = true;
+            has_left = true;
         }
-        if has_passed {
+        if has_left {
             // They were before the guests.
             self.wake_steps(name);
         }
     }
 
-    /// Notes where organizations wait whose rows were left to the disk.
-    pub(super) fn note_passed(&mut self, name: &str) {
-        let passed = self.lanes.get_mut(name).map(|lane| std::mem::take(&mut lane.newly_passed));
-        let Some((name, _)) = self.lanes.get_key_value(name) else { return };
-        for organization in passed.into_iter().flatten() {
+    /// What the lane has read next: of the organization whose turn it is, and that may run more. The
+    /// others wait until they may.
+    pub(super) fn next_refill(&mut self, name: &Arc<str>) -> Option<Next<T, G>> {
+        while let Some(organization) = self.lanes.get_mut(name)?.take_turn_to_read() {
+            if self.organizations.room_to_read(organization) > 0 {
+                return self.begin_refill(name, organization);
+            }
             self.organizations.wait_in(organization, Arc::clone(name));
         }
+        None
     }
 
-    /// Has as many lanes of the organization read as it may start executions.
+    fn begin_refill(
+        &mut self,
+        name: &Arc<str>,
+        organization: OrganizationId,
+    ) -> Option<Next<T, G>> {
+        let lane = self.lanes.get_mut(name)?;
+        let from = lane.begin_refill(organization)?;
+        let most = self.organizations.room(organization).min(lane.room_for_one());
+        self.organizations.begin_reading(organization);
+        // Others go on while it is read.
+        self.schedule_lane(name);
+        Some(Next::Refill { lane: Arc::clone(name), organization, from, most })
+    }
+
+    /// Has as many lanes in which the organization waits read as it may start executions.
     pub(super) fn wake_organization(&mut self, organization: OrganizationId) {
-        let mut room = self.organizations.room_to_read(organization);
-        for _ in 0..self.organizations.waiting(organization) {
-            if room == 0 {
-                return;
-            }
-            let Some(name) = self.organizations.next_waiting(organization) else { return };
-            match self.lanes.get(&name) {
-                Some(lane) if lane.wants_passed(organization) => {
-                    self.organizations.begin_reading(organization);
-                    self.passed_turn.push_back((name, organization));
-                    room = room.saturating_sub(1);
-                }
-                Some(lane) if lane.has_passed(organization) => {
-                    self.organizations.wait_in(organization, name);
-                }
-                // What was passed over was read, or deleted with its lane.
-                Some(_) | None => {}
-            }
+        if self.organizations.wakes(organization) {
+            self.woken.push_back(organization);
         }
     }
 
-    /// The lane may have a place for organizations that wait in it.
-    pub(super) fn wake_passed(&mut self, name: &str) {
-        let passed = self.lanes.get(name).map(Lane::passed).unwrap_or_default();
-        for organization in passed {
-            self.wake_organization(organization);
-        }
-    }
-
-    /// The next lane to be read for one organization.
-    pub(super) fn next_passed(&mut self) -> Option<Next<T, G>> {
-        while let Some((name, organization)) = self.passed_turn.pop_front() {
-            let room = self.organizations.room(organization);
-            let lane = self.lanes.get_mut(&name);
-            if let Some(lane) = lane.filter(|lane| room > 0 && lane.wants_passed(organization))
-                && let Some(from) = lane.begin_refill_of(organization)
-            {
-                let most = room.min(WINDOW);
-                return Some(Next::RefillOf { lane: name, organization, from, most });
+    /// What is read for an organization that waits and may run more. A lane that has no place for it
+    /// reads it later.
+    pub(super) fn next_woken(&mut self) -> Option<Next<T, G>> {
+        while let Some(organization) = self.woken.front().copied() {
+            let Some(name) = self.organizations.next_waiting(organization) else {
+                self.woken.pop_front();
+                continue;
+            };
+            let Some(lane) = self.lanes.get_mut(&name) else { continue };
+            if lane.may_read(organization) {
+                return self.begin_refill(&name, organization);
             }
-            self.organizations.end_reading(organization);
-            if self.lanes.get(&name).is_some_and(|lane| lane.has_passed(organization)) {
-                self.organizations.wait_in(organization, name);
-            }
-            // Another lane may have a place.
-            self.wake_organization(organization);
+            lane.read_later(organization);
+            self.schedule_lane(&name);
         }
         None
     }

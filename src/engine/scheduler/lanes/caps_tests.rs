@@ -6,9 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 
 use super::*;
+use crate::domain::ids::Id;
 
 const LANES: usize = 3;
-const PAGE: usize = 3;
 
 fn id(number: u32) -> ExecutionId {
     let mut bytes = [0; 16];
@@ -43,9 +43,11 @@ struct Running {
 }
 
 #[derive(Debug)]
-enum Refill {
-    Head(usize, Vec<Row>, bool),
-    Of(usize, OrganizationId, Vec<Row>, Option<ExecutionId>),
+struct Refill {
+    lane: usize,
+    of: OrganizationId,
+    rows: Vec<Row>,
+    more_from: Option<ExecutionId>,
 }
 
 struct Fixture {
@@ -59,6 +61,8 @@ struct Fixture {
     next_id: u32,
     /// Reads of the disk.
     reads: usize,
+    /// Rows that they came past.
+    rows_read: usize,
 }
 
 impl Fixture {
@@ -77,6 +81,7 @@ impl Fixture {
             caps: BTreeMap::new(),
             next_id: 0,
             reads: 0,
+            rows_read: 0,
         };
         for (number, cap) in caps {
             fixture.cap(*number, Some(*cap));
@@ -100,9 +105,19 @@ impl Fixture {
         self.lanes.reserve(&name(lane), row.1).unwrap();
         self.disk.insert(row);
         if spills {
-            self.lanes.mark_rows_on_disk(&name(lane));
+            self.lanes.count_stored(&name(lane), (row.2, row.1), 0);
         }
         self.lanes.enqueue(&name(lane), ticket(row));
+    }
+
+    fn find_at_start(&mut self, lane: usize, owner: u8, count: u32) {
+        let owner = organization(owner);
+        for _ in 0..count {
+            self.next_id += 1;
+            self.disk.insert((lane, id(self.next_id), owner));
+            self.lanes.count_stored(&name(lane), (owner, id(self.next_id)), 1);
+        }
+        self.lanes.count_unfinished(owner, count as usize);
     }
 
     fn counted(&self, owner: OrganizationId) -> usize {
@@ -127,52 +142,26 @@ impl Fixture {
                 self.running.push(Running { row, yields: false, _task: task });
                 true
             }
-            Some(Next::Refill { lane }) => {
+            Some(Next::Refill { lane, organization: of, from, most }) => {
                 self.reads += 1;
                 let lane = number(&lane);
-                let (mut rows, mut taken) = (Vec::new(), BTreeMap::<_, usize>::new());
-                let mut complete = true;
-                for row in self.disk.iter().filter(|row| row.0 == lane) {
-                    if self.lanes.knows(&name(lane), row.1) {
-                        continue;
-                    }
-                    if rows.len() == PAGE {
-                        complete = false;
-                        break;
-                    }
-                    let taken = taken.entry(row.2).or_default();
-                    if self.lanes.takes(&name(lane), (row.2, row.1), *taken) {
-                        *taken += 1;
-                        rows.push(*row);
-                    }
-                }
-                self.refills.push(Refill::Head(lane, rows, complete));
-                true
-            }
-            Some(Next::RefillOf { lane, organization, from, most }) => {
-                self.reads += 1;
-                let lane = number(&lane);
-                let of_it = |row: &&Row| row.0 == lane && row.1 >= from && row.2 == organization;
-                let all: Vec<Row> = self.disk.iter().filter(of_it).copied().collect();
-                let mut all = all.into_iter().filter(|row| !self.lanes.knows(&name(lane), row.1));
-                let rows: Vec<Row> = all.by_ref().take(most).collect();
-                let more = all.next().map(|row| row.1);
-                self.refills.push(Refill::Of(lane, organization, rows, more));
+                let of_it = |row: &&Row| row.0 == lane && row.1 >= from && row.2 == of;
+                let rows = self.disk.iter().filter(of_it).copied();
+                let mut rows = rows
+                    .inspect(|_| self.rows_read += 1)
+                    .filter(|row| !self.lanes.knows(&name(lane), row.1));
+                let found = rows.by_ref().take(most).collect();
+                let more_from = rows.next().map(|row| row.1);
+                self.refills.push(Refill { lane, of, rows: found, more_from });
                 true
             }
         }
     }
 
     fn deliver(&mut self) {
-        match self.refills.pop() {
-            None => {}
-            Some(Refill::Head(lane, rows, complete)) => {
-                self.lanes.refilled(&name(lane), rows.into_iter().map(ticket).collect(), complete);
-            }
-            Some(Refill::Of(lane, organization, rows, more)) => {
-                let rows = rows.into_iter().map(ticket).collect();
-                self.lanes.refilled_of(&name(lane), organization, rows, more);
-            }
+        if let Some(Refill { lane, of, rows, more_from }) = self.refills.pop() {
+            let rows = rows.into_iter().map(ticket).collect();
+            self.lanes.refilled(&name(lane), of, rows, more_from);
         }
     }
 
@@ -441,7 +430,7 @@ fn organization_at_its_cap_keeps_no_guest_waiting() {
     fixture.lanes.release_step(&name(0));
     let next = fixture.lanes.next();
     assert!(matches!(next, Some(Next::AdmitStep { waiter: 2, .. })), "{next:?}");
-    // What was passed over starts when both places are free.
+    // What was left to the disk starts when both places are free.
     fixture.lanes.release_step(&name(0));
     fixture.finish(0);
     fixture.settle();
@@ -523,4 +512,129 @@ fn guests_of_organizations_take_turns() {
         admitted.push(waiter);
     }
     assert_eq!(admitted, [1, 4, 2, 3]);
+}
+
+/// A start finds the backlog of one organization; what another one submits then runs next.
+#[test]
+fn organization_that_comes_after_a_start_waits_behind_no_backlog() {
+    const BACKLOG: u32 = 5000;
+    let mut fixture = Fixture::new(1, 10, &[]);
+    fixture.find_at_start(0, 1, BACKLOG);
+    fixture.settle();
+    for owner in 2..6 {
+        fixture.submit(0, owner, false);
+    }
+    for _ in 0..5 {
+        fixture.finish(0);
+        fixture.settle();
+    }
+    let owners: BTreeSet<_> = fixture.started.iter().map(|row| row.2).collect();
+    assert_eq!(owners.len(), 5, "each of them in the first round");
+    // A backlog that was found takes turns, too.
+    fixture.find_at_start(0, 6, 3);
+    for _ in 0..6 {
+        fixture.finish(0);
+        fixture.settle();
+        fixture.invariants();
+    }
+    let found = fixture.started.iter().filter(|row| row.2 == organization(6));
+    assert_eq!(found.count(), 3);
+    let runs = fixture.started.len();
+    assert!(fixture.rows_read < WINDOW + 4 * runs, "{} rows for {runs} runs", fixture.rows_read);
+}
+
+/// The others never leave the window free; what one has on the disk runs all the same.
+#[test]
+fn organization_with_rows_on_the_disk_is_not_starved_by_steady_load_of_others() {
+    const ROWS: usize = 300;
+    const OTHERS: u8 = 20;
+    for cap in [None, Some(2)] {
+        let mut fixture = Fixture::new(4, 10, &[]);
+        fixture.cap(1, cap);
+        for _ in 0..ROWS {
+            fixture.submit(0, 1, false);
+        }
+        for owner in 2..2 + OTHERS {
+            for _ in 0..SHARE {
+                fixture.submit(0, owner, false);
+            }
+        }
+        fixture.settle();
+        // Everybody has a turn in each round.
+        let rounds = ROWS + 50;
+        for _ in 0..rounds * (usize::from(OTHERS) + 1) {
+            let ended = fixture.running[0].row.2;
+            fixture.finish(0);
+            if ended != organization(1) {
+                fixture.submit(0, ended.bytes()[0], false);
+            }
+            fixture.settle();
+        }
+        let own = fixture.started.iter().filter(|row| row.2 == organization(1));
+        assert!(own.clone().map(|row| row.1).is_sorted(), "in their order");
+        assert_eq!(own.count(), ROWS, "with a cap of {cap:?}");
+        let runs = fixture.started.len();
+        assert!(fixture.rows_read < 4 * runs, "{} rows for {runs} runs", fixture.rows_read);
+    }
+}
+
+/// What a lane holds of others is not read again for each one that an organization starts.
+#[test]
+fn organization_at_its_cap_reads_no_rows_of_others() {
+    let mut fixture = Fixture::new(2, 10, &[(2, 1)]);
+    fixture.find_at_start(0, 1, 3000);
+    fixture.find_at_start(0, 2, 60);
+    fixture.settle();
+    for _ in 0..240 {
+        fixture.finish(0);
+        fixture.settle();
+    }
+    let capped = fixture.started.iter().filter(|row| row.2 == organization(2));
+    assert_eq!(capped.count(), 60);
+    let runs = fixture.started.len();
+    assert!(fixture.rows_read < WINDOW + 4 * runs, "{} rows for {runs} runs", fixture.rows_read);
+}
+
+/// Its next try is first among its own; the others keep their turns.
+#[test]
+fn organization_whose_try_is_resumed_does_not_overtake_others() {
+    let mut fixture = Fixture::new(1, 10, &[]);
+    for owner in [1, 1, 2, 3] {
+        fixture.submit(0, owner, false);
+    }
+    fixture.settle();
+    let first = fixture.running[0].row;
+    fixture.pause(0);
+    fixture.settle();
+    fixture.submit(0, 1, false);
+    fixture.resume(0);
+    for _ in 0..4 {
+        fixture.finish(0);
+        fixture.settle();
+    }
+    let owners: Vec<_> = fixture.started.iter().map(|row| row.2).collect();
+    assert_eq!(owners, [1, 2, 3, 1, 1, 1].map(organization));
+    assert_eq!(fixture.started[3], first);
+}
+
+/// One that ends has only its own organization read, however many others wait at their caps.
+#[test]
+fn organizations_at_their_caps_are_not_looked_at_for_one_of_them() {
+    const ORGANIZATIONS: u8 = 250;
+    let mut fixture = Fixture::new(1000, 1000, &[]);
+    for owner in 1..=ORGANIZATIONS {
+        fixture.cap(owner, Some(1));
+        for _ in 0..3 {
+            fixture.submit(0, owner, false);
+        }
+    }
+    fixture.settle();
+    assert_eq!(fixture.running.len(), usize::from(ORGANIZATIONS));
+    for _ in 0..ORGANIZATIONS {
+        let (reads, rows_read) = (fixture.reads, fixture.rows_read);
+        fixture.finish(0);
+        assert!(fixture.lanes.woken.len() + fixture.lanes.schedule.len() <= 2);
+        fixture.settle();
+        assert_eq!((fixture.reads - reads, fixture.rows_read - rows_read), (1, 2));
+    }
 }

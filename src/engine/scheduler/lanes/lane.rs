@@ -1,9 +1,9 @@
 //! One lane: which executions it holds in memory, and in which state each of them is.
 //!
-//! A row of the lane is in at most one state. What is in none is on disk: behind the window, or, of an
-//! organization that may run no more at the moment, passed over.
+//! A row of the lane is in at most one state. What is in none is on disk alone, and `stored` has its
+//! organization.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Weak};
 
 use super::lines::Lines;
@@ -83,27 +83,28 @@ pub(super) struct Lane<T, G> {
     paused: usize,
     /// Everything accepted that does not run: announced, in the window, paused, or on the disk.
     queued: usize,
-    /// Rows may be on disk behind the window; new ones go there too, to keep the order.
-    spilled: bool,
-    /// Whose rows these are; `None`: it is not known.
-    stored: Option<HashSet<OrganizationId>>,
-    /// Organizations with rows that were passed over, each with the oldest of them: all of them are on
-    /// disk and in no state here.
-    passed: HashMap<OrganizationId, ExecutionId>,
-    /// Those of them that are not noted as waiting here.
-    pub(super) newly_passed: Vec<OrganizationId>,
+    /// Organizations with rows that are in no state here.
+    stored: HashMap<OrganizationId, Stored>,
+    /// Those of them of whom nothing waits in the window, in the order in which they are read.
+    to_read: VecDeque<OrganizationId>,
     refilling: Option<RefillInProgress>,
     pub(super) in_turn: bool,
     pub(super) in_idle_turn: bool,
 }
 
-/// What happened to a lane while its head was being read.
-#[derive(Debug, Default)]
+/// What an organization has on the disk alone.
+#[derive(Debug)]
+struct Stored {
+    /// None of these rows is older.
+    from: ExecutionId,
+    /// It is in `to_read`, or waits elsewhere until it may run more.
+    is_in_turn: bool,
+}
+
+/// What happened to a lane while rows of an organization were being read.
+#[derive(Debug)]
 struct RefillInProgress {
-    /// Whose rows are being read, when it is not the lane's head.
-    of: Option<OrganizationId>,
-    /// A row was written that the reading may have missed.
-    missed: bool,
+    of: OrganizationId,
     /// Rows that the reading may have seen but that have been deleted.
     deleted: HashSet<ExecutionId>,
 }
@@ -123,10 +124,8 @@ impl<T, G> Lane<T, G> {
             running_of: HashMap::new(),
             paused: 0,
             queued: 0,
-            spilled: false,
-            stored: Some(HashSet::new()),
-            passed: HashMap::new(),
-            newly_passed: Vec::new(),
+            stored: HashMap::new(),
+            to_read: VecDeque::new(),
             refilling: None,
             in_turn: false,
             in_idle_turn: false,
@@ -154,18 +153,28 @@ impl<T, G> Lane<T, G> {
     }
 
     pub(super) fn wants_refill(&self) -> bool {
-        let is_dry = self.spilled && self.refilling.is_none() && !self.has_stored_in_window();
-        is_dry && self.window.len() < WINDOW && self.has_place() && self.paused < PAUSED_MAX
+        self.next_to_read().is_some()
     }
 
-    /// Whether the window has any of those who have rows behind it.
-    fn has_stored_in_window(&self) -> bool {
-        self.window.keys().any(|one| self.is_stored(one))
+    /// Whose rows are read next, as its place in `to_read`.
+    fn next_to_read(&self) -> Option<usize> {
+        if !self.may_refill() || !(self.may_exceed || self.has_place()) {
+            return None;
+        }
+        self.to_read.iter().position(|one| self.has_place_for(*one))
     }
 
-    /// Whether the organization may have rows behind the window.
-    fn is_stored(&self, organization: OrganizationId) -> bool {
-        self.spilled && self.stored.as_ref().is_none_or(|stored| stored.contains(&organization))
+    /// Whether rows of the organization could be of use now.
+    pub(super) fn may_read(&self, organization: OrganizationId) -> bool {
+        self.may_refill() && self.has_place_for(organization)
+    }
+
+    fn may_refill(&self) -> bool {
+        self.refilling.is_none() && self.paused < PAUSED_MAX
+    }
+
+    fn has_place_for(&self, organization: OrganizationId) -> bool {
+        self.has_place() || (self.may_exceed && !self.running_of.contains_key(&organization))
     }
 
     pub(super) const fn is_idle(&self) -> bool {
@@ -174,7 +183,7 @@ impl<T, G> Lane<T, G> {
 
     /// Whether nothing is in the lane, in memory or on the disk.
     pub(super) fn is_unused(&self) -> bool {
-        let has_rows = self.queued > 0 || self.spilled || self.refilling.is_some();
+        let has_rows = self.queued > 0 || !self.stored.is_empty() || self.refilling.is_some();
         let has_guests = self.visiting > 0 || !self.waiting_steps.is_empty();
         self.members.is_empty() && self.window.is_empty() && !has_rows && !has_guests
     }
@@ -184,12 +193,18 @@ impl<T, G> Lane<T, G> {
     }
 
     pub(super) fn has_room(&self, organization: OrganizationId) -> bool {
-        !self.is_stored(organization) && self.fits(organization)
+        let is_stored = self.stored.contains_key(&organization) || self.is_reading(organization);
+        !is_stored && (self.window.len() < WINDOW || self.window.len_of(organization) < SHARE)
     }
 
-    /// However much the others have in the window, each has its share.
-    fn fits(&self, organization: OrganizationId) -> bool {
-        self.window.len() < WINDOW || self.window.len_of(organization) < SHARE
+    /// How many rows of one organization are read at once: however much the others have in the window, each
+    /// has its share.
+    pub(super) fn room_for_one(&self) -> usize {
+        WINDOW.saturating_sub(self.window.len()).max(SHARE)
+    }
+
+    fn is_reading(&self, organization: OrganizationId) -> bool {
+        self.refilling.as_ref().is_some_and(|one| one.of == organization)
     }
 
     pub(super) fn knows(&self, id: ExecutionId) -> bool {
@@ -272,153 +287,101 @@ impl<T, G> Lane<T, G> {
         self.push_back(ticket);
     }
 
-    /// Puts a counted ticket at the end of the window, or leaves it to the disk.
+    /// Puts a counted ticket into the window, or leaves it to the disk.
     fn push_back(&mut self, ticket: Ticket<T>) {
-        if let Some(refilling) = &mut self.refilling {
-            refilling.missed = true;
-        }
-        let organization = ticket.organization;
-        let is_behind_passed = self.passed.contains_key(&organization)
-            || self.refilling.as_ref().is_some_and(|one| one.of == Some(organization));
-        if is_behind_passed {
-            self.members.remove(&ticket.id);
-            self.note_passed(organization, ticket.id);
-        } else if self.has_room(organization) {
-            self.members.insert(ticket.id, MemberState::Waiting);
-            self.window.push_back(organization, ticket);
-        } else if self.spilled && !self.is_stored(organization) {
-            // Not behind the rows of others.
-            self.members.remove(&ticket.id);
-            if self.note_passed(organization, ticket.id) {
-                self.newly_passed.push(organization);
-            }
+        if self.has_room(ticket.organization) {
+            self.put_in_window(ticket);
         } else {
             self.members.remove(&ticket.id);
-            self.spilled = true;
-            if let Some(stored) = &mut self.stored {
-                stored.insert(organization);
-            }
+            self.note_stored(ticket.organization, ticket.id);
         }
     }
 
-    /// Rows that a start has found on the disk.
-    pub(super) fn count_stored(&mut self, count: usize) {
+    /// In the order of age among those of its organization.
+    fn put_in_window(&mut self, ticket: Ticket<T>) {
+        let id = ticket.id;
+        self.members.insert(id, MemberState::Waiting);
+        self.window.insert(ticket.organization, ticket, |held| held.id > id);
+    }
+
+    /// Counts rows of an organization that are on the disk alone, none older than `from`.
+    pub(super) fn count_stored(
+        &mut self,
+        organization: OrganizationId,
+        from: ExecutionId,
+        count: usize,
+    ) {
         self.queued += count;
-        self.mark_rows_on_disk();
+        self.note_stored(organization, from);
     }
 
-    /// There may be rows on the disk that no state covers.
-    pub(super) fn mark_rows_on_disk(&mut self) {
-        self.spilled = true;
-        self.stored = None;
-        if let Some(refilling) = &mut self.refilling {
-            refilling.missed = true;
+    fn note_stored(&mut self, organization: OrganizationId, id: ExecutionId) {
+        let stored = Stored { from: id, is_in_turn: false };
+        let stored = self.stored.entry(organization).or_insert(stored);
+        stored.from = stored.from.min(id);
+        self.plan_reading(organization);
+    }
+
+    /// An organization of whom nothing is left in the window is to be read, if it has rows behind it.
+    fn plan_reading(&mut self, organization: OrganizationId) {
+        if self.window.len_of(organization) > 0 || self.is_reading(organization) {
+            return;
+        }
+        if let Some(stored) = self.stored.get_mut(&organization)
+            && !std::mem::replace(&mut stored.is_in_turn, true)
+        {
+            self.to_read.push_back(organization);
         }
     }
 
-    pub(super) fn begin_refill(&mut self) {
-        self.refilling = Some(RefillInProgress::default());
+    /// An organization that waited elsewhere may run more.
+    pub(super) fn read_later(&mut self, organization: OrganizationId) {
+        self.to_read.push_back(organization);
     }
 
-    /// The rows at the head, oldest first. `complete`: no row stood behind them.
-    pub(super) fn refilled(&mut self, rows: Vec<Ticket<T>>, complete: bool) {
-        let refilling = self.refilling.take().unwrap_or_default();
-        let mut is_left_out = false;
-        for ticket in rows {
-            if self.knows(ticket.id) || refilling.deleted.contains(&ticket.id) {
-                continue;
-            }
-            if self.fits(ticket.organization) {
-                self.members.insert(ticket.id, MemberState::Waiting);
-                self.window.push_back(ticket.organization, ticket);
-            } else {
-                is_left_out = true;
-            }
-        }
-        self.spilled = !complete || refilling.missed || is_left_out;
-        if !self.spilled {
-            self.stored = Some(HashSet::new());
-        }
+    /// Takes the one whose rows are read next out of its turn.
+    pub(super) fn take_turn_to_read(&mut self) -> Option<OrganizationId> {
+        self.next_to_read().and_then(|at| self.to_read.remove(at))
     }
 
-    // --- past those that may not start ---
-
-    /// Leaves the first ticket of an organization to the disk. True: it had nothing passed over here.
-    pub(super) fn pass_first_of(&mut self, organization: OrganizationId) -> bool {
-        let Some(ticket) = self.window.pop_of(organization) else { return false };
-        self.members.remove(&ticket.id);
-        self.pass(organization, ticket.id)
+    /// Begins to read the rows of an organization whose turn it is; gives where they begin.
+    pub(super) fn begin_refill(&mut self, organization: OrganizationId) -> Option<ExecutionId> {
+        let stored = self.stored.remove(&organization)?;
+        self.refilling = Some(RefillInProgress { of: organization, deleted: HashSet::new() });
+        Some(stored.from)
     }
 
-    /// Passes over a row of an organization. True: it had none passed over here.
-    pub(super) fn pass(&mut self, organization: OrganizationId, id: ExecutionId) -> bool {
-        let is_read = self.refilling.as_ref().is_some_and(|one| one.of == Some(organization));
-        self.note_passed(organization, id) && !is_read
-    }
-
-    fn note_passed(&mut self, organization: OrganizationId, id: ExecutionId) -> bool {
-        let before = self.passed.get(&organization).copied();
-        let oldest = before.map_or(id, |before| before.min(id));
-        self.passed.insert(organization, oldest);
-        before.is_none()
-    }
-
-    pub(super) fn has_passed(&self, organization: OrganizationId) -> bool {
-        self.passed.contains_key(&organization)
-    }
-
-    /// Organizations with rows that were passed over.
-    pub(super) fn passed(&self) -> Vec<OrganizationId> {
-        self.passed.keys().copied().collect()
-    }
-
-    /// Whether rows of the organization that were passed over could be of use now.
-    pub(super) fn wants_passed(&self, organization: OrganizationId) -> bool {
-        self.passed.contains_key(&organization)
-            && self.refilling.is_none()
-            && self.has_place()
-            && self.paused < PAUSED_MAX
-            && !self.has_in_window(organization)
-    }
-
-    /// Whether one of the organization waits in the window.
-    pub(super) fn has_in_window(&self, organization: OrganizationId) -> bool {
-        self.window.len_of(organization) > 0
-    }
-
-    /// Begins to read what was passed over of an organization; gives the oldest row of it.
-    pub(super) fn begin_refill_of(&mut self, organization: OrganizationId) -> Option<ExecutionId> {
-        let from = self.passed.remove(&organization)?;
-        self.refilling = Some(RefillInProgress { of: Some(organization), ..Default::default() });
-        Some(from)
-    }
-
-    /// Rows of the organization, oldest first, and the row from which there may be more of them.
-    /// True: something of it is passed over still.
-    pub(super) fn refilled_of(
+    /// Rows of the organization that was read, oldest first, and from where there are more of them.
+    pub(super) fn refilled(
         &mut self,
         organization: OrganizationId,
         rows: Vec<Ticket<T>>,
         more_from: Option<ExecutionId>,
-    ) -> bool {
-        let refilling = self.refilling.take().unwrap_or_default();
+    ) {
+        let deleted = self.refilling.take().map(|refilling| refilling.deleted).unwrap_or_default();
         for ticket in rows {
-            if self.knows(ticket.id) || refilling.deleted.contains(&ticket.id) {
-                continue;
+            if !self.knows(ticket.id) && !deleted.contains(&ticket.id) {
+                self.put_in_window(ticket);
             }
-            if !self.fits(organization) {
-                self.note_passed(organization, ticket.id);
-                continue;
-            }
-            self.members.insert(ticket.id, MemberState::Waiting);
-            // They are older than what came since.
-            let id = ticket.id;
-            self.window.insert(organization, ticket, |held| held.id > id);
         }
-        if let Some(id) = more_from {
-            self.note_passed(organization, id);
+        match more_from {
+            Some(id) => self.note_stored(organization, id),
+            None => self.plan_reading(organization),
         }
-        self.has_passed(organization)
+    }
+
+    /// Leaves the tickets of an organization that may run no more to the disk. True: it is
+    /// in no turn, and the caller notes it.
+    pub(super) fn put_back(&mut self, organization: OrganizationId) -> bool {
+        let line = self.window.take(organization);
+        let Some(from) = line.iter().map(|ticket| ticket.id).min() else { return false };
+        for ticket in line {
+            self.members.remove(&ticket.id);
+        }
+        let stored = Stored { from, is_in_turn: false };
+        let stored = self.stored.entry(organization).or_insert(stored);
+        stored.from = stored.from.min(from);
+        !std::mem::replace(&mut stored.is_in_turn, true)
     }
 
     // --- through the lane ---
@@ -433,6 +396,7 @@ impl<T, G> Lane<T, G> {
         self.count_in(organization);
         self.queued = self.queued.saturating_sub(1);
         self.guest_was_last = false;
+        self.plan_reading(organization);
         Some((ticket, task))
     }
 
@@ -518,40 +482,41 @@ impl<T, G> Lane<T, G> {
         Some((Left { organization: run.organization, parking: run.parking }, run.requeued))
     }
 
-    /// A paused one waits for its turn again, before all others.
+    /// A paused one waits for its turn again, as old as it is.
     pub(super) fn resume(&mut self, id: ExecutionId) {
         if !matches!(self.members.get(&id), Some(MemberState::Paused(_))) {
             return;
         }
-        if let Some(MemberState::Paused(ticket)) = self.members.insert(id, MemberState::Waiting) {
+        if let Some(MemberState::Paused(ticket)) = self.members.remove(&id) {
             self.paused = self.paused.saturating_sub(1);
-            self.window.push_front(ticket.organization, ticket);
+            self.put_in_window(ticket);
         }
     }
 
-    /// Its row has been deleted while it waited. A running one is left to its release. Gives whose it was,
-    /// when it was in the window.
-    pub(super) fn forget(&mut self, id: ExecutionId) -> Option<OrganizationId> {
-        let mut owner = None;
+    /// Its row has been deleted while it waited. A running one is left to its release.
+    pub(super) fn forget(&mut self, id: ExecutionId) {
         match self.members.get_mut(&id) {
             None => {}
             Some(MemberState::Waiting) => {
                 self.members.remove(&id);
-                let removed = self.window.remove(|ticket| ticket.id == id);
-                owner = removed.map(|ticket| ticket.organization);
+                if let Some(removed) = self.window.remove(|ticket| ticket.id == id) {
+                    self.plan_reading(removed.organization);
+                }
             }
             Some(MemberState::Paused(_)) => {
                 self.members.remove(&id);
                 self.paused = self.paused.saturating_sub(1);
             }
             Some(MemberState::Running(run)) => {
-                run.requeued.take()?;
+                let was_requeued = run.requeued.take().is_some();
+                if !was_requeued {
+                    return;
+                }
             }
-            Some(MemberState::Reserved) => return None,
+            Some(MemberState::Reserved) => return,
         }
         self.queued = self.queued.saturating_sub(1);
         self.note_deleted(id);
-        owner
     }
 
     fn note_deleted(&mut self, id: ExecutionId) {
@@ -563,12 +528,16 @@ impl<T, G> Lane<T, G> {
     // --- for the audit ---
 
     /// Running ones whose task has ended without leaving the place.
-    pub(super) fn leaked(&self) -> Vec<ExecutionId> {
-        let is_leaked = |member: &MemberState<T>| match member {
-            MemberState::Running(run) => run.task.strong_count() == 0,
-            MemberState::Reserved | MemberState::Waiting | MemberState::Paused(_) => false,
-        };
-        self.members.iter().filter(|(_, member)| is_leaked(member)).map(|(id, _)| *id).collect()
+    pub(super) fn leaked(&self) -> impl Iterator<Item = (OrganizationId, ExecutionId)> {
+        self.members.iter().filter_map(|(id, member)| match member {
+            MemberState::Running(run) if run.task.strong_count() == 0 => {
+                Some((run.organization, *id))
+            }
+            MemberState::Running(_)
+            | MemberState::Reserved
+            | MemberState::Waiting
+            | MemberState::Paused(_) => None,
+        })
     }
 
     /// Those that hold a place, each with what it waits for.
@@ -583,7 +552,7 @@ impl<T, G> Lane<T, G> {
 
     /// How many executions it knows in memory, unless there are rows behind them on disk.
     pub(super) fn complete_len(&self) -> Option<usize> {
-        let is_whole = !self.spilled && self.passed.is_empty() && self.refilling.is_none();
+        let is_whole = self.stored.is_empty() && self.refilling.is_none();
         is_whole.then_some(self.members.len())
     }
 }

@@ -1,8 +1,10 @@
 //! Lanes: who runs next.
 //!
 //! Each model and each workflow has a lane of its own, with its own cap of running executions; places
-//! are given to the lanes in turn. In a lane, organizations take turns, each first in, first out. The rows of a lane are on disk;
-//! here is only a window on its head, so that a backlog of a million takes no memory.
+//! are given to the lanes in turn. In a lane, organizations take turns, each first in, first out. The rows of
+//! a lane are on disk, by organization; here is only a window on the first of each, so that a backlog of a
+//! million takes no memory. When nothing of an organization is left in the window, its next rows are read, in turns
+//! with those of others: no read passes over rows of other organizations.
 //!
 //! An execution gets into a lane in one way: [`Lanes::reserve`] or [`Lanes::reserve_accepted`] before the
 //! commit that adds its row, [`Lanes::enqueue`] by that commit's hook. Between the two its row may
@@ -19,12 +21,11 @@
 //! there.
 //!
 //! An organization may have a cap of its own over all lanes. Its tickets are taken out of a window when
-//! their turn comes and it may run no more: the others go past, and its rows are passed over on the
-//! disk until one of its executions leaves its place. Then the lanes in which it waits take turns, and
-//! only its own rows are read. One that only waits for executions that it has started is not counted.
+//! their turn comes and it may run no more: its rows are left to the disk until one of its executions
+//! leaves its place. Then the lanes in which it waits take turns, and as many rows are read as it may start.
+//! One that only waits for executions that it has started is not counted.
 //!
-//! No I/O and no waiting: [`Lanes::next`] says what to do, its caller does it. A lane whose window
-//! has run dry while there are rows behind it asks for a refill.
+//! No I/O and no waiting: [`Lanes::next`] says what to do, its caller does it.
 
 mod caps;
 mod lane;
@@ -63,11 +64,9 @@ pub enum Next<T, G> {
     /// Start this one; its lane has counted it as running. The task that runs it keeps `task` as
     /// long as it lives.
     Start { lane: Arc<str>, ticket: Ticket<T>, task: Arc<()> },
-    /// Read the head of this lane from the disk and hand it to [`Lanes::refilled`].
-    Refill { lane: Arc<str> },
     /// Read up to `most` rows of this organization in this lane, from this row on, and hand them to
-    /// [`Lanes::refilled_of`].
-    RefillOf { lane: Arc<str>, organization: OrganizationId, from: ExecutionId, most: usize },
+    /// [`Lanes::refilled`].
+    Refill { lane: Arc<str>, organization: OrganizationId, from: ExecutionId, most: usize },
 }
 
 /// What an organization has in the lanes and outside of them.
@@ -102,8 +101,10 @@ pub struct Lanes<T, G> {
     idle_schedule: VecDeque<Arc<str>>,
     /// Lanes that may have room for a guest.
     step_turn: VecDeque<Arc<str>>,
-    /// Lanes in which an organization waits that may run more, each with the organization.
-    passed_turn: VecDeque<(Arc<str>, OrganizationId)>,
+    /// Organizations that wait in lanes and may run more.
+    woken: VecDeque<OrganizationId>,
+    /// Organizations for whom a lane was read: they are woken once it has started what it can.
+    refilled: Vec<OrganizationId>,
     organizations: Organizations,
     last_waiter: u64,
     active: usize,
@@ -124,7 +125,8 @@ impl<T, G> Lanes<T, G> {
             schedule: VecDeque::new(),
             idle_schedule: VecDeque::new(),
             step_turn: VecDeque::new(),
-            passed_turn: VecDeque::new(),
+            woken: VecDeque::new(),
+            refilled: Vec::new(),
             organizations: Organizations::default(),
             last_waiter: 0,
             active: 0,
@@ -167,7 +169,6 @@ impl<T, G> Lanes<T, G> {
         lane.queue_limit = queue_limit;
         self.wake_steps(name);
         self.schedule_lane(name);
-        self.wake_passed(name);
     }
 
     // --- into a lane ---
@@ -207,21 +208,18 @@ impl<T, G> Lanes<T, G> {
             lane.enqueue(ticket);
         }
         self.schedule_lane(name);
-        self.wake_passed(name);
     }
 
-    /// Counts rows that a start has found on the disk, or that a resume has put there.
-    pub fn count_stored(&mut self, name: &str, count: usize) {
+    /// Counts rows of an organization that are on the disk and that nothing in memory knows of, none older
+    /// than `from`. With a count of 0 it only has them read.
+    pub fn count_stored(
+        &mut self,
+        name: &str,
+        (organization, from): (OrganizationId, ExecutionId),
+        count: usize,
+    ) {
         if let Some(lane) = self.lanes.get_mut(name) {
-            lane.count_stored(count);
-        }
-        self.schedule_lane(name);
-    }
-
-    /// Has the lane's head read again: it may have rows that nothing in memory knows of.
-    pub fn mark_rows_on_disk(&mut self, name: &str) {
-        if let Some(lane) = self.lanes.get_mut(name) {
-            lane.mark_rows_on_disk();
+            lane.count_stored(organization, from, count);
         }
         self.schedule_lane(name);
     }
@@ -255,16 +253,18 @@ impl<T, G> Lanes<T, G> {
         if self.is_held {
             return None;
         }
-        // What was passed over is read while there is a place: others may start in it each time.
-        // A lane whose own turn it was may have had nothing to start: then its guests go on.
-        self.next_passed().or_else(|| self.next_start()).or_else(|| self.next_step())
+        // What may run more again is read before others take the place. A lane whose own turn it was may
+        // have had nothing to start: then its guests go on.
+        let next = self.next_woken().or_else(|| self.next_start());
+        next.or_else(|| self.next_refilled()).or_else(|| self.next_step())
     }
 
     /// Whether [`Lanes::next`] may have something to do. False as long as what was put in only waits.
     #[must_use]
     pub fn has_turns(&self) -> bool {
         let schedule = if self.is_full() { &self.idle_schedule } else { &self.schedule };
-        !(schedule.is_empty() && self.step_turn.is_empty() && self.passed_turn.is_empty())
+        let has_reads = !self.woken.is_empty() || !self.refilled.is_empty();
+        has_reads || !schedule.is_empty() || !self.step_turn.is_empty()
     }
 
     fn next_start(&mut self) -> Option<Next<T, G>> {
@@ -303,24 +303,16 @@ impl<T, G> Lanes<T, G> {
     }
 
     fn next_of(&mut self, name: &Arc<str>) -> Option<Next<T, G>> {
-        self.pass_blocked(name);
-        let lane = self.lanes.get_mut(name)?;
-        if lane.wants_refill() {
-            lane.begin_refill();
-            // Others go on while it is read.
-            self.schedule_lane(name);
-            return Some(Next::Refill { lane: Arc::clone(name) });
+        self.put_back_blocked(name);
+        if let Some(refill) = self.next_refill(name) {
+            return Some(refill);
         }
-        if !lane.can_start() {
-            return None;
-        }
+        let lane = self.lanes.get_mut(name).filter(|lane| lane.can_start())?;
         let (ticket, task) = lane.start()?;
         self.active += 1;
         self.organizations.started(ticket.organization);
         self.wake_steps(name);
         self.schedule_lane(name);
-        self.wake_passed(name);
-        self.wake_organization(ticket.organization);
         Some(Next::Start { lane: Arc::clone(name), ticket, task })
     }
 
@@ -329,15 +321,6 @@ impl<T, G> Lanes<T, G> {
     const fn is_full(&self) -> bool {
         self.active >= self.active_cap
             || self.active + self.parked >= self.active_cap.saturating_mul(2)
-    }
-
-    /// The rows at the lane's head, oldest first. `complete` says that no row stood behind them.
-    pub fn refilled(&mut self, name: &str, rows: Vec<Ticket<T>>, complete: bool) {
-        if let Some(lane) = self.lanes.get_mut(name) {
-            lane.refilled(rows, complete);
-        }
-        self.schedule_lane(name);
-        self.wake_passed(name);
     }
 
     /// A running one has left its place.
@@ -362,20 +345,18 @@ impl<T, G> Lanes<T, G> {
         }
         self.wake_steps(name);
         self.schedule_lane(name);
-        self.wake_passed(name);
         if let Some(left) = left {
             self.organizations.left(left);
             self.wake_organization(left.organization);
         }
     }
 
-    /// A paused one waits for its turn again, at the head of its lane.
+    /// A paused one waits for its turn again, as old as it is.
     pub fn resume(&mut self, name: &str, id: ExecutionId) {
         if let Some(lane) = self.lanes.get_mut(name) {
             lane.resume(id);
         }
         self.schedule_lane(name);
-        self.wake_passed(name);
     }
 
     /// A running one only waits from now on, for what `parking` says, or no longer does. One that goes
@@ -406,14 +387,11 @@ impl<T, G> Lanes<T, G> {
     /// The row of one that did not run has been deleted (it was cancelled). A running one is left to
     /// its release.
     pub fn forget(&mut self, name: &str, id: ExecutionId) {
-        let owner = self.lanes.get_mut(name).and_then(|lane| lane.forget(id));
+        if let Some(lane) = self.lanes.get_mut(name) {
+            lane.forget(id);
+        }
         self.wake_steps(name);
         self.schedule_lane(name);
-        self.wake_passed(name);
-        if let Some(owner) = owner {
-            // No other lane was read for it while this one was to start.
-            self.wake_organization(owner);
-        }
     }
 
     /// Removes a lane in which nothing is, in memory or on the disk. Clients make the lanes of sessions,
@@ -500,7 +478,6 @@ impl<T, G> Lanes<T, G> {
         }
         self.wake_steps(name);
         self.schedule_lane(name);
-        self.wake_passed(name);
     }
 
     // --- their state ---
@@ -540,10 +517,11 @@ impl<T, G> Lanes<T, G> {
     /// Running executions whose task has ended without leaving its place: there are none, unless
     /// something is wrong here.
     #[must_use]
-    pub fn leaked(&self) -> Vec<(Arc<str>, ExecutionId)> {
+    pub fn leaked(&self) -> Vec<(Arc<str>, OrganizationId, ExecutionId)> {
         let lanes = self.lanes.iter();
-        let leaked = lanes
-            .flat_map(|(name, lane)| lane.leaked().into_iter().map(|id| (Arc::clone(name), id)));
+        let leaked = lanes.flat_map(|(name, lane)| {
+            lane.leaked().map(move |(organization, id)| (Arc::clone(name), organization, id))
+        });
         leaked.collect()
     }
 
@@ -577,7 +555,6 @@ impl<T, G> Lanes<T, G> {
 
     /// Puts the lane at the end of the turn, if it has something to do and is not there.
     fn schedule_lane(&mut self, name: &str) {
-        self.note_passed(name);
         let Some((name, lane)) = self.lanes.get_key_value(name) else { return };
         if !(lane.can_start() || lane.wants_refill()) {
             return;

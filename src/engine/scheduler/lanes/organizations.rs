@@ -1,5 +1,5 @@
 //! What each organization has of the lanes: how many of its executions run, how many have not ended,
-//! and in which lanes some of them are passed over because it may run no more of them.
+//! and in which lanes some of them are left on the disk because it may run no more of them.
 //!
 //! Only organizations that have something here take memory.
 
@@ -20,9 +20,11 @@ struct Organization {
     yielding: usize,
     /// Accepted and not ended.
     unfinished: usize,
-    /// Lanes with rows that were passed over, the one that waits longest first.
+    /// Lanes that are read for it when it may run more, the one that waits longest first.
     waiting: VecDeque<Arc<str>>,
-    /// Lanes that are about to be read for it.
+    /// It is about to be asked for them.
+    is_woken: bool,
+    /// Lanes that are being read for it.
     reading: usize,
 }
 
@@ -37,7 +39,7 @@ impl Organization {
 
     fn is_nothing(&self) -> bool {
         let counts = self.placed + self.yielding + self.unfinished + self.reading;
-        self.cap.is_none() && counts == 0 && self.waiting.is_empty()
+        self.cap.is_none() && counts == 0 && self.waiting.is_empty() && !self.is_woken
     }
 }
 
@@ -146,7 +148,7 @@ impl Organizations {
 
     // --- where it waits ---
 
-    /// Rows of the organization in this lane were passed over, and it is not noted for them.
+    /// This lane is read for it when it may run more.
     pub(super) fn wait_in(&mut self, id: OrganizationId, lane: Arc<str>) {
         self.change(id, |one| one.waiting.push_back(lane));
     }
@@ -165,11 +167,25 @@ impl Organizations {
         self.change(id, |one| one.reading = one.reading.saturating_sub(1));
     }
 
-    pub(super) fn waiting(&self, id: OrganizationId) -> usize {
-        self.all.get(&id).map_or(0, |one| one.waiting.len())
+    /// Whether it is to be asked for its lanes, and is not about to be.
+    pub(super) fn wakes(&mut self, id: OrganizationId) -> bool {
+        if self.room_to_read(id) == 0 {
+            return false;
+        }
+        let Some(one) = self.all.get_mut(&id).filter(|one| !one.waiting.is_empty()) else {
+            return false;
+        };
+        !std::mem::replace(&mut one.is_woken, true)
     }
 
+    /// The lane that is read for it next. `None`: there is none, or it may run no more; it has to be woken
+    /// again.
     pub(super) fn next_waiting(&mut self, id: OrganizationId) -> Option<Arc<str>> {
-        self.change(id, |one| one.waiting.pop_front())
+        let may_run = self.room_to_read(id) > 0;
+        self.change(id, |one| {
+            let next = one.waiting.pop_front_if(|_| may_run);
+            one.is_woken = next.is_some();
+            next
+        })
     }
 }

@@ -15,7 +15,11 @@ fn id(number: u32) -> ExecutionId {
 }
 
 fn ticket(id: ExecutionId) -> Ticket<()> {
-    Ticket { id, organization: [1; 16].into(), payload: () }
+    Ticket { id, organization: owner(), payload: () }
+}
+
+fn owner() -> OrganizationId {
+    [1; 16].into()
 }
 
 type Member = (usize, ExecutionId);
@@ -31,7 +35,7 @@ struct Fixture {
     paused: Vec<Member>,
     /// In the order of their first start.
     started: Vec<Member>,
-    refills: Vec<(usize, Vec<ExecutionId>, bool)>,
+    refills: Vec<(usize, Vec<ExecutionId>, Option<ExecutionId>)>,
     /// Guests that wait, as lane, number and name.
     asking: Vec<(usize, u64, u32)>,
     /// Guests that are in.
@@ -91,7 +95,7 @@ impl Fixture {
         let Some((lane, id)) = self.committing.pop_front() else { return };
         self.disk.insert((lane, id));
         if spills {
-            self.lanes.mark_rows_on_disk(&name(lane));
+            self.lanes.count_stored(&name(lane), (owner(), id), 0);
         }
         self.lanes.enqueue(&name(lane), ticket(id));
     }
@@ -130,22 +134,23 @@ impl Fixture {
                 self.running.push((member, task));
                 true
             }
-            Some(Next::RefillOf { .. }) => panic!("no organization has a cap"),
-            Some(Next::Refill { lane }) => {
+            Some(Next::Refill { lane, from, most, .. }) => {
                 let lane = number(&lane);
-                let rows = self.disk.iter().filter(|(of, _)| *of == lane).map(|(_, id)| *id);
-                let fresh: Vec<_> = rows.filter(|id| !self.lanes.knows(&name(lane), *id)).collect();
-                let complete = fresh.len() <= PAGE;
-                self.refills.push((lane, fresh.into_iter().take(PAGE).collect(), complete));
+                let rows = self.disk.iter().filter(|row| row.0 == lane && row.1 >= from);
+                let mut fresh =
+                    rows.map(|(_, id)| *id).filter(|id| !self.lanes.knows(&name(lane), *id));
+                let rows = fresh.by_ref().take(most.min(PAGE)).collect();
+                let more_from = fresh.next();
+                self.refills.push((lane, rows, more_from));
                 true
             }
         }
     }
 
     fn deliver_refill(&mut self) {
-        if let Some((lane, rows, complete)) = self.refills.pop() {
+        if let Some((lane, rows, more_from)) = self.refills.pop() {
             let rows = rows.into_iter().map(ticket).collect();
-            self.lanes.refilled(&name(lane), rows, complete);
+            self.lanes.refilled(&name(lane), owner(), rows, more_from);
         }
     }
 
@@ -491,9 +496,9 @@ fn lane_ticket_requeued_during_release_runs_once_more() {
 #[test]
 fn lane_row_seen_before_its_hook_gets_one_ticket() {
     let mut fixture = Fixture::new(1, 9, 9);
-    fixture.lanes.mark_rows_on_disk(&name(0));
     fixture.announce(0);
     fixture.show();
+    fixture.lanes.count_stored(&name(0), (owner(), id(1)), 0);
     while fixture.step() {
         fixture.deliver_refill();
     }
@@ -515,7 +520,7 @@ fn lane_finds_leaked_slots_of_dead_tasks() {
     let ((_, id), task) = fixture.running.remove(0);
     assert!(fixture.lanes.leaked().is_empty());
     drop(task);
-    assert_eq!(fixture.lanes.leaked(), [(Arc::from(name(0)), id)]);
+    assert_eq!(fixture.lanes.leaked(), [(Arc::from(name(0)), owner(), id)]);
     fixture.lanes.active = 7;
     assert!(fixture.lanes.recount() && !fixture.lanes.recount());
     assert_eq!(fixture.lanes.totals().0, 2);
