@@ -312,6 +312,22 @@ fn large_requests_that_hang_hold_bounded_memory() {
     near.assert_well("60 requests of 7.9 MiB that hang");
 }
 
+/// A small input, of which each step makes a large one.
+#[test]
+fn repeated_references_hold_bounded_memory() {
+    let near = Neighborhood::text();
+    let deaf = Deaf::start();
+    let step = json!({"step_id": "a", "type": "http", "url": deaf.url(), "method": "POST",
+                      "body": "{{inputs.x}}".repeat(2000), "timeout_seconds": 300});
+    let workflow = near.workflow("repeated", &json!([step]));
+    for _ in 0..100 {
+        near.trigger(&workflow, &json!({"x": "x".repeat(4000)}));
+    }
+    near.look();
+    println!("repeated references: {} connections", deaf.connections());
+    near.assert_well("100 inputs of 8 MB made of 4 KB");
+}
+
 #[test]
 fn maps_of_requests_that_hang_hold_bounded_memory() {
     let near = Neighborhood::text();
