@@ -133,7 +133,9 @@ pub enum ErrorKind {
     Name,
     #[error("has brackets without an index such as [0] or a key such as ['a b'] in them")]
     Bracket,
-    #[error("must continue with a dot or a bracket after a name")]
+    #[error(
+        "must continue with a dot or a bracket after a name; references have no filters or operators"
+    )]
     Stray,
     #[error("is unknown: the execution has only {{{{execution.id}}}}")]
     Execution,

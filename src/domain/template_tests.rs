@@ -172,9 +172,18 @@ fn template_syntax_errors_are_described() {
         ("{{a..b}}", "{{a..b}} lacks a name after a dot"),
         ("{{a.}}", "{{a.}} lacks a name after a dot"),
         ("{{a. b}}", "{{a. b}} lacks a name after a dot"),
-        ("{{a b}}", "{{a b}} must continue with a dot or a bracket after a name"),
-        ("{{a.b | upper}}", "{{a.b | upper}} must continue with a dot or a bracket after a name"),
-        ("{{a{{b}}", "{{a{{b}} must continue with a dot or a bracket after a name"),
+        (
+            "{{a b}}",
+            "{{a b}} must continue with a dot or a bracket after a name; references have no filters or operators",
+        ),
+        (
+            "{{a.b | upper}}",
+            "{{a.b | upper}} must continue with a dot or a bracket after a name; references have no filters or operators",
+        ),
+        (
+            "{{a{{b}}",
+            "{{a{{b}} must continue with a dot or a bracket after a name; references have no filters or operators",
+        ),
         ("{{execution}}", "{{execution}} is unknown: the execution has only {{execution.id}}"),
         (
             "{{execution.id.x}}",
