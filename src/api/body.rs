@@ -26,10 +26,10 @@ pub fn parse(bytes: &[u8]) -> Result<JsonObject, Error> {
     }
 }
 
-/// Refuses a body with a field that nobody asked for.
+/// Refuses a body with an unknown field.
 ///
 /// # Errors
-/// 400 with the field that may be meant.
+/// 400, with a known field of a similar name as a suggestion.
 pub fn refuse_unread(fields: &JsonObject) -> Result<(), Error> {
     match fields.unread().next() {
         Some(unknown) => Err(Error::bad_request(sentence("field", unknown, fields.known()))),

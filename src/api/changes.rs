@@ -1,7 +1,8 @@
 //! What has changed in the organization, for lists that follow it: which topics, and nothing of what they
 //! hold. A list that hears of a change reads itself again.
 //!
-//! A member has a few streams at a time: a newer one takes the place of the oldest, which is notified.
+//! The number of open streams per member is limited. A new stream beyond the limit replaces the
+//! oldest, which is notified.
 //!
 //! A client that comes again has missed an unknown number of changes: it reads everything again first.
 

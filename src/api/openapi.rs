@@ -121,7 +121,8 @@ impl Schemas {
         }
     }
 
-    /// The schema of an answer. `warns`: it may name unknown fields of the request, as `unknown::warn` adds them.
+    /// The schema of an answer. With `warns`, it can include the warnings about unknown fields of
+    /// the request that `unknown::warn` adds.
     fn answer(&mut self, schema: SchemaOf, warns: bool) -> Value {
         let schema = schema(&mut self.sent).to_value();
         let name = schema

@@ -265,7 +265,7 @@ impl Call {
         }
     }
 
-    /// What an answer has used until now, and what that costs. The model works since `begun`.
+    /// The usage and cost of an answer so far. The model started to work at `begun`.
     pub(super) fn came(&self, candidate: &Candidate, meter: &Meter, begun: Instant) -> Came {
         let tokens = meter.tokens();
         let cost =

@@ -247,7 +247,8 @@ impl Inner {
         })
     }
 
-    /// The id that may be meant by one that nobody has, in brackets; empty where none is like it.
+    /// A hint with the known id that is most similar to the unknown `model`, in parentheses; empty
+    /// if no id is similar.
     fn near_id(&self, model: &str, operation: Operation) -> String {
         let models = self.catalog.list();
         let serving = models.iter().filter(|model| model.runner.server(operation).is_some());

@@ -56,8 +56,9 @@ impl TokenBudgets {
         tokens: u64,
     ) -> Result<Option<InFlight>, Error> {
         let Some(limit) = self.limit else { return Ok(None) };
-        // Counted before the look at the disk, so that of two calls at once the second sees the first, and of one that
-        // ends in between, nothing is missed. It may count twice, which errs on the safe side.
+        // Counted before the counter on disk is read, so that the second of two concurrent calls
+        // sees the first, and a call that ends in between is not missed. Such a call may count
+        // twice, which errs on the safe side.
         let (flying, this) = self.fly(key, tokens);
         let counter = row(organization, key, self.today());
         let used = self.store.counter(&counter).await;

@@ -114,7 +114,7 @@ fn first(models: &[Listed]) -> anyhow::Result<String> {
     Ok(model.id.clone())
 }
 
-/// The model, unless it can be seen that it does not chat.
+/// The model, or an error if it is known not to support chat.
 fn known(model: String, models: &[Listed], has_upstream: bool) -> anyhow::Result<String> {
     if has_upstream || models.iter().any(|listed| listed.id == model) {
         return Ok(model);

@@ -44,7 +44,7 @@ impl fmt::Display for JsonPointer<'_> {
 }
 
 impl JsonPointer<'_> {
-    /// Whether all of it was written.
+    /// Appends the pointer up to [`POINTER_BYTES_MAX`], and returns whether all of it fits.
     fn write(&self, pointer: &mut String) -> bool {
         let (parent, name) = match self {
             Self::Root => return true,

@@ -129,8 +129,8 @@ impl Template {
         self.0.outline()
     }
 
-    /// How much is known of the part at a JSON pointer. A part that the template does not write is known
-    /// whole: nothing that is put in changes it.
+    /// How much is known of the part at a JSON pointer before references are resolved. A part that
+    /// the template does not contain is fully known, since no resolved value can change it.
     #[must_use]
     pub fn known_at(&self, pointer: &str) -> Known {
         let mut node = &self.0;

@@ -1,13 +1,15 @@
 //! Trees: the executions that one execution starts, directly or through others, share a budget.
 //!
-//! The execution that no step started is the root of its tree. Three durable counters belong to it:
-//! how many descendants it has ever had, the bytes that they take, and how many have ended. The commit that
-//! creates or ends a descendant adds to them, so no crash resets them. In memory, what is about to be committed counts
-//! too; a commit that fails may leave a count too high, never too low.
+//! The root of a tree is the execution that was not started by a step. Three durable counters
+//! belong to it: how many descendants it has ever had, the bytes that they take, and how many have
+//! ended. The commit that creates or ends a descendant adds to them, so no crash resets them. In
+//! memory, what is about to be committed counts too; a commit that fails may leave a count too
+//! high, never too low.
 //!
-//! A cancel of the root closes its tree: no descendant starts another execution from then on. Those that
-//! nobody waits for go on otherwise. A cancel of a root that has ended cancels these, too: durably at once,
-//! so that none of them runs again, and one after the other in the background.
+//! A cancel of the root closes its tree: no descendant starts another execution from then on.
+//! Descendants that no execution waits for keep running otherwise. If the root has already ended, a
+//! cancel of it cancels them, too: durably at once, so that none of them runs again, and one after
+//! the other in the background.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};

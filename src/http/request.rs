@@ -115,8 +115,8 @@ impl fmt::Debug for Request {
 }
 
 impl Request {
-    /// Has a good answer warn of something that was probably not meant. The sentence is also a header's
-    /// value: names in it are plain.
+    /// Adds a warning about a probable mistake to a successful answer. The sentence is also sent as
+    /// the value of a header, so names in it must be plain.
     pub fn warn(&self, sentence: impl Into<String>) {
         if let Some(fields) = &self.fields {
             fields.add(sentence.into());

@@ -9,7 +9,8 @@ use super::{Members, Visit};
 use crate::domain::ids::{MemberId, OrganizationId};
 use crate::domain::member::Member;
 
-/// Streams of one member. A browser holds one for all of its windows, so this is a number of browsers.
+/// The maximum number of streams of one member. A browser shares one stream between all of its
+/// windows, so this is also the maximum number of browsers.
 pub const STREAMS_MAX: usize = 8;
 /// Streams of one organization's members together.
 pub const STREAMS_OF_ORGANIZATION_MAX: usize = 256;

@@ -42,7 +42,7 @@ impl<K: Eq + Hash + Copy, V: Clone> SharedAnswers<K, V> {
     /// What `compute` returns, or another caller's computation that began after this call.
     ///
     /// # Errors
-    /// Those of `compute`, which are not shared.
+    /// The errors of `compute`. They are not shared with other callers.
     pub async fn get<E>(
         &self,
         key: K,

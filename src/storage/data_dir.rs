@@ -24,8 +24,8 @@ const LOCK: &str = "lock";
 /// A store that this process closed a moment ago may still hold its lock: in a child that was started
 /// in the meantime and has not become its program yet. It is waited for, a second in all.
 const OWN_LOOKS: u32 = 100;
-/// A process that was killed holds its lock until the kernel has freed its memory. It is waited for,
-/// 20 seconds in all.
+/// A process that was killed holds its lock until the kernel has freed its memory. This many
+/// retries wait 20 seconds in all.
 const ENDING_LOOKS: u32 = 2000;
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
@@ -100,7 +100,7 @@ fn holder(file: &mut File) -> Option<u32> {
     text.trim().parse().ok()
 }
 
-/// How often the lock of this process is looked at before it counts as taken.
+/// How many times to retry a lock that process `pid` holds before reporting the folder as in use.
 fn looks_for(pid: Option<u32>) -> u32 {
     match pid {
         Some(pid) if pid == std::process::id() => OWN_LOOKS,

@@ -414,8 +414,9 @@ impl Store {
         outcome
     }
 
-    /// A part of the memory for rows that are not in the tree. Who has much of it waits for a checkpoint, so
-    /// that the writer need not wait for it, and everybody with it.
+    /// Takes a part of the memory for rows that are not in the tree. An organization that holds
+    /// much of it waits for a checkpoint here, so that the writer, which all organizations share,
+    /// need not.
     async fn room_for(&self, bytes: usize) -> Turn {
         let mut taking = std::pin::pin!(self.shared.memory.take(bytes));
         if let Some(turn) = taking.as_mut().now_or_never() {

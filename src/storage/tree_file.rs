@@ -150,7 +150,7 @@ pub fn keep_damaged(folder: &Path) -> io::Result<()> {
     let part = folder.join("db.part");
     let copied = copy_whole(&path, &part).and_then(|()| fs::rename(&part, &kept));
     copied.map_err(|error| {
-        // The disk may be full because of it.
+        // The partial copy may be what filled the disk.
         drop(fs::remove_file(&part));
         let bytes = fs::metadata(&path).map_or(0, |file| file.len());
         let reason = format!(

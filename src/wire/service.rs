@@ -167,7 +167,7 @@ impl Finding {
 pub struct DoctorReport {
     /// Concerns first.
     pub findings: Vec<Finding>,
-    /// Absent where the store of a stopped service was looked at.
+    /// Absent if the report describes the store of a stopped service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub running: Option<RunningService>,
 }

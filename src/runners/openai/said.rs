@@ -15,7 +15,7 @@ pub fn text_bytes(json: &[u8]) -> Option<u64> {
     bytes_of(&mut reader).ok()
 }
 
-/// As [`text_bytes`], of JSON that is parsed already.
+/// Like [`text_bytes`], for JSON that is already parsed.
 ///
 /// # Errors
 /// The reader's.

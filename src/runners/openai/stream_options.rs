@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::failure::Failure;
 use crate::runtime;
 
-/// How long a server that refuses `stream_options` is asked without them.
+/// How long requests omit `stream_options` after a server has refused them.
 const REMEMBERED: Duration = Duration::from_secs(600);
 
 /// What a stream is asked with.

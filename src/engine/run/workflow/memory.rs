@@ -1,9 +1,10 @@
 //! The memory of running workflows: a budget of the whole service, in turns between organizations.
 //!
-//! What an execution takes is estimated before it is loaded, from its inputs and its plan. A large one
-//! waits for its part, without a place and without its inputs in memory, and releases it when it ends or is
-//! suspended. A small one takes its part at once: their number is bounded by `engine.active`, and a parent in
-//! memory never waits for one of its children that way. What an open map holds counts as soon as it is known.
+//! What an execution takes is estimated before it is loaded, from its inputs and its plan. A large
+//! one waits for its part, without a place and without its inputs in memory, and releases it when
+//! it ends or is suspended. A small one takes its part without waiting: `engine.active` bounds the
+//! number of small executions, and a parent in memory never has to wait until a small child gets
+//! memory. What an open map holds counts as soon as it is known.
 //!
 //! Two further budgets, of half that size each, are for what templates resolve to, since a small input can be
 //! repeated. One is for the calls of steps: each waits for its part before its input is made, holds nothing
@@ -40,8 +41,8 @@ const BYTES_PER_INPUT: usize = 8;
 const INPUT_PER_ITEM: usize = 4;
 /// What one item takes beside its value and its steps.
 const ITEM_BYTES: usize = 256;
-/// The part of the whole budget that one execution waits for at most. What it takes beyond that is counted
-/// when its map opens.
+/// One execution waits for at most the whole budget divided by this. Memory that it needs beyond
+/// that is counted when the execution opens its map.
 const SHARE_MAX: usize = 4;
 /// What the state of a step takes.
 const STEP_BYTES: usize = 768;

@@ -514,7 +514,7 @@ fn guests_of_organizations_take_turns() {
     assert_eq!(admitted, [1, 4, 2, 3]);
 }
 
-/// A start finds the backlog of one organization; what another one submits then runs next.
+/// After a restart with a backlog of one organization, a new execution of another one runs next.
 #[test]
 fn organization_that_comes_after_a_start_waits_behind_no_backlog() {
     const BACKLOG: u32 = 5000;
@@ -578,7 +578,7 @@ fn organization_with_rows_on_the_disk_is_not_starved_by_steady_load_of_others() 
     }
 }
 
-/// What a lane holds of others is not read again for each one that an organization starts.
+/// Starting an execution of one organization does not reread the rows of others in the lane.
 #[test]
 fn organization_at_its_cap_reads_no_rows_of_others() {
     let mut fixture = Fixture::new(2, 10, &[(2, 1)]);
@@ -595,7 +595,7 @@ fn organization_at_its_cap_reads_no_rows_of_others() {
     assert!(fixture.rows_read < WINDOW + 4 * runs, "{} rows for {runs} runs", fixture.rows_read);
 }
 
-/// Its next try is first among its own; the others keep their turns.
+/// A resumed attempt goes first within its organization; other organizations keep their turns.
 #[test]
 fn organization_whose_try_is_resumed_does_not_overtake_others() {
     let mut fixture = Fixture::new(1, 10, &[]);

@@ -1,10 +1,11 @@
 //! Lanes: who runs next.
 //!
-//! Each model and each workflow has a lane of its own, with its own cap of running executions; places
-//! are given to the lanes in turn. In a lane, organizations take turns, each first in, first out. The rows of
-//! a lane are on disk, by organization; here is only a window on the first of each, so that a backlog of a
-//! million takes no memory. When nothing of an organization is left in the window, its next rows are read, in turns
-//! with those of others: no read passes over rows of other organizations.
+//! Each model and each workflow has a lane of its own, with its own cap of running executions;
+//! places are given to the lanes in turn. In a lane, organizations take turns, each first in, first
+//! out. The rows of a lane are on disk, ordered by organization. Memory holds only a window with
+//! the first rows of each organization, so that a backlog of a million rows takes no memory. When
+//! nothing of an organization is left in the window, its next rows are read, in turns with those of
+//! others: no read passes over rows of other organizations.
 //!
 //! An execution gets into a lane in one way: [`Lanes::reserve`] or [`Lanes::reserve_accepted`] before the
 //! commit that adds its row, [`Lanes::enqueue`] by that commit's hook. Between the two its row may
@@ -210,8 +211,8 @@ impl<T, G> Lanes<T, G> {
         self.schedule_lane(name);
     }
 
-    /// Counts rows of an organization that are on the disk and that nothing in memory knows of, none older
-    /// than `from`. With a count of 0 it only has them read.
+    /// Counts rows of an organization that are only on the disk and not in memory, none older than
+    /// `from`. A count of 0 counts nothing, and only has the lane read the rows.
     pub fn count_stored(
         &mut self,
         name: &str,

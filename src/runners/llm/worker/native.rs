@@ -33,7 +33,7 @@ const DSML: &str = "<｜DSML｜";
 /// Calls of one answer.
 const CALLS_MAX: usize = 32;
 
-/// Reads the calls of a text in one form; none where it has another.
+/// Reads the calls in a text that uses one form; empty if the text uses another form.
 type Reader<'r> = &'r dyn Fn(&str) -> Vec<Call>;
 
 /// The calls in a text that begins with a mark, or with the one of `form`.

@@ -260,7 +260,7 @@ struct Streamed {
     wants_usage: bool,
 }
 
-/// Sends a stream, all answers of a request at once.
+/// Streams all answers of a request concurrently.
 async fn stream(
     loaded: Arc<Loaded>,
     streamed: Streamed,

@@ -84,7 +84,7 @@ struct At<'f> {
 }
 
 impl At<'_> {
-    /// A place within it, whose choices are its own.
+    /// A place within this one; both add to the same choices.
     fn within<'f>(&'f mut self, place: &'f str) -> At<'f> {
         At { place, depth: self.depth + 1, found: self.found }
     }
