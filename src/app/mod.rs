@@ -461,7 +461,7 @@ fn take_groups() -> Option<Arc<Groups>> {
         Err(reason) => {
             tracing::info!(
                 %reason,
-                "programs of models are limited one by one; as a service of systemd, they get control groups"
+                "programs of models have limits for each process only; as a service of systemd, they get control groups"
             );
             None
         }

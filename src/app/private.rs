@@ -57,7 +57,7 @@ pub fn tighten(data: &Path) -> anyhow::Result<usize> {
     if changed > 0 {
         tracing::info!(
             changed, folder = %data.display(),
-            "files of the data folder were closed to other users, as those that were copied into it"
+            "removed the access of other users to files of the data folder"
         );
     }
     Ok(changed)

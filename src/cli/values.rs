@@ -50,7 +50,7 @@ pub(super) fn limit(text: &str) -> Result<Limit, String> {
 pub(super) fn size_limit(text: &str) -> Result<Limit, String> {
     let bytes = config::values::bytes_of(text).filter(|bytes| *bytes > 0);
     bytes.map(|bytes| Limit(Some(bytes))).map_or_else(|| limit(text), Ok).map_err(|_not_a_number| {
-        "write bytes as a whole number above 0 or such as 10GB or 512MiB, or none for no limit"
+        "write a number of bytes above 0, a size such as 10GB or 512MiB, or none for no limit"
             .to_owned()
     })
 }

@@ -194,7 +194,7 @@ impl Server {
                 tracing::warn!(
                     server,
                     reason,
-                    "an MCP server did not list its changed tools; the earlier ones are used"
+                    "an MCP server did not list its changed tools; keeping the previous list"
                 );
                 return None;
             }

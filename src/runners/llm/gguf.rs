@@ -196,7 +196,8 @@ fn describe(
     check_vocabulary(metadata, text("tokenizer.ggml.model").as_deref())?;
     let context_length = number("context_length").filter(|length| *length > 0);
     if let Some(length) = context_length.filter(|length| *length < CONTEXT_MIN.into()) {
-        let message = format!("claims a context of {length} tokens; {CONTEXT_MIN} are the least");
+        let message =
+            format!("declares a context of {length} tokens; the minimum is {CONTEXT_MIN}");
         return Err(Error(message));
     }
     for (key, value) in metadata.iter().filter(|(key, _)| key.ends_with("_epsilon")) {

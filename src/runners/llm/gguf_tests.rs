@@ -174,7 +174,7 @@ fn gguf_header_that_llama_cpp_trusts_too_far_is_refused() {
         parts
     };
     for (parts, said) in [
-        (good().with("llama.context_length", number(1)), "claims a context of 1 tokens"),
+        (good().with("llama.context_length", number(1)), "declares a context of 1 tokens"),
         (good().with(EPSILON, real(f32::NAN)), "layer_norm_rms_epsilon = NaN"),
         (good().with(EPSILON, real(-1.0)), "layer_norm_rms_epsilon = -1"),
         (good().with(EPSILON, real(f32::INFINITY)), "layer_norm_rms_epsilon = inf"),

@@ -176,7 +176,7 @@ async fn answer(request: Request<Incoming>, mut state: watch::Receiver<State>) -
             Work::Embeddings { jobs } if !is_chat => {
                 embed(Arc::clone(&loaded), body, jobs.clone(), &client).await
             }
-            Work::Chat(_) => Err(Refusal::of("model", "this model gives no embeddings")),
+            Work::Chat(_) => Err(Refusal::of("model", "this model does not produce embeddings")),
             Work::Embeddings { .. } => {
                 Err(Refusal::of("model", "this model gives embeddings alone"))
             }
