@@ -5,6 +5,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use crate::support::eventually;
 use crate::support::http::Client;
 use crate::support::service::Setup;
 
@@ -192,8 +193,11 @@ fn secret_in_a_file_that_others_read_is_found() {
     }
     assert!(!found.contains("sk-"), "{found}");
     let service = setup.start();
-    let log = setup.log_since(0);
-    assert!(log.contains("`router.upstream_key`") && log.contains("X-Api-Key`"), "{log}");
+    let warned = ["`router.upstream_key`", "X-Api-Key`"];
+    let log = eventually("the service warns of both", || {
+        let log = setup.log_since(0);
+        warned.iter().all(|key| log.contains(key)).then_some(log)
+    });
     assert!(!log.contains("sk-"), "{log}");
     drop(service);
     for path in [setup.config(), &manifest] {
