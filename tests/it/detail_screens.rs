@@ -56,8 +56,12 @@ async fn detail_screens_edit_steps_where_they_are_and_undo() {
     assert_eq!(browser.run(ROWS).await, 40);
     browser.picture("editor-menu").await;
     browser.keys(ESCAPE).await;
+    // Each key goes to what has the focus by then.
+    let focus = |selector: &str| format!("return document.activeElement.matches('{selector}')");
+    holds(&browser, "the focus on the button", &focus(".add-button")).await;
     assert_eq!(browser.run(ROWS).await, 40);
     browser.keys(ARROW_DOWN).await;
+    holds(&browser, "the focus in the menu", &focus("[role=menu] *")).await;
     browser.keys(ARROW_DOWN).await;
     browser.keys(ENTER).await;
     holds(&browser, "a new step", &ROWS.replace("length", "length === 41")).await;

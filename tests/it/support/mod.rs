@@ -39,7 +39,7 @@ pub use service::Service;
 pub use upstream::Upstream;
 
 /// The longest that any test waits for one thing; far beyond what it takes.
-const PATIENCE: Duration = Duration::from_secs(600);
+const PATIENCE: Duration = Duration::from_secs(240);
 
 /// What `waited_for` comes to, or a failed test that names it.
 pub async fn within<T>(what: &str, waited_for: impl Future<Output = T>) -> T {
