@@ -53,6 +53,16 @@ async fn descendants(process: &Process, root: ExecutionId) -> i64 {
     process.store.counter(&descendants).await.unwrap()
 }
 
+/// Waits until an execution has so many descendants.
+async fn await_descendants(process: &Process, root: ExecutionId, count: i64) {
+    let growing = async {
+        while descendants(process, root).await < count {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, growing).await.unwrap();
+}
+
 async fn die(process: Process) {
     process.engine.inner.tasks.stop();
     process.store.clone().close().await;
@@ -166,12 +176,7 @@ fn cancelled(dies: bool) {
         process.engine.recover().await.unwrap();
         let root = submit(&process, 0, &cases[0]).await;
         // It has begun to grow at both levels, and would go on to 1,641.
-        let growing = async {
-            while descendants(&process, root).await < 60 {
-                tokio::task::yield_now().await;
-            }
-        };
-        tokio::time::timeout(PATIENCE, growing).await.unwrap();
+        await_descendants(&process, root, 60).await;
         let cancelled = process.engine.cancel(ORGANIZATION.into(), root).await.unwrap();
         assert_eq!(cancelled.status, Status::Cancelled);
         let count = executions(&process.store).await.len();
@@ -222,12 +227,7 @@ fn tree_of_cancelled_root_with_detached_executions_grows_no_more() {
         let process = process(&folder, &cases, options);
         process.engine.recover().await.unwrap();
         let root = submit(&process, 0, &cases[0]).await;
-        let growing = async {
-            while descendants(&process, root).await == 0 {
-                tokio::task::yield_now().await;
-            }
-        };
-        tokio::time::timeout(PATIENCE, growing).await.unwrap();
+        await_descendants(&process, root, 1).await;
         let cancelled = process.engine.cancel(ORGANIZATION.into(), root).await.unwrap();
         assert_eq!(cancelled.status, Status::Cancelled);
         all_end(&process).await;
@@ -251,12 +251,7 @@ fn cancelled_behind_its_end(dies: bool) {
         let root = submit(&process, 0, &cases[0]).await;
         let ended = process.engine.wait(organization, root, PATIENCE).await.unwrap();
         assert_eq!(ended.status, Status::Success);
-        let grown = async {
-            while descendants(&process, root).await < 12 + 12 * 12 {
-                tokio::task::yield_now().await;
-            }
-        };
-        tokio::time::timeout(PATIENCE, grown).await.unwrap();
+        await_descendants(&process, root, 12 + 12 * 12).await;
         if !dies {
             let answered = process.engine.cancel(organization, root).await.unwrap();
             assert_eq!((answered.id, answered.status), (root, Status::Success));
@@ -307,12 +302,7 @@ fn tree_of_cancelled_root_that_is_cancelled_again_runs_no_more() {
         let process = process(&folder, &cases, options);
         process.engine.recover().await.unwrap();
         let root = submit(&process, 0, &cases[0]).await;
-        let growing = async {
-            while descendants(&process, root).await < 10 {
-                tokio::task::yield_now().await;
-            }
-        };
-        tokio::time::timeout(PATIENCE, growing).await.unwrap();
+        await_descendants(&process, root, 10).await;
         for _ in 0..2 {
             process.engine.cancel(ORGANIZATION.into(), root).await.unwrap();
         }

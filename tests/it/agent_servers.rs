@@ -55,6 +55,13 @@ async fn ask(service: &Service, fields: Value) -> Value {
     ask.send().await.expect(200)
 }
 
+/// A service whose agent has the tools of one server, named `stub`.
+async fn service_of(up: &Upstream, server: &McpServer) -> Service {
+    let (upstream, url) = (up.config(""), server.url());
+    let lines = format!("{upstream}{AGENT}[[agent.mcp_servers]]\nname = 'stub'\nurl = '{url}'\n");
+    Service::configured(&lines).await
+}
+
 #[tokio::test]
 async fn agent_uses_tools_of_a_server() {
     let up = Upstream::start().await;
@@ -125,10 +132,7 @@ async fn agent_server_with_wrong_tools_keeps_the_others() {
     let up = Upstream::start().await;
     let server = McpServer::start().await;
     server.lists_odd_tools();
-    let url = server.url();
-    let lines =
-        format!("{}{AGENT}[[agent.mcp_servers]]\nname = 'stub'\nurl = '{url}'\n", up.config(""));
-    let service = Service::configured(&lines).await;
+    let service = service_of(&up, &server).await;
     script(&up, Vec::new());
     ask(&service, json!({})).await;
     assert_eq!(offered(&up), ["stub__echo", "stub__nested"]);
@@ -143,10 +147,7 @@ async fn agent_lists_the_tools_of_a_server_again_once_they_have_changed() {
     let up = Upstream::start().await;
     let server = McpServer::start().await;
     server.sends_events();
-    let url = server.url();
-    let lines =
-        format!("{}{AGENT}[[agent.mcp_servers]]\nname = 'stub'\nurl = '{url}'\n", up.config(""));
-    let service = Service::configured(&lines).await;
+    let service = service_of(&up, &server).await;
     script(&up, vec![("stub__echo", json!({"text": "hi"}))]);
     ask(&service, json!({})).await;
     assert_eq!(results(&up), ["hi"]);
@@ -173,10 +174,7 @@ async fn agent_lists_changed_tools_once_more_where_the_listing_failed() {
     let up = Upstream::start().await;
     let server = McpServer::start().await;
     server.sends_events();
-    let url = server.url();
-    let lines =
-        format!("{}{AGENT}[[agent.mcp_servers]]\nname = 'stub'\nurl = '{url}'\n", up.config(""));
-    let service = Service::configured(&lines).await;
+    let service = service_of(&up, &server).await;
     script(&up, vec![("stub__echo", json!({"text": "hi"}))]);
     ask(&service, json!({})).await;
     // It says beside the answer to each call that they have changed.
@@ -190,10 +188,7 @@ async fn agent_opens_a_new_session_when_the_server_knows_the_old_one_no_more() {
     let up = Upstream::start().await;
     let server = McpServer::start().await;
     server.begins_a_session();
-    let url = server.url();
-    let lines =
-        format!("{}{AGENT}[[agent.mcp_servers]]\nname = 'stub'\nurl = '{url}'\n", up.config(""));
-    let service = Service::configured(&lines).await;
+    let service = service_of(&up, &server).await;
     for session in 1..4_usize {
         script(&up, vec![("stub__echo", json!({"text": format!("in {session}")}))]);
         ask(&service, json!({})).await;
