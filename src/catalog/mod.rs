@@ -212,7 +212,7 @@ impl Catalog {
         self.shared.unreadable.load_full()
     }
 
-    /// The slug that may be meant by one that nobody has.
+    /// The known slug that is closest to an unknown one.
     #[must_use]
     pub fn nearest(&self, slug: &str) -> Option<String> {
         let models = self.shared.models.load();
@@ -288,8 +288,8 @@ impl Catalog {
         report
     }
 
-    /// Every manifest in its present or, where that is broken, its last good state; and the model files that
-    /// are not served because of a broken one. A folder that cannot be read is as it was before.
+    /// Reads every manifest, and keeps the last good state of a broken one. Also lists the model files that a
+    /// broken manifest holds back. If the folder cannot be read, everything stays as it was.
     fn read_folder(&self, before: &Files, report: &mut Report) -> (Files, Vec<HeldBack>) {
         let folder = &self.shared.folder;
         let paths = match paths_in(folder) {

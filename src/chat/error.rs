@@ -20,7 +20,7 @@ pub enum Error {
     )]
     NoModel {
         model: String,
-        /// The id that may be meant, in brackets.
+        /// The closest known id, in brackets.
         hint: String,
         local: String,
     },

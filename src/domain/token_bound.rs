@@ -17,7 +17,7 @@ const MEDIA_TOKENS: u64 = 1000;
 const MEDIA_TOKENS_MAX: u64 = 16_384;
 /// Fields at the top whose texts a model reads.
 const TEXTS: [&str; 6] = ["prompt", "system", "input", "tools", "functions", "response_format"];
-/// Bytes of a URI that say whether it holds its data.
+/// Bytes at the start of a `data:` URI in which `;base64` is looked for.
 const URI_HEAD: usize = 256;
 
 /// What a model reads of a request.

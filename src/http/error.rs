@@ -146,7 +146,7 @@ impl Error {
         self
     }
 
-    /// Adds what may be meant instead, unless there are details already.
+    /// Adds a suggestion, unless there are details already.
     #[must_use]
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
         if self.more.details.is_none() {

@@ -14,7 +14,7 @@ use crate::schema::{Known, Schema};
 pub trait Models: Send + Sync {
     /// The request schema of a model; none where there is no such model.
     fn schema(&self, slug: &str) -> Option<Arc<Schema>>;
-    /// The slug that may be meant by an unknown one.
+    /// The known slug that is closest to an unknown one.
     fn nearest(&self, slug: &str) -> Option<String>;
 }
 
@@ -58,7 +58,7 @@ pub fn problems(definition: Option<&Value>, plan: &Plan, models: &dyn Models) ->
     problems
 }
 
-/// The problem, with the model that may be meant where it is one of an unknown model.
+/// The problem. One about an unknown model also suggests the closest slug.
 pub fn with_hint(definition: Option<&Value>, models: &dyn Models, mut problem: Problem) -> Problem {
     let slug = definition.and_then(|whole| whole.pointer(&problem.path)).and_then(Value::as_str);
     let unknown = slug

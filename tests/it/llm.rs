@@ -283,7 +283,7 @@ async fn llm_answer_without_a_limit_of_its_own_ends_with_the_context() {
 #[tokio::test]
 async fn llm_lengths_of_texts_count_characters() {
     let service = service("").await;
-    // The tokens of é, ß, 🌙 and 月, which come behind those of the visible ASCII.
+    // The tokens of é, ß, 🌙 and 月, which follow those of the visible ASCII.
     let first = 259 + u32::from('~') - u32::from('!') + 2;
     let bias: Value = (first..first + 4).map(|token| (token.to_string(), json!(90))).collect();
     for length in [1, 3, 40] {

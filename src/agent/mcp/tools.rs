@@ -31,7 +31,7 @@ const DIGEST_CHARS: usize = 8;
 /// Workflows that are looked at for one whose slug does not fit into a name.
 const WORKFLOWS_MAX: usize = 10_000;
 
-/// Workflows that are looked at for one that may be meant.
+/// Workflows that are compared with an unknown name.
 const NEAR_MAX: usize = 1000;
 
 const MODEL: &str = "model_";

@@ -230,7 +230,7 @@ async fn answer_in<F: Future<Output = ()>>(
     }
 }
 
-/// Uses what a server says unasked.
+/// Handles a notification of a server.
 fn hear(reports: &Reports, said: &ServerNotification) {
     if let ServerNotification::ProgressNotification(progress) = said {
         reports.take(&progress.params);
@@ -298,7 +298,7 @@ impl StreamableHttpClient for Sender {
         }
     }
 
-    /// What a server says unasked is not listened to.
+    /// Opens no stream for notifications of the server.
     async fn get_stream(
         &self,
         _uri: Arc<str>,

@@ -1,5 +1,5 @@
-//! What a server says unasked: how far a call is, for the call that waits, and that its tools have changed. Only the
-//! newest report of each call is kept, and what belongs to no call is dropped.
+//! Notifications of a server: the progress of a call, and that its tools have changed. Only the newest progress of
+//! each call is kept; progress of an unknown call is dropped.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -60,7 +60,7 @@ pub fn settled(config: &Config, now: Timestamp) -> Vec<Finding> {
     found
 }
 
-/// An upstream whose address is a host alone: most servers have their API below `/v1`.
+/// Warns of an upstream URL without a path, because most servers have their API below `/v1`.
 fn upstream_without_path(config: &Config) -> Option<Finding> {
     let url = config.router.upstream_url.as_deref()?;
     if Url::parse(url).ok()?.path() != "/" {

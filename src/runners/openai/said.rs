@@ -1,5 +1,5 @@
 //! How much text a model has written: the bytes of its content, its thinking, its refusals, and the names and
-//! arguments of its tool calls, as they read without JSON's escapes.
+//! arguments of its tool calls, without the escapes of JSON.
 //!
 //! Roles, ids, indexes and media do not count. Nothing of the text is kept. Whole answers, events of streams and the
 //! deltas of predictions are measured alike.

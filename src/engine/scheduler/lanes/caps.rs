@@ -128,8 +128,8 @@ impl<T, G> Lanes<T, G> {
         }
     }
 
-    /// What is read for an organization that waits and may run more. A lane that has no place for it
-    /// reads it later.
+    /// The next refill for an organization that waits and may run more. A lane without a free place reads
+    /// its rows later.
     pub(super) fn next_woken(&mut self) -> Option<Next<T, G>> {
         while let Some(organization) = self.woken.front().copied() {
             let Some(name) = self.organizations.next_waiting(organization) else {

@@ -30,7 +30,8 @@ impl Pace {
         self.tokens
     }
 
-    /// Notes how long a step has taken. A step doubles at most; a small one says nothing of larger ones.
+    /// Records how long a step took, and sizes the next one: at most twice as large. A quick step that was
+    /// smaller than allowed changes nothing.
     pub fn note(&mut self, tokens: usize, took: Duration) {
         if took <= STEP && tokens < self.tokens {
             return;

@@ -26,17 +26,17 @@ pub enum Form {
     Bare,
     /// `[TOOL_CALLS]name[ARGS]{…}`: Mistral since Small 3.2.
     Args,
-    /// In tokens of its family, where a call is demanded; otherwise as [`Form::Tagged`].
+    /// A required call is written in the tokens of its family, any other as [`Form::Tagged`].
     Family(Family),
-    /// `<|tool_call_start|>[…]<|tool_call_end|>`: LFM2, as JSON where a call is demanded.
+    /// `<|tool_call_start|>[…]<|tool_call_end|>`: LFM2; a required call is JSON inside these marks.
     Lfm,
-    /// `[name(key=value)]` and nothing else: Llama 4. Where a call is demanded, as [`Form::Bare`].
+    /// `[name(key=value)]` and nothing else: Llama 4. A required call has the form [`Form::Bare`].
     Python,
-    /// In a tag, and not as JSON: Qwen3-Coder, GLM. Where a call is demanded, as [`Form::Tagged`].
+    /// In a tag, but not as JSON: Qwen3-Coder, GLM. A required call has the form [`Form::Tagged`].
     Free,
 }
 
-/// How a family writes calls that are demanded: the texts around all calls, and those around the name and the
+/// How a family writes required calls: the texts around all calls, and those around the name and the
 /// arguments of each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Family {
