@@ -51,6 +51,7 @@ use crate::engine::{self, Engine};
 use crate::files::Files;
 use crate::guard::fence;
 use crate::guard::groups::Groups;
+use crate::http::answers;
 use crate::http::budget::{Budget, Share};
 use crate::http::client::Client;
 use crate::http::egress::Policy;
@@ -141,6 +142,7 @@ fn open(
     let schedules = scheduled::open((&store, &clock), &engine, &catalog, &workflows, &chains);
     let chat = router::open(config, tasks, &store, &clock, &catalog, &chains, &engine)?;
     let bodies = Budget::new(config.limits.bodies_in_flight, Share::Fair);
+    answers::set_limit(config.limits.answers_in_flight);
     let kept = (&store, &clock, &files, &signed_urls);
     let by = (&bodies, tool_servers);
     let agent = router::agent((config, tasks), kept, &chat, &catalog, &workflows, &engine, by);

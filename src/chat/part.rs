@@ -27,10 +27,11 @@ use crate::domain::raw_object::RawObject;
 use crate::domain::token_bound::TokenBound;
 use crate::domain::trace;
 use crate::engine::{self, EndedCall};
+use crate::http::answers;
 use crate::http::budget::Lease;
 use crate::runners::llm::SCORE;
 use crate::runners::openai::answer;
-use crate::runners::openai::failure::misunderstood;
+use crate::runners::openai::failure::{broken, misunderstood};
 use crate::storage::Commit;
 
 /// The largest answer of one part, in bytes.
@@ -252,7 +253,10 @@ impl BoundModel {
         let idle = inner.options.idle_timeout;
         let read = read_whole(name, &mut opened, idle, lease, ANSWER_MAX).await;
         let operation = (asked.path != SCORE).then_some(Operation::Chat);
-        let parsed = read.and_then(|text| Ok((answer::parse(operation, name, &text)?, text)));
+        let parsed = match read {
+            Ok(text) => understood(operation, name.to_owned(), text).await,
+            Err(failure) => Err(failure),
+        };
         note(opened.lease.as_mut(), parsed.as_ref().err());
         let (answer, text) = parsed?;
         let mut meter = Meter::new(prompt_tokens, false);
@@ -261,6 +265,18 @@ impl BoundModel {
         let cost = candidate.price.of(tokens, limits.begun.elapsed());
         Ok(Completion { answer, tokens, cost })
     }
+}
+
+/// A whole answer as an object, and its text.
+async fn understood(
+    operation: Option<Operation>,
+    name: String,
+    text: Bytes,
+) -> Result<(RawObject, Bytes), Failure> {
+    let unread = broken(&name, "its answer cannot be read");
+    let bytes = text.len();
+    let parse = move || Ok((answer::parse(operation, &name, &text)?, text));
+    answers::parse_aside(bytes, parse).await.unwrap_or(Err(unread))
 }
 
 fn unwritable(name: &str, error: &serde_json::Error) -> Failure {

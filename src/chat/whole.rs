@@ -14,9 +14,8 @@ use crate::domain::chat::{Operation, Tokens};
 use crate::domain::classify::ErrorClass;
 use crate::domain::money::Usd;
 use crate::domain::raw_object::RawObject;
-use crate::http::answers::{MODEL_VALUES_MAX, QUICK};
 use crate::http::budget::Lease;
-use crate::http::request::count_values;
+use crate::http::{answers, content};
 use crate::runners::openai::answer::{self, EVENT_MAX};
 use crate::runners::openai::failure::{broken, misunderstood, too_late};
 use crate::runners::openai::shape;
@@ -76,17 +75,16 @@ impl Call {
         let operation = self.request.operation;
         let mut meter =
             Meter::new(self.prompt_tokens(&candidate), keeps_content(&self.inner, operation));
-        let is_quick = text.len() <= QUICK;
+        let bytes = text.len();
         let measure = move || {
             meter.whole(operation, &answer, &text);
             (meter, answer)
         };
-        let measured =
-            if is_quick { Ok(measure()) } else { tokio::task::spawn_blocking(measure).await };
+        let measured = answers::parse_aside(bytes, measure).await;
         let execution = self.id;
         let (mut meter, mut answer) = match measured {
-            Ok(measured) => measured,
-            Err(_panic) => {
+            Some(measured) => measured,
+            None => {
                 let message = "the answer cannot be measured";
                 let failure = Failure::new(500, ErrorClass::InternalError, message);
                 let end = End::Failed(failure.clone());
@@ -165,12 +163,10 @@ async fn parse_aside(
 ) -> Result<Parsed, Failure> {
     let name = name.to_owned();
     let unparsed = broken(&name, "its answer cannot be read");
-    let is_quick = text.len() <= QUICK;
+    let bytes = text.len();
     let parse = move || {
-        if operation == Operation::Chat && count_values(&text) > MODEL_VALUES_MAX {
-            let what = format!("its answer has more than {MODEL_VALUES_MAX} JSON values");
-            return Err(broken(&name, &what));
-        }
+        let checked = content::check_values(&text);
+        checked.map_err(|error| broken(&name, &format!("its answer cannot be read: {error}")))?;
         let answer = answer::parse(Some(operation), &name, &text)?;
         if !is_stream {
             return Ok(Parsed::Whole(answer, text));
@@ -179,10 +175,7 @@ async fn parse_aside(
         let events = shape::events_of(&text);
         events.map(Parsed::Events).ok_or_else(|| misunderstood(&name, "its answer has no choices"))
     };
-    if is_quick {
-        return parse();
-    }
-    tokio::task::spawn_blocking(parse).await.unwrap_or(Err(unparsed))
+    answers::parse_aside(bytes, parse).await.unwrap_or(Err(unparsed))
 }
 
 /// The failure of an answer for which there is no memory.

@@ -80,7 +80,7 @@ fn server(value: &Value<'_>, folder: &Path) -> Parsed<McpServer> {
             "url" => keys.url = Some(url(value)?),
             "headers" => {
                 (keys.headers, keys.of_url) =
-                    (values::map(header(folder))(value)?, Some("headers"));
+                    (values::headers(header(folder))(value)?, Some("headers"));
             }
             "command" => keys.command = Some(one_or_more(text)(value)?),
             "directory" => {

@@ -155,6 +155,8 @@ pub struct Limits {
     pub body_min_rate: usize,
     /// Bytes of request and reply bodies in memory, over all hosts.
     pub bodies_in_flight: usize,
+    /// Bytes that the answers to outgoing requests may take in memory.
+    pub answers_in_flight: usize,
     /// Requests that are being answered, over all hosts.
     pub requests_in_flight: usize,
     /// How long a client may accept no byte of its reply.

@@ -15,9 +15,9 @@ use super::agent::agent;
 use super::reader::{Known, Reader, Section};
 use super::router::router;
 use super::values::{
-    Value, addresses, duration, flag, header, host_name, list, log_level, map, memory_size,
-    network, one_of, one_or_more, origin, path, positive, recipient, size, some_addresses, text,
-    web_address, whole,
+    Value, addresses, duration, flag, header, headers, host_name, list, log_level, map,
+    memory_size, network, one_of, one_or_more, origin, path, positive, recipient, size,
+    some_addresses, text, web_address, whole,
 };
 use super::{
     Audit, Backup, Billing, Compat, Config, Cors, Dashboard, Decisions, Egress, Engine, Error,
@@ -121,7 +121,7 @@ pub(super) fn read(
 
 fn telemetry(section: &mut Section<'_>, folder: &Path) -> Telemetry {
     let otlp_endpoint = section.optional("otlp_endpoint", web_address);
-    let otlp_headers = section.get("otlp_headers", Vec::new(), map(header(folder)));
+    let otlp_headers = section.get("otlp_headers", Vec::new(), headers(header(folder)));
     if !otlp_headers.is_empty() && section.span("otlp_endpoint").is_none() {
         let message = "`telemetry.otlp_headers` has no effect without `otlp_endpoint`";
         section.error("otlp_headers", message.to_owned());
@@ -328,6 +328,11 @@ fn limits(section: &mut Section<'_>) -> Limits {
         body_total_timeout: section.get("body_total_timeout", 5 * MINUTE, time()),
         body_min_rate: section.get("body_min_rate", 1024, memory_size(1..=GIB)),
         bodies_in_flight: bodies_in_flight(section, body_bytes),
+        answers_in_flight: section.get(
+            "answers_in_flight",
+            192 * 1024 * 1024,
+            memory_size(16 * MIB..=TIB),
+        ),
         requests_in_flight: section.get("requests_in_flight", 10_000, whole(2..=1_000_000)),
         write_timeout: section.get("write_timeout", 30 * SECOND, time()),
         keep_alive: section.get("keep_alive", 75 * SECOND, time()),

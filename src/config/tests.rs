@@ -181,6 +181,14 @@ fn config_invalid_value_names_expected_form() {
         ("telemetry.otlp_endpoint = \"http://u:p@box\"", "an address such as"),
         ("telemetry.otlp_headers = { a = \"b\" }", "has no effect without `otlp_endpoint`"),
         (
+            "telemetry = { otlp_endpoint = \"http://c\", otlp_headers = { Key = \"c\", key = \"d\" } }",
+            "are the same header: keep one",
+        ),
+        (
+            "agent.mcp_servers = [{ name = \"a\", url = \"http://h\", headers = { A = \"b\", a = \"c\" } }]",
+            "are the same header: keep one",
+        ),
+        (
             "telemetry = { otlp_endpoint = \"http://c\", otlp_headers = { \"a b\" = \"c\" } }",
             "\"a b\" is not a valid header name",
         ),
@@ -254,6 +262,20 @@ fn config_of_mcp_server_names_expected_form() {
     ] {
         check_error(text, expected);
     }
+}
+
+/// SDKs wait ten minutes for an answer, and send the request again when a proxy gives up before that.
+#[test]
+fn config_router_waits_as_long_as_clients_by_default() {
+    let minutes = |minutes: u64| Duration::from_secs(minutes * 60);
+    for text in
+        ["", "[router]\nupstream_url = \"http://m/v1\"", "[router]\nconnect_timeout = \"1s\""]
+    {
+        let router = good(text).router;
+        assert_eq!((router.first_byte_timeout, router.idle_timeout), (minutes(10), minutes(10)));
+    }
+    let router = good("[router]\nidle_timeout = \"1m\"").router;
+    assert_eq!((router.first_byte_timeout, router.idle_timeout), (minutes(10), minutes(1)));
 }
 
 #[test]

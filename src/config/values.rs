@@ -308,6 +308,26 @@ pub fn map<T>(
     }
 }
 
+/// A table of headers, each of which `entry` reads. The names of headers are the same in any letter case.
+pub fn headers<T>(
+    entry: impl Fn(&str, &Value<'_>) -> Parsed<T>,
+) -> impl Fn(&Value<'_>) -> Parsed<Vec<T>> {
+    let read = map(entry);
+    move |value| {
+        let names = value.get_ref().as_table().into_iter().flatten();
+        let mut seen: Vec<&str> = Vec::new();
+        for (name, value) in names {
+            let name: &str = name.get_ref();
+            if let Some(other) = seen.iter().find(|other| other.eq_ignore_ascii_case(name)) {
+                let message = format!("{name:?} and {other:?} are the same header: keep one");
+                return Err(problem(value, message));
+            }
+            seen.push(name);
+        }
+        read(value)
+    }
+}
+
 /// A header of a map: its name, and its value with `${file:…}` and `${env:…}` replaced.
 pub fn header(folder: &Path) -> impl Fn(&str, &Value<'_>) -> Parsed<(String, Secret)> {
     move |name, value| {

@@ -8,8 +8,11 @@ pub fn lane_of_model(slug: &str) -> String {
     ["model:", slug].concat()
 }
 
+/// What the lanes of workflows begin with.
+pub const WORKFLOW_LANE: &str = "workflow:";
+
 /// The lane of a workflow.
 #[must_use]
 pub fn lane_of_workflow(id: WorkflowId) -> String {
-    ["workflow:", &id.to_string()].concat()
+    [WORKFLOW_LANE, &id.to_string()].concat()
 }

@@ -12,24 +12,38 @@ use bytes::Bytes;
 use super::request::count_values;
 use crate::runtime::turns::{Turn, Turns};
 
-/// Bytes of all answers that arrive, or wait to be parsed.
-const ARRIVING_MAX: usize = 64 * 1024 * 1024;
-/// Bytes of all answers that are parsed and not stored yet.
-const PARSED_MAX: usize = 128 * 1024 * 1024;
+/// Bytes of all answers until [`set_limit`] is called.
+const LIMIT: usize = 192 * 1024 * 1024;
+/// The part of the limit for answers that arrive, or wait to be parsed. The rest is for those that are parsed
+/// and not stored yet.
+const ARRIVING_SHARE: usize = 3;
 /// Shorter answers count nothing while they arrive: hyper's own buffers hold as much.
 pub(super) const SMALL: usize = 64 * 1024;
 /// Shorter answers count nothing while they are parsed.
 const TINY: usize = 4 * 1024;
 /// Longer answers are parsed on a thread for blocking work.
-pub const QUICK: usize = 256 * 1024;
+const QUICK: usize = 256 * 1024;
 /// What a parsed JSON value takes, in bytes: arrays grow by doubling, and fields have names.
 const VALUE_BYTES: usize = 72;
 /// The most JSON values of a model's answer: the tensors and embeddings of a full request fit, and
 /// one takes at most 288 MB.
 pub const MODEL_VALUES_MAX: usize = 4_000_000;
 
-static ARRIVING: LazyLock<Arc<Turns>> = LazyLock::new(|| Turns::new(ARRIVING_MAX));
-static PARSED: LazyLock<Arc<Turns>> = LazyLock::new(|| Turns::new(PARSED_MAX));
+static ARRIVING: LazyLock<Arc<Turns>> = LazyLock::new(|| Turns::new(parts(LIMIT).0));
+static PARSED: LazyLock<Arc<Turns>> = LazyLock::new(|| Turns::new(parts(LIMIT).1));
+
+/// Bytes for answers that arrive, and for those that are parsed.
+const fn parts(limit: usize) -> (usize, usize) {
+    let arriving = limit / ARRIVING_SHARE;
+    (arriving, limit.saturating_sub(arriving))
+}
+
+/// Sets the bytes that all answers may take together (`limits.answers_in_flight`). What is taken stays so.
+pub fn set_limit(bytes: usize) {
+    let (arriving, parsed) = parts(bytes);
+    ARRIVING.set_limit(arriving);
+    PARSED.set_limit(parsed);
+}
 
 /// An answer that would take too much memory when it is parsed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -66,6 +80,17 @@ pub async fn room(text: &[u8], most: usize) -> Result<Room, TooManyValues> {
     // Its text is written once more when it is stored.
     let bytes = values.saturating_mul(VALUE_BYTES).saturating_add(text.len().saturating_mul(2));
     Ok(Room(Some(Arc::new(PARSED.take(bytes).await))))
+}
+
+/// Parses an answer of so many bytes, a long one on a thread for blocking work. `None`: that has panicked.
+pub async fn parse_aside<T: Send + 'static>(
+    bytes: usize,
+    parse: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    if bytes <= QUICK {
+        return Some(parse());
+    }
+    tokio::task::spawn_blocking(parse).await.ok()
 }
 
 /// Room for a parsed answer.
@@ -105,6 +130,26 @@ mod tests {
     use super::*;
     use crate::domain::ids::OrganizationId;
     use crate::runtime::{new_id, turns};
+
+    #[test]
+    fn answers_have_the_whole_limit() {
+        for limit in [0, 1, 16 << 20, LIMIT, usize::MAX] {
+            let (arriving, parsed) = parts(limit);
+            assert_eq!((arriving, arriving + parsed), (limit / 3, limit));
+        }
+    }
+
+    #[tokio::test]
+    async fn answers_that_are_long_are_parsed_on_other_threads() {
+        let own = std::thread::current().id();
+        let thread = move || std::thread::current().id();
+        for (bytes, is_own) in [(0, true), (QUICK, true), (QUICK + 1, false), (1 << 24, false)] {
+            let parsed_on = parse_aside(bytes, thread).await.unwrap();
+            assert_eq!(parsed_on == own, is_own, "{bytes}");
+        }
+        let panicked = parse_aside(QUICK + 1, || assert_ne!(1, 1, "as scripted")).await;
+        assert_eq!(panicked, None);
+    }
 
     #[tokio::test]
     async fn answers_wait_for_room_and_other_organizations_pass() {

@@ -10,7 +10,7 @@ use flate2::read::{DeflateDecoder, MultiGzDecoder, ZlibDecoder};
 use hyper::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap};
 use serde::de::DeserializeOwned;
 
-use super::answers::MODEL_VALUES_MAX;
+use super::answers::{MODEL_VALUES_MAX, parse_aside};
 use super::json_fault;
 use super::request::count_values;
 
@@ -141,12 +141,30 @@ pub fn claims_json(headers: &HeaderMap) -> bool {
 ///
 /// # Errors
 /// As [`text`] and [`parse`]; [`Error::TooManyValues`].
-pub fn json<T: DeserializeOwned>(headers: &HeaderMap, body: &[u8]) -> Result<T, Error> {
-    let text = text(headers, body)?;
-    if count_values(text.as_bytes()) > MODEL_VALUES_MAX {
-        return Err(Error::TooManyValues(MODEL_VALUES_MAX));
+pub async fn json<T: DeserializeOwned + Send + 'static>(
+    headers: &HeaderMap,
+    body: &Bytes,
+) -> Result<T, Error> {
+    let bytes = body.len();
+    let (headers, body) = (headers.clone(), body.clone());
+    let parse = move || {
+        let text = text(&headers, &body)?;
+        check_values(text.as_bytes())?;
+        parse(text.as_bytes())
+    };
+    let parsed = parse_aside(bytes, parse).await;
+    parsed.unwrap_or_else(|| Err(Error::Json("it cannot be parsed".to_owned())))
+}
+
+/// Checks that a model's answer takes no more memory than it may.
+///
+/// # Errors
+/// [`Error::TooManyValues`]
+pub fn check_values(text: &[u8]) -> Result<(), Error> {
+    match count_values(text) > MODEL_VALUES_MAX {
+        true => Err(Error::TooManyValues(MODEL_VALUES_MAX)),
+        false => Ok(()),
     }
-    parse(text.as_bytes())
 }
 
 /// Parses JSON; a byte-order mark before it is ignored.

@@ -63,7 +63,7 @@ impl Options {
             let name = name.parse().map_err(|_invalid| wrong())?;
             Ok((name, secret_header(value, "", folder)?))
         };
-        let headers = section.get("headers", Vec::new(), values::map(header));
+        let headers = section.get("headers", Vec::new(), values::headers(header));
         let body = section.optional("body", template);
         let output = section.optional("output", pointer);
         Some(Self { addresses: addresses?, health, method, headers, body, output })
@@ -169,16 +169,15 @@ impl HttpRunner {
         endpoints::ask_readiness(&self.client, request, |status| status.is_success()).await
     }
 
-    fn read(&self, answer: &Response, run_time: Duration) -> Result<Success, super::Error> {
+    async fn read(&self, answer: &Response, run_time: Duration) -> Result<Success, super::Error> {
         let model = &self.model.name;
         let status = answer.status.as_u16();
         if let Some(class) = ErrorClass::of_http_status(status) {
             let sentence =
                 format!("the model '{model}' answered {status}: {}", excerpt(&answer.body));
-            return Err(super::Error {
-                failure: Failure::new(class, sentence),
-                cost: self.cost(&content::json(&answer.headers, &answer.body).unwrap_or_default()),
-            });
+            let body = content::json(&answer.headers, &answer.body).await.unwrap_or_default();
+            let failure = Failure::new(class, sentence);
+            return Err(super::Error { failure, cost: self.cost(&body) });
         }
         let unexpected_response = |what: &str| {
             let sentence = format!("the model '{model}' {what}: {}", excerpt(&answer.body));
@@ -189,6 +188,7 @@ impl HttpRunner {
             return Ok(Success::new(data_uri(answer).into(), usage));
         }
         let body: Value = content::json(&answer.headers, &answer.body)
+            .await
             .map_err(|error| unexpected_response(&unreadable(&error)))?;
         let cost = self.cost(&body);
         let output = match &self.options.output {
@@ -224,7 +224,7 @@ impl Runner for HttpRunner {
             let (answer, mut lease) =
                 answer.map_err(|error| unanswered(&self.model.name, error))?;
             lease.note(None);
-            self.read(&answer, started.elapsed())
+            self.read(&answer, started.elapsed()).await
         })
     }
 

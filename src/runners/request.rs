@@ -30,7 +30,7 @@ use crate::domain::secret::Redaction;
 use crate::domain::template::{RESOLVED_BYTES_MAX, Template};
 use crate::domain::trace;
 use crate::domain::url_template::{self, UrlTemplate};
-use crate::http::answers::{self, QUICK, Room};
+use crate::http::answers::{self, Room};
 use crate::http::client::{self, Client, Limits, Overflow};
 use crate::http::request::JSON_VALUES_MAX;
 use crate::http::{content, trace_context};
@@ -254,11 +254,8 @@ async fn exchange(
     let room = room.map_err(|error| {
         Failure::new(ErrorClass::ProviderError, format!("'{host}' answered too much: {error}"))
     })?;
-    if answer.body.len() <= QUICK {
-        return read(answer, room).map_err(unread);
-    }
-    let reading = tokio::task::spawn_blocking(move || read(answer, room)).await;
-    let reading = reading.map_err(|_panic| {
+    let reading = answers::parse_aside(answer.body.len(), move || read(answer, room)).await;
+    let reading = reading.ok_or_else(|| {
         Failure::new(ErrorClass::InternalError, format!("the answer of '{host}' cannot be read"))
     })?;
     reading.map_err(unread)

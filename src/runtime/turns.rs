@@ -191,6 +191,12 @@ impl Turns {
         self.lock().used
     }
 
+    /// How many wait for a part.
+    #[cfg(test)]
+    pub fn waiting(&self) -> usize {
+        self.lock().waiting.iter().map(|(_, line)| line.len()).sum()
+    }
+
     /// Waits for a part of `amount`, for whom this task works. Dropping the future gives up the wait.
     pub async fn take(self: &Arc<Self>, amount: usize) -> Turn {
         let amount = amount.max(1);

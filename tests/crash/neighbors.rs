@@ -117,7 +117,15 @@ impl Drop for Neighbor {
 
 impl Neighborhood {
     fn new(models: &'static [(&str, &str)], prepare: impl FnOnce(Setup) -> Setup) -> Self {
-        let target = Target::with("", prepare);
+        Self::with("", models, prepare)
+    }
+
+    fn with(
+        config: &str,
+        models: &'static [(&str, &str)],
+        prepare: impl FnOnce(Setup) -> Setup,
+    ) -> Self {
+        let target = Target::with(config, prepare);
         let setup = &target.setup;
         setup.run(&["org", "create", "--name", "other"]);
         let key = setup.run(&["key", "create", "--name", "other", "--org", "other"]);
@@ -280,6 +288,35 @@ fn steps_that_hang_leave_descriptors_to_the_neighbor() {
     println!("steps that hang: {held} connections with {DESCRIPTORS} descriptors");
     assert!(held < 256, "{held} connections with {DESCRIPTORS} descriptors");
     near.assert_well("10,000 steps that hang");
+}
+
+/// All places are taken by executions that hang.
+#[test]
+fn executions_that_hang_leave_places_to_the_neighbor() {
+    const OWN: usize = 4;
+    let near = Neighborhood::with("[engine]\nactive = 32\n", &MODELS[..1], |setup| setup);
+    let [hangs, other] = [(); 2].map(|()| Deaf::start());
+    let step =
+        |url: String| json!({"step_id": "a", "type": "http", "url": url, "timeout_seconds": 300});
+    for name in ["hang-1", "hang-2", "hang-3"] {
+        let workflow = near.workflow(name, &json!([step(hangs.url())]));
+        for _ in 0..20 {
+            near.trigger(&workflow, &json!({}));
+        }
+    }
+    eventually("all places are taken", || (hangs.connections() >= 32).then_some(()));
+    let mut client = near.target.setup.client(&near.key);
+    let definition = json!({"steps": [step(other.url())]});
+    let body = json!({"name": "own", "description": "x", "definition": definition});
+    let made = client.post("/v1/workflows", &[], &body.to_string()).unwrap();
+    let path = format!("/v1/workflows/{}/trigger", made.json()["workflow_id"].as_str().unwrap());
+    for _ in 0..OWN {
+        let made = client.post(&path, &[], "{}").unwrap();
+        assert_eq!(made.status(), 202, "{}", made.text());
+    }
+    eventually("the neighbor's run", || (other.connections() >= OWN).then_some(()));
+    drop((hangs, other));
+    near.assert_well("60 executions that hang");
 }
 
 #[test]

@@ -252,12 +252,17 @@ async fn chat_model_that_cannot_be_reached_is_unavailable_and_never_the_upstream
 async fn chat_answer_that_does_not_begin_times_out() {
     let up = Upstream::start().await;
     let service = Service::configured(&up.config("first_byte_timeout = '50ms'\n")).await;
-    for body in [request("far"), stream("far")] {
+    let vectors = json!({"model": "far", "input": "hello"});
+    for (path, body) in [
+        ("/v1/chat/completions", request("far")),
+        ("/v1/chat/completions", stream("far")),
+        ("/v1/embeddings", vectors),
+    ] {
         up.is_silent();
-        let answer = ask(&service, &body).send().await;
+        let answer = service.post(path, &body).send().await;
         expect_error(&answer, 504, "timeout", None, None);
     }
-    up.hung_up(2).await;
+    up.hung_up(3).await;
     let feed = up.streams();
     let answer = ask(&service, &stream("far")).send().await;
     expect_error(&answer, 504, "timeout", None, None);
@@ -472,6 +477,13 @@ async fn chat_stream_that_pauses_too_long_is_ended() {
     assert!(answer.text.contains("\"type\":\"timeout\""), "{}", answer.text);
     up.hung_up(1).await;
     drop(feed);
+    // So is one that did not ask for a stream, and one whose first event never comes.
+    for body in [request("far"), stream("far")] {
+        let feed = up.streams();
+        let answer = ask(&service, &body).send().await;
+        expect_error(&answer, 504, "timeout", None, None);
+        drop(feed);
+    }
 }
 
 #[tokio::test]

@@ -16,6 +16,7 @@ use crate::domain::model::Pricing;
 use crate::domain::workflow::{DESCRIPTION_MAX, NAME_MAX, Workflow, is_version_id};
 use crate::engine::{self, Submission};
 use crate::runtime::new_id;
+use crate::runtime::turns::Turn;
 use crate::storage::Commit;
 use crate::storage::record::Malformed;
 use crate::workflows::{self, New, Put};
@@ -40,7 +41,7 @@ impl Use<'_> {
     /// Runs a model as a prediction of its own.
     pub(super) async fn run_model(
         &mut self,
-        arguments: &Map<String, Value>,
+        (arguments, room): (Map<String, Value>, Option<Turn>),
     ) -> Result<Outcome, engine::Error> {
         let slug = arguments.get("model").and_then(Value::as_str).unwrap_or_default().to_owned();
         let Some(model) = self.inner.catalog.get(&slug) else {
@@ -67,6 +68,7 @@ impl Use<'_> {
                 }
             }
         };
+        drop((arguments, room));
         let ended = self.wait(child).await?;
         let output = self.output(&ended).await?;
         let status = ended.status.word(ended.kind());
@@ -97,7 +99,7 @@ impl Use<'_> {
     /// Triggers a workflow and waits for its end.
     pub(super) async fn run_workflow(
         &mut self,
-        arguments: &Map<String, Value>,
+        (arguments, room): (Map<String, Value>, Option<Turn>),
     ) -> Result<Outcome, engine::Error> {
         let reference = arguments.get("workflow").and_then(Value::as_str).unwrap_or_default();
         let workflow = match self.workflow(reference).await? {
@@ -114,6 +116,7 @@ impl Use<'_> {
                 }
             }
         };
+        drop((arguments, room));
         let ended = self.follow(child).await?;
         let output = self.output(&ended).await?;
         let time = ended.run_time().map(|time| time.as_millis());

@@ -20,9 +20,13 @@ use crate::domain::agent::{Begun, Behavior, Exchange, Task, ToolEnd, ToolResult,
 use crate::domain::ids::{ExecutionId, OrganizationId};
 use crate::domain::money::Usd;
 use crate::engine::{self, ExchangeRun};
+use crate::http::request::count_values;
+use crate::runtime::turns::Turn;
 
 /// Bytes of a result that the model reads.
 const RESULT_BYTES_MAX: usize = 16 * 1024;
+/// The most JSON values of the arguments of one use.
+const ARGUMENT_VALUES_MAX: usize = 10_000;
 /// What follows a result that was cut.
 const CUT: &str = "… (cut)";
 
@@ -230,9 +234,9 @@ impl Use<'_> {
         if tool.has_effects && self.exchange.behavior != Behavior::Agent {
             return Ok(Outcome::refused(format!("'{name}' runs in behavior agent only")));
         }
-        let arguments = serde_json::from_str::<Map<String, Value>>(&self.task.call.arguments);
-        let Ok(arguments) = arguments else {
-            return Ok(Outcome::refused("the arguments are not a JSON object"));
+        let (arguments, room) = match self.arguments().await {
+            Ok(arguments) => arguments,
+            Err(refused) => return Ok(refused),
         };
         let missing = tool.fields.iter().find(|(field, _, is_required, _)| {
             *is_required && arguments.get(*field).is_none_or(Value::is_null)
@@ -241,8 +245,8 @@ impl Use<'_> {
             return Ok(Outcome::refused(format!("'{field}' is missing")));
         }
         match tool.name {
-            "run_model" => self.run_model(&arguments).await,
-            "run_workflow" => self.run_workflow(&arguments).await,
+            "run_model" => self.run_model((arguments, room)).await,
+            "run_workflow" => self.run_workflow((arguments, room)).await,
             "create_workflow" => self.create_workflow(&arguments).await,
             "put_workflow_version" => self.put_version(&arguments).await,
             "ask_user" => Ok(ask_user(&arguments)),
@@ -255,21 +259,30 @@ impl Use<'_> {
         if self.exchange.behavior != Behavior::Agent {
             return Ok(Outcome::refused(format!("'{name}' runs in behavior agent only")));
         }
-        let arguments = serde_json::from_str::<Map<String, Value>>(&self.task.call.arguments);
-        let Ok(arguments) = arguments else {
-            return Ok(Outcome::refused("the arguments are not a JSON object"));
+        let (arguments, room) = match self.arguments().await {
+            Ok(arguments) => arguments,
+            Err(refused) => return Ok(refused),
         };
         let message = format!("Calling {name}");
         let event = json!({
             "type": "status", "message": message, "tool_name": name, "parameters": arguments,
         });
         self.begin(vec![event]).await?;
+        // The server may take long.
+        drop(room);
         let step = self.run.steps().len();
         let key = format!("{}:{step}", self.run.execution().id);
         Ok(match self.call_and_report(name, arguments, &key).await? {
             Called::Said(text) => Outcome::said(text),
             Called::Refused(reason) => Outcome::refused(reason),
         })
+    }
+
+    /// What the model gives the tool, and the memory that it takes; or why it is refused.
+    async fn arguments(&self) -> Result<(Map<String, Value>, Option<Turn>), Outcome> {
+        let text = self.task.call.arguments.as_str();
+        let room = self.inner.engine.room_to_make(self.organization(), text.len()).await;
+        parse_arguments(text).map(|arguments| (arguments, room)).map_err(Outcome::refused)
     }
 
     fn organization(&self) -> OrganizationId {
@@ -286,6 +299,13 @@ impl Use<'_> {
         let child: Option<ExecutionId> = self.task.execution;
         self.run.begin_step(text(&begun)?, child).await
     }
+}
+
+fn parse_arguments(text: &str) -> Result<Map<String, Value>, String> {
+    if count_values(text.as_bytes()) > ARGUMENT_VALUES_MAX {
+        return Err(format!("the arguments hold more than {ARGUMENT_VALUES_MAX} JSON values"));
+    }
+    serde_json::from_str(text).map_err(|_other| "the arguments are not a JSON object".to_owned())
 }
 
 fn ask_user(arguments: &Map<String, Value>) -> Outcome {
@@ -317,6 +337,21 @@ fn score(words: &[String], text: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn agent_tool_arguments_are_an_object_of_bounded_values() {
+        let of = |count: usize| format!("{{\"input\": [{}0]}}", "0,".repeat(count));
+        assert!(parse_arguments(&of(ARGUMENT_VALUES_MAX / 2)).is_ok());
+        for (text, reason) in [
+            (of(ARGUMENT_VALUES_MAX), "hold more than 10000 JSON values"),
+            (format!("{{\"a\": {}}}", of(ARGUMENT_VALUES_MAX)), "hold more than 10000 JSON values"),
+            ("[1]".to_owned(), "are not a JSON object"),
+            (String::new(), "are not a JSON object"),
+        ] {
+            let refused = parse_arguments(&text).unwrap_err();
+            assert!(refused.contains(reason), "{refused}");
+        }
+    }
 
     #[test]
     fn agent_tools_with_effects_are_offered_in_one_behavior() {

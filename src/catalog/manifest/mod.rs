@@ -449,6 +449,10 @@ output = "/caption"
                 "`runner.headers`: environment variable ORRERY_TEST_UNSET is not set",
             ),
             (
+                "type = 'http'\nurl = 'http://a'\nheaders = { Accept = 'x', accept = 'y' }",
+                "are the same header: keep one",
+            ),
+            (
                 "type = 'http'\nurl = 'http://a'\nheaders = { \"a b\" = 'x' }",
                 "`runner.headers`: \"a b\" is not a valid header name",
             ),

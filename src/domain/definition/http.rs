@@ -185,6 +185,7 @@ impl Request {
             None => true,
         });
         let headers = read_entries(fields, "headers", header_problem);
+        refuse_spellings(fields, &headers);
         let query = read_entries(fields, "query_params", query_problem);
         let body = fields.template("body");
         let url = url?;
@@ -277,6 +278,20 @@ fn read_entries(
             Some((name, template))
         })
         .collect()
+}
+
+/// The names of headers are the same in any letter case; only one of two would be sent.
+fn refuse_spellings(fields: &Fields<'_>, headers: &[(String, Template)]) {
+    if fields.is_stored() {
+        return;
+    }
+    let nested = fields.nested("headers", Map::new());
+    for (at, (name, _)) in headers.iter().enumerate() {
+        let mut before = headers.iter().take(at).map(|(other, _)| other);
+        if let Some(other) = before.find(|other| other.eq_ignore_ascii_case(name)) {
+            nested.refuse(name, format!("is the same header as '{other}': keep one of them"));
+        }
+    }
 }
 
 fn query_problem(_name: &str, value: &Value) -> Option<&'static str> {

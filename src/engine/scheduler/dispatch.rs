@@ -15,6 +15,7 @@ use futures_util::FutureExt;
 use crate::domain::agent;
 use crate::domain::execution::{Execution, Kind};
 use crate::domain::ids::{ExecutionId, OrganizationId};
+use crate::domain::lane::WORKFLOW_LANE;
 use crate::engine::active::{ActiveExecution, LoadedExecution};
 use crate::engine::scheduler::admission::Entry;
 use crate::engine::scheduler::in_flight::Run;
@@ -44,12 +45,15 @@ impl Inner {
         }
     }
 
-    /// Gives a lane the limits that its model has now. A workflow may have half of all places, so
-    /// that a flood of one leaves room for the others.
+    /// Gives a lane the limits that its model has now. A workflow may have half of all places, so that a flood
+    /// of one leaves room for the others. An organization that triggers a shared one waits for no other.
     pub(in crate::engine) fn set_limits(&self, lane: &str) {
         let (cap, queue_limit) = self.limits_of(lane);
         let model = lane.strip_prefix("model:").and_then(|model| self.models.model(model));
-        let has_places = model.is_some_and(|model| model.runner.has_places());
+        let has_places = match model {
+            Some(model) => model.runner.has_places(),
+            None => lane.starts_with(WORKFLOW_LANE),
+        };
         let mut lanes = self.lanes();
         lanes.set_limits(lane, cap, queue_limit);
         lanes.let_exceed(lane, has_places);

@@ -162,7 +162,7 @@ impl CogRunner {
         self.servers.probe_now(url, |url| self.probe(url)).await == Standing::Starting
     }
 
-    fn read(
+    async fn read(
         &self,
         answer: &Response,
         job: &Job,
@@ -173,7 +173,7 @@ impl CogRunner {
             let what = format!("it answered {status}: {}", excerpt(&answer.body));
             return Err(self.failure(class, &what).into());
         }
-        let body: Value = content::json(&answer.headers, &answer.body).map_err(|error| {
+        let body: Value = content::json(&answer.headers, &answer.body).await.map_err(|error| {
             let what = format!("{}: {}", unreadable(&error), excerpt(&answer.body));
             self.failure(ErrorClass::ProviderError, &what)
         })?;
@@ -252,7 +252,7 @@ impl Runner for CogRunner {
             let cancel = CancelOnDrop { runner: self, id: &id, at: Mutex::default() };
             let answer = self.ask(&cancel, &job).await?;
             cancel.disarm();
-            self.read(&answer, &job, started.elapsed())
+            self.read(&answer, &job, started.elapsed()).await
         })
     }
 

@@ -224,9 +224,9 @@ impl OipRunner {
         })
     }
 
-    fn read(&self, answer: &Response, run_time: Duration) -> Result<Success, super::Error> {
+    async fn read(&self, answer: &Response, run_time: Duration) -> Result<Success, super::Error> {
         let status = answer.status.as_u16();
-        let body: Result<Value, _> = content::json(&answer.headers, &answer.body);
+        let body: Result<Value, _> = content::json(&answer.headers, &answer.body).await;
         let cost = |body: &Value| {
             let dollars = body.pointer(&self.model.cost_report).and_then(Value::as_f64);
             dollars.and_then(Usd::from_dollars).filter(|cost| *cost >= Usd::ZERO)
@@ -276,7 +276,7 @@ impl Runner for OipRunner {
                 answer.map_err(|error| unanswered(&self.model.name, error))?;
             lease.note(None);
             drop(lease);
-            self.read(&answer, started.elapsed())
+            self.read(&answer, started.elapsed()).await
         })
     }
 

@@ -20,7 +20,7 @@ use crate::domain::model::Usage;
 use crate::domain::token_bound::TokenBound;
 use crate::http::event_stream::{Event, EventReader};
 use crate::http::places::Arriving;
-use crate::http::{content, trace_context};
+use crate::http::{answers, content, trace_context};
 use crate::runners::Job;
 use crate::runners::http::excerpt;
 use crate::runners::options::Model;
@@ -129,14 +129,14 @@ impl Exchange<'_> {
         // A server that does not stream.
         let said = self.read_whole(first.unwrap_or_default(), body).await?;
         let said = utf8(name, &head.headers, said)?;
-        self.parse_whole(job, &said)
+        self.parse_whole(job, said).await
     }
 
     /// What an answer says that has come whole.
     ///
     /// # Errors
     /// What the server refuses, and answers that are not what was asked for.
-    pub fn parse(
+    pub async fn parse(
         &self,
         job: &Job,
         status: u16,
@@ -148,35 +148,46 @@ impl Exchange<'_> {
             let failure = refused(name, status, headers, said, self.authorization);
             return Err(self.answered(status, failure));
         }
-        self.parse_whole(job, &utf8(name, headers, said.clone())?)
+        self.parse_whole(job, utf8(name, headers, said.clone())?).await
     }
 
-    fn parse_whole(&self, job: &Job, said: &[u8]) -> Result<(Value, Usage), failure::Failure> {
-        let name = &self.model.name;
-        let operation = match self.kind {
-            Kind::Chat => Some(Operation::Chat),
-            Kind::Embeddings | Kind::Images => None,
+    async fn parse_whole(
+        &self,
+        job: &Job,
+        said: Bytes,
+    ) -> Result<(Value, Usage), failure::Failure> {
+        let (kind, text) = (self.kind, said.clone());
+        let whole = self.parse_aside(said.len(), move |name| Whole::parse(kind, name, &text));
+        let events = match whole.await? {
+            Whole::Events(events) => events,
+            Whole::Items(body) => return self.items(job, &body, &said),
         };
-        answer::parse(operation, name, said)?;
-        if self.kind == Kind::Chat {
-            let events = shape::events_of(said);
-            let events = events.ok_or_else(|| misunderstood(name, "its answer has no choices"))?;
-            let mut stream = ChatStream::default();
-            let mut reader = EventReader::new(usize::MAX);
-            reader.push(&events);
-            while let Ok(Some(event)) = reader.next_event() {
-                self.add_event(&event, &mut stream)?;
-            }
-            return self.ended(job, stream);
+        let mut stream = ChatStream::default();
+        let mut reader = EventReader::new(usize::MAX);
+        reader.push(&events);
+        while let Ok(Some(event)) = reader.next_event() {
+            self.add_event(event, &mut stream).await?;
         }
-        let body: Value = content::parse(said)
-            .map_err(|error| self.unexpected_response(&format!("its answer: {error}"), said))?;
-        self.items(job, &body, said)
+        self.ended(job, stream)
+    }
+
+    /// Parses what a server said, in so many bytes. `parse` is given the model's name.
+    async fn parse_aside<T: Send + 'static>(
+        &self,
+        bytes: usize,
+        parse: impl FnOnce(&str) -> Result<T, failure::Failure> + Send + 'static,
+    ) -> Result<T, failure::Failure> {
+        let name = self.model.name.clone();
+        let parsed = answers::parse_aside(bytes, move || parse(&name)).await;
+        parsed.unwrap_or_else(|| {
+            let what = format!("the answer of the model '{}' cannot be read", self.model.name);
+            Err(failure::Failure::new(500, ErrorClass::InternalError, what))
+        })
     }
 
     /// What a server said that is not what was asked for.
     fn unexpected_response(&self, what: &str, said: &[u8]) -> failure::Failure {
-        misunderstood(&self.model.name, &format!("{what}: {}", excerpt(said)))
+        unexpected(&self.model.name, what, said)
     }
 
     async fn read_whole(&self, first: Bytes, mut body: Body) -> Result<Bytes, failure::Failure> {
@@ -213,7 +224,7 @@ impl Exchange<'_> {
         while let Some(data) = came {
             reader.push(&data);
             while let Some(event) = reader.next_event().map_err(|_too_long| self.too_large())? {
-                self.add_event(&event, &mut stream)?;
+                self.add_event(event, &mut stream).await?;
                 if stream.is_done {
                     stream.emit_delta(job);
                     return self.ended(job, stream);
@@ -223,25 +234,30 @@ impl Exchange<'_> {
             came = self.next(&mut body).await?;
         }
         if let Some(event) = reader.rest() {
-            self.add_event(&event, &mut stream)?;
+            self.add_event(event, &mut stream).await?;
         }
         self.ended(job, stream)
     }
 
     /// Adds an event of a stream.
-    fn add_event(&self, event: &Event, stream: &mut ChatStream) -> Result<(), failure::Failure> {
-        let Some(data) = &event.data else { return Ok(()) };
-        let data = data.trim_ascii();
-        if data == b"[DONE]" {
+    async fn add_event(
+        &self,
+        event: Event,
+        stream: &mut ChatStream,
+    ) -> Result<(), failure::Failure> {
+        let Some(data) = event.data else { return Ok(()) };
+        let data = data.slice_ref(data.trim_ascii());
+        if data == b"[DONE]"[..] {
             stream.is_done = true;
         }
         if data.is_empty() || stream.is_done {
             return Ok(());
         }
-        let chunk: Value = serde_json::from_slice(data).map_err(|_other| {
-            let what = format!("{}: {}", not_json().message, excerpt(data));
-            misunderstood(&self.model.name, &what)
-        })?;
+        let chunk = self.parse_aside(data.len(), move |name| {
+            serde_json::from_slice::<Value>(&data)
+                .map_err(|_other| unexpected(name, &not_json().message, &data))
+        });
+        let chunk = chunk.await?;
         if let Some(failure) = shape::failure_in(&chunk) {
             return Err(failure);
         }
@@ -298,6 +314,37 @@ impl Exchange<'_> {
         };
         Ok((output, usage))
     }
+}
+
+/// An answer that came whole.
+enum Whole {
+    /// A chat, as the events that a stream would have.
+    Events(Bytes),
+    /// Embeddings or images.
+    Items(Value),
+}
+
+impl Whole {
+    fn parse(kind: Kind, name: &str, said: &[u8]) -> Result<Self, failure::Failure> {
+        let unread =
+            |error: content::Error| unexpected(name, &format!("its answer: {error}"), said);
+        content::check_values(said).map_err(unread)?;
+        let operation = match kind {
+            Kind::Chat => Some(Operation::Chat),
+            Kind::Embeddings | Kind::Images => None,
+        };
+        answer::parse(operation, name, said)?;
+        if kind == Kind::Chat {
+            let events = shape::events_of(said).map(Self::Events);
+            return events.ok_or_else(|| misunderstood(name, "its answer has no choices"));
+        }
+        content::parse(said).map(Self::Items).map_err(unread)
+    }
+}
+
+/// The failure of an answer that is not what was asked for.
+fn unexpected(name: &str, what: &str, said: &[u8]) -> failure::Failure {
+    misunderstood(name, &format!("{what}: {}", excerpt(said)))
 }
 
 /// The content of a stream so far.

@@ -212,7 +212,8 @@ impl OpenAiRunner {
         };
         let sent = self.servers.send(&self.client, &limits, request).await;
         let (answer, lease) = sent.map_err(failed)?;
-        noted(lease, exchange.parse(job, answer.status.as_u16(), &answer.headers, &answer.body))
+        let status = answer.status.as_u16();
+        noted(lease, exchange.parse(job, status, &answer.headers, &answer.body).await)
     }
 
     /// Asks a server for its models. One that refuses to list them answers all the same.

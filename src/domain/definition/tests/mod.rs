@@ -432,6 +432,8 @@ fn definition_http_steps_are_validated_strictly() {
         json!({"url": "localhost:{{inputs.a}}"}),
         json!({"method": "BREW"}),
         json!({"headers": {"a b": "x", "Host": "x", "X-Ok": ["x"], "X-Line": "a\r\nb"}}),
+        json!({"headers": {"Content-Type": "a/b", "content-type": "c/d", "X-A": 1, "CONTENT-TYPE": "e/f"}}),
+        json!({"fallback": {"url": "https://b.example", "headers": {"x-a": 1, "X-A": "{{inputs.a}}"}}}),
         json!({"headers": []}),
         json!({"query_params": {"a": {"b": 1}, "c": "{{"}}),
         json!({"timeout_seconds": 301}),

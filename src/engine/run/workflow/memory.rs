@@ -8,22 +8,24 @@
 //!
 //! Two further budgets, of half that size each, are for what templates resolve to, since a small input can be
 //! repeated. One is for the calls of steps: each waits for its part before its input is made, holds nothing
-//! while it waits, and keeps its part until it ends. The other is for results and outputs while they are made
-//! and stored; what has a part of it waits for the disk alone.
+//! while it waits, and keeps its part until it ends. The other is for results, outputs and the items of maps
+//! while they are made and stored, and for the inputs that an agent makes up; what has a part of it waits for
+//! the disk alone.
 
 use std::sync::Arc;
 
 use futures_util::FutureExt;
+use futures_util::future::OptionFuture;
 use serde_json::Value;
 
 use crate::domain::definition::{Kind, Plan};
 use crate::domain::ids::OrganizationId;
 use crate::domain::machine::workflow::ITEMS_MAX;
 use crate::domain::payload::Payload;
-use crate::engine::Inner;
 use crate::engine::active::ActiveExecution;
 use crate::engine::scheduler::admission::KEEP_BYTES_MAX;
 use crate::engine::scheduler::lanes::Parking;
+use crate::engine::{Engine, Inner};
 use crate::http::request::count_values;
 use crate::runtime::turns::{self, Turn, Turns};
 
@@ -136,6 +138,14 @@ impl Inner {
     }
 }
 
+impl Engine {
+    /// Waits for a part of the memory for what is made from a text of so many bytes and stored at once. Who
+    /// has it waits for the disk alone.
+    pub async fn room_to_make(&self, organization: OrganizationId, bytes: usize) -> Option<Turn> {
+        OptionFuture::from(room(&self.inner.resolving, organization, bytes)).await
+    }
+}
+
 /// A part of a budget for what is resolved to so many bytes, or the wait for it. `None`: it needs none.
 pub(super) fn room(
     turns: &Arc<Turns>,
@@ -166,7 +176,62 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::domain::execution::Status;
+    use crate::engine::Options;
+    use crate::engine::simulation_tests::{ORGANIZATION, PATIENCE, Process, runtime, until};
+    use crate::engine::workflow_tests::{case, model, script, submission};
     use crate::runtime::new_id;
+    use crate::storage::Commit;
+
+    /// Whatever a template makes much of waits for its part, the items of a map too.
+    #[test]
+    fn memory_of_what_is_made_is_waited_for() {
+        let many = json!(vec!["{{inputs.x}}"; 100]);
+        let map = |items: &Value, output: &Value| {
+            json!({"step_id": "m", "type": "map", "items": items, "output": output,
+                   "steps": [model("a", "same", json!(1))]})
+        };
+        let pass = json!({"step_id": "p", "type": "pass", "result": many});
+        let steps =
+            [json!([map(&many, &json!(1))]), json!([map(&json!([1]), &many)]), json!([pass])];
+        for (number, steps) in steps.into_iter().enumerate() {
+            let folder = tempfile::tempdir().unwrap();
+            let cases = [case("made", steps, json!({"x": "y".repeat(100)}), Ok(json!(1)))];
+            runtime().block_on(async {
+                let script = script(&cases);
+                let process = Process::start_with(&folder, i64::MAX, script, Options::default());
+                process.engine.recover().await.unwrap();
+                let turns = Arc::clone(&process.engine.inner.resolving);
+                let all = turns.force(ORGANIZATION.into(), 1 << 40);
+                let asked = vec![submission(0, &cases[0])];
+                let id = process.engine.submit(asked, Commit::new()).await.unwrap()[0].id;
+                until(|| turns.waiting() == 1).await;
+                let calls = process.script.calls.lock().unwrap().len();
+                assert_eq!(calls, usize::from(number == 1), "no item has begun");
+                drop(all);
+                let ended = process.engine.wait(ORGANIZATION.into(), id, PATIENCE).await.unwrap();
+                assert_eq!((ended.status, turns.used()), (Status::Success, 0));
+                process.engine.inner.tasks.stop();
+                process.store.clone().close().await;
+            });
+        }
+    }
+
+    #[tokio::test]
+    async fn memory_of_what_an_agent_makes_up_is_waited_for() {
+        let [greedy, other]: [OrganizationId; 2] = [new_id(), new_id()];
+        let turns = Turns::new(1 << 20);
+        let ask = |who| OptionFuture::from(room(&turns, who, 64 << 10));
+        let mut held = Vec::new();
+        while let Some(Some(turn)) = ask(greedy).now_or_never() {
+            held.push(turn);
+        }
+        assert!(!held.is_empty() && held.len() < 4, "{}", held.len());
+        assert!(ask(other).now_or_never().flatten().is_some(), "others go on");
+        held.clear();
+        assert!(ask(greedy).now_or_never().flatten().is_some());
+        assert!(OptionFuture::from(room(&turns, greedy, SMALL)).now_or_never().flatten().is_none());
+    }
 
     #[tokio::test]
     async fn memory_of_an_open_map_counts_the_state_of_its_steps() {

@@ -80,7 +80,7 @@ impl Actor {
                 .holds(&view)
                 .map(|met| Event::Decided { instance: instance.clone(), met })
                 .map_err(|error| unresolved(&error)),
-            Kind::Map(map) => self.items_of(map, &view, &instance),
+            Kind::Map(map) => self.items_of(map, &view, &instance).await,
             Kind::Wait(wait) if wait.event().is_some() => match self.answer_of(&instance).await? {
                 Some(answered) => return Ok(answered),
                 None => self.wait_end(wait, &view, &instance),
@@ -145,12 +145,14 @@ impl Actor {
     }
 
     /// The items of a map, which are kept while it is open.
-    fn items_of(
+    async fn items_of(
         &mut self,
         map: &MapStep,
         view: &View,
         instance: &Instance,
     ) -> Result<Event, Fault> {
+        // Until they are counted as what the open map holds.
+        let _room = self.room_to_resolve(map.items.bytes(view, RESOLVED_BYTES_MAX)).await;
         let items = map.items.resolve(view, RESOLVED_BYTES_MAX);
         let Value::Array(items) = items.map_err(|error| unresolved(&error))? else {
             return Err(type_error("items must resolve to an array"));

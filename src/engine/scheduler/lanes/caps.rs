@@ -80,9 +80,9 @@ impl<T, G> Lanes<T, G> {
     /// Tickets at the head of a window whose organizations may run no more leave it to the others.
     pub(super) fn put_back_blocked(&mut self, name: &Arc<str>) {
         let mut has_left = false;
-        while let Some(lane) = self.lanes.get_mut(name).filter(|lane| lane.can_start())
-            && let Some(organization) = lane.next_organization()
+        while let Some(organization) = self.whose_turn(name)
             && self.organizations.room(organization) == 0
+            && let Some(lane) = self.lanes.get_mut(name)
         {
             if lane.put_back(organization) {
                 self.organizations.wait_in(organization, Arc::clone(name));

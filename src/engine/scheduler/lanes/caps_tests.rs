@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::domain::ids::Id;
 
-const LANES: usize = 3;
+pub(super) const LANES: usize = 3;
 
 fn id(number: u32) -> ExecutionId {
     let mut bytes = [0; 16];
@@ -16,11 +16,11 @@ fn id(number: u32) -> ExecutionId {
     bytes.into()
 }
 
-fn organization(number: u8) -> OrganizationId {
+pub(super) fn organization(number: u8) -> OrganizationId {
     [number; 16].into()
 }
 
-fn name(lane: usize) -> String {
+pub(super) fn name(lane: usize) -> String {
     format!("lane-{lane}")
 }
 
@@ -33,12 +33,12 @@ fn ticket((_, id, organization): Row) -> Ticket<()> {
 }
 
 /// A lane, and what waits in it.
-type Row = (usize, ExecutionId, OrganizationId);
+pub(super) type Row = (usize, ExecutionId, OrganizationId);
 
 #[derive(Debug)]
-struct Running {
-    row: Row,
-    yields: bool,
+pub(super) struct Running {
+    pub(super) row: Row,
+    pub(super) yields: bool,
     _task: Arc<()>,
 }
 
@@ -50,10 +50,10 @@ struct Refill {
     more_from: Option<ExecutionId>,
 }
 
-struct Fixture {
-    lanes: Lanes<(), u32>,
-    disk: BTreeSet<Row>,
-    running: Vec<Running>,
+pub(super) struct Fixture {
+    pub(super) lanes: Lanes<(), u32>,
+    pub(super) disk: BTreeSet<Row>,
+    pub(super) running: Vec<Running>,
     paused: Vec<Row>,
     started: Vec<Row>,
     refills: Vec<Refill>,
@@ -66,7 +66,7 @@ struct Fixture {
 }
 
 impl Fixture {
-    fn new(lane_cap: usize, active: usize, caps: &[(u8, usize)]) -> Self {
+    pub(super) fn new(lane_cap: usize, active: usize, caps: &[(u8, usize)]) -> Self {
         let mut lanes = Lanes::new(active);
         for lane in 0..LANES {
             lanes.set_limits(&name(lane), lane_cap, 10_000);
@@ -98,7 +98,7 @@ impl Fixture {
         self.lanes.set_organization_cap(organization, cap);
     }
 
-    fn submit(&mut self, lane: usize, owner: u8, spills: bool) {
+    pub(super) fn submit(&mut self, lane: usize, owner: u8, spills: bool) {
         self.next_id += 1;
         let row = (lane, id(self.next_id), organization(owner));
         self.lanes.admit(row.2, None).unwrap();
@@ -120,7 +120,7 @@ impl Fixture {
         self.lanes.count_unfinished(owner, count as usize);
     }
 
-    fn counted(&self, owner: OrganizationId) -> usize {
+    pub(super) fn counted(&self, owner: OrganizationId) -> usize {
         self.running.iter().filter(|run| run.row.2 == owner && !run.yields).count()
     }
 
@@ -165,7 +165,7 @@ impl Fixture {
         }
     }
 
-    fn settle(&mut self) {
+    pub(super) fn settle(&mut self) {
         while self.step() {
             self.deliver();
         }
@@ -176,7 +176,7 @@ impl Fixture {
         Some(self.running.remove(index).row)
     }
 
-    fn finish(&mut self, which: usize) {
+    pub(super) fn finish(&mut self, which: usize) {
         if let Some(row) = self.take(which) {
             self.disk.remove(&row);
             self.lanes.ended(row.2);
@@ -198,7 +198,7 @@ impl Fixture {
         }
     }
 
-    fn yields(&mut self, which: usize, does: bool) {
+    pub(super) fn yields(&mut self, which: usize, does: bool) {
         let Some(index) = which.checked_rem(self.running.len()) else { return };
         let run = &mut self.running[index];
         run.yields = does;
@@ -217,7 +217,23 @@ impl Fixture {
         self.lanes.forget(&name(row.0), row.1);
     }
 
-    fn invariants(&mut self) {
+    /// Nobody waits in a lane with a place who runs fewer than their own places.
+    pub(super) fn assert_own_places(&self, lane_cap: usize, own: usize) {
+        let held = |row: &Row| self.paused.contains(row) || self.runs(row);
+        for row in self.disk.iter().filter(|row| !held(row)) {
+            let in_lane = self.running.iter().filter(|run| run.row.0 == row.0).count();
+            let most = self.caps.get(&row.2).map_or(own, |cap| own.min(*cap));
+            let placed = self.running.iter().filter(|run| run.row.2 == row.2).count();
+            let is_served = self.counted(row.2) >= most || placed >= own * 2;
+            assert!(is_served || in_lane >= lane_cap, "{row:?} waits for others");
+        }
+    }
+
+    fn runs(&self, row: &Row) -> bool {
+        self.running.iter().any(|run| run.row == *row)
+    }
+
+    pub(super) fn invariants(&mut self) {
         for number in 0..4 {
             let owner = organization(number);
             let running = self.counted(owner);
@@ -270,7 +286,7 @@ proptest! {
     #[test]
     fn organization_never_starts_over_its_cap_and_everything_runs(
         lane_cap in 1_usize..4,
-        active in 1_usize..6,
+        active in 1_usize..10,
         acts in prop::collection::vec(acts(), 0..150),
     ) {
         let mut fixture = Fixture::new(lane_cap, active, &[(1, 1), (2, 2)]);
@@ -290,6 +306,12 @@ proptest! {
             }
             fixture.invariants();
         }
+        while !fixture.refills.is_empty() {
+            fixture.settle();
+            fixture.deliver();
+        }
+        fixture.settle();
+        fixture.assert_own_places(lane_cap, OWN_PLACES.min(active.div_ceil(4)));
         for _ in 0..1000 {
             while fixture.step() {}
             fixture.deliver();

@@ -139,17 +139,22 @@ impl<T, G> Lane<T, G> {
     }
 
     pub(super) fn can_start(&self) -> bool {
-        self.next_organization().is_some() && self.paused < PAUSED_MAX
+        self.next_among(|_| true).is_some()
     }
 
-    /// Whose turn it is, where a place is free for it.
-    pub(super) fn next_organization(&self) -> Option<OrganizationId> {
-        let mut waiting = self.window.keys();
-        match (self.has_place(), self.may_exceed) {
-            (true, _) => waiting.next(),
-            (false, true) => waiting.find(|one| !self.running_of.contains_key(one)),
-            (false, false) => None,
-        }
+    /// Whose turn it is among those for whom `may` holds, where the lane has a place for it.
+    pub(super) fn next_among(
+        &self,
+        may: impl Fn(OrganizationId) -> bool,
+    ) -> Option<OrganizationId> {
+        let is_open = self.paused < PAUSED_MAX && (self.may_exceed || self.has_place());
+        let mut waiting = self.window.keys().filter(|_| is_open);
+        waiting.find(|one| self.has_place_for(*one) && may(*one))
+    }
+
+    /// Whether `is_it` holds for an organization that waits here.
+    pub(super) fn has_one(&self, is_it: impl Fn(OrganizationId) -> bool) -> bool {
+        self.window.keys().chain(self.to_read.iter().copied()).any(is_it)
     }
 
     pub(super) fn wants_refill(&self) -> bool {
@@ -386,9 +391,9 @@ impl<T, G> Lane<T, G> {
 
     // --- through the lane ---
 
-    /// Gives the next one of the window a place. The handle belongs to the task that runs it.
-    pub(super) fn start(&mut self) -> Option<(Ticket<T>, Arc<()>)> {
-        let organization = self.next_organization()?;
+    /// Gives the next one of an organization in the window a place. The handle belongs to the task that runs
+    /// it.
+    pub(super) fn start(&mut self, organization: OrganizationId) -> Option<(Ticket<T>, Arc<()>)> {
         let ticket = self.window.pop_of(organization)?;
         let task = Arc::new(());
         let run = Run::of(&task, organization);

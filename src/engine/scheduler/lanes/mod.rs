@@ -18,8 +18,9 @@
 //! it is not counted against the running executions until it goes on.
 //!
 //! When all places are taken, a lane that runs nothing may still start one: stuck lanes never keep
-//! an idle one waiting. In a lane whose runs have places elsewhere, so may an organization that runs nothing
-//! there.
+//! an idle one waiting. So may an organization that runs fewer than [`OWN_PLACES`], in any lane below its cap:
+//! what others run never keeps it waiting. In a lane whose runs have places elsewhere, an organization that
+//! runs nothing there starts one above the cap of the lane.
 //!
 //! An organization may have a cap of its own over all lanes. Its tickets are taken out of a window when
 //! their turn comes and it may run no more: its rows are left to the disk until one of its executions
@@ -32,8 +33,9 @@ mod caps;
 mod lane;
 mod lines;
 mod organizations;
+mod places;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 pub use self::lane::Parking;
@@ -45,6 +47,9 @@ use crate::domain::ids::{ExecutionId, OrganizationId};
 pub const WINDOW: usize = 256;
 /// How many executions of one organization wait in memory, however many of others do.
 pub const SHARE: usize = 16;
+/// How many executions of one organization run at once, however many of others do; less where there are
+/// few places.
+pub const OWN_PLACES: usize = 16;
 /// How many executions of one lane may wait for another try after a failure. With more, the lane
 /// starts nothing new: what makes them fail would make that fail too.
 pub const PAUSED_MAX: usize = 1024;
@@ -98,8 +103,11 @@ pub struct Full {
 pub struct Lanes<T, G> {
     lanes: HashMap<Arc<str>, Lane<T, G>>,
     schedule: VecDeque<Arc<str>>,
-    /// Lanes that run nothing and could: they need no free place.
+    /// Lanes that may start one though all places are taken: they run nothing, or an organization waits there
+    /// that runs fewer than its own places.
     idle_schedule: VecDeque<Arc<str>>,
+    /// Organizations that run fewer than before and wait in some lane.
+    relieved: HashSet<OrganizationId>,
     /// Lanes that may have room for a guest.
     step_turn: VecDeque<Arc<str>>,
     /// Organizations that wait in lanes and may run more.
@@ -117,14 +125,15 @@ pub struct Lanes<T, G> {
 }
 
 impl<T, G> Lanes<T, G> {
-    /// No lanes yet; at most `active_cap` executions run at once over all of them, and one more in
-    /// each lane that runs no other.
+    /// No lanes yet; at most `active_cap` executions run at once over all of them, one more in each lane that
+    /// runs no other, and [`OWN_PLACES`] of each organization.
     #[must_use]
     pub fn new(active_cap: usize) -> Self {
         Self {
             lanes: HashMap::new(),
             schedule: VecDeque::new(),
             idle_schedule: VecDeque::new(),
+            relieved: HashSet::new(),
             step_turn: VecDeque::new(),
             woken: VecDeque::new(),
             refilled: Vec::new(),
@@ -263,14 +272,17 @@ impl<T, G> Lanes<T, G> {
     /// Whether [`Lanes::next`] may have something to do. False as long as what was put in only waits.
     #[must_use]
     pub fn has_turns(&self) -> bool {
-        let schedule = if self.is_full() { &self.idle_schedule } else { &self.schedule };
+        let has_lanes = match self.is_full() {
+            true => !self.idle_schedule.is_empty() || !self.relieved.is_empty(),
+            false => !self.schedule.is_empty(),
+        };
         let has_reads = !self.woken.is_empty() || !self.refilled.is_empty();
-        has_reads || !schedule.is_empty() || !self.step_turn.is_empty()
+        has_reads || has_lanes || !self.step_turn.is_empty()
     }
 
     fn next_start(&mut self) -> Option<Next<T, G>> {
         if self.is_full() {
-            return self.next_idle();
+            return self.next_without_place();
         }
         while let Some(name) = self.schedule.pop_front() {
             let Some(lane) = self.lanes.get_mut(&name) else { continue };
@@ -285,21 +297,7 @@ impl<T, G> Lanes<T, G> {
                 lane.in_idle_turn = false;
             }
         }
-        None
-    }
-
-    /// What a lane that runs nothing does next. Every other one waits for a free place.
-    fn next_idle(&mut self) -> Option<Next<T, G>> {
-        while let Some(name) = self.idle_schedule.pop_front() {
-            let Some(lane) = self.lanes.get_mut(&name) else { continue };
-            lane.in_idle_turn = false;
-            if !lane.is_idle() {
-                continue;
-            }
-            if let Some(next) = self.next_of(&name) {
-                return Some(next);
-            }
-        }
+        self.relieved.clear();
         None
     }
 
@@ -308,8 +306,8 @@ impl<T, G> Lanes<T, G> {
         if let Some(refill) = self.next_refill(name) {
             return Some(refill);
         }
-        let lane = self.lanes.get_mut(name).filter(|lane| lane.can_start())?;
-        let (ticket, task) = lane.start()?;
+        let organization = self.whose_turn(name)?;
+        let (ticket, task) = self.lanes.get_mut(name)?.start(organization)?;
         self.active += 1;
         self.organizations.started(ticket.organization);
         self.wake_steps(name);
@@ -349,6 +347,7 @@ impl<T, G> Lanes<T, G> {
         if let Some(left) = left {
             self.organizations.left(left);
             self.wake_organization(left.organization);
+            self.relieve(left.organization);
         }
     }
 
@@ -382,6 +381,7 @@ impl<T, G> Lanes<T, G> {
         if yielded != yields {
             self.organizations.yields(before.organization, yields);
             self.wake_organization(before.organization);
+            self.relieve(before.organization);
         }
     }
 
@@ -408,11 +408,9 @@ impl<T, G> Lanes<T, G> {
     /// The next guest whose lane has room, unless it is the turn of the lane's own.
     fn next_step(&mut self) -> Option<Next<T, G>> {
         while let Some(name) = self.step_turn.pop_front() {
-            let is_full = self.is_full();
-            let is_held = self.is_held;
+            let has_own_turn = !self.is_held && self.whose_turn(&name).is_some();
             let Some(lane) = self.lanes.get_mut(&name) else { continue };
-            let may_start = !is_held && (!is_full || lane.is_idle());
-            if !lane.has_place() || (lane.guest_was_last && may_start && lane.can_start()) {
+            if !lane.has_place() || (lane.guest_was_last && has_own_turn) {
                 continue;
             }
             let Some((_, waiter)) = lane.waiting_steps.pop() else { continue };
@@ -560,12 +558,13 @@ impl<T, G> Lanes<T, G> {
         if !(lane.can_start() || lane.wants_refill()) {
             return;
         }
+        let needs_no_place = lane.is_idle() || lane.has_one(|one| self.has_own_place(one));
         let name = Arc::clone(name);
         let Some(lane) = self.lanes.get_mut(&name) else { return };
         if !std::mem::replace(&mut lane.in_turn, true) {
             self.schedule.push_back(Arc::clone(&name));
         }
-        if lane.is_idle() && !std::mem::replace(&mut lane.in_idle_turn, true) {
+        if needs_no_place && !std::mem::replace(&mut lane.in_idle_turn, true) {
             self.idle_schedule.push_back(name);
         }
     }
@@ -573,5 +572,7 @@ impl<T, G> Lanes<T, G> {
 
 #[cfg(test)]
 mod caps_tests;
+#[cfg(test)]
+mod places_tests;
 #[cfg(test)]
 mod tests;

@@ -69,6 +69,13 @@ impl Organizations {
         one.cap.map_or(usize::MAX, |cap| cap.saturating_sub(one.running()))
     }
 
+    /// Whether fewer than `own` of its executions run, and at most as many again wait for those that they have
+    /// started.
+    pub(super) fn runs_fewer(&self, id: OrganizationId, own: usize) -> bool {
+        let Some(one) = self.all.get(&id) else { return own > 0 };
+        one.running() < own && one.placed < own.saturating_mul(2)
+    }
+
     pub(super) fn load(&self, id: OrganizationId) -> OrganizationLoad {
         let one = self.all.get(&id);
         one.map_or_else(OrganizationLoad::default, |one| OrganizationLoad {
