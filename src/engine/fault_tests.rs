@@ -254,6 +254,26 @@ fn engine_stuck_workflows_leave_a_slot_for_idle_model() {
     });
 }
 
+/// One organization holds all places of a workflow that others trigger too: each of them starts one.
+#[test]
+fn engine_stuck_organization_leaves_a_shared_workflow_to_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let cases = [case("shared", json!([model("a", "stuck", json!(1))]), json!({}), Err(""))];
+    runtime().block_on(async {
+        let process = Process::start_with(&folder, i64::MAX, script(&cases), limits(2));
+        process.engine.recover().await.unwrap();
+        for organization in [ORGANIZATION, [7; 16], [8; 16]] {
+            for _ in 0..3 {
+                let asked = submission(0, &cases[0]);
+                submit(&process, Submission { organization: organization.into(), ..asked }).await;
+            }
+            let runs = || process.engine.inner.lanes().load_of(organization.into()).running == 1;
+            until(runs).await;
+        }
+        process.engine.inner.tasks.stop();
+    });
+}
+
 /// A record that cannot be read among due timers, and rows that belong to nothing at the head of a
 /// lane: everything behind them goes on.
 #[test]
