@@ -217,6 +217,19 @@ pub fn with_cost(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::answers::MODEL_VALUES_MAX;
+
+    #[tokio::test]
+    async fn whole_answers_of_too_many_values_are_refused() {
+        let zeros = "0,".repeat(MODEL_VALUES_MAX);
+        for operation in [Operation::Chat, Operation::Embeddings] {
+            let many = format!("{{\"data\":[{{\"embedding\":[{zeros}0]}}]}}");
+            let refused = parse_aside(operation, "m", many.into(), false).await.err().unwrap();
+            assert!(refused.message.contains("more than 4000000 JSON values"), "{refused:?}");
+        }
+        let few = "{\"data\":[{\"embedding\":[0,0]}]}";
+        assert!(parse_aside(Operation::Embeddings, "m", few.into(), false).await.is_ok());
+    }
 
     fn priced(answer: &str) -> String {
         let mut object: RawObject = serde_json::from_str(answer).unwrap();

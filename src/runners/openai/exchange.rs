@@ -446,3 +446,21 @@ fn used(job: &Job, counts: Counts, answer_bytes: u64) -> Usage {
     };
     counts.tokens(prompt_tokens, answer_bytes).into()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::answers::MODEL_VALUES_MAX;
+
+    #[test]
+    fn whole_answers_of_too_many_values_are_refused() {
+        let zeros = "0,".repeat(MODEL_VALUES_MAX);
+        let many = format!("{{\"data\":[{{\"embedding\":[{zeros}0]}}]}}");
+        for kind in [Kind::Chat, Kind::Embeddings, Kind::Images] {
+            let refused = Whole::parse(kind, "m", many.as_bytes()).err().unwrap();
+            assert!(refused.message.contains("more than 4000000 JSON values"), "{refused:?}");
+        }
+        let few = b"{\"data\":[{\"embedding\":[0,0]}]}";
+        assert!(matches!(Whole::parse(Kind::Embeddings, "m", few), Ok(Whole::Items(_))));
+    }
+}
