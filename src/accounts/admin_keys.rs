@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use super::{Accounts, Error, Hash, hash_key, id_key};
+use super::{Accounts, Error, Hash, KEY_PREFIX, has_the_form_of_a_key, hash, hash_key, id_key};
 use crate::domain::account::{ApiKey, box_owner};
 use crate::domain::ids::{KeyId, OrganizationId};
 use crate::domain::time::Timestamp;
@@ -16,6 +16,17 @@ use crate::storage::{self, Commit};
 
 /// What every admin key begins with; as long as that of API keys.
 pub const ADMIN_KEY_PREFIX: &str = "sma_";
+
+/// Why a key is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeyFault {
+    /// It does not look like a key.
+    Form,
+    /// It looks like an admin key where an API key is expected, or the other way round.
+    OtherKind,
+    Expired,
+    Unknown,
+}
 
 impl Accounts {
     /// Makes an admin key. The text is the full key: it is not kept and cannot be shown again.
@@ -41,6 +52,22 @@ impl Accounts {
         Ok(found.filter(|caller| caller.organization == box_owner()).map(|caller| caller.key))
     }
 
+    /// Why `presented`, which was refused, is not a valid key of those that begin with `prefix`.
+    ///
+    /// # Errors
+    /// [`Error::Storage`] when the store cannot be read.
+    pub async fn fault_of(&self, prefix: &str, presented: &str) -> Result<KeyFault, Error> {
+        let other = if prefix == KEY_PREFIX { ADMIN_KEY_PREFIX } else { KEY_PREFIX };
+        if has_the_form_of_a_key(other, presented) {
+            return Ok(KeyFault::OtherKind);
+        }
+        if !has_the_form_of_a_key(prefix, presented) {
+            return Ok(KeyFault::Form);
+        }
+        let key = self.store.get(&hash_key(&hash(presented))).await?;
+        Ok(if key.is_some() { KeyFault::Expired } else { KeyFault::Unknown })
+    }
+
     /// Makes a key that is valid until then, or until it is deleted.
     ///
     /// # Errors
@@ -51,7 +78,7 @@ impl Accounts {
         (name, created_by): (&str, &str),
         expires_at: Option<Timestamp>,
     ) -> Result<(ApiKey, String), Error> {
-        self.make_key((super::KEY_PREFIX, organization), (name, created_by), expires_at).await
+        self.make_key((KEY_PREFIX, organization), (name, created_by), expires_at).await
     }
 
     /// Changes when a key expires. No request gets by with an expired one once this has returned.

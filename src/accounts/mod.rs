@@ -31,7 +31,7 @@ use crate::storage::commit::Expect;
 use crate::storage::record::decode;
 use crate::storage::{self, Commit, Key, Page, Record, Store, Table};
 
-pub use self::admin_keys::ADMIN_KEY_PREFIX;
+pub use self::admin_keys::{ADMIN_KEY_PREFIX, KeyFault};
 
 /// What every API key begins with (`docs/spec/hosts.md`, "Authentication").
 pub const KEY_PREFIX: &str = "smk_";

@@ -9,6 +9,7 @@ use serde::de::{IgnoredAny, MapAccess, Visitor};
 use subtle::ConstantTimeEq as _;
 
 use super::browser::Site;
+use super::refused_key::{self, Taken};
 use super::{Access, Rate, Route, Services, limits};
 use crate::accounts::{self, Caller, Prefix};
 use crate::domain::account::{DEFAULT_ORGANIZATION, dashboard_key};
@@ -102,7 +103,7 @@ pub async fn check(
         None if access == Access::MaybeKey => return Ok(Principal::Anonymous),
         None if access == Access::Link => {
             let token = request.query.get(signed_urls::PARAMETER);
-            let Some(token) = token else { return Err(http::Error::unauthorized()) };
+            let Some(token) = token else { return Err(refusal(services, request, None).await) };
             let opened = services.signed_urls.check(&request.path, token).await?;
             return match opened {
                 Some(link) => Ok(Principal::Link(link)),
@@ -111,19 +112,29 @@ pub async fn check(
         }
         None => None,
     };
-    let caller = match access {
-        Access::BodyKey => by_body(services, request, by_header).await?,
-        Access::Public
-        | Access::Local
-        | Access::Member
-        | Access::KeyManager
-        | Access::Owner
-        | Access::Admin
-        | Access::MaybeKey
-        | Access::Key
-        | Access::Link => by_header,
+    let in_body = if access == Access::BodyKey {
+        // With a valid key in the headers the body's may be anywhere; without one it must begin and end
+        // within its first bytes, and no more is read before it is known who calls.
+        let most = if by_header.is_some() { usize::MAX } else { KEY_WITHIN };
+        key_in(&request.peek(most).await?)
+    } else {
+        None
     };
-    caller.map(Principal::Caller).ok_or_else(http::Error::unauthorized)
+    // The body's `api_key` wins over the headers. A body that is not valid JSON is the handler's to refuse.
+    let caller = match &in_body {
+        Some(key) => services.accounts.authenticate(key).await?,
+        None => by_header,
+    };
+    match caller {
+        Some(caller) => Ok(Principal::Caller(caller)),
+        None => Err(refusal(services, request, in_body.as_deref()).await),
+    }
+}
+
+/// 401, with what was wrong. `in_body`: the key that the body has.
+async fn refusal(services: &Services, request: &Request, in_body: Option<&str>) -> http::Error {
+    let error = http::Error::unauthorized();
+    refused_key::explained(error, &services.accounts, request, (Taken::ApiKey, in_body)).await
 }
 
 /// What a link is answered that opens nothing: one that ended together with its file, as that of a deleted
@@ -140,7 +151,7 @@ async fn unopened(
     {
         return Ok(super::files::missing());
     }
-    Ok(http::Error::unauthorized())
+    Ok(refusal(services, request, None).await)
 }
 
 /// Marks a request that the page sends by itself.
@@ -170,22 +181,6 @@ async fn by_session(
     Ok(Principal::Member(Box::new(visit)))
 }
 
-/// Who calls where the key may be in the body: the body's `api_key` wins over the headers. With a
-/// valid key in the headers it may be anywhere; without one it must begin and end within the first
-/// [`KEY_WITHIN`] bytes, and no more is read before it is known who calls. A body that is not valid
-/// JSON is the handler's to refuse, after that.
-async fn by_body(
-    services: &Services,
-    request: &mut Request,
-    by_header: Option<Caller>,
-) -> Result<Option<Caller>, http::Error> {
-    let most = if by_header.is_some() { usize::MAX } else { KEY_WITHIN };
-    match key_in(&request.peek(most).await?) {
-        Some(key) => Ok(services.accounts.authenticate(&key).await?),
-        None => Ok(by_header),
-    }
-}
-
 /// The holder of an admin key, in the header `Authorization` and nowhere else: no cookie and no link opens
 /// these routes, so that no page of a browser can use somebody's right to them.
 async fn by_admin_key(services: &Services, request: &Request) -> Result<Principal, http::Error> {
@@ -193,10 +188,13 @@ async fn by_admin_key(services: &Services, request: &Request) -> Result<Principa
         Some(key) => services.accounts.authenticate_admin(key).await?,
         None => None,
     };
-    found.map(Principal::Admin).ok_or_else(|| {
-        http::Error::status(StatusCode::UNAUTHORIZED, "Invalid or missing admin key")
-            .with_header(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))
-    })
+    if let Some(key) = found {
+        return Ok(Principal::Admin(key));
+    }
+    let error = http::Error::status(StatusCode::UNAUTHORIZED, "Invalid or missing admin key")
+        .with_header(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    let taken = (Taken::AdminKey, None);
+    Err(refused_key::explained(error, &services.accounts, request, taken).await)
 }
 
 /// The operator: over the control socket, anyone who can read the token beside it. A program of a model
@@ -327,7 +325,7 @@ pub fn check_rate_limit(
 }
 
 /// The key in `X-API-Key`, or in `Authorization: Bearer` (the scheme in any letter case).
-fn presented_key(headers: &HeaderMap) -> Option<&str> {
+pub fn presented_key(headers: &HeaderMap) -> Option<&str> {
     if let Some(key) = headers.get("x-api-key") {
         return key.to_str().ok().map(str::trim);
     }

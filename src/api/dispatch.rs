@@ -508,7 +508,7 @@ fn allow_origin(headers: &mut HeaderMap, origin: HeaderValue) {
         hyper::header::ACCESS_CONTROL_EXPOSE_HEADERS,
         HeaderValue::from_static(
             "content-disposition, content-range, deprecation, etag, link, preference-applied, \
-             retry-after, warning, x-decision-method, x-execution-id, x-request-id, x-session-id, \
+             retry-after, warning, x-decision-method, x-error-hint, x-execution-id, x-request-id, x-session-id, \
              x-task-id, x-total-count",
         ),
     );

@@ -49,6 +49,7 @@ mod openapi;
 mod operator;
 mod pauses;
 mod predictions;
+mod refused_key;
 mod request_metrics;
 mod root;
 mod schedules;

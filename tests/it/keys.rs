@@ -55,6 +55,69 @@ async fn api_key_routes_refuse_invalid_keys_with_401() {
 }
 
 #[tokio::test]
+async fn refusal_of_a_key_says_in_a_header_what_was_wrong() {
+    let service = Service::configured("dashboard.admin_api = true\n").await;
+    let accounts = &service.running.services.accounts;
+    let soon = Some(Duration::ZERO);
+    let (_, expired) =
+        accounts.create_key(service.organization.id, "gone", "test", soon).await.unwrap();
+    let (_, admin) = accounts.create_admin_key("box", "test", None).await.unwrap();
+    let other = if service.key.ends_with('a') { 'b' } else { 'a' };
+    let unknown = format!("{}{other}", &service.key[..service.key.len() - 1]);
+    let key = service.key.as_str();
+    let forms = "send X-API-Key: KEY or Authorization: Bearer KEY";
+    let balance = || service.ask(Role::Base, Method::GET, "/v1/billing/balance");
+    let linked = service.ask(Role::Base, Method::GET, "/v1/billing/balance?token=x");
+    let in_query = format!("/v1/billing/balance?api_key={key}");
+    let in_query = service.ask(Role::Base, Method::GET, &in_query);
+    let in_body = service.ask(Role::Base, Method::POST, "/v1/public/none/versions/v1/trigger");
+    let in_body = in_body.json(&json!({"api_key": "smk_of_the_docs", "inputs": {}}));
+    let no_key = format!("the request has no key: {forms}");
+    let api_key = format!("the header api-key is not read: {forms}");
+    let scheme = "the value of Authorization must be Bearer, a space and the key";
+    let no_form = "this is not a key: keys are smk_ and 32 letters and digits";
+    let administers = "this is an admin key, which opens only /admin/v1 of the dashboard's host: \
+                       make an API key with orrery key create";
+    let absent = "there is no such key here: it has a typing error, was deleted, or belongs to \
+                  another installation";
+    let logged = format!("the parameter api_key is not read, since addresses are logged: {forms}");
+    for (ask, hint) in [
+        (balance(), no_key.as_str()),
+        (balance().header("Api-Key", key), &api_key),
+        (balance().header("authorization", key), scheme),
+        (balance().header("authorization", format!("Basic {key}")), scheme),
+        (balance().key("smk_…"), "the value of X-API-Key is not ASCII text"),
+        (balance().key("smk_..."), no_form),
+        (balance().key(""), no_form),
+        (balance().key(&unknown), absent),
+        (balance().key(&expired), "the key has expired"),
+        (balance().key(&admin), administers),
+        (linked, "the link has ended, or opens something else: get a new one"),
+        (in_query, &logged),
+        (in_body, no_form),
+    ] {
+        let answer = ask.send().await;
+        assert_eq!((answer.status, answer.text.as_str()), (401, REFUSAL), "{hint}");
+        assert_eq!(answer.header("x-error-hint"), hint);
+    }
+    let organizations = || service.ask(Role::Dashboard, Method::GET, "/admin/v1/organizations");
+    let bearer = |key: &str| organizations().header("authorization", format!("Bearer {key}"));
+    let needed = "send Authorization: Bearer KEY, with an admin key";
+    for (ask, hint) in [
+        (organizations(), format!("the request has no key: {needed}")),
+        (organizations().key(&admin), format!("an admin key is not read from X-API-Key: {needed}")),
+        (
+            bearer(key),
+            "this is the API key of an organization, and admin keys begin with sma_".to_owned(),
+        ),
+        (bearer("sma_x"), "this is not a key: keys are sma_ and 32 letters and digits".to_owned()),
+    ] {
+        let answer = ask.send().await;
+        assert_eq!((answer.status, answer.header("x-error-hint")), (401, hint.as_str()));
+    }
+}
+
+#[tokio::test]
 async fn api_key_headers_work_on_every_route_in_any_case() {
     let service = Service::start().await;
     let key = service.key.clone();
