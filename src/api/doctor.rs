@@ -47,13 +47,13 @@ pub async fn find(context: Context) -> Result<Response, http::Error> {
 /// How the service was started; `None` on the store of a stopped one.
 fn running(services: &Services) -> Option<RunningService> {
     services.settings.control_token.as_ref()?;
-    let RunningService { file, listening: metrics } = services.settings.doctor.started();
+    let RunningService { pid, file, listening: metrics } = services.settings.doctor.started();
     let hosts = services
         .settings
         .hosts
         .iter()
         .map(|host| Listening { host: host.role.as_str().to_owned(), url: host.url.clone() });
-    Some(RunningService { file, listening: hosts.chain(metrics).collect() })
+    Some(RunningService { pid, file, listening: hosts.chain(metrics).collect() })
 }
 
 /// Everything that is found, the worst first.

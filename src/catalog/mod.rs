@@ -459,12 +459,16 @@ fn unserved(
     unserved
 }
 
-/// Checks one manifest as a reload would, without serving it.
+/// Checks one manifest as a reload would, without serving it, and that what it needs here is there.
 ///
 /// # Errors
 /// Every [`Error`] of the file.
 pub fn check(path: &Path) -> Result<Slug, Vec<Error>> {
-    built(&manifest::read(path)?, path, &Dependencies::none()).map(|model| model.slug)
+    let manifest = manifest::read(path)?;
+    if let Some(message) = manifest.runner.options.missing() {
+        return Err(vec![Error { file: path.to_path_buf(), line: 0, column: 0, message }]);
+    }
+    built(&manifest, path, &Dependencies::none()).map(|model| model.slug)
 }
 
 fn built(

@@ -33,11 +33,11 @@ pub(super) async fn run(file: Option<&Path>, output: &Output) -> anyhow::Result<
         }
         Ok(DoctorReport { findings: found, running: None }) => {
             findings.extend(found);
-            findings.extend(ports::findings(&config).await);
+            findings.extend(ports::findings(&config, None));
         }
         Err(error) => {
             findings.extend(without_store(&config, &error)?);
-            findings.extend(ports::findings(&config).await);
+            findings.extend(ports::findings(&config, None));
         }
     }
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.verdict));

@@ -16,6 +16,8 @@ use serde::Serialize;
 
 /// Spaces between two columns of a table.
 const COLUMN_GAP: u16 = 2;
+/// Before each pair of a head and a cell where a row takes several lines.
+const PAIR_GAP: &str = "  ";
 /// A column with several words in a cell is not made narrower than this.
 const PROSE_MIN: u16 = 20;
 
@@ -154,7 +156,7 @@ fn screen_width() -> Option<u16> {
 }
 
 /// The rows under their heads, each line ended. Where they are wider than the screen, cells with
-/// several words are wrapped.
+/// several words are wrapped; where even that is too wide, each row takes several lines.
 pub(super) fn table(
     columns: &[Column],
     rows: impl IntoIterator<Item = Vec<String>>,
@@ -163,6 +165,11 @@ pub(super) fn table(
 ) -> String {
     let rows: Vec<Vec<String>> =
         rows.into_iter().map(|row| row.iter().map(|text| plain(text)).collect()).collect();
+    let least = least_widths(columns, &rows);
+    let total: u16 = least.iter().map(|width| width.saturating_add(COLUMN_GAP)).sum();
+    if let Some(screen) = screen.filter(|screen| total > *screen) {
+        return rows.iter().map(|row| paragraph(columns, row, in_colour, screen)).collect();
+    }
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     if in_colour {
@@ -174,11 +181,8 @@ pub(super) fn table(
         let (Column::Text(head) | Column::Number(head)) = column;
         Cell::new(head).add_attribute(Attribute::Bold)
     }));
-    let least = least_widths(columns, &rows);
     table.add_rows(rows);
-    let total: u16 = least.iter().map(|width| width.saturating_add(COLUMN_GAP)).sum();
-    // Where even that is too wide, the terminal's own wrapping keeps ids in one piece.
-    if let Some(screen) = screen.filter(|screen| total <= *screen) {
+    if let Some(screen) = screen {
         table.set_content_arrangement(ContentArrangement::Dynamic).set_width(screen);
         for (column, least) in table.column_iter_mut().zip(least) {
             let lower = Width::Fixed(least.saturating_add(COLUMN_GAP));
@@ -192,6 +196,31 @@ pub(super) fn table(
         }
     }
     table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
+}
+
+/// A row on a narrow screen: what it is of on a line, its other cells behind their heads on the next ones. A
+/// word that is longer than the screen stays whole, so that an id can be copied.
+fn paragraph(columns: &[Column], row: &[String], in_colour: bool, screen: u16) -> String {
+    let (bold, end) = if in_colour { ("\u{1b}[1m", "\u{1b}[0m") } else { ("", "") };
+    let heads = columns.iter().map(|(Column::Text(head) | Column::Number(head))| *head);
+    // A sign has no head.
+    let title = if heads.clone().next() == Some("") { 2 } else { 1 };
+    let mut text = format!("{bold}{}{end}", row.get(..title).unwrap_or(row).join(" "));
+    let mut used = usize::from(screen);
+    for (head, cell) in heads.zip(row).skip(title) {
+        let pair = PAIR_GAP.len() + head.chars().count() + 1 + cell.chars().count();
+        let mut gap = if used + pair > usize::from(screen) { "\n  " } else { PAIR_GAP };
+        for (place, word) in std::iter::once(head).chain(cell.split(' ')).enumerate() {
+            let letters = word.chars().count();
+            if place > 0 {
+                gap = if used + 1 + letters > usize::from(screen) { "\n  " } else { " " };
+            }
+            used = if gap.starts_with('\n') { PAIR_GAP.len() } else { used + gap.len() } + letters;
+            let (start, end) = if place == 0 { (bold, end) } else { ("", "") };
+            text.push_str(&[gap, start, word, end].concat());
+        }
+    }
+    text + "\n"
 }
 
 /// How narrow each column can be: ids and numbers stay whole, cells with several words are wrapped.
@@ -270,8 +299,50 @@ mod tests {
             assert!(text.lines().all(|line| line.chars().count() <= widest), "{text}");
             assert!(text.contains(id), "{text}");
         }
-        let narrow = table(&columns, rows, false, Some(40));
-        assert!(narrow.contains(id) && narrow.contains(found), "{narrow}");
+        insta::assert_snapshot!(table(&columns, rows, false, Some(40)), @r"
+        ! 0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e
+          FOUND 45 of 270 GB are free (16 %);
+          below 12900 MiB new work is refused
+        ");
+    }
+
+    #[test]
+    fn cli_table_puts_rows_on_several_lines_on_a_narrow_screen() {
+        let columns = [
+            Column::Text("MODEL"),
+            Column::Text("TITLE"),
+            Column::Text("OUTPUT"),
+            Column::Text("RUNNER"),
+            Column::Text("HEALTH"),
+            Column::Number("RUNNING"),
+            Column::Number("QUEUED"),
+            Column::Number("LIMIT"),
+        ];
+        let row = |text: &str| text.split('|').map(str::to_owned).collect::<Vec<_>>();
+        let rows = [
+            row("text-sentiment|How a text sounds|object|builtin|ok|0|0|2"),
+            row(
+                "a-model-of-a-company|A title of many words that goes on|array|command|failing|12|3|1",
+            ),
+        ];
+        insta::assert_snapshot!(table(&columns, rows.clone(), false, Some(60)), @r"
+        text-sentiment
+          TITLE How a text sounds  OUTPUT object  RUNNER builtin
+          HEALTH ok  RUNNING 0  QUEUED 0  LIMIT 2
+        a-model-of-a-company
+          TITLE A title of many words that goes on  OUTPUT array
+          RUNNER command  HEALTH failing  RUNNING 12  QUEUED 3
+          LIMIT 1
+        ");
+        for screen in 24..140 {
+            let text = table(&columns, rows.clone(), false, Some(screen));
+            let widest = text.lines().map(|line| line.chars().count()).max().unwrap();
+            assert!(widest <= usize::from(screen), "{screen}:\n{text}");
+            for word in rows.iter().flatten().flat_map(|cell| cell.split(' ')) {
+                assert!(text.split_whitespace().any(|found| found == word), "{word}:\n{text}");
+            }
+        }
+        assert!(table(&columns, rows, true, Some(60)).contains("\u{1b}[1mHEALTH\u{1b}[0m failing"));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
 use std::path::Path;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use futures_util::stream::FuturesUnordered;
@@ -371,6 +371,9 @@ impl Connection {
         if !matches!(tokio::time::timeout(self.timeouts.header, reading).await, Ok(true)) {
             return;
         }
+        if first.first() == Some(&TLS_HANDSHAKE) {
+            speaks_http(peer);
+        }
         let is_http2 = length == HTTP2_BEGINS.len() && first == HTTP2_BEGINS;
         let begun = io::Cursor::new(first.get(..length).unwrap_or_default().to_vec());
         let (reader, writer) = stream.into_split();
@@ -537,6 +540,15 @@ fn without_body(response: Response) -> Response {
         parts.headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
     }
     Response::from_parts(parts, body::empty())
+}
+
+/// Logs, once, that a client speaks TLS on a port without it: no answer of ours could be read there.
+fn speaks_http(peer: Peer) {
+    static SAID: Once = Once::new();
+    SAID.call_once(|| {
+        let advice = "this port speaks plain HTTP: use http:// in the address";
+        tracing::warn!(%peer, "a client tried HTTPS; {advice}");
+    });
 }
 
 /// Answers a plain-HTTP request on a TLS port.

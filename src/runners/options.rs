@@ -58,6 +58,12 @@ pub trait Options: Debug + Send + Sync + Comparable {
         Vec::new()
     }
 
+    /// What it needs on this machine and is not there. Only `orrery check` asks: a program may come later, and
+    /// a model that fails says why.
+    fn missing(&self) -> Option<String> {
+        None
+    }
+
     /// Runs at once where the manifest says nothing; `None`: as for any model.
     fn concurrency(&self) -> Option<usize> {
         None

@@ -17,6 +17,7 @@ use super::rotation;
 use crate::api::{Doctor, Finding, Listening, RunningService};
 use crate::config::{Config, McpTransport, TlsMode, exposed};
 use crate::domain::time::Timestamp;
+use crate::runners::command;
 
 pub use self::disk::is_in_memory;
 pub use self::folders::free_bytes;
@@ -33,7 +34,11 @@ pub fn of(config: &Config) -> Doctor {
         host: "metrics".to_owned(),
         url: format!("http://{address}/metrics"),
     });
-    let started = RunningService { file: config.file.clone(), listening: metrics.collect() };
+    let started = RunningService {
+        pid: std::process::id(),
+        file: config.file.clone(),
+        listening: metrics.collect(),
+    };
     Doctor::new(move |now| findings(&config, now, &read), late_backup, private, hosts, started)
 }
 
@@ -49,6 +54,7 @@ pub fn settled(config: &Config, now: Timestamp) -> Vec<Finding> {
     let mut found = folders::findings(config);
     found.extend(exposed(config).map(|warning| secrets::exposed(&warning)));
     found.extend(upstream_without_path(config));
+    found.extend(missing_programs(config));
     found.push(host::sandbox());
     found.push(host::language_models());
     found.extend(models::findings(&config.models_dir));
@@ -66,10 +72,26 @@ fn upstream_without_path(config: &Config) -> Option<Finding> {
     if Url::parse(url).ok()?.path() != "/" {
         return None;
     }
+    let url = url.trim_end_matches('/');
     let detail = format!(
         "router.upstream_url is {url}, without a path: most servers have their API at {url}/v1"
     );
     Some(Finding::warning("upstream", detail).mended_by(format!("upstream_url = \"{url}/v1\"")))
+}
+
+/// Warns of programs that the configuration names and that are not there.
+fn missing_programs(config: &Config) -> Vec<Finding> {
+    let servers = config.agent.mcp_servers.iter().filter_map(|server| match &server.transport {
+        McpTransport::Program { command, directory, .. } => {
+            let missing = command::missing(command, directory)?;
+            Some(format!("the server '{}' of agent.mcp_servers: {missing}", server.name))
+        }
+        McpTransport::Http { .. } => None,
+    });
+    // It is started in the root folder.
+    let after = command::missing(&config.backup.after, Path::new("/"));
+    let after = after.map(|missing| format!("backup.after: {missing}"));
+    servers.chain(after).map(|detail| Finding::warning("program", detail)).collect()
 }
 
 /// The configuration and the manifests with secrets that other users can read.
@@ -125,6 +147,7 @@ fn hosts(config: &Config) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::McpServer;
 
     #[test]
     fn doctor_looks_up_hosts_of_the_configuration_once() {
@@ -144,12 +167,42 @@ mod tests {
             upstream_without_path(&config).and_then(|finding| finding.mend)
         };
         let mend = Some("upstream_url = \"http://box.lan:9000/v1\"".to_owned());
-        assert_eq!(said("http://box.lan:9000"), mend);
+        for bare in ["http://box.lan:9000", "http://box.lan:9000/"] {
+            assert_eq!(said(bare), mend, "{bare}");
+        }
         for good in ["https://models.example/v1", "http://127.0.0.1:9000/api", "http://h/openai/v2"]
         {
             assert_eq!(said(good), None, "{good}");
         }
         assert!(upstream_without_path(&Config::defaults()).is_none());
+    }
+
+    #[test]
+    fn programs_of_the_configuration_that_are_missing_are_warnings() {
+        let mut config = Config::defaults();
+        assert!(missing_programs(&config).is_empty());
+        config.backup.after = vec!["no-such-program".to_owned()];
+        config.agent.mcp_servers = vec![McpServer {
+            name: "notes".to_owned(),
+            transport: McpTransport::Program {
+                command: vec!["/bin/sh".to_owned(), "gone.sh".to_owned()],
+                directory: PathBuf::from("/srv/no"),
+                env: Vec::new(),
+                writable: Vec::new(),
+                memory_bytes: None,
+            },
+            allow: None,
+        }];
+        let said: Vec<String> =
+            missing_programs(&config).into_iter().map(|finding| finding.detail).collect();
+        assert_eq!(
+            said,
+            [
+                "the server 'notes' of agent.mcp_servers: the script 'gone.sh' does not exist in \
+                 /srv/no",
+                "backup.after: the program 'no-such-program' does not exist in PATH, or cannot be run",
+            ]
+        );
     }
 
     #[test]

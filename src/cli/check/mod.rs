@@ -17,7 +17,7 @@ use super::owner::Owner;
 use super::{located, output, service};
 use crate::config::Config;
 use crate::runtime::Clock;
-use crate::wire::service::{DoctorReport, Finding, Verdict};
+use crate::wire::service::{DoctorReport, Finding, RunningService, Verdict};
 
 /// How a finding begins in a table.
 pub(super) const fn sign(verdict: Verdict) -> &'static str {
@@ -51,9 +51,10 @@ pub(super) async fn run(file: Option<&Path>, output: &Output) -> anyhow::Result<
             findings
         }
     };
-    findings.extend(ports::findings(&config).await);
+    let running = running(&config).await;
+    findings.extend(ports::findings(&config, running.as_ref()));
     findings.extend(egress(&config).await);
-    findings.extend(other_file(&config).await);
+    findings.extend(running.and_then(|running| other_file(&config, running)));
     let faults = findings.iter().filter(|finding| finding.verdict == Verdict::Fault).count();
     let report = Report { good: faults == 0, findings };
     let rows = report.findings.iter().map(|finding| {
@@ -90,11 +91,15 @@ pub(super) fn configuration(file: Option<&Path>) -> (Config, Vec<Finding>) {
     (config, found.collect())
 }
 
-/// That the service of this data folder runs with another configuration than the one that is checked.
-async fn other_file(config: &Config) -> Option<Finding> {
+/// The service of this data folder, if it runs and this user may ask it.
+async fn running(config: &Config) -> Option<RunningService> {
     let admin = Admin::running(config).await?;
     let report: DoctorReport = understood(admin.get("/admin/doctor").await.ok()?).ok()?;
-    let file = report.running?.file;
+    report.running
+}
+
+/// That the service of this data folder runs with another configuration than the one that is checked.
+fn other_file(config: &Config, RunningService { file, .. }: RunningService) -> Option<Finding> {
     if file == config.file {
         return None;
     }

@@ -3,36 +3,58 @@
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
 
-use crate::cli::admin::SOCKET;
 use crate::config::Config;
 use crate::http::port_holder;
 use crate::http::server::refusal;
-use crate::http::unix_socket;
-use crate::wire::service::{Finding, Verdict};
+use crate::wire::service::{Finding, RunningService, Verdict};
 
 /// The process that holds the sockets of units.
 const SYSTEMD: u32 = 1;
 
-pub(in crate::cli) async fn findings(config: &Config) -> Vec<Finding> {
-    let socket = config.data_dir.join(SOCKET);
-    let runs = unix_socket::connect(&socket).await.is_ok();
+/// Whether each address can be used. `running`: the service of this data folder.
+pub(in crate::cli) fn findings(config: &Config, running: Option<&RunningService>) -> Vec<Finding> {
+    let pid = running.map(|running| running.pid);
     let mut findings = Vec::new();
     for (name, host) in config.hosts.named() {
-        findings.extend(host.listen.iter().map(|address| port(name, address, runs)));
+        match elsewhere(config, running, name, &host.public_url) {
+            Some(finding) => findings.push(finding),
+            None => findings.extend(host.listen.iter().map(|address| port(name, address, pid))),
+        }
     }
-    findings.extend(config.metrics.listen.iter().map(|address| port("metrics", address, runs)));
+    findings.extend(config.metrics.listen.iter().map(|address| port("metrics", address, pid)));
     findings
 }
 
-/// Tries to listen on `address`; `runs` says whether this data folder's service is up.
-fn port(name: &str, address: &SocketAddr, runs: bool) -> Finding {
+/// Where the running service has a host, when the command line of its start said so: the addresses of the
+/// defaults are not its own then.
+fn elsewhere(
+    config: &Config,
+    running: Option<&RunningService>,
+    name: &str,
+    url: &str,
+) -> Option<Finding> {
+    let running = running.filter(|running| running.file.is_none() && config.file.is_none())?;
+    let host = running.listening.iter().find(|host| host.host == name && host.url != url)?;
+    let detail = format!(
+        "{} is served by the running service of this data folder, started with --listen or --port",
+        host.url
+    );
+    Some(Finding::good(name, detail))
+}
+
+/// Tries to listen on `address`; `service` is the process of this data folder's service, if it is up.
+fn port(name: &str, address: &SocketAddr, service: Option<u32>) -> Finding {
     let error = match TcpListener::bind(address) {
         Ok(_closed_again) => {
             return Finding::new(name, Verdict::Good, format!("{address} is free"));
         }
         Err(error) => error,
     };
-    if error.kind() == ErrorKind::AddrInUse && runs {
+    // Whom this user may not see is the service, as far as that is known.
+    let is_foreign = |pid: u32| {
+        port_holder::of(*address).is_some_and(|holder| ![pid, SYSTEMD].contains(&holder.pid))
+    };
+    if error.kind() == ErrorKind::AddrInUse && service.is_some_and(|pid| !is_foreign(pid)) {
         let detail = format!("{address} is in use by the running service of this data folder");
         return Finding::new(name, Verdict::Good, detail);
     }
@@ -49,19 +71,43 @@ fn port(name: &str, address: &SocketAddr, runs: bool) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::service::Listening;
 
     #[test]
     fn check_port_in_use_fails_unless_service_runs() {
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = taken.local_addr().unwrap();
-        let refused = port("base", &address, false);
+        let refused = port("base", &address, None);
         assert_eq!(refused.verdict, Verdict::Fault);
         let pid = format!("(pid {}) listens there", std::process::id());
         assert!(refused.detail.contains(&pid), "{}", refused.detail);
-        assert_eq!(port("base", &address, true).verdict, Verdict::Good);
+        let own = std::process::id();
+        assert_eq!(port("base", &address, Some(own)).verdict, Verdict::Good);
+        let refused = port("base", &address, Some(own + 1));
+        assert!(refused.detail.contains(&pid), "not by the service: {}", refused.detail);
         let free = SocketAddr::from(([127, 0, 0, 1], 0));
-        assert_eq!(port("base", &free, false).verdict, Verdict::Good);
+        assert_eq!(port("base", &free, None).verdict, Verdict::Good);
         let elsewhere = SocketAddr::from(([192, 0, 2, 1], 0));
-        assert!(port("base", &elsewhere, true).detail.contains("no interface"));
+        assert!(port("base", &elsewhere, Some(own)).detail.contains("no interface"));
+    }
+
+    #[test]
+    fn check_sees_where_a_service_listens_that_was_started_with_another_port() {
+        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut config = Config::defaults();
+        config.hosts.base.listen = vec![taken.local_addr().unwrap()];
+        let started = Config::defaults_on(None, Some(9000));
+        let hosts = started.hosts.named().into_iter();
+        let listening = hosts
+            .map(|(name, host)| Listening { host: name.to_owned(), url: host.public_url.clone() })
+            .collect();
+        let mut running = RunningService { pid: 1, file: None, listening };
+        let base = |running: &RunningService| findings(&config, Some(running)).swap_remove(0);
+        let found = base(&running);
+        assert_eq!((found.subject.as_str(), found.verdict), ("base", Verdict::Good));
+        let url = &started.hosts.base.public_url;
+        assert!(url.ends_with(":9000") && found.detail.starts_with(url), "{}", found.detail);
+        running.file = Some("/etc/orrery/config.toml".into());
+        assert_eq!(base(&running).verdict, Verdict::Fault);
     }
 }

@@ -40,6 +40,12 @@ const MEMORY_MAX: u64 = 1 << 50;
 /// How long a process is waited for that this machine cannot start now.
 const STARTING_MAX: Duration = Duration::from_secs(60);
 
+/// Where a service looks for programs, whatever the `PATH` of a terminal says.
+const SERVICE_PATH: [&str; 5] =
+    ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/bin"];
+/// How the names of scripts end.
+const SCRIPTS: [&str; 8] = ["py", "sh", "js", "mjs", "ts", "rb", "pl", "php"];
+
 /// How processes are used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
@@ -104,6 +110,10 @@ impl options::Options for Options {
         paths.filter(|path| path.is_file()).collect()
     }
 
+    fn missing(&self) -> Option<String> {
+        missing(&self.command, &self.directory)
+    }
+
     fn runner(self: Arc<Self>, model: Model, dependencies: &Dependencies) -> Arc<dyn Runner> {
         let pool = Pool::new(self, model, dependencies.guard.clone());
         Arc::new(CommandRunner { pool, once: Mutex::new(Health::Starting) })
@@ -116,6 +126,42 @@ fn program(value: &values::Value<'_>) -> Parsed<Vec<String>> {
         return Err(values::wrong(value, "a list: the program, then its arguments"));
     }
     Ok(command)
+}
+
+/// What a command that starts in `directory` needs and is not there: its program, or the script that its
+/// program is to read. A program without a slash is found in `PATH`, or where services find theirs.
+pub fn missing(command: &[String], directory: &Path) -> Option<String> {
+    let (program, arguments) = command.split_first()?;
+    let found = |folder: PathBuf| is_program(&folder.join(program));
+    let is_there = if program.contains('/') {
+        found(directory.to_path_buf())
+    } else {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        std::env::split_paths(&path).chain(SERVICE_PATH.map(PathBuf::from)).any(found)
+    };
+    if !is_there {
+        let place = if program.starts_with('/') {
+            String::new()
+        } else if program.contains('/') {
+            format!(" in {}", directory.display())
+        } else {
+            " in PATH".to_owned()
+        };
+        return Some(format!("the program '{program}' does not exist{place}, or cannot be run"));
+    }
+    let script = arguments.first().filter(|word| {
+        !word.starts_with('-')
+            && Path::new(word)
+                .extension()
+                .is_some_and(|end| SCRIPTS.iter().any(|known| end == *known))
+    })?;
+    let is_missing = !directory.join(script).exists();
+    is_missing.then(|| format!("the script '{script}' does not exist in {}", directory.display()))
+}
+
+fn is_program(path: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt as _;
+    path.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
 }
 
 /// A folder that exists; a path that is not absolute starts at `folder`.
@@ -291,5 +337,48 @@ fn describe(status: Option<ExitStatus>, tail: &Tail) -> String {
         None => "its worker ended and left no exit status".to_owned(),
         Some(status) if status.success() => ENDED.to_owned(),
         Some(status) => format!("{ENDED} ({status})"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn command_that_is_not_there_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("there.py"), "").unwrap();
+        let said = |command: &[&str]| {
+            let command: Vec<String> = command.iter().map(|word| (*word).to_owned()).collect();
+            missing(&command, folder.path())
+        };
+        for good in [
+            &["sh"][..],
+            &["/bin/sh", "-c", "gone.py"],
+            &["sh", "there.py"],
+            &["sh", "--out=gone.py"],
+            &["sh", "gone.txt"],
+            &[],
+        ] {
+            assert_eq!(said(good), None, "{good:?}");
+        }
+        let place = folder.path().display();
+        for (bad, expected) in [
+            (
+                &["no-such-program"][..],
+                "the program 'no-such-program' does not exist in PATH, or cannot be run".to_owned(),
+            ),
+            (
+                &["/no/such/program"],
+                "the program '/no/such/program' does not exist, or cannot be run".to_owned(),
+            ),
+            (
+                &["./there.py"],
+                format!("the program './there.py' does not exist in {place}, or cannot be run"),
+            ),
+            (&["sh", "gone.py"], format!("the script 'gone.py' does not exist in {place}")),
+        ] {
+            assert_eq!(said(bad), Some(expected));
+        }
     }
 }
