@@ -50,6 +50,9 @@ pub const FORMAT: u32 = 3;
 const READERS: usize = 16;
 /// How often a commit that waits for memory asks for a checkpoint.
 const ROOM_LOOK: Duration = Duration::from_millis(20);
+/// How often the end of the writer is looked for, 10 seconds in all: a read that has not ended keeps it waiting.
+const CLOSING_LOOKS: u32 = 10_000;
+const CLOSING_PAUSE: Duration = Duration::from_millis(1);
 /// Rows that one page may have.
 pub const PAGE_MAX: usize = 10_000;
 
@@ -114,12 +117,33 @@ pub(super) struct Shared {
     pub(super) recent: Recent,
     watches: Arc<Watches>,
     failure: watch::Receiver<Option<String>>,
-    /// Held as long as any clone of the store is.
+    _closing: Closing,
+    /// Held as long as any clone of the store is, and until it is closed.
     _lock: FolderLock,
     #[cfg(test)]
     pub(super) crash_point: CrashPoint,
     #[cfg(test)]
     pub(super) faults: Arc<Faults>,
+}
+
+/// Waits until the writer has closed the store, when the last handle is dropped: those who remove, move or open
+/// the folder after that find nothing that still writes there.
+struct Closing(std::thread::JoinHandle<()>);
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        // A hook can hold the last handle: it is dropped on the thread itself.
+        if self.0.thread().id() == std::thread::current().id() {
+            return;
+        }
+        for _ in 0..CLOSING_LOOKS {
+            if self.0.is_finished() {
+                return;
+            }
+            std::thread::sleep(CLOSING_PAUSE);
+        }
+        tracing::warn!("the store is still being closed");
+    }
 }
 
 /// The open store; clones share it.
@@ -223,7 +247,7 @@ impl Store {
             #[cfg(test)]
             faults: Arc::clone(&faults),
         };
-        start("store-writer", folder, move || writer.run())?;
+        let closing = Closing(start("store-writer", folder, move || writer.run())?);
         let shared = Shared {
             view,
             segments,
@@ -241,6 +265,7 @@ impl Store {
             recent: Recent::default(),
             watches,
             failure: failed,
+            _closing: closing,
             _lock: lock,
             #[cfg(test)]
             crash_point: CrashPoint::default(),

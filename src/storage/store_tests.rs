@@ -12,6 +12,7 @@ use crate::runtime::turns;
 use crate::storage::Table;
 use crate::storage::commit::{Expect, Write};
 use crate::storage::faults::Point;
+use crate::storage::marker::Marker;
 
 fn options(folder: &TempDir) -> Options {
     Options { folder: folder.path().to_path_buf(), inline_bytes: 65_536 }
@@ -42,6 +43,36 @@ async fn store_keeps_commits_after_reopen() {
     let many = store.get_many(&[key("b"), key("a")]).await.unwrap();
     assert_eq!(many, [None, Some(b"1".to_vec())]);
     assert!(store.stats().bytes_on_disk > 0);
+}
+
+#[tokio::test]
+async fn dropping_the_last_handle_closes_the_store() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().to_path_buf();
+    let store = Store::open_without_checkpoints(&options(&folder)).unwrap();
+    // The close takes longer than what comes behind the last handle.
+    store.faults().at_points(|point| {
+        if point == Point::Applied {
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    });
+    store.commit(put("a", b"1")).await.unwrap();
+    let last = store.last_record();
+    let other = store.clone();
+    drop(store);
+    assert_eq!(other.get(&key("a")).await.unwrap().as_deref(), Some(&b"1"[..]));
+    drop(other);
+    let mark = Marker::read(&path).unwrap().unwrap();
+    assert!(mark.record >= last && mark.rows_in_log == 0, "{mark:?}");
+    // The last handle in a hook, on the writer's own thread.
+    let store = Store::open(&options(&folder)).unwrap();
+    let handle = store.clone();
+    let mut commit = put("b", b"1");
+    commit.after_durable(move || drop(handle));
+    store.commit(commit).await.unwrap();
+    drop(store);
+    drop(folder);
+    assert!(!path.exists(), "something was written behind the last handle");
 }
 
 #[tokio::test]
