@@ -144,8 +144,9 @@ async function hold(signal) {
   try {
     for await (const { data } of eventsOfAnswer(answer)) {
       const { topics, retry_after: retryAfter } = JSON.parse(data);
-      // A newer browser of the same member has taken the place.
-      if (!topics) throw new Refusal(429, "Another browser follows now.", { retryAfter });
+      // A newer browser of the same member has taken the place. The other windows of this one do not take it back
+      // at once: the turn is kept until it is time, or until nobody sees this window.
+      if (!topics) { isMissing = true; await pause(retryAfter * 1000, signal); return; }
       windows.postMessage(topics);
       tellLists(topics);
     }

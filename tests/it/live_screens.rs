@@ -299,7 +299,8 @@ async fn live_lists_show_what_happens_elsewhere() {
     let steps = json!([{"step_id": "w", "type": "wait", "event": {"name": "e"}}]);
     let workflow = service.workflow(steps).await;
     service.trigger(&workflow, json!({})).await;
-    figure("Waiting for people", "1").await;
+    figure("Waiting for approval", "1").await;
+    browser.see("Waiting for approval").await;
     browser.run("document.querySelector('nav.rail a[href=\"/app/files\"]').click()").await;
     browser.see("No files yet").await;
     let text = "--b\r\ncontent-disposition: form-data; name=\"file\"; filename=\"offer.txt\"\r\n\r\nhello\r\n--b--\r\n";
@@ -308,6 +309,49 @@ async fn live_lists_show_what_happens_elsewhere() {
     upload.send().await.expect(201);
     browser.see("offer.txt").await;
     follows(1).await;
+    browser.leave().await;
+}
+
+/// Keeps what the streams of changes said, once they have ended.
+const ENDED: &str = "window.ended = []; const follow = window.fetch; \
+     window.fetch = async (path, more) => { const answer = await follow(path, more); \
+       if (path === '/events') answer.clone().text().then((text) => window.ended.push(text), () => null); \
+       return answer; };";
+
+#[tokio::test]
+#[ignore = "needs chromium: run tests/run"]
+async fn page_whose_stream_was_replaced_waits_and_follows_again() {
+    let service = Service::start().await;
+    let owner = service.owner().await;
+    let browser = Chromium::start().await;
+    browser.before_pages(FOLLOWED).await;
+    browser.before_pages(ENDED).await;
+    browser.becomes(&service, &owner).await;
+    browser.open(&service, "/app/runs").await;
+    browser.see("Nothing has run yet").await;
+    let becomes = async |script: &str, value: serde_json::Value| {
+        crate::support::until(script, async || (browser.run(script).await == value).then_some(()))
+            .await;
+    };
+    let asked = "return window.marked.filter(([path]) => path === '/events').length";
+    becomes(asked, json!(1)).await;
+    let mut newer = Vec::new();
+    for _ in 0..8 {
+        newer.push(service.asks(&owner, hyper::Method::GET, "/events").open().await);
+    }
+    becomes("return window.ended.some((text) => text.includes('event: replaced'))", json!(true))
+        .await;
+    // No other window of this browser takes the turn, which would replace the stream of another browser.
+    let held = "return navigator.locks.query().then(({ held }) => held.some((lock) => lock.name === 'changes'))";
+    becomes(held, json!(true)).await;
+    assert_eq!(browser.run(asked).await, 1);
+    service.create("text-template", json!({"template": "hello"})).await;
+    // Who looks at the page again follows again.
+    browser.run("window.see(false)").await;
+    browser.run("window.see(true)").await;
+    becomes(asked, json!(2)).await;
+    browser.see("text-template").await;
+    drop(newer);
     browser.leave().await;
 }
 
