@@ -526,13 +526,7 @@ pub async fn cancel(context: Context) -> Result<Response, http::Error> {
     if engine.get(organization, id).await?.workflow().is_none() {
         return Err(missing());
     }
-    engine.cancel(organization, id).await.map_err(|error| {
-        if let engine::Error::AlreadyEnded(status) = &error {
-            let word = status.execution_word();
-            return http::Error::conflict(format!("execution has already ended: it is {word}"));
-        }
-        error.into()
-    })?;
+    engine.cancel(organization, id).await?;
     let body = Cancelled { execution_id: id, status: execution::Status::Cancelled.into() };
     Ok(response::json(StatusCode::OK, &body))
 }

@@ -40,13 +40,7 @@ pub async fn resume(context: Context) -> Result<Response, http::Error> {
 }
 
 fn answer(changed: Result<Execution, engine::Error>) -> Result<Response, http::Error> {
-    let execution = changed.map_err(|error| {
-        if let engine::Error::AlreadyEnded(status) = &error {
-            let word = status.execution_word();
-            return http::Error::conflict(format!("execution has already ended: it is {word}"));
-        }
-        error.into()
-    })?;
+    let execution = changed?;
     let body = Paused {
         execution_id: execution.id,
         status: execution.status.into(),

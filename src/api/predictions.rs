@@ -183,8 +183,7 @@ pub async fn cancel(context: Context) -> Result<Response, http::Error> {
         return Err(missing());
     }
     engine.cancel(organization, id).await.map_err(|error| {
-        if let engine::Error::AlreadyEnded(status) = &error {
-            let word = status.prediction_word();
+        if let engine::Error::AlreadyEnded(word) = &error {
             return http::Error::conflict(format!(
                 "Prediction has already ended with status {word}"
             ));

@@ -97,7 +97,7 @@ impl Inner {
         let loaded = self.loaded(&mut state, organization, id).await?;
         match loaded.execution.status {
             Status::Cancelled => return Ok(loaded.execution.clone()),
-            ended @ (Status::Success | Status::Error) => return Err(Error::AlreadyEnded(ended)),
+            Status::Success | Status::Error => return Err(Error::ended(&loaded.execution)),
             Status::Created | Status::Processing => {}
         }
         let lane = loaded.execution.lane();

@@ -1,7 +1,7 @@
 //! Why the engine refuses.
 
 use crate::billing::Unreserved;
-use crate::domain::execution::Status;
+use crate::domain::execution::Execution;
 use crate::domain::money::Usd;
 use crate::storage;
 
@@ -28,9 +28,9 @@ pub enum Error {
     /// No such execution in this organization.
     #[error("execution not found")]
     NotFound,
-    /// It has ended already, and not by a cancel.
-    #[error("it has already ended with {}", .0.prediction_word())]
-    AlreadyEnded(Status),
+    /// It has ended already, and not by a cancel: its status, as clients read it.
+    #[error("execution has already ended with status {0}")]
+    AlreadyEnded(&'static str),
     /// Nobody can answer the event any more.
     #[error("the event '{0}' has already been answered")]
     AlreadyAnswered(String),
@@ -57,6 +57,12 @@ pub enum Error {
     /// The service is about to stop and takes no more work.
     #[error("the service is stopping")]
     Stopping,
+}
+
+impl Error {
+    pub(super) const fn ended(execution: &Execution) -> Self {
+        Self::AlreadyEnded(execution.status.word(execution.kind()))
+    }
 }
 
 impl From<Unreserved> for Error {

@@ -62,7 +62,7 @@ impl Inner {
         let loaded = self.loaded(&mut state, organization, id).await?;
         let run = loaded.execution.workflow().ok_or(Error::NotFound)?;
         if loaded.execution.status.is_final() {
-            return Err(Error::AlreadyEnded(loaded.execution.status));
+            return Err(Error::ended(&loaded.execution));
         }
         let answered = || Error::AlreadyAnswered(name.to_owned());
         let plan = self.plans.plan(run.revision).await?;

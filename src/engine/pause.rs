@@ -65,7 +65,7 @@ impl Inner {
         let loaded = self.loaded(&mut state, organization, id).await?;
         let run = loaded.execution.workflow().ok_or(Error::NotFound)?;
         if loaded.execution.status.is_final() {
-            return Err(Error::AlreadyEnded(loaded.execution.status));
+            return Err(Error::ended(&loaded.execution));
         }
         if run.paused.is_some() == by.is_some() {
             return Ok(loaded.execution.clone());

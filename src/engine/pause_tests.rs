@@ -100,7 +100,7 @@ fn pause_lets_runs_finish_and_survives_restart() {
         assert_eq!(end(&process, id).await.status, Status::Success);
         assert_eq!(process.script.calls.lock().unwrap().len(), 1, "b alone");
         let refused = process.engine.pause_execution(ORGANIZATION.into(), id, String::new()).await;
-        assert!(matches!(refused, Err(Error::AlreadyEnded(Status::Success))));
+        assert!(matches!(refused, Err(Error::AlreadyEnded("completed"))));
         none_is_left(&process, Table::Timer).await;
         stop(process).await;
     });

@@ -348,7 +348,7 @@ async fn execution_cancel_stops_running_steps_and_sends_webhook() {
     let done = service.trigger(&done, json!({})).await;
     service.completed(&done).await;
     let refused = service.flows(Method::POST, &format!("/executions/{done}/cancel")).send().await;
-    assert_eq!(refused.expect(409)["error"], "execution has already ended: it is completed");
+    assert_eq!(refused.expect(409)["error"], "execution has already ended with status completed");
 }
 
 #[tokio::test]
