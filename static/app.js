@@ -3,7 +3,7 @@
 
 import { html, render, signal, useEffect, useRef, useState } from "/static/vendor/preact.js";
 import {
-  Button, Dialog, Door, Icon, IconButton, Input, Link, Loaded, Notice, Page, Status, Text, Time, ask, bytes, count, duration, go, interrupted, money, onChanges, place, refreshSession, sentence, session, useChanges, useLoad,
+  Button, Dialog, Door, Icon, IconButton, Input, Link, Loaded, Notice, Page, Status, Text, Time, ask, bytes, count, duration, go, interrupted, money, onChanges, place, refreshSession, sentence, session, statusOf, useChanges, useLoad,
 } from "/static/core.js";
 
 // Path, name, icon, the file of the screen, and whether it is in the bar of small screens.
@@ -221,9 +221,9 @@ function Home() {
   return html`<${Page} title="Home" intro=${`Hello, ${session.value.member.name}.`}>
     <dl class="facts large">
       <div><dt>Running now</dt><dd>${status ? count(status.running) : "–"}</dd></div>
-      <div><dt>In the queue</dt><dd>${status ? count(status.queued) : "–"}</dd></div>
-      <div><dt>Waiting for people</dt><dd>${status ? count(status.waiting_for_person) : "–"}</dd></div>
-      <div><dt>Failed in 24 hours</dt><dd>${failed ? html`<${Link} to="/app/runs?status=failed">${count(failed.total_count)}${failed.total_capped ? "+" : ""}</${Link}>` : "–"}</dd></div>
+      <div><dt>In the queue</dt><dd>${status ? `${status.waiting_is_capped ? "up to " : ""}${count(status.queued)}` : "–"}</dd></div>
+      <div><dt>Waiting for approval</dt><dd>${status ? html`<${Link} to="/app/runs?waiting_for=event">${count(status.waiting_for_person)}${status.waiting_is_capped ? "+" : ""}</${Link}>` : "–"}</dd></div>
+      <div><dt>Failed in 24 hours</dt><dd>${failed ? html`<${Link} to="/app/runs?status=error,failed&since=86400">${count(failed.total_count)}${failed.total_capped ? "+" : ""}</${Link}>` : "–"}</dd></div>
       <div><dt>Balance</dt><dd>${balance ? money(balance.balance_usd) : "–"}</dd></div>
       <div><dt>Files</dt><dd>${usage ? bytes(usage.bytes) : "–"}</dd></div>
     </dl>
@@ -237,7 +237,7 @@ function Home() {
     ${rows.length ? html`<section><div class="page-head"><h2>Latest runs</h2><${Link} to="/app/runs">All runs</${Link}></div>
       <div class="card scroll"><table><thead><tr><th scope="col">What</th><th scope="col">Status</th><th scope="col">Started</th><th scope="col" class="number">Took</th></tr></thead>
       <tbody>${rows.map((run) => html`<tr key=${run.id}><th scope="row"><${Link} to=${`/app/runs/${run.id}${run.type === "prediction" ? "" : `?type=${run.type}`}`}><${Text}>${run.workflow_name ?? run.model ?? run.type}</${Text}></${Link}></th>
-        <td data-label="Status"><${Status} of=${run.status} /></td><td data-label="Started"><${Time} at=${run.created_at} /></td><td data-label="Took" class="number">${run.run_time === null ? "–" : duration(run.run_time)}</td></tr>`)}</tbody></table></div></section>` : null}
+        <td data-label="Status"><${Status} of=${statusOf(run)} /></td><td data-label="Started"><${Time} at=${run.created_at} /></td><td data-label="Took" class="number">${run.run_time === null ? "–" : duration(run.run_time)}</td></tr>`)}</tbody></table></div></section>` : null}
   </${Page}>`;
 }
 

@@ -461,9 +461,15 @@ const STATUS = {
   running: ["loader", "active", "Running"], success: ["check", "good", "Succeeded"],
   completed: ["check", "good", "Completed"], error: ["circle-alert", "bad", "Failed"],
   failed: ["circle-alert", "bad", "Failed"], cancelled: ["ban", "off", "Cancelled"],
-  paused: ["clock", "waiting", "Paused"], skipped: ["ban", "off", "Skipped"], pending: ["clock", "waiting", "Waiting"],
+  paused: ["clock", "waiting", "Paused"], event: ["clock", "waiting", "Waiting for approval"], skipped: ["ban", "off", "Skipped"], pending: ["clock", "waiting", "Waiting"],
   delivering: ["loader", "active", "Delivering"], delivered: ["check", "good", "Delivered"],
 };
+
+// The status of a run, or what somebody has to do before it goes on: its rows have one word, its record has all it waits for.
+export function statusOf({ status, waiting_for: waiting }) {
+  const reasons = typeof waiting === "string" ? [waiting] : (waiting ?? []).map((one) => one.reason);
+  return ["paused", "event"].find((reason) => reasons.includes(reason)) ?? status;
+}
 
 // A status shows in its word and its mark, and only then by its colour.
 export function Status({ of }) {

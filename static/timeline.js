@@ -50,6 +50,7 @@ export function rowsOfPrediction(record, now) {
 
 // The rows of an execution: each step, with its waits and attempts as bars.
 export function rowsOfExecution(record, now) {
+  const asked = (record.waiting_for ?? []).filter((one) => one.reason === "event").map((one) => one.step_id);
   return Object.values(record.step_outputs ?? {}).map((step) => {
     const attempts = step.attempts ?? [];
     const bars = [];
@@ -68,7 +69,7 @@ export function rowsOfExecution(record, now) {
     } else if (started !== null && ended !== null) {
       bars.push({ kind: step.type === "wait" ? "queued" : barOf(step.status), from: started, to: ended });
     }
-    return { id: step.step_id, name: step.name ?? step.step_id, note: noteOf(step), status: step.status, error: step.error, cause: step.error_cause, bars, step };
+    return { id: step.step_id, name: step.name ?? step.step_id, note: noteOf(step), status: asked.includes(step.step_id) ? "event" : step.status, error: step.error, cause: step.error_cause, bars, step };
   });
 }
 

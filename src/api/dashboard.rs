@@ -99,6 +99,7 @@ pub async fn own_status(context: Context) -> Result<Response, http::Error> {
         queued: load.queued.saturating_sub(aside.for_person + aside.for_time),
         waiting_for_person: aside.for_person,
         waiting_for_time: aside.for_time,
+        waiting_is_capped: aside.is_capped,
         webhooks_pending: pending,
     };
     Ok(response::json(StatusCode::OK, &body))

@@ -13,6 +13,7 @@ use crate::domain::classify::ErrorClass;
 use crate::domain::execution::{Execution, Kind, Source, Status};
 use crate::domain::ids::{ExecutionId, OrganizationId, WorkflowId};
 use crate::domain::payload::Payload;
+use crate::domain::waits_for::WaitsFor;
 use crate::engine::query::history::Filter;
 use crate::http::query::read_time;
 use crate::http::{self, Response, response};
@@ -73,6 +74,16 @@ const TYPES: [(&str, Kind); 5] = [
     ("agent", Kind::Agent),
 ];
 
+/// What `waiting_for` takes.
+const WAITS: [WaitsFor; 2] = [WaitsFor::Event, WaitsFor::Resume];
+/// What a run of a workflow is that waits for somebody.
+const UNFINISHED_RUN: &[(Kind, Status)] =
+    &[(Kind::Workflow, Status::Created), (Kind::Workflow, Status::Processing)];
+
+fn waits() -> Vec<&'static str> {
+    WAITS.map(WaitsFor::as_str).to_vec()
+}
+
 fn statuses() -> Vec<&'static str> {
     WORDS.iter().map(|(word, _)| *word).collect()
 }
@@ -99,6 +110,11 @@ macro_rules! query {
                         included",
             ),
             Param::new("workflow_execution_id", Values::Uuid, "The steps of an execution"),
+            Param::new(
+                "waiting_for",
+                Values::OneOf(waits),
+                "Runs of workflows that wait for an event, or that are paused",
+            ),
             Param::new("error_classification", Values::ListOf(classes), "Any of these"),
             Param::new("from", Values::Time, "Created at this time or later"),
             Param::new("to", Values::Time, "Created before"),
@@ -204,6 +220,19 @@ pub fn read_filter<'f>(get: &dyn Fn(&str) -> Option<&'f str>) -> Result<Filter, 
     let classes = ErrorClass::ALL.map(|class| (class.as_str(), class));
     let classes =
         given("error_classification").map(|list| each(list, "error_classification", &classes));
+    let waits_for = match given("waiting_for") {
+        None => None,
+        Some(word) => {
+            let found = WAITS.into_iter().find(|known| known.as_str() == word);
+            let wrong = || refuse(format!("waiting_for must be one of {}", waits().join(", ")));
+            Some(found.ok_or_else(wrong)?)
+        }
+    };
+    let statuses = match (waits_for, statuses) {
+        // They have started and not ended.
+        (Some(_), None) => Some(vec![UNFINISHED_RUN]),
+        (_, statuses) => statuses,
+    };
     let uuid = |name: &str| format!("{name} must be a UUID");
     // An empty id is refused: a script with an unset variable would read, or cancel, everything.
     let workflow = get("workflow_id").map(str::parse::<WorkflowId>).transpose();
@@ -215,6 +244,7 @@ pub fn read_filter<'f>(get: &dyn Fn(&str) -> Option<&'f str>) -> Result<Filter, 
         classes: classes.transpose()?.unwrap_or_default(),
         workflow: workflow.map_err(|_no_id| refuse(uuid("workflow_id")))?,
         parent: parent.map_err(|_no_id| refuse(uuid("workflow_execution_id")))?,
+        waits_for,
         from: moment("from")?,
         to: moment("to")?,
     })

@@ -308,6 +308,9 @@ pub struct WorkflowRun {
     /// Until when it is suspended: it is in the timers then, in no lane.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aside_until: Option<Timestamp>,
+    /// Whether a step waited for an event when it was suspended last.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub awaits_event: bool,
     /// While it is paused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused: Option<Pause>,
@@ -335,6 +338,7 @@ impl WorkflowRun {
             root: None,
             ran_ms: 0,
             aside_until: None,
+            awaits_event: false,
             paused: None,
         }
     }

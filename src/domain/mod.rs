@@ -49,5 +49,6 @@ pub mod time;
 pub mod token_bound;
 pub mod trace;
 pub mod url_template;
+pub mod waits_for;
 pub mod webhook_endpoint;
 pub mod workflow;

@@ -275,6 +275,7 @@ fn run(number: usize) -> WorkflowRun {
         root: None,
         ran_ms: 0,
         aside_until: None,
+        awaits_event: false,
         paused: None,
     }
 }

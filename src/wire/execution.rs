@@ -15,6 +15,7 @@ use crate::domain::definition::{Kind, Step as Planned};
 use crate::domain::execution::{self, Source, Status, WorkflowRun};
 use crate::domain::ids::{BulkId, ExecutionId, ScheduleId, WorkflowId};
 use crate::domain::step::{self, HttpResponse};
+use crate::domain::waits_for::WaitsFor;
 use crate::domain::workflow::Workflow;
 
 /// An execution of a workflow, as clients read it and as its webhook carries it
@@ -431,6 +432,9 @@ pub struct Summary {
     pub flow_name: String,
     pub version_id: String,
     pub status: SummaryStatus,
+    /// `event` or `paused`: what it waits for that somebody has to do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waiting_for: Option<&'static str>,
     pub started_at: Time,
     pub ended_at: Option<Time>,
     pub created_at: Time,
@@ -469,6 +473,7 @@ impl Summary {
             flow_name: workflow.name.clone(),
             version_id: execution.workflow().map_or_else(String::new, |run| run.version.clone()),
             status: execution.status.into(),
+            waiting_for: execution.waits_for().map(WaitsFor::as_str),
             started_at: started.into(),
             ended_at: execution.completed_at.map(Time::from),
             created_at: execution.created_at.into(),

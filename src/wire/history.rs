@@ -14,6 +14,7 @@ use crate::domain::classify::ErrorClass;
 use crate::domain::decision;
 use crate::domain::execution::{Execution, Kind, Source, StepOf};
 use crate::domain::ids::{BulkId, ExecutionId, KeyId, ScheduleId, WorkflowId};
+use crate::domain::waits_for::WaitsFor;
 
 /// An execution, as the history shows it.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -33,6 +34,9 @@ pub struct Row<'a> {
     pub workflow_execution_id: Option<ExecutionId>,
     pub bulk_id: Option<BulkId>,
     pub status: RowStatus,
+    /// `event` or `paused`: what a run of a workflow waits for that somebody has to do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waiting_for: Option<&'static str>,
     /// The name of the error.
     pub error: Option<&'a str>,
     /// What happened.
@@ -246,6 +250,7 @@ impl<'a> Row<'a> {
             workflow_execution_id: of.and_then(|of| of.run),
             bulk_id: of.and_then(|of| of.bulk),
             status,
+            waiting_for: execution.waits_for().map(WaitsFor::as_str),
             error: fault.map(|fault| fault.name.as_str()),
             error_cause: fault.map(|fault| fault.cause.as_str()),
             error_classification: fault.map(|fault| fault.class),
@@ -268,7 +273,7 @@ impl<'a> Row<'a> {
 }
 
 /// The columns of a row.
-pub const COLUMNS: [&str; 26] = [
+pub const COLUMNS: [&str; 27] = [
     "id",
     "type",
     "model",
@@ -279,6 +284,7 @@ pub const COLUMNS: [&str; 26] = [
     "workflow_execution_id",
     "bulk_id",
     "status",
+    "waiting_for",
     "error",
     "error_cause",
     "error_classification",

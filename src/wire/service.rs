@@ -92,6 +92,8 @@ pub struct OwnStatus {
     pub waiting_for_person: usize,
     /// Waiting for a moment: for a timer, or for the next attempt.
     pub waiting_for_time: usize,
+    /// Whether more than were looked at have not ended, so that more may wait and fewer be queued.
+    pub waiting_is_capped: bool,
     /// Webhook deliveries that have not ended.
     pub webhooks_pending: u64,
 }
@@ -175,6 +177,7 @@ pub struct DoctorReport {
 /// How the service that answers was started.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct RunningService {
+    pub pid: u32,
     /// The configuration file; absent where the defaults apply.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<PathBuf>,

@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 use super::{ExecutionStatus, Time};
 use crate::domain::execution::Execution;
 use crate::domain::ids::{ExecutionId, WorkflowId};
+use crate::domain::waits_for::WaitsFor;
 use crate::domain::workflow::{self, CATEGORIES_MAX, DESCRIPTION_MAX, NAME_MAX, Status, TAGS_MAX};
 
 /// A workflow over all of its versions.
@@ -160,6 +161,9 @@ pub struct LastRun {
     pub workflow_id: WorkflowId,
     pub execution_id: ExecutionId,
     pub status: ExecutionStatus,
+    /// `event` or `paused`: what it waits for that somebody has to do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waiting_for: Option<&'static str>,
     pub created_at: Time,
     /// Seconds; null while it has not ended.
     pub run_time: Option<f64>,
@@ -177,6 +181,7 @@ impl LastRun {
             workflow_id: workflow,
             execution_id: execution.id,
             status: execution.status.into(),
+            waiting_for: execution.waits_for().map(WaitsFor::as_str),
             created_at: execution.created_at.into(),
             run_time: execution.run_time().map(|time| time.as_secs_f64()),
             cost: execution.cost.dollars(),

@@ -13,7 +13,7 @@ export function List() {
   return html`<${Page} title="Health" wide=${true} intro="How the service on this machine is doing." actions=${html`<${Button} icon="refresh-cw" busy=${all.loading} onClick=${all.reload}>Refresh</${Button}>`}>
     <${Loaded} of=${all}>${({ status, own, models, findings }) => html`
       <dl class="facts"><div><dt>Service</dt><dd>${status.ready ? html`<span class="status good">Ready</span>` : html`<span class="status waiting">Starting</span>`}</dd></div><div><dt>Version</dt><dd>${status.version}</dd></div><div><dt>Up for</dt><dd>${duration(status.uptime_seconds)}</dd></div>
-        <div><dt>Running</dt><dd>${count(own.running)}</dd></div><div><dt>In the queue</dt><dd>${count(own.queued)}</dd></div><div><dt>Webhooks to send</dt><dd>${count(own.webhooks_pending)}</dd></div></dl>
+        <div><dt>Running</dt><dd>${count(own.running)}</dd></div><div><dt>In the queue</dt><dd>${own.waiting_is_capped ? "up to " : ""}${count(own.queued)}</dd></div><div><dt>Webhooks to send</dt><dd>${count(own.webhooks_pending)}</dd></div></dl>
       <section><h2>What was found</h2><div class="card scroll"><table><thead><tr><th scope="col">What</th><th scope="col">Found</th></tr></thead>
       <tbody>${findings.map((one) => html`<tr key=${one.subject + one.detail}><th scope="row">${one.concern ? html`<span class="status waiting"><${Icon} name="triangle-alert" label="Look at this" />${one.subject}</span>` : html`<span class="status good"><${Icon} name="check" label="Good" />${one.subject}</span>`}</th>
         <td data-label="Found"><${Text}>${one.detail}</${Text}></td></tr>`)}</tbody></table></div></section>

@@ -1,7 +1,7 @@
 // Runs: the history of the organization with its filters in the URL, and one run with its timeline.
 
 import { html, useEffect, useMemo, useState } from "/static/vendor/preact.js";
-import { Button, Confirm, Copy, Empty, Field, Link, Loaded, Lost, Notice, Page, Refusal, Status, Text, Time, ask, duration, go, inFull, money, place, request, sentence, session, setQuery, useChanges, useLoad } from "/static/core.js";
+import { Button, Confirm, Copy, Empty, Field, Link, Loaded, Lost, Notice, Page, Refusal, Status, Text, Time, ask, duration, go, inFull, money, place, request, sentence, session, setQuery, statusOf, useChanges, useLoad } from "/static/core.js";
 import { eventsOf, follow, rereading } from "/static/live.js";
 import { LongText, Output, Tree } from "/static/output.js";
 import { Rows } from "/static/rows.js";
@@ -17,8 +17,10 @@ const CALL_FIELDS = "id,type,status,model,requested_model,error,error_cause,erro
 // Steps that start runs of their own, or hold steps that may.
 const STARTERS = ["workflow", "map", "model"];
 const STATES = [["", "Any"], ["created,queued,starting,processing,running", "Not finished"], ["success,completed", "Succeeded"], ["error,failed", "Failed"], ["cancelled", "Cancelled"]];
+// What somebody has to do before a run goes on is a filter of its own in the API, and a status to people.
+const WAITS = [["event", "Waiting for approval"], ["paused", "Paused"]];
 const SINCE = [["", "Any time"], ["3600", "The last hour"], ["86400", "The last 24 hours"], ["604800", "The last 7 days"], ["2592000", "The last 30 days"]];
-const NAMES = ["type", "status", "model", "error_classification", "workflow_id", "workflow_execution_id"];
+const NAMES = ["type", "status", "model", "error_classification", "workflow_id", "workflow_execution_id", "waiting_for"];
 
 export function List() {
   const { query } = place.value;
@@ -34,12 +36,12 @@ export function List() {
     return ask("GET", `${API}/v2/executions?${asked}`, undefined, { signal }).then((page) => ({ ...page, from }));
   };
   const runs = useLoad(load, [key]);
-  useChanges(["runs"], runs);
+  useChanges(["runs", "status"], runs);
   const [isActing, setActing] = useState(null);
   // Any change of a filter starts at the newest run again.
   const set = (changes) => setQuery({ ...changes, cursor: "", from: "" });
-  const select = (label, name, options) => html`<${Field} label=${label}>${(field) => html`<select ...${field} value=${filters[name]} onChange=${(event) => set({ [name]: event.currentTarget.value })}>
-    ${options.map(([value, word]) => html`<option value=${value}>${word}</option>`)}${filters[name] && !options.some(([value]) => value === filters[name]) ? html`<option value=${filters[name]}>${filters[name]}</option>` : null}</select>`}</${Field}>`;
+  const select = (label, name, options, chosen = filters[name], changes = (value) => ({ [name]: value })) => html`<${Field} label=${label}>${(field) => html`<select ...${field} value=${chosen} onChange=${(event) => set(changes(event.currentTarget.value))}>
+    ${options.map(([value, word]) => html`<option value=${value}>${word}</option>`)}${chosen && !options.some(([value]) => value === chosen) ? html`<option value=${chosen}>${chosen}</option>` : null}</select>`}</${Field}>`;
   const isFiltered = NAMES.some((name) => filters[name]) || filters.since;
   const [model, setModel] = useState(filters.model);
   useEffect(() => setModel(filters.model), [filters.model]);
@@ -51,7 +53,7 @@ export function List() {
       ${failed.length > 1 && isFiltered ? html`<${Button} icon="rotate-ccw" onClick=${() => setActing({ what: "redrive", all: failed })}>Run ${failed.length} again</${Button}>` : null}
       <${Button} icon="refresh-cw" busy=${runs.loading} onClick=${runs.reload}>Refresh</${Button}>`}>
     <form class="filters" onSubmit=${(event) => { event.preventDefault(); set({ model }); }}>
-      ${select("What", "type", KINDS)}${select("Status", "status", STATES)}${select("When", "since", SINCE)}
+      ${select("What", "type", KINDS)}${select("Status", "status", [...STATES, ...WAITS], filters.waiting_for || filters.status, stateOf)}${select("When", "since", SINCE)}
       ${select("Why it failed", "error_classification", [["", "Any reason"], ...Object.entries(CLASSES).map(([value, word]) => [value, word.replace(/\.$/, "")])])}
       <${Field} label="Model">${(field) => html`<input ...${field} type="search" value=${model} placeholder="Whole name" onInput=${(event) => setModel(event.currentTarget.value)} onChange=${() => set({ model })} />`}</${Field}>
       ${isFiltered ? html`<${Button} onClick=${() => go("/app/runs")}>Clear the filters</${Button}>` : null}</form>
@@ -62,13 +64,15 @@ export function List() {
       <tbody>${data.executions.map((run) => html`<tr key=${run.id} class="opens" onClick=${(event) => { if (!event.target.closest("a") && !getSelection().toString()) go(target(run)); }}>
         <th scope="row"><${Link} to=${target(run)}><${Text}>${run.workflow_name ?? run.requested_model ?? run.model ?? run.type}</${Text}></${Link}>${run.type === "prediction" ? null : html` <span class="tag">${run.type}</span>`}${run.workflow_execution_id ? html` <span class="tag">step</span>` : null}
           ${run.error ? html`<div class="reason"><${Text}>${run.error_cause ?? run.error}</${Text}></div>` : null}</th>
-        <td data-label="Status"><${Status} of=${run.status} /></td><td data-label="Started"><${Time} at=${run.created_at} /></td>
+        <td data-label="Status"><${Status} of=${statusOf(run)} /></td><td data-label="Started"><${Time} at=${run.created_at} /></td>
         <td data-label="Took" class="number">${run.run_time === null ? "–" : duration(run.run_time)}</td><td data-label="Cost" class="number">${money(run.execution_cost)}</td>
         <td data-label="From"><span class="quiet">${{ api: "API", dashboard: "Dashboard", agent: "Agent" }[run.source] ?? run.source}</span></td></tr>`)}</tbody></table></div>
       <div class="actions">${filters.cursor ? html`<${Button} onClick=${() => setQuery({ cursor: "", from: "" }, {})}>Newest</${Button}>` : null}
         ${data.has_more ? html`<${Button} icon="chevron-right" onClick=${() => setQuery({ cursor: data.next_cursor, from: data.from }, {})}>Older runs</${Button}>` : null}</div>`}</${Loaded}>
     ${isActing ? html`<${Many} ...${isActing} onClose=${() => { setActing(null); runs.reload(); }} />` : null}</${Page}>`;
 }
+
+const stateOf = (value) => (WAITS.some(([known]) => known === value) ? { status: "", waiting_for: value } : { status: value, waiting_for: "" });
 
 const target = (run) => `/app/runs/${run.id}${run.type === "prediction" ? "" : `?type=${run.type}`}`;
 
@@ -178,7 +182,7 @@ function Shown({ id, type, title, record, now, lost, problem, reload }) {
       <${Copy} text=${id} label="Copy the id" />${isCall ? null : html`<${Copy} text=${command} label="Copy as curl" />`}`}>
     ${state.error ?? problem ? html`<${Notice} kind="error">${sentence(state.error ?? problem)}</${Notice}>` : null}${lost ? html`<${Lost} />` : null}
     ${paused ? html`<${Notice} kind="warning">Paused by <${Text}>${paused.by}</${Text}> since ${inFull(paused.since)}. What runs finishes, and no other step begins until somebody resumes it; time-outs stand still.</${Notice}>` : null}
-    <dl class="facts"><div><dt>Status</dt><dd><${Status} of=${paused ? "paused" : record.status} /></dd></div>
+    <dl class="facts"><div><dt>Status</dt><dd><${Status} of=${statusOf(record)} /></dd></div>
       <div><dt>Created</dt><dd><${Time} at=${record.created_at} /></dd></div>
       <div><dt>In the queue</dt><dd>${Number.isFinite(metrics.queue_time) ? duration(metrics.queue_time) : "–"}</dd></div>
       <div><dt>Ran for</dt><dd>${runTime(record, metrics, now)}</dd></div><div><dt>Cost</dt><dd>${money(metrics.cost)}</dd></div>

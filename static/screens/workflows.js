@@ -2,7 +2,7 @@
 // the editor's.
 
 import { html, useState } from "/static/vendor/preact.js";
-import { Button, Dialog, Empty, Field, Icon, Input, Link, Loaded, Notice, Page, Refusal, Status, Text, Time, ask, count, duration, go, money, place, sentence, setQuery, useChanges, useLoad } from "/static/core.js";
+import { Button, Dialog, Empty, Field, Icon, Input, Link, Loaded, Notice, Page, Refusal, Status, Text, Time, ask, count, duration, go, money, place, sentence, setQuery, statusOf, useChanges, useLoad } from "/static/core.js";
 import { API, FLOWS, TEMPLATES, readImport } from "/static/workflows/service.js";
 
 export { Editor as Detail } from "/static/workflows/editor.js";
@@ -22,7 +22,7 @@ export function List() {
     const { runs } = ids ? await ask("GET", `/workflows/runs?workflows=${ids}`, undefined, { signal }) : { runs: [] };
     return { ...page, runs: new Map(runs.map((run) => [run.workflow_id, run])) };
   }, [keyword, tag, status, sort, offset]);
-  useChanges(["runs"], all);
+  useChanges(["runs", "status"], all);
   const [open, setOpen] = useState(null);
   const set = (changes) => setQuery({ ...changes, offset: "" });
   const tags = [...new Set([...(all.data?.workflows ?? []).flatMap((one) => one.tags), ...(tag ? [tag] : [])])].sort();
@@ -52,7 +52,7 @@ function Row({ of, run, onTag }) {
       ${of.tags.map((tag) => html` <button type="button" class="tag" key=${tag} onClick=${() => onTag(tag)} aria-label=${`Show those with the tag ${tag}`}><${Text}>${tag}</${Text}></button>`)}
       <div class="quiet note clamp"><${Text}>${of.description}</${Text}></div></th>
     <td data-label="Version"><code>${of.latest_version_id}</code></td>
-    <td data-label="Last run"><span>${run ? html`<${Link} to=${`/app/runs/${run.execution_id}?type=workflow`}><${Status} of=${run.status} /></${Link}> <span class="quiet"><${Time} at=${run.created_at} /></span>` : html`<span class="quiet">never</span>`}</span></td>
+    <td data-label="Last run"><span>${run ? html`<${Link} to=${`/app/runs/${run.execution_id}?type=workflow`}><${Status} of=${statusOf(run)} /></${Link}> <span class="quiet"><${Time} at=${run.created_at} /></span>` : html`<span class="quiet">never</span>`}</span></td>
     <td data-label="Took" class="number">${run && Number.isFinite(run.run_time) ? duration(run.run_time) : "–"}</td>
     <td data-label="Cost" class="number">${run ? money(run.cost) : "–"}</td><td data-label="Runs" class="number">${count(run?.total ?? 0)}</td></tr>`;
 }

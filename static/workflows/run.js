@@ -1,7 +1,7 @@
 // Runs a stored version of a workflow: once, or for up to ten inputs at once.
 
 import { html, useState } from "/static/vendor/preact.js";
-import { Button, Copy, IconButton, Link, Loaded, Notice, Status, Text, Time, ask, go, sentence, session, useLoad } from "/static/core.js";
+import { Button, Copy, IconButton, Link, Loaded, Notice, Status, Text, Time, ask, go, sentence, session, statusOf, useLoad } from "/static/core.js";
 import { Json, SchemaForm } from "/static/form.js";
 import { example, initial } from "/static/schema.js";
 import { API } from "/static/workflows/service.js";
@@ -63,6 +63,6 @@ export function RunTab({ workflow, version, isDirty }) {
 function Recent({ workflow }) {
   const recent = useLoad((signal) => ask("GET", `${API}/workflows/${workflow.workflow_id}/executions?limit=8`, undefined, { signal }), [workflow.workflow_id]);
   return html`<h2>Latest runs</h2><${Loaded} of=${recent} empty=${(data) => (data.executions.length ? null : html`<p class="quiet">It has not run yet. Fill in the form and press Run.</p>`)}>${(data) => html`
-    <div class="card scroll"><table><tbody>${data.executions.map((one) => html`<tr key=${one.execution_id}><th scope="row"><${Link} to=${`/app/runs/${one.execution_id}?type=workflow`}><${Status} of=${one.status} /></${Link}></th><td data-label="Version"><code>${one.version_id}</code></td><td data-label="Started"><${Time} at=${one.created_at} /></td></tr>`)}</tbody></table></div>
+    <div class="card scroll"><table><tbody>${data.executions.map((one) => html`<tr key=${one.execution_id}><th scope="row"><${Link} to=${`/app/runs/${one.execution_id}?type=workflow`}><${Status} of=${statusOf(one)} /></${Link}></th><td data-label="Version"><code>${one.version_id}</code></td><td data-label="Started"><${Time} at=${one.created_at} /></td></tr>`)}</tbody></table></div>
     <p><${Link} to=${`/app/runs?type=workflow&workflow_id=${workflow.workflow_id}`}>All its runs</${Link}></p>`}</${Loaded}>`;
 }

@@ -456,7 +456,7 @@ async fn status_counts_what_the_own_organization_has() {
     let status = async || service.asks(&owner, Method::GET, "/status").send().await.expect(200);
     let figures = |running: u32, queued: u32, person: u32, time: u32, webhooks: u32| {
         json!({"running": running, "queued": queued, "waiting_for_person": person,
-               "waiting_for_time": time, "webhooks_pending": webhooks})
+               "waiting_for_time": time, "waiting_is_capped": false, "webhooks_pending": webhooks})
     };
     assert_eq!(status().await, figures(0, 0, 0, 0, 0));
     // One in the queue behind the other organization, one that a person answers, one that waits for a moment.

@@ -266,6 +266,7 @@ fn filter_of(job: &Job) -> Filter {
         classes: selection.classes,
         workflow: selection.workflow,
         parent: selection.parent,
+        waits_for: None,
         from: selection.from,
         to: Some(selection.to.map_or(job.started_at, |to| to.min(job.started_at))),
     }

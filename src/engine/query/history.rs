@@ -12,6 +12,7 @@ use crate::domain::classify::ErrorClass;
 use crate::domain::execution::{Execution, Kind, Status, lane_of_model, lane_of_workflow};
 use crate::domain::ids::{ExecutionId, OrganizationId, WorkflowId};
 use crate::domain::time::Timestamp;
+use crate::domain::waits_for::WaitsFor;
 use crate::engine::query::indexes::{self, Attribute};
 use crate::engine::{Engine, Error, Inner, rows};
 use crate::storage::record::decode;
@@ -38,6 +39,8 @@ pub struct Filter {
     pub workflow: Option<WorkflowId>,
     /// The execution whose steps they are.
     pub parent: Option<ExecutionId>,
+    /// Runs of workflows that wait for this.
+    pub waits_for: Option<WaitsFor>,
     /// Created at this time or later.
     pub from: Option<Timestamp>,
     /// Created before.
@@ -72,6 +75,7 @@ impl Filter {
             .is_none_or(|standings| standings.contains(&(execution.kind(), execution.status)));
         let created = execution.created_at;
         has_status
+            && (self.waits_for.is_none() || self.waits_for == execution.waits_for())
             && self.from.is_none_or(|from| created >= from)
             && self.to.is_none_or(|to| created < to)
     }

@@ -3,6 +3,7 @@
 
 use crate::domain::execution::{Execution, Kind, Status};
 use crate::domain::ids::{ExecutionId, OrganizationId};
+use crate::domain::waits_for::WaitsFor;
 use crate::engine::{Engine, Error, rows};
 use crate::storage::record::decode;
 use crate::storage::{Key, Page, Row, Table, held_back};
@@ -10,7 +11,7 @@ use crate::storage::{Key, Page, Row, Table, held_back};
 /// Rows that are read at once.
 const PAGE: usize = 1000;
 /// Unfinished executions of each kind among which those that wait are counted.
-const ASIDE_MAX: usize = 500;
+const ASIDE_MAX: usize = 5_000;
 
 impl Engine {
     /// Up to `limit` executions that have not ended: those in lanes, those that wait for a moment,
@@ -58,6 +59,8 @@ pub struct Aside {
     pub for_person: usize,
     /// A timer, the next attempt, or a pause.
     pub for_time: usize,
+    /// There may be more, because the organization has more unfinished executions than were looked at.
+    pub is_capped: bool,
 }
 
 impl Engine {
@@ -67,39 +70,24 @@ impl Engine {
     /// [`Error::Storage`].
     pub async fn aside(&self, organization: OrganizationId) -> Result<Aside, Error> {
         let store = &self.inner.store;
-        let mut keys = Vec::new();
+        let mut aside = Aside::default();
         for kind in [Kind::Workflow, Kind::Prediction] {
             let prefix = rows::standing(organization, kind, Status::Created);
             let page = Page { prefix, after: None, before: None, limit: ASIDE_MAX };
             let ids = store.page(page).await?;
+            aside.is_capped |= ids.len() == ASIDE_MAX;
             let ids = ids.iter().filter_map(|(key, _)| key.last_id_inverted::<ExecutionId>());
-            keys.extend(ids.map(|id| rows::execution(organization, id)));
-        }
-        let mut aside = Aside::default();
-        for bytes in store.get_many(&keys).await?.iter().flatten() {
-            let execution: Execution = decode(bytes)?;
-            if execution.aside_until().is_none() {
-                continue;
-            }
-            if self.waits_for_event(&execution).await? {
-                aside.for_person += 1;
-            } else {
-                aside.for_time += 1;
+            let keys: Vec<Key> = ids.map(|id| rows::execution(organization, id)).collect();
+            for bytes in store.get_many(&keys).await?.iter().flatten() {
+                let execution: Execution = decode(bytes)?;
+                match (execution.aside_until(), execution.waits_for()) {
+                    (None, _) => {}
+                    (Some(_), Some(WaitsFor::Event)) => aside.for_person += 1,
+                    (Some(_), Some(WaitsFor::Resume) | None) => aside.for_time += 1,
+                }
             }
         }
         Ok(aside)
-    }
-
-    async fn waits_for_event(&self, execution: &Execution) -> Result<bool, Error> {
-        let Some(run) = execution.workflow() else { return Ok(false) };
-        let Some(plan) = self.inner.plans.plan(run.revision).await? else { return Ok(false) };
-        let steps = self.inner.read_outer_steps(execution.id).await?;
-        Ok(steps.iter().any(|(instance, step)| {
-            let planned = plan.at(instance.step);
-            !step.status.is_final()
-                && step.due.is_some()
-                && planned.is_some_and(|planned| planned.kind.event().is_some())
-        }))
     }
 }
 

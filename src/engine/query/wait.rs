@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::domain::execution::Execution;
 use crate::domain::ids::{ExecutionId, OrganizationId};
+use crate::domain::waits_for::WaitsFor;
 use crate::engine::scheduler::lanes;
 use crate::engine::scheduler::retries::Delay;
 use crate::engine::{Engine, Error, Inner};
@@ -32,9 +33,15 @@ impl Engine {
         }
     }
 
-    /// Why an unfinished prediction waits, in words; `None` when it does not.
+    /// Why an unfinished prediction waits, or a run of a workflow that somebody has to answer or to resume, in
+    /// words; `None` when it does not.
     #[must_use]
     pub fn waiting_for(&self, execution: &Execution) -> Option<String> {
+        match execution.waits_for() {
+            Some(WaitsFor::Event) => return Some("waiting for an event".to_owned()),
+            Some(WaitsFor::Resume) => return Some("paused".to_owned()),
+            None => {}
+        }
         let prediction = execution.prediction()?;
         if !execution.status.is_final()
             && let Some(delay) = self.inner.retries.find(execution.id)

@@ -106,9 +106,15 @@ impl Change<'_> {
 
     pub(super) fn suspend(&mut self, until: Timestamp, ran_ms: u64) {
         let lane = self.execution.lane();
+        let plan = &self.progress.plan;
+        let awaits_event = self.progress.unfinished().any(|(instance, step)| {
+            let planned = plan.at(instance.step);
+            step.due.is_some() && planned.is_some_and(|planned| planned.kind.event().is_some())
+        });
         if let Work::Workflow(run) = &mut self.execution.work {
             run.ran_ms = ran_ms;
             run.aside_until = Some(until);
+            run.awaits_event = awaits_event;
             self.progress.is_pressing = true;
             self.effects.push(Effect::Execution(ExecutionEffect::Dequeue { lane }));
             self.effects.push(Effect::Execution(ExecutionEffect::SetTimer { due: until }));
