@@ -4,7 +4,8 @@
 //! So there are three readings:
 //! - [`Clock::now`] is what the machine says: for stamps that people and other machines read.
 //! - [`Clock::steady`] never goes back: for the moment at which something is due. A retry in a second
-//!   comes in a second, whatever the clock is set to in the meantime.
+//!   comes in a second at the latest, whatever the clock is set to in the meantime. It follows a jump
+//!   forward: a machine that was suspended shows one, and what was due by then is late already.
 //! - [`Clock::believed`] does not follow a jump forward of more than [`JUMP_MAX`]: for what deletes.
 //!   It catches up at [`CATCH_UP`] times the speed of time, so that a box that was off for a weekend
 //!   sweeps again within hours, and one whose clock is a year ahead leaves a week to set it right.
@@ -283,6 +284,19 @@ mod tests {
         // Once the machine's time is later again, it counts.
         clock.set(start().plus(DAY));
         assert_eq!(clock.steady(), clock.now());
+    }
+
+    /// The monotonic reading does not count the time in which a machine is suspended.
+    #[test]
+    fn clock_steady_time_counts_what_passes_while_machine_is_suspended() {
+        for asleep in [HOUR, DAY, YEAR] {
+            let clock = Clock::scripted(start());
+            let due = clock.steady().plus(asleep / 2);
+            clock.advance(Duration::from_secs(1));
+            clock.set(clock.now().plus(asleep));
+            assert!(clock.steady() >= due, "{asleep:?}");
+            assert_eq!(clock.monotonic(), Duration::from_secs(1));
+        }
     }
 
     #[test]
