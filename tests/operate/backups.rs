@@ -1,4 +1,4 @@
-//! Backups on a schedule: the program that takes them away, and a restore that is rehearsed.
+//! Scheduled backups: the program that ships them, and a rehearsed restore.
 
 use std::path::{Path, PathBuf};
 
@@ -25,7 +25,7 @@ fn finding(setup: &Setup, subject: &str) -> Option<Value> {
 }
 
 #[test]
-fn backup_after_gets_the_path_and_a_clean_environment() {
+fn backup_after_gets_path_and_clean_environment() {
     let folder = tempfile::tempdir().unwrap();
     let said = folder.path().join("said");
     let script = format!(
@@ -50,7 +50,7 @@ fn backup_after_gets_the_path_and_a_clean_environment() {
 }
 
 #[test]
-fn backup_after_that_fails_is_counted_and_found_by_doctor() {
+fn failed_backup_after_is_counted_and_reported_by_doctor() {
     let folder = tempfile::tempdir().unwrap();
     let after = "['sh', '-c', 'echo no way to the other box >&2; exit 3']";
     let setup =
@@ -66,7 +66,7 @@ fn backup_after_that_fails_is_counted_and_found_by_doctor() {
     // Also while the service is stopped.
     service.kill();
     assert!(finding(&setup, "backup.after").is_some());
-    // It ends with the next backup that was taken away.
+    // The finding disappears with the next backup that is shipped.
     std::fs::remove_file(backup_of(folder.path()).unwrap()).unwrap();
     let text = std::fs::read_to_string(setup.config()).unwrap();
     std::fs::write(setup.config(), text.replace("exit 3", "exit 0")).unwrap();
@@ -99,7 +99,7 @@ fn verify_restore_rehearses_and_leaves_nothing() {
     setup.run(&["backup", backup]);
     let entries = |folder: &Path| std::fs::read_dir(folder).unwrap().count();
     let before = entries(&place);
-    // Beside the running service.
+    // While the service is running.
     let report: Value =
         serde_json::from_str(&setup.run(&["verify", backup, "--restore", "--json"])).unwrap();
     assert!(
@@ -111,7 +111,7 @@ fn verify_restore_rehearses_and_leaves_nothing() {
     std::fs::create_dir(&elsewhere).unwrap();
     let work = elsewhere.to_str().unwrap();
     setup.run(&["verify", backup, "--restore", "--work-dir", work]);
-    // One that is cut is refused, and leaves nothing either.
+    // A truncated one is rejected, and leaves nothing either.
     let bytes = std::fs::read(backup).unwrap();
     std::fs::write(backup, &bytes[..bytes.len() / 2]).unwrap();
     let said = setup.fail(&["verify", backup, "--restore", "--work-dir", work]);

@@ -1,5 +1,5 @@
-//! `orrery bench` by the real binary: the shape of its report, a comparison, what it refuses, and that it leaves
-//! nothing behind, also when it is interrupted.
+//! `orrery bench` by the real binary: the shape of its report, a comparison, invalid arguments, and
+//! that it leaves nothing behind, even when interrupted.
 
 use std::fs;
 use std::path::Path;
@@ -30,7 +30,7 @@ const FIGURES: [&str; 15] = [
     "download",
 ];
 
-/// A folder on the disk of the build: temporary folders may be in memory.
+/// A folder on the build's disk: temporary folders may be in memory.
 fn folder() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
@@ -38,7 +38,7 @@ fn folder() -> tempfile::TempDir {
 fn bench(dir: &Path, more: &[&str]) -> Command {
     let mut command = Command::new(BINARY);
     command.arg("bench").arg("--dir").arg(dir).args(more).stdin(Stdio::null());
-    // Nothing of an operator's service is read.
+    // The operator's service must not be touched.
     command.env("ORRERY_CONFIG", "/no/such/config.toml");
     command
 }
@@ -102,7 +102,7 @@ fn bench_reports_compares_and_leaves_nothing() {
 }
 
 #[test]
-fn bench_refuses_memory_and_what_is_not_a_report() {
+fn bench_rejects_memory_and_invalid_reports() {
     let refused = bench(Path::new("/dev/shm"), &[]).output().unwrap();
     assert_eq!(refused.status.code(), Some(1));
     let said = text(&refused.stderr);

@@ -1,11 +1,11 @@
-//! `orrery check`: what it finds before a start, and as whom it looks.
+//! `orrery check`: its findings before a start, and under whose permissions it checks.
 
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 
 use crate::support::service::Setup;
 
 #[test]
-fn check_looks_as_owner_of_data() {
+fn check_uses_permissions_of_data_owner() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
     std::fs::create_dir(&data).unwrap();
@@ -25,7 +25,8 @@ fn check_looks_as_owner_of_data() {
     let found: serde_json::Value = serde_json::from_str(&found).unwrap();
     let findings = found["findings"].as_array().unwrap();
     let of = |subject: &str| findings.iter().find(|found| found["subject"] == subject);
-    // Somebody else's check finds an empty certificate; root's finds that the service cannot read it.
+    // Another user's check finds an empty certificate; root's finds that the service cannot read
+    // it.
     let tls = of("tls").unwrap()["detail"].as_str().unwrap();
     assert_eq!(tls.to_lowercase().contains("permission denied"), is_root, "{tls}");
     assert_eq!(of("user").is_some(), is_root, "{found}");

@@ -1,4 +1,4 @@
-//! `orrery doctor`, while the service runs, while it is stopped, and where its store cannot be opened.
+//! `orrery doctor` with a running service, a stopped one, and a store that cannot be opened.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -9,7 +9,7 @@ use crate::support::eventually;
 use crate::support::http::Client;
 use crate::support::service::Setup;
 
-/// Backups on a schedule, so that a healthy service gives no concern about them.
+/// Scheduled backups, so that doctor reports nothing about them for a healthy service.
 fn backups(folder: &Path) -> String {
     let secret = folder.join("passphrase");
     std::fs::write(&secret, "correct horse battery staple").unwrap();
@@ -32,7 +32,7 @@ fn of<'f>(found: &'f [Value], subject: &str) -> &'f Value {
 }
 
 #[test]
-fn doctor_finds_the_same_of_running_and_of_stopped_service() {
+fn doctor_reports_the_same_for_running_and_stopped_service() {
     let folder = tempfile::tempdir().unwrap();
     let setup = Setup::new(folder.path(), &folder.path().join("data"), &backups(folder.path()));
     let service = setup.start();
@@ -91,7 +91,7 @@ fn doctor_finds_the_same_of_running_and_of_stopped_service() {
 }
 
 #[test]
-fn doctor_finds_damage_and_says_what_mends_it() {
+fn doctor_reports_damage_and_suggests_a_fix() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
     let setup = Setup::new(folder.path(), &data, &backups(folder.path()));
@@ -115,7 +115,7 @@ fn doctor_finds_damage_and_says_what_mends_it() {
     assert!(last["mend"].as_str().unwrap().contains("orrery verify"), "{last}");
     let broken = found.iter().find(|one| one["subject"] == "model").unwrap();
     assert_eq!(broken["verdict"], "fault");
-    // The worst comes first.
+    // Worst first.
     let verdicts: Vec<&str> = found.iter().map(|one| one["verdict"].as_str().unwrap()).collect();
     let mut sorted = verdicts.clone();
     sorted
@@ -125,7 +125,7 @@ fn doctor_finds_damage_and_says_what_mends_it() {
 }
 
 #[test]
-fn doctor_finds_work_that_has_got_stuck() {
+fn doctor_reports_stuck_work() {
     let folder = tempfile::tempdir().unwrap();
     let setup = Setup::new(folder.path(), &folder.path().join("data"), &backups(folder.path()));
     setup.add_model(
@@ -145,13 +145,13 @@ fn doctor_finds_work_that_has_got_stuck() {
     assert_eq!(work["verdict"], "warning", "{work}");
     assert!(work["detail"].as_str().unwrap().contains("2 hours"), "{work}");
     assert!(work["mend"].as_str().unwrap().starts_with("orrery execution show "), "{work}");
-    // What a member of an organization reads is the control socket's alone.
+    // Members of an organization must not read it: only the control socket serves it.
     let outside = Client::new(setup.base(), &key).get("/admin/doctor").unwrap();
     assert_eq!(outside.status(), 404);
 }
 
 #[test]
-fn doctor_describes_the_running_service_and_not_the_caller() {
+fn doctor_describes_running_service_rather_than_caller() {
     let folder = tempfile::tempdir().unwrap();
     let setup = Setup::new(folder.path(), &folder.path().join("orrery-data"), "");
     let _service = setup.start();
@@ -175,7 +175,7 @@ fn doctor_describes_the_running_service_and_not_the_caller() {
 }
 
 #[test]
-fn secret_in_a_file_that_others_read_is_found() {
+fn doctor_reports_secret_in_file_readable_by_others() {
     let folder = tempfile::tempdir().unwrap();
     let more = "[router]\nupstream_url = 'http://127.0.0.1:9/v1'\nupstream_key = 'sk-upstream'\n";
     let setup = Setup::new(folder.path(), &folder.path().join("data"), more);

@@ -1,16 +1,17 @@
-//! Compares what a document shows with what was printed: the same fields, and the same values where a
-//! value is the same each time. Only compares.
+//! Compares a document's sample output with actual output: the same fields, and the same values if
+//! they are deterministic.
 
 use serde_json::Value;
 
-/// The last JSON value that was printed, if what was printed is JSON, or its last line is.
+/// The last JSON value of the output, if the output or its last line is JSON.
 pub fn last_value(printed: &str) -> Option<Value> {
     let all = crate::documents::values(printed).ok().and_then(|values| values.into_iter().last());
     all.or_else(|| serde_json::from_str(printed.lines().last()?).ok())
 }
 
-/// Where a printed value differs from the one that is shown. `…` in a text stands for anything, a text
-/// that ends with it for any text, numbers and times differ each time, and so does the length of a list whose shown elements all fit.
+/// The first difference between a sample value and an actual one. `…` inside a text matches
+/// anything, a text that ends with it matches by its beginning, numbers and times are ignored, and
+/// so is the length of a list whose sample elements all match.
 pub fn difference(shown: &Value, printed: &Value, at: &str) -> Option<String> {
     match (shown, printed) {
         (Value::Object(shown), Value::Object(printed)) => {
@@ -40,7 +41,7 @@ pub fn difference(shown: &Value, printed: &Value, at: &str) -> Option<String> {
         (Value::Number(_), Value::Number(_)) => None,
         (Value::String(shown), Value::String(printed)) => {
             let is_time = |text: &str| chrono::DateTime::parse_from_rfc3339(text).is_ok();
-            // An id or a digest of which the beginning is shown.
+            // The beginning of an id or a digest.
             let is_begun = shown.ends_with('…') && !printed.is_empty();
             let fits = is_begun || is_like(shown, printed) || (is_time(shown) && is_time(printed));
             (!fits).then(|| format!("{at}: {shown:?} is shown, {printed:?} printed"))
@@ -51,7 +52,7 @@ pub fn difference(shown: &Value, printed: &Value, at: &str) -> Option<String> {
     }
 }
 
-/// Whether a text is the one that is shown, where `…` is any text and white space does not count.
+/// Whether a text matches the sample, in which `…` matches anything and white space is ignored.
 pub fn is_like(shown: &str, printed: &str) -> bool {
     let bare = |text: &str| text.split_whitespace().collect::<String>();
     let (shown, printed) = (bare(shown), bare(printed));
@@ -68,7 +69,7 @@ pub fn is_like(shown: &str, printed: &str) -> bool {
 }
 
 #[test]
-fn answers_differ_where_fields_or_fixed_values_do() {
+fn answers_differ_if_fields_or_fixed_values_differ() {
     let same = |shown: &str, printed: &str| {
         let value = |text: &str| serde_json::from_str::<Value>(text).unwrap();
         difference(&value(shown), &value(printed), "").is_none()

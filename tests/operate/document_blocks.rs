@@ -1,18 +1,18 @@
-//! The fenced blocks of a document, each with what the comment before it says about it. Only reads.
+//! Parses the fenced blocks of a document, each with its mark.
 //!
-//! A comment that a reader does not see, on the line before a block, marks it:
+//! A hidden comment on the line before a block marks it:
 //!
-//! | comment | |
+//! | comment | meaning |
 //! |---|---|
-//! | `<!-- not run: REASON -->` | it cannot run in a test; the reason is compared with a list |
-//! | `<!-- file: PATH -->` | the reader saves it there |
-//! | `<!-- configuration -->` | the service of the document runs with it |
-//! | `<!-- answer -->` | the answer to the block before it |
+//! | `<!-- not run: REASON -->` | not run in a test; the reason must be in a list |
+//! | `<!-- file: PATH -->` | the reader saves the block in this file |
+//! | `<!-- configuration -->` | the configuration of the document's service |
+//! | `<!-- answer -->` | the expected output of the previous block |
 
 use std::fs;
 use std::path::Path;
 
-/// What the comment before a block says.
+/// The mark in the comment before a block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Mark {
     NotRun(String),
@@ -24,14 +24,14 @@ pub enum Mark {
 /// One fenced block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Block {
-    /// The line of its first fence, from 1.
+    /// The line of its opening fence, from 1.
     pub line: usize,
     pub language: String,
     pub text: String,
     pub mark: Option<Mark>,
 }
 
-/// One command of a `console` block, and what it prints, as the document shows it.
+/// One command of a `console` block, and its sample output.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Command {
     pub line: String,
@@ -46,8 +46,7 @@ pub fn of(path: &str) -> Vec<Block> {
 
 /// The blocks of a document's text.
 ///
-/// # Panics
-/// On a comment that begins like a mark and is none, and on a block that does not end.
+/// # Panics On a comment that looks like a mark but is not valid, and on an unterminated block.
 pub fn read(text: &str) -> Vec<Block> {
     let mut blocks = Vec::new();
     let mut before = "";
@@ -82,7 +81,7 @@ fn mark(line: &str) -> Option<Mark> {
 }
 
 impl Block {
-    /// Whether the block is run as commands of a shell or as a program.
+    /// Whether the block is run as shell commands or as a program.
     pub fn is_run(&self) -> bool {
         let is_code = matches!(self.language.as_str(), "sh" | "console" | "python" | "js");
         is_code && !matches!(self.mark, Some(Mark::NotRun(_) | Mark::File(_)))

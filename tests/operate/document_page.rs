@@ -20,21 +20,21 @@ use crate::support::service::{Setup, with_small_reserve};
 #[path = "../it/support/python.rs"]
 mod python;
 
-/// The ports of the servers beside the box that documents speak of: one that captions images, and one
-/// that speaks OpenAI's API.
+/// Ports of the servers mentioned in documents: one that captions images, and one that speaks
+/// OpenAI's API.
 const CAPTIONS: u16 = 5000;
 const OPENAI: u16 = 8090;
 /// The model that a reader downloads.
 #[cfg(feature = "llama")]
 const DOWNLOADED: &str = "Downloads/Qwen2.5-3B-Instruct-Q4_K_M.gguf";
 
-/// How long a document may take, before its test fails.
+/// Time limit of a document's script.
 const PAGE_SECONDS: &str = "240";
-/// `curl` fails on an error of the service, except where a document shows one.
+/// `curl` fails on an error of the service, unless the document shows one.
 const CURL: &str = "#!/bin/sh\n[ -n \"${ERRORS_ARE_SHOWN:-}\" ] || set -- --fail-with-body \"$@\"\n\
     PATH=${PATH#*:}\nexec curl \"$@\"\n";
 
-/// Where this test has what documents name by an absolute path or an address.
+/// This test's replacements for the absolute paths and addresses in documents.
 pub struct Places {
     folder: PathBuf,
     address: Ipv4Addr,
@@ -53,13 +53,13 @@ impl Places {
         places
     }
 
-    /// A file that only its owner reads.
+    /// Writes a file that only its owner can read.
     pub fn secret(&self, path: &Path, text: &str) {
         fs::write(path, text).unwrap();
         fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
     }
 
-    /// A block's text with the places of this test.
+    /// Substitutes this test's places into a block's text.
     pub fn put_into(&self, text: &str) -> String {
         let below = |name: &str| self.folder.join(name).to_str().unwrap().to_owned();
         [
@@ -79,7 +79,7 @@ impl Places {
 pub struct Page {
     path: &'static str,
     blocks: Vec<Block>,
-    /// The folder below `tests` that lists the packages that the document installs from PyPI.
+    /// The folder below `tests` that lists the PyPI packages that the document installs.
     packages: Option<&'static str>,
 }
 
@@ -92,7 +92,7 @@ impl Page {
         Self { packages: Some(packages), ..self }
     }
 
-    /// Runs the commands, compares what is shown, and stores the steps that are shown as a workflow.
+    /// Runs the commands, compares the output, and stores the steps shown as a workflow.
     pub fn run(&self) {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path().canonicalize().unwrap();
@@ -107,7 +107,7 @@ impl Page {
             Server::start_at(at(CAPTIONS), |_| (200, json!({"caption": "a cat"}).to_string()));
         let _openai = Server::start_at(at(OPENAI), speaks_openai);
         let _service = setup.start();
-        // Without a configuration, manifests lie in the data folder.
+        // Without a configuration, manifests are in the data folder.
         symlink(folder.join("models.d"), data.join("models.d")).unwrap();
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         let example = fs::read_to_string(root.join("config.example.toml")).unwrap();
@@ -159,7 +159,7 @@ impl Page {
         block.map_or("", |block| block.text.as_str())
     }
 
-    /// The document as one script; each block prints into files named after its line.
+    /// The document as one script; the output of each block goes to files named after its line.
     fn script(&self, folder: &Path, places: &Places) -> String {
         let address = places.address;
         let mut script = format!(
@@ -234,7 +234,7 @@ impl Page {
         format!("{path}:{}", std::env::var("PATH").unwrap())
     }
 
-    /// Compares what was printed with what the document shows.
+    /// Compares the output with the document.
     fn compare(&self, folder: &Path) {
         let printed = |at: &str| fs::read_to_string(folder.join(format!("out.{at}"))).unwrap();
         let mut before = 0;
@@ -263,7 +263,7 @@ impl Page {
         }
     }
 
-    /// Stores the steps that the document shows, each once, as the steps of one workflow.
+    /// Stores the steps shown in the document, each once, as one workflow.
     fn store_steps(&self, setup: &Setup) {
         let json = self.blocks.iter().filter(|block| block.language == "json");
         let values = json.flat_map(|block| values(&block.text).unwrap());
@@ -275,7 +275,7 @@ impl Page {
             return;
         }
         let mut steps: Vec<Value> = steps.into_values().collect();
-        // A step refers to those before it.
+        // Steps refer to earlier ones.
         steps.sort_by_key(|step| step["type"] != "model");
         let body = json!({"name": "Shown", "description": "d", "definition": {"steps": steps}});
         let mut client = setup.client(&setup.create_key());
@@ -284,7 +284,7 @@ impl Page {
     }
 }
 
-/// Adds a command that prints into `out` and `err`, and leaves its name where a failure finds it.
+/// Adds a command whose output goes to `out` and `err`, and records its name for failures.
 fn put(script: &mut String, name: &str, folder: &Path, run: &str, end: &str) {
     let folder = folder.display();
     writeln!(script, "echo {name} >'{folder}/at'").unwrap();
@@ -292,7 +292,8 @@ fn put(script: &mut String, name: &str, folder: &Path, run: &str, end: &str) {
     writeln!(script, "{{\n{run}\n}} >'{folder}/out.{name}' 2>'{folder}/err.{name}'{end}").unwrap();
 }
 
-/// A server that speaks OpenAI's API: it greets, is sure of the first option, and embeds everything alike.
+/// A server that speaks OpenAI's API: it greets, is certain of the first option, and embeds
+/// everything alike.
 fn speaks_openai(request: &Message) -> Answer {
     let asked: Value = serde_json::from_slice(&request.body).unwrap_or_default();
     let usage = json!({"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5});

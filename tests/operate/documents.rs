@@ -1,9 +1,9 @@
-//! Every block of `README.md` and of the pages in `docs`: commands run as they are written, in the
-//! order of their document and in one shell, against a service in the folder of that shell; settings,
-//! manifests and JSON are read as the service reads them.
+//! Every block of `README.md` and of the pages in `docs`: commands are run as written, in the order
+//! of their document and in one shell, against a service in that shell's folder; settings,
+//! manifests and JSON are parsed as the service parses them.
 //!
-//! A document's addresses and absolute paths are those of this test instead; nothing else in a block is
-//! changed. Nothing is asked of the internet but the packages of PyPI and npm that a document names.
+//! A document's addresses and absolute paths are replaced by those of the test; nothing else in a
+//! block is changed. The internet is used only for packages of PyPI and npm that a document names.
 
 use std::path::Path;
 use std::process::Command;
@@ -14,56 +14,61 @@ use serde_json::Value;
 use crate::document_blocks::{self as blocks, Block, Mark};
 use crate::document_page::{Page, Places};
 
-const DOCUMENTS: [&str; 18] = [
+const DOCUMENTS: [&str; 23] = [
     "README.md",
     "docs/administration.md",
     "docs/agent.md",
     "docs/api.md",
     "docs/architecture.md",
+    "docs/backup.md",
     "docs/chat.md",
     "docs/dashboard.md",
     "docs/decisions.md",
     "docs/durability.md",
     "docs/glossary.md",
+    "docs/install.md",
     "docs/mcp.md",
     "docs/models.md",
+    "docs/monitoring.md",
     "docs/operating.md",
     "docs/performance.md",
     "docs/scaling.md",
     "docs/security.md",
+    "docs/store-format.md",
+    "docs/upgrade.md",
     "docs/webhooks.md",
     "docs/workflows.md",
 ];
-/// Blocks that no test runs, and why. Keep them few: a reader trusts the others.
+/// Blocks that no test runs, and why. Keep them few: readers trust the others.
 const NOT_RUN: &[(&str, &str)] = &[
     ("README.md", "builds the service and installs packages"),
     ("README.md", "needs root and a certificate for the machine's name"),
     ("README.md", "needs root and a certificate for the machine's name"),
     ("docs/api.md", "needs a page in a browser"),
-    ("docs/operating.md", "needs root and systemd"),
-    ("docs/operating.md", "needs root and systemd"),
-    ("docs/operating.md", "needs the installed service"),
-    ("docs/operating.md", "needs a key pair of age"),
-    ("docs/operating.md", "needs a damaged store"),
-    ("docs/operating.md", "needs a damaged store"),
-    ("docs/operating.md", "takes a minute of an idle machine"),
-    ("docs/operating.md", "an example of a line"),
+    ("docs/backup.md", "needs a key pair of age"),
+    ("docs/backup.md", "needs a damaged store"),
+    ("docs/backup.md", "needs a damaged store"),
+    ("docs/install.md", "needs root and systemd"),
+    ("docs/install.md", "needs root and systemd"),
+    ("docs/install.md", "needs the installed service"),
+    ("docs/monitoring.md", "takes a minute of an idle machine"),
+    ("docs/monitoring.md", "an example of a line"),
     ("docs/scaling.md", "needs a cluster"),
     ("docs/scaling.md", "needs a GPU"),
     ("docs/scaling.md", "needs a GPU"),
 ];
 
-/// The JSON values of a text, one behind the other.
+/// The concatenated JSON values of a text.
 pub fn values(text: &str) -> Result<Vec<Value>, serde_json::Error> {
     serde_json::Deserializer::from_str(text).into_iter().collect()
 }
 
-/// What is wrong with a block that is not run.
+/// The fault of a block that is not run.
 fn fault(block: &Block, places: &Places) -> Option<String> {
     match block.language.as_str() {
         "json" => values(&block.text).err().map(|error| error.to_string()),
         "yaml" => serde_saphyr::from_str::<Value>(&block.text).err().map(|error| error.to_string()),
-        // The service of the page reads it.
+        // The page's service parses it.
         "toml" if matches!(block.mark, Some(Mark::File(_))) => None,
         "toml" => {
             let folder = tempfile::tempdir().unwrap();
@@ -90,7 +95,7 @@ fn fault(block: &Block, places: &Places) -> Option<String> {
 }
 
 #[test]
-fn document_blocks_are_read_by_what_they_are_for() {
+fn document_blocks_are_valid_for_their_purpose() {
     let folder = tempfile::tempdir().unwrap();
     let places = Places::new(folder.path(), std::net::Ipv4Addr::LOCALHOST);
     let mut faults = Vec::new();
@@ -151,8 +156,26 @@ fn models_page_runs_as_written() {
 
 #[test]
 #[ignore = "needs curl, jq and python3: run tests/run"]
-fn operating_page_runs_as_written() {
-    Page::new("docs/operating.md").run();
+fn install_page_runs_as_written() {
+    Page::new("docs/install.md").run();
+}
+
+#[test]
+#[ignore = "needs curl, jq and python3: run tests/run"]
+fn upgrade_page_runs_as_written() {
+    Page::new("docs/upgrade.md").run();
+}
+
+#[test]
+#[ignore = "needs curl, jq and python3: run tests/run"]
+fn backup_page_runs_as_written() {
+    Page::new("docs/backup.md").run();
+}
+
+#[test]
+#[ignore = "needs curl, jq and python3: run tests/run"]
+fn monitoring_page_runs_as_written() {
+    Page::new("docs/monitoring.md").run();
 }
 
 #[test]

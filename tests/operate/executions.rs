@@ -1,5 +1,5 @@
-//! `orrery execution`: the list with the filters of the history, once and as it changes, and pausing, resuming
-//! and redriving one.
+//! `orrery execution`: the list with the filters of the history, once and with `--watch`, and
+//! pausing, resuming and redriving an execution.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
@@ -13,7 +13,7 @@ const WORKFLOW: &str = r#"{"name": "Waits", "description": "d", "definition": {"
     {"step_id": "mood", "type": "model", "model": "text-sentiment", "params": {"text": "{{inputs.text}}"}},
     {"step_id": "later", "type": "wait", "seconds": 3600}]}}"#;
 
-/// The subjects and statuses that the list has.
+/// Subjects and statuses of the listed executions.
 fn list(setup: &Setup, filters: &[&str]) -> Vec<(String, String)> {
     let mut arguments = vec!["execution", "list", "--json"];
     arguments.extend(filters);
@@ -29,7 +29,7 @@ fn predict(setup: &Setup, key: &str, model: &str, input: &str) {
     assert_eq!(run.status(), 200, "{}", run.text());
 }
 
-/// The id of a new run of the workflow.
+/// Starts a run of the workflow; returns its id.
 fn trigger(setup: &Setup, key: &str) -> String {
     let body = r#"{"inputs": {"text": "What a night!"}}"#;
     let taken = setup.client(key).post("/v1/workflows/waits/trigger", &[], body).unwrap();
@@ -71,7 +71,7 @@ fn execution_list_filters_as_the_history_does() {
 }
 
 #[test]
-fn execution_list_watch_writes_one_line_for_each_change() {
+fn execution_list_watch_prints_one_line_per_change() {
     let folder = tempfile::tempdir().unwrap();
     let setup = Setup::new(folder.path(), &folder.path().join("data"), "");
     let _service = setup.start();
@@ -84,7 +84,7 @@ fn execution_list_watch_writes_one_line_for_each_change() {
     let mut next = || -> Value { serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap() };
     assert_eq!(next()["subject"], "text-language");
     predict(&setup, &key, "text-keywords", r#"{"text": "What a beautiful night!"}"#);
-    // It may be seen before it has ended.
+    // It may be listed before it has ended.
     let seen = std::iter::repeat_with(next).find(|line| line["status"] == "success").unwrap();
     assert_eq!(seen["subject"], "text-keywords");
     watch.kill().unwrap();

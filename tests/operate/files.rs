@@ -1,4 +1,4 @@
-//! Files whose lifetime has ended, by a clock that the test moves.
+//! Expired files, with a clock that the test moves.
 
 use std::io::{BufReader, Write as _};
 use std::net::TcpStream;
@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use crate::support::http::Message;
 use crate::support::service::Setup;
 
-/// Opens a link, without a key.
+/// Opens a link without a key.
 fn open(setup: &Setup, link: &str) -> Message {
     let path = link.split_once("/v1").unwrap().1;
     let mut stream = TcpStream::connect(setup.base()).unwrap();
@@ -16,7 +16,7 @@ fn open(setup: &Setup, link: &str) -> Message {
 }
 
 #[test]
-fn file_that_expired_answers_and_counts_as_a_deleted_one() {
+fn expired_file_behaves_like_a_deleted_one() {
     let folder = tempfile::tempdir().unwrap();
     let setup = Setup::new(folder.path(), &folder.path().join("data"), "");
     let _service = setup.start();
@@ -39,6 +39,6 @@ fn file_that_expired_answers_and_counts_as_a_deleted_one() {
     assert_eq!(get(&format!("/v1/files/{id}/content")).status(), 404);
     assert_eq!(get("/v1/files").json()["files"], serde_json::json!([]));
     assert_eq!(get("/v1/files/usage").json(), serde_json::json!({"count": 0, "bytes": 0}));
-    // A link that nobody signed does not say whether there was a file.
+    // An unsigned link does not reveal whether a file existed.
     assert_eq!(open(&setup, &format!("{link}x")).status(), 401);
 }

@@ -1,5 +1,5 @@
-//! `/metrics` as Prometheus reads it: the process and the build, how many series there are, and whether the
-//! dashboard and the alerts of the documentation ask for metrics that exist.
+//! `/metrics` as Prometheus reads it: process and build, the number of series, and whether the
+//! documented dashboard and alerts use existing metrics.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use crate::support::http::Client;
 use crate::support::server::Server;
 use crate::support::service::Setup;
 
-/// The most series of a service with ten models.
+/// Maximum number of series of a service with ten models.
 const SERIES_MAX: usize = 300;
 const METRICS_PORT: u16 = 9464;
 const GRAFANA: &str = include_str!("../../docs/grafana.json");
@@ -27,12 +27,12 @@ fn series(text: &str) -> Vec<&str> {
     text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).collect()
 }
 
-/// The names of all metrics, as a query writes them.
+/// The names of all metrics, as in a query.
 fn names(text: &str) -> BTreeSet<&str> {
     series(text).iter().filter_map(|line| line.split(['{', ' ']).next()).collect()
 }
 
-/// Our metrics that a text asks for.
+/// Orrery's metrics used in a text.
 fn asked(text: &str) -> BTreeSet<&str> {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     words.filter(|word| word.starts_with("orrery_") || word.starts_with("process_")).collect()
@@ -43,7 +43,7 @@ fn backups(folder: &Path) -> String {
     format!("[backup]\nevery = '24h'\nlog = '1m'\nfolder = {to:?}\n")
 }
 
-/// A service that was used in every way that has metrics of its own.
+/// A service that was used in every way that has its own metrics.
 fn used(setup: &Setup, receiver: &Server) {
     let key = setup.create_key();
     let mut client = setup.client(&key);
@@ -90,7 +90,7 @@ fn used(setup: &Setup, receiver: &Server) {
 }
 
 #[test]
-fn metrics_stay_few_and_documented_queries_find_theirs() {
+fn metrics_stay_few_and_cover_documented_queries() {
     let folder = tempfile::tempdir().unwrap();
     let setup = Setup::new(folder.path(), &folder.path().join("data"), &backups(folder.path()));
     let greeting = "slug = 'greet'\noutput_type = 'string'\n[runner]\ntype = 'builtin'\nname = 'text-template'\n";
@@ -123,7 +123,7 @@ fn metrics_stay_few_and_documented_queries_find_theirs() {
         series(&text).into_iter().find(|line| line.starts_with("orrery_build_info{")).unwrap();
     assert!(build.contains(&format!("version=\"{}\"", env!("CARGO_PKG_VERSION"))), "{build}");
     assert!(build.contains("target=\"x86_64-unknown-linux-") && build.ends_with("} 1"), "{build}");
-    // Only where something is encrypted, and where a model has several servers.
+    // Only with encrypted data, and with models that have several endpoints.
     let mut there = names(&text);
     there.insert("orrery_endpoint_used");
     there.insert("orrery_certificate_expiry_timestamp_seconds");
@@ -143,7 +143,7 @@ fn metrics_stay_few_and_documented_queries_find_theirs() {
 }
 
 #[test]
-fn alerts_are_whole() {
+fn alerts_are_complete() {
     let rules: Value = serde_saphyr::from_str(ALERTS).unwrap();
     let rules = rules["groups"][0]["rules"].as_array().unwrap();
     assert!(rules.len() > 10);
@@ -160,7 +160,7 @@ fn alerts_are_whole() {
 }
 
 #[test]
-fn metrics_tell_when_the_certificate_ends() {
+fn metrics_report_certificate_expiry() {
     let folder = tempfile::tempdir().unwrap();
     let setup =
         Setup::new(folder.path(), &folder.path().join("data"), "[tls]\nmode = 'self-signed'\n");

@@ -1,4 +1,4 @@
-//! `orrery model test` on manifests that were written a moment ago, and on workers that say nothing.
+//! `orrery model test` with freshly written manifests, and with workers that give no answer.
 
 use std::fs;
 
@@ -26,11 +26,11 @@ fn model_test_reads_new_manifest_and_names_broken_one() {
     fs::write(&manifest, "slug = 'greet'\nconcurrency = 0\n").unwrap();
     let said = setup.fail(&test);
     assert!(said.contains("is invalid; `orrery model check "), "{said}");
-    // All of what is wrong comes at once, each with its place.
+    // All faults are reported at once, each with its place.
     let (is_good, found, _) = setup.try_run(&["model", "check", manifest.to_str().unwrap()]);
     assert!(!is_good && found.contains(":2:15: `concurrency`"), "{found}");
     assert!(found.contains("`runner` is missing") && !found.contains(":0:0"), "{found}");
-    // Of a file that is not TOML nothing else is said.
+    // For a file that is not TOML, nothing else is reported.
     fs::write(&manifest, "slug = 'greet\nconcurrency = 0\n").unwrap();
     let (_, found, _) = setup.try_run(&["model", "check", manifest.to_str().unwrap()]);
     assert_eq!(found.lines().count(), 1, "{found}");
@@ -69,7 +69,7 @@ fn program(slug: &str, command: &[&str], timeout: &str) -> String {
 }
 
 #[test]
-fn worker_is_started_with_unbuffered_python() {
+fn worker_environment_unbuffers_python() {
     // Answers each job with the variable's value.
     const ECHO: &str = "while read -r job; do id=${job#*:}; id=${id%%,*}; \
         echo '{\"id\": '$id', \"output\": \"'$PYTHONUNBUFFERED'\"}'; done";
@@ -82,7 +82,7 @@ fn worker_is_started_with_unbuffered_python() {
 
 #[test]
 #[ignore = "needs python3: run tests/run"]
-fn worker_in_python_answers_without_a_flush() {
+fn python_worker_answers_without_flush() {
     const WORKER: &str = "import json, sys\nfor line in sys.stdin:\n    \
         print(json.dumps({'id': json.loads(line)['id'], 'output': 'done'}))\n";
     let folder = tempfile::tempdir().unwrap();
@@ -99,20 +99,20 @@ fn model_file_without_manifest_loads_below_relative_folder() {
     use crate::support::gguf;
 
     let folder = tempfile::tempdir().unwrap();
-    // Its configuration and its folders are written relative to the folder it starts in.
+    // The configuration has paths relative to the folder in which the service starts.
     let setup = Setup::new(folder.path(), &folder.path().join("data"), "");
     let _service = setup.start();
     gguf::write(&folder.path().join("models.d/Tiny.gguf"), &gguf::SMALL, "tiny", 1);
     setup.run(&["reload"]);
     let test = ["model", "test", "tiny", "--input", r#"{"prompt": "hi", "max_tokens": 4}"#];
     setup.run(&test);
-    // A path on the command line is relative to the folder of the command.
+    // A path on the command line is relative to the command's folder.
     setup.add_model("beside", "slug = 'beside'\n[runner]\ntype = 'llm'\nfile = 'Tiny.gguf'\n");
     setup.run(&["model", "check", "models.d/beside.toml"]);
 }
 
 #[test]
-fn model_test_hints_at_why_worker_gave_no_answer() {
+fn model_test_explains_missing_answer_of_worker() {
     let folder = tempfile::tempdir().unwrap();
     let setup = Setup::new(folder.path(), &folder.path().join("data"), "");
     setup.add_model("silent", &program("silent", &["sleep", "3600"], "1s"));

@@ -1,11 +1,12 @@
-//! Which store a command works on: only `serve` makes one, and the others say what they found.
+//! Which store a command uses: only `serve` creates one, and the other commands report what they
+//! found.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use crate::support::service::Setup;
 
-/// Runs the binary in a folder, with no configuration named.
+/// Runs the binary in a folder, without a configuration.
 fn orrery(folder: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_orrery"));
     command.args(arguments).current_dir(folder).stdin(Stdio::null());
@@ -17,8 +18,8 @@ fn said(output: &Output) -> String {
 }
 
 #[test]
-fn command_without_service_makes_no_store_and_says_where_it_looked() {
-    // On a machine where Orrery is installed, commands find that service.
+fn command_without_service_creates_no_store_and_names_searched_places() {
+    // On a machine with an installed Orrery, commands find that service.
     let is_installed = Path::new("/etc/orrery").exists() || Path::new("/var/lib/orrery").exists();
     let folder = tempfile::tempdir().unwrap();
     let commands: [&[&str]; 6] = [
@@ -40,7 +41,7 @@ fn command_without_service_makes_no_store_and_says_where_it_looked() {
 }
 
 #[test]
-fn command_with_config_makes_no_store() {
+fn command_with_config_creates_no_store() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
     let setup = Setup::new(folder.path(), &data, "");
@@ -49,7 +50,7 @@ fn command_with_config_makes_no_store() {
     for arguments in commands {
         let said = setup.fail(arguments);
         assert!(said.contains("there is no store in "), "{said}");
-        assert!(said.contains("`orrery serve` makes it"), "{said}");
+        assert!(said.contains("`orrery serve` creates it"), "{said}");
         assert!(!data.exists(), "{arguments:?} made a folder");
     }
 }
@@ -68,7 +69,7 @@ fn command_finds_store_of_its_folder_and_names_it() {
 }
 
 #[test]
-fn verify_beside_running_service_points_at_backup() {
+fn verify_with_running_service_suggests_backup() {
     let folder = tempfile::tempdir().unwrap();
     let setup = Setup::new(folder.path(), &folder.path().join("data"), "");
     let _service = setup.start();
@@ -77,7 +78,7 @@ fn verify_beside_running_service_points_at_backup() {
 }
 
 #[test]
-fn wrong_values_of_arguments_are_answered_with_an_example() {
+fn invalid_argument_values_are_rejected_with_an_example() {
     let folder = tempfile::tempdir().unwrap();
     for (arguments, example) in [
         (&["key", "create", "--name", "n", "--expires", "tomorrow"][..], "30m, 12h or 90d"),
@@ -118,7 +119,7 @@ fn key_is_deleted_by_unique_name() {
 }
 
 #[test]
-fn names_are_looked_up_as_they_are_written() {
+fn names_are_looked_up_verbatim() {
     let folder = tempfile::tempdir().unwrap();
     let setup = Setup::new(folder.path(), &folder.path().join("data"), "");
     let _service = setup.start();
@@ -151,12 +152,12 @@ fn start_that_cannot_listen_leaves_nothing_behind() {
 }
 
 #[test]
-fn backup_commands_say_what_is_wrong_with_the_file() {
+fn backup_commands_explain_invalid_files() {
     let folder = tempfile::tempdir().unwrap();
     let setup = Setup::new(folder.path(), &folder.path().join("data"), "");
     let _service = setup.start();
     let said = setup.fail(&["backup", "missing/one.backup"]);
-    assert!(said.contains("there is no folder missing: make it"), "{said}");
+    assert!(said.contains("the folder missing does not exist: create it"), "{said}");
     std::fs::write(folder.path().join("notes.txt"), "not a backup").unwrap();
     for arguments in [&["verify", "notes.txt"][..], &["restore", "notes.txt", "--into", "new"]] {
         let said = setup.fail(arguments);
@@ -165,7 +166,7 @@ fn backup_commands_say_what_is_wrong_with_the_file() {
 }
 
 #[test]
-fn commands_that_need_a_stopped_service_say_only_that() {
+fn commands_that_need_a_stopped_service_report_only_that() {
     let folder = tempfile::tempdir().unwrap();
     let setup = Setup::new(folder.path(), &folder.path().join("data"), "");
     let _service = setup.start();

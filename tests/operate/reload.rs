@@ -1,5 +1,5 @@
-//! `orrery reload` and SIGHUP: what of a changed configuration holds at once, and that a broken file changes
-//! nothing.
+//! `orrery reload` and SIGHUP: which changes of the configuration take effect at once, and that an
+//! invalid file changes nothing.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ fn reloaded(setup: &Setup) -> (bool, Value) {
 }
 
 #[test]
-fn reload_applies_what_can_change_and_names_the_rest() {
+fn reload_applies_changes_and_names_those_that_need_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let setup = Setup::new(folder.path(), &folder.path().join("data"), "");
     let service = setup.start();
@@ -47,14 +47,14 @@ fn reload_applies_what_can_change_and_names_the_rest() {
         assert!(names("applied").contains(section), "{changed}");
     }
     assert_eq!(changed["needs_restart"], serde_json::json!(["engine"]));
-    // One request a second for each key.
+    // One request per second and key.
     let mut client = setup.client(&key);
     let answers: Vec<u16> =
         (0..50).map(|_| client.get("/v2/executions").unwrap().status()).collect();
     assert!(answers.contains(&200) && answers.contains(&429), "{answers:?}");
     assert!(setup.log_since(0).contains("\"level\":\"DEBUG\""), "the level has not changed");
 
-    // A broken file: the old stays, and the command fails with the place.
+    // With an invalid file the old state stays, and the command fails with the place.
     fs::write(&file, format!("{before}{more}[limit]\nx = 1\n")).unwrap();
     let said = setup.fail(&["reload"]);
     assert!(said.contains(":30:2: unknown key `limit`"), "{said}");
@@ -74,7 +74,7 @@ fn reload_applies_what_can_change_and_names_the_rest() {
 }
 
 #[test]
-fn reload_without_service_says_so() {
+fn reload_without_service_fails_with_reason() {
     let folder = tempfile::tempdir().unwrap();
     let setup = Setup::new(folder.path(), &folder.path().join("data"), "");
     assert!(setup.fail(&["reload"]).contains("no service answers in "));

@@ -1,5 +1,5 @@
-//! Starting where a service runs already or a port is taken, and stopping: at once where nothing runs,
-//! in words where something does.
+//! Starting while a service is running or a port is in use, and stopping: at once if nothing is
+//! running, otherwise with a message.
 
 use std::net::{SocketAddr, TcpListener};
 
@@ -8,10 +8,10 @@ use rustix::process::Signal;
 use crate::support::service::{Service, Setup};
 use crate::support::{eventually, signal};
 
-/// A worker that takes jobs and never answers: the system's own `sleep`.
+/// A worker that accepts jobs and never answers: the system's own `sleep`.
 const SILENT: &str = "slug = 'silent'\noutput_type = 'string'\ntimeout = '1h'\n\
     [runner]\ntype = 'command'\ncommand = ['sleep', '3600']\n";
-/// Longer than any test waits: a stop that takes it has waited for nothing.
+/// Longer than any test waits: a stop that reaches it waited for nothing.
 const GRACE: &str = "[engine]\nshutdown_grace = '10m'\n";
 
 fn stopped(service: &mut Service) -> i32 {
@@ -19,7 +19,7 @@ fn stopped(service: &mut Service) -> i32 {
     status.code().unwrap()
 }
 
-/// A service whose model has a worker that is alive.
+/// A service whose model has a live worker.
 fn with_worker(setup: &Setup) -> Service {
     let service = setup.start();
     let pid = service.pid();
@@ -55,7 +55,7 @@ fn stop_with_idle_worker_waits_for_nothing() {
 }
 
 #[test]
-fn stop_says_what_it_waits_for_and_second_signal_ends_it() {
+fn stop_reports_what_it_waits_for_and_second_signal_forces_exit() {
     let folder = tempfile::tempdir().unwrap();
     let setup = Setup::new(folder.path(), &folder.path().join("data"), GRACE);
     setup.add_model("silent", SILENT);
@@ -75,7 +75,7 @@ fn stop_says_what_it_waits_for_and_second_signal_ends_it() {
     assert!(signal(service.pid(), Signal::INT));
     assert_eq!(stopped(&mut service), 0);
     assert!(setup.log_since(0).contains("ended at once"), "{}", setup.log_since(0));
-    // Nothing was lost: the next start takes it up, and suspects it of nothing.
+    // Nothing was lost: the next start recovers it, and does not suspect it.
     let length = setup.log_since(0).len();
     let _again = setup.start();
     assert_eq!(setup.unfinished(), Some(1.0));
@@ -94,13 +94,13 @@ fn second_start_on_one_folder_names_the_first() {
 }
 
 #[test]
-fn start_right_behind_a_kill_waits_for_the_folder() {
+fn start_right_after_kill_waits_for_the_folder() {
     let folder = tempfile::tempdir().unwrap();
     let setup = Setup::new(folder.path(), &folder.path().join("data"), "");
     let mut service = setup.start();
     for _ in 0..5 {
         assert!(signal(service.pid(), Signal::KILL));
-        // Nobody has waited for its end.
+        // Start before the killed process is gone.
         let next = setup.start();
         drop(std::mem::replace(&mut service, next));
     }

@@ -1,7 +1,9 @@
-//! Stores of each released version, opened by this one: `tests/stores/VERSION.tar.zst` is a data folder as that
-//! release left it, killed in the middle of its work, with the manifest of its model and what its answers were.
+//! Stores of each released version, opened by this one: `tests/stores/VERSION.tar.zst` is a data
+//! folder of that release, killed during its work, with the manifest of its model and its
+//! responses.
 //!
-//! `tests/stores/make` makes the file of the present release; the test that makes one here does the same.
+//! `tests/stores/make` creates the file of the current release; a test here creates one the same
+//! way.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -12,16 +14,16 @@ use crate::support::server::{Gate, Server};
 use crate::support::service::{Service, Setup};
 use crate::support::{eventually, signal};
 
-/// Where to write the file of the present release, for `tests/stores/make`.
+/// Where to write the file of the current release, for `tests/stores/make`.
 const MAKE: &str = "ORRERY_MAKE_STORE";
-/// What the test needs to know, within the file.
+/// The file of recorded responses inside the archive.
 const KNOWN: &str = "known.json";
 const SECRET: &str = "the value of the secret";
-/// The largest file: the repository keeps one of each release.
+/// Size limit: the repository keeps one archive per release.
 const FILE_BYTES_MAX: u64 = 200 * 1024;
 const PAYLOAD_BYTES: usize = 90_000;
 
-/// A workflow that sends a secret, one that asks somebody, one that waits for longer than the test.
+/// Three workflows: one sends a secret, one asks a person, one waits for longer than the test.
 const ORGANIZATIONS: &str = r#"
 organizations:
   default:
@@ -56,7 +58,7 @@ organizations:
       ci: null
 "#;
 
-/// What answers for the model and takes the webhooks. While the gate is closed the model stays busy.
+/// The model server and webhook receiver. While the gate is closed, the model is busy.
 fn world(gate: Gate) -> Server {
     Server::start(move |request| match request.second_word() {
         "/slow" => {
@@ -76,7 +78,7 @@ fn manifest(slug: &str, url: &str) -> String {
     )
 }
 
-/// A service on a store, and what its files say.
+/// A service on a store, and the recorded responses.
 struct Subject {
     setup: Setup,
     key: String,
@@ -122,7 +124,7 @@ impl Subject {
     }
 
     fn prediction(&self, id: &str) -> Value {
-        // Without it the answer waits for the end.
+        // Otherwise the request waits for the end.
         self.get(&format!("/v1/prediction/{id}?wait=0"))
     }
 
@@ -143,13 +145,14 @@ fn text(value: &Value) -> String {
     value.as_str().unwrap_or_else(|| panic!("{value} is not a text")).to_owned()
 }
 
-/// Ends the service as an operator does, so that the tree holds all of it.
+/// Stops the service as an operator does, so that the tree contains everything.
 fn stop(mut service: Service) {
     assert!(signal(service.pid(), rustix::process::Signal::TERM));
     eventually("the service stops", || service.ended());
 }
 
-/// Fills a new store in `folder` with one of everything, kills the service, and gives what it answered.
+/// Fills a new store in `folder` with one of everything, kills the service, and returns its
+/// responses.
 fn fill(folder: &Path) -> Value {
     let gate = Gate::default();
     let world = world(gate.clone());
@@ -163,7 +166,7 @@ fn fill(folder: &Path) -> Value {
     subject.setup.run(&["balance", "top-up", "--amount", "12.5"]);
     let known = finished(&subject, &world);
     stop(service);
-    // What is unfinished is in the log alone.
+    // Unfinished work is only in the log.
     let service = subject.setup.start();
     let known = unfinished(&subject, known);
     service.kill();
@@ -171,7 +174,7 @@ fn fill(folder: &Path) -> Value {
     known
 }
 
-/// Work that ends, and the paths whose answers will not change.
+/// Creates work that completes; returns paths whose responses will not change.
 fn finished(subject: &Subject, world: &Server) -> Map<String, Value> {
     let hook = world.url("/hook");
     let large = "a large payload ".repeat(PAYLOAD_BYTES / 16);
@@ -224,7 +227,7 @@ fn finished(subject: &Subject, world: &Server) -> Map<String, Value> {
     known
 }
 
-/// Work that has not ended when the service is killed.
+/// Creates work that is unfinished when the service is killed.
 fn unfinished(subject: &Subject, mut known: Map<String, Value>) -> Value {
     let dead = "http://127.0.0.1:9/hook";
     let running = subject.predict("slow", &json!({"n": 1}), dead);
@@ -275,7 +278,7 @@ fn seconds() -> i64 {
     now.as_secs().cast_signed()
 }
 
-/// Packs the data folder in `folder`, and what is known of it.
+/// Packs the data folder in `folder` with the recorded responses.
 fn pack(folder: &Path, known: &Value, into: &Path) {
     let encoder = zstd::Encoder::new(File::create(into).unwrap(), 19).unwrap();
     let mut tar = tar::Builder::new(encoder);
@@ -299,12 +302,14 @@ fn unpack(file: &Path, folder: &Path) -> Value {
     serde_json::from_slice(&fs::read(folder.join(KNOWN)).unwrap()).unwrap()
 }
 
-/// Opens an unpacked store with this release, verifies it, reads everything, and finishes what was begun.
+/// Opens an unpacked store with this release, verifies it, reads everything, and completes the
+/// unfinished work.
 fn open(folder: &Path, known: &Value) {
     let gate = Gate::default();
     let world = world(gate.clone());
     let subject = Subject::new(folder, text(&known["key"]), &world);
-    // A minute later by its own clock, so that nothing is past its retention, however old the file is.
+    // A minute after its creation by its own clock, so that nothing has expired, however old the
+    // file is.
     subject.setup.shift_clock(known["made_at"].as_i64().unwrap() + 60 - seconds());
     assert_whole(&subject.setup);
     let service = subject.setup.start();
@@ -323,7 +328,7 @@ fn assert_whole(setup: &Setup) {
     assert!(report["payloads"].as_u64().unwrap() > 0 && report["files"] == 1, "{report}");
 }
 
-/// What has ended reads as it did.
+/// Checks that completed work is unchanged.
 fn assert_settled(subject: &Subject, known: &Value) {
     for (path, then) in known["answers"].as_object().unwrap() {
         assert_kept(path, &plain(then), &plain(&subject.get(path)));
@@ -337,7 +342,7 @@ fn assert_settled(subject: &Subject, known: &Value) {
         subject.setup.client(&subject.key).get(&content).unwrap().text(),
         "the bytes of a file"
     );
-    // The same request, the same answer: nothing runs twice.
+    // The same request gets the same response: nothing runs twice.
     let once = [("Idempotency-Key", "order-7")];
     let body = r#"{"model": "text-language", "version": "1", "input": {"text": "Bonjour !"}}"#;
     let again = subject.post("/v1/prediction/", &once, body);
@@ -348,7 +353,7 @@ fn assert_settled(subject: &Subject, known: &Value) {
     assert!(audit.contains("vault") && !audit.contains(SECRET), "{audit}");
 }
 
-/// What had not ended has not ended by the upgrade.
+/// Checks that the upgrade did not end unfinished work.
 fn assert_waiting(subject: &Subject, known: &Value) {
     let [running, queued, asks, later, undelivered] =
         ["running", "queued", "asks", "later", "undelivered"].map(|name| text(&known[name]));
@@ -364,7 +369,8 @@ fn assert_waiting(subject: &Subject, known: &Value) {
     assert!(!delivery["attempts"].as_array().unwrap().is_empty(), "{delivery}");
 }
 
-/// It goes on: the model answers, a person answers, somebody cancels, and stored workflows run.
+/// Checks that work continues: the model answers, a person answers, a client cancels, and stored
+/// workflows run.
 fn assert_goes_on(subject: &Subject, known: &Value, world: &Server) {
     for name in ["running", "queued"] {
         let id = text(&known[name]);
@@ -378,14 +384,15 @@ fn assert_goes_on(subject: &Subject, known: &Value, world: &Server) {
     let later = text(&known["later"]);
     subject.ask(&format!("/v1/workflows/executions/{later}/cancel"), &json!({}));
     subject.wait_for_run(&later, "cancelled");
-    // With the secret that was sealed then.
+    // With the secret sealed by the old release.
     let inputs = json!({"name": "Grace", "url": world.url("/proof")});
     subject.wait_for_run(&subject.trigger("greeting", &inputs), "completed");
     let balance = subject.get("/v1/billing/balance").to_string();
     assert!(balance.contains("12"), "both predictions cost 0.25: {balance}");
 }
 
-/// Without what differs from start to start: the service's own address and the signatures of links.
+/// The value without parts that differ between starts: the service's address and the signatures of
+/// links.
 fn plain(value: &Value) -> Value {
     match value {
         Value::String(text) if text.starts_with("http://127.") => {
@@ -401,7 +408,7 @@ fn plain(value: &Value) -> Value {
     }
 }
 
-/// Everything that was there is there; there may be more fields.
+/// Checks that everything recorded is still there; there may be more fields.
 fn assert_kept(path: &str, then: &Value, now: &Value) {
     match (then, now) {
         (Value::Object(then), Value::Object(now)) => {
@@ -420,7 +427,7 @@ fn assert_kept(path: &str, then: &Value, now: &Value) {
     }
 }
 
-/// The files of all releases, by name.
+/// The archives of all releases, by name.
 fn kept() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/stores");
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());

@@ -1,5 +1,6 @@
-//! `orrery top` by the real binary: its figures as text and as JSON, what it says without a terminal or a service,
-//! and on a real pseudo-terminal the picture, the keys, and the terminal as it was at the end.
+//! `orrery top` by the real binary: its figures as text and as JSON, its errors without a terminal
+//! or a service, and, on a pseudo-terminal, the screen, the keys, and the restored terminal at the
+//! end.
 
 use std::process::Command;
 
@@ -10,8 +11,8 @@ use crate::support::service::Setup;
 const WORKFLOW: &str = r#"{"name": "Feels", "description": "d", "definition": {"steps": [
     {"step_id": "mood", "type": "model", "model": "text-sentiment", "params": {"text": "{{inputs.text}}"}}]}}"#;
 
-/// A terminal of 24 lines of 80 columns: waits for words, presses keys or sends a signal, and looks whether the
-/// terminal is as it was.
+/// A terminal of 24 lines and 80 columns: waits for words, presses keys or sends a signal, and
+/// checks that the terminal is restored.
 const TERMINAL: &str = r#"
 import fcntl, os, pty, select, signal, struct, sys, termios, time
 
@@ -120,7 +121,7 @@ fn top_once_has_lanes_and_figures() {
 }
 
 #[test]
-fn top_without_terminal_or_service_says_what_to_do() {
+fn top_without_terminal_or_service_suggests_a_fix() {
     let folder = tempfile::tempdir().unwrap();
     let setup = Setup::new(folder.path(), &folder.path().join("data"), "");
     let said = setup.fail(&["top"]);
@@ -131,7 +132,7 @@ fn top_without_terminal_or_service_says_what_to_do() {
 
 #[test]
 #[ignore = "needs python3: run tests/run"]
-fn top_on_a_terminal_draws_obeys_keys_and_restores_it() {
+fn top_draws_on_terminal_obeys_keys_and_restores_it() {
     let folder = tempfile::tempdir().unwrap();
     let setup = Setup::new(folder.path(), &folder.path().join("data"), "");
     let _service = setup.start();

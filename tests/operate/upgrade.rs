@@ -1,5 +1,5 @@
-//! `orrery upgrade --rehearse`, beside a running service and on a backup, and what a binary says of a store that
-//! is newer than it.
+//! `orrery upgrade --rehearse` with a running service and with a backup, and the error of a binary
+//! whose store is too new.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ fn write(data: &Path, rows: impl FnOnce(&[(Key, Vec<u8>)]) -> Vec<(Key, Vec<u8>)
 }
 
 #[test]
-fn upgrade_is_rehearsed_beside_the_running_service() {
+fn upgrade_is_rehearsed_while_service_runs() {
     let folder = tempfile::tempdir().unwrap();
     let place = folder.path().join("place");
     std::fs::create_dir(&place).unwrap();
@@ -81,7 +81,7 @@ fn upgrade_is_rehearsed_beside_the_running_service() {
     let wrong = found["manifests"].as_array().unwrap();
     assert!(wrong[0].as_str().unwrap().contains("wrong.toml"), "{found}");
     assert!(found["rows"].as_u64().unwrap() > 5 && found["copy_bytes"].as_u64().unwrap() > 1000);
-    // It ran nothing, wrote nothing beside the data, and the service never noticed.
+    // It ran nothing, wrote nothing next to the data, and the service never noticed.
     assert_eq!(asked.load(Ordering::SeqCst), 1);
     assert_eq!(std::fs::read_dir(&place).unwrap().count(), 1);
     assert_eq!(service.ended(), None);
@@ -89,7 +89,8 @@ fn upgrade_is_rehearsed_beside_the_running_service() {
     assert!(said.contains("nothing was run or sent"), "{said}");
     gate.open();
 
-    // Opening the store of a stopped service would be the upgrade itself; a backup can be rehearsed.
+    // Opening the store of a stopped service would be the upgrade itself; a backup can be
+    // rehearsed.
     let backup = folder.path().join("one.backup");
     let backup = backup.to_str().unwrap();
     setup.run(&["backup", backup]);
@@ -104,7 +105,7 @@ fn upgrade_is_rehearsed_beside_the_running_service() {
 }
 
 #[test]
-fn rehearsal_finds_what_this_release_cannot_read() {
+fn rehearsal_reports_what_this_release_cannot_read() {
     let folder = tempfile::tempdir().unwrap();
     let setup = Setup::new(folder.path(), &folder.path().join("data"), "");
     let service = setup.start();
@@ -112,7 +113,7 @@ fn rehearsal_finds_what_this_release_cannot_read() {
     let body = r#"{"model": "text-language", "version": "1", "input": {"text": "What a night!"}}"#;
     assert_eq!(setup.client(&key).post("/v1/prediction/run", &[], body).unwrap().status(), 200);
     service.kill();
-    // As another release might have written it.
+    // As a different release might have written it.
     write(setup.data(), |executions| {
         let (key, _) = &executions[0];
         vec![(key.clone(), b"\x01{\"id\": \"of another form\"}".to_vec())]
@@ -129,7 +130,7 @@ fn rehearsal_finds_what_this_release_cannot_read() {
 }
 
 #[test]
-fn newer_store_is_refused_with_what_to_do() {
+fn newer_store_is_rejected_with_advice() {
     let folder = tempfile::tempdir().unwrap();
     let setup = Setup::new(folder.path(), &folder.path().join("data"), "");
     setup.start().kill();

@@ -1,5 +1,5 @@
-//! Code without its comments and literals, read as a row of words and signs: enough to see what a
-//! file imports, without compiling it. Line numbers stay those of the file.
+//! A tokenizer of Rust code without comments and literals: enough to find a file's imports without
+//! compiling it. Keeps line numbers.
 
 /// One word (`crate`, `storage`) or sign (`::`, `{`), and its line, from 1.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub struct Code {
     tokens: Vec<Token>,
 }
 
-/// Whether `word` is in `line` by itself, not as a part of a longer word.
+/// Whether `word` occurs in `line` as a whole word.
 pub fn has_word(line: &str, word: &str) -> bool {
     let is_part = |neighbour: Option<char>, edge: Option<char>| {
         neighbour.is_some_and(is_word) && edge.is_some_and(is_word)
@@ -31,7 +31,7 @@ fn is_word(one: char) -> bool {
 }
 
 impl Code {
-    /// The code of a file's text.
+    /// Tokenizes a file's text.
     pub fn of(text: &str) -> Self {
         let mut tokens: Vec<Token> = Vec::new();
         for (number, line) in (1..).zip(without_comments_and_literals(text).lines()) {
@@ -51,11 +51,11 @@ impl Code {
         Self { tokens }
     }
 
-    /// The modules at the crate's root that this code names, each with its line. `depth` is how many
-    /// modules deep the file is: in `src/domain/money.rs` it takes two `super` to get to the root.
+    /// The top-level modules that this code names, each with its line. `depth` is the file's module
+    /// depth: in `src/domain/money.rs` it takes two `super` to reach the root.
     pub fn imports(&self, depth: usize) -> Vec<(usize, String)> {
         let mut found = Vec::new();
-        // How deep in braces, and at which depths the module blocks were opened.
+        // The current depth of braces, and the depths at which module blocks were opened.
         let mut braces = 0_usize;
         let mut blocks = Vec::new();
         let mut at = 0;
@@ -95,8 +95,8 @@ impl Code {
         found
     }
 
-    /// The lines that contain a path such as `tokio::spawn`, also as a part of a longer one, or
-    /// taken apart by a group as in `use tokio::{spawn, select}`.
+    /// The lines that contain a path such as `tokio::spawn`, also as part of a longer path, or
+    /// split by a group as in `use tokio::{spawn, select}`.
     pub fn lines_with(&self, path: &str) -> Vec<usize> {
         let words: Vec<&str> = path.split("::").collect();
         let mut lines = Vec::new();
@@ -108,7 +108,7 @@ impl Code {
         lines
     }
 
-    /// Whether the path with the word at `at` goes on with `words`.
+    /// Whether the path with the word at `at` continues with `words`.
     fn goes_on(&self, at: usize, words: &[&str]) -> bool {
         let Some(next) = words.first() else { return true };
         if self.text(at + 1) != "::" {
@@ -124,7 +124,7 @@ impl Code {
         }
     }
 
-    /// Where the names behind a `::` start: one, or those of a group in braces.
+    /// The starts of the names after a `::`: one, or those of a group in braces.
     fn starts_of_names(&self, at: usize) -> Vec<usize> {
         if self.text(at) != "{" {
             return if at < self.tokens.len() { vec![at] } else { Vec::new() };
@@ -150,7 +150,7 @@ impl Code {
     }
 }
 
-/// The text with every comment, string and character made blank; line breaks stay.
+/// The text with all comments, strings and characters blanked; keeps line breaks.
 fn without_comments_and_literals(text: &str) -> String {
     let mut blanked = String::with_capacity(text.len());
     let mut rest = text;
@@ -182,7 +182,7 @@ fn without_comments_and_literals(text: &str) -> String {
     blanked
 }
 
-/// Comments in blocks nest.
+/// Length of a block comment, which may contain others.
 fn length_of_block_comment(text: &str) -> usize {
     let mut depth = 0_usize;
     let mut at = 0;
@@ -213,7 +213,7 @@ fn length_of_string(text: &str) -> usize {
     text.len()
 }
 
-/// Of `r"…"`, `r#"…"#` and so on, and of `br"…"`; `None` when no such string starts here.
+/// Length of a raw string such as `r"…"`, `r#"…"#` or `br"…"`; `None` if none starts here.
 fn length_of_raw_string(text: &str) -> Option<usize> {
     let behind = text.strip_prefix('b').unwrap_or(text).strip_prefix('r')?;
     let hashes = behind.len() - behind.trim_start_matches('#').len();
@@ -223,7 +223,7 @@ fn length_of_raw_string(text: &str) -> Option<usize> {
     Some(inside.find(&end).map_or(text.len(), |at| start + at + end.len()))
 }
 
-/// 0 for a lifetime, which also begins with `'`.
+/// Length of a character literal; 0 for a lifetime, which also begins with `'`.
 fn length_of_character(text: &str) -> usize {
     let mut characters = text.char_indices().skip(1);
     match (characters.next(), characters.next()) {

@@ -1,5 +1,5 @@
-//! References from code to documents, and links between documents: each leads to a file and a
-//! heading that exist.
+//! Checks references from code to documents and links between documents: each must lead to an
+//! existing file and heading.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,26 +9,28 @@ use super::tree::files_below;
 
 /// Folders whose text files may refer to documents.
 const FOLDERS: [&str; 4] = ["src", "tests", "benches", "docs"];
-/// Files at the root that may.
+/// Extensions of files at the root that may.
 const ENDINGS: &[&str] = &["rs", "md", "toml", "py"];
 const FILES: [&str; 5] =
     ["README.md", "CONTRIBUTING.md", "SECURITY.md", "config.example.toml", "clippy.toml"];
-/// Its tables of wrong references are wrong on purpose.
+/// This file: its tables contain wrong references on purpose.
 const OWN: &str = "tests/tidy/docs.rs";
-/// What code refers to the contract by.
+/// Documents outside `docs/` that texts refer to.
+const OTHER_DOCUMENTS: [&str; 3] = ["CONTRIBUTING.md", "benches/README.md", "tests/README.md"];
+/// How code refers to the specification.
 const SPEC: &str = "spec/";
-/// How the paths begin that a document names in code style.
+/// Prefixes of the paths that a document names in code style.
 const PATHS: [&str; 8] =
     ["src/", "tests/", "docs/", "benches/", "fuzz/", ".ci/", ".github/", "static/"];
 
-/// A document that a text refers to, with the headings that it names.
+/// A document that a text refers to, with the headings named.
 #[derive(Debug, PartialEq, Eq)]
 struct Reference {
     path: String,
     headings: Vec<String>,
 }
 
-/// A comment's lines as one, so that a reference that is broken over two lines is found.
+/// Joins a comment's lines, so that references over two lines are found.
 fn joined(text: &str) -> String {
     let mut joined = String::with_capacity(text.len());
     for line in text.lines() {
@@ -40,13 +42,13 @@ fn joined(text: &str) -> String {
     joined
 }
 
-/// What is written as `` `docs/FILE.md`, "Heading" and "Heading" `` in a text.
+/// References in a text, written as `` `docs/FILE.md`, "Heading" and "Heading" ``.
 fn references(text: &str) -> Vec<Reference> {
     let text = joined(text);
     let mut found = Vec::new();
     for (at, _) in text.match_indices('`') {
         let Some((path, mut behind)) = text[at + 1..].split_once('`') else { continue };
-        let is_document = path.starts_with("docs/") || path == "CONTRIBUTING.md";
+        let is_document = path.starts_with("docs/") || OTHER_DOCUMENTS.contains(&path);
         if !is_document || !path.ends_with(".md") || path.contains([' ', '<']) {
             continue;
         }
@@ -63,7 +65,7 @@ fn references(text: &str) -> Vec<Reference> {
     found
 }
 
-/// The headings of a document, as they are written.
+/// The headings of a document.
 fn headings(text: &str) -> BTreeSet<String> {
     let mut is_code = false;
     let mut found = BTreeSet::new();
@@ -76,7 +78,7 @@ fn headings(text: &str) -> BTreeSet<String> {
     found
 }
 
-/// A heading as links name it: lower case, hyphens for spaces, no other signs.
+/// The anchor of a heading: lower case, hyphens for spaces, no other signs.
 fn anchor(heading: &str) -> String {
     let kept = heading.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
     kept.collect::<String>().to_lowercase().replace(' ', "-")
@@ -89,7 +91,7 @@ fn links(text: &str) -> Vec<&str> {
     targets.filter(|target| !target.contains(':') && !target.contains(' ')).collect()
 }
 
-/// Paths of the repository that a document names in code style; a sign such as `<` or `*` marks a
+/// Paths of the repository that a document names in code style; signs such as `<` or `*` mark a
 /// pattern.
 fn paths(text: &str) -> Vec<&str> {
     let inside = text.split('`').skip(1).step_by(2);
@@ -97,7 +99,7 @@ fn paths(text: &str) -> Vec<&str> {
     of_here.filter(|path| !path.contains(|c: char| "<>*{} …\n".contains(c))).collect()
 }
 
-/// What is wrong with the references of the file at `path`.
+/// The invalid references of the file at `path`.
 fn faults(root: &Path, path: &str, text: &str) -> Vec<String> {
     let mut faults = Vec::new();
     let read = |path: &str| fs::read_to_string(root.join(path));

@@ -1,5 +1,5 @@
-//! The maps of the code agree: the drawing and the table in `src/lib.rs`, the drawing in
-//! `docs/architecture.md`, and the layers that the imports are held to.
+//! Checks that the maps of the code agree: the drawing and the table in `src/lib.rs`, the drawing
+//! in `docs/architecture.md`, and the permitted imports.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,28 +11,28 @@ fn read(path: &str) -> String {
     fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
 }
 
-/// The lines of the first block of code that opens with `fence`.
+/// The lines of the first code block that opens with `fence`.
 fn block<'t>(text: &'t str, fence: &str) -> Vec<&'t str> {
     let lines = text.lines().map(|line| line.strip_prefix("//!").unwrap_or(line).trim());
     let behind = lines.skip_while(|line| *line != fence).skip(1);
     behind.take_while(|line| *line != "```").collect()
 }
 
-/// For each module of a drawing of rows, the number of its row from the top. A module that is drawn
-/// twice counts where it is drawn last.
+/// The row of each module in a drawing, from the top. A module drawn twice counts at its last
+/// place.
 fn rows<'t>(drawing: &[&'t str]) -> BTreeMap<&'t str, usize> {
     let named = |(row, line): (usize, &&'t str)| line.split_whitespace().map(move |m| (m, row));
     drawing.iter().enumerate().flat_map(|row| named(row).collect::<Vec<_>>()).collect()
 }
 
-/// The modules that the first column of the table names.
+/// The modules in the first column of the table.
 fn table(text: &str) -> Vec<&str> {
     let cells = text.lines().filter_map(|line| line.strip_prefix("//! | [`")?.split_once(" |"));
     let names = cells.flat_map(|(cell, _)| cell.split("[`"));
     names.filter_map(|name| Some(name.split_once("`]")?.0)).collect()
 }
 
-/// What is wrong with a drawing of rows, each of which may import those below it.
+/// The faults of a drawing in which each row may import the rows below.
 fn faults_of_rows(drawing: &[&str], layers: &[(&str, &[&str])]) -> Vec<String> {
     let rows = rows(drawing);
     let mut faults = Vec::new();
@@ -68,7 +68,7 @@ fn map_table_in_crate_docs_names_each_module_once() {
     assert_eq!(named, modules);
 }
 
-/// Modules in modules that a text names in code style, such as `engine::submit`, and that no file is.
+/// Nested modules that a text names in code style, such as `engine::submit`, and that do not exist.
 fn missing_modules<'t>(text: &'t str, root: &Path) -> Vec<&'t str> {
     let paths = text.split('`').skip(1).step_by(2).filter(|path| path.contains("::"));
     let is_there = |path: &&str| {

@@ -1,5 +1,5 @@
-//! The dashboard's own scripts: nothing in them turns text into code or markup, nothing leads to another
-//! origin, and what is vendored is what `static/vendor/README.md` says.
+//! Checks the dashboard's scripts: no code or markup is created from text, no other origin is used,
+//! and vendored files match `static/vendor/README.md`.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -9,7 +9,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::tree::files_below;
 
-/// What is nowhere in a script or the page, and why.
+/// Strings forbidden in scripts and the page, and why.
 const FORBIDDEN: &[(&str, &str)] = &[
     ("innerHTML", "put text in as text"),
     ("outerHTML", "put text in as text"),
@@ -26,7 +26,7 @@ const FORBIDDEN: &[(&str, &str)] = &[
     ("from \"http", "nothing comes from another origin"),
     ("fetch(\"http", "nothing is asked of another origin"),
 ];
-/// Lines of a script.
+/// Maximum lines of a script.
 const LINES_MAX: usize = 500;
 
 fn faults(text: &str) -> Vec<String> {
@@ -59,7 +59,7 @@ fn pages_contain_no_code_from_text_and_nothing_from_outside() {
         if is_script && !text.starts_with("// ") {
             found.push(format!("{name}: it does not open with what it is"));
         }
-        // Code is loaded from this origin by its whole path, or by a template of screens.
+        // Code is loaded only from this origin, by a full path or by a template of screens.
         for part in text.split(" from \"").skip(1) {
             if is_script && !part.starts_with("/static/") {
                 found.push(format!("{name}: it imports what is not in static/"));
@@ -71,7 +71,7 @@ fn pages_contain_no_code_from_text_and_nothing_from_outside() {
 }
 
 #[test]
-fn pages_rules_find_what_they_look_for() {
+fn pages_rules_find_bad_snippets() {
     for bad in FORBIDDEN.iter().map(|(word, _)| *word) {
         assert!(!faults(&format!("x = {bad}")).is_empty(), "{bad}");
     }

@@ -1,18 +1,18 @@
-//! Blocks of documents can be pasted into an interactive shell, bash as well as zsh.
+//! Checks that blocks of documents can be pasted into an interactive shell, bash as well as zsh.
 //!
-//! Interactive shells read a line in another way than scripts do, so running the blocks does not show it:
-//! in zsh `#` does not begin a comment and a `?` without a match is an error; both take `!` for a
-//! reference to an earlier command, except in single quotes.
+//! Interactive shells parse a line differently from scripts, so running the blocks is not enough:
+//! in zsh `#` does not start a comment and an unmatched `?` is an error; both expand `!` as
+//! history, except in single quotes.
 
 use std::fs;
 use std::path::Path;
 
 use super::tree::files_below;
 
-/// Files at the root with blocks for a shell.
+/// Files at the root with shell blocks.
 const FILES: [&str; 2] = ["README.md", "CONTRIBUTING.md"];
 
-/// What an interactive shell reads differently in the commands `text`, each with its line.
+/// What an interactive shell parses differently in the commands `text`, each with its line.
 fn faults(text: &str) -> Vec<String> {
     let mut faults = Vec::new();
     let mut quote = None;
@@ -56,7 +56,7 @@ fn faults(text: &str) -> Vec<String> {
     faults
 }
 
-/// The commands of each block for a shell, with the line of its fence.
+/// The commands of each shell block, with the line of its fence.
 fn blocks(text: &str) -> Vec<(usize, String)> {
     let mut blocks = Vec::new();
     let mut lines = (1..).zip(text.lines());

@@ -1,32 +1,33 @@
-//! The files of the crate, each with the module that it is: found by following the `mod` lines from
-//! `lib.rs`, as the compiler does, so that a file that nobody compiles is found as well.
+//! The files of the crate with their modules, found by following the `mod` lines from `lib.rs` like
+//! the compiler, so that orphaned files are found too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// One file of Rust.
+/// One Rust file.
 #[derive(Debug)]
 pub struct File {
-    /// From the crate's root, with `/`: `src/domain/money.rs`.
+    /// The path from the crate's root, with `/`: `src/domain/money.rs`.
     pub path: String,
-    /// Its module: `["domain", "money"]`; of `lib.rs` and of what is not a module, its bare name.
+    /// Its module: `["domain", "money"]`; for `lib.rs` and for files that are not modules, the bare
+    /// name.
     pub module: Vec<String>,
     pub text: String,
 }
 
 impl File {
-    /// The module at the crate's root that it is or belongs to.
+    /// The top-level module that it is or belongs to.
     pub fn top_module(&self) -> &str {
         self.module.first().map_or("", String::as_str)
     }
 
-    /// How many modules deep it is.
+    /// Its module depth.
     pub fn depth(&self) -> usize {
         self.module.len()
     }
 
-    /// Whether it holds tests only.
+    /// Whether it contains only tests.
     pub fn is_test(&self) -> bool {
         let is_beside = self.path.ends_with("_tests.rs") || self.path.ends_with("/tests.rs");
         is_beside || self.path.contains("/tests/") || self.path.starts_with("tests/")
@@ -35,7 +36,7 @@ impl File {
 
 const RUST: &[&str] = &["rs"];
 
-/// All files of Rust, and what is wrong with where they are.
+/// All Rust files, and faults of their placement.
 #[derive(Debug)]
 pub struct Tree {
     pub files: Vec<File>,
@@ -74,7 +75,7 @@ impl Tree {
         tree
     }
 
-    /// Takes the file up, and the files of its `mod` lines.
+    /// Adds the file and those of its `mod` lines.
     fn follow(&mut self, root: &Path, path: &Path, module: Vec<String>, name: &str) {
         let Ok(text) = fs::read_to_string(path) else {
             self.faults.push(format!("{}: cannot be read", name_from(root, path)));
@@ -128,7 +129,7 @@ fn modules_of(text: &str) -> Vec<(String, Option<String>)> {
     modules
 }
 
-/// The files that cargo makes a test or benchmark of each: `x.rs` and `x/main.rs`.
+/// The files that cargo compiles as a test or benchmark: `x.rs` and `x/main.rs`.
 fn programs_in(folder: &Path) -> Vec<PathBuf> {
     let is_program = |path: &PathBuf| {
         path.parent() == Some(folder)
@@ -137,7 +138,7 @@ fn programs_in(folder: &Path) -> Vec<PathBuf> {
     files_below(folder, RUST).into_iter().filter(is_program).collect()
 }
 
-/// The files below `folder` that have one of the endings; none when there is no such folder.
+/// The files below `folder` with one of the extensions; none if the folder does not exist.
 pub fn files_below(folder: &Path, endings: &[&str]) -> Vec<PathBuf> {
     let mut files = Vec::new();
     let Ok(entries) = fs::read_dir(folder) else { return files };
