@@ -1,7 +1,7 @@
-//! Organizations, API keys and ledger entries, as they are stored.
+//! Stored organizations, API keys and ledger entries.
 //!
-//! A key's full value appears in no type of this file: only its hash is kept, as the key under
-//! which the record is stored.
+//! No type in this file contains a key's full value: only its hash is stored, as the key of the
+//! record.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +9,7 @@ use super::ids::{EntryId, ExecutionId, Id as _, KeyId, OrganizationId};
 use super::money::Usd;
 use super::time::Timestamp;
 
-/// The name of the organization that a first start makes, and that is meant where none is named.
+/// The organization created by the first start, and the default when none is named.
 pub const DEFAULT_ORGANIZATION: &str = "default";
 
 /// The owner of keys, executions, files and money.
@@ -23,39 +23,39 @@ pub struct Organization {
     pub limits: Limits,
 }
 
-/// What an organization may use of the box; what is absent has no limit of its own.
+/// The resource limits of an organization; absent fields have no limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
-    /// Requests a second, over all of its keys; as many may come at once.
+    /// Requests per second across all of its keys, which is also the burst size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requests_per_second: Option<u32>,
-    /// Executions that run at once.
+    /// Running executions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub running: Option<u32>,
-    /// Executions that have not ended and do not run.
+    /// Unfinished executions that are not running.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queued: Option<u32>,
-    /// Bytes of its files.
+    /// Bytes of files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub storage_bytes: Option<u64>,
 }
 
 impl Limits {
-    /// Whether nothing is limited.
+    /// Whether there are no limits.
     #[must_use]
     pub fn are_none(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// The id that is recorded in the place of a key's where the dashboard made something. It is the
-/// organization's own: what members make belongs to the organization and outlives their membership.
+/// Recorded in place of a key's id for actions in the dashboard. It equals the organization's id:
+/// what members create belongs to the organization and outlives their membership.
 #[must_use]
 pub fn dashboard_key(organization: OrganizationId) -> KeyId {
     KeyId::from(organization.bytes())
 }
 
-/// The owner of admin keys, which belong to the box: no organization has this id.
+/// The owner of admin keys, which belong to the box. No organization has this id.
 #[must_use]
 pub fn box_owner() -> OrganizationId {
     OrganizationId::from([0; 16])
@@ -69,7 +69,7 @@ pub struct ApiKey {
     pub name: String,
     /// The first characters of the key (`smk_abcd`), for display.
     pub prefix: String,
-    /// Who made it: the name of the operating-system user, or of the first start.
+    /// The creator: the name of the operating-system user, or of the first start.
     pub created_by: String,
     pub created_at: Timestamp,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -86,7 +86,7 @@ pub enum EntryKind {
 }
 
 impl EntryKind {
-    /// As it is stored and shown.
+    /// The stored and displayed form.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -97,7 +97,7 @@ impl EntryKind {
     }
 }
 
-/// One line of an organization's ledger. The lines add up to the balance.
+/// One ledger entry of an organization. The entries add up to the balance.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LedgerEntry {
     pub id: EntryId,

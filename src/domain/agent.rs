@@ -1,8 +1,8 @@
-//! An exchange of the agent, as it is stored: what it may do, and its steps, each an answer of the model
-//! or the result of a tool.
+//! A stored agent exchange: its settings, and its steps, each an answer of the model or the result
+//! of a tool.
 //!
-//! What an exchange does next follows from its finished steps alone ([`next`]). Pure: nothing here
-//! speaks to a model or runs a tool.
+//! The next action of an exchange follows from its completed steps alone ([`next`]). Pure: nothing
+//! here calls a model or runs a tool.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -11,20 +11,20 @@ use super::chat::Tokens;
 use super::ids::{ExecutionId, SessionId, WorkflowId};
 use super::money::Usd;
 
-/// The lane of exchanges in the history's indexes. Each session has a lane of its own for running.
+/// The lane of all exchanges in the history's indexes. For running, each session has its own lane.
 pub const LANE: &str = "agent";
-/// What the name of a session's lane begins with.
+/// Prefix of a session's lane.
 pub const LANE_PREFIX: &str = "agent:";
-/// Inputs of one tool that may be refused in an exchange; the next refusal ends it.
+/// Maximum rejected inputs of one tool per exchange; one more ends the exchange.
 pub const REFUSALS_MAX: usize = 2;
 
-/// The lane of a session: its exchanges run one after the other.
+/// The lane of a session: its exchanges run one at a time.
 #[must_use]
 pub fn lane_of_session(id: SessionId) -> String {
     format!("{LANE_PREFIX}{id}")
 }
 
-/// How much an exchange may spend.
+/// The effort and cost level of an exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
@@ -33,26 +33,26 @@ pub enum Mode {
     Eco,
 }
 
-/// What an exchange may do.
+/// What an exchange is allowed to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Behavior {
-    /// Everything.
+    /// Use all tools.
     #[default]
     Agent,
-    /// Says what it would do; nothing that changes or costs.
+    /// Describe a plan; use no tool that changes anything or costs money.
     Plan,
-    /// Only reads.
+    /// Use only tools that read.
     Ask,
 }
 
 impl Mode {
-    /// As requests spell it.
+    /// The names in requests.
     pub const ALL: [(&'static str, Self); 2] = [("max", Self::Max), ("eco", Self::Eco)];
 }
 
 impl Behavior {
-    /// As requests spell it.
+    /// The names in requests.
     pub const ALL: [(&'static str, Self); 3] =
         [("agent", Self::Agent), ("plan", Self::Plan), ("ask", Self::Ask)];
 }
@@ -61,14 +61,14 @@ impl Behavior {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exchange {
     pub session: SessionId,
-    /// The session's name, as the client gave it.
+    /// The session's name, given by the client.
     pub session_name: String,
-    /// The chat model that thinks.
+    /// The chat model.
     pub model: String,
     pub mode: Mode,
     pub behavior: Behavior,
     pub limits: Limits,
-    /// What the model's answers used.
+    /// Tokens used by the model's answers.
     #[serde(default)]
     pub tokens: Tokens,
     /// It ended with a question to the client.
@@ -76,98 +76,99 @@ pub struct Exchange {
     pub needs_clarification: bool,
 }
 
-/// What an exchange must not exceed.
+/// The limits of an exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     pub steps: u32,
-    /// Of running, in milliseconds.
+    /// Running time, in milliseconds.
     pub time_ms: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<Usd>,
 }
 
-/// What a client asked.
+/// A client's question.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Question {
     pub prompt: String,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub image_urls: Vec<String>,
-    /// What was said before, where the client keeps that itself.
+    /// The earlier conversation, if the client keeps it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub turns: Vec<Turn>,
 }
 
-/// What somebody said before.
+/// A message of the earlier conversation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Turn {
-    /// The client, not the agent.
+    /// From the client, not from the agent.
     pub is_client: bool,
     pub text: String,
 }
 
-/// A tool that a model wants to use.
+/// A tool call requested by a model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolCall {
     pub id: String,
     pub name: String,
-    /// JSON text, as the model wrote it.
+    /// JSON text, as written by the model.
     pub arguments: String,
 }
 
-/// A step that has begun, as its row has it as the input.
+/// The stored input of a step that has begun.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Begun {
     pub task: Task,
-    /// The events of its beginning.
+    /// The events at its start.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub events: Vec<Value>,
 }
 
-/// What a step does.
+/// The task of a step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Task {
-    /// Asks the model.
+    /// Ask the model.
     Answer,
     Tool(ToolTask),
-    /// Asks the model to summarize what was said before.
+    /// Ask the model to summarize the earlier conversation.
     Summary,
 }
 
-/// A use of a tool. The ids of what it makes are chosen before it runs, so that it makes it once.
+/// The run of a tool. The ids of what it creates are chosen before it runs, so a repeated run does
+/// not create anything twice.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolTask {
     pub call: ToolCall,
-    /// The prediction, or the execution of a workflow, that it starts.
+    /// The prediction or workflow execution that it starts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub execution: Option<ExecutionId>,
-    /// The workflow that it makes.
+    /// The workflow that it creates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workflow: Option<WorkflowId>,
 }
 
-/// A step that has ended, as its row has it as the output.
+/// The stored output of an ended step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Done {
     pub result: StepResult,
-    /// The events of its end.
+    /// The events at its end.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub events: Vec<Value>,
-    /// The media that it has made.
+    /// The media files that it created.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub media: Vec<String>,
-    /// What an answer used.
+    /// Tokens used by an answer.
     #[serde(default)]
     pub tokens: Tokens,
 }
 
-/// What a step came to.
+/// The result of a step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StepResult {
     Answer(Answer),
     Tool(ToolResult),
-    /// Takes the place of earlier exchanges.
+    /// Replaces earlier exchanges.
     Summary(String),
 }
 
@@ -183,23 +184,23 @@ pub struct Answer {
 /// The result of a tool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolResult {
-    /// What the model reads. Data, never instructions.
+    /// The text for the model. Data, never instructions.
     pub content: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<ToolEnd>,
 }
 
-/// How a tool ended, where it did not simply succeed or fail.
+/// How a tool ended if it did not simply succeed or fail.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ToolEnd {
-    /// Its input was refused.
+    /// Its input was rejected.
     Refused,
-    /// The client has to answer this question.
+    /// The client must answer this question.
     Clarification(String),
 }
 
-/// A step as far as [`next`] looks at it.
+/// The part of a step that [`next`] needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StepRecord {
     pub task: Task,
@@ -207,10 +208,10 @@ pub struct StepRecord {
     pub cost: Usd,
 }
 
-/// What an exchange does next.
+/// The next action of an exchange.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Next {
-    /// The last step has begun and not ended: it is done again, with the ids that it has.
+    /// Repeat the last step, which has begun but not ended, with the same ids.
     Resume,
     Ask,
     Run(ToolCall),
@@ -220,19 +221,19 @@ pub enum Next {
 /// How an exchange ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum End {
-    /// With the model's last words.
+    /// With the model's final answer.
     Answered(String),
     /// With a question to the client.
     Clarification(String),
     StepLimit,
     CostLimit,
-    /// The model gives a tool nothing that it accepts.
+    /// The model repeatedly gives a tool invalid input.
     Refused {
         tool: String,
     },
 }
 
-/// What follows from the steps so far.
+/// Returns the next action given the steps so far.
 #[must_use]
 pub fn next(steps: &[StepRecord], limits: &Limits) -> Next {
     let Some(last) = steps.last() else { return Next::Ask };
@@ -270,7 +271,7 @@ pub fn next(steps: &[StepRecord], limits: &Limits) -> Next {
     answer.calls.get(made).map_or(Next::Ask, |call| Next::Run(call.clone()))
 }
 
-/// How often the inputs of a tool were refused.
+/// The number of rejected inputs of a tool.
 fn refusals(steps: &[StepRecord], tool: &str) -> usize {
     let is_refusal = |step: &&StepRecord| {
         let is_tool = matches!(&step.task, Task::Tool(task) if task.call.name == tool);
@@ -304,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn exchange_runs_each_call_of_an_answer_in_turn_then_asks_again() {
+    fn exchange_runs_calls_of_an_answer_in_order_then_asks_again() {
         let mut steps = Vec::new();
         assert_eq!(next(&steps, &LIMITS), Next::Ask);
         steps.push(answer("", &["a", "b"]));
@@ -334,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn exchange_asks_behind_a_summary_which_is_not_a_step_of_its_limit() {
+    fn exchange_asks_after_a_summary_which_does_not_count_as_a_step() {
         let summary = || StepRecord {
             task: Task::Summary,
             done: Some(StepResult::Summary("They met.".to_owned())),
@@ -350,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn exchange_bears_two_refusals_of_a_tool() {
+    fn exchange_tolerates_two_refusals_of_a_tool() {
         let refused = || tool("a", Some(ToolEnd::Refused));
         let mut steps = vec![answer("", &["a", "a", "a", "b"]), refused(), refused()];
         assert_eq!(next(&steps, &LIMITS), Next::Run(call("a")));

@@ -1,11 +1,11 @@
-//! One try at one piece of work: the record that models, HTTP steps and their retries share.
+//! Attempts: the record shared by models, HTTP steps and their retries.
 
 use serde::{Deserialize, Serialize};
 
 use super::classify::ErrorClass;
 use super::time::Timestamp;
 
-/// The state of a try.
+/// The state of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
@@ -16,7 +16,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// As a prediction's `attempts` spell it (`docs/spec/predictions.md`, "Record").
+    /// The name in a prediction's `attempts` (`docs/spec/predictions.md`, "Record").
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -28,23 +28,23 @@ impl Outcome {
     }
 }
 
-/// Why an attempt failed: a sentence for the person, a class for the program.
+/// Why an attempt failed: a message for people and a class for programs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
     pub class: ErrorClass,
-    /// A sentence that names the model or step and what was said by whom. Holds no secret.
+    /// A sentence that names the model or step and the reason. Contains no secrets.
     pub message: String,
 }
 
 impl Failure {
-    /// A failure of `class` with a sentence for the person.
+    /// A failure of `class` with a message.
     pub fn new(class: ErrorClass, message: impl Into<String>) -> Self {
         Self { class, message: message.into() }
     }
 }
 
-/// A try, numbered from 1 within its execution. The number is the fence: a report that carries an
-/// older one changes nothing.
+/// An attempt, numbered from 1 within its execution. The number is a fencing token: a report with
+/// an older number is ignored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attempt {
     pub number: u32,
@@ -60,7 +60,7 @@ pub struct Attempt {
 }
 
 impl Attempt {
-    /// The latest of its stamps.
+    /// The latest of its timestamps.
     #[must_use]
     pub fn latest(&self) -> Timestamp {
         self.completed_at.map_or(self.started_at, |completed| completed.max(self.started_at))
@@ -73,7 +73,8 @@ impl Attempt {
         Self { number, model, outcome, failure: None, started_at: now, completed_at: None }
     }
 
-    /// Writes how it ended. False when it is not the running attempt `number`: the report is late.
+    /// Records the end of the attempt. False if `number` is not the running attempt, so the report
+    /// is stale.
     pub fn close(
         &mut self,
         number: u32,

@@ -1,4 +1,4 @@
-//! Bulk jobs: one act on every execution that a filter of the history names, newest first.
+//! Bulk jobs: one action on every execution that a history filter selects, newest first.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,10 +7,10 @@ use super::execution::{Kind, Source, Status as ExecutionStatus};
 use super::ids::{ExecutionId, JobId, KeyId, OrganizationId, WorkflowId};
 use super::time::Timestamp;
 
-/// The most executions that one job acts on.
+/// Maximum executions per job.
 pub const LIMIT_MAX: u64 = 100_000;
 
-/// What a job does with each execution.
+/// The action of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
@@ -18,16 +18,16 @@ pub enum Action {
     Redrive,
     Pause,
     Resume,
-    /// Of those that have ended.
+    /// Deletes ended executions.
     Delete,
 }
 
 impl Action {
-    /// All of them.
+    /// All actions.
     pub const ALL: [Self; 5] =
         [Self::Cancel, Self::Redrive, Self::Pause, Self::Resume, Self::Delete];
 
-    /// As requests and answers spell it.
+    /// The name in requests and responses.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -40,7 +40,7 @@ impl Action {
     }
 }
 
-/// How far a job has come.
+/// The status of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
@@ -50,10 +50,10 @@ pub enum Status {
 }
 
 impl Status {
-    /// All of them.
+    /// All statuses.
     pub const ALL: [Self; 3] = [Self::Running, Self::Completed, Self::Cancelled];
 
-    /// As answers spell it.
+    /// The name in responses.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -64,10 +64,10 @@ impl Status {
     }
 }
 
-/// Which executions, as a filter of the history says it.
+/// The selected executions, as a history filter.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Selection {
-    /// One of these; `None`: any.
+    /// One of these statuses; `None` matches any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub standings: Option<Vec<(Kind, ExecutionStatus)>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -84,27 +84,27 @@ pub struct Selection {
     pub to: Option<Timestamp>,
 }
 
-/// A job, as it is stored.
+/// A stored job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Job {
     pub id: JobId,
     pub organization: OrganizationId,
-    /// The API key that asked for it.
+    /// The API key of the request.
     pub key: KeyId,
     pub source: Source,
-    /// Who asked for it, as people read it.
+    /// The requester, as shown to people.
     pub by: String,
     pub action: Action,
     pub selection: Selection,
-    /// The most executions that it acts on.
+    /// Maximum executions that it acts on.
     pub limit: u64,
     pub status: Status,
-    /// How many it acts on, once they are counted.
+    /// Number of selected executions, once counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub total: Option<u64>,
     pub done: u64,
     pub failed: u64,
-    /// The last execution that it has acted on: those behind it are left.
+    /// The last execution that it has acted on; older ones are still to come.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cursor: Option<ExecutionId>,
     pub started_at: Timestamp,
@@ -113,13 +113,13 @@ pub struct Job {
 }
 
 impl Job {
-    /// How many more it may act on.
+    /// How many more executions it may act on.
     #[must_use]
     pub fn left(&self) -> u64 {
         self.limit.saturating_sub(self.done.saturating_add(self.failed))
     }
 
-    /// Notes an act.
+    /// Records the result of an act.
     pub fn note(&mut self, execution: ExecutionId, has_succeeded: bool) {
         self.cursor = Some(execution);
         if has_succeeded {

@@ -1,12 +1,12 @@
-//! Calendars: when a cron pattern fires in a time zone.
+//! Calendars: the times at which a cron pattern fires in a time zone.
 //!
-//! A pattern has 5 fields (minute, hour, day of month, month, day of week) or 6 with seconds in front,
-//! or is a nickname such as `@daily`. A pattern with one time of day is fixed; one with a list, a range,
-//! a step or a wildcard in its second, minute or hour is not. Where clocks go forward, a fixed pattern
-//! fires once behind the gap, and another one skips it. Where they go back, a fixed pattern fires in
-//! the first of the two hours, and another one in both.
+//! A pattern has 5 fields (minute, hour, day of month, month, day of week), or 6 with a leading
+//! seconds field, or is a nickname such as `@daily`. A pattern with a single time of day is fixed;
+//! one with a list, range, step or wildcard in its second, minute or hour is not. When clocks go
+//! forward, a fixed pattern fires once after the gap, and any other pattern skips it. When they go
+//! back, a fixed pattern fires in the first of the two hours, and any other pattern in both.
 //!
-//! Reads no clock, and the time zones are those that were compiled in.
+//! Pure: reads no clock, and the time zones are compiled in.
 
 use std::fmt;
 
@@ -20,18 +20,18 @@ use super::cron_field;
 use super::spelling::nearest;
 use super::time::Timestamp;
 
-/// The longest pattern, in bytes: a list of every minute fits.
+/// Maximum length of a pattern in bytes, enough for a list of every minute.
 pub const CRON_BYTES_MAX: usize = 256;
-/// The longest name of a time zone, in bytes.
+/// Maximum length of a time zone name in bytes.
 const ZONE_BYTES_MAX: usize = 64;
 
-/// What a pattern must be, for errors.
+/// The expected form of a pattern, for error messages.
 const FORM: &str = "cron must be 5 or 6 fields (second, minute, hour, day of month, month, day of week; \
                     the second may be left out) or a nickname such as @daily";
-/// The patterns that have a name.
+/// The supported nicknames.
 const NICKNAMES: [&str; 7] =
     ["@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly"];
-/// Abbreviations that people write for a time zone, which are not unique, with a zone that has them.
+/// Common but ambiguous time zone abbreviations, each with a zone that uses it.
 const ABBREVIATIONS: [(&str, &str); 11] = [
     ("PST", "America/Los_Angeles"),
     ("PDT", "America/Los_Angeles"),
@@ -46,7 +46,7 @@ const ABBREVIATIONS: [(&str, &str); 11] = [
     ("JST", "Asia/Tokyo"),
 ];
 
-/// Why a pattern or a time zone cannot be used.
+/// Why a pattern or a time zone is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     #[error("{FORM}: {0}")]
@@ -57,7 +57,7 @@ pub enum Error {
     Zone(String),
 }
 
-/// A pattern in its time zone.
+/// A pattern with its time zone.
 #[derive(Clone)]
 pub struct Calendar {
     cron: Cron,
@@ -71,19 +71,19 @@ impl fmt::Debug for Calendar {
 }
 
 impl Calendar {
-    /// Reads a pattern and the IANA name of a time zone, as a client has written them.
+    /// Parses a pattern and an IANA time zone name from a client.
     ///
     /// # Errors
-    /// [`Error`] names the field that cannot be used, and what it may be.
+    /// [`Error`] names the invalid field and its valid values.
     pub fn parse(cron: &str, zone: &str) -> Result<Self, Error> {
         check(cron)?;
         Self::load(cron, zone)
     }
 
-    /// Reads what was stored: checks that an earlier release did not make are left out.
+    /// Parses a stored pattern without the checks that an earlier release did not make.
     ///
     /// # Errors
-    /// As [`Calendar::parse`], in fewer words.
+    /// As [`Calendar::parse`], with less detail.
     pub fn load(cron: &str, zone: &str) -> Result<Self, Error> {
         let cron = read(cron).map_err(|error| Error::Form(error.to_string()))?;
         let known = Some(zone).filter(|zone| zone.len() <= ZONE_BYTES_MAX);
@@ -92,35 +92,35 @@ impl Calendar {
         Ok(Self { cron, zone })
     }
 
-    /// The first firing after a moment; none when the pattern never fires again.
+    /// The first firing after `moment`; `None` if the pattern never fires again.
     #[must_use]
     pub fn next_after(&self, moment: Timestamp) -> Option<Timestamp> {
         let start = self.local(moment)?;
         self.cron.find_next_occurrence(&start, false).ok().map(of_local)
     }
 
-    /// The last firing up to a moment, that moment included.
+    /// The last firing at or before `moment`.
     #[must_use]
     pub fn last_until(&self, moment: Timestamp) -> Option<Timestamp> {
         let start = self.local(moment)?;
         self.cron.find_previous_occurrence(&start, true).ok().map(of_local)
     }
 
-    /// The second of a moment.
+    /// Converts to local time, truncated to the second.
     fn local(&self, moment: Timestamp) -> Option<DateTime<Tz>> {
         let utc: DateTime<Utc> = DateTime::from_timestamp(moment.unix_seconds(), 0)?;
         Some(utc.with_timezone(&self.zone))
     }
 }
 
-/// The pattern as the library reads it.
+/// Parses a pattern with the library.
 fn read(cron: &str) -> Result<Cron, CronError> {
     let cron = cron.trim();
     let cron = if cron.eq_ignore_ascii_case("@midnight") { "@daily" } else { cron };
     CronParser::builder().seconds(Seconds::Optional).year(Year::Disallowed).build().parse(cron)
 }
 
-/// Checks a pattern field by field, so that an error names the one that is wrong.
+/// Checks a pattern field by field, so that an error names the invalid field.
 fn check(cron: &str) -> Result<(), Error> {
     if cron.len() > CRON_BYTES_MAX {
         return Err(Error::Form(format!("this is longer than {CRON_BYTES_MAX} bytes")));
@@ -161,7 +161,7 @@ fn check(cron: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// The time zone that was probably meant, as the end of a sentence.
+/// A suggested time zone, as the end of a sentence.
 fn zone_hint(wrong: &str) -> String {
     let is = |name: &str| name.eq_ignore_ascii_case(wrong);
     let city = |name: &str| name.rsplit('/').next().is_some_and(is);

@@ -1,7 +1,7 @@
-//! Fallback chains, as they are stored: a named list of models that run, in order, when another one
-//! fails (`docs/spec/predictions.md`, "Fallback chains").
+//! Stored fallback chains: a named list of models that run in order when another model fails
+//! (`docs/spec/predictions.md`, "Fallback chains").
 //!
-//! A prediction takes a copy of its chain when it is created; a later change touches new ones only.
+//! A prediction copies its chain when it is created; later changes affect only new predictions.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -9,19 +9,19 @@ use serde_json::{Map, Value};
 use super::ids::OrganizationId;
 use super::time::Timestamp;
 
-/// The longest name, in characters.
+/// Maximum length of a name, in characters.
 pub const NAME_MAX: usize = 50;
-/// The most models of a chain.
+/// Maximum models in a chain.
 pub const ENTRIES_MAX: usize = 10;
 
-/// A chain of one organization for one primary model.
+/// A fallback chain of one organization for one primary model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Chain {
     pub organization: OrganizationId,
-    /// The model that it stands in for.
+    /// The primary model.
     pub model: String,
     pub name: String,
-    /// Only an enabled one runs.
+    /// Disabled chains are not used.
     pub enabled: bool,
     /// In the order in which they are tried; at least one.
     pub entries: Vec<Entry>,
@@ -34,12 +34,13 @@ pub struct Chain {
 #[serde(deny_unknown_fields)]
 pub struct Entry {
     pub model: String,
-    /// Its input, in which `{{input.NAME}}` refers to that of the prediction; absent: the same input.
+    /// The template of its input, in which `{{input.NAME}}` refers to the prediction's input.
+    /// `None` means the same input.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input_map: Option<Map<String, Value>>,
 }
 
-/// Whether `name` may name a chain: 1 to 50 characters of `a-z0-9-`.
+/// Whether `name` is a valid chain name: 1 to 50 characters of `a-z0-9-`.
 #[must_use]
 pub fn is_name(name: &str) -> bool {
     let is_allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';

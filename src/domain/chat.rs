@@ -1,20 +1,20 @@
-//! A call of the chat router, as it is stored: which model answered, what it used, and how fast.
+//! A stored call of the chat router: the model that answered, its token usage and its latency.
 //!
-//! A call is written once, when it has ended, in the commit of its charge. It never waits in a lane,
-//! and it holds nothing that was said, unless the configuration asks for it.
+//! A call is written once, when it has ended, in the commit of its charge. It never waits in a
+//! lane, and its texts are not stored unless the configuration says so.
 
 use serde::{Deserialize, Serialize};
 
 use super::model::Usage;
 
-/// Output tokens that are reserved for an answer whose request has no maximum.
+/// Output tokens reserved for a request without a maximum.
 pub const OUTPUT_TOKENS_RESERVED: u64 = 16_384;
 
-/// The lane of calls in the history's indexes. Model ids of an upstream are without number, so they
-/// have no lanes of their own.
+/// The lane of calls in the history's indexes. The number of model ids of an upstream is unbounded,
+/// so they have no lanes of their own.
 pub const LANE: &str = "chat";
 
-/// What was asked for.
+/// The requested operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Operation {
@@ -23,7 +23,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// The path below the `/v1` of an OpenAI-compatible server.
+    /// The path under the `/v1` of an OpenAI-compatible server.
     #[must_use]
     pub const fn path(self) -> &'static str {
         match self {
@@ -37,34 +37,34 @@ impl Operation {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Call {
     pub operation: Operation,
-    /// The model that answered, or the last one that was tried.
+    /// The model that answered, or the last one tried.
     pub model: String,
     /// The model id of the request.
     pub requested_model: String,
-    /// Whether the upstream was asked, and not a model of the catalog.
+    /// Whether the call went to the upstream instead of a model of the catalog.
     pub is_upstream: bool,
-    /// Whether the answer came as a stream.
+    /// Whether the response was streamed.
     pub is_stream: bool,
     pub tokens: Tokens,
-    /// Whether the model has a price. One without costs nothing.
+    /// Whether the model has a price; otherwise the call is free.
     pub is_priced: bool,
-    /// From the request to the first byte of the answer; `None` when none came.
+    /// Time from the request to the first byte of the response; `None` if there was no response.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_byte_ms: Option<u64>,
 }
 
-/// What a call used.
+/// Token usage of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Tokens {
     pub input: u64,
     pub output: u64,
-    /// The model did not count them: they are estimated from the length of the texts.
+    /// The model did not report usage: it is estimated from the length of the texts.
     #[serde(default, skip_serializing_if = "is_false")]
     pub is_estimated: bool,
 }
 
 impl Tokens {
-    /// Both together.
+    /// Input and output tokens.
     #[must_use]
     pub const fn total(self) -> u64 {
         self.input.saturating_add(self.output)
@@ -83,17 +83,16 @@ impl From<Tokens> for Usage {
     }
 }
 
-/// Bytes of text that make a token, on average over languages: the rule of thumb of the models'
-/// makers.
+/// Average bytes of text per token across languages, a common rule of thumb of model providers.
 const BYTES_PER_TOKEN: u64 = 4;
 
-/// How many tokens a text of so many bytes has, estimated.
+/// Estimates the tokens of a text of `bytes` bytes.
 #[must_use]
 pub const fn estimate(bytes: u64) -> u64 {
     bytes.div_ceil(BYTES_PER_TOKEN)
 }
 
-/// The most tokens of texts that were estimated: no token is shorter than a byte.
+/// The maximum tokens behind an estimate: every token has at least one byte.
 #[must_use]
 pub const fn most_of(estimated: u64) -> u64 {
     estimated.saturating_mul(BYTES_PER_TOKEN)

@@ -1,5 +1,5 @@
-//! The ten classes of failure, one set for models, HTTP steps and webhooks, and how an HTTP status
-//! of an upstream falls into them.
+//! The ten error classes shared by models, HTTP steps and webhooks, and their mapping from the HTTP
+//! status of an upstream.
 
 use std::fmt;
 use std::str::FromStr;
@@ -23,13 +23,13 @@ pub enum ErrorClass {
     Unknown,
 }
 
-/// The text names none of the ten classes.
+/// The text is not one of the ten classes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("no error classification")]
 pub struct Unrecognized;
 
 impl ErrorClass {
-    /// All of them, in the order of the specification.
+    /// All classes, in the order of the specification.
     pub const ALL: [Self; 10] = [
         Self::ContentModeration,
         Self::ExecutionTimeout,
@@ -43,7 +43,7 @@ impl ErrorClass {
         Self::Unknown,
     ];
 
-    /// As the API spells it.
+    /// The name in the API.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -60,7 +60,7 @@ impl ErrorClass {
         }
     }
 
-    /// The class of an upstream's answer, or `None` for a success.
+    /// The class of an upstream's response, or `None` for a success.
     #[must_use]
     pub const fn of_http_status(status: u16) -> Option<Self> {
         match status {

@@ -1,5 +1,5 @@
 //! Conditions of a `choice` step (`docs/spec/steps.md`, "Conditions"): parsed and compiled once,
-//! then asked about a running execution.
+//! then evaluated on a running execution.
 //!
 //! ```json
 //! {"and": [
@@ -8,10 +8,10 @@
 //! ]}
 //! ```
 //!
-//! Values keep their types: the text `"5"` does not equal the number 5, and a text is neither less
-//! nor greater than a number. `1` and `1.0` are one number. A subject that is not there is an error,
-//! except to `exists`, `not_exists`, `is_null` and `is_not_null`. `and` and `or` stop at the first
-//! part that decides. Patterns run in linear time.
+//! Values keep their types: the string `"5"` does not equal the number 5, and a string is neither
+//! less nor greater than a number. `1` and `1.0` are the same number. A missing subject is an
+//! error, except for `exists`, `not_exists`, `is_null` and `is_not_null`. `and` and `or`
+//! short-circuit. Patterns run in linear time.
 
 use std::cmp::Ordering;
 
@@ -22,17 +22,17 @@ use super::pattern::{Pattern, Syntax};
 use super::reference::{self, Reference, Scope};
 use super::template::{RESOLVED_BYTES_MAX, Template};
 
-/// The deepest nesting of `and`, `or` and `not`.
+/// Maximum nesting depth of `and`, `or` and `not`.
 pub const DEPTH_MAX: usize = 16;
-/// The most tests in one condition.
+/// Maximum tests in one condition.
 pub const TESTS_MAX: usize = 100;
 
-/// A condition, ready to be asked.
+/// A compiled condition.
 #[derive(Debug, Clone)]
 pub enum Condition {
-    /// Holds when all parts do.
+    /// True if all parts are true.
     And(Vec<Condition>),
-    /// Holds when any part does.
+    /// True if any part is true.
     Or(Vec<Condition>),
     Not(Box<Condition>),
     Test(Test),
@@ -60,13 +60,13 @@ enum Operator {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Error {
-    /// Where in the condition, as a JSON pointer; empty: the condition itself.
+    /// The position in the condition as a JSON pointer; empty for the condition itself.
     pub place: String,
-    /// The rest of a sentence about the condition.
+    /// The rest of a sentence that begins with the position.
     pub message: String,
 }
 
-/// Every operator as it is written.
+/// The names of all operators.
 const OPERATORS: [&str; 15] = [
     "equals",
     "not_equals",
@@ -94,7 +94,7 @@ impl Condition {
         Parser { tests_left: TESTS_MAX }.parse(written, &JsonPointer::Root, DEPTH_MAX)
     }
 
-    /// Shows every reference, in the order in which they are written.
+    /// Calls `see` with every reference, in the order in which they are written.
     pub fn visit<'c>(&'c self, see: &mut dyn FnMut(&'c Reference)) {
         match self {
             Self::And(parts) | Self::Or(parts) => parts.iter().for_each(|part| part.visit(see)),
@@ -108,7 +108,7 @@ impl Condition {
         }
     }
 
-    /// How many patterns it has compiled: each holds up to 256 KiB.
+    /// The number of compiled patterns, each of up to 256 KiB.
     #[must_use]
     pub fn patterns(&self) -> usize {
         match self {
@@ -118,11 +118,11 @@ impl Condition {
         }
     }
 
-    /// Whether it holds now.
+    /// Evaluates the condition.
     ///
     /// # Errors
-    /// [`reference::Error`] names the reference that resolves to nothing, or to something that is
-    /// not an array behind `in` and `not_in`.
+    /// [`reference::Error`] names the reference that resolves to nothing, or, for `in` and
+    /// `not_in`, to something other than an array.
     pub fn holds(&self, scope: &dyn Scope) -> Result<bool, reference::Error> {
         match self {
             Self::And(parts) => {
@@ -167,7 +167,7 @@ impl Test {
 }
 
 impl Operator {
-    /// Whether it holds of a subject that is there.
+    /// Evaluates the operator on an existing subject.
     fn holds(&self, subject: &Value, scope: &dyn Scope) -> Result<bool, reference::Error> {
         let resolve = |value: &Template| value.resolve(scope, RESOLVED_BYTES_MAX);
         Ok(match self {
@@ -282,7 +282,7 @@ fn parse_test(fields: &Map<String, Value>, place: &JsonPointer<'_>) -> Result<Te
     Ok(Test { subject, operator })
 }
 
-/// Reads `"{{reference}}"` or `"$.reference"`.
+/// Parses `"{{reference}}"` or `"$.reference"`.
 fn parse_expression(written: Option<&Value>, place: &JsonPointer<'_>) -> Result<Reference, Error> {
     let form = "needs an expression such as {{step.output}} or $.step.output";
     let text = written.and_then(Value::as_str).ok_or_else(|| error(place, form))?.trim();
@@ -356,7 +356,7 @@ fn parse_operator(
     })
 }
 
-/// Refuses other fields beside `and`, `or` or `not`.
+/// Rejects other fields beside `and`, `or` or `not`.
 fn only_field(
     fields: &Map<String, Value>,
     name: &str,
@@ -376,9 +376,9 @@ fn error(place: &JsonPointer<'_>, message: impl Into<String>) -> Error {
     Error { place: place.to_string(), message: message.into() }
 }
 
-// --- comparing ---
+// --- comparison ---
 
-/// Whether two values are the same: numbers by what they count, objects in any order.
+/// Whether two values are equal: numbers by value, objects in any order of fields.
 fn same(left: &Value, right: &Value) -> bool {
     match (left, right) {
         (Value::Number(_), Value::Number(_)) => compare(left, right) == Some(Ordering::Equal),
@@ -396,7 +396,7 @@ fn same(left: &Value, right: &Value) -> bool {
     }
 }
 
-/// The order of two numbers or two texts; nothing else has one.
+/// The order of two numbers or two strings; other values are not ordered.
 fn compare(left: &Value, right: &Value) -> Option<Ordering> {
     match (left, right) {
         (Value::Number(left), Value::Number(right)) => match (whole(left), whole(right)) {
@@ -408,7 +408,7 @@ fn compare(left: &Value, right: &Value) -> Option<Ordering> {
     }
 }
 
-/// A whole number exactly: as a float, large neighbours would be equal.
+/// Integers are compared exactly: as floats, large neighbors would be equal.
 fn whole(number: &Number) -> Option<i128> {
     number.as_i64().map(i128::from).or_else(|| number.as_u64().map(i128::from))
 }

@@ -1,4 +1,4 @@
-//! Conditions: every operator over every kind of value, and what is refused in words.
+//! Conditions: every operator on every kind of value, and the errors of invalid conditions.
 
 use std::borrow::Cow;
 
@@ -9,7 +9,7 @@ use super::*;
 use crate::domain::pattern::PATTERN_BYTES_MAX;
 use crate::domain::reference::Field;
 
-/// Inputs, and one step `s` with an output.
+/// Inputs, and a step `s` with an output.
 struct Known(Value);
 
 impl Scope for Known {
@@ -41,7 +41,7 @@ fn outcome(condition: &Value) -> Result<bool, String> {
     condition.holds(&known()).map_err(|error| error.to_string())
 }
 
-/// What `operator` says of an input and a value.
+/// Checks the result of `operator` on an input and a value.
 #[track_caller]
 fn check(input: &str, operator: &str, value: Value, expect: bool) {
     for expression in [format!("{{{{inputs.{input}}}}}"), format!("$.inputs.{input}")] {
@@ -296,7 +296,7 @@ proptest! {
     }
 
     #[test]
-    fn condition_every_operator_evaluates_or_is_refused(
+    fn condition_every_operator_evaluates_or_is_rejected(
         operator in prop::sample::select(OPERATORS.to_vec()),
         subject in any_json(),
         value in any_json(),

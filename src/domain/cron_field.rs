@@ -1,4 +1,4 @@
-//! The fields of a cron pattern: what each may hold, and a sentence for what it may not.
+//! The fields of a cron pattern: their valid values, and error messages for invalid ones.
 
 use super::spelling::nearest;
 
@@ -8,11 +8,11 @@ pub struct CronField {
     name: &'static str,
     low: u32,
     high: u32,
-    /// Names of values, the first for `low`.
+    /// Names of values; the first one is `low`.
     names: &'static [&'static str],
-    /// What it may hold beside lists, ranges and steps.
+    /// Further forms besides lists, ranges and steps, as part of a sentence.
     others: &'static str,
-    /// The letters and signs of those, which the library checks.
+    /// The letters and signs of those forms, which the library checks.
     marks: &'static [char],
 }
 
@@ -20,7 +20,7 @@ const fn number(name: &'static str, high: u32) -> CronField {
     CronField { name, low: 0, high, names: &[], others: "", marks: &[] }
 }
 
-/// All of them, in their order.
+/// All fields in order.
 pub const ALL: [CronField; 6] = [
     number("second", 59),
     number("minute", 59),
@@ -50,23 +50,23 @@ impl CronField {
     /// Checks the text of this field.
     ///
     /// # Errors
-    /// A sentence that names the field, what is wrong, and what it may be.
+    /// A sentence that names the field, the problem and the valid values.
     pub fn check(&self, text: &str) -> Result<(), String> {
         let text = match self.names.first() {
-            // Both this field and the day of month must fit.
+            // A leading plus requires both this field and the day of month to match.
             Some(&"SUN") => text.strip_prefix('+').unwrap_or(text),
             _ => text,
         };
         let has_marks = |item: &str| item.to_ascii_uppercase().contains(self.marks);
         text.split(',').try_for_each(|item| match item {
             "" => Err(self.wrong(text, "a list has an empty entry")),
-            // A name such as JUL holds a letter of the marks of other fields only.
+            // A month or day name such as JUL may contain a mark.
             item if has_marks(item) && self.value(item).is_none() => Ok(()),
             item => self.check_item(item).map_err(|what| self.wrong(item, &what)),
         })
     }
 
-    /// The sentence for a text of which no more is known.
+    /// The message for a text that only the library rejected.
     pub fn refusal(&self, text: &str) -> String {
         let Self { name, .. } = self;
         format!("the {name} '{text}' cannot be used: it may be {}", self.form())
@@ -138,12 +138,12 @@ impl CronField {
         }
     }
 
-    /// The number that a text is or names.
+    /// The value of a number or name.
     fn value(&self, text: &str) -> Option<u32> {
         let named = self.names.iter().position(|name| name.eq_ignore_ascii_case(text));
         let named = named.and_then(|at| u32::try_from(at).ok()).map(|at| at + self.low);
         let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-        // More digits than a number has are out of every range.
+        // A number with too many digits is out of every range.
         named.or_else(|| is_number.then(|| text.parse().unwrap_or(u32::MAX)))
     }
 }
@@ -153,7 +153,7 @@ mod tests {
     use crate::domain::calendar::Calendar;
 
     #[test]
-    fn cron_errors_name_the_field_and_what_is_allowed() {
+    fn cron_errors_name_field_and_allowed_values() {
         for (cron, said) in [
             (
                 "60 * * * *",
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn time_zone_that_was_meant_is_suggested() {
+    fn time_zone_error_suggests_intended_zone() {
         for (zone, meant) in [
             ("Europe/Berln", "Europe/Berlin"),
             ("europe/berlin", "Europe/Berlin"),
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn cron_pattern_that_was_stored_is_still_read() {
+    fn cron_pattern_stored_earlier_is_still_accepted() {
         for cron in ["0 9 * * 1,", "0 9 * * MON,,TUE"] {
             assert!(Calendar::load(cron, "UTC").is_ok(), "{cron}");
         }

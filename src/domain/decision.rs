@@ -1,8 +1,8 @@
-//! A request for decisions, as it is stored: which model answered how many questions, by which method,
-//! and what that used.
+//! A stored request for decisions: the model, the number of questions, the method and the token
+//! usage.
 //!
-//! It is written once, when it has ended, in the commit of its charge. It never waits in a lane, and
-//! the questions and the state are not kept.
+//! It is written once, when it has ended, in the commit of its charge. It never waits in a lane,
+//! and the questions and the state are not stored.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,33 +16,33 @@ pub const LANE: &str = "decision";
 pub struct Decision {
     /// The chat model that answered.
     pub model: String,
-    /// The model of the request, which can be an alias.
+    /// The model of the request, which may be an alias.
     pub requested_model: String,
-    /// Whether the upstream was asked, and not a model of the catalog.
+    /// Whether the request went to the upstream instead of a model of the catalog.
     pub is_upstream: bool,
-    /// How many questions the request has.
+    /// Number of questions in the request.
     pub questions: u32,
-    /// How many answers the model gave.
+    /// Number of answers from the model.
     pub calls: u32,
     pub method: Method,
     pub tokens: Tokens,
-    /// Whether the model has a price. One without costs nothing.
+    /// Whether the model has a price; otherwise the request is free.
     pub is_priced: bool,
 }
 
-/// How a model is asked.
+/// How the model is queried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Method {
-    /// By the probabilities of the options' labels as the next token.
+    /// By the next-token probabilities of the options' labels.
     #[default]
     Logprobs,
-    /// By repeated answers, at least for one question.
+    /// By repeated answers, for at least one question.
     Votes,
 }
 
 impl Method {
-    /// As the API spells it.
+    /// The name in the API.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

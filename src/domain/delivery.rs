@@ -1,7 +1,7 @@
-//! A webhook delivery: what is to be sent, to whom, every attempt so far, and the pure rules of
-//! its retries (`docs/spec/webhooks.md`, "Schedule").
+//! A webhook delivery: its body and receiver, its attempts so far, and the pure rules of its
+//! retries (`docs/spec/webhooks.md`, "Schedule").
 //!
-//! Nothing here sends, waits, or draws a random number: the outbox in `webhooks` does.
+//! Nothing here sends, waits or draws random numbers: the outbox in `webhooks` does.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use super::time::Timestamp;
 use super::trace::{self, Trace};
 use super::webhook_endpoint::Event;
 
-/// Where a completion is to be announced, as the client asked for it.
+/// The webhook of a request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Webhook {
     /// An absolute http(s) URL.
@@ -26,8 +26,8 @@ pub struct Webhook {
     pub secret: Option<String>,
 }
 
-/// The status of a delivery. `delivering` is not stored: a delivery is in flight in a process,
-/// never on the disk.
+/// The status of a delivery. `delivering` is not stored: a delivery is in flight only in a process,
+/// never on disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
@@ -36,17 +36,17 @@ pub enum Status {
     Failed,
 }
 
-/// One POST to the receiver and what came of it.
+/// One POST to the receiver and its result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attempt {
     /// From 1.
     pub number: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status_code: Option<u16>,
-    /// The first 4 KiB of the answer.
+    /// The first 4 KiB of the response.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub response: Option<String>,
-    /// Why it failed, in words; absent on success.
+    /// The reason for the failure, as text; absent on success.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     pub duration_ms: u64,
@@ -54,63 +54,63 @@ pub struct Attempt {
     pub created_at: Timestamp,
 }
 
-/// The endpoint that a delivery is for, and the event that it is notified of.
+/// The endpoint of a delivery and the event that it reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Target {
     pub id: EndpointId,
     pub event: Event,
 }
 
-/// A delivery: one for each execution that asked for a webhook, and one for each endpoint that is notified of
+/// A delivery: one for each execution with a webhook, and one for each endpoint that is notified of
 /// an event of an execution.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Delivery {
     pub id: DeliveryId,
     pub organization: OrganizationId,
     pub execution: ExecutionId,
-    /// None: the execution asked for it.
+    /// `None` if the delivery is for the execution's own webhook.
     pub endpoint: Option<Target>,
     pub webhook: Webhook,
-    /// The body, kept as text so that each attempt sends the same bytes.
+    /// The body, stored as text so that each attempt sends the same bytes.
     pub body: Payload,
     pub created_at: Timestamp,
-    /// That of the execution.
+    /// The origin of the execution.
     pub origin: Option<Arc<trace::Origin>>,
     pub progress: DeliveryProgress,
 }
 
-/// How far a delivery has come: what changes about it, the rest never does.
+/// The mutable state of a delivery.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeliveryProgress {
     pub status: Status,
-    /// Oldest first; at most [`ATTEMPTS_KEPT`], of which the newest stay.
+    /// Oldest first; only the newest [`ATTEMPTS_KEPT`] are kept.
     pub attempts: Vec<Attempt>,
-    /// Attempts of the current round: back to 0 with each redelivery, which starts the
-    /// schedule again.
+    /// Attempts of the current round. Each redelivery resets this to 0 and restarts the schedule.
     pub round: u32,
     /// Whether the current round is a redelivery.
     #[serde(default)]
     pub redelivery: bool,
-    /// When the next attempt is due; the key of its row in the due index. `None` when final.
+    /// When the next attempt is due, which is also in the key of its row in the due index. `None`
+    /// if the delivery is final.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_attempt_at: Option<Timestamp>,
-    /// When it was last asked for again.
+    /// Time of the last redelivery request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub redelivered_at: Option<Timestamp>,
 }
 
-/// The attempts that a delivery keeps; older ones go. More than the schedule of a few redeliveries
-/// makes, and small enough for one record.
+/// Maximum attempts that a delivery keeps; older ones are dropped. More than the schedule plus a
+/// few redeliveries produce, and small enough for one record.
 pub const ATTEMPTS_KEPT: usize = 40;
 
-/// The longest wait that a receiver can ask for by `Retry-After`.
+/// Maximum delay that a receiver can request with `Retry-After`.
 pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(3600);
 
-/// How much a delay differs from the schedule at most, as a fraction of it.
+/// Maximum deviation of a delay from the schedule, as a fraction of the delay.
 pub const JITTER: f64 = 0.1;
 
 impl Delivery {
-    /// A delivery that is due at once, created at `now`.
+    /// Creates a delivery at `now` that is due at once.
     #[must_use]
     pub const fn new(
         id: DeliveryId,
@@ -134,7 +134,7 @@ impl Delivery {
         }
     }
 
-    /// The same delivery, in the trace of its execution.
+    /// Adds the trace of its execution.
     #[must_use]
     pub fn traced(self, origin: Option<Arc<trace::Origin>>) -> Self {
         Self { origin, ..self }
@@ -146,20 +146,20 @@ impl Delivery {
         Trace::new(self.execution, self.origin.clone())
     }
 
-    /// Names an attempt permanently.
+    /// Identifies an attempt; stable across restarts.
     #[must_use]
     pub fn attempt_key(&self, attempt: u32) -> String {
         format!("{}:{attempt}", self.id)
     }
 
-    /// The same delivery, to an endpoint.
+    /// Addresses the delivery to an endpoint.
     #[must_use]
     pub const fn to(mut self, endpoint: EndpointId, event: Event) -> Self {
         self.endpoint = Some(Target { id: endpoint, event });
         self
     }
 
-    /// What its rows are found by: the execution that asked for it, or its own id, since an execution can
+    /// The key of its rows: the execution with the webhook, or its own id, since an execution can
     /// have many deliveries to endpoints.
     #[must_use]
     pub fn row(&self) -> ExecutionId {
@@ -171,7 +171,7 @@ impl Delivery {
 }
 
 impl DeliveryProgress {
-    /// No attempt yet, the first due at once.
+    /// A delivery without attempts whose first attempt is due at once.
     #[must_use]
     pub const fn new(now: Timestamp) -> Self {
         Self {
@@ -184,7 +184,7 @@ impl DeliveryProgress {
         }
     }
 
-    /// Starts the schedule again, the first attempt due at once.
+    /// Restarts the schedule; the first attempt is due at once.
     pub fn redeliver(&mut self, now: Timestamp) {
         self.status = Status::Pending;
         self.round = 0;
@@ -193,13 +193,13 @@ impl DeliveryProgress {
         self.redelivered_at = Some(now);
     }
 
-    /// Whether no attempt is being made or due: it has ended, or waits for a time ahead.
+    /// Whether no attempt is in progress or due: the delivery has ended, or waits for a later time.
     #[must_use]
     pub fn rests(&self, now: Timestamp) -> bool {
         self.status != Status::Pending || self.next_attempt_at.is_some_and(|due| due > now)
     }
 
-    /// How long it may not be asked for again, after it was at `redelivered_at`; zero: it may.
+    /// The remaining cooldown after the last redelivery request; zero if another one is allowed.
     #[must_use]
     pub fn cools_for(&self, cooldown: Duration, now: Timestamp) -> Duration {
         let passed = self.redelivered_at.map_or(cooldown, |asked| now.since(asked));
@@ -212,8 +212,7 @@ impl DeliveryProgress {
         self.attempts.last().map_or(0, |attempt| attempt.number).saturating_add(1)
     }
 
-    /// Notes an attempt and what follows from it: `next` is when the following one is due, `None`
-    /// when there is none.
+    /// Records an attempt. `next` is when the next attempt is due, `None` if there is none.
     pub fn note(&mut self, attempt: Attempt, next: Option<Timestamp>) {
         self.status = match (attempt.error.is_none(), next) {
             (true, _) => Status::Delivered,
@@ -228,20 +227,20 @@ impl DeliveryProgress {
     }
 }
 
-/// What an answer's status means for the delivery.
+/// What the status of a response means for the delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// Acknowledged; nothing more is sent.
+    /// Acknowledged: nothing more is sent.
     Success,
-    /// Failed; tried again by the schedule.
+    /// Failed: retried according to the schedule.
     Retry,
-    /// Failed; tried again by the schedule, not before what `Retry-After` says.
+    /// Failed: retried according to the schedule, but not before the time in `Retry-After`.
     RetryAfter,
-    /// The receiver wants no more of this delivery.
+    /// The receiver refuses further attempts of this delivery.
     Gone,
 }
 
-/// Judges an answer by its status: any 2xx is success, 410 ends the retries, a redirect is a
+/// Judges a response by its status: any 2xx is a success, 410 ends the retries, and a redirect is a
 /// failure like any other.
 #[must_use]
 pub const fn judge(status: u16) -> Verdict {
@@ -253,16 +252,16 @@ pub const fn judge(status: u16) -> Verdict {
     }
 }
 
-/// Whether a status tells of a receiver in trouble, as one that does not answer at all is: those
-/// failures open its circuit. Any other answer came from a receiver that works, whatever it thinks
-/// of this one delivery.
+/// Whether a status indicates a receiver in trouble, like one that does not respond: such failures
+/// open its circuit. Any other response comes from a working receiver, even if it rejects this
+/// delivery.
 #[must_use]
 pub const fn tells_of_trouble(status: u16) -> bool {
     matches!(status, 429 | 500..=599)
 }
 
-/// The delay between the `attempt`th attempt of a round (from 1) and the next, moved by `jitter`
-/// (a fraction of it, kept within ±[`JITTER`]); `None` when the schedule ends there.
+/// The delay between the `attempt`th attempt of a round (from 1) and the next, varied by `jitter`
+/// (a fraction of the delay, clamped to ±[`JITTER`]); `None` at the end of the schedule.
 #[must_use]
 pub fn next_delay(schedule: &[Duration], attempt: u32, jitter: f64) -> Option<Duration> {
     let index = usize::try_from(attempt).unwrap_or(usize::MAX).checked_sub(1)?;
@@ -271,13 +270,13 @@ pub fn next_delay(schedule: &[Duration], attempt: u32, jitter: f64) -> Option<Du
     Some(Duration::try_from_secs_f64(delay.as_secs_f64() * (1.0 + jitter)).unwrap_or(delay))
 }
 
-/// The wait that a `Retry-After` header asks for (RFC 9110, section 10.2.3): seconds, or a date in
-/// one of the three forms of section 5.6.7. At most [`RETRY_AFTER_MAX`]; `None` when it is neither.
+/// The delay requested by a `Retry-After` header (RFC 9110, section 10.2.3): seconds, or a date in
+/// one of the three forms of section 5.6.7. At most [`RETRY_AFTER_MAX`]; `None` if it is neither.
 #[must_use]
 pub fn retry_after(header: &str, now: Timestamp) -> Option<Duration> {
     let header = header.trim();
     if !header.is_empty() && header.bytes().all(|byte| byte.is_ascii_digit()) {
-        // More digits than a u64 holds still ask for "very long".
+        // A number too large for a u64 still means "very long".
         let seconds = header.parse().unwrap_or(u64::MAX);
         return Some(Duration::from_secs(seconds).min(RETRY_AFTER_MAX));
     }
@@ -296,8 +295,8 @@ fn http_date(text: &str) -> Option<Timestamp> {
     Some(Timestamp::from_micros(micros))
 }
 
-/// The receiver that a URL leads to: scheme, host and port, as in `https://example.com:443`. All
-/// URLs that are not absolute http(s) URLs share one receiver, at which every attempt fails.
+/// The receiver of a URL: scheme, host and port, as in `https://example.com:443`. All URLs that are
+/// not absolute http(s) URLs share one receiver, where every attempt fails.
 #[must_use]
 pub fn receiver(url: &str) -> String {
     Url::parse(url)

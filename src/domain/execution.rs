@@ -1,7 +1,8 @@
-//! An execution: one accepted piece of work from its creation to its end, as it is stored.
+//! A stored execution: one accepted piece of work, from its creation to its end.
 //!
-//! A prediction, a run of a workflow, a call of the chat router, a request for decisions and an exchange of
-//! the agent are executions, in one history. Only the `machine` changes one; nothing here decides anything.
+//! Predictions, workflow runs, calls of the chat router, requests for decisions and agent exchanges
+//! are all executions, in one history. Only the state machine in `machine` changes them; nothing
+//! here decides anything.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -24,16 +25,16 @@ use super::payload::Payload;
 use super::time::Timestamp;
 use super::trace::{self, Trace};
 
-/// The most executions that can be triggered together.
+/// Maximum executions that can be triggered together.
 pub const TOGETHER_MAX: usize = 100;
 
-/// The status of an execution. It moves down this list and never back; the last three are final.
+/// The status of an execution. It only moves down this list; the last three are final.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
-    /// Accepted and durable; waits in its lane.
+    /// Accepted and durable; queued in its lane.
     Created,
-    /// Some attempt has begun.
+    /// The first attempt has begun.
     Processing,
     Success,
     Error,
@@ -41,17 +42,17 @@ pub enum Status {
 }
 
 impl Status {
-    /// Whether nothing can change any more.
+    /// Whether the status is final.
     #[must_use]
     pub const fn is_final(self) -> bool {
         matches!(self, Self::Success | Self::Error | Self::Cancelled)
     }
 
-    /// All of them.
+    /// All statuses.
     pub const ALL: [Self; 5] =
         [Self::Created, Self::Processing, Self::Success, Self::Error, Self::Cancelled];
 
-    /// The word for work of that kind.
+    /// The name of the status for this kind of work.
     #[must_use]
     pub const fn word(self, kind: Kind) -> &'static str {
         match kind {
@@ -60,7 +61,7 @@ impl Status {
         }
     }
 
-    /// The word for a prediction (`docs/spec/predictions.md`, "Statuses").
+    /// The name for a prediction (`docs/spec/predictions.md`, "Statuses").
     #[must_use]
     pub const fn prediction_word(self) -> &'static str {
         match self {
@@ -72,7 +73,7 @@ impl Status {
         }
     }
 
-    /// The word for an execution of a workflow, which webhooks use too (`docs/spec/workflows.md`,
+    /// The name for a workflow execution, also used in webhooks (`docs/spec/workflows.md`,
     /// "Statuses").
     #[must_use]
     pub const fn execution_word(self) -> &'static str {
@@ -86,7 +87,7 @@ impl Status {
     }
 }
 
-/// Which face of the service took the work.
+/// The interface through which the work was submitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
@@ -99,7 +100,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// As the API spells it.
+    /// The name in the API.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -112,19 +113,19 @@ impl Source {
     }
 }
 
-/// One model of a chain.
+/// One model of a fallback chain.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Candidate {
     /// The model's slug.
     pub model: String,
-    /// What it is given, in which `{{input.NAME}}` refers to the execution's input; absent: the
-    /// same input.
+    /// The template of its input, in which `{{input.NAME}}` refers to the execution's input. `None`
+    /// means the same input.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input_map: Option<Map<String, Value>>,
 }
 
 impl Candidate {
-    /// A model that is given the input as it is.
+    /// A model that gets the input unchanged.
     #[must_use]
     pub fn new(model: impl Into<String>) -> Self {
         Self { model: model.into(), input_map: None }
@@ -136,20 +137,20 @@ impl Candidate {
 pub struct Execution {
     pub id: ExecutionId,
     pub organization: OrganizationId,
-    /// The API key that asked for it.
+    /// The API key of the request.
     pub key: KeyId,
     pub source: Source,
     pub status: Status,
-    /// What it works on: a prediction's input, a workflow's inputs.
+    /// A prediction's input, or a workflow's inputs.
     pub input: Payload,
     pub work: Work,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<Payload>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<Fault>,
-    /// The sum over the attempts that cost.
+    /// The total cost of all attempts.
     pub cost: Usd,
-    /// What its organization's balance keeps for it until it ends.
+    /// The amount reserved in its organization's balance until it ends.
     #[serde(default, skip_serializing_if = "Usd::is_zero")]
     pub reserved: Usd,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -159,22 +160,22 @@ pub struct Execution {
     pub started_at: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completed_at: Option<Timestamp>,
-    /// What the request said about itself that asked for it, where it said anything.
+    /// Where the request came from, if it said so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<Arc<trace::Origin>>,
 }
 
-/// What an execution does.
+/// The kind of work, with its data.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Work {
     Prediction(Prediction),
     Workflow(WorkflowRun),
-    /// Stored once it has ended.
+    /// Stored only after it has ended.
     Chat(chat::Call),
-    /// Stored once it has ended.
+    /// Stored only after it has ended.
     Decision(decision::Decision),
-    /// Its steps are in rows of their own, see `domain::agent`.
+    /// Its steps are stored in separate rows, see `domain::agent`.
     Agent(agent::Exchange),
 }
 
@@ -193,11 +194,11 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 5] =
         [Self::Prediction, Self::Workflow, Self::Chat, Self::Decision, Self::Agent];
 
-    /// As the history and the metrics spell it.
+    /// The name in the history and in metrics.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -210,30 +211,30 @@ impl Kind {
     }
 }
 
-/// A chain of models, of which the first that succeeds completes the execution.
+/// A chain of models; the first that succeeds completes the execution.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Prediction {
-    /// The version that the client named; kept, not used.
+    /// The version in the request; stored but not used.
     pub version: String,
-    /// The models to try, in order; frozen when the work was accepted, never empty.
+    /// The models to try, in order; fixed when the work was accepted, never empty.
     pub chain: Vec<Candidate>,
-    /// Which of the chain is tried or waited for.
+    /// The index in the chain of the current model.
     pub position: u32,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub attempts: Vec<Attempt>,
-    /// The number of the last attempt of the models before the one of `position`; 0 of the first.
+    /// The number of the last attempt of the previous models; 0 for the first model.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub attempts_before: u32,
-    /// Until when it waits for its next attempt: it is in the timers then, in no lane.
+    /// Suspended until this time for the next attempt: it is in the timers, and in no lane.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aside_until: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logs: Option<String>,
-    /// The step that it was made by. Such a prediction is written when its step has ended; it never
-    /// waits in a lane.
+    /// The step that ran it. Such a prediction is written when its step has ended; it never waits
+    /// in a lane.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<StepOf>,
-    /// The schedule that it was started by.
+    /// The schedule that started it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schedule: Option<ScheduleId>,
 }
@@ -250,74 +251,73 @@ pub struct StepOf {
     pub bulk: Option<BulkId>,
 }
 
-/// The step that started the run of a workflow.
+/// The step that started a workflow run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ParentStep {
     pub execution: ExecutionId,
     pub step_id: String,
-    /// How many executions are above the run, from 1 to [`DEPTH_MAX`].
+    /// Nesting depth, from 1 to [`DEPTH_MAX`].
     pub depth: u32,
-    /// Whether the step waits for the run; else the run goes on by itself.
+    /// Whether the step waits for the run; otherwise the run is detached.
     pub is_waiting: bool,
 }
 
-/// Why an execution starts no step.
+/// The pause of an execution.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pause {
-    /// Who or what has paused it, as people read it.
+    /// Who or what paused it, as shown to people.
     pub by: String,
-    /// Since when, by the steady time.
+    /// Since when, on the steady clock.
     pub since: Timestamp,
 }
 
-/// How deep runs of workflows may be within others.
+/// Maximum nesting depth of workflow runs.
 pub const DEPTH_MAX: u32 = 16;
 
-/// One run of a workflow. Its steps are in rows of their own, see `domain::step`.
+/// A run of a workflow. Its steps are stored in separate rows, see `domain::step`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkflowRun {
     pub workflow: WorkflowId,
     /// The version's id, such as `v1`.
     pub version: String,
-    /// The definition as that version had it when the work was accepted.
+    /// The definition of that version when the work was accepted.
     pub revision: RevisionId,
-    /// Whose workflow it is; absent in executions of before this was kept.
+    /// The owner of the workflow; absent in executions from before this was recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<OrganizationId>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bulk: Option<BulkId>,
-    /// The address that asked for it, where that is known.
+    /// The IP address of the request, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source_ip: Option<IpAddr>,
-    /// The execution whose finished steps it took over.
+    /// The execution from which it took over completed steps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub redriven_from: Option<ExecutionId>,
-    /// The schedule that it was started by.
+    /// The schedule that started it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schedule: Option<ScheduleId>,
-    /// The step that it was started by.
+    /// The step that started it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<ParentStep>,
     /// The root of its tree; absent in the root itself and in records of earlier releases.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub root: Option<ExecutionId>,
-    /// How long it has been running, in milliseconds, up to when it was last put aside; waits are
-    /// not counted.
+    /// Running time in milliseconds up to the last suspension, excluding waits.
     #[serde(default)]
     pub ran_ms: u64,
-    /// Until when it is suspended: it is in the timers then, in no lane.
+    /// Suspended until this time: it is in the timers, and in no lane.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aside_until: Option<Timestamp>,
     /// Whether a step waited for an event when it was suspended last.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub awaits_event: bool,
-    /// While it is paused.
+    /// Set while it is paused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused: Option<Pause>,
 }
 
 impl WorkflowRun {
-    /// A run that has not begun.
+    /// A run that has not started.
     #[must_use]
     pub const fn new(
         workflow: WorkflowId,
@@ -343,7 +343,7 @@ impl WorkflowRun {
         }
     }
 
-    /// The root of the tree that it is in; `None` when it is the root itself.
+    /// The root of its tree; `None` if it is the root itself.
     #[must_use]
     pub fn root(&self) -> Option<ExecutionId> {
         self.root.or_else(|| self.parent.as_ref().map(|parent| parent.execution))
@@ -351,7 +351,7 @@ impl WorkflowRun {
 }
 
 impl Prediction {
-    /// A prediction that no model has tried yet.
+    /// A prediction without attempts.
     #[must_use]
     pub const fn new(version: String, chain: Vec<Candidate>) -> Self {
         Self {
@@ -367,46 +367,46 @@ impl Prediction {
         }
     }
 
-    /// The model that is tried or waited for.
+    /// The slug of the current model.
     #[must_use]
     pub fn model(&self) -> &str {
         let position = usize::try_from(self.position).unwrap_or(usize::MAX);
         self.chain.get(position).or_else(|| self.chain.last()).map_or("", |c| c.model.as_str())
     }
 
-    /// The one of the chain that is tried or waited for.
+    /// The chain entry of the current model.
     #[must_use]
     pub fn candidate(&self) -> Option<&Candidate> {
         self.chain.get(usize::try_from(self.position).ok()?)
     }
 
-    /// Whether another of the chain can be tried when this one fails.
+    /// Whether the chain has another model after the current one.
     #[must_use]
     pub fn has_next(&self) -> bool {
         let next = usize::try_from(self.position).map_or(usize::MAX, |at| at.saturating_add(1));
         next < self.chain.len()
     }
 
-    /// The model that the client asked for.
+    /// The requested model.
     #[must_use]
     pub fn requested_model(&self) -> &str {
         self.chain.first().map_or("", |candidate| candidate.model.as_str())
     }
 
-    /// How often the model of the chain that is tried or waited for was tried.
+    /// The number of attempts of the current model.
     #[must_use]
     pub fn tries(&self) -> u32 {
         let last = self.attempts.last().map_or(0, |attempt| attempt.number);
         last.saturating_sub(self.attempts_before)
     }
 
-    /// The attempt that is running, if one is.
+    /// The running attempt, if any.
     #[must_use]
     pub fn running(&self) -> Option<&Attempt> {
         self.attempts.last().filter(|attempt| attempt.outcome == Outcome::Running)
     }
 
-    /// Adds what a run wrote beside its output.
+    /// Appends the logs of a run.
     pub fn add_logs(&mut self, logs: Option<String>) {
         append_logs(&mut self.logs, logs);
     }
@@ -418,7 +418,7 @@ const fn is_zero(number: &u32) -> bool {
 }
 
 impl Execution {
-    /// Which of them it is.
+    /// The kind of work.
     #[must_use]
     pub const fn kind(&self) -> Kind {
         match &self.work {
@@ -430,7 +430,7 @@ impl Execution {
         }
     }
 
-    /// The schedule that it was started by.
+    /// The schedule that started it, if any.
     #[must_use]
     pub const fn schedule(&self) -> Option<ScheduleId> {
         match &self.work {
@@ -440,7 +440,7 @@ impl Execution {
         }
     }
 
-    /// The prediction that it is, if it is one.
+    /// The prediction, if it is one.
     #[must_use]
     pub const fn prediction(&self) -> Option<&Prediction> {
         match &self.work {
@@ -449,7 +449,7 @@ impl Execution {
         }
     }
 
-    /// The run of a workflow that it is, if it is one.
+    /// The workflow run, if it is one.
     #[must_use]
     pub const fn workflow(&self) -> Option<&WorkflowRun> {
         match &self.work {
@@ -458,7 +458,7 @@ impl Execution {
         }
     }
 
-    /// Until when it is put aside: it is in the timers then, in no lane.
+    /// When its suspension ends, if it is suspended: it is then in the timers, and in no lane.
     #[must_use]
     pub fn aside_until(&self) -> Option<Timestamp> {
         match &self.work {
@@ -468,8 +468,8 @@ impl Execution {
         }
     }
 
-    /// Ends the time for which it is put aside; until when that was.
-    pub fn take_aside(&mut self) -> Option<Timestamp> {
+    /// Clears the suspension. Returns when it would have ended.
+    pub fn take_suspension(&mut self) -> Option<Timestamp> {
         match &mut self.work {
             Work::Prediction(prediction) => prediction.aside_until.take(),
             Work::Workflow(run) => run.aside_until.take(),
@@ -477,13 +477,13 @@ impl Execution {
         }
     }
 
-    /// Who has paused it, while it is.
+    /// The pause, if it is paused.
     #[must_use]
     pub fn paused(&self) -> Option<&Pause> {
         self.workflow()?.paused.as_ref()
     }
 
-    /// The call of the chat router that it is, if it is one.
+    /// The call of the chat router, if it is one.
     #[must_use]
     pub const fn call(&self) -> Option<&chat::Call> {
         match &self.work {
@@ -492,7 +492,7 @@ impl Execution {
         }
     }
 
-    /// The request for decisions that it is, if it is one.
+    /// The request for decisions, if it is one.
     #[must_use]
     pub const fn decision(&self) -> Option<&decision::Decision> {
         match &self.work {
@@ -501,7 +501,7 @@ impl Execution {
         }
     }
 
-    /// The exchange of the agent that it is, if it is one.
+    /// The agent exchange, if it is one.
     #[must_use]
     pub const fn agent(&self) -> Option<&agent::Exchange> {
         match &self.work {
@@ -510,13 +510,13 @@ impl Execution {
         }
     }
 
-    /// Whether it has steps in rows of their own.
+    /// Whether its steps are stored in separate rows.
     #[must_use]
     pub const fn has_steps(&self) -> bool {
         matches!(&self.work, Work::Workflow(_) | Work::Agent(_))
     }
 
-    /// The model that answered last and the one that was asked for; none of a workflow.
+    /// The model that answered last and the requested model; `None` for a workflow.
     #[must_use]
     pub fn models(&self) -> Option<(&str, &str)> {
         match &self.work {
@@ -530,8 +530,8 @@ impl Execution {
         }
     }
 
-    /// The lane that it waits in or runs from: one for each model and each workflow. A call is in none;
-    /// its lane is a name in the history's indexes.
+    /// The lane in which it is queued or runs: one for each model, workflow and agent session.
+    /// Calls and decisions are in no lane; theirs is only a name in the history's indexes.
     #[must_use]
     pub fn lane(&self) -> String {
         match &self.work {
@@ -543,20 +543,21 @@ impl Execution {
         }
     }
 
-    /// The trace that it belongs to.
+    /// Its trace.
     #[must_use]
     pub fn trace(&self) -> Trace {
         Trace::new(self.id, self.origin.clone())
     }
 
-    /// Identifies an attempt at a prediction permanently, so that a receiver recognizes a repetition.
+    /// Identifies an attempt of a prediction; stable across restarts, so that a receiver recognizes
+    /// a repetition.
     #[must_use]
     pub fn attempt_key(&self, attempt: u32) -> String {
         format!("{}:prediction:{attempt}", self.id)
     }
 
-    /// The stamp for a change at `now`, as the machine says: not before any that the execution has,
-    /// so that its times are in order although the machine's clock may be set back.
+    /// The timestamp of a change at wall-clock time `now`. Never earlier than the execution's other
+    /// timestamps, so that they stay in order even if the clock is set back.
     #[must_use]
     pub fn stamp(&self, now: Timestamp) -> Timestamp {
         let last = self.prediction().and_then(|prediction| prediction.attempts.last());
@@ -567,19 +568,19 @@ impl Execution {
             .fold(now.max(self.created_at), Timestamp::max)
     }
 
-    /// Names the call to a model that a call of the chat router is, or a request for decisions.
+    /// Identifies the model call of a chat router call or a request for decisions.
     #[must_use]
     pub fn call_key(id: ExecutionId) -> String {
         format!("{id}:call")
     }
 
-    /// Names a step of an exchange of the agent permanently, by its place from 0.
+    /// Identifies a step of an agent exchange by its index from 0; stable across restarts.
     #[must_use]
     pub fn exchange_step_key(&self, place: usize) -> String {
         format!("{}:exchange:{place}", self.id)
     }
 
-    /// Time from creation to the first attempt; `None` while none has begun.
+    /// Time from creation to the first attempt; `None` before that.
     #[must_use]
     pub fn queue_time(&self) -> Option<Duration> {
         self.started_at.map(|started| started.since(self.created_at))

@@ -1,4 +1,4 @@
-//! Why an execution or a step failed as a whole: a name, a class and a sentence, made of the failure of
+//! The error of an execution or a step: a name, a class and a sentence, derived from the failure of
 //! its last attempt. Pure.
 
 use serde::{Deserialize, Serialize};
@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 use super::attempt::Failure;
 use super::classify::ErrorClass;
 
-/// Why an execution failed as a whole.
+/// The error of an execution or a step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
-    /// The error's name, one of `docs/spec/steps.md`, "Error names".
+    /// The error name, one of those in `docs/spec/steps.md`, "Error names".
     pub name: String,
     pub class: ErrorClass,
     /// A sentence that says what happened.
@@ -17,18 +17,18 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// A fault under one of the names of `docs/spec/steps.md`, "Error names".
+    /// An error with one of the names in `docs/spec/steps.md`, "Error names".
     pub fn new(name: &str, class: ErrorClass, cause: impl Into<String>) -> Self {
         Self { name: name.to_owned(), class, cause: cause.into() }
     }
 
-    /// The fault of an execution whose last attempt failed so.
+    /// The error of an execution whose last attempt failed with `failure`.
     #[must_use]
     pub fn of(failure: &Failure) -> Self {
         Self::named("ExecutionTimeout", failure)
     }
 
-    /// The fault of a step whose last attempt failed so.
+    /// The error of a step whose last attempt failed with `failure`.
     #[must_use]
     pub fn of_step(failure: &Failure) -> Self {
         Self::named("StepTimeout", failure)

@@ -1,4 +1,4 @@
-//! Files: what is known of one, apart from its bytes.
+//! File metadata, without the bytes.
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -6,26 +6,26 @@ use sha2::{Digest as _, Sha256};
 use super::ids::{ExecutionId, FileId, Id, OrganizationId};
 use super::time::Timestamp;
 
-/// What a content of no better type is.
+/// The content type if no better one is known.
 pub const UNKNOWN_TYPE: &str = "application/octet-stream";
-/// The longest content type that is kept, in bytes.
+/// Maximum length of a stored content type, in bytes.
 const TYPE_MAX: usize = 128;
 
-/// The longest name that is kept, in characters.
+/// Maximum length of a stored file name, in characters.
 pub const NAME_MAX: usize = 255;
 
-/// Where a file came from.
+/// The source of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FileSource {
-    /// A client sent it.
+    /// Uploaded by a client.
     Upload,
-    /// A model gave it.
+    /// Output of a model.
     Output,
 }
 
 impl FileSource {
-    /// As the API spells it.
+    /// The name in the API.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -35,7 +35,7 @@ impl FileSource {
     }
 }
 
-/// An upload that was announced: what its bytes have to be.
+/// An announced upload, with the expected properties of its bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Upload {
     pub id: FileId,
@@ -48,19 +48,19 @@ pub struct Upload {
     pub size: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sha256: Option<Digest>,
-    /// How long the file is kept, in seconds, if not for as long as any.
+    /// Retention of the file in seconds, if not the default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep_seconds: Option<u64>,
     pub created_at: Timestamp,
-    /// Later its bytes are not taken any more.
+    /// When the announcement expires; later uploads are rejected.
     pub expires_at: Timestamp,
 }
 
-/// The SHA-256 of a content, by which it is stored.
+/// The SHA-256 digest of a content, under which it is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Digest(pub [u8; 32]);
 
-/// A file of an organization. Its bytes are stored under their digest; several files may share
+/// A file of an organization. Its bytes are stored under their digest, and several files may share
 /// them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct File {
@@ -68,7 +68,7 @@ pub struct File {
     pub organization: OrganizationId,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub filename: Option<String>,
-    /// `type/subtype`, with parameters at times; fit for a header.
+    /// `type/subtype`, possibly with parameters; valid in a header.
     pub content_type: String,
     /// Bytes.
     pub size: u64,
@@ -87,7 +87,7 @@ impl File {
         format!("/v1/files/{id}/content")
     }
 
-    /// The path to which an announced upload is sent.
+    /// The path of an announced upload.
     #[must_use]
     pub fn upload_path(id: FileId) -> String {
         format!("/v1/upload/{id}")
@@ -95,14 +95,15 @@ impl File {
 }
 
 impl FileId {
-    /// The id of an output: the same when the same attempt runs again after a crash, so that its
-    /// file is written over and not doubled. It sorts by the time of the execution.
+    /// The id of an output file. It is the same if the attempt is repeated after a crash, so that
+    /// the file is overwritten instead of duplicated. It sorts by the time of the execution.
     #[must_use]
     pub fn of_output(execution: ExecutionId, attempt_key: &str, index: usize) -> Self {
         let named = format!("{attempt_key}/{index}");
         let hash = Sha256::digest(named.as_bytes());
         let mut bytes = execution.bytes();
-        // The time and the version stay; what makes a UUID of version 7 unique is the hash.
+        // The time and the version are kept; the hash replaces the random part of the version 7
+        // UUID.
         for (place, byte) in bytes.iter_mut().zip(&hash).skip(9) {
             *place = *byte;
         }
@@ -110,8 +111,8 @@ impl FileId {
     }
 }
 
-/// The content type as a header may contain it: `image/png`, `text/plain; charset=utf-8`. What is
-/// none is [`UNKNOWN_TYPE`].
+/// The content type in a form that is valid in a header: `image/png`, `text/plain; charset=utf-8`.
+/// An invalid one becomes [`UNKNOWN_TYPE`].
 #[must_use]
 pub fn content_type(written: &str) -> String {
     let essence = written.split(';').next().unwrap_or_default().trim();
@@ -129,7 +130,7 @@ pub fn content_type(written: &str) -> String {
 }
 
 impl Digest {
-    /// The digest whose hexadecimal form is `text`.
+    /// Parses the hexadecimal form of a digest.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let mut bytes = [0; 32];

@@ -1,5 +1,5 @@
-//! How long things took, in a bounded number of buckets: counted without a lock, read at any moment. The
-//! difference of two readings is what happened between them. Knows no clock.
+//! Histograms of durations with a bounded number of buckets: recorded without locks, readable at
+//! any time. The difference of two readings covers the time between them. Reads no clock.
 
 use std::cmp::Ordering as Order;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Buckets of a [`Meter`], four to each doubling: from a microsecond to 19 hours, none wider than a quarter of
-/// what it begins with.
+/// Buckets of a [`Meter`], four per power of two: from a microsecond to 19 hours, none wider than a
+/// quarter of its lower bound.
 const BUCKETS: usize = 140;
 
-/// A number of times that were at least `from` and less than `to`, in seconds. A bucket without an upper end has
-/// [`f64::MAX`], which JSON can hold.
+/// The number of durations of at least `from` and less than `to` seconds. A bucket without an upper
+/// bound has [`f64::MAX`], which JSON can represent.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(from = "(f64, f64, u64)", into = "(f64, f64, u64)")]
 pub struct Bucket {
@@ -33,7 +33,7 @@ impl From<Bucket> for (f64, f64, u64) {
     }
 }
 
-/// Counted times: the buckets that have any, the shortest first.
+/// Recorded durations: the non-empty buckets in ascending order.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Histogram {
@@ -41,7 +41,7 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// Of these buckets; empty ones are left out.
+    /// Creates a histogram of these buckets, without the empty ones.
     #[must_use]
     pub fn of(buckets: impl IntoIterator<Item = Bucket>) -> Self {
         let mut buckets: Vec<Bucket> =
@@ -50,14 +50,14 @@ impl Histogram {
         Self { buckets }
     }
 
-    /// How many times were counted.
+    /// The number of recorded durations.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.buckets.iter().fold(0, |sum, bucket| sum.saturating_add(bucket.count))
     }
 
-    /// What was counted since an earlier reading of the same. A reading of another process, which has
-    /// counted less, begins at nothing.
+    /// The durations recorded since an earlier reading. If the process has restarted since, smaller
+    /// counts become zero.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let before = |to: f64| {
@@ -71,7 +71,7 @@ impl Histogram {
         }))
     }
 
-    /// All of them together.
+    /// Merges histograms.
     #[must_use]
     pub fn sum(parts: impl IntoIterator<Item = Self>) -> Self {
         let mut buckets: Vec<Bucket> = Vec::new();
@@ -85,8 +85,8 @@ impl Histogram {
         Self::of(buckets)
     }
 
-    /// The time, in seconds, that this part of all (0 to 1) did not exceed: within its bucket, as if the times
-    /// in it were spread evenly. `None` when nothing was counted.
+    /// The duration in seconds below which this `part` (0 to 1) of all durations lies, interpolated
+    /// linearly within its bucket. `None` if nothing was recorded.
     #[must_use]
     pub fn quantile(&self, part: f64) -> Option<f64> {
         let wanted = part.clamp(0.0, 1.0) * self.count() as f64;
@@ -94,7 +94,7 @@ impl Histogram {
         for bucket in &self.buckets {
             let count = bucket.count as f64;
             if below + count >= wanted {
-                // What has no upper end is said by its lower one.
+                // A bucket without an upper bound is represented by its lower bound.
                 let width = if bucket.to < f64::MAX { bucket.to - bucket.from } else { 0.0 };
                 return Some(bucket.from + width * ((wanted - below) / count).clamp(0.0, 1.0));
             }
@@ -104,7 +104,7 @@ impl Histogram {
     }
 }
 
-/// Counts times; any number of threads at once.
+/// Records durations; can be shared between threads.
 #[derive(Debug)]
 pub struct Meter {
     counts: [AtomicU64; BUCKETS],
@@ -117,14 +117,14 @@ impl Default for Meter {
 }
 
 impl Meter {
-    /// Counts one.
+    /// Records a duration.
     pub fn record(&self, took: Duration) {
         if let Some(count) = self.counts.get(place(took)) {
             count.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// What was counted up to now.
+    /// Reads all durations recorded so far.
     #[must_use]
     pub fn read(&self) -> Histogram {
         Histogram::of(self.counts.iter().enumerate().map(|(place, count)| Bucket {
@@ -135,8 +135,8 @@ impl Meter {
     }
 }
 
-/// The bucket of a time. Below four microseconds each has its own; above, the two bits behind the highest one
-/// choose among four.
+/// The bucket of a duration. Below four microseconds, each value has its own; above, the two bits
+/// after the highest one select one of four.
 fn place(took: Duration) -> usize {
     let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
     let place = match micros.checked_ilog2() {
@@ -146,7 +146,7 @@ fn place(took: Duration) -> usize {
     usize::try_from(place).unwrap_or(BUCKETS).min(BUCKETS - 1)
 }
 
-/// Where a bucket begins, in seconds.
+/// The lower bound of a bucket, in seconds.
 fn lower_end(place: usize) -> f64 {
     let micros = match place {
         0..4 => place as f64,
@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn meter_puts_each_time_between_the_ends_of_its_bucket() {
+    fn meter_records_each_duration_within_bounds_of_its_bucket() {
         for micros in
             (0..5000).chain((1..40).map(|power| 1_u64 << power).filter(|it| *it < 1 << 36))
         {
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn histogram_quantiles_are_within_a_bucket_of_the_truth() {
+    fn histogram_quantiles_are_accurate_to_a_bucket() {
         let meter = Meter::default();
         assert_eq!(meter.read().quantile(0.5), None);
         for millis in 1..=1000 {
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn histogram_difference_is_what_happened_in_between() {
+    fn histogram_difference_covers_time_between_readings() {
         let meter = Meter::default();
         meter.record(Duration::from_millis(1));
         let before = meter.read();
@@ -202,18 +202,18 @@ mod tests {
         assert!(since.quantile(1.0).unwrap() > 1.0);
         let sum = Histogram::sum([since.clone(), since]);
         assert_eq!((sum.count(), sum.buckets.len()), (4, 2));
-        // A service that has started again counts from nothing.
+        // A restarted service counts from zero.
         assert_eq!(before.since(&meter.read()).count(), 0);
     }
 
     #[test]
-    fn histogram_without_upper_end_says_the_lower_one() {
+    fn histogram_quantile_of_unbounded_bucket_is_its_lower_bound() {
         let open = Bucket { from: 60.0, to: f64::MAX, count: 2 };
         assert_eq!(Histogram::of([open]).quantile(0.9), Some(60.0));
     }
 
     #[test]
-    fn histogram_is_written_as_triples() {
+    fn histogram_serializes_as_triples() {
         let read = Histogram::of([Bucket { from: 0.5, to: 1.0, count: 3 }]);
         let text = serde_json::to_string(&read).unwrap();
         assert_eq!(text, "[[0.5,1.0,3]]");

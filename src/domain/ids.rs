@@ -1,8 +1,8 @@
-//! Typed identifiers: one type for each thing that has an id, so that a key's id cannot be handed
-//! to a function that wants an execution's.
+//! Typed identifiers: one type for each kind of id, so that a key's id cannot be passed to a
+//! function that expects an execution's.
 //!
-//! All are UUIDs, version 7 where they are made here (see `runtime::new_id`), so that keys arrive
-//! in the order of time. No id is ever made in this file.
+//! All are UUIDs, of version 7 if created by this service (see `runtime::new_id`), so that they
+//! sort by time. No ids are created in this file.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,12 +12,12 @@ use uuid::Uuid;
 
 use super::time::Timestamp;
 
-/// What every typed id can do; lets `runtime::new_id` make any of them.
+/// The interface of all id types; lets `runtime::new_id` create any of them.
 pub trait Id: Copy + From<Uuid> {
-    /// The sixteen bytes, big-endian: ids of version 7 sort by time.
+    /// The sixteen bytes, big-endian: version 7 ids sort by time.
     fn bytes(&self) -> [u8; 16];
 
-    /// When an id of version 7 was made: it begins with whole milliseconds.
+    /// The creation time of a version 7 id, which begins with milliseconds.
     fn made_at(&self) -> Timestamp {
         let millis =
             self.bytes().iter().take(6).fold(0, |millis, byte| millis << 8 | i64::from(*byte));
@@ -54,8 +54,8 @@ macro_rules! ids {
         }
         impl FromStr for $name {
             type Err = Invalid;
-            /// Takes the 36-character form only: the braced, simple and URN forms of the same id
-            /// would make one resource answer under several paths.
+            /// Accepts only the 36-character form: with the braced, simple and URN forms, one
+            /// resource would be available under several paths.
             fn from_str(text: &str) -> Result<Self, Invalid> {
                 if text.len() != 36 {
                     return Err(Invalid);
@@ -81,35 +81,37 @@ ids! {
     OrganizationId,
     /// A member of an organization: a person who uses the dashboard.
     MemberId,
-    /// A link that lets a person set up, join or get back into the dashboard; never its token.
+    /// A link with which a person sets up, joins or regains access to the dashboard; never its
+    /// token.
     LinkId,
     /// An API key's public id; never the key itself.
     KeyId,
-    /// A prediction or an execution of a workflow: one history, one kind of id.
+    /// An execution: predictions, workflow executions and other work share one history and one kind
+    /// of id.
     ExecutionId,
-    /// A workflow, over all of its versions.
+    /// A workflow, across all of its versions.
     WorkflowId,
-    /// A definition as one version had it at one time; never changed.
+    /// The definition of a version at one point in time; immutable.
     RevisionId,
     /// A schedule.
     ScheduleId,
-    /// What was triggered together.
+    /// Executions that were triggered together.
     BulkId,
     /// A bulk job.
     JobId,
-    /// A webhook delivery; the same over all of its attempts and redeliveries.
+    /// A webhook delivery; the same across all of its attempts and redeliveries.
     DeliveryId,
     /// A webhook endpoint of an organization.
     EndpointId,
-    /// One line of the ledger.
+    /// A ledger entry.
     EntryId,
     /// A file of an organization.
     FileId,
-    /// A payload kept as a file of its own.
+    /// A payload stored as a separate file.
     PayloadId,
     /// A session of the agent.
     SessionId,
-    /// One request, for logs and the header `X-Request-Id`.
+    /// One request, for logs and the `X-Request-Id` header.
     RequestId,
 }
 

@@ -1,8 +1,8 @@
 //! Templates over the input of one model: the `body` of an `http` runner, and the `input_map` of a
 //! fallback chain.
 //!
-//! The syntax is that of the templates of steps, with `input` as the only root. A field that the input
-//! leaves out is not an error here: it becomes null, or no text inside a text.
+//! The syntax is that of step templates, with `input` as the only root. A field missing from the
+//! input is not an error here: it becomes null, or an empty string inside a string.
 
 use std::borrow::Cow;
 
@@ -12,7 +12,7 @@ use super::json_pointer::JsonPointer;
 use super::reference::{Error, ErrorKind, Field, Reference, Root, Scope, Segment};
 use super::template::{Missing, RESOLVED_BYTES_MAX, Template, check_names, json_bytes};
 
-/// What every reference starts with.
+/// The root of every reference.
 const ROOT: &str = "input";
 
 /// A template whose references all start with `input`.
@@ -20,10 +20,10 @@ const ROOT: &str = "input";
 pub struct InputTemplate(Template);
 
 impl InputTemplate {
-    /// Parses a value as it is written.
+    /// Parses a template.
     ///
     /// # Errors
-    /// [`Error`] names the reference and its place.
+    /// [`Error`] names the reference and its position.
     pub fn parse(written: &Value) -> Result<Self, Error> {
         check_names(written)?;
         let template = Template::parse(written)?;
@@ -38,10 +38,10 @@ impl InputTemplate {
         wrong.map_or(Ok(Self(template)), Err)
     }
 
-    /// The template with the values of `input` in it.
+    /// Fills in the values of `input`.
     ///
     /// # Errors
-    /// The result is too large ([`bytes_max`]) or nests too deep.
+    /// If the result is too large ([`bytes_max`]) or nested too deeply.
     pub fn fill(&self, input: &Value) -> Result<Value, Error> {
         self.fill_within(input, bytes_max(input))
     }
@@ -50,20 +50,20 @@ impl InputTemplate {
         self.0.evaluate(&Input(input), Missing::Null, limit_bytes)
     }
 
-    /// The value itself, when it holds no reference.
+    /// The value itself if it contains no references.
     #[must_use]
     pub const fn constant(&self) -> Option<&Value> {
         self.0.constant()
     }
 
-    /// The field of the input that it is, when it is one reference to it and nothing else.
+    /// The field of the input, if the template is a single reference to one.
     #[must_use]
     pub fn field(&self) -> Option<&str> {
         let reference = self.0.reference().filter(|reference| reference.path().len() == 1)?;
         first_key(reference)
     }
 
-    /// Whether it resolves to a text, whatever is put in.
+    /// Whether it always resolves to a string.
     #[must_use]
     pub const fn is_text(&self) -> bool {
         self.0.is_text()
@@ -76,11 +76,11 @@ impl InputTemplate {
     }
 }
 
-/// An object of templates with the values of `input` in it. A field that is nothing but a reference to
-/// what the input does not have is left out.
+/// Fills the values of `input` into an object of templates. A field that is a single reference to a
+/// missing value is omitted.
 ///
 /// # Errors
-/// A template is broken, or the result is too large ([`bytes_max`]) or nests too deep.
+/// If a template is invalid, or the result is too large ([`bytes_max`]) or nested too deeply.
 pub fn fill_object(map: &Map<String, Value>, input: &Value) -> Result<Map<String, Value>, Error> {
     let mut left = bytes_max(input);
     let mut filled = Map::new();
@@ -95,8 +95,8 @@ pub fn fill_object(map: &Map<String, Value>, input: &Value) -> Result<Map<String
     Ok(filled)
 }
 
-/// The most bytes of JSON that a template makes of `input`: what a step may have, and room for every
-/// field to be used twice.
+/// Maximum bytes of JSON that a template may produce from `input`: the limit of a step, plus enough
+/// to use every field twice.
 fn bytes_max(input: &Value) -> usize {
     json_bytes(input).saturating_mul(2).saturating_add(RESOLVED_BYTES_MAX)
 }
@@ -183,8 +183,8 @@ mod tests {
         );
     }
 
-    /// A client chooses the input; a few references in the operator's template must not multiply it
-    /// into what fills the memory.
+    /// Clients choose the input; a few references in the operator's template must not multiply it
+    /// until the memory is full.
     #[test]
     fn input_template_result_is_bounded_by_input_size() {
         let input = json!({"text": "x".repeat(1 << 20)});

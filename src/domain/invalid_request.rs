@@ -1,39 +1,39 @@
-//! Why the body of a chat, embeddings, decisions or agent request is refused, as OpenAI's error body has
-//! it. It never says what a model or the engine refuses.
+//! Validation errors of chat, embeddings, decisions and agent requests, in the form of OpenAI's
+//! error body. Rejections by a model or the engine are not represented here.
 
 use std::borrow::Cow;
 
 use super::json_object::Mismatch;
 
-/// The first thing that is wrong with a request. Prints as a sentence.
+/// The first problem of a request. Prints as a sentence.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct InvalidRequest {
     pub message: String,
-    /// The path of the field; `None` when it is the request as a whole.
+    /// The path of the field; `None` for the request as a whole.
     pub param: Option<Cow<'static, str>>,
     pub code: &'static str,
 }
 
 impl InvalidRequest {
-    /// A request that is wrong as a whole.
+    /// A request that is invalid as a whole.
     pub fn whole(message: impl Into<String>) -> Self {
         Self { message: message.into(), param: None, code: "invalid_value" }
     }
 
-    /// A field that is not what it must be. The message names it.
+    /// An invalid field. The message names it.
     pub fn field(param: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
         Self { param: Some(param.into()), ..Self::whole(message) }
     }
 
-    /// A field that must be there.
+    /// A missing required field.
     pub fn missing(param: impl Into<Cow<'static, str>>) -> Self {
         let param = param.into();
         let message = format!("{param} is required");
         Self { code: "missing_required_parameter", ..Self::field(param, message) }
     }
 
-    /// A body that cannot be read as a JSON object.
+    /// A body that is not a valid JSON object.
     pub fn body(error: &serde_json::Error) -> Self {
         let what = if error.is_data() { "request" } else { "JSON" };
         Self::whole(format!("invalid {what} body: {error}"))

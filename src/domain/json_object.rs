@@ -1,6 +1,7 @@
-//! The strict reader of JSON objects: fields by name and type, each [`Mismatch`] in words that name the
-//! field, and the names that nobody has read. It never says what a mismatch leads to: a request ends with
-//! the first one, the check of a definition collects them all.
+//! A strict reader of JSON objects: fields by name and type, a [`Mismatch`] with a sentence for
+//! each invalid field, and the names of unread fields. The caller decides what to do with
+//! mismatches: a request fails on the first one, while the check of a definition collects all of
+//! them.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -8,17 +9,17 @@ use std::ops::RangeInclusive;
 
 use serde_json::{Map, Value};
 
-/// The characters that an item of a list of texts may have.
+/// Maximum characters of an item in a list of strings.
 const LISTED_TEXT_CHARS_MAX: usize = 1000;
 
-/// An object that is being read. Each reader takes its field out; null counts as absent.
+/// A JSON object being read. Each reader removes its field; null counts as absent.
 #[derive(Debug, Default)]
 pub struct JsonObject {
     left: Map<String, Value>,
     read: Vec<&'static str>,
 }
 
-/// A field that is not what it must be. Prints as a sentence.
+/// An invalid field. Prints as a sentence.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field} {message}")]
 pub struct Mismatch {
@@ -27,7 +28,7 @@ pub struct Mismatch {
     pub message: Cow<'static, str>,
 }
 
-/// What a reader found: the value, nothing, or something else.
+/// The result of a reader: the value, nothing, or a mismatch.
 pub type Found<T> = Result<Option<T>, Mismatch>;
 
 impl From<Map<String, Value>> for JsonObject {
@@ -39,8 +40,9 @@ impl From<Map<String, Value>> for JsonObject {
 /// The largest integer up to which floating-point numbers are exact.
 const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
 
-/// The integer that a JSON number is, however it is written: `2`, `2.0` and `2e0` are the same number (JSON Schema,
-/// section 4.2.3). None for a fraction, and for a float so large that digits may be lost.
+/// The integer value of a JSON number in any notation: `2`, `2.0` and `2e0` are the same number
+/// (JSON Schema, section 4.2.3). `None` for a fraction, or for a float so large that digits may be
+/// lost.
 #[must_use]
 pub fn integer(value: &Value) -> Option<i128> {
     let number = value.as_number()?;
@@ -52,13 +54,13 @@ pub fn integer(value: &Value) -> Option<i128> {
     })
 }
 
-/// As [`integer`], within the range of `T`.
+/// [`integer`], within the range of `T`.
 #[must_use]
 pub fn whole_number<T: TryFrom<i128>>(value: &Value) -> Option<T> {
     T::try_from(integer(value)?).ok()
 }
 
-/// A value whose whole numbers are all written without a fraction, for types that accept integers alone.
+/// Writes all whole numbers in a value without a fraction, for types that only accept integers.
 #[must_use]
 pub fn with_integers(value: Value) -> Value {
     match value {
@@ -74,7 +76,7 @@ pub fn with_integers(value: Value) -> Value {
 }
 
 impl JsonObject {
-    /// Takes the field out, of whatever type.
+    /// Takes the field, whatever its type.
     pub fn take(&mut self, field: &'static str) -> Option<Value> {
         self.read.push(field);
         self.left.shift_remove(field).filter(|value| !value.is_null())
@@ -83,7 +85,7 @@ impl JsonObject {
     /// A string.
     ///
     /// # Errors
-    /// [`Mismatch`] for anything else; so with all readers below.
+    /// [`Mismatch`] for any other type; likewise for all readers below.
     pub fn text(&mut self, field: &'static str) -> Found<String> {
         match self.take(field) {
             None => Ok(None),
@@ -100,10 +102,10 @@ impl JsonObject {
         self.text(field)?.map(|text| at_most(field, text, most)).transpose()
     }
 
-    /// A string of at most `most` characters, not all of them white space.
+    /// A string of at most `most` characters that is not blank.
     ///
     /// # Errors
-    /// [`Mismatch`]: a blank one `is required`.
+    /// [`Mismatch`]: a blank string `is required`.
     pub fn filled_text(&mut self, field: &'static str, most: usize) -> Found<String> {
         let Some(text) = self.text(field)? else { return Ok(None) };
         if text.trim().is_empty() {
@@ -112,7 +114,7 @@ impl JsonObject {
         at_most(field, text, most).map(Some)
     }
 
-    /// A name as people read it: as [`JsonObject::filled_text`], in one line.
+    /// A display name: [`JsonObject::filled_text`] without control characters.
     ///
     /// # Errors
     /// [`Mismatch`]
@@ -120,7 +122,7 @@ impl JsonObject {
         one_line(field, self.filled_text(field, most)?)
     }
 
-    /// As [`JsonObject::name`], and an empty one is a name too.
+    /// [`JsonObject::name`] that may be empty.
     ///
     /// # Errors
     /// [`Mismatch`]
@@ -128,23 +130,23 @@ impl JsonObject {
         one_line(field, self.bounded_text(field, most)?)
     }
 
-    /// As [`JsonObject::name`], of a field that must be there.
+    /// [`JsonObject::name`] of a required field.
     ///
     /// # Errors
-    /// [`Mismatch`]: one that is absent or blank `is required`.
+    /// [`Mismatch`]: an absent or blank field `is required`.
     pub fn required_name(&mut self, field: &'static str, most: usize) -> Result<String, Mismatch> {
         self.name(field, most)?.ok_or_else(|| Mismatch::required(field))
     }
 
-    /// As [`JsonObject::filled_text`], of a field that must be there.
+    /// [`JsonObject::filled_text`] of a required field.
     ///
     /// # Errors
-    /// [`Mismatch`]: one that is absent or blank `is required`.
+    /// [`Mismatch`]: an absent or blank field `is required`.
     pub fn required_text(&mut self, field: &'static str, most: usize) -> Result<String, Mismatch> {
         self.filled_text(field, most)?.ok_or_else(|| Mismatch::required(field))
     }
 
-    /// True or false.
+    /// A boolean.
     ///
     /// # Errors
     /// [`Mismatch`]
@@ -156,7 +158,7 @@ impl JsonObject {
         }
     }
 
-    /// A number, which may have a fraction.
+    /// A number, possibly with a fraction.
     ///
     /// # Errors
     /// [`Mismatch`]
@@ -169,7 +171,7 @@ impl JsonObject {
         number.map(Some).ok_or_else(wrong)
     }
 
-    /// A number without a fraction.
+    /// A whole number.
     ///
     /// # Errors
     /// [`Mismatch`]
@@ -210,11 +212,12 @@ impl JsonObject {
         }
     }
 
-    /// An array of strings, trimmed, each once. The limits are checked before anything is compared.
+    /// An array of strings, trimmed and without duplicates. The limits are checked before any
+    /// comparison.
     ///
     /// # Errors
-    /// [`Mismatch`], also for more than `most` items (repeated ones included) and for an item of more than
-    /// 1,000 characters.
+    /// [`Mismatch`], also for more than `most` items (including duplicates) and for an item of more
+    /// than 1,000 characters.
     pub fn texts(&mut self, field: &'static str, most: usize) -> Found<Vec<String>> {
         let wrong = || Mismatch::new(field, "must be an array of strings");
         let Some(value) = self.take(field) else { return Ok(None) };
@@ -238,18 +241,18 @@ impl JsonObject {
         Ok(Some(texts))
     }
 
-    /// The field as it is, left where it is.
+    /// The field's value, without taking it.
     #[must_use]
     pub fn peek(&self, field: &str) -> Option<&Value> {
         self.left.get(field)
     }
 
-    /// The names of the fields that nobody has read.
+    /// The names of the unread fields.
     pub fn unread(&self) -> impl Iterator<Item = &str> {
         self.left.keys().map(String::as_str)
     }
 
-    /// The names that have been asked for, in their order.
+    /// The names of the fields read so far, in order.
     #[must_use]
     pub fn known(&self) -> &[&'static str] {
         &self.read
@@ -261,14 +264,14 @@ impl Mismatch {
         Self { field, message: message.into() }
     }
 
-    /// A field that must be there and is not.
+    /// A missing required field.
     #[must_use]
     pub fn required(field: &'static str) -> Self {
         Self::new(field, "is required")
     }
 }
 
-/// The text, unless it has more than `most` characters.
+/// The text, unless it contains control characters.
 fn one_line(field: &'static str, text: Option<String>) -> Found<String> {
     if text.as_deref().is_some_and(|text| text.chars().any(char::is_control)) {
         return Err(Mismatch::new(field, "must not contain control characters"));
@@ -299,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn json_whole_numbers_are_read_however_they_are_written() {
+    fn json_whole_numbers_are_read_in_any_notation() {
         let read = |text: &str| integer(&serde_json::from_str(text).unwrap());
         for (text, number) in [
             ("2", Some(2)),
@@ -330,7 +333,7 @@ mod tests {
         assert_eq!(texts(Value::Null), Ok(None));
     }
 
-    /// Comparing each of a million items with each other one would take hours.
+    /// Comparing each of a million items with every other would take hours.
     #[test]
     fn json_object_text_list_is_bounded_before_comparison() {
         let many: Vec<String> = (0..1_000_000).map(|number| number.to_string()).collect();

@@ -1,17 +1,17 @@
-//! Where in a JSON document something is, kept as a chain of borrowed steps.
+//! A position in a JSON document, as a chain of borrowed steps.
 //!
-//! It costs nothing until it is printed, which happens for faults only: a document with a hundred
-//! thousand strings under long names is walked without a hundred thousand long paths.
+//! It costs nothing until it is printed, which happens only for errors: a document with a hundred
+//! thousand strings under long names is walked without building a hundred thousand long paths.
 
 use std::borrow::Cow;
 use std::fmt;
 
-/// The longest stretch of a user's own words that a sentence about a fault repeats, in characters.
+/// Maximum characters of a user's text that an error message repeats.
 const BRIEF_CHARS: usize = 60;
-/// The longest JSON pointer that is written, in bytes.
+/// Maximum length of a printed JSON pointer, in bytes.
 pub const POINTER_BYTES_MAX: usize = 4096;
 
-/// A JSON pointer (RFC 6901) into a document; displays as an empty text for the document itself.
+/// A JSON pointer (RFC 6901) into a document; prints as an empty string for the document itself.
 #[derive(Debug, Clone, Copy)]
 pub enum JsonPointer<'a> {
     Root,
@@ -20,13 +20,13 @@ pub enum JsonPointer<'a> {
 }
 
 impl<'a> JsonPointer<'a> {
-    /// The pointer to the field `name` of the object here.
+    /// The pointer to the field `name` of this object.
     #[must_use]
     pub const fn field(&'a self, name: &'a str) -> Self {
         Self::Field(self, name)
     }
 
-    /// The pointer to the array item `index`, counted from 0, of the array here.
+    /// The pointer to the item `index` of this array, from 0.
     #[must_use]
     pub const fn item(&'a self, index: usize) -> Self {
         Self::Item(self, index)
@@ -34,8 +34,8 @@ impl<'a> JsonPointer<'a> {
 }
 
 impl fmt::Display for JsonPointer<'_> {
-    /// The exact pointer. Where it would be longer than [`POINTER_BYTES_MAX`], it leads to the
-    /// innermost object or array around the place whose pointer is not.
+    /// The exact pointer. If it would be longer than [`POINTER_BYTES_MAX`], it points to the
+    /// innermost enclosing object or array whose pointer is not.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut pointer = String::new();
         self.write(&mut pointer);
@@ -64,24 +64,24 @@ impl JsonPointer<'_> {
     }
 }
 
-/// A name as a JSON pointer writes it.
+/// Escapes a name for a JSON pointer.
 fn escaped(name: &str) -> String {
     name.replace('~', "~0").replace('/', "~1")
 }
 
-/// The name that a part of a JSON pointer stands for.
+/// Unescapes a part of a JSON pointer.
 #[must_use]
 pub fn unescaped(part: &str) -> String {
     part.replace("~1", "/").replace("~0", "~")
 }
 
-/// A JSON pointer as a sentence repeats it: each name cut short when it is long.
+/// A JSON pointer for an error message: long names are truncated.
 #[must_use]
 pub fn brief_pointer(pointer: &str) -> String {
     pointer.split('/').map(brief).collect::<Vec<_>>().join("/")
 }
 
-/// `text` as far as a sentence should repeat it: at most 60 characters of it, then `…`.
+/// `text` for an error message: at most 60 characters, then `…`.
 #[must_use]
 pub fn brief(text: &str) -> String {
     match text.char_indices().nth(BRIEF_CHARS) {

@@ -1,11 +1,11 @@
-//! What runs write beside their output, as it is kept with a prediction or a step: the end of it.
+//! The logs of runs, truncated at the front, as stored with a prediction or a step.
 
-/// Bytes of logs that are kept: the newest ones.
+/// Maximum bytes of logs; the newest are kept.
 pub const LOGS_MAX: usize = 16 * 1024;
-/// Precedes logs whose beginning is not kept.
+/// Marks logs whose beginning was dropped.
 const LOGS_CUT: &str = "[…]\n";
 
-/// Puts `more` behind what is there, on a line of its own. Past [`LOGS_MAX`] the oldest go.
+/// Appends `more` on a new line. Beyond [`LOGS_MAX`], the oldest lines are dropped.
 pub fn append_logs(logs: &mut Option<String>, more: Option<String>) {
     let Some(more) = more.filter(|more| !more.is_empty()) else { return };
     let logs = match logs {
@@ -21,7 +21,7 @@ pub fn append_logs(logs: &mut Option<String>, more: Option<String>) {
     }
     let from = logs.len() - LOGS_MAX + LOGS_CUT.len();
     let rest = (from..).find_map(|from| logs.get(from..)).unwrap_or_default();
-    // From the beginning of a line, unless it is one line alone.
+    // Start at a line boundary, unless there is only one line.
     let rest = rest.split_once('\n').map_or(rest, |(_part, lines)| lines);
     *logs = format!("{LOGS_CUT}{rest}");
 }

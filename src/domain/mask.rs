@@ -1,15 +1,15 @@
-//! Masks: which names look like those of secrets, and a value with what is under them hidden.
+//! Masking of secrets: which names look secret, and hiding their values.
 //!
-//! A name is cut into parts at every character that is not a letter and where camel case begins a new
-//! word; it looks secret when one whole part is in the list. `X-Vault-Token`, `apiKey` and
+//! A name is split into parts at every character that is not a letter, and where camel case begins
+//! a new word. It looks secret if one whole part is in the list: `X-Vault-Token`, `apiKey` and
 //! `client_secret` do, `max_tokens`, `monkey` and `passenger` do not.
 
 use serde_json::{Map, Value};
 
-/// What replaces a secret wherever one would be shown.
+/// Replaces a secret wherever one would be shown.
 pub const MASKED: &str = "***";
 
-/// The parts of names that make a name look secret, in lower case.
+/// The parts that make a name look secret, in lower case.
 const SECRET_PARTS: [&str; 17] = [
     "apikey",
     "auth",
@@ -74,12 +74,12 @@ pub fn has_secrets(value: &Value) -> bool {
     }
 }
 
-/// Whether a value of this name is hidden. Null, true and false hold no secret.
+/// Whether a value with this name is hidden. Null and booleans contain no secret.
 fn is_secret(name: &str, value: &Value) -> bool {
     !value.is_null() && !value.is_boolean() && is_secret_name(name)
 }
 
-/// Replaces every value under a secret name, at any depth, but for null, true and false.
+/// Replaces every value with a secret name, at any depth, except null and booleans.
 pub fn mask_value(value: &mut Value) {
     match value {
         Value::Object(fields) => mask_fields(fields),
@@ -99,8 +99,7 @@ pub fn mask_fields(fields: &mut Map<String, Value>) {
     }
 }
 
-/// The text of a request's body as it may be shown: what reads as JSON or as a form is masked by
-/// the names in it.
+/// Masks the text of a request body: JSON and forms are masked by field names.
 #[must_use]
 pub fn mask_text(text: &str) -> String {
     if text.trim_start().starts_with(['{', '['])
@@ -121,18 +120,18 @@ pub fn mask_text(text: &str) -> String {
     masked
 }
 
-/// A secret part of a text: what it is called, and where it is, in bytes.
+/// A secret part of a text: its name and its byte range.
 pub type Found = (String, std::ops::Range<usize>);
 
-/// The name of a URL's user name and password.
+/// The name used for the user name and password of a URL.
 pub const USERINFO: &str = "@";
 
-/// Where a URL, which may hold references, carries secrets: its user name and password, and the
-/// query parameters with secret names. In the order of the text.
+/// The secrets in a URL, which may contain references: its user name and password, and the query
+/// parameters with secret names, in order of position.
 #[must_use]
 pub fn url_secrets(url: &str) -> Vec<Found> {
     let mut found = Vec::new();
-    // A scheme is at the beginning or nowhere: a path or query may hold another URL.
+    // A scheme can only be at the beginning: a path or query may contain another URL.
     let scheme = url.split_once("://").map(|(scheme, _)| scheme);
     let scheme = scheme.filter(|scheme| !scheme.contains(['/', '?', '#']));
     let authority = scheme.map_or(0, |scheme| scheme.len().saturating_add(3));
@@ -150,7 +149,7 @@ pub fn url_secrets(url: &str) -> Vec<Found> {
     found
 }
 
-/// A URL with what it carries of secrets masked.
+/// Masks the secrets in a URL.
 #[must_use]
 pub fn mask_url(url: &str) -> String {
     let mut masked = url.to_owned();
@@ -158,7 +157,7 @@ pub fn mask_url(url: &str) -> String {
     masked
 }
 
-/// Replaces each part that was found by what `other` says, or leaves it.
+/// Replaces each found part with the result of `other`, or leaves it unchanged if there is none.
 pub fn replace_all(
     text: &mut String,
     found: Vec<Found>,
@@ -171,7 +170,7 @@ pub fn replace_all(
     }
 }
 
-/// The secret values of `name=value&…`, which begins at byte `start` of the whole.
+/// The secret values in `name=value&…`, which begins at byte `start` of the whole text.
 fn form_secrets(form: &str, start: usize) -> Vec<Found> {
     let mut found = Vec::new();
     let mut at = start;

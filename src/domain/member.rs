@@ -1,18 +1,18 @@
-//! Members of an organization, their sessions and their links, as they are stored.
+//! Stored members of an organization, and their sessions and links.
 //!
-//! No token and no password is in any type of this file: of a token there is the hash under which the
-//! record is stored, of a password its argon2id hash.
+//! No type in this file contains a token or a password: for a token there is the hash under which
+//! the record is stored, for a password its argon2id hash.
 
 use serde::{Deserialize, Serialize};
 
 use super::ids::{LinkId, MemberId, OrganizationId};
 use super::time::Timestamp;
 
-/// What a member is to the organization.
+/// The role of a member in the organization.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MemberRole {
-    /// Exactly one member of an organization is.
+    /// Each organization has exactly one Owner.
     Owner,
     Member,
 }
@@ -23,14 +23,14 @@ pub struct Member {
     pub id: MemberId,
     pub organization: OrganizationId,
     pub name: String,
-    /// As it was entered; unique on the box, whatever its letter case.
+    /// As entered; unique on the box regardless of case.
     pub email: String,
     pub role: MemberRole,
     /// The permission 'Can manage API keys' (`docs/spec/hosts.md`, "Authentication").
     pub api_key_access: bool,
     /// The argon2id hash of the password, in the PHC string format.
     pub password: String,
-    /// Counts the changes of the password: sessions of an earlier count have ended.
+    /// Incremented when the password changes, which ends sessions with an older value.
     pub epoch: u64,
     pub created_at: Timestamp,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -38,7 +38,7 @@ pub struct Member {
 }
 
 impl MemberRole {
-    /// As it is stored and shown.
+    /// The stored and displayed form.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -55,7 +55,7 @@ impl Member {
         self.is_owner() || self.api_key_access
     }
 
-    /// Whether it is the organization's Owner.
+    /// Whether the member is the organization's Owner.
     #[must_use]
     pub fn is_owner(&self) -> bool {
         self.role == MemberRole::Owner
@@ -67,27 +67,27 @@ impl Member {
 pub struct Session {
     pub organization: OrganizationId,
     pub member: MemberId,
-    /// The member's count of passwords when the session began.
+    /// The member's `epoch` when the session began.
     pub epoch: u64,
     pub created_at: Timestamp,
-    /// The last use that was written.
+    /// The last recorded use.
     pub seen_at: Timestamp,
 }
 
-/// What a link is for.
+/// The purpose of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LinkKind {
-    /// Makes the organization's Owner.
+    /// Creates the organization's Owner.
     Setup,
-    /// Makes a member.
+    /// Creates a member.
     Invitation,
     /// Sets a new password for a member.
     Reset,
 }
 
 impl LinkKind {
-    /// As it is stored and shown.
+    /// The stored and displayed form.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -118,16 +118,16 @@ pub enum LinkState {
     Withdrawn,
 }
 
-/// A link that works once.
+/// A single-use link.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Link {
     pub id: LinkId,
     pub kind: LinkKind,
     pub organization: OrganizationId,
-    /// Whose password is set.
+    /// The member whose password is reset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub member: Option<MemberId>,
-    /// Who is invited, where the Owner said so.
+    /// The invited person, if the Owner entered one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub email: Option<String>,
     pub state: LinkState,

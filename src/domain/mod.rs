@@ -1,8 +1,9 @@
-//! Plain data and pure functions: what a prediction, an execution or a charge is, and how each may
-//! change.
+//! Plain data and pure functions: predictions, executions, charges and so on, and the rules for
+//! changing them.
 //!
-//! Nothing here reads a clock, draws a random number, waits, or touches a disk or a socket: time,
-//! ids and outcomes come in as arguments. Every other layer may use this one; it uses none of them.
+//! Nothing here reads a clock, draws a random number, waits, or accesses a disk or a socket: time,
+//! ids and outcomes are passed in as arguments. All other layers may use this one; it uses none of
+//! them.
 
 pub mod account;
 pub mod agent;

@@ -1,5 +1,4 @@
-//! What the catalog says of a model apart from how it runs: its slug, what it gives out, what it
-//! costs.
+//! Catalog data of a model that does not depend on its runner: slug, output type and price.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::money::Usd;
 
-/// The longest slug, in bytes.
+/// Maximum length of a slug, in bytes.
 pub const SLUG_MAX: usize = 128;
 
 /// The version of every model; deprecated by the specification.
@@ -26,7 +25,7 @@ pub struct Slug(String);
 pub struct InvalidSlug;
 
 impl Slug {
-    /// The text of it.
+    /// The slug as a string.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -59,7 +58,7 @@ impl fmt::Display for Slug {
     }
 }
 
-/// What a model gives out.
+/// The output type of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OutputType {
@@ -75,7 +74,7 @@ pub enum OutputType {
 }
 
 impl OutputType {
-    /// All of them.
+    /// All types.
     pub const ALL: [Self; 9] = [
         Self::String,
         Self::Array,
@@ -88,13 +87,13 @@ impl OutputType {
         Self::File,
     ];
 
-    /// Whether what it gives out are files, each given by a URL.
+    /// Whether the outputs are files, each given as a URL.
     #[must_use]
     pub const fn is_artefact(self) -> bool {
         matches!(self, Self::Image | Self::Audio | Self::Video | Self::File)
     }
 
-    /// As the manifest and the API spell it.
+    /// The name in the manifest and the API.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -111,25 +110,25 @@ impl OutputType {
     }
 }
 
-/// What a run used, as its runner reports it. Absent figures are not known.
+/// Resource usage of a run as reported by its runner. Unknown figures are `None`.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Usage {
-    /// Time the model worked.
+    /// Time that the model worked.
     pub run_time: Duration,
     pub input_tokens: Option<u64>,
     pub output_tokens: Option<u64>,
-    /// A cost that the provider itself reported; it wins over every rate.
+    /// A cost reported by the provider; it takes precedence over all rates.
     pub cost: Option<Usd>,
 }
 
-/// What a run costs; the manifest's `[cost]`.
+/// The price of a run: the manifest's `[cost]`.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Pricing {
-    /// The same for each success.
+    /// The same for each successful run.
     Fixed { amount: Usd },
-    /// By what was used.
+    /// Based on usage.
     UsageBased {
-        /// Presentation text; `None` falls back to `Usage-based pricing`.
+        /// Display text; `None` means `Usage-based pricing`.
         estimate: Option<String>,
         per_second: Option<f64>,
         per_million_input_tokens: Option<f64>,
@@ -138,7 +137,7 @@ pub enum Pricing {
 }
 
 impl Pricing {
-    /// The charge for a run that succeeded. Rates are dollars; the sum is rounded once.
+    /// The charge for a successful run. Rates are in dollars; the sum is rounded once.
     #[must_use]
     pub fn charge(&self, usage: &Usage) -> Usd {
         if let Some(reported) = usage.cost {
@@ -150,7 +149,7 @@ impl Pricing {
         }
     }
 
-    /// The most that a run costs which uses at most so much.
+    /// The maximum price of a run with at most this usage.
     #[must_use]
     pub fn most(&self, usage: &Usage) -> Usd {
         match self {
@@ -159,7 +158,7 @@ impl Pricing {
         }
     }
 
-    /// Whether it has no rates: what a run costs is what its model reports.
+    /// Whether there are no rates, so that the model must report the cost.
     #[must_use]
     pub const fn is_reported(&self) -> bool {
         matches!(
@@ -173,7 +172,7 @@ impl Pricing {
         )
     }
 
-    /// The price of a run in dollars, not rounded, whatever cost was reported.
+    /// The unrounded price of a run in dollars, ignoring any reported cost.
     #[must_use]
     pub fn dollars(&self, usage: &Usage) -> f64 {
         match self {

@@ -1,7 +1,7 @@
-//! Money, in whole millionths of a US dollar: adding it never rounds.
+//! Money, in whole millionths of a US dollar, so that addition never rounds.
 //!
-//! No floating-point number is ever added to another here; they appear only at the edge, where
-//! JSON and TOML speak in dollars.
+//! Floating-point numbers are never added here; they only appear at the edge, where JSON and TOML
+//! use dollars.
 
 use std::fmt;
 use std::iter::Sum;
@@ -9,34 +9,34 @@ use std::ops::Neg;
 
 use serde::{Deserialize, Serialize};
 
-/// Whole micro-dollars: 1_000_000 is one US dollar. Stored and added as an integer.
+/// Whole micro-dollars: 1_000_000 is one US dollar.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
 #[serde(transparent)]
 pub struct Usd(i64);
 
-/// The largest amount in dollars that is read.
+/// Maximum amount in dollars that is accepted.
 const LIMIT_DOLLARS: f64 = 9.0e9;
 
 impl Usd {
-    /// Nothing.
+    /// Zero.
     pub const ZERO: Self = Self(0);
 
-    /// From whole micro-dollars.
+    /// Converts from whole micro-dollars.
     #[must_use]
     pub const fn from_micros(micros: i64) -> Self {
         Self(micros)
     }
 
-    /// Whole micro-dollars.
+    /// Converts to whole micro-dollars.
     #[must_use]
     pub const fn micros(self) -> i64 {
         self.0
     }
 
-    /// From dollars as people and providers write them, rounded to the nearest millionth, halves
-    /// away from zero. `None` when it is not a finite number or past 9 thousand million dollars.
+    /// Converts from dollars, rounded to the nearest millionth, half away from zero. `None` if it
+    /// is not a finite number or exceeds 9 billion dollars.
     #[must_use]
     pub fn from_dollars(dollars: f64) -> Option<Self> {
         if !dollars.is_finite() || dollars.abs() > LIMIT_DOLLARS {
@@ -46,29 +46,29 @@ impl Usd {
         Some(Self((dollars * 1e6).round() as i64))
     }
 
-    /// From dollars, rounded up to a whole millionth, and to the largest amount that
-    /// [`Self::from_dollars`] takes: for what is reserved.
+    /// Converts from dollars, rounded up to a whole millionth and clamped to the maximum of
+    /// [`Self::from_dollars`]: for reservations.
     #[must_use]
     pub fn from_dollars_up(dollars: f64) -> Self {
         let nearest = Self::from_dollars(dollars.min(LIMIT_DOLLARS)).unwrap_or(Self::ZERO);
-        // What is within the error of the arithmetic is not rounded up.
+        // Values within the floating-point error are not rounded up.
         if nearest.dollars() + 1e-9 < dollars { nearest.plus(Self(1)) } else { nearest }
     }
 
-    /// Dollars for JSON. Exact to the millionth for anything below 9 thousand million dollars.
+    /// Dollars for JSON. Exact to the millionth below 9 billion dollars.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "amounts stay far below 2^53 micro-dollars")]
     pub fn dollars(self) -> f64 {
         self.0 as f64 / 1e6
     }
 
-    /// Whether it is nothing.
+    /// Whether it is zero.
     #[must_use]
     pub const fn is_zero(&self) -> bool {
         self.0 == 0
     }
 
-    /// The sum, stopping at the ends of the range instead of wrapping.
+    /// The sum, saturating at the ends of the range.
     #[must_use]
     pub const fn plus(self, other: Self) -> Self {
         Self(self.0.saturating_add(other.0))

@@ -1,9 +1,9 @@
-//! Patterns of the operators `matches` and `string_matches`: regular expressions that run in linear time, or text
-//! with `*` for any characters.
+//! Patterns of the operators `matches` and `string_matches`: regular expressions that run in linear
+//! time, or text with `*` as a wildcard.
 //!
-//! A literal pattern is compiled when it is parsed. One with references is compiled when the condition is evaluated:
-//! a single reference is the whole pattern, and inside a longer pattern a value matches itself, whatever characters it
-//! has.
+//! A literal pattern is compiled when it is parsed. One with references is compiled when the
+//! condition is evaluated: a single reference is the whole pattern, and inside a longer pattern a
+//! value matches itself, whatever characters it contains.
 
 use regex::{Regex, RegexBuilder};
 use serde_json::Value;
@@ -12,27 +12,27 @@ use super::json_pointer::{JsonPointer, brief};
 use super::reference::{self, Reference, Scope};
 use super::template::{Part, RESOLVED_BYTES_MAX, Template};
 
-/// The longest pattern, in bytes.
+/// Maximum length of a pattern, in bytes.
 pub const PATTERN_BYTES_MAX: usize = 1024;
-/// The memory that one compiled pattern may take, in bytes.
+/// Maximum memory of a compiled pattern, in bytes.
 const PATTERN_MEMORY_MAX: usize = 256 * 1024;
 
 /// A pattern.
 #[derive(Debug, Clone)]
 pub enum Pattern {
     Compiled(Regex),
-    /// It has references.
+    /// A pattern with references.
     Open {
         template: Template,
         syntax: Syntax,
     },
 }
 
-/// How a pattern is written.
+/// The syntax of a pattern.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Syntax {
     Regex,
-    /// `*` stands for any text; a text without one may be anywhere.
+    /// `*` matches any text; a pattern without one matches anywhere in the subject.
     Wildcards,
 }
 
@@ -47,14 +47,15 @@ impl Pattern {
         if template.constant().is_none() {
             return Ok(Self::Open { template, syntax });
         }
-        // As it is written: a regular expression may have `\\{{` in it.
+        // Compiled as written: a regular expression may contain `\\{{`.
         compile(&syntax.regex(&[Piece::Pattern(written)])).map(Self::Compiled)
     }
 
-    /// Whether the text `subject` matches; nothing else does.
+    /// Whether the subject matches; only strings can match.
     ///
     /// # Errors
-    /// [`reference::Error`] names a reference that resolves to nothing, or makes a pattern that cannot be used.
+    /// [`reference::Error`] names a reference that resolves to nothing or produces an invalid
+    /// pattern.
     pub fn matches(&self, subject: &Value, scope: &dyn Scope) -> Result<bool, reference::Error> {
         let is_match = |regex: &Regex| subject.as_str().is_some_and(|text| regex.is_match(text));
         match self {
@@ -73,7 +74,7 @@ impl Pattern {
         }
     }
 
-    /// The references that are put in when it is evaluated; none of a literal pattern.
+    /// The template of a pattern with references; `None` for a literal pattern.
     #[must_use]
     pub const fn template(&self) -> Option<&Template> {
         match self {
@@ -86,7 +87,7 @@ impl Pattern {
 /// A part of a pattern.
 enum Piece<'t> {
     Pattern(&'t str),
-    /// Matches itself.
+    /// Matches itself literally.
     Literal(String),
 }
 
@@ -110,7 +111,7 @@ impl Syntax {
     }
 }
 
-/// The regular expression of a template; nothing where a single reference is not a string.
+/// Resolves a template into a regular expression; `None` if a single reference is not a string.
 fn resolve(
     template: &Template,
     syntax: Syntax,
@@ -152,13 +153,13 @@ fn compile(pattern: &str) -> Result<Regex, String> {
         })
 }
 
-/// What is wrong with a pattern, in words.
+/// The problem of a pattern in words.
 fn reason(fault: &regex::Error) -> String {
     if let regex::Error::CompiledTooBig(_) = fault {
         return format!("it takes more than {PATTERN_MEMORY_MAX} bytes of memory");
     }
     let text = fault.to_string();
-    // The lines before the last draw the pattern.
+    // All lines but the last show the pattern.
     let last = text.lines().last().unwrap_or_default();
     match last.trim_start_matches("error: ").trim() {
         "repetition operator missing expression" => {
@@ -183,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn pattern_with_references_is_compiled_when_it_is_evaluated() {
+    fn pattern_with_references_is_compiled_at_evaluation() {
         let inputs = json!({"text": "file-7.png", "regex": "^file-\\d", "stars": "file*", "dot": "7.p",
             "star": "*", "seven": 7, "broken": "(", "long": "a".repeat(PATTERN_BYTES_MAX + 1)});
         for (pattern, syntax, expect) in [
@@ -199,9 +200,9 @@ mod tests {
             assert_eq!(outcome(pattern, syntax, &inputs), Ok(expect), "{pattern}");
         }
         for (pattern, expect) in [
-            ("{{inputs.broken}}", "{{inputs.broken}} does not resolve to a pattern"),
-            ("{{inputs.seven}}", "{{inputs.seven}} does not resolve to a pattern"),
-            ("{{inputs.long}}", "{{inputs.long}} does not resolve to a pattern"),
+            ("{{inputs.broken}}", "{{inputs.broken}} does not resolve to a valid pattern"),
+            ("{{inputs.seven}}", "{{inputs.seven}} does not resolve to a valid pattern"),
+            ("{{inputs.long}}", "{{inputs.long}} does not resolve to a valid pattern"),
             ("a{{inputs.gone}}", "{{inputs.gone}} resolves to nothing"),
             ("{{inputs.a", "has no closing"),
         ] {
@@ -211,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn pattern_fault_is_said_in_words() {
+    fn pattern_error_is_described_in_words() {
         for (pattern, expect) in [
             ("*.png", "\"*.png\": `*`, `+`, `?` or `{` repeats nothing"),
             ("a|+", "repeats nothing"),

@@ -1,15 +1,15 @@
-//! A payload: JSON text as it came or as it will go out (an input, an output, a webhook's body),
-//! either beside its record or, when it is large, in a file that the record names.
+//! A payload: the JSON text of an input, an output or a webhook body, stored inline in its record
+//! or, if it is large, in a separate file.
 //!
-//! The text is never reformatted: what was stored is what is sent, byte for byte. Files are read
-//! and written by `storage::payloads`; nothing here touches a disk.
+//! The text is never reformatted: it is sent byte for byte as it was stored. Files are read and
+//! written by `storage::payloads`; nothing here touches a disk.
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 
 use super::ids::PayloadId;
 
-/// JSON text, inline or in a file of its own.
+/// JSON text, inline or in a separate file.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Payload {
@@ -17,7 +17,7 @@ pub enum Payload {
     File(FileRef),
 }
 
-/// Names a payload file and says what must be found in it.
+/// A reference to a payload file, with its expected length and checksum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileRef {
     pub id: PayloadId,
@@ -31,7 +31,7 @@ impl Payload {
     /// The JSON text of `value`, inline.
     ///
     /// # Errors
-    /// When `value` cannot be written as JSON (a map with keys that are not strings).
+    /// If `value` cannot be serialized as JSON (a map with keys that are not strings).
     pub fn of<T: Serialize + ?Sized>(value: &T) -> Result<Self, serde_json::Error> {
         to_raw_value(value).map(Self::Inline)
     }
@@ -45,25 +45,25 @@ impl Payload {
         }
     }
 
-    /// Whether the text has no bytes; never so for JSON that was checked.
+    /// Whether the text is empty, which never happens for valid JSON.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// A payload that says nothing: `null`.
+    /// The empty payload: `null`.
     #[must_use]
     pub fn nothing() -> Self {
         Self::Inline(RawValue::NULL.to_owned())
     }
 
-    /// Whether it says nothing; a deleted input or output does not.
+    /// Whether it is `null`, like a deleted input or output.
     #[must_use]
     pub fn is_nothing(&self) -> bool {
         matches!(self, Self::Inline(text) if text.get() == RawValue::NULL.get())
     }
 
-    /// The file behind it, if it is in one.
+    /// The file that contains the text, if any.
     #[must_use]
     pub const fn file(&self) -> Option<&FileRef> {
         match self {

@@ -1,8 +1,8 @@
-//! A JSON object whose values are kept as text: a proxy changes the fields that it knows and passes
-//! all others on byte for byte, numbers of any precision included.
+//! A JSON object with unparsed values: a proxy changes known fields and passes on all others byte
+//! for byte, including numbers of any precision.
 //!
-//! It never looks into a value. A field that is there twice counts once, with its last value, so that
-//! everyone who reads the object reads the same.
+//! Values are never parsed. A duplicate field is kept once, with its last value, so that all
+//! readers of the object see the same.
 
 use std::fmt;
 
@@ -11,53 +11,53 @@ use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::{RawValue, to_raw_value};
 
-/// The most fields of one object.
+/// Maximum fields of an object.
 pub const FIELDS_MAX: usize = 1000;
 
-/// The fields in their order.
+/// A JSON object with its fields in order.
 #[derive(Debug, Clone, Default)]
 pub struct RawObject {
     fields: Vec<(String, Box<RawValue>)>,
 }
 
 impl RawObject {
-    /// The text of a field; null counts as absent.
+    /// The JSON text of a field; null counts as absent.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {
         let (_, value) = self.fields.iter().find(|(field, _)| field == name)?;
         Some(value.get()).filter(|text| *text != "null")
     }
 
-    /// The fields with their values, also those that are null.
+    /// All fields with their values, including nulls.
     pub fn fields(&self) -> impl Iterator<Item = (&str, &str)> {
         self.fields.iter().map(|(name, value)| (name.as_str(), value.get()))
     }
 
-    /// The names of all fields, in their order.
+    /// The names of all fields, in order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.fields.iter().map(|(name, _)| name.as_str())
     }
 
-    /// The value of a field as a `T`; `None` when it is absent, null or something else.
+    /// The value of a field as a `T`; `None` if it is absent, null or of another type.
     #[must_use]
     pub fn value<'s, T: Deserialize<'s>>(&'s self, name: &str) -> Option<T> {
         serde_json::from_str(self.get(name)?).ok()
     }
 
-    /// Takes a field out.
+    /// Removes a field.
     pub fn remove(&mut self, name: &str) {
         self.fields.retain(|(field, _)| field != name);
     }
 
-    /// Takes out all fields but those that `stays` names.
+    /// Removes all fields for which `stays` is false.
     pub fn retain(&mut self, stays: impl Fn(&str) -> bool) {
         self.fields.retain(|(field, _)| stays(field));
     }
 
-    /// Sets a field, in its place if it is there.
+    /// Sets a field; an existing field keeps its position.
     ///
     /// # Errors
-    /// When the value has no JSON form.
+    /// If the value cannot be serialized.
     pub fn set<T: Serialize + ?Sized>(
         &mut self,
         name: &str,
@@ -67,10 +67,10 @@ impl RawObject {
         Ok(())
     }
 
-    /// The whole object as JSON text.
+    /// The object as JSON text.
     ///
     /// # Errors
-    /// Never in practice: its values are JSON already.
+    /// Never in practice: its values are already JSON.
     pub fn text(&self) -> Result<Vec<u8>, serde_json::Error> {
         serde_json::to_vec(self)
     }
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn raw_object_bounds_its_fields_and_refuses_other_values() {
+    fn raw_object_limits_fields_and_rejects_other_values() {
         let many = |count: usize| {
             let fields: Vec<String> = (0..count).map(|number| format!("\"{number}\":1")).collect();
             serde_json::from_str::<RawObject>(&format!("{{{}}}", fields.join(",")))

@@ -6,8 +6,8 @@
 //! root      = "inputs" / "execution" / "secrets" / step id / item name of a map
 //! ```
 //!
-//! Nothing here knows which steps a workflow has, and no value is invented: what is not there is
-//! nothing. `template` holds the JSON that contains references.
+//! Nothing here knows the steps of a workflow, and missing values are never replaced. `template`
+//! contains the JSON with references.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -19,17 +19,17 @@ use super::pattern::PATTERN_BYTES_MAX;
 use super::secret::is_name as is_secret_id;
 use super::template::DEPTH_MAX;
 
-/// The longest reference, in bytes between its braces.
+/// Maximum length of a reference between its braces, in bytes.
 pub const REFERENCE_BYTES_MAX: usize = 512;
 
-/// One reference. Prints as it may be written.
+/// A reference. Prints in a form that can be parsed again.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Reference {
     root: Root,
     path: Vec<Segment>,
 }
 
-/// What a reference starts from.
+/// The root of a reference.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Root {
     /// The inputs of the execution.
@@ -38,55 +38,55 @@ pub enum Root {
     Execution,
     /// A named secret of the workflow's organization. Only the requests of `http` steps see one.
     Secrets,
-    /// A step, or the item of a `map` step: which of them, the workflow decides.
+    /// A step, or the item of a `map` step, depending on the workflow.
     Name(String),
 }
 
-/// One move into a value.
+/// One path segment.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Segment {
-    /// `.name` or `['name']`. On an array, a whole number counts as an index.
+    /// `.name` or `['name']`. For an array, a whole number counts as an index.
     Key(String),
     /// `[0]`, counted from 0.
     Index(usize),
 }
 
-/// What a step offers to references (`docs/spec/steps.md`, "References").
+/// The fields of a step that references can use (`docs/spec/steps.md`, "References").
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Field {
     Output,
-    /// The first element of an array output, else the output.
+    /// The first element of an array output, otherwise the output.
     Primary,
     Status,
-    /// The answer of an HTTP step: JSON when it is JSON, else text.
+    /// The response body of an HTTP step: parsed if it is JSON, otherwise text.
     Body,
     StatusCode,
-    /// The headers of an HTTP step's answer: an object, whose names are looked up ignoring case.
+    /// The response headers of an HTTP step: an object whose names are case-insensitive.
     Headers,
-    /// Who answered a step that waits for an event: an object with its `name` and `source`.
+    /// The answer to a step that waits for an event: an object with its `name` and `source`.
     Event,
-    /// The link by which a person or a program sends the event that a step waits for.
+    /// The link for sending the event that a step waits for.
     ResumeUrl,
 }
 
-/// What references see while they are resolved.
+/// The values that references can see.
 pub trait Scope {
     /// The inputs of the execution, an object.
     fn inputs(&self) -> &Value;
-    /// The id of the execution, as the API prints it.
+    /// The id of the execution, as printed by the API.
     fn execution_id(&self) -> String;
-    /// The present item of the enclosing `map` step whose `item_name` is `name`.
+    /// The current item of the enclosing `map` step whose `item_name` is `name`.
     fn item(&self, name: &str) -> Option<&Value>;
-    /// A field of a step; nothing while the step has none such, because it has not ended, failed or
-    /// was skipped.
+    /// A field of a step; `None` if the step does not have it, for example because it has not
+    /// ended, has failed or was skipped.
     fn step(&self, id: &str, field: Field) -> Option<Cow<'_, Value>>;
-    /// The value of a named secret; nothing where secrets are out of reach.
+    /// The value of a named secret; `None` where secrets are not available.
     fn secret(&self, _name: &str) -> Option<&str> {
         None
     }
 }
 
-/// For tests: inputs, and nothing else.
+/// A scope for tests with nothing but inputs.
 #[cfg(test)]
 #[derive(Debug)]
 pub struct Inputs(pub Value);
@@ -111,14 +111,14 @@ impl Scope for Inputs {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{reference}{} {kind}", at(place))]
 pub struct Error {
-    /// Where in the template, as a JSON pointer; empty: the template itself.
+    /// The position in the template as a JSON pointer; empty for the template itself.
     pub place: String,
-    /// The reference with its braces, cut short when it is long.
+    /// The reference with its braces, truncated if it is long.
     pub reference: String,
     pub kind: ErrorKind,
 }
 
-/// What is wrong with a reference. Prints as the rest of a sentence that begins with it.
+/// The problem of a reference. Prints as the rest of a sentence that begins with the reference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ErrorKind {
     #[error("has no closing }}}}")]
@@ -153,21 +153,21 @@ pub enum ErrorKind {
     #[error("must resolve to an array")]
     NotAnArray,
     #[error(
-        "does not resolve to a pattern that can be used: a string of at most {PATTERN_BYTES_MAX} bytes, and for matches a \
+        "does not resolve to a valid pattern: a string of at most {PATTERN_BYTES_MAX} bytes, and for matches a \
          valid regular expression"
     )]
     Pattern,
-    #[error("makes the whole larger than {0} bytes")]
+    #[error("makes the result larger than {0} bytes")]
     TooLarge(usize),
-    #[error("makes the whole nest deeper than {DEPTH_MAX} levels")]
+    #[error("makes the result nest deeper than {DEPTH_MAX} levels")]
     TooDeep,
 }
 
 impl Reference {
-    /// Parses what is between the braces, ignoring spaces around it.
+    /// Parses the text between the braces, ignoring surrounding spaces.
     ///
     /// # Errors
-    /// [`ErrorKind`] says what is wrong with it.
+    /// [`ErrorKind`] describes the problem.
     pub fn parse(text: &str) -> Result<Self, ErrorKind> {
         let text = text.trim();
         if text.is_empty() {
@@ -193,19 +193,19 @@ impl Reference {
         Ok(Self { root, path })
     }
 
-    /// What it starts from.
+    /// The root of the reference.
     #[must_use]
     pub const fn root(&self) -> &Root {
         &self.root
     }
 
-    /// The moves behind the root.
+    /// The path after the root.
     #[must_use]
     pub fn path(&self) -> &[Segment] {
         &self.path
     }
 
-    /// The field of a step that it means, if its root is a step.
+    /// The step field that it refers to, if its root is a step.
     #[must_use]
     pub fn field(&self) -> Option<Field> {
         match self.path.first()? {
@@ -214,14 +214,14 @@ impl Reference {
         }
     }
 
-    /// The name of the secret that it means, if it means one.
+    /// The name of the secret that it refers to, if any.
     #[must_use]
     pub fn secret(&self) -> Option<&str> {
         if self.root == Root::Secrets { secret_name(&self.path) } else { None }
     }
 
-    /// The value that it refers to; nothing when any part of the way is missing. A null that is
-    /// there is a value.
+    /// The referenced value; `None` if any part of the path is missing. An existing null is a
+    /// value.
     #[must_use]
     pub fn look_up<'s>(&self, scope: &'s dyn Scope) -> Option<Cow<'s, Value>> {
         match &self.root {
@@ -254,7 +254,7 @@ impl Reference {
 }
 
 impl Field {
-    /// All of them.
+    /// All fields.
     pub const ALL: [Self; 8] = [
         Self::Output,
         Self::Primary,
@@ -266,7 +266,7 @@ impl Field {
         Self::ResumeUrl,
     ];
 
-    /// As references spell it.
+    /// The name in references.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -316,7 +316,7 @@ fn secret_name(path: &[Segment]) -> Option<&str> {
     }
 }
 
-/// ` at /the/place`, or nothing when the place is the whole.
+/// ` at /the/place`, or an empty string for the template itself.
 fn at(place: &str) -> String {
     if place.is_empty() { String::new() } else { format!(" at {}", brief_pointer(place)) }
 }
@@ -365,7 +365,7 @@ fn parse_path(mut rest: &str) -> Result<Vec<Segment>, ErrorKind> {
     Ok(path)
 }
 
-/// Parses what follows an opening bracket; gives what follows the closing one too.
+/// Parses the text after an opening bracket; also returns the text after the closing one.
 fn parse_bracket(inside: &str) -> Result<(Segment, &str), ErrorKind> {
     for quote in ['\'', '"'] {
         if let Some(quoted) = inside.strip_prefix(quote) {
@@ -382,12 +382,12 @@ fn parse_bracket(inside: &str) -> Result<(Segment, &str), ErrorKind> {
     }
 }
 
-/// Whether `c` may be part of the id of a step or the name of an item.
+/// Whether `c` is allowed in a step id or item name.
 pub(crate) const fn is_root_char(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '_' | '-')
 }
 
-/// Whether `c` may be part of a key after a dot; other keys are written in brackets.
+/// Whether `c` is allowed in a key after a dot; other keys are written in brackets.
 fn is_key_char(c: char) -> bool {
     !matches!(c, '.' | '[' | ']' | '{' | '}' | '\'' | '"') && !c.is_whitespace() && !c.is_control()
 }
@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn reference_to_a_secret_has_one_name_and_nothing_behind_it() {
+    fn reference_to_a_secret_has_exactly_one_name() {
         let secret = |text: &str| {
             Reference::parse(text).map(|reference| reference.secret().map(str::to_owned))
         };

@@ -1,26 +1,26 @@
-//! When a step or a prediction is tried again: the pure rule behind the `retry` of a step
+//! The retry policy of steps and predictions: the pure rule behind the `retry` of a step
 //! (`docs/spec/steps.md`, "Retry") and of a model's manifest.
 //!
-//! Nothing here waits or draws a random number: the engine turns a delay into a durable timer.
+//! Nothing here waits or draws random numbers: the engine turns a delay into a durable timer.
 
 use std::time::Duration;
 
 use super::classify::ErrorClass;
 
-/// The most attempts that a policy may ask for, the first one included.
+/// Maximum attempts of a policy, including the first.
 pub const ATTEMPTS_MAX: u32 = 20;
-/// The longest delay between two attempts: one hour.
+/// Maximum delay between two attempts: one hour.
 pub const DELAY_MAX: Duration = Duration::from_secs(3600);
-/// The largest factor from one delay to the next.
+/// Maximum backoff multiplier.
 pub const MULTIPLIER_MAX: f64 = 10.0;
 
-/// What a `retry` that leaves fields out means by them.
+/// Defaults of the fields of `retry`.
 const ATTEMPTS_DEFAULT: u32 = 3;
 const INITIAL_DEFAULT: Duration = Duration::from_secs(1);
 const MULTIPLIER_DEFAULT: f64 = 2.0;
 const LONGEST_DEFAULT: Duration = Duration::from_secs(60);
 
-/// A `retry` as it is written.
+/// A `retry` as written.
 #[derive(Debug, Clone, Default)]
 pub struct Written {
     pub max_attempts: Option<u32>,
@@ -31,7 +31,7 @@ pub struct Written {
 }
 
 impl Written {
-    /// The policy that it means, with the defaults of what it leaves out.
+    /// Converts to a policy, with defaults for absent fields.
     #[must_use]
     pub fn policy(self) -> Policy {
         let initial = self.initial_delay.unwrap_or(INITIAL_DEFAULT);
@@ -45,7 +45,7 @@ impl Written {
     }
 }
 
-/// How often a step is tried, after which failures, and how far apart.
+/// How often a step is tried, after which failures, and with which delays.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Policy {
     attempts: u32,
@@ -56,7 +56,7 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// The failures that may pass by themselves: what a policy retries when it does not say.
+    /// The classes of transient failures, which are retried by default.
     pub const TRANSIENT: [ErrorClass; 4] = [
         ErrorClass::ExecutionTimeout,
         ErrorClass::ProviderError,
@@ -64,7 +64,7 @@ impl Policy {
         ErrorClass::ProviderUnavailable,
     ];
 
-    /// One attempt: the rule without `retry`.
+    /// A single attempt: the policy without `retry`.
     #[must_use]
     pub const fn once() -> Self {
         Self {
@@ -76,9 +76,9 @@ impl Policy {
         }
     }
 
-    /// `attempts` in all; the first retry comes `initial` after a failure, each later one
-    /// `multiplier` times as long after its own, up to `longest`. Only failures of a class in
-    /// `retry_on` are retried. What is out of its bounds is taken as the nearest bound.
+    /// `attempts` in total. The delay after the first failure is `initial`, and grows by
+    /// `multiplier` after each further one, up to `longest`. Only failures of a class in `retry_on`
+    /// are retried. Out-of-range values are clamped.
     #[must_use]
     pub fn new(
         attempts: u32,
@@ -101,20 +101,20 @@ impl Policy {
         }
     }
 
-    /// The most attempts, the first one included.
+    /// Maximum attempts, including the first.
     #[must_use]
     pub const fn attempts(&self) -> u32 {
         self.attempts
     }
 
-    /// How long after the failure of attempt `number` (from 1) the next one begins; nothing when
-    /// there is no next one.
+    /// The delay after the failure of attempt `number` (from 1); `None` if there is no next
+    /// attempt.
     #[must_use]
     pub fn delay_after(&self, number: u32, class: ErrorClass) -> Option<Duration> {
         if number >= self.attempts || !self.retry_on.contains(&class) {
             return None;
         }
-        // The bounds keep this finite: 3600 s times 10 to the power of 19 at most.
+        // The bounds keep this finite: at most 3600 s times 10 to the power of 19.
         let earlier_retries = i32::try_from(number.saturating_sub(1)).unwrap_or(i32::MAX);
         let seconds = self.initial.as_secs_f64() * self.multiplier.powi(earlier_retries);
         Some(Duration::try_from_secs_f64(seconds).unwrap_or(self.longest).min(self.longest))

@@ -1,9 +1,9 @@
-//! Schedules: which work starts when, and what becomes of a firing that is late or finds the run
-//! before it unfinished.
+//! Schedules: which work starts when, and what happens to a firing that is late or finds the
+//! previous run unfinished.
 //!
-//! Pure: the record, the calendar and a moment in; the changed record and what is to start out. The
-//! record says up to which firing everything is decided, so that a decision that is committed
-//! together with what it starts is made once.
+//! Pure: the record, the calendar and a time in; the changed record and the work to start out. The
+//! record says up to which firing everything is decided, so a decision that is committed together
+//! with the work it starts is made exactly once.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -15,32 +15,32 @@ use super::delivery::Webhook;
 use super::ids::{ExecutionId, Id as _, KeyId, OrganizationId, ScheduleId, WorkflowId};
 use super::time::Timestamp;
 
-/// A firing up to this late is on time, whatever `catch_up_seconds` says.
+/// Maximum delay of an on-time firing, regardless of `catch_up_seconds`.
 pub const ON_TIME: Duration = Duration::from_secs(10);
-/// How often a schedule with firings that wait looks whether the run before has ended.
+/// How often a schedule with waiting firings polls whether the previous run has ended.
 pub const POLL: Duration = Duration::from_secs(2);
-/// The most firings of one schedule that wait; what comes then is skipped.
+/// Maximum waiting firings per schedule; further ones are skipped.
 pub const WAITING_MAX: usize = 100;
-/// Firings that lie further ahead than this have come from a clock that was wrong.
+/// Decisions further in the future than this were made with a wrong clock.
 pub const CLOCK_ERROR: Duration = Duration::from_secs(24 * 3600);
-/// How far back a firing is caught up, unless the schedule says otherwise.
+/// Default of `catch_up_seconds`: how late a firing may start.
 pub const CATCH_UP_DEFAULT: u64 = 3600;
-/// The longest `catch_up_seconds`: a year.
+/// Maximum of `catch_up_seconds`: a year.
 pub const CATCH_UP_MAX: u64 = 366 * 24 * 3600;
-/// The longest `jitter_seconds`: a day.
+/// Maximum of `jitter_seconds`: a day.
 pub const JITTER_MAX: u32 = 24 * 3600;
 
-/// A schedule as it is stored.
+/// A stored schedule.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Schedule {
     pub id: ScheduleId,
     pub organization: OrganizationId,
-    /// The key that made it; its executions are recorded under it.
+    /// The API key that created it; its executions are recorded under this key.
     pub key: KeyId,
     pub target: Target,
     pub cron: String,
     pub timezone: String,
-    /// An object: the inputs of the workflow or the input of the model.
+    /// The inputs of the workflow or the input of the model, an object.
     pub input: Value,
     pub overlap: Overlap,
     pub catch_up_seconds: u64,
@@ -52,37 +52,37 @@ pub struct Schedule {
     pub ends_at: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub webhook: Option<Webhook>,
-    /// Everything up to this firing is decided.
+    /// All firings up to this one have been decided.
     pub decided_until: Timestamp,
-    /// The next firing of the calendar, without its jitter; none while paused and after the end.
+    /// The next firing of the calendar, without jitter; `None` while paused and after the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<Timestamp>,
-    /// When to look at it again: the moment of its row in the timers.
+    /// When to check it again: the time of its row in the timers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub due: Option<Timestamp>,
-    /// Firings that wait for the run before to end, oldest first.
+    /// Firings that wait for the previous run to end, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waiting: Vec<Timestamp>,
-    /// What became of the last firing that was decided.
+    /// The result of the last decided firing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last: Option<LastRun>,
-    /// The last execution that was started.
+    /// The last execution started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latest: Option<ExecutionId>,
-    /// What people call it; it need not be unique.
+    /// The display name; need not be unique.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
 }
 
-/// What a schedule starts.
+/// The work that a schedule starts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Target {
     Workflow {
         workflow: WorkflowId,
-        /// Absent: the version that is the latest when it fires.
+        /// `None` means the latest version when it fires.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         version: Option<String>,
     },
@@ -94,25 +94,25 @@ pub enum Target {
     },
 }
 
-/// What a firing does that finds the run before it unfinished.
+/// What a firing does if the previous run is unfinished.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Overlap {
-    /// Nothing.
+    /// Skip the firing.
     Skip,
-    /// It waits for the end.
+    /// Wait until the previous run ends.
     Queue,
-    /// It cancels the run before and starts.
+    /// Cancel the previous run and start.
     CancelOther,
-    /// It starts.
+    /// Start in parallel.
     Allow,
 }
 
 impl Overlap {
-    /// All of them.
+    /// All rules.
     pub const ALL: [Self; 4] = [Self::Skip, Self::Queue, Self::CancelOther, Self::Allow];
 
-    /// As the API spells it.
+    /// The name in the API.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -124,10 +124,10 @@ impl Overlap {
     }
 }
 
-/// What became of a firing.
+/// The result of a firing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastRun {
-    /// The firing, without its jitter.
+    /// The scheduled time, without jitter.
     pub scheduled_for: Timestamp,
     /// When it was decided.
     pub at: Timestamp,
@@ -138,28 +138,28 @@ pub struct LastRun {
 #[serde(rename_all = "snake_case")]
 pub enum RunResult {
     Started(ExecutionId),
-    /// The run before had not ended.
+    /// The previous run was unfinished.
     Skipped,
-    /// It was noticed too late, and so were all before it since the last run.
+    /// It was noticed too late, as were all earlier firings since the last run.
     Missed,
     /// It could not be started, for this reason.
     Refused(String),
 }
 
-/// What is to be done after a look at a schedule.
+/// What to do after checking a schedule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turn {
     Nothing,
     /// Start the work of this firing.
     Start {
         scheduled_for: Timestamp,
-        /// Cancel the run before first.
+        /// Cancel the previous run first.
         cancels: bool,
     },
 }
 
 impl Schedule {
-    /// Sets when to look at it again: at its next firing, or soon where firings wait.
+    /// Sets the next check: at the next firing, or soon if firings are waiting.
     pub fn plan(&mut self, calendar: &Calendar, now: Timestamp) {
         self.next = if self.paused { None } else { self.next_firing(calendar, self.decided_until) };
         if self.paused {
@@ -170,7 +170,7 @@ impl Schedule {
         self.due = firing.into_iter().chain(poll).min();
     }
 
-    /// Decides what is due. At most one firing is decided; when more are due, `due` has come already.
+    /// Decides at most one due firing. If more are due, `due` is already in the past.
     pub fn turn(&mut self, calendar: &Calendar, now: Timestamp, is_running: bool) -> Turn {
         let mut turn = Turn::Nothing;
         if let Some(next) = self.next.filter(|next| next.plus(self.jitter(*next)) <= now) {
@@ -184,7 +184,7 @@ impl Schedule {
         turn
     }
 
-    /// Notes what became of the firing that was to start.
+    /// Records the result of the firing that was to start.
     pub fn note(&mut self, scheduled_for: Timestamp, at: Timestamp, result: RunResult) {
         if let RunResult::Started(execution) = &result {
             self.latest = Some(*execution);
@@ -192,7 +192,7 @@ impl Schedule {
         self.last = Some(LastRun { scheduled_for, at, result });
     }
 
-    /// Forgets decisions that were made by a clock which was far ahead. True when there were any.
+    /// Discards decisions made while the clock was far ahead. True if there were any.
     pub fn realign(&mut self, calendar: &Calendar, now: Timestamp) -> bool {
         if self.decided_until <= now.plus(CLOCK_ERROR) {
             return false;
@@ -203,7 +203,7 @@ impl Schedule {
         true
     }
 
-    /// The next `count` firings, without their jitter.
+    /// The next `count` firings, without jitter.
     #[must_use]
     pub fn next_firings(&self, calendar: &Calendar, count: usize) -> Vec<Timestamp> {
         let next = |moment: &Timestamp| self.next_firing(calendar, *moment);
@@ -221,7 +221,7 @@ impl Schedule {
         let firing = if is_on_time {
             next
         } else {
-            // After a while of not being there, the last firing stands for all.
+            // After an outage, only the last missed firing is considered.
             let until = self.ends_at.map_or(now, |end| end.min(now));
             calendar.last_until(until).map_or(next, |last| last.max(next))
         };
@@ -259,7 +259,7 @@ impl Schedule {
         Some(next).filter(|next| self.ends_at.is_none_or(|end| *next <= end))
     }
 
-    /// The delay of a firing: the same at each look, different for each schedule and firing.
+    /// The delay of a firing: stable across checks, different for each schedule and firing.
     fn jitter(&self, firing: Timestamp) -> Duration {
         let [_, _, _, _, _, _, _, _, seed @ ..] = self.id.bytes();
         let mixed = mix(u64::from_be_bytes(seed) ^ firing.micros().cast_unsigned());
@@ -268,7 +268,7 @@ impl Schedule {
     }
 }
 
-/// Spreads a number over all others: the finalizer of SplitMix64.
+/// A bit mixer: the finalizer of SplitMix64.
 const fn mix(seed: u64) -> u64 {
     let mut mixed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,8 +1,9 @@
-//! Signatures of webhook deliveries: the specification's own (`docs/spec/webhooks.md`, "Signatures")
-//! and those of Standard Webhooks (`webhook-signature: v1,…`, and `v1a,…` by Ed25519).
+//! Signatures of webhook deliveries: those of the specification (`docs/spec/webhooks.md`,
+//! "Signatures") and those of Standard Webhooks (`webhook-signature: v1,…`, and `v1a,…` with
+//! Ed25519).
 //!
-//! Pure: the secret, the time and the bytes come in, the header's text goes out. Keeps no secret
-//! and reads no clock; whether a time stamp is fresh enough is the receiver's question.
+//! Pure: secret, time and bytes in, the header's text out. Stores no secret and reads no clock;
+//! receivers decide whether a timestamp is recent enough.
 
 use std::fmt::Write;
 
@@ -13,29 +14,29 @@ use ring::signature::{Ed25519KeyPair, KeyPair};
 use sha2::Sha256;
 use subtle::ConstantTimeEq;
 
-/// The longest `webhook_secret`, in bytes.
+/// Maximum length of a `webhook_secret`, in bytes.
 pub const SECRET_BYTES_MAX: usize = 256;
 
-/// What a Standard Webhooks secret begins with; base64 follows.
+/// Prefix of a Standard Webhooks secret, followed by base64.
 const STANDARD_PREFIX: &str = "whsec_";
-/// What a private and a public Ed25519 key of Standard Webhooks begin with; base64 follows.
+/// Prefixes of private and public Ed25519 keys of Standard Webhooks, followed by base64.
 const ED25519_SECRET_PREFIX: &str = "whsk_";
 const ED25519_PUBLIC_PREFIX: &str = "whpk_";
 
-/// Why a text cannot be a `webhook_secret`.
+/// Why a text is not a valid `webhook_secret`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BadSecret {
     #[error("webhook_secret must have 1 to {SECRET_BYTES_MAX} bytes")]
     Length,
-    #[error("webhook_secret must not hold control characters")]
+    #[error("webhook_secret must not contain control characters")]
     ControlCharacter,
 }
 
-/// Whether `secret` can be a `webhook_secret`: 1 to 256 bytes, no control characters (it travels
-/// in a header).
+/// Checks that `secret` is a valid `webhook_secret`: 1 to 256 bytes without control characters,
+/// since it is sent in a header.
 ///
 /// # Errors
-/// [`BadSecret`], whose text is fit for the client.
+/// [`BadSecret`], whose text is suitable for clients.
 pub fn check_secret(secret: &str) -> Result<(), BadSecret> {
     if secret.is_empty() || secret.len() > SECRET_BYTES_MAX {
         return Err(BadSecret::Length);
@@ -60,9 +61,8 @@ pub fn sign(secret: &str, timestamp: i64, body: &[u8]) -> String {
     text
 }
 
-/// The value of `webhook-signature`: `v1,` and the base64 HMAC-SHA256 of
-/// `<id>.<timestamp>.<body>`. The key is what the base64 behind `whsec_` holds, or the secret's
-/// bytes where it has no such form.
+/// The value of `webhook-signature`: `v1,` and the base64 HMAC-SHA256 of `<id>.<timestamp>.<body>`.
+/// The key is the decoded base64 after `whsec_`, or the bytes of a secret without that form.
 #[must_use]
 pub fn sign_standard(secret: &str, id: &str, timestamp: i64, body: &[u8]) -> String {
     let timestamp = timestamp.to_string();
@@ -70,8 +70,8 @@ pub fn sign_standard(secret: &str, id: &str, timestamp: i64, body: &[u8]) -> Str
     format!("v1,{}", STANDARD.encode(digest(&standard_key(secret), &parts)))
 }
 
-/// The value of `webhook-signature` by Ed25519: `v1a,` and the base64 signature of
-/// `<id>.<timestamp>.<body>`. `None` for a key that [`ed25519_secret`] did not make.
+/// The value of `webhook-signature` with Ed25519: `v1a,` and the base64 signature of
+/// `<id>.<timestamp>.<body>`. `None` for a key not made by [`ed25519_secret`].
 #[must_use]
 pub fn sign_ed25519(secret: &str, id: &str, timestamp: i64, body: &[u8]) -> Option<String> {
     let pair = ed25519_pair(secret)?;
@@ -80,19 +80,19 @@ pub fn sign_ed25519(secret: &str, id: &str, timestamp: i64, body: &[u8]) -> Opti
     Some(format!("v1a,{}", STANDARD.encode(pair.sign(&signed))))
 }
 
-/// A secret for [`sign_standard`], of these random bytes.
+/// Creates a secret for [`sign_standard`] from random bytes.
 #[must_use]
 pub fn standard_secret(random: [u8; 32]) -> String {
     format!("{STANDARD_PREFIX}{}", STANDARD.encode(random))
 }
 
-/// A secret for [`sign_ed25519`], of these random bytes.
+/// Creates a secret for [`sign_ed25519`] from random bytes.
 #[must_use]
 pub fn ed25519_secret(random: [u8; 32]) -> String {
     format!("{ED25519_SECRET_PREFIX}{}", STANDARD.encode(random))
 }
 
-/// The public key of such a secret, as receivers configure it.
+/// The public key of an Ed25519 secret, as receivers configure it.
 #[must_use]
 pub fn ed25519_public_key(secret: &str) -> Option<String> {
     let pair = ed25519_pair(secret)?;
@@ -104,15 +104,14 @@ fn ed25519_pair(secret: &str) -> Option<Ed25519KeyPair> {
     Ed25519KeyPair::from_seed_unchecked(&seed).ok()
 }
 
-/// Whether `header` is the `X-Webhook-Signature` of these bytes; takes the same time wherever the
-/// texts differ.
+/// Whether `header` is the `X-Webhook-Signature` of these bytes. Compares in constant time.
 #[must_use]
 pub fn verify(secret: &str, timestamp: i64, body: &[u8], header: &str) -> bool {
     sign(secret, timestamp, body).as_bytes().ct_eq(header.as_bytes()).into()
 }
 
-/// Whether `header`, a list of signatures with spaces between them, holds the `webhook-signature`
-/// of these bytes.
+/// Whether `header`, a space-separated list of signatures, contains the `webhook-signature` of
+/// these bytes.
 #[must_use]
 pub fn verify_standard(secret: &str, id: &str, timestamp: i64, body: &[u8], header: &str) -> bool {
     let expected = sign_standard(secret, id, timestamp, body);
@@ -144,7 +143,7 @@ mod tests {
     const BODY: &[u8] = br#"{"execution_id":"0192f0c1"}"#;
     const AT: i64 = 1_795_167_000;
 
-    /// The values were computed with Python's `hmac` and `base64`.
+    /// Computed with Python's `hmac` and `base64`.
     #[test]
     fn signature_matches_known_answers() {
         assert_eq!(sign("top secret", AT, BODY), SIGNED);
@@ -153,7 +152,8 @@ mod tests {
         assert_eq!(sign_standard(secret, "msg_1", AT, BODY), WHSEC);
     }
 
-    /// RFC 8032, section 7.1, test 1 has this key; the signature was made with Python's `cryptography`.
+    /// The key is from RFC 8032, section 7.1, test 1; the signature was made with Python's
+    /// `cryptography`.
     #[test]
     fn signature_ed25519_matches_known_answers() {
         let seed = [
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn signature_secret_invalid_in_a_header_is_refused() {
+    fn signature_secret_invalid_in_a_header_is_rejected() {
         for (secret, expected) in [
             ("", Err(BadSecret::Length)),
             ("s", Ok(())),

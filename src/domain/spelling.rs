@@ -1,18 +1,19 @@
-//! The known name that is nearest to a misspelt one: for keys of files, parameters and fields.
+//! Spelling suggestions: the known name nearest to a misspelled one, for keys, parameters and
+//! fields.
 
-/// Names that need more edits than this are not suggested.
+/// Maximum edit distance of a suggestion.
 const EDITS_MAX: usize = 3;
-/// Of so many letters one may be wrong: `port` is not a misspelt `cors`.
+/// One edit is allowed per this many letters: `port` is not a misspelling of `cors`.
 const LETTERS_PER_EDIT: usize = 3;
-/// A name that begins with the unknown one is near from so many letters on.
+/// Minimum length of an unknown name that is suggested as a prefix of a known one.
 const BEGINNING_MIN: usize = 4;
 
-/// Longer names are near to none, in characters.
+/// Maximum length of a name, in characters; longer ones get no suggestion.
 const NAME_MAX: usize = 512;
-/// Known names that are compared: a list may be as long as a client makes it.
+/// Maximum number of known names compared: a client may make the list long.
 const COMPARED_MAX: usize = 2000;
 
-/// The known name that is nearest to `unknown`, whatever the letter case, if one is near enough.
+/// The known name nearest to `unknown`, ignoring case, if it is near enough.
 #[must_use]
 pub fn nearest<'a>(unknown: &str, known: &[&'a str]) -> Option<&'a str> {
     if unknown.chars().nth(NAME_MAX).is_some() {
@@ -20,7 +21,8 @@ pub fn nearest<'a>(unknown: &str, known: &[&'a str]) -> Option<&'a str> {
     }
     let unknown = &unknown.to_lowercase();
     let known = known.get(..COMPARED_MAX).unwrap_or(known);
-    // A name that differs by so many letters needs as many edits: the time is bounded by the known names.
+    // The length difference is a lower bound of the distance, so the time is bounded by the known
+    // names.
     let letters = unknown.chars().count();
     let by_edits = known
         .iter()
@@ -33,7 +35,7 @@ pub fn nearest<'a>(unknown: &str, known: &[&'a str]) -> Option<&'a str> {
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, name)| name);
     let begins = |name: &&str| letters >= BEGINNING_MIN && name.to_lowercase().starts_with(unknown);
-    // The shortest leaves least to guess.
+    // The shortest candidate is the best guess.
     let by_beginning = || known.iter().copied().filter(begins).min_by_key(|name| name.len());
     by_edits.or_else(by_beginning)
 }
@@ -60,14 +62,14 @@ mod tests {
         ] {
             assert_eq!(nearest(unknown, &known), near, "{unknown}");
         }
-        // Another word was meant.
+        // These are different words.
         for (unknown, known) in
             [("output_type", "output"), ("port", "cors"), ("api", "base"), ("schedule", "seal")]
         {
             assert_eq!(nearest(unknown, &[known]), None, "{unknown}");
         }
         assert_eq!(nearest("inputs", &["model", "input"]), Some("input"));
-        // Edits to each known name would be a billion steps.
+        // Computing all edit distances would take a billion steps.
         assert_eq!(nearest(&"x".repeat(20_000_000), &known), None);
     }
 }

@@ -1,7 +1,7 @@
-//! A step of a workflow's execution, as it is stored: in a row of its own, written when something
-//! about it has to outlive the process.
+//! A stored step of a workflow execution. Each step has its own row, which is written when a change
+//! must outlive the process.
 //!
-//! Only `machine::workflow` changes one; nothing here decides anything.
+//! Only `machine::workflow` changes steps; nothing here decides anything.
 
 use std::sync::Arc;
 
@@ -16,14 +16,14 @@ use super::money::Usd;
 use super::payload::Payload;
 use super::time::Timestamp;
 
-/// Characters of most keys of steps and of their attempts.
+/// Capacity that suffices for most keys of steps and attempts.
 const KEY_CHARS: usize = 64;
 
-/// Which step of an execution: one of the plan, and within maps, for which of their items.
+/// A step instance: a step of the plan, and the items of the enclosing maps.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Instance {
     pub step: StepIndex,
-    /// The item's number in each `map` around it, outermost first.
+    /// The item's index in each enclosing `map`, outermost first.
     pub items: Vec<u32>,
 }
 
@@ -31,7 +31,7 @@ pub struct Instance {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
-    /// Its turn has come; it waits for a place at its model.
+    /// Ready; waiting for a model permit.
     Queued,
     Running,
     Completed,
@@ -41,7 +41,7 @@ pub enum Status {
     Skipped,
 }
 
-/// What an HTTP step got, beside the body.
+/// The response of an HTTP step, without the body.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HttpResponse {
     pub status_code: u16,
@@ -49,7 +49,7 @@ pub struct HttpResponse {
     pub headers: Map<String, Value>,
 }
 
-/// Where an event came from.
+/// The source of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EventSource {
@@ -57,15 +57,15 @@ pub enum EventSource {
     Api,
     /// The step's link.
     Link,
-    /// Nobody sent it in time: the step has a default.
+    /// No event was sent in time: the step's default was used.
     Default,
 }
 
 impl EventSource {
-    /// All of them.
+    /// All sources.
     pub const ALL: [Self; 3] = [Self::Api, Self::Link, Self::Default];
 
-    /// As answers and references spell it.
+    /// The name in responses and references.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -80,23 +80,23 @@ impl EventSource {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
     pub status: Status,
-    /// What was given to it, with everything that it refers to put in.
+    /// The resolved input.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input: Option<Payload>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<Payload>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<Fault>,
-    /// Tries of the step itself, then of what stands in for it.
+    /// The attempts of the step itself, followed by those of its fallback.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub attempts: Vec<Attempt>,
-    /// Why the step itself failed, once something stands in for it.
+    /// Why the step itself failed, set once the fallback runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub primary_error: Option<String>,
-    /// What it waits for: the end of a wait or of its time, the moment of the next attempt.
+    /// Its due time: the end of a wait, its deadline, or the start of the next attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub due: Option<Timestamp>,
-    /// Whether a wait lasts longer than its `timeout_seconds`: it then fails when it is due.
+    /// Whether a wait is longer than its `timeout_seconds`: it then fails at its due time.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_cut_short: bool,
     pub cost: Usd,
@@ -104,13 +104,13 @@ pub struct Step {
     pub logs: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answer: Option<Arc<HttpResponse>>,
-    /// Where the event came from that a step waited for.
+    /// The source of the event that the step waited for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event: Option<EventSource>,
-    /// The prediction that a model step was.
+    /// The prediction of a model step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prediction: Option<ExecutionId>,
-    /// The execution that the last attempt of a step of type workflow started.
+    /// The child that the last attempt of a workflow step started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub child: Option<ExecutionId>,
     pub started_at: Timestamp,
@@ -119,13 +119,13 @@ pub struct Step {
 }
 
 impl Status {
-    /// Whether nothing can change any more.
+    /// Whether the status is final.
     #[must_use]
     pub const fn is_final(self) -> bool {
         !matches!(self, Self::Queued | Self::Running)
     }
 
-    /// As answers and references spell it.
+    /// The name in responses and references.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -140,13 +140,14 @@ impl Status {
 }
 
 impl Instance {
-    /// A step that is in no map.
+    /// A step outside of maps.
     #[must_use]
     pub const fn of(step: StepIndex) -> Self {
         Self { step, items: Vec::new() }
     }
 
-    /// Names a step of an execution permanently: `<execution>:<step>`, with the items of the maps around it.
+    /// Identifies a step of an execution; stable across restarts: `<execution>:<step>`, followed by
+    /// the items of the enclosing maps.
     #[must_use]
     pub fn key(&self, execution: ExecutionId, step_id: &str) -> String {
         let mut key = String::with_capacity(KEY_CHARS);
@@ -160,7 +161,8 @@ impl Instance {
         key
     }
 
-    /// Names an attempt at a step permanently, so that a receiver recognizes a repetition.
+    /// Identifies an attempt of a step; stable across restarts, so that a receiver recognizes a
+    /// repetition.
     #[must_use]
     pub fn attempt_key(&self, execution: ExecutionId, step_id: &str, attempt: u32) -> String {
         let mut key = self.key(execution, step_id);
@@ -171,7 +173,7 @@ impl Instance {
 }
 
 impl Step {
-    /// A step whose turn has come at `now`.
+    /// A step that begins at `now`.
     #[must_use]
     pub const fn new(status: Status, now: Timestamp) -> Self {
         Self {
@@ -194,20 +196,20 @@ impl Step {
         }
     }
 
-    /// The latest of its stamps.
+    /// The latest of its timestamps.
     #[must_use]
     pub fn latest(&self) -> Timestamp {
         let last = self.attempts.last().map(Attempt::latest);
         [self.completed_at, last].into_iter().flatten().fold(self.started_at, Timestamp::max)
     }
 
-    /// The attempt that is running, if one is.
+    /// The running attempt, if any.
     #[must_use]
     pub fn running(&self) -> Option<&Attempt> {
         self.attempts.last().filter(|attempt| attempt.outcome == Outcome::Running)
     }
 
-    /// Fails a step that has begun and is not to be run again; false when it has ended already.
+    /// Fails a step that has begun and must never run again. False if it has already ended.
     pub fn abandon(&mut self, fault: &Fault, now: Timestamp) -> bool {
         if self.status.is_final() {
             return false;
@@ -218,7 +220,7 @@ impl Step {
         }
         self.status = Status::Failed;
         self.fault = Some(fault.clone());
-        // It is written as no prediction of its own.
+        // It is not written as a prediction of its own.
         (self.due, self.prediction) = (None, None);
         self.completed_at = Some(now);
         true

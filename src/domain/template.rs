@@ -1,11 +1,11 @@
 //! Templates: JSON whose strings may contain references, such as the `params` of a step.
 //!
-//! A string that is one reference becomes the value itself, with its type; inside a longer string
-//! the value is put in as text (objects and arrays as JSON). `\{{` is a literal `{{`. References in names
-//! of fields are not resolved: [`check_names`] refuses them.
+//! A string that is a single reference becomes the value itself, with its type; inside a longer
+//! string, the value is inserted as text (objects and arrays as JSON). `\{{` is a literal `{{`.
+//! References in field names are not resolved: [`check_names`] rejects them.
 //!
-//! Parsing and resolving take time in proportion to what they read and write, whatever the text.
-//! What comes out is bounded in bytes and in depth, and counted before it is copied.
+//! Parsing and resolving take linear time in their input and output. The output is bounded in bytes
+//! and depth, and measured before it is copied.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -16,45 +16,45 @@ use serde_json::{Map, Value};
 use super::json_pointer::{JsonPointer, brief, unescaped};
 use super::reference::{Error, ErrorKind, Reference, Scope};
 
-/// The most bytes of JSON that a resolved step input may have: 8 MiB, so that a few references to
-/// large outputs cannot be multiplied into one that fills the memory.
+/// Maximum bytes of JSON of a resolved step input: 8 MiB, so that a few references to large outputs
+/// cannot be multiplied until the memory is full.
 pub const RESOLVED_BYTES_MAX: usize = 8 << 20;
 
-/// The deepest nesting of a template and of what it resolves to. JSON is read back to a depth of
-/// 128; the difference is room for the records in which a resolved value is stored.
+/// Maximum nesting depth of a template and its resolved value. JSON is parsed up to a depth of 128;
+/// the rest is for the records in which a resolved value is stored.
 pub const DEPTH_MAX: usize = 96;
 
-/// What a reference to nothing becomes.
+/// How a reference to a missing value is resolved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Missing {
-    /// An error that names it.
+    /// As an error that names it.
     Refuse,
-    /// Null where it is alone, no text inside a text.
+    /// As null if it is the whole string, otherwise as an empty string.
     Null,
 }
 
-/// How much of a part of a template is known before anything is put in.
+/// How much of a part of a template is known before references are resolved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Known {
     /// The whole value.
     Whole,
-    /// It is an array or object, and not every part of it is known.
+    /// An array or object with unknown parts.
     Parts,
-    /// It is a string.
+    /// A string.
     Text,
-    /// It may become any value.
+    /// Any value is possible.
     Nothing,
 }
 
-/// A JSON value with references in its strings, parsed.
+/// A parsed JSON value with references in its strings.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Template(Node);
 
 #[derive(Debug, Clone, PartialEq)]
 enum Node {
-    /// No reference anywhere inside.
+    /// Contains no reference.
     Constant(Value),
-    /// One reference and nothing beside it: keeps its type.
+    /// A single reference, which keeps its type.
     Reference(Reference),
     Text(Vec<Part>),
     Array(Vec<Node>),
@@ -68,15 +68,15 @@ pub(super) enum Part {
 }
 
 impl Template {
-    /// Parses a value as it is written.
+    /// Parses a template.
     ///
     /// # Errors
-    /// [`Error`] names the reference and its place; also for a value that nests too deep.
+    /// [`Error`] names the reference and its position; also for a value that is nested too deeply.
     pub fn parse(written: &Value) -> Result<Self, Error> {
         Node::parse(written, &JsonPointer::Root, DEPTH_MAX).map(Self)
     }
 
-    /// The value itself, when it holds no reference.
+    /// The value itself if it contains no references.
     #[must_use]
     pub const fn constant(&self) -> Option<&Value> {
         match &self.0 {
@@ -85,7 +85,7 @@ impl Template {
         }
     }
 
-    /// The reference, when it is one and nothing else.
+    /// The reference, if the template is a single one.
     #[must_use]
     pub const fn reference(&self) -> Option<&Reference> {
         match &self.0 {
@@ -94,19 +94,19 @@ impl Template {
         }
     }
 
-    /// Whether it resolves to an array, whatever is put in.
+    /// Whether it always resolves to an array.
     #[must_use]
     pub const fn is_array(&self) -> bool {
         matches!(&self.0, Node::Array(_) | Node::Constant(Value::Array(_)))
     }
 
-    /// Whether it is text with references inside.
+    /// Whether it is a string with text and references.
     #[must_use]
     pub const fn is_text(&self) -> bool {
         matches!(&self.0, Node::Text(_))
     }
 
-    /// The parts of a string that has a reference and anything else in it.
+    /// The parts of a string that contains a reference and anything else.
     pub(super) fn text_parts(&self) -> Option<&[Part]> {
         match &self.0 {
             Node::Text(parts) => Some(parts),
@@ -114,7 +114,7 @@ impl Template {
         }
     }
 
-    /// Every reference, in the order in which they are written.
+    /// All references, in the order in which they are written.
     #[must_use]
     pub fn references(&self) -> Vec<&Reference> {
         let mut all = Vec::new();
@@ -122,8 +122,8 @@ impl Template {
         all
     }
 
-    /// The value before anything is put in: null for each reference, an empty string for a text with
-    /// references. [`Template::known_at`] says which parts these are.
+    /// The value with null for each reference and an empty string for each text with references.
+    /// [`Template::known_at`] says which parts these are.
     #[must_use]
     pub fn outline(&self) -> Value {
         self.0.outline()
@@ -156,13 +156,13 @@ impl Template {
         }
     }
 
-    /// Whether any reference in it means a secret.
+    /// Whether it refers to a secret.
     #[must_use]
     pub fn has_secrets(&self) -> bool {
         self.references().iter().any(|reference| reference.secret().is_some())
     }
 
-    /// Shows every reference together with its place, for a template at `place`.
+    /// Calls `see` with every reference and its position, for a template at `place`.
     pub fn visit<'t>(
         &'t self,
         place: &JsonPointer<'_>,
@@ -171,18 +171,19 @@ impl Template {
         self.0.visit(place, see);
     }
 
-    /// The value with everything that it refers to put in. `limit_bytes` bounds its JSON text, but
-    /// for what is escaped in text made of several parts; [`RESOLVED_BYTES_MAX`] is the limit of a
-    /// step's input.
+    /// Resolves all references. `limit_bytes` bounds the JSON text of the result, except for
+    /// escapes in strings made of several parts; [`RESOLVED_BYTES_MAX`] is the limit of a step's
+    /// input.
     ///
     /// # Errors
-    /// [`Error`] names the reference that resolves to nothing or makes the value too large or deep.
+    /// [`Error`] names the reference that resolves to nothing or makes the value too large or too
+    /// deep.
     pub fn resolve(&self, scope: &dyn Scope, limit_bytes: usize) -> Result<Value, Error> {
         self.evaluate(scope, Missing::Refuse, limit_bytes)
     }
 
-    /// About the bytes of JSON that [`Template::resolve`] gives, up to `most`: texts count as they are, without
-    /// their escapes, so that a long one costs nothing to count.
+    /// The approximate bytes of JSON of the resolved value, up to `most`: strings count without
+    /// their escapes, so that counting long ones is cheap.
     #[must_use]
     pub fn bytes(&self, scope: &dyn Scope, most: usize) -> usize {
         let mut budget = Budget { left: most, limit: most };
@@ -190,7 +191,7 @@ impl Template {
         counted.map_or(most, |()| most.saturating_sub(budget.left))
     }
 
-    /// As [`Template::resolve`], with a choice of what becomes of a reference to nothing.
+    /// [`Template::resolve`] with a choice for references to missing values.
     ///
     /// # Errors
     /// As [`Template::resolve`].
@@ -205,17 +206,17 @@ impl Template {
     }
 }
 
-/// Refuses references in names of fields, at any depth. Parsing leaves them as they are, because earlier
-/// releases stored them.
+/// Rejects references in field names, at any depth. Parsing accepts them because earlier releases
+/// stored them.
 ///
 /// # Errors
-/// [`Error`] names the reference and its place.
+/// [`Error`] names the reference and its position.
 pub fn check_names(written: &Value) -> Result<(), Error> {
     check_names_at(written, &JsonPointer::Root, DEPTH_MAX)
 }
 
 fn check_names_at(written: &Value, place: &JsonPointer<'_>, levels: usize) -> Result<(), Error> {
-    // What nests deeper does not parse.
+    // A deeper value does not parse anyway.
     let Some(inside) = levels.checked_sub(1) else { return Ok(()) };
     match written {
         Value::Array(items) => items
@@ -231,7 +232,7 @@ fn check_names_at(written: &Value, place: &JsonPointer<'_>, levels: usize) -> Re
     }
 }
 
-/// Refuses a name at `place` with a reference in it.
+/// Rejects a field name at `place` that contains a reference.
 ///
 /// # Errors
 /// [`Error`] names the reference.
@@ -304,7 +305,7 @@ impl Node {
         }
     }
 
-    /// Counts what it resolves to. `None`: the budget is spent.
+    /// Counts the bytes of the resolved value. `None` if the budget is exhausted.
     fn count(&self, scope: &dyn Scope, budget: &mut Budget) -> Option<()> {
         let of = |reference: &Reference, budget: &mut Budget| match reference.look_up(scope) {
             Some(value) => count_value(&value, budget),
@@ -353,7 +354,7 @@ impl Node {
     }
 }
 
-/// Cuts a string into literals and references, in one pass.
+/// Splits a string into literals and references in one pass.
 fn parse_text(text: &str, place: &JsonPointer<'_>) -> Result<Node, Error> {
     let mut parts = Vec::new();
     let mut literal = String::new();
@@ -390,9 +391,9 @@ fn parse_text(text: &str, place: &JsonPointer<'_>) -> Result<Node, Error> {
     })
 }
 
-// --- resolving ---
+// --- resolution ---
 
-/// What JSON adds to values, in bytes.
+/// Bytes that JSON syntax adds to values.
 const BRACKETS: usize = 2;
 const COMMA: usize = 1;
 const QUOTES: usize = 2;
@@ -411,7 +412,7 @@ impl<'s> Resolver<'s> {
         place: &JsonPointer<'_>,
         levels: usize,
     ) -> Result<Value, Error> {
-        // Parsing has bounded the depth of a template; only what is put in can pass the limit.
+        // Parsing has limited the depth of the template; only resolved values can exceed the limit.
         let inside = levels.saturating_sub(1);
         match node {
             Node::Constant(value) => {
@@ -457,7 +458,7 @@ impl<'s> Resolver<'s> {
         Ok(value.into_owned())
     }
 
-    /// A text with the values of its references written out.
+    /// The text with its references replaced by their values.
     fn write_out(&mut self, parts: &[Part], place: &JsonPointer<'_>) -> Result<String, Error> {
         self.spend(QUOTES, place)?;
         let mut text = String::new();
@@ -500,7 +501,7 @@ impl<'s> Resolver<'s> {
         what: impl fmt::Display,
         place: &JsonPointer<'_>,
     ) -> Result<(), Error> {
-        // The writer fails for one reason only: the budget is spent.
+        // The only error of the writer is an exhausted budget.
         serde_json::to_writer(&mut self.budget, value).map_err(|_spent| {
             Error::new(place, what.to_string(), ErrorKind::TooLarge(self.budget.limit))
         })
@@ -513,7 +514,7 @@ impl<'s> Resolver<'s> {
     }
 }
 
-/// Counts a value as JSON, its texts without their escapes. `None`: the budget is spent.
+/// Counts a value as JSON, with strings unescaped. `None` if the budget is exhausted.
 fn count_value(value: &Value, budget: &mut Budget) -> Option<()> {
     match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => {
@@ -537,7 +538,7 @@ fn count_value(value: &Value, budget: &mut Budget) -> Option<()> {
     }
 }
 
-/// Bytes that may still be written; what is written is only counted.
+/// A budget of bytes; written bytes are only counted.
 struct Budget {
     left: usize,
     limit: usize,
@@ -570,7 +571,7 @@ pub(super) fn json_bytes(value: &Value) -> usize {
     }
 }
 
-/// Whether the JSON text of `value` has at most `limit` bytes; stops counting there.
+/// Whether the JSON text of `value` has at most `limit` bytes; stops counting at the limit.
 pub(super) fn fits_in(value: &Value, limit: usize) -> bool {
     serde_json::to_writer(Budget { left: limit, limit }, value).is_ok()
 }

@@ -1,4 +1,4 @@
-//! Templates and their references: what is read, what comes out, what is refused in words.
+//! Templates and their references: parsing, resolved values, and error messages.
 
 use std::time::Instant;
 
@@ -8,7 +8,7 @@ use serde_json::json;
 use super::*;
 use crate::domain::reference::{Field, REFERENCE_BYTES_MAX};
 
-/// A workflow in the middle of its work.
+/// A workflow in progress.
 struct Middle {
     inputs: Value,
     item: Value,
@@ -284,7 +284,7 @@ proptest! {
     fn template_resolved_size_is_within_limit(times in 0_usize..40, limit in 0_usize..200) {
         let template = Template::parse(&json!(["{{inputs.a}} ".repeat(times), {"k": "{{draw.output}}"}]));
         if let Ok(value) = template.unwrap().resolve(&middle(), limit) {
-            // Quotation marks within a text are counted once and printed with a backslash.
+            // Quotation marks in a string are counted once and printed with a backslash.
             let quotes = value.to_string().matches('\\').count();
             prop_assert!(value.to_string().len() <= limit + quotes);
         }

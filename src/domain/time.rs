@@ -1,6 +1,6 @@
-//! A moment, as whole microseconds since 1970 in UTC; printed as the API prints it.
+//! A point in time in whole microseconds since 1970 in UTC, printed as in the API.
 //!
-//! Reads no clock: `runtime::Clock` does, and hands the moment in.
+//! Reads no clock: `runtime::Clock` does, and passes the time in.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use chrono::{DateTime, SecondsFormat, Utc};
 use serde::{Deserialize, Serialize};
 
-/// A moment in UTC. Stored as an integer of microseconds; shown as RFC 3339 with milliseconds
+/// A UTC timestamp. Stored as an integer of microseconds; printed as RFC 3339 with milliseconds
 /// (`2026-11-20T09:30:00.123Z`, `docs/spec/hosts.md`, "Notation").
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
@@ -17,125 +17,125 @@ use serde::{Deserialize, Serialize};
 #[serde(transparent)]
 pub struct Timestamp(i64);
 
-/// The longest span that a client or an operator may name: 1,000 years of 365.25 days. Added to any time up to the
-/// year 8999 it leads to one that can be written.
+/// Maximum duration that a client or an operator may enter: 1,000 years of 365.25 days. Added to
+/// any time up to the year 8999, the result is still representable in RFC 3339.
 pub const SPAN_MAX: Duration = Duration::from_secs(365_250 * 24 * 3600);
 
-/// Why a text is not accepted as a time.
+/// Why a text is not a valid time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Invalid {
     #[error("not an RFC 3339 time such as 2026-11-20T09:30:00Z")]
     Form,
-    /// RFC 3339 has years of four digits only: printed, it could not be read again.
+    /// RFC 3339 only has four-digit years: the printed time could not be parsed again.
     #[error("outside the years 0000 to 9999 in UTC")]
     Year,
 }
 
 impl Timestamp {
-    /// The first moment that RFC 3339 can write: 0000-01-01T00:00:00Z.
+    /// The earliest time in RFC 3339: 0000-01-01T00:00:00Z.
     pub const FIRST: Self = Self(-62_167_219_200_000_000);
-    /// The last moment that RFC 3339 can write: 9999-12-31T23:59:59.999999Z.
+    /// The latest time in RFC 3339: 9999-12-31T23:59:59.999999Z.
     pub const LAST: Self = Self(253_402_300_799_999_999);
 
-    /// From microseconds since 1970-01-01T00:00:00Z.
+    /// Converts from microseconds since 1970-01-01T00:00:00Z.
     #[must_use]
     pub const fn from_micros(micros: i64) -> Self {
         Self(micros)
     }
 
-    /// Microseconds since 1970-01-01T00:00:00Z.
+    /// Converts to microseconds since 1970-01-01T00:00:00Z.
     #[must_use]
     pub const fn micros(self) -> i64 {
         self.0
     }
 
-    /// Whole seconds since 1970, rounded down: what `X-Webhook-Timestamp` carries.
+    /// Whole seconds since 1970, rounded down, as in `X-Webhook-Timestamp`.
     #[must_use]
     pub const fn unix_seconds(self) -> i64 {
         self.0.div_euclid(1_000_000)
     }
 
-    /// The last moment of its millisecond. A time that was read somewhere is printed without what comes
-    /// behind the milliseconds: up to this moment is all that is printed with that time.
+    /// The end of this millisecond. Printed times are truncated to milliseconds, so everything up
+    /// to this time prints the same.
     #[must_use]
     pub const fn end_of_millisecond(self) -> Self {
         Self(self.0.saturating_add(999 - self.0.rem_euclid(1000)))
     }
 
-    /// This moment less `span`; `None` before all moments.
+    /// Subtracts `span`; `None` on overflow.
     #[must_use]
     pub fn before(self, span: Duration) -> Option<Self> {
         let micros = i64::try_from(span.as_micros()).ok()?;
         Some(Self::from_micros(self.micros().checked_sub(micros)?))
     }
 
-    /// This moment plus `span`; stays at the last moment where that would overflow.
+    /// Adds `span`, saturating on overflow.
     #[must_use]
     pub fn plus(self, span: Duration) -> Self {
         let micros = i64::try_from(span.as_micros()).unwrap_or(i64::MAX);
         Self(self.0.saturating_add(micros))
     }
 
-    /// This moment plus `span`, if both are within what can be named and written.
+    /// Adds `span`; `None` if it exceeds [`SPAN_MAX`] or the result exceeds [`Timestamp::LAST`].
     #[must_use]
     pub fn checked_plus(self, span: Duration) -> Option<Self> {
         Some(self.plus(span)).filter(|sum| span <= SPAN_MAX && *sum <= Self::LAST)
     }
 
-    /// The time from `earlier` to this moment; zero when the clock was set back between them.
+    /// The time since `earlier`; zero if the clock was set back in between.
     #[must_use]
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_micros(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
     }
 
-    /// As HTTP writes a date: `Sun, 06 Nov 1994 08:49:37 GMT`.
+    /// The HTTP date format: `Sun, 06 Nov 1994 08:49:37 GMT`.
     #[must_use]
     pub fn http_date(self) -> String {
         self.to_utc().format("%a, %d %b %Y %H:%M:%S GMT").to_string()
     }
 
-    /// The nearest moment that can be written: earlier releases stored moments beyond.
+    /// Clamps to the printable range: earlier releases stored times beyond it.
     fn to_utc(self) -> DateTime<Utc> {
         let Self(micros) = self.clamp(Self::FIRST, Self::LAST);
         DateTime::from_timestamp_micros(micros).unwrap_or(DateTime::<Utc>::MAX_UTC)
     }
 
-    /// Eight bytes that sort as time does; moments before 1970 count as 1970.
+    /// Eight bytes that sort by time; times before 1970 count as 1970.
     #[must_use]
     pub fn sortable(self) -> [u8; 8] {
         u64::try_from(self.0).unwrap_or(0).to_be_bytes()
     }
 
-    /// The moment behind [`Timestamp::sortable`].
+    /// The inverse of [`Timestamp::sortable`].
     #[must_use]
     pub fn from_sortable(bytes: [u8; 8]) -> Self {
         Self(i64::try_from(u64::from_be_bytes(bytes)).unwrap_or(i64::MAX))
     }
 }
 
-/// What the clock says at one moment, in the two readings that a change of state needs.
+/// The current time in the two readings that a state change needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Now {
-    /// The machine's time: for stamps, which people and other machines read.
+    /// Wall-clock time: for timestamps that people and other machines read.
     pub wall: Timestamp,
-    /// A time that never goes back: for what is due after a span of time.
+    /// A clock that never goes back: for due times.
     pub steady: Timestamp,
 }
 
 impl Now {
-    /// On a clock that was never set.
+    /// A reading of a clock that was never set.
     #[must_use]
     pub const fn at(moment: Timestamp) -> Self {
         Self { wall: moment, steady: moment }
     }
 
-    /// The steady time at which the machine's time will be `moment`; now when that has passed.
+    /// The steady time at which the wall-clock time will be `moment`; now if that has passed.
     #[must_use]
     pub fn due_at(self, moment: Timestamp) -> Timestamp {
         self.steady.plus(moment.since(self.wall))
     }
 
-    /// The machine's time at which the steady time will be `due`.
+    /// The wall-clock time at which the steady time will be `due`.
     #[must_use]
     pub fn shown(self, due: Timestamp) -> Timestamp {
         due.before(self.steady.since(self.wall)).unwrap_or(due)
@@ -158,10 +158,10 @@ impl FromStr for Timestamp {
     }
 }
 
-/// The span that `text` writes, such as `90d`, `1h 30m` or `1y`. A year has 365 days and a month 30.
+/// Parses a duration such as `90d`, `1h 30m` or `1y`. A year has 365 days and a month 30.
 #[must_use]
 pub fn span(text: &str) -> Option<Duration> {
-    // humantime's own are averages of the calendar: a year of it ends six hours later.
+    // humantime uses calendar averages, in which a year is almost six hours longer.
     let mut in_days = String::new();
     let mut rest = text;
     while let Some(start) = rest.find(|letter: char| letter.is_ascii_alphabetic()) {
@@ -185,7 +185,7 @@ pub fn span(text: &str) -> Option<Duration> {
     humantime::parse_duration(&in_days).ok()
 }
 
-/// A span in units that people read, from days down: `366d`, `1h 30m`.
+/// Prints a duration in units of days and below: `366d`, `1h 30m`.
 #[must_use]
 pub fn span_text(span: Duration) -> String {
     const UNITS: [(&str, u128); 5] =
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn timestamp_outside_four_digit_years_is_refused_and_never_printed() {
+    fn timestamp_outside_four_digit_years_is_rejected_and_never_printed() {
         for text in [
             "9999-12-31T23:59:59-12:00",
             "0000-01-01T00:00:00+12:00",
@@ -236,7 +236,7 @@ mod tests {
         for (moment, text) in [
             (Timestamp::FIRST, "0000-01-01T00:00:00.000Z"),
             (Timestamp::LAST, "9999-12-31T23:59:59.999Z"),
-            // As earlier releases stored them.
+            // As stored by earlier releases.
             (Timestamp::from_micros(i64::MIN), "0000-01-01T00:00:00.000Z"),
             (Timestamp::from_micros(i64::MAX), "9999-12-31T23:59:59.999Z"),
         ] {
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn span_of_a_year_has_365_days() {
+    fn span_of_one_year_is_365_days() {
         let days = |count: u64| Some(Duration::from_secs(count * 86_400));
         for (text, expect) in [
             ("1y", days(365)),
@@ -310,11 +310,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn timestamp_that_is_accepted_reads_back(micros in any::<i64>(), offset in -1439_i32..1440) {
+        fn timestamp_accepted_from_text_round_trips(micros in any::<i64>(), offset in -1439_i32..1440) {
             let printed = Timestamp::from_micros(micros).to_string();
             let read: Timestamp = printed.parse().unwrap();
             prop_assert_eq!(&read.to_string(), &printed);
-            // The same wall clock elsewhere may be another year in UTC.
+            // The same local time in another zone may be in a different UTC year.
             let (sign, minutes) = (if offset < 0 { '-' } else { '+' }, offset.abs());
             let zone = format!("{sign}{:02}:{:02}", minutes / 60, minutes % 60);
             if let Ok(moment) = printed.replace('Z', &zone).parse::<Timestamp>() {

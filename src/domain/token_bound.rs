@@ -1,8 +1,9 @@
-//! How many tokens a request may use, before a model has counted any: an estimate of its prompt, and upper bounds
-//! of its prompt and its answers. Chat calls, embeddings and predictions are measured alike.
+//! Bounds on the tokens of a request before a model has counted them: an estimate of the prompt,
+//! and upper bounds of the prompt and its answers. Chat calls, embeddings and predictions are
+//! treated alike.
 //!
-//! No tokenizer makes more tokens than its text has bytes, so the upper bound of a prompt is the length of
-//! everything that is sent, unknown fields included. Images and other media count by constants.
+//! No tokenizer makes more tokens than a text has bytes, so the upper bound of a prompt is the
+//! length of everything sent, including unknown fields. Images and other media count as constants.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -11,25 +12,25 @@ use serde_json::value::RawValue;
 use super::chat::{OUTPUT_TOKENS_RESERVED, Tokens, estimate};
 use super::raw_object::RawObject;
 
-/// What an image or another part that is not text counts for, in tokens, where the server does not count.
+/// Estimated tokens of an image or other non-text part, if the server does not count them.
 const MEDIA_TOKENS: u64 = 1000;
-/// The most that it counts for: an image of the highest resolution, or ten minutes of speech.
+/// Maximum tokens of such a part: an image of the highest resolution, or ten minutes of speech.
 const MEDIA_TOKENS_MAX: u64 = 16_384;
-/// Fields at the top whose texts a model reads.
+/// Top-level fields whose texts a model reads.
 const TEXTS: [&str; 6] = ["prompt", "system", "input", "tools", "functions", "response_format"];
-/// Bytes at the start of a `data:` URI in which `;base64` is looked for.
+/// Bytes at the start of a `data:` URI that are searched for `;base64`.
 const URI_HEAD: usize = 256;
 
-/// What a model reads of a request.
+/// The parts of a request that a model reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Prompt {
-    /// Bytes of texts.
+    /// Bytes of text.
     text: u64,
-    /// Bytes of all that is sent and is neither media nor tokens.
+    /// Bytes sent that are neither media nor tokens.
     sent: u64,
-    /// What is sent as tokens.
+    /// Number of tokens sent as such.
     tokens: u64,
-    /// Images, recordings and files.
+    /// Number of images, recordings and files.
     media: u64,
 }
 
@@ -43,7 +44,7 @@ struct Message<'a> {
     function_call: Option<&'a RawValue>,
 }
 
-/// A part of a message. One without any text is an image, a recording or a file.
+/// A part of a message. One without text is an image, a recording or a file.
 #[derive(Deserialize)]
 struct Part<'a> {
     #[serde(borrow, alias = "refusal", alias = "thinking", alias = "content")]
@@ -67,13 +68,13 @@ impl Prompt {
         prompt
     }
 
-    /// About how many tokens it has.
+    /// The estimated number of tokens.
     const fn estimate(self) -> u64 {
         let media = self.media.saturating_mul(MEDIA_TOKENS);
         estimate(self.text).saturating_add(self.tokens).saturating_add(media)
     }
 
-    /// How many tokens it has at most.
+    /// The maximum number of tokens.
     const fn most(self) -> u64 {
         let media = self.media.saturating_mul(MEDIA_TOKENS_MAX);
         self.sent.saturating_add(self.tokens).saturating_add(media)
@@ -116,7 +117,7 @@ impl Prompt {
         self.sent = self.sent.saturating_sub(media_bytes);
     }
 
-    /// Adds texts: one, several, or the same as tokens.
+    /// Adds one or several texts, or tokens.
     fn add_text(&mut self, value: &str) {
         if is_media(value) {
             self.media = self.media.saturating_add(1);
@@ -144,18 +145,18 @@ impl Prompt {
     }
 }
 
-/// The most that a request may use.
+/// The maximum token usage of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TokenBound {
     prompt: Prompt,
-    /// Of one answer, where the request limits it.
+    /// Tokens per answer, if the request limits them.
     answer: Option<u64>,
     answers: u64,
 }
 
 impl TokenBound {
-    /// The most that a request may use whose answers are texts. Of several limits of an answer the largest counts, as
-    /// servers differ in those that they know.
+    /// The maximum usage of a request with text answers. If there are several limits of an answer,
+    /// the largest counts, since servers support different ones.
     #[must_use]
     pub fn of(request: &RawObject) -> Self {
         let limits = ["max_tokens", "max_completion_tokens"];
@@ -169,7 +170,7 @@ impl TokenBound {
         }
     }
 
-    /// As [`Self::of`], of an input that may be any JSON.
+    /// [`Self::of`] for an input that may be any JSON.
     #[must_use]
     pub fn of_input(input: &RawValue) -> Self {
         match serde_json::from_str(input.get()) {
@@ -182,13 +183,13 @@ impl TokenBound {
         }
     }
 
-    /// The same without an answer that counts: embeddings.
+    /// Without answer tokens, for embeddings.
     #[must_use]
     pub const fn without_answer(self) -> Self {
         Self { answer: Some(0), ..self }
     }
 
-    /// About how many tokens the prompt has, for a server that does not count.
+    /// The estimated tokens of the prompt, for a server that does not report them.
     #[must_use]
     pub const fn prompt_estimate(self) -> u64 {
         self.prompt.estimate()
@@ -200,7 +201,7 @@ impl TokenBound {
         self.answer.is_some()
     }
 
-    /// The tokens, of a model with a context of so many, where that is known.
+    /// The maximum tokens, for a model with the given context length if that is known.
     #[must_use]
     pub fn tokens(self, context: Option<u32>) -> Tokens {
         let context = context.map_or(u64::MAX, u64::from);
@@ -213,7 +214,8 @@ impl TokenBound {
     }
 }
 
-/// A field's number, as servers read it: also in a text, rounded up. One below one sets no limit.
+/// A field's number as servers parse it: also from a string, rounded up. A value below one sets no
+/// limit.
 fn number(request: &RawObject, name: &str) -> Option<u64> {
     let number = match request.value(name)? {
         Value::Number(number) => number.as_f64()?,
@@ -228,13 +230,13 @@ fn number(request: &RawObject, name: &str) -> Option<u64> {
     (number >= 1.0).then(|| number.ceil() as u64)
 }
 
-/// Whether a JSON string holds the data of a file.
+/// Whether a JSON string contains the data of a file.
 fn is_media(value: &str) -> bool {
     let head = value.as_bytes().get(..value.len().min(URI_HEAD)).unwrap_or_default();
     head.starts_with(b"\"data:") && head.windows(8).any(|part| part == b";base64,")
 }
 
-/// Whether a JSON string is the address of a file.
+/// Whether a JSON string is the URL of a file.
 fn is_url(value: &str) -> bool {
     (value.starts_with("\"http://") || value.starts_with("\"https://")) && !value.contains(' ')
 }
@@ -243,7 +245,8 @@ fn length(text: &str) -> u64 {
     text.len() as u64
 }
 
-/// Bytes of a JSON string without its quotes and escapes; of other JSON all of it, of null nothing.
+/// Bytes of a JSON string, unescaped and without quotes; of other JSON its full length, of null
+/// zero.
 fn text_bytes(json: &str) -> u64 {
     let quoted = json.strip_prefix('"').and_then(|text| text.strip_suffix('"'));
     let Some(text) = quoted else { return if json == "null" { 0 } else { length(json) } };
@@ -260,7 +263,7 @@ fn text_bytes(json: &str) -> u64 {
     bytes
 }
 
-/// Bytes of the UTF-8 of a UTF-16 code unit; half of a pair has half of the four bytes.
+/// The UTF-8 bytes of a UTF-16 code unit; a surrogate counts as half of the four bytes of its pair.
 fn utf8_bytes(hex: &str) -> u64 {
     match u16::from_str_radix(hex, 16).unwrap_or_default() {
         0..0x80 => 1,
@@ -280,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn prompt_is_estimated_by_texts_and_bounded_by_everything() {
+    fn prompt_estimate_counts_texts_and_bound_counts_everything() {
         let says = |content: Value| json!({"messages": [{"role": "user", "content": content}]});
         let around = 36;
         let image = json!({"type": "image_url", "image_url": {"url": "x".repeat(50_000)}});
@@ -310,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn prompt_counts_escapes_as_what_they_stand_for() {
+    fn prompt_counts_escapes_unescaped() {
         for (json, bytes) in [
             (r#""\u4e2d\u00e9\ud83d\ude00\u0041""#, 10),
             (r#""\\u4e2d""#, 6),

@@ -1,10 +1,11 @@
-//! The trace that a piece of work belongs to, after W3C Trace Context
-//! (<https://www.w3.org/TR/trace-context/>): which one it is, and what is passed on to whom it calls.
+//! The trace of a piece of work, according to W3C Trace Context
+//! (<https://www.w3.org/TR/trace-context/>): its id, and the context that is propagated to called
+//! services.
 //!
-//! Ids are derived and never drawn. Work that was asked for without a `traceparent` has its own id as that
-//! of its trace, and the id of a span is a hash of what names the span for good, such as the key of an
-//! attempt. So nothing is stored for it, an attempt that runs again after a crash keeps its span, and what
-//! was sent to a model's server matches what is exported when the work has ended.
+//! Ids are derived, never random. Work submitted without a `traceparent` uses its own id as the
+//! trace id, and a span id is a hash of the span's permanent name, such as the key of an attempt.
+//! So nothing has to be stored, an attempt that is repeated after a crash keeps its span, and the
+//! ids sent to a model's server match those exported when the work has ended.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,21 +16,21 @@ use sha2::{Digest, Sha256};
 
 use super::ids::{ExecutionId, Id as _};
 
-/// Entries of a `tracestate`; one with more is dropped.
+/// Maximum entries of a `tracestate`; longer ones are dropped.
 const STATE_ENTRIES_MAX: usize = 32;
-/// Characters of a `tracestate` that are passed on: what the specification asks for at least.
+/// Maximum characters of a propagated `tracestate`: the minimum required by the specification.
 const STATE_CHARS_MAX: usize = 512;
-/// An entry that is longer goes first when there are too many characters.
+/// Entries longer than this are dropped first when there are too many characters.
 const STATE_ENTRY_LONG: usize = 128;
-/// Characters of an entry's key and of its value.
+/// Maximum characters of an entry's key and of its value.
 const STATE_PART_MAX: usize = 256;
 
 /// Characters of a `traceparent` of version 00.
 const PARENT_CHARS: usize = 55;
 
-/// The caller records its spans, so that those it calls should.
+/// The caller records its spans, so the called services should too.
 const SAMPLED: u8 = 0b01;
-/// The last seven bytes of the trace's id are random (level 2).
+/// The last seven bytes of the trace id are random (level 2).
 const RANDOM: u8 = 0b10;
 
 /// The id of a trace: never zero.
@@ -41,7 +42,7 @@ pub struct TraceId([u8; 16]);
 pub struct SpanId([u8; 8]);
 
 impl TraceId {
-    /// As exporters write it.
+    /// The binary form for exporters.
     #[must_use]
     pub const fn bytes(self) -> [u8; 16] {
         self.0
@@ -49,7 +50,7 @@ impl TraceId {
 }
 
 impl SpanId {
-    /// The span of this name, the same whenever it is asked for.
+    /// The span id derived from a name; always the same for the same name.
     #[must_use]
     pub fn of(name: &str) -> Self {
         let hash = Sha256::digest(name.as_bytes());
@@ -57,7 +58,7 @@ impl SpanId {
         Self(if bytes == [0; 8] { [1; 8] } else { bytes })
     }
 
-    /// As exporters write it.
+    /// The binary form for exporters.
     #[must_use]
     pub const fn bytes(self) -> [u8; 8] {
         self.0
@@ -76,7 +77,7 @@ impl fmt::Display for SpanId {
     }
 }
 
-/// The span that something was called from: a `traceparent`.
+/// The calling span: a `traceparent`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Parent {
     pub trace: TraceId,
@@ -90,13 +91,13 @@ pub struct Parent {
 pub struct Invalid;
 
 impl Parent {
-    /// Whether the caller asks for the spans to be recorded.
+    /// Whether the caller asks for spans to be recorded.
     #[must_use]
     pub const fn is_sampled(&self) -> bool {
         self.flags & SAMPLED != 0
     }
 
-    /// The same trace, from another span of it.
+    /// Another span of the same trace.
     const fn at(self, span: SpanId) -> Self {
         Self { span, ..self }
     }
@@ -105,8 +106,8 @@ impl Parent {
 impl FromStr for Parent {
     type Err = Invalid;
 
-    /// Reads what section 3.2 of the specification allows, and nothing else. Of a version that is not known
-    /// the parts of version 00 are read.
+    /// Parses exactly what section 3.2 of the specification allows. Of an unknown version, only the
+    /// parts of version 00 are read.
     fn from_str(text: &str) -> Result<Self, Invalid> {
         let bytes = text.as_bytes();
         let (head, rest) = bytes.split_at_checked(PARENT_CHARS).ok_or(Invalid)?;
@@ -131,7 +132,7 @@ impl FromStr for Parent {
     }
 }
 
-/// Lower-case hexadecimal digits.
+/// Parses lower-case hexadecimal digits.
 fn hex<const N: usize>(text: Option<&[u8]>) -> Result<[u8; N], Invalid> {
     let (pairs, []) = text.ok_or(Invalid)?.as_chunks::<2>() else { return Err(Invalid) };
     let digit = |byte: u8| match byte {
@@ -150,7 +151,7 @@ fn hex<const N: usize>(text: Option<&[u8]>) -> Result<[u8; N], Invalid> {
 }
 
 impl Parent {
-    /// As it is written in the header.
+    /// The form in the header.
     fn text(&self) -> String {
         let mut text = String::with_capacity(PARENT_CHARS);
         text.push_str("00");
@@ -181,12 +182,12 @@ impl<'de> Deserialize<'de> for Parent {
     }
 }
 
-/// What the request that asked for work said about itself, stored with the work.
+/// The trace context of a request, stored with the work that it created.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<Parent>,
-    /// The `tracestate`, as it is passed on.
+    /// The `tracestate` in the form in which it is propagated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
     /// The client's own `X-Request-Id`.
@@ -195,8 +196,8 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// What headers say: an invalid `traceparent` counts as none, and a `tracestate` without a valid one
-    /// too. `None`: they say nothing that is kept.
+    /// Reads the headers. An invalid `traceparent` is ignored, and so is a `tracestate` without a
+    /// valid one. `None` if nothing is worth storing.
     #[must_use]
     pub fn read(
         traceparent: Option<&str>,
@@ -213,8 +214,8 @@ impl Origin {
     }
 }
 
-/// A `tracestate` as it is passed on (section 3.3): whole, or without its longest and last entries where
-/// it is too long; `None` where it is invalid or empty.
+/// A `tracestate` in the form in which it is propagated (section 3.3): complete, or without its
+/// longest and last entries if it is too long; `None` if it is invalid or empty.
 fn bounded_state(text: &str) -> Option<String> {
     let entries = text.split(',').map(|entry| entry.trim_matches([' ', '\t']));
     let mut entries: Vec<&str> = entries.filter(|entry| !entry.is_empty()).collect();
@@ -235,7 +236,7 @@ fn bounded_state(text: &str) -> Option<String> {
     (!entries.is_empty()).then(|| entries.join(","))
 }
 
-/// The key of an entry of a `tracestate`; `None` when it is not an entry.
+/// The key of a `tracestate` entry; `None` if the entry is invalid.
 fn key_of_entry(entry: &str) -> Option<&str> {
     let (key, value) = entry.split_once('=')?;
     let is_first = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
@@ -259,19 +260,19 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// The trace of an execution that was asked for so.
+    /// The trace of an execution with the given origin.
     #[must_use]
     pub const fn new(execution: ExecutionId, origin: Option<Arc<Origin>>) -> Self {
         Self { execution, origin }
     }
 
-    /// What is stored of it with the execution.
+    /// The origin, which is stored with the execution.
     #[must_use]
     pub fn origin(&self) -> Option<Arc<Origin>> {
         self.origin.clone()
     }
 
-    /// Which one it is: the caller's, or one of the execution's own.
+    /// The trace id: the caller's, or the execution's own.
     #[must_use]
     pub fn id(&self) -> TraceId {
         let own = || {
@@ -287,32 +288,32 @@ impl Trace {
         SpanId::of(&self.execution.to_string())
     }
 
-    /// The span that the execution was asked for from, where that is known.
+    /// The span of the caller, if known.
     #[must_use]
     pub fn caller(&self) -> Option<Parent> {
         self.origin.as_ref()?.parent
     }
 
-    /// The `tracestate` that came with it.
+    /// The `tracestate` of the request.
     #[must_use]
     pub fn state(&self) -> Option<&str> {
         self.origin.as_ref()?.state.as_deref()
     }
 
-    /// Whether its spans are to be recorded: as the caller says, else they are.
+    /// Whether its spans are to be recorded: as requested by the caller, otherwise true.
     #[must_use]
     pub fn is_sampled(&self) -> bool {
         self.caller().is_none_or(|parent| parent.is_sampled())
     }
 
-    /// A call to the outside, which `name` names for good.
+    /// The context of an outgoing call; `name` identifies the call permanently.
     #[must_use]
     pub fn call(&self, name: &str) -> Call {
         Call { trace: self.clone(), span: SpanId::of(name) }
     }
 
-    /// What is kept with an execution that takes this one up again: it stays in the trace, unless it was
-    /// asked for from another one.
+    /// The origin of a redrive of this execution: the same trace, unless the new request has
+    /// another one.
     #[must_use]
     pub fn of_successor(&self, asked: Option<&Origin>) -> Arc<Origin> {
         let inherited = self.below(self.root());
@@ -334,14 +335,14 @@ impl Trace {
         }
     }
 
-    /// The id of the request that asked for it; the execution's own where the client sent none.
+    /// The id of the request, or the execution's own id if the client sent none.
     fn request_id(&self) -> String {
         let given = self.origin.as_ref().and_then(|origin| origin.request_id.clone());
         given.unwrap_or_else(|| self.execution.to_string())
     }
 }
 
-/// One call to the outside, with a span of its own.
+/// An outgoing call, with its own span.
 #[derive(Debug, Clone)]
 pub struct Call {
     trace: Trace,
@@ -368,7 +369,7 @@ impl Call {
         self.trace.request_id()
     }
 
-    /// What is kept with an execution that the call starts.
+    /// The origin of an execution started by the call.
     #[must_use]
     pub fn origin(&self) -> Arc<Origin> {
         Arc::new(self.trace.below(self.span))

@@ -1,4 +1,4 @@
-//! Trace context: what is read of it, what is passed on, and that derived ids stay as they are.
+//! Trace context: parsing, propagation, and the stability of derived ids.
 
 use proptest::prelude::*;
 
@@ -15,12 +15,12 @@ fn state(text: &str) -> Option<String> {
 }
 
 #[test]
-fn traceparent_is_read_by_the_rules_of_its_specification() {
+fn traceparent_is_parsed_as_specified() {
     for (text, flags) in [
         (PARENT.to_owned(), "01"),
         (PARENT.replace("-01", "-00"), "00"),
         (PARENT.replace("-01", "-03"), "03"),
-        // Flags that have no meaning are not passed on.
+        // Undefined flags are not propagated.
         (PARENT.replace("-01", "-ff"), "03"),
         (PARENT.replace("00-4", "01-4"), "01"),
         (format!("{}-what-later-versions-add", PARENT.replace("00-4", "cc-4")), "01"),
@@ -63,7 +63,7 @@ fn tracestate_is_checked_and_bounded() {
         |count: usize| (0..count).map(|n| format!("k{n}=v")).collect::<Vec<_>>().join(",");
     assert_eq!(state(&entries(32)), Some(entries(32)));
     assert_eq!(state(&entries(33)), None);
-    // Long entries go first, then those at the end.
+    // Long entries are dropped first, then those at the end.
     let long = format!("long={}", "v".repeat(200));
     let short: Vec<String> = (0..8).map(|n| format!("k{n}={}", "v".repeat(60))).collect();
     let kept = state(&format!("{long},{}", short.join(","))).unwrap();
@@ -71,7 +71,7 @@ fn tracestate_is_checked_and_bounded() {
     let more: Vec<String> = (0..20).map(|n| format!("k{n:02}={}", "v".repeat(60))).collect();
     let kept = state(&more.join(",")).unwrap();
     assert!(kept.len() <= STATE_CHARS_MAX && kept.starts_with("k00="), "{kept}");
-    // Without a valid parent it means nothing.
+    // Ignored without a valid parent.
     assert_eq!(Origin::read(Some("nonsense"), Some("a=1"), None), None);
 }
 
@@ -85,9 +85,9 @@ fn origin_matches_golden_bytes() {
     assert_eq!(serde_json::to_string(&only).unwrap(), r#"{"request_id":"r-1"}"#);
 }
 
-/// What is exported has to match what was sent before an upgrade.
+/// Exported ids must match those sent before an upgrade.
 #[test]
-fn derived_ids_stay_as_they_are() {
+fn derived_ids_are_stable() {
     let own = trace(None);
     assert_eq!(own.id().to_string(), "07".repeat(16));
     assert_eq!(own.root().to_string(), "f95341213369bb62");
@@ -115,7 +115,7 @@ fn call_continues_the_trace_of_the_caller() {
 }
 
 #[test]
-fn successor_stays_in_the_trace_unless_it_is_asked_for_from_another() {
+fn successor_stays_in_the_trace_unless_requested_from_another() {
     let failed = trace(None);
     let successor = Trace::new([8; 16].into(), Some(failed.of_successor(None)));
     assert_eq!((successor.id(), successor.caller().unwrap().span), (failed.id(), failed.root()));
@@ -138,7 +138,7 @@ proptest! {
     }
 
     #[test]
-    fn tracestate_that_is_passed_on_is_one(text in "[a-z0-9=, @v]{0,700}") {
+    fn tracestate_that_is_propagated_is_valid(text in "[a-z0-9=, @v]{0,700}") {
         if let Some(kept) = state(&text) {
             prop_assert!(kept.len() <= STATE_CHARS_MAX);
             prop_assert_eq!(state(&kept), Some(kept));

@@ -1,9 +1,10 @@
 //! URL templates: the `url` of an `http` step with references in it.
 //!
-//! A reference fills the component in which it is written and never changes another one: in the path it is
-//! (part of) one segment, in the query one name or value, and before the `@` a user name or password.
-//! Values are percent-encoded except for unreserved characters (RFC 3986, section 2.3). Encoding does not
-//! help against dot segments, so these are refused. A reference cannot be in the scheme, host or port.
+//! A reference fills the component in which it is written and never changes another one: in the
+//! path it is (part of) one segment, in the query one name or value, and before the `@` a user name
+//! or password. Values are percent-encoded except for unreserved characters (RFC 3986, section
+//! 2.3). Encoding does not help against dot segments, so these are rejected. A reference cannot be
+//! in the scheme, host or port.
 
 use std::borrow::Cow;
 
@@ -15,10 +16,10 @@ use super::mask::MASKED;
 use super::reference::{self, ErrorKind, Reference, Scope};
 use super::template::{Part, Template, fits_in};
 
-/// Everything except unreserved characters.
+/// All but the unreserved characters.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// What is wrong with a URL template or with the values put into it.
+/// The problem of a URL template or of the values filled into it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]
@@ -50,11 +51,11 @@ enum Component {
 enum Piece<'t> {
     Literal(String),
     Reference(&'t Reference),
-    /// The end of a segment of the path.
+    /// The end of a path segment.
     Slash,
 }
 
-/// A URL with at least one reference and other text.
+/// A URL that contains at least one reference and other text.
 #[derive(Debug)]
 pub struct UrlTemplate<'t> {
     /// Scheme and authority.
@@ -65,7 +66,7 @@ pub struct UrlTemplate<'t> {
 }
 
 impl<'t> UrlTemplate<'t> {
-    /// The URL template that `template` is; `None` for a constant or a single reference.
+    /// Parses `template` as a URL template; `None` for a constant or a single reference.
     ///
     /// # Errors
     /// [`Error::Target`] and [`Error::Url`].
@@ -87,14 +88,14 @@ impl<'t> UrlTemplate<'t> {
                 Part::Reference(reference) => pieces.reference(reference),
             }
         }
-        // URL parsers ignore spaces at the end, which would hide a dot segment from the check.
+        // URL parsers ignore trailing spaces, which would hide a dot segment from the check.
         if let Some(Piece::Literal(text)) = pieces.pieces().last_mut() {
             text.truncate(text.trim_end_matches(|c: char| c <= ' ').len());
         }
         pieces.finish()
     }
 
-    /// The URL with the values in it. At most `limit_bytes` of values, as JSON, are put in.
+    /// Fills in the values, at most `limit_bytes` bytes of JSON.
     ///
     /// # Errors
     /// [`Error`] names the reference.
@@ -118,7 +119,7 @@ impl<'t> UrlTemplate<'t> {
         url.ok_or(Error::Url)
     }
 
-    /// The URL as it may be shown: with masks in place of secrets.
+    /// The URL for display, with secrets masked.
     ///
     /// # Errors
     /// As [`UrlTemplate::resolve`].
@@ -133,7 +134,7 @@ impl<'t> UrlTemplate<'t> {
         })
     }
 
-    /// Whether scheme, host, port and the number of path segments are those of the template.
+    /// Whether the scheme, host, port and number of path segments match those of the template.
     fn is_target_of(&self, url: &Url) -> bool {
         let Ok(text) = self.write(&mut |_| Ok("x".to_owned())) else { return false };
         Url::parse(&text).is_ok_and(|own| {
@@ -203,7 +204,7 @@ fn check_segment(segment: &str, reference: &Reference) -> Result<(), Error> {
     }
 }
 
-/// A template being cut into components. Only literal text ends a component.
+/// A template while it is being split into components. Only literal text ends a component.
 #[derive(Default)]
 struct Pieces<'t> {
     component: Option<Component>,
@@ -215,7 +216,8 @@ struct Pieces<'t> {
 }
 
 impl<'t> Pieces<'t> {
-    /// Reads the literal that begins with the scheme. As URL parsers do, any number of slashes follows it.
+    /// Parses the literal that begins with the scheme. Like URL parsers, accepts any number of
+    /// slashes after it.
     fn start(&mut self, literal: &str) -> Result<(), Error> {
         let literal = without_breaks(literal);
         let (scheme, rest) = literal.split_once("://").ok_or(Error::Url)?;
@@ -255,7 +257,7 @@ impl<'t> Pieces<'t> {
             self.in_host.get_or_insert(reference);
         }
         let pieces = self.pieces();
-        // A value must not complete an escape sequence that the author began.
+        // A value must not complete an escape sequence begun in the literal text.
         if let Some(Piece::Literal(text)) = pieces.last_mut()
             && let Some((before, digits)) = text.rsplit_once('%')
             && digits.len() < 2
@@ -286,7 +288,7 @@ impl<'t> Pieces<'t> {
     }
 }
 
-/// Refuses a URL that no HTTP request can be sent to.
+/// Rejects a URL to which no HTTP request can be sent.
 ///
 /// # Errors
 /// [`Error::Url`], [`Error::PortZero`].
@@ -298,7 +300,7 @@ pub fn check_target(url: &Url) -> Result<(), Error> {
     }
 }
 
-/// The text without tabs and line ends, which URL parsers ignore.
+/// The text without tabs and line breaks, which URL parsers ignore.
 fn without_breaks(text: &str) -> Cow<'_, str> {
     if text.contains(['\t', '\n', '\r']) {
         text.replace(['\t', '\n', '\r'], "").into()

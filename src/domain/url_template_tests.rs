@@ -1,4 +1,4 @@
-//! URL templates: references stay in their component, whatever their values are.
+//! URL templates: references stay in their component, whatever their values.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -52,7 +52,7 @@ fn url_reference_fills_one_component() {
 }
 
 #[test]
-fn url_reference_in_credentials_is_one_of_them() {
+fn url_reference_in_credentials_stays_user_name_or_password() {
     for (url, expect) in [
         ("http://{{inputs.a}}:p@h/", "http://x%40y%3A%2F:p@h/"),
         ("http://u:{{inputs.a}}@[::1]:8/", "http://u:x%40y%3A%2F@[::1]:8/"),
@@ -82,7 +82,7 @@ fn url_reference_never_makes_an_empty_or_dot_segment() {
 }
 
 #[test]
-fn url_reference_in_scheme_host_or_port_is_refused() {
+fn url_reference_in_scheme_host_or_port_is_rejected() {
     for url in [
         "http://h{{inputs.a}}",
         "http://127.0.0.1:{{inputs.a}}/y",
@@ -109,7 +109,7 @@ fn url_reference_in_scheme_host_or_port_is_refused() {
     }
 }
 
-/// Pieces of values that mean something to URL parsers.
+/// Text with special meaning to URL parsers.
 fn any_value() -> impl Strategy<Value = String> {
     let special = prop::sample::select(vec![
         ".", "..", "%2e", "/", "\\", "?", "#", "%", "@", ":", "&", "=", "\t", "\n", "\0", " ", "é",

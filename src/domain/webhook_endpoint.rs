@@ -1,7 +1,8 @@
-//! Webhook endpoints: where an organization is notified of everything that its predictions and workflows
-//! come to, no matter who asked for them; which events an endpoint wants, and how its deliveries are signed.
+//! Webhook endpoints: they are notified of events of an organization's predictions and workflows,
+//! whoever submitted them. An endpoint has a filter of events and a signature scheme.
 //!
-//! Nothing here sends or stores: `webhooks::endpoints` keeps them, the outbox delivers.
+//! Nothing here sends or stores anything: `webhooks::endpoints` stores endpoints, the outbox
+//! delivers.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,14 +10,14 @@ use super::execution::{Execution, Status, Work};
 use super::ids::{EndpointId, OrganizationId, WorkflowId};
 use super::time::Timestamp;
 
-/// Endpoints of one organization; a list shows all of them.
+/// Maximum endpoints per organization; lists are not paginated.
 pub const ENDPOINTS_MAX: usize = 50;
-/// Models, and workflows, that one endpoint is restricted to.
+/// Maximum models, and maximum workflows, in an endpoint's filter.
 pub const FILTER_MAX: usize = 100;
-/// The longest name, in characters.
+/// Maximum length of a name, in characters.
 pub const NAME_MAX: usize = 64;
 
-/// What an endpoint is notified of.
+/// An event of which an endpoint can be notified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Event {
     #[serde(rename = "prediction.started")]
@@ -31,13 +32,13 @@ pub enum Event {
     WorkflowCompleted,
     #[serde(rename = "workflow.failed")]
     WorkflowFailed,
-    /// Sent on request, whatever the endpoint wants.
+    /// Sent on request, regardless of the endpoint's filter.
     #[serde(rename = "endpoint.test")]
     EndpointTest,
 }
 
 impl Event {
-    /// Those that an endpoint can ask for.
+    /// The events to which an endpoint can subscribe.
     pub const ALL: [Self; 6] = [
         Self::PredictionStarted,
         Self::PredictionCompleted,
@@ -47,7 +48,7 @@ impl Event {
         Self::WorkflowFailed,
     ];
 
-    /// As the API spells it.
+    /// The name in the API.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -61,7 +62,7 @@ impl Event {
         }
     }
 
-    /// The event of this execution being accepted; none for work that endpoints are not notified of.
+    /// The event of an accepted execution; `None` for work without endpoint events.
     #[must_use]
     pub const fn of_start(execution: &Execution) -> Option<Self> {
         match &execution.work {
@@ -71,7 +72,7 @@ impl Event {
         }
     }
 
-    /// The event of its end; none for a cancellation, and while it has not ended.
+    /// The event of an ended execution; `None` for a cancelled or unfinished one.
     #[must_use]
     pub const fn of_end(execution: &Execution) -> Option<Self> {
         match (&execution.work, execution.status) {
@@ -91,21 +92,21 @@ impl Event {
     }
 }
 
-/// How the deliveries of an endpoint are signed, by the names of Standard Webhooks.
+/// The signature scheme of an endpoint, named as in Standard Webhooks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scheme {
-    /// HMAC-SHA256 with a secret that the receiver has too.
+    /// HMAC-SHA256 with a secret shared with the receiver.
     #[default]
     V1,
-    /// Ed25519: the receiver has the public key alone.
+    /// Ed25519: the receiver only has the public key.
     V1a,
 }
 
 impl Scheme {
     pub const ALL: [Self; 2] = [Self::V1, Self::V1a];
 
-    /// As the API spells it.
+    /// The name in the API.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -115,11 +116,11 @@ impl Scheme {
     }
 }
 
-/// Why an endpoint is sent nothing.
+/// Why an endpoint is disabled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
-    /// Somebody said so.
+    /// On request.
     Request,
     /// Its deliveries failed for too long.
     Failures,
@@ -128,7 +129,7 @@ pub enum Reason {
 impl Reason {
     pub const ALL: [Self; 2] = [Self::Request, Self::Failures];
 
-    /// As the API spells it.
+    /// The name in the API.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -138,7 +139,7 @@ impl Reason {
     }
 }
 
-/// A secret that was replaced and still signs.
+/// A replaced secret that still signs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Replaced {
     /// Sealed.
@@ -146,43 +147,43 @@ pub struct Replaced {
     pub until: Timestamp,
 }
 
-/// Since when, and why, an endpoint is sent nothing.
+/// Since when and why an endpoint is disabled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Disabled {
     pub at: Timestamp,
     pub reason: Reason,
 }
 
-/// An endpoint as it is stored.
+/// A stored endpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Endpoint {
     pub id: EndpointId,
     pub organization: OrganizationId,
-    /// Unique within the organization, where there is one.
+    /// If set, unique within the organization.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     pub url: String,
-    /// Empty: all of them.
+    /// Empty means all events.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub events: Vec<Event>,
-    /// The models whose predictions it is notified of; empty: all.
+    /// The models whose predictions it is notified of; empty means all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub models: Vec<String>,
-    /// The workflows whose executions it is notified of; empty: all.
+    /// The workflows whose executions it is notified of; empty means all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub workflows: Vec<WorkflowId>,
     #[serde(default)]
     pub scheme: Scheme,
-    /// What signs, sealed.
+    /// The sealed signing secret.
     pub secret: String,
-    /// What verifies, where that is public.
+    /// The public key for verification, if the scheme has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub public_key: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replaced: Option<Replaced>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disabled: Option<Disabled>,
-    /// When an attempt failed after which none has succeeded, by the steady time.
+    /// When the current series of failed attempts began, on the steady clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failing_since: Option<Timestamp>,
     pub created_at: Timestamp,
@@ -190,7 +191,7 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Whether it is to be notified of this event of this execution.
+    /// Whether it is notified of this event of this execution.
     #[must_use]
     pub fn wants(&self, event: Event, execution: &Execution) -> bool {
         let is_chosen = match &execution.work {
@@ -208,14 +209,14 @@ impl Endpoint {
             && (self.events.is_empty() || self.events.contains(&event))
     }
 
-    /// The sealed secrets that sign at `now`, the newest first.
+    /// The sealed secrets that sign at `now`, newest first.
     pub fn secrets(&self, now: Timestamp) -> impl Iterator<Item = &str> {
         let replaced = self.replaced.as_ref().filter(move |replaced| now < replaced.until);
         std::iter::once(self.secret.as_str()).chain(replaced.map(|one| one.secret.as_str()))
     }
 }
 
-/// Whether an endpoint can have this name: 1 to 64 characters of `a-zA-Z0-9._-`.
+/// Whether a name is valid: 1 to 64 characters of `a-zA-Z0-9._-`.
 #[must_use]
 pub fn is_name(name: &str) -> bool {
     !name.is_empty()
@@ -305,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn endpoint_filters_restrict_their_own_kind_of_work() {
+    fn endpoint_filters_apply_only_to_their_kind_of_work() {
         let event = Event::PredictionCompleted;
         let of = |work| execution(work, Status::Success);
         let all = endpoint();
@@ -327,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn endpoint_replaced_secret_signs_until_its_time() {
+    fn endpoint_replaced_secret_signs_until_it_expires() {
         let until = Timestamp::from_micros(10);
         let replaced = Some(Replaced { secret: "old".to_owned(), until });
         let endpoint = Endpoint { replaced, ..endpoint() };

@@ -1,30 +1,30 @@
-//! Workflows and their versions, as they are stored, and the rules of their names.
+//! Stored workflows and their versions, and the rules for their names.
 //!
-//! A definition is never changed: putting a version makes a new revision, and the version points to
-//! it. An execution keeps the revision that it was accepted with.
+//! A definition is immutable: updating a version creates a new revision, to which the version then
+//! points. An execution keeps the revision with which it was accepted.
 
 use serde::{Deserialize, Serialize};
 
 use super::ids::{OrganizationId, RevisionId, WorkflowId};
 use super::time::Timestamp;
 
-/// The longest name, in characters.
+/// Maximum length of a name, in characters.
 pub const NAME_MAX: usize = 200;
-/// The longest description, in characters.
+/// Maximum length of a description, in characters.
 pub const DESCRIPTION_MAX: usize = 4000;
-/// The most categories of a workflow.
+/// Maximum categories of a workflow.
 pub const CATEGORIES_MAX: usize = 20;
-/// The most tags of a workflow (`docs/spec/hosts.md`, "Limits").
+/// Maximum tags of a workflow (`docs/spec/hosts.md`, "Limits").
 pub const TAGS_MAX: usize = 3;
-/// The longest tag, in characters.
+/// Maximum length of a tag, in characters.
 pub const TAG_MAX: usize = 50;
-/// The most versions of a workflow.
+/// Maximum versions of a workflow.
 pub const VERSIONS_MAX: usize = 200;
-/// The longest id of a version, in bytes.
+/// Maximum length of a version id, in bytes.
 pub const VERSION_ID_MAX: usize = 64;
-/// The id of the version that a new workflow has.
+/// The version id of a new workflow.
 pub const FIRST_VERSION: &str = "v1";
-/// The longest slug made from a name, in bytes, without the number that makes it unique.
+/// Maximum length of a slug derived from a name, in bytes, without the number that makes it unique.
 const SLUG_MAX: usize = 60;
 
 /// The status of a workflow or a version.
@@ -36,12 +36,12 @@ pub enum Status {
     Deleted,
 }
 
-/// A workflow over all of its versions.
+/// A workflow with all of its versions.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Workflow {
     pub id: WorkflowId,
     pub organization: OrganizationId,
-    /// Unique within the organization while it is not deleted.
+    /// Unique within the organization until the workflow is deleted.
     pub slug: String,
     pub name: String,
     pub description: String,
@@ -52,7 +52,7 @@ pub struct Workflow {
     pub locked: bool,
     pub production: bool,
     pub status: Status,
-    /// The id of the version that runs when none is named.
+    /// The id of the default version.
     pub latest: String,
     /// Oldest first, at least one.
     pub versions: Vec<Version>,
@@ -67,7 +67,7 @@ pub struct Version {
     pub revision: RevisionId,
     pub locked: bool,
     pub production: bool,
-    /// Whether others may run it: unlisted, not private.
+    /// Whether other organizations may run it: unlisted, but not private.
     pub allowed_to_share: bool,
     pub status: Status,
     pub created_at: Timestamp,
@@ -75,10 +75,10 @@ pub struct Version {
 }
 
 impl Status {
-    /// All of them.
+    /// All statuses.
     pub const ALL: [Self; 3] = [Self::Active, Self::Archived, Self::Deleted];
 
-    /// As the API spells it.
+    /// The name in the API.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -88,7 +88,7 @@ impl Status {
         }
     }
 
-    /// The status of this name.
+    /// Parses the name of a status.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|status| status.as_str() == name)
@@ -96,7 +96,7 @@ impl Status {
 }
 
 impl Workflow {
-    /// The version of this id.
+    /// The version with this id.
     #[must_use]
     pub fn version(&self, id: &str) -> Option<&Version> {
         self.versions.iter().find(|version| version.id == id)
@@ -105,7 +105,7 @@ impl Workflow {
 
 #[cfg(test)]
 impl Workflow {
-    /// One without versions, for the tests.
+    /// A workflow without versions, for tests.
     pub fn sample(id: WorkflowId) -> Self {
         Self {
             id,
@@ -126,15 +126,15 @@ impl Workflow {
     }
 }
 
-/// Whether `id` may name a version: 1 to 64 characters of `A-Za-z0-9._-`.
+/// Whether `id` is a valid version id: 1 to 64 characters of `A-Za-z0-9._-`.
 #[must_use]
 pub fn is_version_id(id: &str) -> bool {
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     (1..=VERSION_ID_MAX).contains(&id.len()) && id.bytes().all(is_allowed)
 }
 
-/// The slug of a name before it is made unique: lower case letters and digits, those of other scripts in Latin
-/// letters, hyphens for all else. Never empty, and never what could be taken for an id.
+/// Derives a slug from a name, before it is made unique: lower-case letters and digits, other
+/// scripts transliterated to Latin, hyphens for everything else. Never empty, and never a valid id.
 #[must_use]
 pub fn slug_of(name: &str) -> String {
     let mut slug = String::new();
@@ -155,8 +155,8 @@ pub fn slug_of(name: &str) -> String {
     slug.to_owned()
 }
 
-/// A character in Latin letters. Of a letter only letters come, and the space behind a syllable: what
-/// deunicode writes for silent ones and glottal stops is left out.
+/// Transliterates a character to Latin. A letter only yields letters and the space after a
+/// syllable: deunicode's marks for silent letters and glottal stops are dropped.
 fn in_latin(c: char) -> impl Iterator<Item = char> {
     let is_letter = c.is_alphabetic();
     let text = deunicode::deunicode_char(c).unwrap_or(if is_letter { "" } else { "-" });

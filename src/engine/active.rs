@@ -1,8 +1,9 @@
-//! Cells: the one place where an unfinished execution is changed.
+//! Cells: the only place where an unfinished execution is changed.
 //!
-//! Code that changes an execution holds the lock of its entry from reading the state until the commit has
-//! returned, so that a cancel and a finish never cross. A cell exists while its execution waits in
-//! memory, runs, or is being cancelled; others are read from the store when they are needed.
+//! Code that changes an execution holds the lock of its cell from reading the state until the
+//! commit has returned, so a cancel and a completion cannot interleave. A cell exists while its
+//! execution is queued in memory, running, or being cancelled. All other executions are read from
+//! the store on demand.
 
 use std::collections::HashMap;
 use std::ops::Deref;
@@ -16,13 +17,13 @@ use crate::domain::machine::workflow::StepProgress;
 use crate::engine::query::events::RunProgress;
 use crate::engine::{Error, Inner, rows};
 
-/// What is held of an unfinished execution.
+/// The in-memory state of an unfinished execution.
 #[derive(Debug)]
 pub struct LoadedExecution {
     pub execution: Execution,
-    /// How far its steps have come, while it runs; none for predictions.
+    /// Progress of its steps while it runs; `None` for predictions.
     pub progress: Option<Box<StepProgress>>,
-    /// It has not begun to run: nothing is stored of its steps.
+    /// True until the execution first runs: no steps are stored yet.
     pub is_new: bool,
 }
 
@@ -35,37 +36,37 @@ impl From<Execution> for LoadedExecution {
 /// An unfinished execution in memory.
 #[derive(Debug, Default)]
 pub struct ActiveExecution {
-    /// The state as it was last committed, or `None` before it was read from the store. Of a
-    /// workflow's steps it may know more than the disk: what follows from the committed ones.
+    /// The last committed state, or `None` until it is read from the store. For workflow steps it
+    /// can be ahead of the disk by whatever follows from the committed steps.
     pub state: tokio::sync::Mutex<Option<LoadedExecution>>,
     /// Cancelled when the run has to stop.
     pub stop: CancellationToken,
-    /// Notified when an event was sent to it, or one of its children has ended.
+    /// Notified when an event is sent to the execution or one of its children ends.
     pub event: tokio::sync::Notify,
-    /// Children that have ended and that its steps may wait for.
+    /// Ended children that its steps may be waiting for.
     pub ended_children: Mutex<Vec<ExecutionId>>,
-    /// What its run tells.
+    /// Progress and logs reported by its run.
     pub run_progress: Arc<RunProgress>,
 }
 
 impl ActiveExecution {
-    /// Notes the end of a child.
+    /// Records the end of a child.
     pub fn child_ended(&self, child: ExecutionId) {
         self.ended_children.lock().unwrap_or_else(PoisonError::into_inner).push(child);
         self.event.notify_one();
     }
 
-    /// The children that have ended since the last time.
+    /// Takes the children that have ended since the last call.
     pub fn take_ended_children(&self) -> Vec<ExecutionId> {
         std::mem::take(&mut *self.ended_children.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
 impl Inner {
-    /// The execution whose locked state this is, read from the store when nothing is known of it.
+    /// Returns the locked state, and reads it from the store first if it is not loaded.
     ///
     /// # Errors
-    /// [`Error::NotFound`], also for another organization's; [`Error::Storage`].
+    /// [`Error::NotFound`], also if it belongs to another organization; [`Error::Storage`].
     pub(in crate::engine) async fn loaded<'a>(
         &self,
         state: &'a mut Option<LoadedExecution>,
@@ -81,13 +82,13 @@ impl Inner {
     }
 }
 
-/// The cells in use, by execution.
+/// All cells, by execution.
 #[derive(Debug, Default, Clone)]
 pub struct ActiveExecutions {
     entries: Arc<Mutex<HashMap<ExecutionId, Arc<ActiveExecution>>>>,
 }
 
-/// The right to use a cell; with the last one the cell goes.
+/// A reference to a cell. Dropping the last one removes the cell.
 #[derive(Debug)]
 pub struct Handle {
     registry: ActiveExecutions,
@@ -96,20 +97,20 @@ pub struct Handle {
 }
 
 impl ActiveExecutions {
-    /// The execution's cell, made when there is none.
+    /// Returns the execution's cell, and creates it if needed.
     pub fn get_or_insert(&self, id: ExecutionId) -> Handle {
         let active = Arc::clone(self.lock().entry(id).or_default());
         Handle { registry: self.clone(), id, active }
     }
 
-    /// The execution's cell, if it has one.
+    /// Returns the execution's cell if it exists.
     pub fn find(&self, id: ExecutionId) -> Option<Handle> {
         let active = Arc::clone(self.lock().get(&id)?);
         Some(Handle { registry: self.clone(), id, active })
     }
 
-    /// The entry of a new execution, with its state where that is not known. An entry that is in
-    /// use stays as it is: a reader that uses it has read the state.
+    /// Returns the cell of a new execution and fills in its state if that is unknown. A cell that
+    /// is in use is left alone: its user has read the state.
     pub fn insert_loaded(&self, execution: &Execution) -> Handle {
         let handle = self.get_or_insert(execution.id);
         if let Ok(mut state) = handle.state.try_lock()
@@ -120,7 +121,7 @@ impl ActiveExecutions {
         handle
     }
 
-    /// How many there are.
+    /// The number of cells.
     pub fn len(&self) -> usize {
         self.lock().len()
     }
@@ -140,7 +141,8 @@ impl Deref for Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         let mut active = self.registry.lock();
-        // The map's and this one: under the map's lock, nobody can take another.
+        // Two references are left: the map's and this one. No other can be taken under the map's
+        // lock.
         if Arc::strong_count(&self.active) == 2 {
             active.remove(&self.id);
         }

@@ -1,5 +1,5 @@
-//! What the lanes do: how full each is, how much has ended in it and how long that took. Counted in memory
-//! since the start, for a bounded number of lanes; nothing of it is stored.
+//! Activity of the lanes: how full each is, how much work has ended in it, and how long that took.
+//! Counted in memory since the start, for a bounded number of lanes; nothing is stored.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,20 +12,20 @@ use crate::domain::histogram::{Histogram, Meter};
 use crate::engine::scheduler::lanes::Load;
 use crate::engine::{Engine, Inner};
 
-/// Lanes whose times are counted, about 1200 bytes each. Beyond, the one in which something has ended least
-/// recently is forgotten.
+/// The most lanes with counters, about 1200 bytes each. Beyond that, the lane with the oldest last
+/// completion is dropped.
 const COUNTED_MAX: usize = 512;
 
-/// One lane.
+/// The activity of one lane.
 #[derive(Debug, Clone)]
 pub struct LaneActivity {
-    /// As `domain::execution` names it; all sessions of the agent are one lane here, [`agent::LANE`].
+    /// Named as in `domain::execution`; all agent sessions count as one lane, [`agent::LANE`].
     pub lane: String,
     pub load: Load,
     /// Executions that have failed since the start.
     pub failed: u64,
-    /// How long everything took that has ended: executions from their creation, the steps of workflows and
-    /// the calls of the chat router from when they asked for a place.
+    /// Durations of all ended work: executions from their creation, workflow steps and chat router
+    /// calls from their request for a permit.
     pub times: Histogram,
 }
 
@@ -33,11 +33,11 @@ pub struct LaneActivity {
 struct LaneMeter {
     times: Meter,
     failed: AtomicU64,
-    /// The number of the last that has ended.
+    /// Sequence number of the last completion.
     last: AtomicU64,
 }
 
-/// What has ended, by lane.
+/// Completions by lane.
 #[derive(Debug, Default)]
 pub(super) struct Meters {
     lanes: Mutex<HashMap<Box<str>, Arc<LaneMeter>>>,
@@ -45,7 +45,7 @@ pub(super) struct Meters {
 }
 
 impl Meters {
-    /// Something has ended in a lane.
+    /// Records a completion in a lane.
     pub(super) fn ended(&self, lane: &str, took: Duration, is_failure: bool) {
         let lane = merged(lane);
         let number = self.ended.fetch_add(1, Ordering::Relaxed);
@@ -77,13 +77,13 @@ fn forget_oldest(lanes: &mut HashMap<Box<str>, Arc<LaneMeter>>) {
     }
 }
 
-/// Clients make any number of sessions: they are one lane.
+/// Clients create any number of sessions, so all of them count as one lane.
 fn merged(lane: &str) -> &str {
     if lane.starts_with(agent::LANE_PREFIX) { agent::LANE } else { lane }
 }
 
 impl Inner {
-    /// Counts an execution that has ended in its lane.
+    /// Counts an ended execution in its lane.
     pub(in crate::engine) fn count_ended(&self, execution: &Execution) {
         let took = execution.completed_at.map(|end| end.since(execution.created_at));
         let is_failure = execution.status == Status::Error;
@@ -92,8 +92,8 @@ impl Inner {
 }
 
 impl Engine {
-    /// The lanes, at most so many, those with the most work first, then those in which the most has ended;
-    /// and how many there are.
+    /// Returns up to `most` lanes and the total number of lanes. Lanes with the most running and
+    /// queued work come first, then those with the most completions.
     #[must_use]
     pub fn activity(&self, most: usize) -> (Vec<LaneActivity>, usize) {
         let loads = self.inner.lanes().loads();
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn meters_count_by_lane_and_forget_the_one_that_ended_first() {
+    fn meters_count_by_lane_and_drop_least_recently_used() {
         let meters = Meters::default();
         for number in 0..COUNTED_MAX {
             meters.ended(&format!("workflow:{number}"), Duration::from_millis(1), false);
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn meters_count_all_sessions_of_the_agent_together() {
+    fn meters_count_all_agent_sessions_as_one_lane() {
         let meters = Meters::default();
         for session in 0..2 * COUNTED_MAX {
             let lane = format!("{}{session}", agent::LANE_PREFIX);

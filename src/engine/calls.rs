@@ -1,7 +1,7 @@
-//! Calls: work that runs outside of the engine, such as a call of the chat router or a request for decisions,
-//! and that the engine admits and records. A call is in no lane and is never run again: it is on the disk once it has
-//! ended, in one commit with its charge. What is reserved for it is in memory only, so that nothing of
-//! it survives the process.
+//! Calls: work that runs outside of the engine, such as a call of the chat router or a request for
+//! decisions, and that the engine admits and records. A call is in no lane and is never run again.
+//! It is written when it ends, in one commit with its charge. Its reservation is in memory only and
+//! does not survive the process.
 
 use std::sync::Arc;
 
@@ -17,21 +17,21 @@ use crate::engine::{Engine, Error, Inner, rows};
 use crate::runtime::new_id;
 use crate::storage::Commit;
 
-/// A call that has ended.
+/// An ended call.
 #[derive(Debug)]
 pub struct EndedCall {
-    /// With its final status and its cost, and without an output.
+    /// With its final status and its cost, but without an output.
     pub execution: Execution,
-    /// What is kept of its answer, as JSON.
+    /// The part of its answer that is stored, as JSON.
     pub output: Option<Box<RawValue>>,
-    /// What becomes durable with it.
+    /// Becomes durable in the same commit.
     pub beside: Commit,
     pub reservation: Option<Reservation>,
 }
 
 impl Engine {
-    /// Admits a call, and reserves what it may cost where balances are enforced. `keeps_output` says
-    /// that its answer is going to be stored.
+    /// Admits a call, and reserves its maximum cost if balances are enforced. `keeps_output` says
+    /// whether its answer will be stored.
     ///
     /// # Errors
     /// [`Error::Stopping`], [`Error::Storage`], [`Error::Unpaid`], [`Error::OverQuota`].
@@ -55,10 +55,10 @@ impl Engine {
         Ok(Some(inner.billing.hold(organization, price).await?))
     }
 
-    /// A place at a model of the catalog, once one is free.
+    /// Acquires a permit of a catalog model, and waits until one is free.
     ///
     /// # Errors
-    /// [`Error::QueueFull`] when as many wait for one as the model's queue may hold.
+    /// [`Error::QueueFull`] if the model's queue is full.
     pub async fn place_at(&self, model: &str) -> Result<ModelPermit, Error> {
         let lane = lane_of_model(model);
         self.inner.open_lane(&lane);
@@ -68,11 +68,11 @@ impl Engine {
         Ok(self.inner.acquire_permit(model, false).granted().await)
     }
 
-    /// Records a call that has ended: its row in the history, its charge and what comes beside are one
-    /// commit. Goes on when the caller is dropped.
+    /// Records an ended call: its history row, its charge and `beside` are one commit, which
+    /// completes even if the caller is dropped.
     ///
     /// # Errors
-    /// [`Error::Storage`]: nothing of it is recorded. [`Error::Stopping`].
+    /// [`Error::Storage`]: nothing is recorded. [`Error::Stopping`].
     pub async fn record_call(&self, call: EndedCall) -> Result<(), Error> {
         let inner = Arc::clone(&self.inner);
         let recording = async move { inner.record_call(call).await };
@@ -99,7 +99,7 @@ impl Inner {
         }
         commit.put(rows::execution(organization, id), &execution)?;
         indexes::add(&mut commit, &execution);
-        // The balance has the charge from then on.
+        // From here on, the balance includes the charge.
         commit.after_durable(move || drop(reservation));
         self.store.commit(commit).await?;
         let kind = execution.kind();

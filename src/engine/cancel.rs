@@ -1,4 +1,4 @@
-//! Cancelling an execution: its run is stopped, its slot freed, its row removed.
+//! Cancels an execution: stops its run, frees its permit and removes its queue row.
 
 use std::sync::Arc;
 
@@ -14,24 +14,24 @@ use crate::engine::trees::Tree;
 use crate::engine::{Engine, Error, Inner};
 use crate::storage::Commit;
 
-/// Executions of a workflow that are read at once, and the most reads of one cancel of all.
+/// Page size when cancelling all executions of a workflow, and the maximum number of pages.
 const PAGE: usize = 200;
 const PAGES_MAX: usize = 100_000;
 
 impl Engine {
-    /// Ends the execution now: its run is stopped, its place freed, no webhook is sent. Cancelling
-    /// a cancelled one is not a fault. Of the root of a tree that has ended, what has not ended of its tree is
-    /// cancelled.
+    /// Cancels the execution now: stops its run and frees its permit; no webhook is sent.
+    /// Cancelling a cancelled execution is not an error. If the execution is the ended root of a
+    /// tree, its unfinished descendants are cancelled.
     ///
     /// # Errors
-    /// [`Error::NotFound`], [`Error::AlreadyEnded`], [`Error::Storage`] (then nothing changed).
+    /// [`Error::NotFound`], [`Error::AlreadyEnded`], [`Error::Storage`] (nothing has changed).
     pub async fn cancel(
         &self,
         organization: OrganizationId,
         id: ExecutionId,
     ) -> Result<Execution, Error> {
         let inner = Arc::clone(&self.inner);
-        // A client that hangs up must not leave the cancel half done.
+        // A client that hangs up must not interrupt the cancel.
         let cancelling = self.inner.tasks.complete(async move {
             if let Some(root) = inner.cancel_rest_of_tree(organization, id).await? {
                 return Ok(root);
@@ -47,18 +47,18 @@ impl Engine {
 }
 
 impl Engine {
-    /// Cancels every execution of a workflow that has not ended, newest first. Returns how many it
-    /// cancelled.
+    /// Cancels every unfinished execution of a workflow, newest first. Returns the number of
+    /// cancelled executions.
     ///
     /// # Errors
-    /// [`Error::Storage`]: those that were cancelled before stay so.
+    /// [`Error::Storage`]: executions cancelled before the error stay cancelled.
     pub async fn cancel_all_of(
         &self,
         organization: OrganizationId,
         workflow: WorkflowId,
     ) -> Result<usize, Error> {
         let engine = self.clone();
-        // A client that hangs up must not leave half of them.
+        // A client that hangs up must not interrupt the loop.
         let cancelling = self.inner.tasks.complete(async move {
             let query =
                 Query { bulk: None, standing: Some(Standing::Unfinished), offset: 0, limit: PAGE };
@@ -69,7 +69,7 @@ impl Engine {
                 for execution in &found {
                     match engine.inner.cancel(organization, execution.id).await {
                         Ok(_) => cancelled += 1,
-                        // It has ended by itself.
+                        // It ended on its own.
                         Err(Error::NotFound | Error::AlreadyEnded(_)) => {}
                         Err(error) => return Err(error),
                     }
@@ -90,7 +90,7 @@ impl Inner {
         organization: OrganizationId,
         id: ExecutionId,
     ) -> Result<Execution, Error> {
-        // Before the wait for its state: descendants that grow keep the disk from everything else.
+        // Close the tree before waiting for the state: growing descendants can saturate the disk.
         let closing = self.trees.find(organization, id).map(Tree::close);
         let active = self.active.get_or_insert(id);
         let mut state = active.state.lock().await;
@@ -101,7 +101,7 @@ impl Inner {
             Status::Created | Status::Processing => {}
         }
         let lane = loaded.execution.lane();
-        let was_aside = loaded.execution.aside_until().is_some();
+        let was_suspended = loaded.execution.aside_until().is_some();
         let closing = match closing {
             Some(closing) => Some(closing),
             None => self.tree_to_close(&loaded.execution).await?,
@@ -115,8 +115,9 @@ impl Inner {
         active.stop.cancel();
         active.event.notify_one();
         self.quarantined().remove(&id);
-        if !was_aside {
-            // While the state is locked: a task that took it in the meantime has its place until then.
+        if !was_suspended {
+            // While the state is locked: a task that has started the execution in the meantime
+            // keeps its permit until then.
             let mut lanes = self.lanes();
             lanes.forget(&lane, id);
             if cancelled.kind() == Kind::Agent {
@@ -129,7 +130,7 @@ impl Inner {
         Ok(cancelled)
     }
 
-    /// Cancels an execution that may have ended.
+    /// Cancels an execution; it is not an error if that has already ended.
     pub(in crate::engine) async fn cancel_unwanted(
         self: &Arc<Self>,
         organization: OrganizationId,
@@ -163,7 +164,7 @@ impl Inner {
             loaded.execution = next;
             return Ok(());
         };
-        // What is in flight is written as cancelled.
+        // Steps in flight are written as cancelled.
         let mut progress = progress.clone();
         let effects = progress.apply(&mut next, Event::Cancelled, now);
         self.write_progress(commit, &mut next, &mut progress, effects).await?;

@@ -1,9 +1,9 @@
-//! Children: executions that a step of another one has started and may wait for.
+//! Children: executions started by a step of another execution, which may wait for them.
 //!
-//! Two timers with moments of their own keep both sides together across a crash: the commit of a child's
-//! end says to its parent that it may go on ([`rows::CHILD_ENDED`]), and the commit of the end of a step that waits
-//! says that its child is to be cancelled ([`rows::ABANDONED`]). A child never holds the lock of its parent, nor a
-//! parent that of its child.
+//! Two timer rows with reserved due times keep both sides consistent across a crash. The commit
+//! that ends a child tells its parent to continue ([`rows::CHILD_ENDED`]), and the commit that ends
+//! a waiting step orders the cancellation of its child ([`rows::ABANDONED`]). A child never holds
+//! the lock of its parent, nor a parent the lock of its child.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::engine::{Error, Inner, rows};
 use crate::storage::Commit;
 
 impl Inner {
-    /// Adds to the commit of an execution's end that the step which waits for it can go on.
+    /// Wakes the waiting step of the parent in the commit that ends an execution.
     pub(in crate::engine) fn tell_parent(
         self: &Arc<Self>,
         commit: &mut Commit,
@@ -33,7 +33,7 @@ impl Inner {
         });
     }
 
-    /// Cancels an execution that nobody waits for any more, and takes its timer away.
+    /// Cancels an execution that no step waits for anymore, and deletes its timer.
     pub(in crate::engine) async fn cancel_abandoned(
         self: &Arc<Self>,
         organization: OrganizationId,

@@ -1,5 +1,5 @@
-//! Executions that others have started, in number: a cancel leaves none behind, a place is never held
-//! by one that waits for another, and they nest only so deep.
+//! Many child executions: a cancel leaves no orphan, a waiting execution never holds a permit, and
+//! the nesting depth is limited.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ pub async fn executions(store: &Store) -> Vec<Execution> {
     let page = Page { prefix, after: None, before: None, limit: 10_000 };
     let rows = store.page(page).await.unwrap();
     let all = rows.iter().map(|(_, bytes)| decode::<Execution>(bytes).unwrap());
-    // Without the predictions that their steps were.
+    // Excludes the predictions that ran as steps.
     all.filter(|one| one.workflow().is_some()).collect()
 }
 
@@ -32,12 +32,12 @@ async fn ended(store: &Store) -> usize {
 }
 
 async fn until_ended(store: &Store, count: usize) {
-    let looking = async {
+    let polling = async {
         while ended(store).await < count {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, looking).await.unwrap();
+    tokio::time::timeout(PATIENCE, polling).await.unwrap();
 }
 
 pub async fn submit(process: &Process, number: usize, case: &Case) -> ExecutionId {
@@ -45,7 +45,7 @@ pub async fn submit(process: &Process, number: usize, case: &Case) -> ExecutionI
     process.engine.submit(submissions, Commit::new()).await.unwrap()[0].id
 }
 
-/// A parent and a thousand children, of which about the half have ended.
+/// A parent and a thousand children, about half of which have ended.
 fn thousand() -> [Case; 2] {
     let items: Vec<u32> = (0..1000).collect();
     let parent = json!([{"step_id": "m", "type": "map", "items": items, "max_concurrency": 100,
@@ -115,14 +115,14 @@ fn children_of_cancelled_parent_are_cancelled_by_next_process() {
     });
 }
 
-/// With one place for all, in one lane: each parent leaves its place to its child.
+/// One permit in total, in one lane: each parent yields its permit to its child.
 #[test]
-fn children_nest_to_the_limit_with_one_place_for_all() {
+fn children_nest_to_depth_limit_with_a_single_permit() {
     let cases = [case("itself", json!([child("c", 0, json!({}))]), json!({}), Ok(json!(null)))];
     let folder = tempfile::tempdir().unwrap();
     runtime().block_on(async {
-        let aside_after = Duration::from_millis(20);
-        let options = Options { active: 1, aside_after, ..Options::default() };
+        let suspend_after = Duration::from_millis(20);
+        let options = Options { active: 1, suspend_after, ..Options::default() };
         let process = Process::start_with(&folder, i64::MAX, script(&cases), options);
         process.engine.recover().await.unwrap();
         let parent = submit(&process, 0, &cases[0]).await;

@@ -1,9 +1,9 @@
-//! The audit: compares what is in memory with what is on the disk, repairs and reports.
+//! Consistency checks: compare the memory with the disk, repair mismatches and report them.
 //!
-//! Nothing of what it looks for should ever be found: places whose task has died, rows of a lane
-//! that no memory knows of, executions that are neither in a lane nor in the timers, reservations
-//! that no unfinished execution explains. It reads a bounded number of rows each time, and looks
-//! twice before it repairs.
+//! A check should never find anything. It looks for permits of dead tasks, queue rows unknown to
+//! the scheduler, executions that are neither in a lane nor in the timers, and reservations that no
+//! unfinished execution explains. Each check reads a bounded number of rows, and confirms a
+//! mismatch with a second read before it repairs it.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, PoisonError};
@@ -18,38 +18,38 @@ use crate::engine::scheduler::lanes;
 use crate::engine::{Error, Inner, rows};
 use crate::storage::{Commit, Key, Page, Table};
 
-/// How often it is made.
+/// Time between two checks.
 const INTERVAL: Duration = Duration::from_secs(60);
-/// Unfinished executions that one audit looks at.
+/// Maximum unfinished executions per check.
 const EXECUTIONS_MAX: usize = 10_000;
-/// Rows that are read at once.
+/// Page size.
 const PAGE: usize = 500;
-/// The kinds of executions that are on the disk before they have ended.
+/// The kinds of executions that are stored before they end.
 const KINDS: [Kind; 3] = [Kind::Agent, Kind::Prediction, Kind::Workflow];
-/// Sorts behind everything that a prefix begins.
+/// Sorts after every key that has a given prefix.
 const AFTER_EVERY_KEY: [u8; 64] = [0xff; 64];
 
-/// What one audit has found, and repaired.
+/// The number of mismatches that one check found and repaired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Repairs {
-    /// Places that were held by tasks that have died, or counted wrong.
+    /// Permits that dead tasks held, or that were miscounted.
     pub places: usize,
-    /// Lanes with rows that nothing in memory knew of.
+    /// Lanes with rows unknown to the scheduler.
     pub lanes: usize,
-    /// Executions that stood in no lane and not in the timers.
+    /// Executions that were neither in a lane nor in the timers.
     pub executions: usize,
-    /// Organizations whose reserved amount was not what their unfinished executions reserve.
+    /// Organizations whose reserved amount differed from the sum over their unfinished executions.
     pub reservations: usize,
 }
 
-/// What one audit leaves to the next.
+/// State that one check passes on to the next.
 #[derive(Debug)]
 pub struct Rounds {
-    /// Unfinished executions that one audit looks at.
+    /// Maximum unfinished executions per check.
     most: usize,
-    /// Reserved amounts that were wrong at the last look.
+    /// Reserved amounts that were wrong in the last check.
     drifts: HashMap<OrganizationId, Usd>,
-    /// The row of the index behind which the last audit stopped.
+    /// The index row after which the next check resumes.
     at: Option<Key>,
 }
 
@@ -60,31 +60,31 @@ impl Default for Rounds {
 }
 
 impl Rounds {
-    /// Audits that look at up to `most` unfinished executions each.
+    /// Checks of up to `most` unfinished executions each.
     pub fn of(most: usize) -> Self {
         Self { most, drifts: HashMap::new(), at: None }
     }
 }
 
-/// One audit's way through the unfinished executions.
+/// One check's walk through the unfinished executions.
 struct Walk {
     left: usize,
-    /// What those of the organization at hand reserve.
+    /// Sum of the reservations of the current organization's executions.
     sum: Usd,
-    /// How many of them it has met.
+    /// Number of the current organization's executions visited so far.
     met: usize,
     found: Repairs,
 }
 
 impl Walk {
-    /// A walk past up to `most` of them, with what was found before.
+    /// A walk over up to `most` executions, starting with earlier findings.
     const fn of(most: usize, found: Repairs) -> Self {
         Self { left: most, sum: Usd::ZERO, met: 0, found }
     }
 }
 
 impl Inner {
-    /// Makes an audit each minute, for as long as the service runs.
+    /// Runs a check every minute until the service stops.
     pub(super) async fn run_consistency_checks(self: Arc<Self>) {
         let mut before = Repairs::default();
         let mut rounds = Rounds::default();
@@ -95,12 +95,12 @@ impl Inner {
             }
             match self.check_consistency(&mut rounds).await {
                 Ok(found) => report(found, &mut before),
-                Err(error) => tracing::warn!(%error, "the audit cannot read the store"),
+                Err(error) => tracing::warn!(%error, "consistency check cannot read the store"),
             }
         }
     }
 
-    /// One audit.
+    /// Runs one check.
     pub(super) async fn check_consistency(
         self: &Arc<Self>,
         rounds: &mut Rounds,
@@ -113,7 +113,7 @@ impl Inner {
         self.check_executions(found, rounds).await
     }
 
-    /// Places whose task has died are released; their executions are read again from the disk.
+    /// Releases the permits of dead tasks; their executions are read from the disk again.
     fn check_slots(&self) -> usize {
         let mut lanes = self.lanes();
         let leaked = lanes.leaked();
@@ -129,7 +129,7 @@ impl Inner {
         places
     }
 
-    /// Lanes whose window should be all there is, and is not.
+    /// Finds lanes whose in-memory window should be complete but is not.
     async fn check_lanes(&self) -> Result<usize, Error> {
         let mut found = 0;
         let mut after = None;
@@ -150,7 +150,7 @@ impl Inner {
                 found += 1;
                 tracing::error!(
                     lane,
-                    "the audit found rows of a lane that the scheduler did not know"
+                    "consistency check found queue rows unknown to the scheduler"
                 );
                 self.lanes().count_stored(&lane, unknown, 0);
                 self.scheduler.wake();
@@ -158,8 +158,8 @@ impl Inner {
         }
     }
 
-    /// A row that a lane which knows all of its rows does not know, also at a second look. The next
-    /// audit finds those of other organizations.
+    /// Returns a row that is unknown to a lane with a complete window, confirmed by a second read.
+    /// The next check finds rows of other organizations.
     async fn find_unknown(
         &self,
         lane: &str,
@@ -173,8 +173,8 @@ impl Inner {
             if is_held || self.lanes().knows(lane, id) {
                 continue;
             }
-            // It may have left the lane since: a row that exists now was known from its
-            // announcement.
+            // It may have left the lane since. A row that still exists was announced to the lane
+            // before.
             let exists = self.store.get(&key).await?.is_some();
             let lanes = self.lanes();
             if exists && !lanes.knows(lane, id) && lanes.complete_len(lane).is_some() {
@@ -184,10 +184,11 @@ impl Inner {
         Ok(None)
     }
 
-    /// Every unfinished execution is in a lane or in the timers, and is what is reserved for it.
-    /// When there are more of them than one audit looks at, the next one goes on there. What an
-    /// organization has reserved is compared only where one audit sees all of its executions, and none of
-    /// them begins or ends in the meantime: of a busy one, when it rests for two audits.
+    /// Checks that every unfinished execution is in a lane or in the timers, and that the reserved
+    /// amount is the sum of their reservations. When there are more executions than one check
+    /// visits, the next one resumes there. The reserved amount of an organization is compared only
+    /// if one check visits all of its executions and none of them begins or ends in the meantime;
+    /// for a busy organization, that takes two checks in a quiet period.
     async fn check_executions(
         self: &Arc<Self>,
         found: Repairs,
@@ -196,7 +197,7 @@ impl Inner {
         let mut walk = Walk::of(rounds.most, found);
         let is_paused = self.paused.lock().unwrap_or_else(PoisonError::into_inner).is_some();
         if is_paused {
-            // What a restore holds back is elsewhere.
+            // Work held back by a restore is stored elsewhere.
             return Ok(walk.found);
         }
         let prefix = Key::table(Table::Standing);
@@ -231,7 +232,7 @@ impl Inner {
         }
     }
 
-    /// The unfinished executions of an organization; `None` when there are more than `most`.
+    /// The unfinished executions of an organization; `None` if there are more than `most`.
     async fn unfinished_ids(
         &self,
         organization: OrganizationId,
@@ -259,8 +260,8 @@ impl Inner {
         Ok(Some(ids))
     }
 
-    /// Looks at the unfinished executions of an organization, behind where the audit before this one
-    /// stopped. Gives where it stops itself; `None` when it has seen them all.
+    /// Checks the unfinished executions of an organization, from where the previous check stopped.
+    /// Returns the key where this check stops, or `None` when all executions were visited.
     async fn check_organization(
         self: &Arc<Self>,
         organization: OrganizationId,
@@ -273,7 +274,7 @@ impl Inner {
             let is_within = |key: &&Key| key.as_bytes().starts_with(index.as_bytes());
             let after = resumed.as_ref().filter(is_within).cloned();
             if after.is_none() && resumed.as_ref().is_some_and(|key| *key > index) {
-                // The audit before this one has seen it.
+                // The previous check has covered this index.
                 continue;
             }
             let stopped = self.check_index(index, after, organization, walk).await?;
@@ -284,7 +285,7 @@ impl Inner {
         Ok(None)
     }
 
-    /// Gives the key behind which it stops; `None` at the end of the index.
+    /// Returns the key after which the check stops, or `None` at the end of the index.
     async fn check_index(
         self: &Arc<Self>,
         index: Key,
@@ -305,7 +306,7 @@ impl Inner {
             for id in page.iter().filter_map(|(key, _)| key.last_id_inverted()) {
                 walk.met += 1;
                 let key = rows::execution(organization, id);
-                // One that cannot be read is named when something tries to run it.
+                // An execution that cannot be read is reported when something tries to run it.
                 let Ok(Some(execution)) = self.store.read::<Execution>(&key).await else {
                     continue;
                 };
@@ -331,8 +332,8 @@ impl Inner {
         Ok(self.store.get(&row).await?.is_some())
     }
 
-    /// Puts an execution that has no owner back into its lane. It is looked at again under the lock
-    /// of its cell, where nothing about it changes. False: it has one.
+    /// Puts an execution without an owner back into its lane. Reads it again under the lock of its
+    /// cell, where it cannot change. False if it has an owner.
     async fn requeue_orphan(
         self: &Arc<Self>,
         organization: OrganizationId,
@@ -347,8 +348,11 @@ impl Inner {
         if self.has_owner(&execution).await? {
             return Ok(false);
         }
-        tracing::error!(execution = %id, "the audit found an execution in no lane and no timer");
-        execution.take_aside();
+        tracing::error!(
+            execution = %id,
+            "consistency check found an execution in no lane and no timer"
+        );
+        execution.take_suspension();
         let effects = [Effect::Enqueue { lane: execution.lane() }];
         self.write(Commit::new(), &execution, &effects, None).await?;
         if let Some(loaded) = state.as_mut() {
@@ -357,7 +361,7 @@ impl Inner {
         Ok(true)
     }
 
-    /// Corrects what is reserved, once the same difference is seen in two audits in a row.
+    /// Corrects the reserved amount once two consecutive checks find the same difference.
     async fn check_reserved(
         &self,
         organization: OrganizationId,
@@ -372,7 +376,7 @@ impl Inner {
         if drifts.insert(organization, drift) != Some(drift) {
             return Ok(());
         }
-        tracing::error!(%organization, %drift, "the audit corrects what is reserved");
+        tracing::error!(%organization, %drift, "consistency check corrected the reserved amount");
         let mut commit = Commit::new();
         billing::correct_reserved(&mut commit, organization, -drift);
         self.store.commit(commit).await?;
@@ -382,8 +386,9 @@ impl Inner {
     }
 }
 
-/// Whether a walk has met what had not ended before it and has not ended after it. The counter alone does not
-/// say so: when one ends and another of the same price begins, it is as before, and the sum may have neither.
+/// Whether a walk visited exactly the executions that were unfinished both before and after it. The
+/// counter alone does not prove that: if one execution ends and another of the same price begins,
+/// it is unchanged, but the walk may have visited neither.
 fn is_of_one_moment(
     before: &BTreeSet<ExecutionId>,
     walk: &Walk,
@@ -392,13 +397,13 @@ fn is_of_one_moment(
     before == after && walk.met == before.len()
 }
 
-/// The organization of a row of an index.
+/// The organization in the key of an index row.
 pub(super) fn organization_of(key: &Key) -> Option<OrganizationId> {
     let bytes = key.as_bytes().get(1..)?.first_chunk::<16>()?;
     Some(OrganizationId::from(*bytes))
 }
 
-/// Counts what was found; the log has it when it changes.
+/// Counts the repairs, and logs them when they change.
 fn report(found: Repairs, before: &mut Repairs) {
     let kinds = [
         ("places", found.places),
@@ -411,7 +416,13 @@ fn report(found: Repairs, before: &mut Repairs) {
     }
     if found != *before {
         let Repairs { places, lanes, executions, reservations } = found;
-        tracing::warn!(places, lanes, executions, reservations, "the audit's repairs have changed");
+        tracing::warn!(
+            places,
+            lanes,
+            executions,
+            reservations,
+            "consistency check repairs changed"
+        );
         *before = found;
     }
 }
@@ -422,10 +433,10 @@ mod tests {
     use crate::engine::Options;
     use crate::engine::simulation_tests::{ORGANIZATION, Process, Script, prediction, runtime};
 
-    /// One ends before the walk comes to it, and another of the same price begins behind the walk: what is
-    /// reserved is right, though the sum is lower.
+    /// One execution ends before the walk reaches it, and another of the same price begins behind
+    /// the walk: the reserved amount is right although the sum is lower.
     #[test]
-    fn consistency_check_compares_no_sum_of_several_moments() {
+    fn consistency_check_ignores_sum_when_executions_changed_meanwhile() {
         let folder = tempfile::tempdir().unwrap();
         runtime().block_on(async {
             let options = Options { enforce_balance: true, ..Options::default() };
@@ -433,7 +444,7 @@ mod tests {
             let (engine, inner) = (&process.engine, &process.engine.inner);
             let organization: OrganizationId = ORGANIZATION.into();
             inner.billing.top_up(organization, Usd::from_micros(1_000_000)).await.unwrap();
-            // They wait: the dispatcher is not started.
+            // They stay queued: the dispatcher is not started.
             let submit = async |number: usize| {
                 let one = prediction(number, &["works"], false);
                 let id = one.id;

@@ -1,5 +1,5 @@
-//! Events that steps wait for: each is taken once, under the lock of its execution, and kept until its
-//! step asks for it.
+//! Events that steps wait for. Each event is accepted once, under the lock of its execution, and
+//! kept until its step asks for it.
 
 use std::sync::Arc;
 
@@ -14,18 +14,18 @@ use crate::engine::{Engine, Error, Inner};
 use crate::storage::commit::Expect;
 use crate::storage::{Commit, Page};
 
-/// Events that one execution keeps of which no step of it knows.
+/// Maximum events per execution that no step of its plan waits for.
 const EVENTS_MAX: usize = 100;
-/// The most events that one execution keeps.
+/// Maximum events per execution.
 pub const ROWS_MAX: usize = EVENTS_MAX + STEPS_MAX;
 
 impl Engine {
-    /// Takes an event, whose payload is checked. The first one of a name is the answer; when this
-    /// returns, it is on the disk.
+    /// Accepts an event whose payload has been checked. The first event of a name wins. The event
+    /// is durable when this returns.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::AlreadyEnded`], [`Error::AlreadyAnswered`],
-    /// [`Error::TooManyEvents`], [`Error::HeldBack`], [`Error::Storage`]: then nothing changed.
+    /// [`Error::TooManyEvents`], [`Error::HeldBack`], [`Error::Storage`]: nothing has changed.
     pub async fn send_event(
         &self,
         organization: OrganizationId,
@@ -36,7 +36,7 @@ impl Engine {
     ) -> Result<(), Error> {
         let inner = Arc::clone(&self.inner);
         let event = SentEvent { payload, source, at: inner.clock.now() };
-        // A client that hangs up must not leave an event that no step is notified of.
+        // A client that hangs up must not leave an event without notifying its step.
         let sending = self
             .inner
             .tasks
@@ -57,7 +57,7 @@ impl Inner {
             return Err(Error::HeldBack);
         }
         let active = self.active.get_or_insert(id);
-        // Until the commit has returned: the step's end is committed under the same lock.
+        // Held until the commit has returned: the step's end is committed under the same lock.
         let mut state = active.state.lock().await;
         let loaded = self.loaded(&mut state, organization, id).await?;
         let run = loaded.execution.workflow().ok_or(Error::NotFound)?;
@@ -101,7 +101,7 @@ impl Inner {
         Ok(())
     }
 
-    /// The event that was sent for a step, if one was.
+    /// Returns the event that was sent for a step, if any.
     pub(in crate::engine) async fn sent_event(
         &self,
         plan: &Plan,

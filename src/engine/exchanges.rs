@@ -1,8 +1,8 @@
-//! What the engine needs to know of exchanges of the agent: who takes their next step.
+//! Agent exchanges, as the engine sees them.
 //!
-//! The engine gives an exchange its place, keeps its steps and brings it to its one end; the steps
-//! themselves are taken by the implementation of [`Exchanges`], above the engine. A step with an end is
-//! never taken again: it is committed before the next one begins.
+//! The engine schedules an exchange, persists its steps and ends it exactly once. The steps are
+//! executed by the implementation of [`Exchanges`], above the engine. A completed step is never
+//! repeated: it is committed before the next one begins.
 
 use std::fmt;
 use std::pin::Pin;
@@ -27,31 +27,32 @@ use crate::engine::{Engine, Error, Inner, rows};
 use crate::runtime::new_id;
 use crate::storage::Commit;
 
-/// How an exchange has ended.
+/// The result of an exchange.
 #[derive(Debug)]
 pub struct Ending {
-    /// `None`: it succeeded.
+    /// `None` on success.
     pub fault: Option<Fault>,
     pub tokens: Tokens,
-    /// It ends with a question to the client.
+    /// The exchange ends with a question to the client.
     pub needs_clarification: bool,
-    /// What becomes durable with its end.
+    /// Becomes durable in the same commit as the end.
     pub beside: Commit,
 }
 
-/// An ending, later.
+/// A future of an [`Ending`].
 pub type ExchangeFuture<'a> = Pin<Box<dyn Future<Output = Result<Ending, Error>> + Send + 'a>>;
 
-/// Takes the steps of exchanges.
+/// Executes the steps of exchanges.
 pub trait Exchanges: Send + Sync {
-    /// Takes the steps that are left. Dropped when the exchange is cancelled or the service stops.
+    /// Executes the remaining steps. The future is dropped when the exchange is cancelled or the
+    /// service stops.
     ///
     /// # Errors
-    /// What the service cannot read or write now: the exchange is tried again later.
+    /// [`Error`] if the service cannot read or write now: the exchange is retried later.
     fn run<'a>(&'a self, exchange: &'a mut ExchangeRun) -> ExchangeFuture<'a>;
 }
 
-/// An exchange that has its place.
+/// A running exchange, which holds a permit.
 pub struct ExchangeRun {
     inner: Arc<Inner>,
     active: active::Handle,
@@ -70,15 +71,15 @@ impl fmt::Debug for ExchangeRun {
     }
 }
 
-/// What a step cost, and what of it is charged with its end.
+/// The cost of a step, and the part of it that is charged when the step ends.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct StepCost {
     pub total: Usd,
-    /// Less than the total where a tool was charged for itself.
+    /// Less than the total if a tool was charged separately.
     pub charged: Usd,
 }
 
-/// The place of an exchange that waits for what it has started. Dropping it takes the place back.
+/// The yielded permit of an exchange that waits for its child. Dropping this takes the permit back.
 pub struct YieldedPlace {
     inner: Arc<Inner>,
     lane: String,
@@ -98,12 +99,12 @@ impl Drop for YieldedPlace {
 }
 
 impl Engine {
-    /// Says who takes the steps of exchanges. Called once, before [`Engine::recover`].
+    /// Sets the executor of exchanges. Called once, before [`Engine::recover`].
     pub fn set_exchanges(&self, exchanges: Weak<dyn Exchanges>) {
         *self.inner.exchanges.lock().unwrap_or_else(PoisonError::into_inner) = Some(exchanges);
     }
 
-    /// The steps of an execution, in their order.
+    /// Returns the steps of an execution in order.
     ///
     /// # Errors
     /// [`Error::Storage`]
@@ -112,13 +113,14 @@ impl Engine {
         Ok(steps.into_iter().map(|(_, step)| step).collect())
     }
 
-    /// Registers one who waits until a step of the execution begins or ends, or the execution ends.
+    /// Registers a waiter that is woken when a step of the execution begins or ends, or the
+    /// execution ends.
     #[must_use]
     pub fn watch_steps(&self, id: ExecutionId) -> Waiter {
         self.inner.step_waiters.register(id)
     }
 
-    /// Refuses once the service is about to stop.
+    /// Fails once the service is shutting down.
     ///
     /// # Errors
     /// [`Error::Stopping`]
@@ -133,13 +135,13 @@ impl ExchangeRun {
         &self.execution
     }
 
-    /// The steps that have begun, in their order.
+    /// The steps begun so far, in order.
     #[must_use]
     pub fn steps(&self) -> &[Step] {
         &self.steps
     }
 
-    /// Gives up its place for as long as it only waits for what it has started, which may need one.
+    /// Yields the permit while the exchange waits for its child, which may need one.
     #[must_use]
     pub fn yield_place(&self) -> YieldedPlace {
         let (id, lane) = (self.execution.id, self.execution.lane());
@@ -148,16 +150,16 @@ impl ExchangeRun {
         YieldedPlace { inner: Arc::clone(&self.inner), lane, id }
     }
 
-    /// What the steps have cost.
+    /// The total cost of the steps.
     #[must_use]
     pub fn cost(&self) -> Usd {
         self.steps.iter().map(|step| step.cost).sum()
     }
 
-    /// Commits that a step begins; `child` is the execution that it is going to start.
+    /// Commits the start of a step. `child` is the execution that the step will start.
     ///
     /// # Errors
-    /// [`Error::Storage`]; [`Error::NotFound`] when the exchange has ended.
+    /// [`Error::Storage`]; [`Error::NotFound`] if the exchange has ended.
     pub async fn begin_step(
         &mut self,
         input: Box<RawValue>,
@@ -174,7 +176,7 @@ impl ExchangeRun {
         Ok(())
     }
 
-    /// Commits news of the step that has begun: `input` takes the place of what it began with.
+    /// Commits an update of the current step: `input` replaces its previous input.
     ///
     /// # Errors
     /// As [`ExchangeRun::begin_step`].
@@ -194,7 +196,7 @@ impl ExchangeRun {
         Ok(())
     }
 
-    /// Commits the end of the step that has begun, or of a new one that begins with it.
+    /// Commits the end of the current step, or of a new one that begins and ends in this commit.
     ///
     /// # Errors
     /// As [`ExchangeRun::begin_step`].
@@ -255,7 +257,7 @@ impl ExchangeRun {
 }
 
 impl Inner {
-    /// Runs the exchange that the cell holds, until it ends.
+    /// Runs the exchange in the cell until it ends.
     pub(in crate::engine) async fn run_exchange(
         self: &Arc<Self>,
         active: &ActiveExecution,
@@ -278,7 +280,7 @@ impl Inner {
         let mut state = active.state.lock().await;
         let Some(loaded) = state.as_mut() else { return Ok(()) };
         if loaded.execution.status.is_final() {
-            // It was cancelled while it ended.
+            // It was cancelled while it was ending.
             return Ok(());
         }
         let Ending { fault, tokens, needs_clarification, beside } = ended?;
@@ -290,7 +292,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Marks on the disk that the exchange has begun. `None` when it has ended.
+    /// Commits that the exchange has begun. `None` if it has ended.
     async fn begin_exchange(&self, active: &ActiveExecution) -> Result<Option<Execution>, Error> {
         let mut state = active.state.lock().await;
         let Some(loaded) = state.as_mut() else { return Ok(None) };
@@ -308,7 +310,7 @@ impl Inner {
         Ok(Some(loaded.execution.clone()))
     }
 
-    /// Cancels what the unfinished step of a cancelled exchange had started.
+    /// Cancels the children of the unfinished steps of a cancelled exchange.
     pub(in crate::engine) async fn cancel_children(
         self: &Arc<Self>,
         organization: OrganizationId,

@@ -1,6 +1,6 @@
-//! Faults on a running engine: rows that are visible before their commit returns, a disk that fails
-//! and is well again, panics of the engine, records that cannot be read, lanes that are stuck.
-//! Afterwards nothing is stranded, doubled, undone or leaked.
+//! Faults injected into a running engine: rows that are visible before their commit returns, a disk
+//! that fails and recovers, panics of the engine, unreadable records, stuck lanes. Afterwards no
+//! work is stranded, duplicated, undone or leaked.
 
 use std::time::Duration;
 
@@ -25,8 +25,8 @@ use crate::storage::faults::Point;
 fn limits(active: usize) -> Options {
     let first = Duration::from_millis(10);
     let longest = Duration::from_millis(40);
-    let aside_after = Duration::from_millis(20);
-    Options { active, aside_after, pauses: Backoff { first, max: longest }, ..Options::default() }
+    let suspend_after = Duration::from_millis(20);
+    Options { active, suspend_after, pauses: Backoff { first, max: longest }, ..Options::default() }
 }
 
 async fn ended(process: &Process, id: ExecutionId) -> Execution {
@@ -41,7 +41,7 @@ async fn submit(process: &Process, submission: Submission) -> ExecutionId {
     id
 }
 
-/// Nothing runs, waits or is held any more, and each place is free.
+/// Nothing runs, waits or is retried anymore, and every permit is free.
 async fn check_rest(process: &Process) {
     let engine = &process.engine;
     until(|| (engine.totals(), engine.in_memory(), engine.retrying()) == ((0, 0), 0, 0)).await;
@@ -50,7 +50,7 @@ async fn check_rest(process: &Process) {
 }
 
 /// Waves of creates, chains and cancels, while each commit is visible for a while before it is
-/// durable and returns: a refill of a lane sees rows whose hooks have not run.
+/// durable and returns: the refill of a lane sees rows whose hooks have not run.
 #[test]
 fn engine_runs_early_visible_rows_once_and_keeps_cancels() {
     let folder = tempfile::tempdir().unwrap();
@@ -62,7 +62,7 @@ fn engine_runs_early_visible_rows_once_and_keeps_cancels() {
         let budget = Usd::from_micros(1_000_000_000);
         engine.inner.billing.top_up(organization, budget).await.unwrap();
         engine.recover().await.unwrap();
-        // Rows are visible late, and then for a while before their commit returns.
+        // Rows become visible late, and then stay visible for a while before their commit returns.
         process.store.faults().at_points(|point| {
             if matches!(point, Point::Publish | Point::Answer) {
                 std::thread::sleep(Duration::from_millis(1));
@@ -112,7 +112,7 @@ fn engine_runs_early_visible_rows_once_and_keeps_cancels() {
     });
 }
 
-/// A client that hangs up while its commit is on its way: the work is enlisted all the same.
+/// A client hangs up while its commit is in flight: the work is queued all the same.
 #[test]
 fn engine_enqueues_work_after_submitter_is_dropped() {
     let folder = tempfile::tempdir().unwrap();
@@ -131,7 +131,7 @@ fn engine_enqueues_work_after_submitter_is_dropped() {
                 let _dropped = held.lock().unwrap().recv();
             }
         });
-        // The inner future, which nothing spawns.
+        // The inner future, which no task polls.
         let mut submitting = Box::pin(process.engine.inner.submit(vec![one], Commit::new()));
         while at_sync.try_recv().is_err() {
             assert!(futures_util::poll!(submitting.as_mut()).is_pending());
@@ -145,8 +145,8 @@ fn engine_enqueues_work_after_submitter_is_dropped() {
     });
 }
 
-/// The payload folder cannot be written for a while: what fails because of it waits, says why, and
-/// ends once the folder is well again.
+/// The payload folder is not writable for a while: executions that fail because of it are
+/// suspended, give the reason, and complete once the folder works again.
 #[test]
 fn engine_finishes_executions_after_transient_disk_error() {
     let folder = tempfile::tempdir().unwrap();
@@ -177,7 +177,7 @@ fn engine_finishes_executions_after_transient_disk_error() {
             let view = serde_json::to_string(&detail.view).unwrap();
             shown = view.contains(r#""reason":"service","cause":"the service could"#);
         }
-        // A paused one can be cancelled.
+        // A suspended execution can be cancelled.
         process.engine.cancel(organization, ids[0]).await.unwrap();
         repair_payloads(&folder);
         for id in &ids[1..] {
@@ -196,7 +196,7 @@ fn large_workflow() -> Case {
     case("large", json!([steps]), json!({}), Ok(json!(null)))
 }
 
-/// Puts a file where the folder of the payloads is.
+/// Replaces the payload folder with a file.
 fn break_payloads(folder: &TempDir) {
     let payloads = folder.path().join("payloads");
     if payloads.exists() {
@@ -213,14 +213,15 @@ fn repair_payloads(folder: &TempDir) {
     }
 }
 
-/// A panic in the engine's own code gives the place back, and the execution is tried again.
+/// A panic in the engine's own code releases the permit, and the execution is retried.
 #[test]
 fn engine_finishes_executions_after_internal_panic() {
     let folder = tempfile::tempdir().unwrap();
     runtime().block_on(async {
         let process = Process::start_with(&folder, i64::MAX, Script::default(), limits(1));
         process.engine.recover().await.unwrap();
-        // With one place, a leaked one would end everything. The panics begin behind the submission.
+        // There is a single permit, so a leaked one would block everything. The panics begin after
+        // the submission.
         process.engine.inner.lanes().hold_starts(true);
         let id = submit(&process, prediction(0, &["works"], false)).await;
         process.script.panics.store(3, std::sync::atomic::Ordering::SeqCst);
@@ -234,7 +235,7 @@ fn engine_finishes_executions_after_internal_panic() {
     });
 }
 
-/// Two workflows hold every place for good: a prediction of another model ends all the same.
+/// Two stuck workflows hold all but the last permit: a prediction of another model still completes.
 #[test]
 fn engine_stuck_workflows_leave_a_slot_for_idle_model() {
     let folder = tempfile::tempdir().unwrap();
@@ -254,7 +255,7 @@ fn engine_stuck_workflows_leave_a_slot_for_idle_model() {
     });
 }
 
-/// One organization holds all places of a workflow that others trigger too: each of them starts one.
+/// One organization uses all permits of a shared workflow: each other organization still starts one.
 #[test]
 fn engine_stuck_organization_leaves_a_shared_workflow_to_others() {
     let folder = tempfile::tempdir().unwrap();
@@ -274,21 +275,21 @@ fn engine_stuck_organization_leaves_a_shared_workflow_to_others() {
     });
 }
 
-/// A record that cannot be read among due timers, and rows that belong to nothing at the head of a
-/// lane: everything behind them goes on.
+/// An unreadable record among due timers, and orphaned rows at the head of a lane: everything
+/// behind them still runs.
 #[test]
-fn engine_bad_records_block_no_other_work() {
+fn engine_bad_records_do_not_block_other_work() {
     let folder = tempfile::tempdir().unwrap();
-    let parked = json!([
+    let suspended = json!([
         {"step_id": "w", "type": "wait", "seconds": 0.1},
         model("b", "same", json!("{{w.status}}")),
     ]);
-    let cases = [case("parked", parked, json!({}), Ok(json!("completed")))];
+    let cases = [case("parked", suspended, json!({}), Ok(json!("completed")))];
     runtime().block_on(async {
         let process = Process::start_with(&folder, i64::MAX, script(&cases), limits(8));
         let organization: OrganizationId = ORGANIZATION.into();
         let mut commit = Commit::new();
-        // A timer whose execution is not JSON.
+        // A timer whose execution is not valid JSON.
         let damaged: ExecutionId = new_id();
         let now = process.engine.inner.clock.now();
         commit.put_bytes(rows::execution(organization, damaged), b"\x01{".to_vec());
@@ -296,7 +297,7 @@ fn engine_bad_records_block_no_other_work() {
         let lane = crate::domain::execution::lane_of_model("works");
         for number in 0..600_u32 {
             let id: ExecutionId = new_id();
-            // Every second one is not a key of a lane.
+            // Every second row is not a valid queue key.
             let key = match number % 2 {
                 0 => rows::queued(&lane, organization, id),
                 _ => rows::queue(&lane).id(id),
@@ -314,9 +315,9 @@ fn engine_bad_records_block_no_other_work() {
     });
 }
 
-/// An execution that cannot be read at the head of a lane is tried again alone: those behind it run.
+/// An unreadable execution at the head of a lane is retried alone: those behind it run.
 #[test]
-fn engine_damaged_execution_blocks_no_other_of_its_lane() {
+fn engine_damaged_execution_does_not_block_its_lane() {
     let folder = tempfile::tempdir().unwrap();
     runtime().block_on(async {
         let process = Process::start_with(&folder, i64::MAX, Script::default(), limits(8));
@@ -335,9 +336,9 @@ fn engine_damaged_execution_blocks_no_other_of_its_lane() {
     });
 }
 
-/// An old execution that cannot be read stays where it is; those beside it go.
+/// An old execution that cannot be read stays; those beside it are deleted.
 #[test]
-fn engine_damaged_execution_keeps_no_other_from_retention() {
+fn engine_damaged_execution_does_not_block_retention() {
     let folder = tempfile::tempdir().unwrap();
     runtime().block_on(async {
         let process = Process::start_with(&folder, i64::MAX, Script::default(), limits(8));
@@ -368,8 +369,8 @@ fn engine_damaged_execution_keeps_no_other_from_retention() {
     });
 }
 
-/// The audit finds what nothing should ever cause: a row that no memory knows of, an execution
-/// without a row, a place of a dead task, a wrong reservation. It repairs each of them once.
+/// The check repairs mismatches that should never occur, each of them once: a row unknown to the
+/// scheduler, an execution without a row, the permit of a dead task, a wrong reservation.
 #[test]
 fn consistency_check_repairs_memory_and_disk_mismatches() {
     let folder = tempfile::tempdir().unwrap();
@@ -397,7 +398,7 @@ fn consistency_check_repairs_memory_and_disk_mismatches() {
             .enqueue("model:dead", lanes::Ticket { id: dead, organization, payload: entry });
         let mut started = false;
         while let Some(next) = inner.lanes().next() {
-            // The task that got the place dies at once.
+            // The task that got the permit dies at once.
             started |= matches!(next, lanes::Next::Start { .. });
         }
         assert!(started);
@@ -420,7 +421,7 @@ fn consistency_check_repairs_memory_and_disk_mismatches() {
     });
 }
 
-/// A backlog that one audit does not see whole is seen by several, one after the other.
+/// A backlog larger than one check covers is covered by several consecutive checks.
 #[test]
 fn consistency_check_resumes_where_previous_one_stopped() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! The handle to the engine: what it is made of, its limits, and how busy it is.
+//! The handle to the engine: its dependencies, limits and load.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,31 +35,32 @@ use crate::webhooks::Endpoints;
 /// Hands a committed delivery to the outbox.
 pub type OnDelivery = Arc<dyn Fn(Delivery) + Send + Sync>;
 
-/// Called with each execution that has ended, after the commit of its end. It must not block.
+/// Called with each ended execution after the commit of its end. It must not block.
 pub type OnEnd = Box<dyn Fn(&Execution) + Send + Sync>;
 
 /// The engine's limits.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
-    /// Executions that run at once, over all lanes.
+    /// Maximum running executions across all lanes.
     pub active: usize,
-    /// How long a workflow may be running, waits not counted.
+    /// Maximum run time of a workflow, excluding waits.
     pub workflow_timeout: Duration,
-    /// An execution for which nothing is due for longer gives up its place and its memory.
-    pub aside_after: Duration,
-    /// Whether what the balance cannot pay is refused.
+    /// An execution with nothing due for longer than this is suspended: it gives up its permit and
+    /// memory.
+    pub suspend_after: Duration,
+    /// Whether work that the balance cannot cover is rejected.
     pub enforce_balance: bool,
-    /// When an execution is tried again that failed because of an error on our side.
+    /// Retry delays after an internal error.
     pub pauses: Backoff,
-    /// Bytes of inputs and outputs that one execution may make.
+    /// Maximum bytes of inputs and outputs that one execution may produce.
     pub execution_bytes: u64,
-    /// Bytes of inputs and outputs that one organization may keep.
+    /// Maximum bytes of inputs and outputs stored per organization.
     pub organization_bytes: u64,
-    /// What one execution may start, directly and through others.
+    /// Limits on the descendants of one root execution.
     pub tree: TreeLimits,
-    /// For how long, after a start, an execution that runs alone may keep all others waiting.
+    /// How long after a start an execution that runs alone may block all others.
     pub isolation: Duration,
-    /// Bytes of memory that all running workflows take.
+    /// Memory limit of all running workflows, in bytes.
     pub workflow_memory: usize,
 }
 
@@ -68,7 +69,7 @@ impl Default for Options {
         Self {
             active: 4096,
             workflow_timeout: Duration::from_secs(15 * 60),
-            aside_after: Duration::from_secs(5),
+            suspend_after: Duration::from_secs(5),
             enforce_balance: false,
             pauses: Backoff::default(),
             execution_bytes: 256 << 20,
@@ -80,7 +81,7 @@ impl Default for Options {
     }
 }
 
-/// What the engine works with.
+/// The dependencies of the engine.
 pub struct Dependencies {
     pub store: Store,
     pub clock: Clock,
@@ -91,9 +92,9 @@ pub struct Dependencies {
     pub plans: Arc<dyn Plans>,
     /// Sends the requests of HTTP steps, through the egress guard.
     pub client: Client,
-    /// Keeps what models give out as bytes.
+    /// Stores the binary outputs of models.
     pub files: Files,
-    /// The endpoints that are notified of what ends, beside the request's own webhook.
+    /// Endpoints notified of ended executions, in addition to the request's own webhook.
     pub endpoints: Endpoints,
     pub on_delivery: OnDelivery,
 }
@@ -123,34 +124,34 @@ pub(super) struct Inner {
     pub(super) active: ActiveExecutions,
     /// The trees of executions that are in memory.
     pub(super) trees: Trees,
-    /// The memory of running workflows.
+    /// Memory budget of running workflows.
     pub(super) memory: Arc<Turns>,
-    /// The memory of what calls of steps are given.
+    /// Memory budget of the inputs of step calls.
     pub(super) calls: Arc<Turns>,
-    /// The memory of results and outputs that are being made.
+    /// Memory budget of results and outputs under construction.
     pub(super) resolving: Arc<Turns>,
     pub(super) meters: Meters,
     pub(super) event_logs: Arc<EventLogs>,
     pub(super) waiters: Waiters,
-    /// Woken by the steps of exchanges, and by their ends.
+    /// Woken when a step of an exchange begins or ends, and when the exchange ends.
     pub(super) step_waiters: Waiters,
-    /// Takes the steps of exchanges.
+    /// Executes the steps of exchanges.
     pub(super) exchanges: Mutex<Option<Weak<dyn Exchanges>>>,
-    /// What runs, for the start after a crash.
+    /// Executions in flight, for recovery after a crash.
     pub(super) in_flight: InFlight,
-    /// Executions that are held back until they run alone.
+    /// Executions held back until each can run alone.
     pub(super) quarantined: Mutex<HashSet<ExecutionId>>,
-    /// The one of them that runs now.
+    /// The quarantined execution that runs now.
     pub(super) suspect: Mutex<Option<ExecutionId>>,
-    /// Whether what a stop left has been taken up: before that, nothing runs.
+    /// Whether recovery is complete. Nothing runs before.
     pub(super) is_recovered: AtomicBool,
-    /// When the store was restored, while what it carried over is held back.
+    /// When the store was restored, while the restored work is held back.
     pub(super) paused: Mutex<Option<Timestamp>>,
     pub(super) resuming: tokio::sync::Mutex<()>,
-    /// Notified when a bulk job is taken.
+    /// Notified when a bulk job starts.
     pub(super) jobs: Notify,
     pub(super) starting_jobs: tokio::sync::Mutex<()>,
-    /// What organizations keep of payloads.
+    /// Payload usage by organization.
     pub(super) usage: budget::UsageByOrganization,
     /// Notified when an execution is suspended.
     pub(super) timers: Notify,
@@ -178,7 +179,7 @@ impl Inner {
         self.is_recovered.load(Ordering::Acquire)
     }
 
-    /// Takes over how many executions of an organization may run at once.
+    /// Applies the limit of running executions of an organization.
     fn cap_organization(&self, organization: OrganizationId, limits: Limits) {
         let cap = limits.running.map(|cap| usize::try_from(cap).unwrap_or(usize::MAX));
         self.lanes().set_organization_cap(organization, cap);
@@ -191,7 +192,7 @@ impl Inner {
 }
 
 impl Engine {
-    /// An engine over an open store. Nothing runs before [`Engine::recover`].
+    /// Creates an engine over an open store. Nothing runs before [`Engine::recover`].
     #[must_use]
     pub fn new(dependencies: Dependencies, options: Options) -> Self {
         let Dependencies {
@@ -255,10 +256,10 @@ impl Engine {
         Self { inner }
     }
 
-    /// The execution, as it is stored.
+    /// Returns the stored execution.
     ///
     /// # Errors
-    /// [`Error::NotFound`] also for another organization's; [`Error::Storage`].
+    /// [`Error::NotFound`], also if it belongs to another organization; [`Error::Storage`].
     pub async fn get(
         &self,
         organization: OrganizationId,
@@ -274,34 +275,33 @@ impl Engine {
         self.inner.lanes().load(&lane_of_model(model))
     }
 
-    /// Executions that run and that wait, over all lanes.
+    /// Running and queued executions across all lanes.
     #[must_use]
     pub fn totals(&self) -> (usize, usize) {
         self.inner.lanes().totals()
     }
 
-    /// Executions of an organization that run, and those that have not ended and do not run; `None`
-    /// while nothing is run.
+    /// The running and the other unfinished executions of an organization; `None` before recovery
+    /// is complete.
     #[must_use]
     pub fn load_of(&self, organization: OrganizationId) -> Option<OrganizationLoad> {
         let is_known = self.inner.is_recovered();
         is_known.then(|| self.inner.lanes().load_of(organization))
     }
 
-    /// Executions that wait for another try after an error on our side, and those that are being
-    /// tried again.
+    /// The number of executions that wait for a retry after an internal error or are being retried.
     #[must_use]
     pub fn retrying(&self) -> usize {
         self.inner.retries.len()
     }
 
-    /// Executions that are held in memory, running or waiting in a window.
+    /// The number of executions in memory, running or queued in a window.
     #[must_use]
     pub fn in_memory(&self) -> usize {
         self.inner.active.len()
     }
 
-    /// The catalog has changed: takes over its caps.
+    /// Applies the concurrency limits of a changed catalog.
     pub fn models_changed(&self) {
         self.inner.models_changed();
         self.inner.scheduler.wake();

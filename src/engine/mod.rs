@@ -1,14 +1,15 @@
-//! The engine: accepts executions, runs them, and brings every accepted id to exactly one end.
+//! The engine: accepts executions, runs them, and brings every accepted execution to exactly one
+//! end.
 //!
 //! [`Engine`] is the handle: cheap to clone, safe to call from any task.
 //!
-//! | folder | question |
+//! | folder | contents |
 //! |---|---|
-//! | `scheduler` | who runs next: lanes, dispatch, submission, recovery, timers, retries |
-//! | `run` | how it runs: predictions, workflows, attempts of a model, commits, budgets |
-//! | `query` | what is known: history, lists, details, events, waiting requests |
+//! | `scheduler` | what runs next: lanes, dispatch, submission, recovery, timers, retries |
+//! | `run` | how it runs: predictions, workflows, model attempts, commits, budgets |
+//! | `query` | reads: history, lists, details, events, waiting requests |
 //!
-//! An acknowledged submission is on the disk; a restart fails no execution.
+//! An acknowledged submission is durable; a restart fails no execution.
 
 pub mod query;
 pub mod rows;

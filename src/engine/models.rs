@@ -1,4 +1,4 @@
-//! What the engine needs to know of models and workflows: how to run them and within which limits.
+//! Models and workflows, as the engine sees them: how to run them, and their limits.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,88 +15,88 @@ use crate::domain::secret::Values;
 use crate::runners::Runner;
 use crate::storage::{self, Commit};
 
-/// A model as the engine sees it. A snapshot: a reload of the catalog changes the next one only.
+/// A model as the engine sees it. A snapshot: a reload of the catalog affects only later lookups.
 #[derive(Debug, Clone)]
 pub struct ModelSpec {
     pub runner: Arc<dyn Runner>,
-    /// How long one attempt may take.
+    /// Time limit of one attempt.
     pub timeout: Duration,
-    /// How many may run at once.
+    /// Maximum running calls.
     pub concurrency: usize,
-    /// How many may wait.
+    /// Maximum queued calls.
     pub queue_limit: usize,
     pub output_type: OutputType,
-    /// `None`: costs nothing.
+    /// `None` if the model is free.
     pub pricing: Option<Pricing>,
-    /// When a prediction is tried again. The steps of workflows have rules of their own.
+    /// Retry policy of predictions. Workflow steps have their own.
     pub retry: Policy,
 }
 
-/// A checked input, later.
+/// A future of a checked input.
 pub type CheckInputFuture<'a> = Pin<Box<dyn Future<Output = Result<Value, String>> + Send + 'a>>;
 
-/// Where models are looked up, by slug, at the moment of each use.
+/// Looks up models by slug, at each use.
 pub trait Models: Send + Sync {
-    /// The model, or `None` when the catalog has it no more.
+    /// The model, or `None` if it is no longer in the catalog.
     fn model(&self, slug: &str) -> Option<ModelSpec>;
 
-    /// The input with the defaults of the model's request schema filled in, or a sentence about the
-    /// first violation. Of a model that the catalog does not have, nothing is said here.
+    /// Fills in the defaults of the model's request schema, or returns a sentence about the first
+    /// violation. The input of an unknown model is not checked.
     fn check_input(&self, slug: &str, input: Value) -> CheckInputFuture<'_>;
 }
 
-/// A plan, later.
+/// A future of a plan.
 pub type PlanFuture<'a> =
     Pin<Box<dyn Future<Output = Result<Option<Arc<Plan>>, storage::Error>> + Send + 'a>>;
 
-/// An owner, later.
+/// A future of an owner.
 pub type OwnerFuture<'a> =
     Pin<Box<dyn Future<Output = Result<Option<OrganizationId>, storage::Error>> + Send + 'a>>;
 
-/// Values of secrets, later.
+/// A future of secret values.
 pub type SecretsFuture<'a> =
     Pin<Box<dyn Future<Output = Result<Values, storage::Error>> + Send + 'a>>;
 
-/// What a step asks for that runs another workflow.
+/// The call of another workflow by a step.
 #[derive(Debug)]
 pub struct Call {
     /// The id or slug of the workflow.
     pub workflow: String,
-    /// Absent: its latest version.
+    /// `None` means the latest version.
     pub version: Option<String>,
     pub inputs: Value,
 }
 
-/// A workflow that a step calls, ready to be run.
+/// A called workflow, ready to run.
 #[derive(Debug)]
 pub struct Callee {
     pub workflow: WorkflowId,
     pub version: String,
     pub revision: RevisionId,
-    /// They fit the schema of the version, and its defaults are filled in.
+    /// Validated against the schema of the version, with defaults filled in.
     pub inputs: Value,
-    /// What becomes durable with the execution.
+    /// Becomes durable in the same commit as the execution.
     pub beside: Commit,
 }
 
-/// A callee or why it cannot be run, later.
+/// A future of a callee, or of the reason why it cannot run.
 pub type CalleeFuture<'a> =
     Pin<Box<dyn Future<Output = Result<Result<Callee, Failure>, storage::Error>> + Send + 'a>>;
 
-/// Where workflows are looked up.
+/// Looks up workflows.
 pub trait Plans: Send + Sync {
-    /// The plan, or `None` when there is no such revision or it cannot be compiled any more.
+    /// The plan, or `None` if there is no such revision or it no longer compiles.
     fn plan(&self, revision: RevisionId) -> PlanFuture<'_>;
 
-    /// Whose workflow it is, or `None` when there is no such workflow.
+    /// The organization that owns the workflow, or `None` if there is no such workflow.
     fn owner(&self, workflow: WorkflowId) -> OwnerFuture<'_>;
 
-    /// What a step of a workflow of this organization calls.
+    /// Resolves the workflow that a step of this organization calls.
     fn callee(&self, organization: OrganizationId, call: Call) -> CalleeFuture<'_>;
 
-    /// Counts a run of a version into the commit that creates it.
+    /// Counts a run of a version in the commit that creates it.
     fn count_run(&self, commit: &mut Commit, workflow: WorkflowId, version: &str);
 
-    /// The present values of those of the named secrets that the organization has.
+    /// The current values of the named secrets that the organization has.
     fn secrets(&self, organization: OrganizationId, names: Vec<String>) -> SecretsFuture<'_>;
 }

@@ -1,5 +1,6 @@
-//! Pausing: an execution that starts no step until somebody resumes it. What runs finishes; then it is in
-//! no lane and takes no memory. Time paused counts for no time-out.
+//! Pausing: a paused execution starts no steps until somebody resumes it. Steps in flight finish;
+//! after that the execution is in no lane and takes no memory. Paused time does not count towards
+//! timeouts.
 
 use std::sync::Arc;
 
@@ -12,10 +13,10 @@ use crate::engine::{Engine, Error, Inner, rows};
 use crate::storage::Commit;
 
 impl Engine {
-    /// Pauses an execution of a workflow; `by` says who did. Pausing a paused one changes nothing.
+    /// Pauses a workflow execution; `by` says who did. Pausing a paused execution changes nothing.
     ///
     /// # Errors
-    /// [`Error::NotFound`], [`Error::AlreadyEnded`], [`Error::Storage`] (then nothing changed).
+    /// [`Error::NotFound`], [`Error::AlreadyEnded`], [`Error::Storage`] (nothing has changed).
     pub async fn pause_execution(
         &self,
         organization: OrganizationId,
@@ -25,7 +26,7 @@ impl Engine {
         self.change_pause(organization, id, Some(by)).await
     }
 
-    /// Lets a paused execution go on. One that is not paused is left as it is.
+    /// Resumes a paused execution. An execution that is not paused is left unchanged.
     ///
     /// # Errors
     /// As [`Engine::pause_execution`].
@@ -44,7 +45,7 @@ impl Engine {
         by: Option<String>,
     ) -> Result<Execution, Error> {
         let inner = Arc::clone(&self.inner);
-        // A client that hangs up must not leave rows that no lane knows of.
+        // A client that hangs up must not leave rows unknown to their lanes.
         let changing = self
             .inner
             .tasks
@@ -71,7 +72,7 @@ impl Inner {
             return Ok(loaded.execution.clone());
         }
         let is_running = loaded.progress.is_some() && run.aside_until.is_none();
-        let was_aside = run.aside_until.is_some();
+        let was_suspended = run.aside_until.is_some();
         if is_running {
             self.change_running(loaded, by).await?;
             self.tell_pause(&loaded.execution);
@@ -80,7 +81,7 @@ impl Inner {
             let pauses = by.is_some();
             self.change_waiting(loaded, by).await?;
             self.tell_pause(&loaded.execution);
-            if pauses && !was_aside {
+            if pauses && !was_suspended {
                 let lane = loaded.execution.lane();
                 self.lanes().forget(&lane, id);
                 self.retries.clear(id);
@@ -90,7 +91,7 @@ impl Inner {
         Ok(loaded.execution.clone())
     }
 
-    /// Pauses or resumes an execution that a task runs; the task goes on with it.
+    /// Pauses or resumes a running execution; its task continues with the new state.
     async fn change_running(
         self: &Arc<Self>,
         loaded: &mut LoadedExecution,
@@ -107,7 +108,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Pauses or resumes an execution that is in its lane or waits for a moment.
+    /// Pauses or resumes a queued or suspended execution.
     async fn change_waiting(
         self: &Arc<Self>,
         loaded: &mut LoadedExecution,

@@ -1,5 +1,5 @@
-//! Pauses on the real executor: what runs finishes, nothing starts, also in the next process, and the time
-//! counts for no time-out.
+//! Pauses on the real executor: running steps finish, nothing starts, even after a restart, and the
+//! time does not count towards timeouts.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::engine::{Error, Options, rows};
 use crate::storage::{Commit, Table};
 
 fn options() -> Options {
-    Options { aside_after: Duration::from_millis(20), ..Options::default() }
+    Options { suspend_after: Duration::from_millis(20), ..Options::default() }
 }
 
 async fn start(folder: &TempDir, cases: &[Case]) -> Process {
@@ -43,9 +43,9 @@ async fn detail(process: &Process, id: ExecutionId) -> Value {
     json!(process.engine.detail(ORGANIZATION.into(), id).await.unwrap().view)
 }
 
-/// Until it is in no lane, but with the paused ones.
-async fn until_aside(process: &Process, id: ExecutionId) {
-    let looking = async {
+/// Waits until it is suspended, in no lane.
+async fn until_suspended(process: &Process, id: ExecutionId) {
+    let polling = async {
         loop {
             let stored = process.engine.get(ORGANIZATION.into(), id).await.unwrap();
             if stored.workflow().unwrap().aside_until.is_some() {
@@ -54,7 +54,7 @@ async fn until_aside(process: &Process, id: ExecutionId) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, looking).await.unwrap();
+    tokio::time::timeout(PATIENCE, polling).await.unwrap();
     none_is_left(process, Table::Lane).await;
 }
 
@@ -80,7 +80,7 @@ fn pause_lets_runs_finish_and_survives_restart() {
         let paused = pause(&process, id).await;
         assert!(paused.paused().is_some());
         assert_eq!(pause(&process, id).await, paused, "a second pause changes nothing");
-        until_aside(&process, id).await;
+        until_suspended(&process, id).await;
         let shown = detail(&process, id).await;
         assert_eq!(shown["step_outputs"]["a"]["status"], "completed");
         assert_eq!(shown["step_outputs"]["b"]["status"], "queued");
@@ -139,7 +139,7 @@ fn pause_keeps_queued_execution_from_starting_until_resume_or_cancel() {
 }
 
 #[test]
-fn pause_counts_for_no_timeout() {
+fn pause_does_not_count_towards_timeouts() {
     let wait =
         json!({"step_id": "w", "type": "wait", "event": {"name": "e", "timeout_seconds": 0.2}});
     let limited = json!([{"step_id": "p", "type": "parallel", "timeout_seconds": 0.3,
@@ -149,7 +149,7 @@ fn pause_counts_for_no_timeout() {
     runtime().block_on(async {
         let process = start(&folder, &cases).await;
         let id = submit(&process, 0, &cases[0]).await;
-        until_aside(&process, id).await;
+        until_suspended(&process, id).await;
         pause(&process, id).await;
         tokio::time::sleep(Duration::from_millis(500)).await;
         // It is kept for the step.
@@ -167,7 +167,7 @@ fn pause_counts_for_no_timeout() {
 }
 
 #[test]
-fn pause_of_exhausted_step_waits_for_person_who_tries_again() {
+fn pause_of_exhausted_step_waits_for_resume_and_retries() {
     let mut flaky = model("a", "flaky", json!(1));
     flaky["on_exhausted"] = json!("pause");
     let cases = [case("flaky", json!([flaky]), json!({}), Ok(json!(1)))];
@@ -175,7 +175,7 @@ fn pause_of_exhausted_step_waits_for_person_who_tries_again() {
     let id = runtime().block_on(async {
         let process = start(&folder, &cases).await;
         let id = submit(&process, 0, &cases[0]).await;
-        until_aside(&process, id).await;
+        until_suspended(&process, id).await;
         let by = detail(&process, id).await["waiting_for"][0]["by"].clone();
         assert_eq!(by, "step 'a': not yet");
         resume(&process, id).await;
@@ -187,7 +187,7 @@ fn pause_of_exhausted_step_waits_for_person_who_tries_again() {
         while attempts().await < 2 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        until_aside(&process, id).await;
+        until_suspended(&process, id).await;
         stop(process).await;
         id
     });
@@ -200,7 +200,8 @@ fn pause_of_exhausted_step_waits_for_person_who_tries_again() {
     });
 }
 
-/// A pause and a resume come while its task begins: it has another turn, and nothing has failed.
+/// The execution is paused and resumed while its task starts: it gets another turn, and nothing
+/// fails.
 #[test]
 fn pause_and_resume_at_start_leave_no_retry() {
     let cases = [case("short", json!([model("a", "same", json!(1))]), json!({}), Ok(json!(1)))];
@@ -210,7 +211,7 @@ fn pause_and_resume_at_start_leave_no_retry() {
         let all = futures_util::future::join_all((0..150).map(|_| async {
             let id = submit(&process, 0, &cases[0]).await;
             let by = "a test".to_owned();
-            // Those that have ended by then answer so.
+            // Executions that have ended by then return this error.
             let _paused = process.engine.pause_execution(ORGANIZATION.into(), id, by).await;
             let _resumed = process.engine.resume_execution(ORGANIZATION.into(), id).await;
             id

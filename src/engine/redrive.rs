@@ -1,5 +1,5 @@
-//! Redrive: a new execution with the inputs and the version of one that has failed, which goes on
-//! behind the steps that have ended.
+//! Redrive: a new execution with the inputs and version of a failed or cancelled one. It resumes
+//! after the completed steps.
 
 use std::sync::Arc;
 
@@ -13,14 +13,13 @@ use crate::engine::{Engine, Error, Inner, Submission, rows};
 use crate::storage::{self, Commit};
 
 impl Engine {
-    /// Takes a failed or cancelled execution up again under a new id, by a key and through
-    /// what it was presented. It stays in the trace, unless the request is of another one (`origin`). What its
-    /// finished steps gave is copied in the commit that creates it; `beside` goes with it.
+    /// Redrives a failed or cancelled execution under a new id. The new execution stays in the same
+    /// trace unless the request has another one (`origin`). The results of completed steps are
+    /// copied in the commit that creates it, together with `beside`.
     ///
     /// # Errors
-    /// [`Error::NotFound`]; [`Error::NotRedrivable`] for one that runs or has completed;
-    /// [`Error::Forgotten`]; as
-    /// [`Engine::submit`].
+    /// [`Error::NotFound`]; [`Error::NotRedrivable`] for a running or successful execution;
+    /// [`Error::Forgotten`]; the errors of [`Engine::submit`].
     pub async fn redrive(
         &self,
         organization: OrganizationId,
@@ -66,7 +65,7 @@ impl Engine {
 }
 
 impl Inner {
-    /// A step as the new execution has it: with payloads of its own, and paid for already.
+    /// Copies a step into the new execution, with payloads of its own and at no cost.
     async fn copy(
         &self,
         commit: &mut Commit,
@@ -87,7 +86,7 @@ impl Inner {
     }
 }
 
-/// What is lost cannot be taken up again.
+/// An execution whose payloads are lost cannot be redriven.
 fn forgotten(error: storage::Error) -> Error {
     if error.is_final() { Error::Forgotten } else { error.into() }
 }

@@ -1,9 +1,9 @@
-//! Resuming: after a restore, what the backup had unfinished waits until an operator says that the
-//! machine it came from is off. Reads and new work do not wait for that.
+//! Resuming after a restore: the unfinished work of the backup is held back until an operator
+//! confirms that the original machine is off. Reads and new work are not held back.
 //!
-//! The rows that would make the service act are held back in a table of their own, see
-//! `storage::held_back`. Resuming moves them back a few at a time; one that is interrupted goes on
-//! when it is asked for again.
+//! The rows that would make the service act are moved to a table of their own, see
+//! `storage::held_back`. Resuming moves them back in batches; an interrupted resume continues when
+//! it is requested again.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
@@ -17,47 +17,47 @@ use crate::storage::commit::Expect;
 use crate::storage::record::decode;
 use crate::storage::{self, Commit, Key, Page, Row, Table, held_back};
 
-/// Rows that are moved in one commit.
+/// Maximum rows moved in one commit.
 const BATCH_MAX: usize = 500;
 
-/// What was let go on.
+/// The work that was resumed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Resumed {
     pub executions: usize,
     pub deliveries: usize,
 }
 
-/// A held row and where it belongs.
+/// A held-back row and its original key.
 struct HeldRow {
     table: Table,
     key: Key,
     row: Row,
-    /// The execution that it makes run.
+    /// The execution that it schedules.
     execution: Option<Key>,
 }
 
 impl Engine {
-    /// When the store was restored, if what it carried over is still held back.
+    /// When the store was restored, if its work is still held back.
     #[must_use]
     pub fn paused_since(&self) -> Option<Timestamp> {
         *self.inner.paused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets everything go on that a restore held back. Deliveries are on the disk then; the outbox
-    /// finds them when it looks.
+    /// Resumes everything that a restore held back. Deliveries are durable on return; the outbox
+    /// finds them at its next poll.
     ///
     /// # Errors
-    /// [`Error::Storage`]; what went on until then has gone on.
+    /// [`Error::Storage`]; batches moved before the error stay resumed.
     pub async fn resume(&self) -> Result<Resumed, Error> {
         let inner = Arc::clone(&self.inner);
-        // A client that hangs up must not leave rows that no lane knows of.
+        // A client that hangs up must not leave rows unknown to their lanes.
         let resuming = self.inner.tasks.complete(async move { inner.resume().await });
         resuming.await.unwrap_or(Err(Error::Stopping))
     }
 }
 
 impl Inner {
-    /// Reads whether the store is held back since a restore.
+    /// Reads whether work is held back since a restore.
     pub(super) async fn read_pause(&self) -> Result<Option<Timestamp>, Error> {
         let row = self.store.get(&held_back::paused()).await?;
         let since = row.and_then(|bytes| bytes.try_into().ok()).map(Timestamp::from_sortable);
@@ -76,7 +76,7 @@ impl Inner {
                 break;
             }
             match self.release_rows(found, &mut resumed).await {
-                // One of them was cancelled just now: all are read again.
+                // One of them was cancelled concurrently: read them all again.
                 Ok(()) | Err(Error::Storage(storage::Error::Conflict { .. })) => {}
                 Err(error) => return Err(error),
             }
@@ -106,7 +106,7 @@ impl Inner {
         for one in rows {
             let state = one.execution.as_ref().and_then(|key| states.get(key));
             match (&one.execution, state) {
-                // What has been cancelled since has nothing to go on with.
+                // An execution that was cancelled in the meantime has nothing to resume.
                 (Some(key), Some(Some(bytes))) if is_unfinished(bytes) => {
                     commit.expect(Expect::Equal(key.clone(), bytes.clone()));
                     counted.executions += 1;
@@ -125,7 +125,7 @@ impl Inner {
         self.store.commit(commit).await?;
         resumed.executions += counted.executions;
         resumed.deliveries += counted.deliveries;
-        // A store whose service is stopped runs nothing.
+        // If the service is stopped, nothing runs.
         if self.is_recovered() {
             for (lane, organization, id) in lanes {
                 self.open_lane(&lane);
@@ -138,7 +138,7 @@ impl Inner {
     }
 }
 
-/// `None` for a row that belongs nowhere.
+/// `None` for a row without a valid original key.
 fn describe(row: Row) -> Option<HeldRow> {
     let (table, key) = held_back::original(&row.0)?;
     let execution = if table == Table::Lane {

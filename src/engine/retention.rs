@@ -1,8 +1,8 @@
-//! Retention: executions that ended long ago go, and before that what they were given and gave. A
-//! few at a time, so that the writer serves everyone else.
+//! Retention: deletes the payloads of executions that ended long ago, and later the executions
+//! themselves. Works in small batches, so that the writer can serve other work.
 //!
-//! One that has not ended is never touched, however old. A prediction that was a workflow's step
-//! goes with the execution whose step it was: they share their payloads.
+//! Unfinished executions are never touched, however old. A prediction that ran as a workflow step
+//! is deleted together with its workflow execution, because they share payloads.
 
 use std::collections::HashSet;
 
@@ -20,11 +20,11 @@ use crate::runtime::SweepPace;
 use crate::storage::record::decode;
 use crate::storage::{Commit, Key, Page, Row};
 
-/// Executions that are looked at together, and steps of one that are read at once.
+/// Batch size for executions, and page size for the steps of one.
 const BATCH_MAX: usize = 64;
-/// Steps that go in one commit with their executions.
+/// Maximum steps deleted in one commit with their executions.
 const STEPS_IN_COMMIT: usize = 512;
-/// Those that have ended, whole executions before the steps that go with them.
+/// All final statuses; workflow executions come before the predictions that are deleted with them.
 const ENDED: [(Kind, Status); 15] = [
     (Kind::Workflow, Status::Success),
     (Kind::Workflow, Status::Error),
@@ -43,23 +43,23 @@ const ENDED: [(Kind, Status); 15] = [
     (Kind::Agent, Status::Cancelled),
 ];
 
-/// What goes of an execution.
+/// The part of an execution to delete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PurgeScope {
-    /// All of it.
+    /// The whole execution.
     Whole,
-    /// What it was given and gave.
+    /// Its inputs and outputs.
     Payloads,
 }
 
-/// What goes with an execution: the first of its steps, and the events that were sent to it.
+/// Rows deleted with an execution: its first steps, and the events that were sent to it.
 #[derive(Debug, Default)]
 struct Parts {
     steps: Vec<Row>,
     events: Vec<Row>,
 }
 
-/// A commit, and the payload files that nothing refers to once it is on the disk.
+/// A commit, and the payload files that become orphaned when it is durable.
 #[derive(Default)]
 struct Batch {
     commit: Commit,
@@ -68,10 +68,10 @@ struct Batch {
 }
 
 impl Engine {
-    /// Removes an organization's executions that ended before `cutoff`. Answers how many.
+    /// Deletes an organization's executions that ended before `cutoff`. Returns how many.
     ///
     /// # Errors
-    /// [`Error::Storage`]; what was deleted until then stays deleted.
+    /// [`Error::Storage`]; deletions before the error stay.
     pub async fn purge_before(
         &self,
         organization: OrganizationId,
@@ -80,12 +80,12 @@ impl Engine {
         self.inner.sweep(organization, None, cutoff, PurgeScope::Whole).await
     }
 
-    /// Removes the inputs and outputs of an organization's executions that ended before `cutoff`;
-    /// they read as null from then on. It is noted how far this came: what was created before the
-    /// last sweep's cutoff and ended behind it keeps them until it goes as a whole.
+    /// Deletes the inputs and outputs of an organization's executions that ended before `cutoff`;
+    /// they read as null afterwards. Records the cutoff: an execution that was created before the
+    /// last sweep's cutoff and ended after it keeps its payloads until it is deleted as a whole.
     ///
     /// # Errors
-    /// [`Error::Storage`]; what was deleted until then stays deleted.
+    /// [`Error::Storage`]; deletions before the error stay.
     pub async fn purge_payloads_before(
         &self,
         organization: OrganizationId,
@@ -104,10 +104,10 @@ impl Engine {
 }
 
 impl Inner {
-    /// Removes one execution that has ended. `beside` becomes durable with it.
+    /// Deletes one ended execution. `beside` becomes durable in the same commit.
     ///
     /// # Errors
-    /// [`Error::NotFound`]; [`Error::NotEnded`], also for a step of an execution that is there;
+    /// [`Error::NotFound`]; [`Error::NotEnded`], also for a step of an existing execution;
     /// [`Error::Storage`].
     pub(super) async fn delete_ended(
         &self,
@@ -126,7 +126,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Sweeps what was created from `since` to `cutoff` and ended before that.
+    /// Sweeps executions created from `since` to `cutoff` that ended before `cutoff`.
     async fn sweep(
         &self,
         organization: OrganizationId,
@@ -173,12 +173,12 @@ impl Inner {
             if found.len() < BATCH_MAX {
                 return Ok(count);
             }
-            // Those that stay were read alone.
+            // Executions that stay were only read, so they do not count.
             pace.pause(swept).await;
         }
     }
 
-    /// Sweeps executions that have ended; `beside` becomes durable with the first of them.
+    /// Sweeps ended executions; `beside` becomes durable with the first of them.
     async fn sweep_ended(
         &self,
         organization: OrganizationId,
@@ -223,7 +223,7 @@ impl Inner {
         Ok(count)
     }
 
-    /// Those of the executions that ended before `cutoff`, without steps of one that is there.
+    /// Reads the executions that ended before `cutoff`, except steps of an existing execution.
     async fn ended_before(
         &self,
         organization: OrganizationId,
@@ -236,9 +236,9 @@ impl Inner {
         for (id, row) in ids.iter().zip(self.store.get_many(&keys).await?) {
             match row.as_deref().map(decode::<Execution>) {
                 Some(Ok(execution)) => ended.push(execution),
-                // It would keep all behind it from going; `orrery verify` finds it.
+                // It must not block the deletion of those after it. `orrery verify` reports it.
                 Some(Err(error)) => {
-                    tracing::warn!(execution = %id, %error, "a damaged execution is not removed");
+                    tracing::warn!(execution = %id, %error, "damaged execution not deleted");
                 }
                 None => {}
             }
@@ -256,7 +256,7 @@ impl Inner {
         Ok(ended)
     }
 
-    /// The first steps of each of the executions, and all events.
+    /// Reads the first steps of each execution, and all of its events.
     async fn parts(&self, executions: &[Execution]) -> Result<Vec<Parts>, Error> {
         let pages_of = |execution: &Execution| {
             let page = |prefix, limit| Page { prefix, after: None, before: None, limit };
@@ -277,7 +277,7 @@ impl Inner {
         Ok(parts.collect())
     }
 
-    /// Whether anything of it went.
+    /// Returns whether anything was deleted.
     fn sweep_one(
         &self,
         batch: &mut Batch,
@@ -328,7 +328,8 @@ impl Inner {
         Ok(())
     }
 
-    /// The steps of an execution that has many, some in each commit, before the execution itself.
+    /// Sweeps the steps of an execution that has many in several commits, before the execution
+    /// itself.
     async fn sweep_all_steps(&self, execution: &Execution, going: PurgeScope) -> Result<(), Error> {
         let prefix = rows::steps(execution.id);
         let pace = SweepPace::begin();
@@ -348,7 +349,8 @@ impl Inner {
         }
     }
 
-    /// Steps of an execution, with the predictions that they were: their payloads are the steps'.
+    /// Sweeps steps of an execution and the predictions that ran as these steps, which share their
+    /// payloads.
     async fn sweep_steps(
         &self,
         batch: &mut Batch,
@@ -362,14 +364,14 @@ impl Inner {
             let mut step: Step = match decode(&row) {
                 Ok(step) => step,
                 Err(error) => {
-                    tracing::warn!(execution = %execution.id, %error, "a step is damaged");
+                    tracing::warn!(execution = %execution.id, %error, "damaged step");
                     if going == PurgeScope::Whole {
                         batch.commit.delete(key);
                     }
                     continue;
                 }
             };
-            // What an exchange has started stays for its own time.
+            // Executions started by an exchange have their own retention.
             predictions.extend(step.prediction.filter(|_| execution.workflow().is_some()));
             for payload in [step.input.take(), step.output.take()].into_iter().flatten() {
                 self.release(batch, payload);
@@ -391,7 +393,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Takes deleted executions out of the old ends of their workflow's lists.
+    /// Trims deleted executions from the old ends of their workflow's lists.
     async fn trim_lists(
         &self,
         organization: OrganizationId,
@@ -406,7 +408,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Takes up to [`BATCH_MAX`] rows out of a list; whether there may be more.
+    /// Trims up to [`BATCH_MAX`] rows from a list. Returns whether there may be more.
     async fn trim(&self, organization: OrganizationId, list: &Key) -> Result<bool, Error> {
         let old = self.store.old_end(list, BATCH_MAX).await?;
         let ids = old.rows.iter().filter_map(|row| <[u8; 16]>::try_from(row.as_slice()).ok());

@@ -1,4 +1,4 @@
-//! Where the engine's records are in the store.
+//! The keys of the engine's records in the store.
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -19,7 +19,7 @@ impl Record for Step {
     const NAME: &'static str = "step";
 }
 
-/// An event that was sent to an execution: the answer of the step that waits for it.
+/// An event that was sent to an execution: the answer for a waiting step.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct SentEvent {
     pub payload: Box<RawValue>,
@@ -49,7 +49,7 @@ pub fn execution(organization: OrganizationId, id: ExecutionId) -> Key {
     Key::table(Table::Execution).id(organization).id_newest_first(id)
 }
 
-/// All of an organization's executions.
+/// All executions of an organization.
 #[must_use]
 pub fn executions_of(organization: OrganizationId) -> Key {
     Key::table(Table::Execution).id(organization)
@@ -67,13 +67,13 @@ pub fn queue(lane: &str) -> Key {
     Key::table(Table::Lane).text(lane)
 }
 
-/// All that an organization has in a lane.
+/// An organization's rows in a lane.
 #[must_use]
 pub fn queue_of(lane: &str, organization: OrganizationId) -> Key {
     queue(lane).id(organization)
 }
 
-/// Sorts right before the row of an execution in its lane.
+/// A key right before the row of an execution in its lane.
 #[must_use]
 pub fn before(lane: &str, organization: OrganizationId, id: ExecutionId) -> Key {
     let number = u128::from_be_bytes(id.bytes());
@@ -93,7 +93,7 @@ pub fn queues_of_workflows() -> Key {
     Key::table(Table::Lane).raw(b"workflow:")
 }
 
-/// The lane's name and the ids behind a row of a lane; `None` when it is not such a row.
+/// Parses the lane's name and the ids from a lane row; `None` for any other key.
 #[must_use]
 pub fn parse_queued(key: &Key) -> Option<(String, OrganizationId, ExecutionId)> {
     let (_, rest) = key.as_bytes().split_first()?;
@@ -103,7 +103,7 @@ pub fn parse_queued(key: &Key) -> Option<(String, OrganizationId, ExecutionId)> 
     Some((name.to_owned(), OrganizationId::from(*organization), ExecutionId::from(*id)))
 }
 
-/// The steps of an execution that are in no map, in the order of the definition.
+/// The steps of an execution that are outside of maps, in the order of the definition.
 #[must_use]
 pub fn outer_steps(execution: ExecutionId) -> Key {
     Key::table(Table::Step).id(execution).raw(&[0])
@@ -115,7 +115,7 @@ pub fn steps(execution: ExecutionId) -> Key {
     Key::table(Table::Step).id(execution)
 }
 
-/// A step: those in fewer maps first, then in the order of the definition, then by item.
+/// A step. Keys sort by map depth, then by the order of the definition, then by item.
 #[must_use]
 pub fn step(execution: ExecutionId, instance: &Instance) -> Key {
     let depth = u8::try_from(instance.items.len()).unwrap_or(u8::MAX);
@@ -123,7 +123,7 @@ pub fn step(execution: ExecutionId, instance: &Instance) -> Key {
     instance.items.iter().fold(key, |key, item| key.raw(&item.to_be_bytes()))
 }
 
-/// Which step a row tells of; `None` when it is not a row of a step.
+/// Parses the step instance from a step row; `None` for any other key.
 #[must_use]
 pub fn parse_step(key: &Key) -> Option<Instance> {
     let rest = key.as_bytes().get(17..)?;
@@ -135,7 +135,7 @@ pub fn parse_step(key: &Key) -> Option<Instance> {
     (items.len() == usize::from(*depth)).then_some(Instance { step, items })
 }
 
-/// The counters of an execution's tree: its descendants, the bytes that they take, and how many of them have
+/// The counters of an execution's tree: its descendants, their bytes, and how many of them have
 /// ended.
 #[must_use]
 pub fn tree(root: ExecutionId) -> [Key; 3] {
@@ -149,26 +149,26 @@ pub fn timer_value(organization: OrganizationId) -> Vec<u8> {
     organization.bytes().to_vec()
 }
 
-/// An execution that waits for a moment outside of its lane. The row's value is the organization's
-/// id.
+/// An execution that is suspended until `due`, outside of its lane. The row's value is the
+/// organization's id.
 #[must_use]
 pub fn timer(due: Timestamp, id: ExecutionId) -> Key {
     timers().time(due).id(id)
 }
 
-/// The moment of a timer that says: an execution has ended that this one may wait for.
+/// Reserved due time: a child has ended for which this execution may be waiting.
 pub const CHILD_ENDED: Timestamp = Timestamp::from_micros(0);
-/// The moment of a timer that says: the step that waited for this execution has ended, so that it is
+/// Reserved due time: the step that waited for this execution has ended, so the execution is to be
 /// cancelled.
 pub const ABANDONED: Timestamp = Timestamp::from_micros(1);
 
-/// All timers, the next one first.
+/// All timers, the earliest first.
 #[must_use]
 pub fn timers() -> Key {
     Key::table(Table::Timer)
 }
 
-/// The moment and the ids behind a timer's row; `None` when it is not such a row.
+/// Parses the due time and the ids from a timer row; `None` for any other row.
 #[must_use]
 pub fn parse_timer(key: &Key, value: &[u8]) -> Option<(Timestamp, OrganizationId, ExecutionId)> {
     let due = key.as_bytes().get(1..)?.first_chunk::<8>()?;
@@ -191,7 +191,7 @@ pub fn id_value(id: ExecutionId) -> Vec<u8> {
 /// The status of an execution of a workflow, as lists distinguish it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
-    /// Waits or runs.
+    /// Queued, running or suspended.
     Unfinished = 1,
     Completed = 2,
     Failed = 3,
@@ -215,14 +215,14 @@ pub fn standings(organization: OrganizationId, workflow: WorkflowId) -> Key {
     Key::table(Table::WorkflowStatus).id(organization).id(workflow)
 }
 
-/// Those that have ended so: a counted list of their ids, the last one to end first.
+/// The executions with a final status: a counted list of their ids, the last to end first.
 #[must_use]
 pub fn ended(standings: &Key, standing: Standing) -> Key {
     standings.clone().raw(&[standing as u8])
 }
 
-/// An organization's executions of that kind and status, by lane, newest first: the ids are
-/// inverted at the end. What has not ended is together, its status in the row's value.
+/// An organization's executions of a kind and status, by lane, newest first: keys end with inverted
+/// ids. Unfinished executions share one prefix, with their status in the row's value.
 #[must_use]
 pub fn standing(organization: OrganizationId, kind: Kind, status: Status) -> Key {
     let kind = match kind {
@@ -236,7 +236,7 @@ pub fn standing(organization: OrganizationId, kind: Kind, status: Status) -> Key
     Key::table(Table::Standing).id(organization).raw(&[kind, status])
 }
 
-/// How a row encodes a status.
+/// The byte that encodes a status in a row.
 #[must_use]
 pub const fn byte_of(status: Status) -> u8 {
     match status {
@@ -248,22 +248,22 @@ pub const fn byte_of(status: Status) -> u8 {
     }
 }
 
-/// Up to which moment of creation the payloads of what has ended are deleted.
+/// The creation time up to which the payloads of ended executions are deleted.
 #[must_use]
 pub fn payloads_forgotten(organization: OrganizationId) -> Key {
     Key::table(Table::Meta).text("payloads forgotten").id(organization)
 }
 
-/// What was triggered together, oldest first, the ids at the end.
+/// The executions triggered together, oldest first; keys end with their ids.
 #[must_use]
 pub fn bulk(bulk: BulkId) -> Key {
     Key::table(Table::Bulk).id(bulk)
 }
 
-/// Seals the webhook secrets of all executions again.
+/// Reseals the webhook secrets of all executions.
 ///
 /// # Errors
-/// As [`Rotation::records`].
+/// The errors of [`Rotation::records`].
 pub async fn reseal(
     store: &Store,
     rotation: &mut Rotation,
@@ -322,7 +322,7 @@ mod tests {
         assert_eq!(parse_timer(&timers(), b""), None);
     }
 
-    /// An exchange of the agent, as it is stored.
+    /// A stored agent exchange.
     const EXCHANGE: &str = concat!(
         "\u{1}{\"id\":\"07070707-0707-0707-0707-070707070707\",",
         "\"organization\":\"01010101-0101-0101-0101-010101010101\",",
@@ -335,7 +335,7 @@ mod tests {
         "\"created_at\":1,\"started_at\":1}"
     );
 
-    /// A prediction that a request with a trace context asked for.
+    /// A prediction from a request with a trace context.
     const TRACED: &str = concat!(
         "\u{1}{\"id\":\"07070707-0707-0707-0707-070707070707\",",
         "\"organization\":\"01010101-0101-0101-0101-010101010101\",",
@@ -347,7 +347,7 @@ mod tests {
         "\"state\":\"a=1\",\"request_id\":\"r-1\"}}"
     );
 
-    /// A run that a step has started, and that is paused.
+    /// A paused execution that was started by a step.
     const CHILD: &str = concat!(
         "\u{1}{\"id\":\"07070707-0707-0707-0707-070707070707\",",
         "\"organization\":\"01010101-0101-0101-0101-010101010101\",",
@@ -363,7 +363,8 @@ mod tests {
         "\"cost\":0,\"created_at\":1,\"started_at\":2}"
     );
 
-    /// The bytes that release 0.1.0 writes: a change here needs a new version and a way up.
+    /// The bytes that release 0.1.0 writes: changing them needs a new record version and a
+    /// migration.
     #[test]
     fn rows_match_golden_bytes() {
         let prediction = concat!(

@@ -1,8 +1,8 @@
 //! The real executor on a real store with scripted runners: the process dies after any commit,
-//! starts again, and everything ends as if nothing had happened.
+//! restarts, and everything ends as if nothing had happened.
 //!
-//! The only waiting is that of the scripted models themselves, a few tens of milliseconds: one long
-//! enough to be marked as begun, one that hangs until its time-out.
+//! Only the scripted models wait, for a few tens of milliseconds: one long enough to be marked as
+//! started, and one that hangs until its timeout.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
@@ -43,23 +43,23 @@ use crate::webhooks;
 use crate::webhooks::Endpoints;
 
 pub const ORGANIZATION: [u8; 16] = [1; 16];
-/// Far more than anything here takes.
+/// Far more than any test needs.
 pub const PATIENCE: Duration = Duration::from_secs(600);
 
-/// Waits until `is_so`, looking every millisecond.
+/// Waits until `is_so`, polling every millisecond.
 pub async fn until(mut is_so: impl FnMut() -> bool) {
-    let looking = async {
+    let polling = async {
         while !is_so() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, looking).await.unwrap();
+    tokio::time::timeout(PATIENCE, polling).await.unwrap();
 }
 
 /// The attempt keys that the models were called with, in order.
 pub type Calls = Arc<Mutex<Vec<String>>>;
 
-/// A model that does as its name says.
+/// A model that behaves as its name says.
 #[derive(Debug)]
 struct Scripted {
     name: String,
@@ -116,7 +116,7 @@ impl Runner for Scripted {
                 return Ok(runners::Success::new(json!("data:,drawn"), Usage::default()));
             }
             if self.name == "large" {
-                // Too large for the store itself.
+                // Too large to be stored inline.
                 let output = "x".repeat(70_000);
                 return Ok(runners::Success::new(json!(output), Usage::default()));
             }
@@ -134,12 +134,12 @@ impl Runner for Scripted {
 pub struct Script {
     pub calls: Calls,
     pub in_flight: InFlight,
-    /// How often more the engine panics when it looks a model up.
+    /// How many more times the engine panics when it looks up a model.
     pub panics: Arc<AtomicUsize>,
     pub plans: HashMap<RevisionId, Arc<Plan>>,
 }
 
-/// Three attempts, a moment apart.
+/// Three attempts with short delays.
 fn quickly() -> Policy {
     let moment = Duration::from_millis(2);
     Policy::new(3, moment, 1.0, moment, Policy::TRANSIENT.to_vec())
@@ -181,7 +181,7 @@ impl Plans for Script {
         Box::pin(std::future::ready(Ok(Some(ORGANIZATION.into()))))
     }
 
-    /// A workflow is called by its number.
+    /// Workflows are called by number.
     fn callee(&self, _organization: OrganizationId, call: Called) -> CalleeFuture<'_> {
         let number = call.workflow.parse::<u8>().ok();
         let known = number.filter(|number| self.plans.contains_key(&[*number; 16].into()));
@@ -203,7 +203,7 @@ impl Plans for Script {
     }
 }
 
-/// A process: an engine over a store, and what it has handed to the outbox.
+/// A process: an engine over a store, and the deliveries handed to the outbox.
 pub struct Process {
     pub store: Store,
     pub engine: Engine,
@@ -224,7 +224,7 @@ impl Process {
         Self::start_limited(folder, crash_after, (script, options), &limits::Handle::default())
     }
 
-    /// With limits of organizations.
+    /// [`Process::start_with`] with per-organization limits.
     pub fn start_limited(
         folder: &TempDir,
         crash_after: i64,
@@ -256,7 +256,7 @@ impl Process {
     }
 }
 
-/// What is submitted: a chain, and whether it asks for a webhook.
+/// The submitted predictions: the chain, and whether each has a webhook.
 const WORK: [(&[&str], bool); 10] = [
     (&["works"], true),
     (&["fails", "works"], true),
@@ -276,7 +276,7 @@ fn submission(number: usize) -> Submission {
     prediction(number, chain, webhook)
 }
 
-/// A prediction of a chain of models, and whether it asks for a webhook.
+/// A prediction with a chain of models, and a webhook if `webhook` is set.
 pub fn prediction(number: usize, chain: &[&str], webhook: bool) -> Submission {
     let url = "http://receiver.example/".to_owned();
     Submission {
@@ -294,7 +294,7 @@ pub fn prediction(number: usize, chain: &[&str], webhook: bool) -> Submission {
     }
 }
 
-/// Outcomes that must not depend on when the process died, by the number of the work.
+/// Outcomes by work number, which must not depend on when the process died.
 type Outcomes = BTreeMap<u64, (Status, String, Vec<String>, Usd)>;
 
 pub async fn rows(store: &Store, table: Table) -> Vec<(Key, Vec<u8>)> {
@@ -320,7 +320,7 @@ async fn outcomes(store: &Store) -> Outcomes {
             Some(output) => store.read_payload(output).await.unwrap().get().to_owned(),
             None => execution.fault.as_ref().map_or("", |fault| &fault.cause).to_owned(),
         };
-        // A file's URL is made of the execution's id.
+        // A file's URL contains the execution's id.
         let file = FileId::of_output(execution.id, &execution.attempt_key(1), 0).to_string();
         let output = if output.contains(&file) { "its file".to_owned() } else { output };
         let tried = |attempt: &crate::domain::attempt::Attempt| {
@@ -341,7 +341,7 @@ async fn all_end(process: &Process) {
     }
 }
 
-/// What the store must hold once everything has ended.
+/// Invariants of the store once everything has ended.
 pub async fn check_books(store: &Store) {
     assert_eq!(rows(store, Table::Lane).await.len(), 0, "a lane still holds a row");
     let ended = executions(store).await;
@@ -358,7 +358,7 @@ pub async fn check_books(store: &Store) {
         let delivery = webhooks::load(store, execution.organization, execution.id).await;
         assert!(delivery.unwrap().is_some());
     }
-    // What a workflow cost is what its steps cost.
+    // The cost of a workflow is the sum of its steps' costs.
     let cost_of = |run: &Execution| -> Usd {
         let is_step = |one: &&Execution| {
             let step = one.prediction().and_then(|prediction| prediction.step.as_ref());
@@ -374,7 +374,7 @@ pub async fn check_books(store: &Store) {
     let drawn = executions.iter().filter(drew).count();
     assert_eq!(rows(store, Table::File).await.len(), drawn, "a file for each output");
     assert_eq!(rows(store, Table::Content).await.len(), drawn);
-    // What a workflow cost was charged step by step.
+    // A workflow's cost is charged step by step.
     let charged = executions.iter().filter(|execution| execution.workflow().is_none());
     let cost: Usd = charged.map(|execution| execution.cost).sum();
     let billing = Billing::new(store.clone(), Clock::system());
@@ -396,7 +396,8 @@ pub fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-/// Calls `live` with each number below `lives`, several at once: a life mostly waits for its timers.
+/// Calls `live` with each number below `lives`, several in parallel: each lifetime mostly waits for
+/// timers.
 pub fn each_life(lives: i64, live: impl Fn(i64) + Sync) {
     const AT_ONCE: usize = 8;
     let next = AtomicI64::new(0);
@@ -410,22 +411,22 @@ pub fn each_life(lives: i64, live: impl Fn(i64) + Sync) {
     });
 }
 
-/// When a process dies: after so many commits or groups of them, at the next one.
+/// When a process dies: after a number of commits or commit groups, at the next one.
 #[derive(Debug, Clone, Copy)]
 enum Death {
     Never,
-    /// It is durable and visible, and its tickets have not reached the lanes.
+    /// The group is durable and visible, but its tickets have not reached the lanes.
     BeforeHooks(i64),
-    /// Its tickets are in the lanes, and its caller has no answer.
+    /// Its tickets are in the lanes, but its caller has no answer.
     BeforeAnswer(i64),
 }
 
-/// Submits all work and lives until it has ended or the crash point is reached. Answers how many attempts had
-/// ended on the disk by then, and how many commits were made.
+/// Submits all work and runs until it has ended or the crash point is reached. Returns how many
+/// attempts had ended on disk by then, and the number of commits.
 async fn live_and_die(folder: &TempDir, death: Death) -> (HashMap<ExecutionId, usize>, i64) {
     let process = Process::start(folder, i64::MAX);
     let died = Arc::new(Notify::new());
-    // The writer is held at the moment of the death, until nobody acts on its answers.
+    // The writer is held at the time of death until nothing acts on its answers anymore.
     let (release, held) = std::sync::mpsc::channel::<()>();
     match death {
         Death::Never => {}
@@ -461,7 +462,7 @@ async fn live_and_die(folder: &TempDir, death: Death) -> (HashMap<ExecutionId, u
     (ended_attempts(&process.store).await, commits)
 }
 
-/// A second life on what the first one left, to the end of all work.
+/// A second lifetime on the store that the first one left, until all work has ended.
 async fn live_on(folder: &TempDir, ended_before: &HashMap<ExecutionId, usize>) -> Outcomes {
     let process = Process::start(folder, i64::MAX);
     process.engine.recover().await.unwrap();
@@ -480,7 +481,7 @@ async fn live_on(folder: &TempDir, ended_before: &HashMap<ExecutionId, usize>) -
 fn prediction_outcomes_survive_crash_after_any_commit() {
     let run = |death: Death| {
         let folder = tempfile::tempdir().unwrap();
-        // A runtime for each life: what a dead process was doing goes with it.
+        // A new runtime for each lifetime: dropping it ends everything the dead process was doing.
         let (kept, commits) = runtime().block_on(live_and_die(&folder, death));
         (runtime().block_on(live_on(&folder, &kept)), commits)
     };

@@ -1,15 +1,14 @@
-//! Trees: the executions that one execution starts, directly or through others, share a budget.
+//! Trees: an execution and all of its descendants share a budget.
 //!
-//! The root of a tree is the execution that was not started by a step. Three durable counters
-//! belong to it: how many descendants it has ever had, the bytes that they take, and how many have
-//! ended. The commit that creates or ends a descendant adds to them, so no crash resets them. In
-//! memory, what is about to be committed counts too; a commit that fails may leave a count too
-//! high, never too low.
+//! The root of a tree is the execution that no step started. It has three durable counters: the
+//! number of descendants ever created, their bytes, and the number of ended ones. The commit that
+//! creates or ends a descendant updates them, so crashes do not reset them. In memory, commits in
+//! progress count too; a failed commit may leave a count too high, but never too low.
 //!
-//! A cancel of the root closes its tree: no descendant starts another execution from then on.
-//! Descendants that no execution waits for keep running otherwise. If the root has already ended, a
-//! cancel of it cancels them, too: durably at once, so that none of them runs again, and one after
-//! the other in the background.
+//! A cancel of the root closes its tree: descendants can no longer start executions. Detached
+//! descendants otherwise keep running. If the root has already ended, a cancel also cancels its
+//! descendants: the decision is durable at once, so that none of them runs again, and they are
+//! cancelled one by one in the background.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -24,15 +23,15 @@ use crate::engine::{Error, Inner, rows};
 use crate::storage::record::decode;
 use crate::storage::{Commit, Key, Page};
 
-/// What a cancel adds to the number of descendants, or to that of those that have ended. No tree grows this large.
+/// Added to the number of descendants, or of ended ones, by a cancel. No tree grows this large.
 const CLOSED: i64 = 1 << 40;
-/// What the rows of one execution take, on average, beside its inputs and outputs.
+/// Average size of the rows of an execution, excluding its inputs and outputs.
 const ROWS_BYTES: u64 = 4096;
 
-/// Unfinished executions that are looked at, and cancelled, at once.
+/// Page size when cancelling descendants.
 const PAGE: usize = 100;
 
-/// Why a tree does not grow.
+/// The reason why a tree cannot grow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TreeExceeded {
     #[error(
@@ -49,7 +48,7 @@ pub enum TreeExceeded {
     Cancelled { root: ExecutionId },
 }
 
-/// What a tree may come to.
+/// The limits of a tree.
 #[derive(Debug, Clone, Copy)]
 pub struct TreeLimits {
     pub descendants: u64,
@@ -64,7 +63,7 @@ pub struct Tree {
     limits: TreeLimits,
     descendants: AtomicI64,
     bytes: AtomicI64,
-    /// Its root had ended and was cancelled: its descendants are to be.
+    /// The root was cancelled after its end, so the descendants are to be cancelled too.
     is_cancelled: AtomicBool,
     trees: Trees,
 }
@@ -73,12 +72,12 @@ pub struct Tree {
 #[derive(Debug, Default, Clone)]
 pub struct Trees {
     open: Arc<Mutex<HashMap<ExecutionId, Weak<Tree>>>>,
-    /// Held while the counters of one are read.
+    /// Held while the counters of a tree are loaded.
     loading: Arc<tokio::sync::Mutex<()>>,
 }
 
-/// A descendant that is about to be created. Dropped before its commit is durable, it
-/// does not count.
+/// A descendant that is about to be created. Dropping it before its commit is durable undoes the
+/// count.
 #[derive(Debug)]
 pub struct NewDescendant {
     tree: Arc<Tree>,
@@ -86,18 +85,18 @@ pub struct NewDescendant {
     is_kept: bool,
 }
 
-/// A tree that is about to be closed. Dropped before its commit is durable, it is open again.
+/// A tree that is about to be closed. Dropping it before its commit is durable reopens the tree.
 #[derive(Debug)]
 pub struct Closing {
     tree: Arc<Tree>,
     is_kept: bool,
 }
 
-/// What one execution makes, counted for its tree.
+/// The bytes that one execution produces, counted for its tree.
 #[derive(Debug)]
 pub struct TreeShare {
     tree: Arc<Tree>,
-    /// What no commit carries yet.
+    /// Bytes not yet part of a commit.
     pending: AtomicI64,
 }
 
@@ -111,10 +110,10 @@ impl Tree {
         self.is_cancelled.load(Ordering::Acquire)
     }
 
-    /// Counts one more descendant with an input of so many bytes.
+    /// Counts one more descendant with an input of `input` bytes.
     ///
     /// # Errors
-    /// [`TreeExceeded`]: then nothing is counted.
+    /// [`TreeExceeded`]: nothing is counted.
     pub fn reserve(self: &Arc<Self>, input: u64) -> Result<NewDescendant, TreeExceeded> {
         let (root, limit) = (self.root, self.limits.descendants);
         let bytes = signed(input.saturating_add(ROWS_BYTES));
@@ -146,7 +145,7 @@ impl Tree {
         Closing { tree: self, is_kept: false }
     }
 
-    /// What an execution of the tree makes from now on.
+    /// The share of one execution of the tree.
     pub const fn share(self: Arc<Self>) -> TreeShare {
         TreeShare { tree: self, pending: AtomicI64::new(0) }
     }
@@ -155,7 +154,7 @@ impl Tree {
 impl Drop for Tree {
     fn drop(&mut self) {
         let mut open = self.trees.lock();
-        // Another one may have been loaded since.
+        // Another instance may have been loaded since.
         if open.get(&self.root).is_some_and(|tree| tree.strong_count() == 0) {
             open.remove(&self.root);
         }
@@ -163,7 +162,7 @@ impl Drop for Tree {
 }
 
 impl NewDescendant {
-    /// Adds to the commit that creates the descendant that it counts.
+    /// Adds the count to the commit that creates the descendant.
     pub fn record(self, commit: &mut Commit) {
         let [descendants, bytes, _ended] = rows::tree(self.tree.root);
         commit.add(descendants, 1);
@@ -186,7 +185,7 @@ impl Drop for NewDescendant {
 }
 
 impl Closing {
-    /// Adds to the commit that cancels the root that its tree is closed.
+    /// Closes the tree in the commit that cancels its root.
     pub fn record(self, commit: &mut Commit) {
         let [descendants, ..] = rows::tree(self.tree.root);
         commit.add(descendants, CLOSED);
@@ -207,10 +206,10 @@ impl Drop for Closing {
 }
 
 impl TreeShare {
-    /// Counts bytes of a payload that is about to be written.
+    /// Counts the bytes of a payload that is about to be written.
     ///
     /// # Errors
-    /// [`TreeExceeded::Bytes`]: then nothing is counted.
+    /// [`TreeExceeded::Bytes`]: nothing is counted.
     pub fn reserve(&self, bytes: u64) -> Result<(), TreeExceeded> {
         let bytes = signed(bytes);
         let held = self.tree.bytes.fetch_add(bytes, Ordering::AcqRel).saturating_add(bytes);
@@ -222,7 +221,7 @@ impl TreeShare {
         Ok(())
     }
 
-    /// Adds to a commit what was made since the last one.
+    /// Adds the bytes produced since the last commit.
     pub fn record(&self, commit: &mut Commit) {
         let bytes = self.pending.swap(0, Ordering::AcqRel);
         if bytes > 0 {
@@ -240,7 +239,7 @@ impl Drop for TreeShare {
 }
 
 impl Trees {
-    /// The tree of a root of this organization, if it is in memory.
+    /// Returns the tree of a root of this organization if it is in memory.
     pub fn find(&self, organization: OrganizationId, root: ExecutionId) -> Option<Arc<Tree>> {
         let tree = self.lock().get(&root).and_then(Weak::upgrade);
         tree.filter(|tree| tree.organization == organization)
@@ -252,7 +251,7 @@ impl Trees {
 }
 
 impl Inner {
-    /// The tree that an execution belongs to.
+    /// Returns the tree of an execution.
     pub(in crate::engine) async fn tree_of(
         &self,
         execution: &Execution,
@@ -262,7 +261,7 @@ impl Inner {
         self.tree(organization, root).await
     }
 
-    /// The tree of a root.
+    /// Returns the tree of a root.
     pub(in crate::engine) async fn tree(
         &self,
         organization: OrganizationId,
@@ -275,7 +274,7 @@ impl Inner {
         if let Some(tree) = self.trees.find(organization, root) {
             return Ok(tree);
         }
-        // A pending count holds the tree until its commit is visible.
+        // A pending count keeps the tree in memory until its commit is visible.
         let counters = self.store.counters(&rows::tree(root)).await?;
         let [descendants, bytes, ended] = <[i64; 3]>::try_from(counters).unwrap_or_default();
         let tree = Arc::new(Tree {
@@ -291,7 +290,7 @@ impl Inner {
         Ok(tree)
     }
 
-    /// The tree of a root that is about to be cancelled; `None` when it has no descendants.
+    /// Closes the tree of a root that is about to be cancelled; `None` if it has no descendants.
     pub(in crate::engine) async fn tree_to_close(
         &self,
         execution: &Execution,
@@ -304,7 +303,7 @@ impl Inner {
         Ok(has_descendants.then(|| tree.close()))
     }
 
-    /// Adds to the commit of an execution's end that its tree has one less to wait for.
+    /// Counts an ended descendant in the commit of its end.
     pub(in crate::engine) fn tell_tree(commit: &mut Commit, execution: &Execution) {
         if let Some(root) = execution.workflow().and_then(WorkflowRun::root) {
             let [.., ended] = rows::tree(root);
@@ -312,8 +311,8 @@ impl Inner {
         }
     }
 
-    /// Cancels what has not ended of the tree of a root that has. `None`, and nothing is done: it has not
-    /// ended, it is not a root, or its whole tree has ended.
+    /// Cancels the unfinished descendants of an ended root. Returns `None` and does nothing if the
+    /// execution is unfinished or not a root, or if its whole tree has ended.
     pub(in crate::engine) async fn cancel_rest_of_tree(
         self: &Arc<Self>,
         organization: OrganizationId,
@@ -344,13 +343,13 @@ impl Inner {
         let inner = Arc::clone(self);
         self.tasks.spawn_for(organization, async move {
             if let Err(error) = inner.cancel_descendants(&tree).await {
-                tracing::error!(execution = %id, %error, "the rest of its tree cannot be cancelled");
+                tracing::error!(execution = %id, %error, "cannot cancel the rest of the tree");
             }
         });
         Ok(Some(root))
     }
 
-    /// Cancels each descendant that has not ended.
+    /// Cancels each unfinished descendant.
     async fn cancel_descendants(self: &Arc<Self>, tree: &Tree) -> Result<(), Error> {
         let organization = tree.organization;
         let prefix = rows::standing(organization, Kind::Workflow, Status::Created);
@@ -380,8 +379,8 @@ impl Inner {
         }
     }
 
-    /// The counters of the trees whose roots are about to be deleted, and of those whose roots were
-    /// deleted before their descendants.
+    /// The counters of trees whose roots are about to be deleted, or were deleted before their
+    /// descendants.
     pub(in crate::engine) async fn trees_to_delete(
         &self,
         organization: OrganizationId,

@@ -1,5 +1,5 @@
-//! Trees of executions: their budgets hold over crashes and failures, and a cancel of the root stops
-//! their growth.
+//! Trees of executions: their budgets hold across crashes and failures, and a cancel of the root
+//! stops their growth.
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -18,19 +18,19 @@ fn limits(descendants: u64, bytes: u64) -> Options {
     Options { tree: TreeLimits { descendants, bytes }, ..Options::default() }
 }
 
-/// A map over `items` whose items each run another workflow with the same items.
+/// A map whose items each run another workflow with the same items.
 fn fan_out(workflow: usize, items: usize, waits: bool) -> Case {
     let mut step = child("c", workflow, json!({"n": "{{item}}"}));
     step["wait"] = json!(waits);
     let items: Vec<usize> = (0..items).collect();
-    // Detached ones each in a commit of its own.
+    // Detached children are committed one by one.
     let together = if waits { 100 } else { 1 };
     let map = json!([{"step_id": "m", "type": "map", "items": items, "max_concurrency": together,
         "steps": [step]}]);
     case("fan out", map, json!({"n": 1}), Ok(json!(null)))
 }
 
-/// A map of a map of a leaf.
+/// A map of maps of a leaf.
 fn tree(items: usize, waits: bool, leaf: Value) -> [Case; 3] {
     let leaf = case("leaf", leaf, json!({"n": 1}), Ok(json!(null)));
     [fan_out(1, items, waits), fan_out(2, items, waits), leaf]
@@ -53,7 +53,7 @@ async fn descendants(process: &Process, root: ExecutionId) -> i64 {
     process.store.counter(&descendants).await.unwrap()
 }
 
-/// Waits until an execution has so many descendants.
+/// Waits until an execution has `count` descendants.
 async fn await_descendants(process: &Process, root: ExecutionId, count: i64) {
     let growing = async {
         while descendants(process, root).await < count {
@@ -68,7 +68,7 @@ async fn die(process: Process) {
     process.store.clone().close().await;
 }
 
-/// How many executions a tree with a budget of 40 comes to, and what its failures say.
+/// The final size of a tree with a budget of 40, and the messages of its failures.
 fn grown(waits: bool) -> (usize, Vec<String>) {
     let cases = tree(20, waits, pass("done"));
     let folder = tempfile::tempdir().unwrap();
@@ -85,14 +85,14 @@ fn grown(waits: bool) -> (usize, Vec<String>) {
 }
 
 #[test]
-fn tree_of_waiting_executions_has_at_most_its_number_of_descendants() {
+fn tree_of_waiting_executions_stays_within_descendant_limit() {
     let (count, causes) = grown(true);
     assert_eq!(count, 41);
     assert!(causes.iter().any(|cause| cause.contains("engine.descendants")), "{causes:?}");
 }
 
 #[test]
-fn tree_of_detached_executions_has_at_most_its_number_of_descendants() {
+fn tree_of_detached_executions_stays_within_descendant_limit() {
     let (count, causes) = grown(false);
     assert_eq!(count, 41);
     assert!(causes.iter().all(|cause| cause.contains("engine.descendants")), "{causes:?}");
@@ -115,7 +115,7 @@ fn tree_below_its_limits_completes() {
 }
 
 #[test]
-fn tree_takes_at_most_its_bytes() {
+fn tree_stays_within_byte_limit() {
     let large = "x".repeat(20_000);
     let cases = tree(20, false, pass(&large));
     let folder = tempfile::tempdir().unwrap();
@@ -136,7 +136,7 @@ fn tree_takes_at_most_its_bytes() {
     });
 }
 
-/// The process dies in mid-growth, several times.
+/// The process dies several times while the tree grows.
 #[test]
 fn tree_budget_survives_crashes() {
     let cases = tree(20, false, pass("done"));
@@ -167,7 +167,7 @@ fn tree_budget_survives_crashes() {
     });
 }
 
-/// The cancel of the root of a tree whose leaves take long, with a crash right behind it or without.
+/// Cancels the root of a tree with slow leaves, optionally with a crash right after.
 fn cancelled(dies: bool) {
     let cases = tree(40, true, json!([model("a", "stuck", json!("{{inputs.n}}"))]));
     let folder = tempfile::tempdir().unwrap();
@@ -175,7 +175,7 @@ fn cancelled(dies: bool) {
         let process = process(&folder, &cases, limits(100_000, BYTES));
         process.engine.recover().await.unwrap();
         let root = submit(&process, 0, &cases[0]).await;
-        // It has begun to grow at both levels, and would go on to 1,641.
+        // It has begun to grow on both levels, and would reach 1,641.
         await_descendants(&process, root, 60).await;
         let cancelled = process.engine.cancel(ORGANIZATION.into(), root).await.unwrap();
         assert_eq!(cancelled.status, Status::Cancelled);
@@ -192,14 +192,15 @@ fn cancelled(dies: bool) {
         process.engine.recover().await.unwrap();
         all_end(&process).await;
         let all = executions(&process.store).await;
-        // Those that tried to grow before their own cancel came have failed; leaves may have completed.
+        // Executions that tried to grow before they were cancelled have failed; leaves may have
+        // completed.
         let causes = causes(&all);
         assert!(causes.iter().all(|cause| cause.contains("was cancelled")), "{causes:?}");
         let is_complete = |one: &&Execution| one.status == Status::Success;
         assert!(all.iter().filter(is_complete).all(|one| {
             one.workflow().is_some_and(|run| run.parent.as_ref().is_some_and(|up| up.depth == 2))
         }));
-        // What was on its way to the disk at the cancel may have come.
+        // Commits in flight at the time of the cancel may have completed.
         assert!(all.len() <= count + 100, "{count} executions grew to {}", all.len());
         assert!(all.iter().any(|one| one.id == root));
         none_is_left(&process, Table::Lane).await;
@@ -208,7 +209,7 @@ fn cancelled(dies: bool) {
 }
 
 #[test]
-fn tree_of_cancelled_root_ends_and_grows_no_more() {
+fn tree_of_cancelled_root_ends_and_stops_growing() {
     cancelled(false);
 }
 
@@ -217,9 +218,9 @@ fn tree_of_cancelled_root_ends_after_crash() {
     cancelled(true);
 }
 
-/// Detached executions go on, without starting others.
+/// Detached executions keep running, but start no others.
 #[test]
-fn tree_of_cancelled_root_with_detached_executions_grows_no_more() {
+fn tree_of_cancelled_root_with_detached_executions_stops_growing() {
     let cases = tree(200, false, pass("done"));
     let folder = tempfile::tempdir().unwrap();
     runtime().block_on(async {
@@ -239,7 +240,8 @@ fn tree_of_cancelled_root_with_detached_executions_grows_no_more() {
     });
 }
 
-/// The root has ended; its tree goes on, also over a death of the process, until it is cancelled.
+/// Cancels the tree of an ended root, which keeps running until then, even after the death of the
+/// process.
 fn cancelled_behind_its_end(dies: bool) {
     let leaf = json!([{"step_id": "w", "type": "wait", "event": {"name": "never"}}]);
     let cases = tree(12, false, leaf);
@@ -292,9 +294,9 @@ fn tree_of_ended_root_can_be_cancelled_after_crash() {
     cancelled_behind_its_end(true);
 }
 
-/// What waits in a lane when its tree is cancelled does not begin to run.
+/// Executions queued when their tree is cancelled never start.
 #[test]
-fn tree_of_cancelled_root_that_is_cancelled_again_runs_no_more() {
+fn tree_of_cancelled_root_cancelled_again_stops_running() {
     let cases = tree(60, false, pass("done"));
     let folder = tempfile::tempdir().unwrap();
     runtime().block_on(async {
@@ -316,7 +318,8 @@ fn tree_of_cancelled_root_that_is_cancelled_again_runs_no_more() {
     });
 }
 
-/// An old root goes with its counters; those of a root that went before its descendants go with these.
+/// The counters are deleted with an old root, or with the last descendants if the root was deleted
+/// first.
 #[test]
 fn tree_counters_are_deleted_with_their_executions() {
     let cases = tree(3, true, pass("done"));
@@ -335,7 +338,8 @@ fn tree_counters_are_deleted_with_their_executions() {
     });
 }
 
-/// Executions with maps wait for memory, in turns; all of them end, and what is stopped waits no more.
+/// Executions with maps wait for memory, in turns. All of them end, and a stopped one stops
+/// waiting.
 #[test]
 fn workflow_memory_bounds_running_maps() {
     let map = json!([{"step_id": "m", "type": "map", "items": [1, 2], "max_concurrency": 2,

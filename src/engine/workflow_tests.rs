@@ -1,5 +1,5 @@
-//! Workflows on the real executor and a real store, with scripted models: what each kind of step
-//! comes to, and that it comes to the same when the process dies after any commit.
+//! Workflows on the real executor and a real store, with scripted models: each step type has the
+//! expected outcome, even when the process dies after any commit.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::runtime::Clock;
 use crate::storage::faults::Point;
 use crate::storage::{Commit, Store, Table};
 
-/// A workflow, its inputs, and what it must come to: its output or its error's name.
+/// A workflow, its inputs, and the expected output or error name.
 pub struct Case {
     name: &'static str,
     definition: Value,
@@ -62,7 +62,7 @@ fn child(id: &str, workflow: usize, inputs: Value) -> Value {
     json!({"step_id": id, "type": "workflow", "workflow": workflow, "inputs": inputs})
 }
 
-/// Steps that run other workflows: the first three of these cases, whose numbers begin at `first`.
+/// Workflow steps: they call the first three of these cases, whose numbers begin at `first`.
 fn children(first: usize) -> Vec<Case> {
     let [gives, fails, hangs] = [first, first + 1, first + 2];
     let gives_itself = json!([model("a", "same", json!("{{inputs.n}}")),
@@ -120,7 +120,7 @@ fn children(first: usize) -> Vec<Case> {
     ]
 }
 
-/// Steps that wait for each other, and steps with others in them.
+/// Steps with dependencies, and steps with nested steps.
 fn nests() -> Vec<Case> {
     let diamond = json!([
         model("a", "same", json!("{{inputs.n}}")),
@@ -146,7 +146,7 @@ fn nests() -> Vec<Case> {
         {"step_id": "end", "type": "pass",
          "result": {"p": "{{p.output}}", "taken": "{{small.status}}", "id": "{{execution.id}}"}},
     ]);
-    let parked = json!([
+    let suspended = json!([
         model("a", "same", json!(1)),
         {"step_id": "w", "type": "wait", "seconds": 0.2},
         model("b", "same", json!(["{{a.output}}", "{{w.status}}"])),
@@ -159,12 +159,12 @@ fn nests() -> Vec<Case> {
         case("diamond", diamond, json!({"n": "1"}), Ok(json!("b1+c1"))),
         case("map", map, json!({"list": [3, 1, 2]}), Ok(items)),
         case("nested", nested, json!({"n": 3}), Ok(taken)),
-        case("parked", parked, json!({}), Ok(json!([1, "completed"]))),
+        case("parked", suspended, json!({}), Ok(json!([1, "completed"]))),
         case("no items", no_items, json!({"list": []}), Ok(json!([]))),
     ]
 }
 
-/// Steps that wait for events which do not come.
+/// Steps that wait for events that never arrive.
 fn events() -> Vec<Case> {
     let event = |event: Value| {
         json!([model("a", "same", json!(1)), {"step_id": "w", "type": "wait", "event": event},
@@ -181,7 +181,7 @@ fn events() -> Vec<Case> {
     ]
 }
 
-/// A value that nests so deep.
+/// A value nested `levels` deep.
 fn nested(levels: usize) -> Value {
     (0..levels).fold(json!(1), |inner, _| json!([inner]))
 }
@@ -190,7 +190,7 @@ fn deep(result: &str) -> Value {
     json!({"step_id": "a", "type": "pass", "result": result})
 }
 
-/// Steps that fail, are tried again, are stood in for, are borne.
+/// Steps that fail, are retried, fall back, or whose failure is tolerated.
 fn failures() -> Vec<Case> {
     let nothing = || json!({});
     let quick = json!({"max_attempts": 3, "initial_delay_seconds": 0.01});
@@ -209,8 +209,8 @@ fn failures() -> Vec<Case> {
     ]);
     let limit = json!([{"step_id": "p", "type": "parallel", "timeout_seconds": 0.03, "branches": [
         {"steps": [{"step_id": "w", "type": "wait", "seconds": 60}]}]}]);
-    let mut parked = limit.clone();
-    parked[0]["timeout_seconds"] = json!(0.25);
+    let mut suspended = limit.clone();
+    suspended[0]["timeout_seconds"] = json!(0.25);
     let item = json!([{"step_id": "m", "type": "map", "items": "{{inputs.list}}",
         "steps": [model("x", "fails", json!("{{item}}"))]}]);
     let one = |slug: &str, n: &str| json!([model("a", slug, json!(n))]);
@@ -223,7 +223,7 @@ fn failures() -> Vec<Case> {
         case("contained", within, nothing(), Ok(json!("failed failed cancelled"))),
         case("time-out of a step", one("hangs", "1"), nothing(), Err("StepTimeout")),
         case("time-out of a container", limit, nothing(), Err("StepTimeout")),
-        case("time-out of one that is put aside", parked, nothing(), Err("StepTimeout")),
+        case("time-out of one that is put aside", suspended, nothing(), Err("StepTimeout")),
         case(
             "deep",
             json!([deep("{{inputs.deep}}")]),
@@ -281,10 +281,10 @@ fn run(number: usize) -> WorkflowRun {
 }
 
 fn options() -> Options {
-    Options { aside_after: Duration::from_millis(100), ..Options::default() }
+    Options { suspend_after: Duration::from_millis(100), ..Options::default() }
 }
 
-/// What each workflow came to, by the number of its case, with the ends of its steps.
+/// The outcome of each workflow by case number, with the results of its steps.
 type Outcomes = BTreeMap<usize, (Result<Value, String>, BTreeMap<String, Value>)>;
 
 pub async fn all_end(process: &Process) {
@@ -294,7 +294,7 @@ pub async fn all_end(process: &Process) {
         if all.len() == known {
             return;
         }
-        // The last of them may have started others.
+        // The last ones may have started others.
         known = all.len();
         for execution in all {
             let ended = process.engine.wait(execution.organization, execution.id, PATIENCE).await;
@@ -303,7 +303,7 @@ pub async fn all_end(process: &Process) {
     }
 }
 
-/// The rows of timers and lanes are cleared soon after the last end.
+/// Waits until a table is empty: timer and lane rows are deleted soon after the last end.
 pub async fn none_is_left(process: &Process, table: Table) {
     let cleared = async {
         while !rows(&process.store, table).await.is_empty() {
@@ -350,7 +350,7 @@ async fn outcomes(process: &Process) -> Outcomes {
     outcomes
 }
 
-/// The steps that had ended on the disk, as their attempts' keys begin.
+/// The steps that had ended on disk, as prefixes of their attempt keys.
 async fn ended_steps(store: &Store, cases: &[Case]) -> BTreeSet<String> {
     let script = script(cases);
     let mut ended = BTreeSet::new();
@@ -413,7 +413,7 @@ async fn live_on(folder: &TempDir, cases: &[Case], ended: &BTreeSet<String>) -> 
     outcomes
 }
 
-/// Each execution is in the lists of its workflow, once.
+/// Each execution is in the lists of its workflow exactly once.
 async fn check_lists(store: &Store) {
     let all = executions(store).await;
     for execution in &all {
@@ -431,8 +431,8 @@ async fn check_lists(store: &Store) {
     }
 }
 
-/// Each attempt at a step of type workflow has one child, which ends before its parent, unless that does
-/// not wait for it.
+/// Each attempt at a workflow step has one child, which ends before its parent unless it is
+/// detached.
 async fn check_children(store: &Store, cases: &[Case]) {
     let script = script(cases);
     let all = executions(store).await;
@@ -489,7 +489,7 @@ fn workflow_outcomes_survive_crash_after_any_commit() {
     let cases = cases();
     let run = |commits: i64| {
         let folder = tempfile::tempdir().unwrap();
-        // A runtime for each life: what a dead process was doing goes with it.
+        // A new runtime for each lifetime: dropping it ends everything the dead process was doing.
         let (ended, commits) = runtime().block_on(live_and_die(&folder, &cases, commits));
         (runtime().block_on(live_on(&folder, &cases, &ended)), commits)
     };
@@ -504,9 +504,9 @@ fn workflow_outcomes_survive_crash_after_any_commit() {
     });
 }
 
-/// A workflow may be running only so long, however long its models may.
+/// The running time of a workflow is limited, whatever the timeouts of its models.
 #[test]
-fn workflow_exceeding_its_timeout_is_ended() {
+fn workflow_exceeding_its_timeout_fails() {
     let definition = json!({"steps": [model("a", "endless", json!(1))]});
     let case = Case { name: "endless", definition, inputs: json!({}), expect: Err("") };
     let cases = [case];
@@ -526,10 +526,10 @@ fn workflow_exceeding_its_timeout_is_ended() {
     });
 }
 
-/// The timer may still be set for the limit as it was before the last commit: when it rings too early, the
-/// limit does not begin again.
+/// The timer may still be set for the limit as of before the last commit; firing too early must not
+/// restart the limit.
 #[test]
-fn workflow_timeout_is_not_put_off_by_a_step_that_ends() {
+fn workflow_timeout_is_not_extended_when_a_step_ends() {
     let hangs =
         json!([model("a", "slow", json!(1)), model("b", "endless", json!("{{a.output.echo}}"))]);
     let ends_later = json!([{"step_id": "w", "type": "wait", "seconds": 3.5}]);
@@ -540,9 +540,9 @@ fn workflow_timeout_is_not_put_off_by_a_step_that_ends() {
     let folder = tempfile::tempdir().unwrap();
     runtime().block_on(async {
         let workflow_timeout = Duration::from_secs(2);
-        let limits = Options { workflow_timeout, aside_after: PATIENCE, ..options() };
+        let limits = Options { workflow_timeout, suspend_after: PATIENCE, ..options() };
         let process = Process::start_with(&folder, i64::MAX, script(&cases), limits);
-        // What passes during a commit is not running time.
+        // The time of a commit does not count as running time.
         process.store.faults().at_points(|point| {
             if point == Point::Sync {
                 std::thread::sleep(Duration::from_millis(5));
@@ -564,7 +564,7 @@ fn workflow_timeout_is_not_put_off_by_a_step_that_ends() {
     });
 }
 
-/// A timer without anyone who waits for it is cleared away.
+/// A timer without a waiting execution is deleted.
 #[test]
 fn timer_without_execution_is_removed() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,6 +1,6 @@
-//! Puts in what a schema gives as `default` for absent properties, inside nested objects and arrays
-//! too. Each value is visited once with all subschemas that apply to it, each of them once, however
-//! many references lead there; what is put in is bounded in bytes.
+//! Fills the `default` values of a schema into absent properties, including nested objects and
+//! arrays. Each value is visited once with all subschemas that apply to it, and each subschema
+//! once, however many references lead to it. The number of bytes added is limited.
 
 use std::collections::{HashMap, HashSet};
 
@@ -9,19 +9,19 @@ use serde_json::{Map, Value};
 use super::graph::{Id, Node};
 use super::{FILLED_BYTES_MAX, LEVELS_MAX};
 
-/// Why the defaults were not filled in, or not all.
+/// Why filling in the defaults stopped early.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stopped {
-    /// It takes more steps than the limit, or nests too deep.
+    /// It takes too many steps, or the value is nested too deeply.
     Steps,
-    /// The defaults are larger than [`FILLED_BYTES_MAX`].
+    /// The defaults exceed [`FILLED_BYTES_MAX`].
     Bytes,
 }
 
-/// Fills the defaults of the schema with these nodes into `value`. Doing it again changes nothing.
+/// Fills the defaults of the schema with these nodes into `value`. Idempotent.
 ///
 /// # Errors
-/// [`Stopped`]; some are filled in then.
+/// [`Stopped`]; some defaults are filled in then.
 pub(super) fn fill(nodes: &[Node], value: &mut Value, steps: u64) -> Result<(), Stopped> {
     if nodes.iter().all(|node| node.defaults.is_empty()) {
         return Ok(());
@@ -57,8 +57,8 @@ impl<'n> Filler<'n> {
         }
     }
 
-    /// The subschemas that apply to the same value as these, each once, those that another one
-    /// refers to before it.
+    /// All subschemas that apply to the same value as these, without duplicates. Referenced
+    /// subschemas come before those that refer to them.
     fn applied(&mut self, ids: &[Id]) -> Result<Vec<&'n Node>, Stopped> {
         let mut seen = HashSet::new();
         let mut applied = Vec::new();
@@ -82,7 +82,7 @@ impl<'n> Filler<'n> {
         fields: &mut Map<String, Value>,
         level: usize,
     ) -> Result<(), Stopped> {
-        // Which subschema has put a property in: it says no more of it.
+        // The subschema that added a property; it is not applied to its own default.
         let mut put_in: HashMap<&str, usize> = HashMap::new();
         for (number, node) in nodes.iter().enumerate() {
             for (name, default) in &node.defaults {

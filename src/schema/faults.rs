@@ -1,11 +1,11 @@
-//! What is wrong with a schema: the place, the rule, and what to write instead.
+//! Errors in a schema: where they are, which rule is broken, and what to write instead.
 
 use serde_json::Value;
 
 use super::{Violation, brief};
 
 const TYPES: [&str; 7] = ["string", "number", "integer", "boolean", "object", "array", "null"];
-/// Names of types in programming languages.
+/// Type names from programming languages.
 const OTHER_TYPES: [(&str, &str); 11] = [
     ("float", "number"),
     ("double", "number"),
@@ -19,10 +19,10 @@ const OTHER_TYPES: [(&str, &str); 11] = [
     ("map", "object"),
     ("list", "array"),
 ];
-/// The characters of a value that an error repeats.
+/// Maximum characters of a value that an error repeats.
 const QUOTED_CHARS: usize = 80;
 
-/// The fault of a schema that could not be compiled.
+/// The error of a schema that could not be compiled.
 pub(super) fn of(schema: &Value, error: &jsonschema::ValidationError<'_>) -> Violation {
     let path = error.instance_path().to_string();
     let value = schema.pointer(&path).unwrap_or(&Value::Null);
@@ -64,7 +64,7 @@ fn pattern(value: &Value) -> String {
     let reason = reason.as_deref().and_then(|text| text.lines().next_back());
     let reason = reason.and_then(|line| line.strip_prefix("error: "));
     let reason = reason.unwrap_or("look-around and references to groups are not supported");
-    format!("{:?} is not a regular expression that can be used: {reason}", quoted(pattern))
+    format!("{:?} is not a supported regular expression: {reason}", quoted(pattern))
 }
 
 fn unknown_type(value: &Value) -> String {
@@ -90,7 +90,7 @@ mod tests {
     use crate::schema::Schema;
 
     #[test]
-    fn schema_faults_name_the_place_and_the_rule() {
+    fn schema_errors_name_position_and_rule() {
         let place = "/properties/x";
         for (property, inside, said) in [
             (json!({"pattern": "(?=a)"}), "/pattern", "look-around, including look-ahead"),

@@ -1,8 +1,9 @@
-//! A schema as a graph of its subschemas, each once, joined by keywords and references: what
-//! [`super::size`] and [`super::work`] count on, and what [`super::defaults`] follows.
+//! A schema as a graph of its subschemas, connected by keywords and references: the basis of
+//! [`super::size`], [`super::work`] and [`super::defaults`].
 //!
-//! Edges are drawn wherever a validator may follow them; where it cannot be known before (dynamic
-//! references, anchors of one name) to every candidate. So what is counted is never too little.
+//! There is an edge wherever a validator may go; where the target is not known in advance (dynamic
+//! references, duplicate anchors), there is one to every candidate. So the counts are never too
+//! low.
 
 use std::collections::HashMap;
 
@@ -11,20 +12,20 @@ use serde_json::{Map, Value};
 
 use super::{Error, PATTERN_BYTES, whole};
 
-/// The most edges: past it the schema expands too far whatever its shape.
+/// Maximum edges: a schema with more expands too far, whatever its shape.
 const EDGES_MAX: usize = 1_000_000;
-/// What matching costs at worst: the size of the compiled pattern up to which the steps per
-/// [`CHARGED_BYTES`] of text count. Small patterns become automata that read a byte at a time; for
-/// large ones the engine may have to follow thousands of states for each byte.
+/// The worst-case cost of matching: maximum size of the compiled pattern, and steps per
+/// [`CHARGED_BYTES`] of text. Small patterns become automata that read one byte at a time; for
+/// large ones the engine may have to follow thousands of states per byte.
 const CHARGES: [(usize, u64); 5] =
     [(8 << 10, 1), (16 << 10, 400), (32 << 10, 800), (64 << 10, 1600), (128 << 10, 3200)];
 const CHARGE_MAX: u64 = 6400;
-/// Bytes of text that a pattern's charge is for.
+/// Bytes of text to which a pattern's charge applies.
 pub(super) const CHARGED_BYTES: u64 = 16;
 
 pub(super) type Id = usize;
 
-/// One subschema. Those that it names are applied to:
+/// A subschema. Its children are applied to:
 #[derive(Debug, Default)]
 pub(super) struct Node {
     /// the same value;
@@ -35,37 +36,38 @@ pub(super) struct Node {
     pub pattern_properties: Vec<(u64, Id)>,
     /// members that `properties` does not name;
     pub additional: Option<Id>,
-    /// any member, if nothing else was applied to it;
+    /// any member to which nothing else was applied;
     pub unevaluated: Vec<Id>,
     /// the names of members;
     pub names: Option<Id>,
     /// the first elements of an array, in order;
     pub prefix: Vec<Id>,
-    /// the elements behind those;
+    /// the remaining elements;
     pub rest: Option<Id>,
     /// any element;
     pub elements: Vec<Id>,
     /// nothing that is validated.
     pub unused: Vec<Id>,
-    /// Values in `enum`, `const`, `required` and the like, which are compared one by one.
+    /// Number of values in `enum`, `const`, `required` and the like, which are compared one by one.
     pub constants: u64,
-    /// Steps that `pattern` takes for [`CHARGED_BYTES`] of text.
+    /// Steps of `pattern` per [`CHARGED_BYTES`] of text.
     pub pattern: u64,
     pub is_unique: bool,
-    /// Has `unevaluatedProperties` or `unevaluatedItems`: finds out again what was applied.
+    /// Whether it has `unevaluatedProperties` or `unevaluatedItems`, and must find out what was
+    /// applied.
     pub marks: bool,
-    /// Tells the violations of each of several alternatives.
+    /// Whether it reports the violations of several alternatives.
     pub branches: bool,
-    /// Those of `in_place` whose defaults count: `$ref`, then `allOf`.
+    /// The members of `in_place` whose defaults are filled in: `$ref`, then `allOf`.
     pub fills: Vec<Id>,
-    /// Defaults of absent properties.
+    /// The defaults of properties.
     pub defaults: Vec<(String, Value)>,
-    /// The schema of all elements, if there is one for all.
+    /// The schema of all elements, if there is a single one.
     pub fill_items: Option<Id>,
 }
 
 impl Node {
-    /// All subschemas that it names, those in place first.
+    /// All children, those applied in place first.
     pub fn children(&self) -> Vec<Id> {
         let mut all = self.in_place.clone();
         all.extend(self.properties.values());
@@ -77,7 +79,7 @@ impl Node {
     }
 }
 
-/// The graph of a schema, whose root is the first node.
+/// Builds the graph of a schema. The root is the first node.
 pub(super) fn build(schema: &Value) -> Result<Vec<Node>, Error> {
     let mut builder = Builder {
         root: schema,
@@ -92,7 +94,7 @@ pub(super) fn build(schema: &Value) -> Result<Vec<Node>, Error> {
     builder.id(schema)?;
     let mut nodes = Vec::new();
     let mut next = 0;
-    // In the order of their ids, and not by recursion: a chain of references may be long.
+    // In the order of ids and without recursion: chains of references may be long.
     while let Some(value) = builder.queue.get(next).copied() {
         nodes.push(builder.read(value)?);
         next += 1;
@@ -104,7 +106,7 @@ struct Builder<'s> {
     root: &'s Value,
     is_draft_4: bool,
     anchors: HashMap<&'s str, Vec<&'s Value>>,
-    /// By the address of the subschema within the document.
+    /// By the address of the subschema in the document.
     ids: HashMap<*const Value, Id>,
     /// Subschemas by their ids.
     queue: Vec<&'s Value>,
@@ -156,7 +158,7 @@ impl<'s> Builder<'s> {
         let mut node = Node::default();
         let Value::Object(fields) = schema else { return Ok(node) };
         self.refuse_base(schema)?;
-        // What a reference leads to counts before the alternatives beside it.
+        // Targets of references precede alternatives.
         self.references(fields, &mut node)?;
         for (keyword, value) in fields {
             self.keyword(keyword, value, &mut node)?;
@@ -170,8 +172,8 @@ impl<'s> Builder<'s> {
         Ok(node)
     }
 
-    /// Refuses a subschema with an `$id` of its own: what references in it mean would depend on the
-    /// way that leads to it.
+    /// Rejects a nested `$id`: the meaning of references inside it would depend on the path that
+    /// leads to it.
     fn refuse_base(&self, schema: &Value) -> Result<(), Error> {
         let is_root = std::ptr::eq(schema, self.root);
         let id = text(schema, if self.is_draft_4 { "id" } else { "$id" });
@@ -258,7 +260,7 @@ impl<'s> Builder<'s> {
         Ok(())
     }
 
-    /// What a reference within the document may mean.
+    /// The possible targets of a reference within the document.
     fn targets(&self, reference: &str) -> Result<Vec<&'s Value>, Error> {
         let nothing = || {
             let sentence = format!("\"$ref\": \"{reference}\" points to nothing in the schema");
@@ -291,7 +293,7 @@ fn text<'v>(value: &'v Value, keyword: &str) -> Option<&'v str> {
     value.get(keyword)?.as_str()
 }
 
-/// Values in a value, itself included, long texts as several.
+/// The number of values in a value, including itself; long strings count as several.
 fn values_in(value: &Value) -> u64 {
     match value {
         Value::Object(fields) => fields.values().map(values_in).sum::<u64>() + 1,

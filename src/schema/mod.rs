@@ -1,15 +1,16 @@
-//! JSON Schemas: compiled once, then asked about each input.
+//! JSON Schema validation: schemas are compiled once and then applied to each input.
 //!
-//! Nothing is ever fetched: a `$ref` that leaves the document is refused when the schema is
-//! compiled. Patterns run on a linear-time engine. A schema is bounded when it is compiled, in bytes,
-//! in depth and in what it expands to; an input when it is checked, by the steps that it takes.
+//! Nothing is ever fetched: a `$ref` that leaves the document is rejected when the schema is
+//! compiled. Patterns run on a linear-time engine. Schemas are limited when they are compiled, in
+//! bytes, depth and expanded size; inputs are limited when they are validated, by the number of
+//! steps.
 //!
 //! ```text
-//! graph     the subschemas, joined by keywords and references
+//! graph     the subschemas, connected by keywords and references
 //! size      how far a schema expands          work        how many steps an input takes
-//! defaults  fills them in                     off_thread  where all of it runs
-//! faults    what is wrong with a schema, in words
-//! partial   what is wrong with a value before all of it is known
+//! defaults  filling in defaults               off_thread  running all of it on blocking threads
+//! faults    error messages for schemas
+//! partial   violations of partially known values
 //! ```
 
 mod defaults;
@@ -34,43 +35,43 @@ pub use self::off_thread::{
 pub use self::partial::Known;
 use self::size::InPlace;
 
-/// The largest schema, in bytes of JSON.
+/// Maximum size of a schema, in bytes of JSON.
 pub const BYTES_MAX: usize = 1024 * 1024;
-/// The deepest nesting of a schema.
+/// Maximum nesting depth of a schema.
 pub const DEPTH_MAX: usize = 64;
-/// The most subschemas that a schema may expand to, each reference replaced by what it leads to.
+/// Maximum subschemas to which a schema may expand when each reference is replaced by its target.
 pub const EXPANDED_MAX: u64 = 100_000;
-/// The most subschemas one within the other that may apply to the same value.
+/// Maximum nested subschemas that apply to the same value.
 pub const DEPTH_IN_PLACE_MAX: usize = 64;
-/// The most steps (a subschema applied to a value) that checking one input may take: some seconds.
+/// Maximum steps (a subschema applied to a value) for validating one input: some seconds.
 pub const STEPS_MAX: u64 = 32 * 1024 * 1024;
-/// Steps that are taken without waiting for a place: some milliseconds.
+/// Steps that run without waiting for a permit: some milliseconds.
 pub const QUICK_STEPS: u64 = 50_000;
-/// Steps that are taken on the caller's own thread: some microseconds.
+/// Steps that run on the caller's own thread: some microseconds.
 const INLINE_STEPS: u64 = 500;
-/// The largest input and the largest schema, in bytes, that are checked there. A schema with patterns
-/// never is: their cost is not counted in steps.
+/// Maximum size of inputs and schemas that are validated there, in bytes. Schemas with patterns
+/// never are, because the cost of patterns is not counted in steps.
 const INLINE_BYTES: usize = 16 * 1024;
-/// Steps up to which all violations are looked for. Past it only the first is reported, if there is one: each
-/// takes memory.
+/// Maximum steps for which all violations are reported. Beyond that, at most the first one is
+/// reported, because each takes memory.
 const TELLING_STEPS_MAX: u64 = 1_000_000;
-/// Subschemas one within the other along a value: what a thread's stack bears.
+/// Maximum subschemas nested along a value, limited by the stack of a thread.
 const LEVELS_MAX: usize = 500;
-/// The most bytes of JSON that defaults may add to one input.
+/// Maximum bytes of JSON that defaults may add to one input.
 pub const FILLED_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// The longest message of a violation, in characters.
+/// Maximum length of a violation's message, in characters.
 const MESSAGE_MAX: usize = 1000;
-/// The longest pointer to a violation, in bytes: a longer one leads to the innermost object or array around the
-/// place whose pointer is short enough.
+/// Maximum length of the pointer to a violation, in bytes: a longer one is shortened to an
+/// enclosing object or array.
 const PATH_BYTES_MAX: usize = 4096;
-/// Violations that one answer tells of.
+/// Maximum violations in one response.
 const VIOLATIONS_MAX: usize = 20;
-/// The memory that one compiled pattern may take.
+/// Maximum memory of a compiled pattern.
 const PATTERN_BYTES: usize = 256 * 1024;
-/// Patterns that one schema may have.
+/// Maximum patterns in a schema.
 const PATTERNS_MAX: usize = 100;
 
-/// A schema that cannot be used.
+/// An invalid schema.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     #[error("a schema may have at most {BYTES_MAX} bytes, this one has {0}")]
@@ -99,19 +100,19 @@ pub enum Error {
 }
 
 impl Error {
-    /// The place in the schema, as a JSON pointer; empty: the schema itself.
+    /// The position in the schema as a JSON pointer; empty for the schema itself.
     #[must_use]
     pub fn path(&self) -> &str {
         if let Self::Invalid(fault) = self { &fault.path } else { "" }
     }
 }
 
-/// One way in which a value breaks its schema.
+/// A violation of a schema by a value.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Violation {
-    /// Where, as a JSON pointer; empty: the value itself.
+    /// The position as a JSON pointer; empty for the value itself.
     pub path: String,
-    /// What, without repeating the value.
+    /// The problem, without repeating the value.
     pub message: String,
 }
 
@@ -128,23 +129,23 @@ pub struct Schema {
     text: Value,
     validator: Validator,
     nodes: Vec<Node>,
-    /// By the ids of the nodes.
+    /// Indexed by the ids of the nodes.
     costs: Vec<InPlace>,
-    /// Small inputs are checked without a change of threads.
+    /// Whether small inputs are validated on the caller's thread.
     is_inline: bool,
 }
 
-/// What came of a check under a limit.
+/// The result of a check with a step limit.
 enum Attempt {
     Fits(Value),
-    /// Never none.
+    /// At least one.
     Violations(Vec<Violation>),
-    /// It takes more steps; the value, with some of its defaults.
+    /// It takes more steps; the value with some of its defaults filled in.
     Over(Value),
 }
 
 impl PartialEq for Schema {
-    /// Equal as they were written.
+    /// Compares the schemas as written.
     fn eq(&self, other: &Self) -> bool {
         self.text == other.text
     }
@@ -154,7 +155,7 @@ impl Schema {
     /// Compiles a schema.
     ///
     /// # Errors
-    /// [`Error`] in a sentence for the author of the schema.
+    /// [`Error`] as a sentence for the author of the schema.
     pub fn compile(schema: &Value) -> Result<Self, Error> {
         let bytes = schema.to_string().len();
         if bytes > BYTES_MAX {
@@ -178,18 +179,18 @@ impl Schema {
         Ok(Self { text: schema.clone(), validator, nodes, costs, is_inline })
     }
 
-    /// The schema as it was written.
+    /// The schema as written.
     #[must_use]
     pub const fn text(&self) -> &Value {
         &self.text
     }
 
-    /// The value with the schema's defaults filled in, if it fits. Takes up to some seconds: see
-    /// [`Schema::check_off_thread`].
+    /// Returns the value with the schema's defaults filled in if it is valid. May take some
+    /// seconds: see [`Schema::check_off_thread`].
     ///
     /// # Errors
-    /// Every violation, up to 20, in the order of the schema; never none. One that says so when the
-    /// value takes too much work.
+    /// All violations, at least one and up to 20, in the order of the schema; or a single one if
+    /// the value takes too many steps.
     pub fn check(&self, value: Value) -> Result<Value, Vec<Violation>> {
         match self.attempt(value, STEPS_MAX) {
             Attempt::Fits(value) => Ok(value),
@@ -225,18 +226,20 @@ impl Schema {
             self.validator.validate(&value).err().iter().map(violation).collect()
         };
         if violations.is_empty() {
-            violations.push(whole("it does not fit its schema, and is too large to say where"));
+            violations.push(whole(
+                "it does not match its schema, and is too large to locate the violation",
+            ));
         }
         Attempt::Violations(violations)
     }
 }
 
-/// A violation of the whole value.
+/// A violation by the value as a whole.
 fn whole(message: impl Into<String>) -> Violation {
     Violation { path: String::new(), message: message.into() }
 }
 
-/// The value takes more work than any may.
+/// The violation of a value that takes too many steps.
 fn too_much() -> Violation {
     whole(format!(
         "checking it takes more than {STEPS_MAX} steps: make it smaller, or simplify its schema"
@@ -284,7 +287,7 @@ fn bounded(mut path: &str) -> &str {
     path
 }
 
-/// Refuses what is too deep, and references that leave the document.
+/// Rejects schemas that are too deep, and references that leave the document.
 fn check_tree(schema: &Value, depth: usize) -> Result<(), Error> {
     if depth > DEPTH_MAX {
         return Err(Error::TooDeep);
@@ -305,7 +308,7 @@ fn check_tree(schema: &Value, depth: usize) -> Result<(), Error> {
     }
 }
 
-/// How many patterns a schema may hold, wherever they are.
+/// Counts the patterns in a schema, wherever they are.
 fn patterns(schema: &Value) -> usize {
     match schema {
         Value::Object(fields) => fields
@@ -321,7 +324,7 @@ fn patterns(schema: &Value) -> usize {
     }
 }
 
-/// The message, cut short when it lists very much.
+/// Truncates a long message.
 fn brief(message: String) -> String {
     match message.char_indices().nth(MESSAGE_MAX) {
         Some((end, _)) => format!("{}…", message.get(..end).unwrap_or_default()),

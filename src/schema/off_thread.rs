@@ -1,7 +1,7 @@
-//! Where schemas are compiled and inputs validated: on blocking threads, not on those that serve
-//! requests. The exception is an input that is known to take microseconds, for which a change of
-//! threads would cost more than the check. What takes longer has places, few of them, so that the rest of the service keeps its
-//! cores; a place is free again when its work has ended, even when nobody waits for it any more.
+//! Runs compilation and validation on blocking threads instead of those that serve requests, except
+//! for inputs that take only microseconds, for which switching threads would cost more than the
+//! check. Longer work needs one of a few permits, so that the rest of the service keeps its cores.
+//! A permit is released when its work has ended, even if nobody waits for the result anymore.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,11 +13,11 @@ use super::{
     Attempt, INLINE_BYTES, INLINE_STEPS, QUICK_STEPS, STEPS_MAX, Schema, Violation, too_much,
 };
 
-/// Schemas and definitions that are compiled at once.
+/// Maximum concurrent compilations of schemas and definitions.
 pub const COMPILATIONS_MAX: usize = 2;
-/// Inputs of more than [`QUICK_STEPS`] that are validated at once.
+/// Maximum concurrent validations of more than [`QUICK_STEPS`].
 pub const VALIDATIONS_MAX: usize = 2;
-/// How long a request waits for a place and its work together.
+/// Maximum time that a request waits for a permit and its work together.
 pub const DEADLINE: Duration = Duration::from_secs(10);
 
 static COMPILING: Semaphore = Semaphore::const_new(COMPILATIONS_MAX);
@@ -32,26 +32,26 @@ pub enum Unavailable {
     Panicked,
 }
 
-/// Why an input is not accepted. Displays its first violation.
+/// Why an input is rejected. Prints its first violation.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ValidationError {
-    /// It breaks its schema; never none.
+    /// The violations of its schema, at least one.
     #[error("{}", .0.first().map_or("", |violation| violation.message.as_str()))]
     Violations(Vec<Violation>),
     #[error(transparent)]
     Unavailable(Unavailable),
 }
 
-/// Who waits, and so how long.
+/// How long the caller waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Patience {
-    /// A request: [`DEADLINE`].
+    /// A request: waits for up to [`DEADLINE`].
     Request,
-    /// An execution, which may wait its turn.
+    /// An execution: waits for as long as it takes.
     Execution,
 }
 
-/// Compiles something, in its turn.
+/// Compiles something when a permit is free.
 ///
 /// # Errors
 /// [`Unavailable`].
@@ -82,7 +82,7 @@ async fn in_turn<T: Send + 'static>(
     }
 }
 
-/// Whether a value has no more than `left` bytes, roughly; stops looking once it has more.
+/// Whether a value has at most about `left` bytes; stops counting beyond that.
 fn is_small(value: &Value, left: &mut usize) -> bool {
     let own = match value {
         Value::String(text) => text.len(),
@@ -101,8 +101,8 @@ fn is_small(value: &Value, left: &mut usize) -> bool {
 }
 
 impl Schema {
-    /// As [`Schema::check`], on a blocking thread unless it takes microseconds. What takes more than
-    /// a moment waits for a place.
+    /// [`Schema::check`], on a blocking thread unless it takes only microseconds. Longer checks
+    /// wait for a permit.
     ///
     /// # Errors
     /// [`ValidationError`].

@@ -1,4 +1,4 @@
-//! Values of which some parts are not known yet, such as the parameters of a step that has not run.
+//! Validation of partially known values, such as the parameters of a step that has not run yet.
 
 use jsonschema::ValidationError;
 use jsonschema::error::ValidationErrorKind;
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{QUICK_STEPS, Schema, VIOLATIONS_MAX, Violation, defaults, violation, work};
 
-/// Violations that are looked at, those of unknown parts included.
+/// Maximum violations that are examined, including those of unknown parts.
 const CANDIDATES_MAX: usize = 1000;
 
 /// How much of a part is known.
@@ -14,19 +14,19 @@ const CANDIDATES_MAX: usize = 1000;
 pub enum Known {
     /// The whole value.
     Whole,
-    /// It is an array or object; some part of it is not known, but every name and the number of items are.
+    /// An array or object with unknown parts; all names, or the number of items, are known.
     Parts,
-    /// It is a string.
+    /// A string.
     Text,
-    /// It may become any value.
+    /// Any value is possible.
     Nothing,
 }
 
 impl Schema {
-    /// The violations that remain whatever the unknown parts become, up to 20. `value` has anything in
-    /// place of a part of which nothing is known, and any string in place of a text; `known_at` says how much is
-    /// known of the part at a JSON pointer. Takes up to some milliseconds: a value for which that is too little is
-    /// not checked.
+    /// The violations that are certain whatever the unknown parts become, up to 20. In `value`,
+    /// unknown parts may have any value, and unknown texts any string; `known_at` says how much is
+    /// known of the part at a JSON pointer. Takes up to some milliseconds: a value that takes
+    /// longer is not checked.
     #[must_use]
     pub fn certain_violations(
         &self,
@@ -50,7 +50,7 @@ fn is_certain(error: &ValidationError<'_>, known_at: &dyn Fn(&str) -> Known) -> 
     if known_at("") == Known::Whole {
         return true;
     }
-    // Whether these apply may depend on an unknown part.
+    // Whether these keywords apply may depend on an unknown part.
     let mut keywords = error.evaluation_path().as_str().split('/');
     if keywords.any(|keyword| matches!(keyword, "then" | "else")) {
         return false;
@@ -83,8 +83,8 @@ mod tests {
 
     use super::*;
 
-    /// The paths of what is certain of a value whose field `any` is not known, and whose field `text` is
-    /// some string.
+    /// The paths of the certain violations of a value whose field `any` is unknown and whose field
+    /// `text` is an unknown string.
     fn paths(schema: &Value, value: &Value) -> Vec<String> {
         let known_at = |pointer: &str| match pointer {
             "" => Known::Parts,

@@ -1,28 +1,28 @@
-//! How far a schema expands when each reference is replaced by what it leads to. Validators walk
-//! the expanded schema, so its size bounds what compiling takes, and what one value takes.
+//! The size of a schema when each reference is replaced by its target. Validators walk the expanded
+//! schema, so its size bounds the cost of compiling it and of validating one value.
 //!
-//! Counted once for each subschema and summed up over the graph, so that it takes time in
-//! proportion to the schema as written.
+//! Computed once per subschema and summed up over the graph, in linear time in the schema as
+//! written.
 
 use super::graph::{CHARGED_BYTES, Id, Node};
 use super::{DEPTH_IN_PLACE_MAX, EXPANDED_MAX, Error};
 
-/// What a subschema costs for a value that has nothing inside: it and all that it applies to the
-/// same value.
+/// The cost of a subschema on a value without contents: its own, and that of everything that it
+/// applies to the same value.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct InPlace {
-    /// Steps of validating.
+    /// Steps of validation.
     pub steps: u64,
-    /// Steps of finding out which members and elements it was applied to.
+    /// Steps of finding out to which members and elements it was applied.
     pub marks: u64,
-    /// Steps that patterns take for [`CHARGED_BYTES`] of text.
+    /// Steps of patterns per [`CHARGED_BYTES`] of text.
     pub patterns: u64,
-    /// Subschemas one within the other.
+    /// Nesting depth of subschemas.
     pub depth: usize,
 }
 
 impl InPlace {
-    /// Steps for a text of so many bytes.
+    /// The steps for a text of `bytes` bytes.
     pub fn steps_of_text(&self, bytes: usize) -> u64 {
         let bytes = bytes as u64;
         let patterns = self.patterns.saturating_mul(bytes / CHARGED_BYTES);
@@ -36,7 +36,7 @@ impl InPlace {
 /// [`Error::RefersToItself`], [`Error::TooExpanded`], [`Error::TooDeepInPlace`].
 pub(super) fn check(nodes: &[Node]) -> Result<Vec<InPlace>, Error> {
     let mut costs = vec![InPlace::default(); nodes.len()];
-    let is_circle = walk(
+    let is_cycle = walk(
         nodes,
         |node| node.in_place.clone(),
         |id, node, parts| {
@@ -46,7 +46,7 @@ pub(super) fn check(nodes: &[Node]) -> Result<Vec<InPlace>, Error> {
             }
         },
     );
-    if is_circle {
+    if is_cycle {
         return Err(Error::RefersToItself);
     }
     if expanded(nodes) > EXPANDED_MAX {
@@ -63,7 +63,7 @@ fn in_place<'c>(node: &Node, parts: impl Iterator<Item = &'c InPlace>) -> InPlac
         InPlace { steps: 1 + node.constants, marks: 1, patterns: node.pattern, depth: 1 };
     for part in parts {
         cost.steps = cost.steps.saturating_add(part.steps);
-        // Whether a part holds is asked again before what it was applied to counts.
+        // Validators evaluate a part again before counting what it was applied to.
         cost.marks = cost.marks.saturating_add(part.steps).saturating_add(part.marks);
         cost.patterns = cost.patterns.saturating_add(part.patterns);
         cost.depth = cost.depth.max(part.depth.saturating_add(1));
@@ -75,10 +75,10 @@ fn in_place<'c>(node: &Node, parts: impl Iterator<Item = &'c InPlace>) -> InPlac
     cost
 }
 
-/// Subschemas of the expanded schema. A reference back to a subschema that is being expanded counts
-/// as one: such a schema expands with the values that it is applied to.
+/// The number of subschemas of the expanded schema. A recursive reference counts as one: such a
+/// schema expands with the values to which it is applied.
 fn expanded(nodes: &[Node]) -> u64 {
-    // Of each: it and all that it leads to; what finding out what was applied adds to that.
+    // For each node: its expanded size, and the additional cost of finding out what was applied.
     let mut sizes: Vec<(u64, u64)> = vec![(1, 1); nodes.len()];
     let size = |sizes: &[(u64, u64)], id: &Id| sizes.get(*id).copied().unwrap_or((1, 1));
     walk(nodes, Node::children, |id, node, children| {
@@ -98,9 +98,8 @@ fn expanded(nodes: &[Node]) -> u64 {
     sizes.first().map_or(0, |(whole, _)| *whole)
 }
 
-/// Goes through the graph in depth, by a list and not by recursion, and shows each node with its
-/// children when those have been shown, but for children that it is itself below. Whether there
-/// were such.
+/// Walks the graph depth-first without recursion, and visits each node after its children, except
+/// for children that are also its ancestors. Returns whether there is such a cycle.
 fn walk(
     nodes: &[Node],
     children: impl Fn(&Node) -> Vec<Id>,
@@ -113,7 +112,7 @@ fn walk(
         Done,
     }
     let mut states = vec![State::New; nodes.len()];
-    let mut is_circle = false;
+    let mut is_cycle = false;
     for start in 0..nodes.len() {
         let mut open = vec![(start, None::<(Vec<Id>, usize)>)];
         while let Some((id, entered)) = open.last_mut() {
@@ -126,7 +125,7 @@ fn walk(
                         *entered = Some((children(node), 0));
                         continue;
                     }
-                    State::Open => is_circle = true,
+                    State::Open => is_cycle = true,
                     State::Done => {}
                 }
                 open.pop();
@@ -142,5 +141,5 @@ fn walk(
             }
         }
     }
-    is_circle
+    is_cycle
 }

@@ -1,4 +1,4 @@
-//! Schemas that are taken or refused, inputs that fit or not, and what either may cost.
+//! Schemas that are accepted or rejected, inputs that are valid or not, and limits on their cost.
 
 use serde_json::json;
 
@@ -55,7 +55,7 @@ fn schema_check_fills_defaults_or_names_violations() {
 }
 
 #[test]
-fn schema_violations_name_unknown_fields_at_a_bounded_place() {
+fn schema_violations_name_unknown_fields_with_bounded_path() {
     let closed =
         json!({"properties": {"o": {"additionalProperties": false, "properties": {"a/b": {}}}}});
     for (value, expect) in [
@@ -115,7 +115,7 @@ fn schema_violations_are_capped() {
     let many = Schema::compile(&schema).unwrap().check(json!(vec![0; 1000])).unwrap_err();
     assert_eq!(many.len(), VIOLATIONS_MAX);
 }
-/// `levels` definitions, each of which leads to the next by `apply`.
+/// A chain of `levels` definitions, each of which refers to the next through `apply`.
 fn chain(levels: usize, apply: &dyn Fn(Value) -> Value) -> Value {
     let mut definitions: serde_json::Map<String, Value> = (0..levels)
         .map(|level| {
@@ -127,9 +127,9 @@ fn chain(levels: usize, apply: &dyn Fn(Value) -> Value) -> Value {
     json!({"$ref": "#/$defs/d0", "$defs": definitions})
 }
 
-/// Each of these takes 2^40 steps to validate or to compile, as written in a few KiB.
+/// A few KiB each, yet validating or compiling takes 2^40 steps.
 #[test]
-fn schema_with_exponential_expansion_is_refused() {
+fn schema_with_exponential_expansion_is_rejected() {
     let twice = |keyword: &'static str| move |next: Value| json!({keyword: [next, next]});
     let dynamic = json!({
         "$dynamicRef": "#a",
@@ -184,14 +184,14 @@ fn schema_expansion_limit_permits_common_schemas() {
 
 /// A recursive schema that applies itself twice to each level of the value takes 2^100 steps.
 #[test]
-fn schema_check_refuses_input_that_takes_too_many_steps() {
+fn schema_check_rejects_input_that_takes_too_many_steps() {
     let twice = json!({"properties": {"a": {"allOf": [{"$ref": "#"}, {"$ref": "#"}]}}});
     let deep = |levels: usize| (0..levels).fold(json!(1), |inner, _| json!({"a": inner}));
     assert_eq!(check(&twice, deep(10)), deep(10).to_string());
     let twice = Schema::compile(&twice).unwrap();
-    // Equal parts are counted once, or counting would take as long as the validator.
+    // Equal parts are counted once; otherwise counting would take as long as validating.
     assert!(matches!(twice.attempt(deep(100), STEPS_MAX), Attempt::Over(_)));
-    // Filling in goes the same way, and each subschema once.
+    // Filling in defaults follows the same paths, and visits each subschema once.
     let filled = json!({"properties": {
         "a": {"allOf": [{"$ref": "#"}, {"$ref": "#"}]}, "b": {"default": 1},
     }});
@@ -213,7 +213,7 @@ fn schema_defaults_are_bounded_in_total_bytes() {
     assert_eq!(said, ": its defaults would make it larger by more than 8388608 bytes");
 }
 
-/// On the stack that threads have, in a build that is not optimized.
+/// With the default stack size of threads, in an unoptimized build.
 #[test]
 fn schema_validates_deepest_measurable_input_on_thread_stack() {
     let properties = json!({"a": {"$ref": "#"}, "b": {"type": "string"}});
@@ -242,7 +242,7 @@ fn schema_violations_of_large_input_stay_short() {
     assert_eq!(violations[0].path, "/0");
     let schema = json!({"items": {"anyOf": [{"type": "string"}, {"type": "null"}]}});
     let violations = Schema::compile(&schema).unwrap().check(json!(vec![0; 600_000])).unwrap_err();
-    assert!(violations[0].message.contains("too large to say where"), "{violations:?}");
+    assert!(violations[0].message.contains("too large to locate the violation"), "{violations:?}");
     let named = Schema::compile(&json!({"required": ["x".repeat(5000)]})).unwrap();
     let message = named.check(json!({})).unwrap_err().remove(0).message;
     assert_eq!(message.chars().count(), MESSAGE_MAX + 1);
@@ -254,7 +254,7 @@ async fn schema_checks_only_small_input_and_simple_schema_inline() {
     assert!(compile(json!({"type": "object"})).is_inline);
     assert!(!compile(json!({"pattern": "a"})).is_inline);
     assert!(!compile(json!({"description": "x".repeat(INLINE_BYTES)})).is_inline);
-    // More steps than are taken inline, and the whole answer all the same.
+    // Too many steps for the inline check, but the result is still complete.
     let numbers = compile(json!({"items": {"type": "number", "default": 1}}));
     let many = json!(vec![1; 1000]);
     assert!(matches!(numbers.attempt(many.clone(), INLINE_STEPS), Attempt::Over(_)));

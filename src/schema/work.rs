@@ -1,9 +1,9 @@
-//! How many steps validating one value against one schema takes at most, counted before a validator
-//! is let at it: a thread that validates cannot be stopped.
+//! An upper bound on the steps of validating a value against a schema, computed before a validator
+//! runs, because a validating thread cannot be stopped.
 //!
-//! The count goes the way of the validator, without what ends it early and without reading a
-//! pattern or a number, and gives up at a limit. A recursive schema whose alternatives repeat takes
-//! time that grows with each level of the value; this is where it shows.
+//! Counting follows the paths of the validator, without its early exits and without evaluating
+//! patterns or numbers, and gives up at a limit. It detects recursive schemas with repeated
+//! alternatives, whose cost grows with each level of the value.
 
 use std::collections::HashMap;
 
@@ -13,22 +13,22 @@ use super::graph::{Id, Node};
 use super::size::InPlace;
 use super::{LEVELS_MAX, Schema};
 
-/// Steps at most.
+/// Upper bounds of steps.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Work {
-    /// Of finding out whether the value fits.
+    /// Steps of deciding whether the value is valid.
     pub steps: u64,
-    /// Of finding out which members and elements a subschema was applied to.
+    /// Steps of finding out to which members and elements a subschema was applied.
     marks: u64,
-    /// Of telling every violation: each level asks first and tells then.
+    /// Steps of reporting all violations: each level first decides and then reports.
     pub telling: u64,
-    /// Subschemas one within the other, down from here.
+    /// Nesting depth of subschemas below this one.
     below: usize,
 }
 
-/// Steps that are counted one by one; past it equal parts are counted once.
+/// Maximum steps counted naively; beyond that, equal parts are counted once.
 const PLAIN_MAX: u64 = 200_000;
-/// Parts that are kept in mind.
+/// Maximum remembered parts.
 const KEPT_MAX: usize = 500_000;
 
 impl Work {
@@ -39,14 +39,14 @@ impl Work {
     }
 }
 
-/// It takes more than the limit.
+/// The limit was exceeded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Over;
 
-/// What validating takes.
+/// Measures the cost of validating `value`.
 ///
 /// # Errors
-/// [`Over`] when it takes more than `limit` steps, or nests deeper than a thread's stack allows.
+/// [`Over`] if it takes more than `limit` steps, or is nested deeper than a thread's stack allows.
 pub(super) fn measure(schema: &Schema, value: &Value, limit: u64) -> Result<Work, Over> {
     let plain = limit.min(PLAIN_MAX);
     let mut counter = Counter { schema, left: plain, limit: plain, kept: None };
@@ -64,7 +64,7 @@ struct Counter<'s> {
     /// Steps that counting itself may still take.
     left: u64,
     limit: u64,
-    /// What was counted for a subschema and the object or array at an address.
+    /// The result for a subschema and the object or array at an address.
     kept: Option<HashMap<(Id, *const Value), Work>>,
 }
 
@@ -100,7 +100,7 @@ impl Counter<'_> {
     }
 
     fn container(&mut self, node: &Node, value: &Value, level: usize) -> Result<Work, Over> {
-        // A validator looks through the levels above for a reference that came round.
+        // A validator searches the levels above for a cyclic reference.
         let own = 1 + node.constants + level as u64 / 16;
         let mut work = Work { steps: own, marks: 1, telling: own, below: 0 };
         for part in &node.in_place {
@@ -176,7 +176,7 @@ impl Counter<'_> {
         Ok(())
     }
 
-    /// Values in a value.
+    /// The number of values in a value.
     fn size(&mut self, value: &Value) -> Result<u64, Over> {
         self.spend(1)?;
         let mut size = 1_u64;

@@ -1,5 +1,5 @@
-//! The objects of a definition: each problem becomes a sentence that names its owner and the field, and
-//! joins the list of all; a field that nobody reads is unknown.
+//! Readers for the objects of a definition. Each problem becomes a sentence that names its owner
+//! and the field, and is added to a list; fields that are never read are reported as unknown.
 
 use std::cell::RefCell;
 use std::ops::RangeInclusive;
@@ -12,11 +12,11 @@ use crate::domain::json_object::{Found, JsonObject};
 use crate::domain::json_pointer::{JsonPointer, brief, brief_pointer};
 use crate::domain::template::{Template, check_names};
 
-/// The problems found so far. Readers of nested objects share them through a shared reference.
+/// The problems found so far. Readers of nested objects share the list by reference.
 #[derive(Debug, Default)]
 pub(super) struct Problems {
     found: RefCell<Vec<Problem>>,
-    /// Whether the definition was stored before: checks that its release did not make are left out.
+    /// Whether the definition is a stored one: checks that its release did not make are skipped.
     is_stored: bool,
 }
 
@@ -25,7 +25,7 @@ impl Problems {
         Self { is_stored: true, ..Self::default() }
     }
 
-    /// Adds a problem; beyond the most that are reported, it is dropped.
+    /// Adds a problem; drops it beyond the maximum number.
     pub(super) fn add(&self, path: impl ToString, message: impl Into<String>) {
         let mut problems = self.found.borrow_mut();
         if problems.len() < PROBLEMS_MAX {
@@ -33,12 +33,12 @@ impl Problems {
         }
     }
 
-    /// Whether there is none so far.
+    /// Whether no problem was found so far.
     pub(super) fn is_empty(&self) -> bool {
         self.found.borrow().is_empty()
     }
 
-    /// Whether more would be dropped.
+    /// Whether further problems would be dropped.
     pub(super) fn is_full(&self) -> bool {
         self.found.borrow().len() >= PROBLEMS_MAX
     }
@@ -52,13 +52,13 @@ impl Problems {
     }
 }
 
-/// An object that is being read.
+/// The reader of one object.
 #[derive(Debug)]
 pub(super) struct Fields<'a> {
     problems: &'a Problems,
-    /// Who has the problem, as a sentence begins: `step 'draw'`.
+    /// The start of an error message: `step 'draw'`.
     owner: &'a str,
-    /// The fields that lead from the owner here, each with a slash behind it.
+    /// The path from the owner to this object, each field followed by a slash.
     prefix: String,
     place: JsonPointer<'a>,
     object: JsonObject,
@@ -74,14 +74,14 @@ impl<'a> Fields<'a> {
         Self { problems, owner, prefix: String::new(), place, object: fields.into() }
     }
 
-    /// The reader of the object that the field `name` holds.
+    /// The reader of the object in field `name`.
     pub(super) fn nested<'b>(&'b self, name: &'b str, fields: Map<String, Value>) -> Fields<'b> {
         let prefix = format!("{}{name}/", self.prefix);
         let place = self.place.field(name);
         Fields { problems: self.problems, owner: self.owner, prefix, place, object: fields.into() }
     }
 
-    /// The reader of the object that is item `index` of the list here, at `place`.
+    /// The reader of the object that is item `index` of this list, at `place`.
     pub(super) fn item<'b>(
         &'b self,
         index: usize,
@@ -99,7 +99,7 @@ impl<'a> Fields<'a> {
         &self.place
     }
 
-    /// Whether the definition was stored before.
+    /// Whether the definition is a stored one.
     pub(super) const fn is_stored(&self) -> bool {
         self.problems.is_stored
     }
@@ -113,7 +113,7 @@ impl<'a> Fields<'a> {
         self.refuse_at(name, "", message);
     }
 
-    /// Reports what is at the JSON pointer `inside` the field `name`.
+    /// Reports a value at the JSON pointer `inside` the field `name`.
     pub(super) fn refuse_at(&self, name: &str, inside: &str, message: impl AsRef<str>) {
         let Self { owner, prefix, .. } = self;
         let shown = brief_pointer(inside);
@@ -121,13 +121,13 @@ impl<'a> Fields<'a> {
         self.problems.add(format!("{}{inside}", self.place.field(name)), message);
     }
 
-    /// Reports the field `name` with a whole sentence.
+    /// Reports the field `name` with a complete sentence.
     pub(super) fn say(&self, name: &str, sentence: impl AsRef<str>) {
         let message = format!("{}: {}", self.owner, sentence.as_ref());
         self.problems.add(self.place.field(name), message);
     }
 
-    /// Takes the field `name` out; nothing when it is absent or null.
+    /// Takes the field `name`; `None` if it is absent or null.
     pub(super) fn take(&mut self, name: &'static str) -> Option<Value> {
         self.object.take(name)
     }
@@ -137,7 +137,7 @@ impl<'a> Fields<'a> {
         self.checked(text)
     }
 
-    /// A text that must be there and hold something.
+    /// A required, non-empty text.
     pub(super) fn required_text(&mut self, name: &'static str) -> Option<String> {
         let text = self.object.text(name);
         let text = self.required(name, text)?;
@@ -162,7 +162,7 @@ impl<'a> Fields<'a> {
         self.checked(number)
     }
 
-    /// A time in seconds, fractions included.
+    /// A duration in seconds, possibly fractional.
     pub(super) fn seconds(
         &mut self,
         name: &'static str,
@@ -183,7 +183,7 @@ impl<'a> Fields<'a> {
         self.checked(fields)
     }
 
-    /// An object that must be there.
+    /// A required object.
     pub(super) fn required_object(&mut self, name: &'static str) -> Option<Map<String, Value>> {
         let fields = self.object.object(name);
         self.required(name, fields)
@@ -194,8 +194,7 @@ impl<'a> Fields<'a> {
         self.checked(items)
     }
 
-    /// A list that must be there and hold something; `what` names one thing of it, with its
-    /// number.
+    /// A required, non-empty list; `what` is the minimum in words, such as "one step".
     pub(super) fn required_list(&mut self, name: &'static str, what: &str) -> Option<Vec<Value>> {
         match self.object.list(name) {
             Ok(Some(items)) if !items.is_empty() => return Some(items),
@@ -207,7 +206,7 @@ impl<'a> Fields<'a> {
         None
     }
 
-    /// Any JSON with references in it.
+    /// Any JSON, with references.
     pub(super) fn template(&mut self, name: &'static str) -> Option<Template> {
         let written = self.take(name)?;
         self.parse(name, &written)
@@ -219,13 +218,13 @@ impl<'a> Fields<'a> {
         self.parse(name, &written)
     }
 
-    /// A text with references in it, which must be there.
+    /// A required text with references.
     pub(super) fn text_template(&mut self, name: &'static str) -> Option<Template> {
         let written = Value::String(self.required_text(name)?);
         self.parse(name, &written)
     }
 
-    /// Parses what the field `name` held.
+    /// Parses the value of the field `name`.
     pub(super) fn parse(&self, name: &str, written: &Value) -> Option<Template> {
         let names = if self.is_stored() { Ok(()) } else { check_names(written) };
         match names.and_then(|()| Template::parse(written)) {
@@ -238,8 +237,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Refuses the fields that nobody has asked for. `what` names the kind of object, with its
-    /// article.
+    /// Reports the fields that were never read. `what` is the kind of object, with its article.
     pub(super) fn end(self, what: &str) {
         let known = self.object.known().join(", ");
         for unknown in self.object.unread().take(PROBLEMS_MAX) {

@@ -1,8 +1,9 @@
-//! The `http` step: the request, when its answer counts as a failure, and the fallback request for
-//! it (`docs/spec/steps.md`, "HTTP steps").
+//! The `http` step: the request, which responses count as failures, and the fallback request
+//! (`docs/spec/steps.md`, "HTTP steps").
 //!
-//! What is constant is checked here; what references put in is checked when the request is made.
-//! Whether an address may be called is the egress guard's to say, for each address it resolves to.
+//! Constant parts are validated here; values from references are validated when the request is
+//! sent. The egress guard decides whether an address may be called, for each address to which the
+//! host resolves.
 
 use std::fmt;
 use std::time::Duration;
@@ -17,15 +18,15 @@ use crate::domain::reference::{Reference, Scope};
 use crate::domain::template::{Template, check_name};
 use crate::domain::url_template::{self, UrlTemplate};
 
-/// The time-out of a step that states none.
+/// Timeout of a step that does not set one.
 pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
-/// The shortest time-out: a lower one is raised to it (`docs/spec/hosts.md`, "Limits").
+/// Minimum timeout: a lower one is raised to this (`docs/spec/hosts.md`, "Limits").
 pub const TIMEOUT_MIN: Duration = Duration::from_secs(5);
-/// The longest time-out, in seconds.
+/// Maximum timeout, in seconds.
 const TIMEOUT_SECONDS_MAX: f64 = 300.0;
-/// The most headers, and the most query parameters, of a request.
+/// Maximum headers, and maximum query parameters, of a request.
 const ENTRIES_MAX: usize = 100;
-/// The longest name of a header.
+/// Maximum length of a header name, in bytes.
 const HEADER_NAME_BYTES_MAX: usize = 128;
 
 /// An HTTP step.
@@ -33,7 +34,7 @@ const HEADER_NAME_BYTES_MAX: usize = 128;
 pub struct Http {
     pub request: Request,
     pub fail_when: FailWhen,
-    /// Sent when the step has failed; never with the credentials of the first.
+    /// Sent when the step has failed; never with the credentials of the original request.
     pub fallback: Option<Request>,
 }
 
@@ -41,20 +42,20 @@ pub struct Http {
 #[derive(Debug, Clone)]
 pub struct Request {
     pub method: Method,
-    /// Resolves to a text: an absolute http(s) URL.
+    /// Resolves to a string: an absolute http(s) URL.
     pub url: Template,
-    /// The URL, parsed, where it is written without references.
+    /// The parsed URL if it contains no references.
     pub fixed_url: Option<Url>,
-    /// In the order written; each value resolves to a text, number or boolean.
+    /// In the order written; each value resolves to a string, number or boolean.
     pub headers: Vec<(String, Template)>,
-    /// In the order written; a value that is an array means one parameter for each item.
+    /// In the order written; an array becomes one parameter per item.
     pub query: Vec<(String, Template)>,
     /// JSON, or a string that is sent as it is.
     pub body: Option<Template>,
     pub auth: Option<Auth>,
 }
 
-/// A method that a step may use.
+/// An HTTP method that a step may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Method {
     Get,
@@ -66,7 +67,7 @@ pub enum Method {
     Options,
 }
 
-/// Credentials of a request. Never printed, not even for debugging.
+/// Credentials of a request. Never printed, not even in debug output.
 #[derive(Clone)]
 pub enum Auth {
     Basic { username: Template, password: Template },
@@ -81,7 +82,7 @@ pub enum KeyPlace {
     Query,
 }
 
-/// Which answers count as a failure. No answer at all always does.
+/// The responses that count as failures. A missing response always does.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FailWhen {
     ConnectionError,
@@ -90,7 +91,7 @@ pub enum FailWhen {
 }
 
 impl FailWhen {
-    /// Whether an answer with this status is a failure.
+    /// Whether a response with this status is a failure.
     #[must_use]
     pub fn is_failure(&self, status: u16) -> bool {
         match self {
@@ -102,11 +103,11 @@ impl FailWhen {
 }
 
 impl Method {
-    /// All of them.
+    /// All methods.
     pub const ALL: [Self; 7] =
         [Self::Get, Self::Head, Self::Post, Self::Put, Self::Patch, Self::Delete, Self::Options];
 
-    /// As HTTP spells it.
+    /// The name in HTTP.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -131,7 +132,7 @@ impl fmt::Debug for Auth {
     }
 }
 
-// --- reading ---
+// --- parsing ---
 
 impl Http {
     pub(super) fn read(fields: &mut Fields<'_>) -> Option<Self> {
@@ -159,8 +160,8 @@ impl Http {
     }
 }
 
-/// The time-out of an HTTP step: lower than 5 s is raised to 5 s, none is 30 s. Existing definitions call it
-/// `timeout`.
+/// The timeout of an HTTP step: values below 5 s are raised to 5 s, and the default is 30 s. Older
+/// definitions call it `timeout`.
 pub(super) fn read_timeout(fields: &mut Fields<'_>) -> Duration {
     let range = 0.0..=TIMEOUT_SECONDS_MAX;
     let legacy = fields.seconds("timeout", &range);
@@ -168,11 +169,11 @@ pub(super) fn read_timeout(fields: &mut Fields<'_>) -> Duration {
 }
 
 impl Request {
-    /// Reads a request without its credentials.
+    /// Parses a request without its credentials.
     fn read(fields: &mut Fields<'_>) -> Option<Self> {
         let method = read_method(fields);
         let url = fields.text_template("url").filter(|url| match url_problem(url) {
-            // Earlier releases stored these; the step fails when it runs.
+            // Earlier releases accepted these; the step fails when it runs.
             Some(url_template::Error::Target(_) | url_template::Error::PortZero)
                 if fields.is_stored() =>
             {
@@ -193,7 +194,7 @@ impl Request {
         Some(Self { method, url, fixed_url, headers, query, body, auth: None })
     }
 
-    /// The bytes of its parts when they are resolved, up to `most` for each, without credentials.
+    /// The size of its resolved parts without credentials, up to `most` bytes for each part.
     #[must_use]
     pub fn bytes(&self, scope: &dyn Scope, most: usize) -> usize {
         let fields = self.headers.iter().chain(&self.query).map(|(_, value)| value);
@@ -239,7 +240,7 @@ fn read_method(fields: &mut Fields<'_>) -> Method {
     })
 }
 
-/// What is wrong with a URL as far as it is constant: the rest of a sentence.
+/// The problem of a URL, as far as it is constant: the rest of a sentence.
 fn url_problem(url: &Template) -> Option<url_template::Error> {
     if let Some(template) = UrlTemplate::of(url) {
         return template.err();
@@ -249,7 +250,7 @@ fn url_problem(url: &Template) -> Option<url_template::Error> {
     parsed.ok_or(url_template::Error::Url).and_then(|url| url_template::check_target(&url)).err()
 }
 
-/// Reads an object of names and scalars. `problem` says what is wrong with one of its entries.
+/// Parses an object of names and scalars. `problem` returns the problem of an entry.
 fn read_entries(
     fields: &mut Fields<'_>,
     list: &'static str,
@@ -305,7 +306,7 @@ fn query_problem(_name: &str, value: &Value) -> Option<&'static str> {
     (!is_good).then_some("must be a string, a number, true, false or an array of these")
 }
 
-/// The headers that belong to the connection and not to the author of a request.
+/// Headers that the service controls and a request must not set.
 const OWN_HEADERS: [&str; 10] = [
     "connection",
     "content-length",

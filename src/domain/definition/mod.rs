@@ -1,18 +1,19 @@
-//! Workflow definitions: JSON as a client writes it -> a checked [`Plan`]. [`Plan::compile`] is the
-//! only way to a plan, so code that holds one need not check anything again.
+//! Workflow definitions: JSON from a client is compiled into a checked [`Plan`]. [`Plan::compile`]
+//! is the only way to create a plan, so code that has one need not check anything again.
 //!
 //! ```text
-//! fields  one JSON object, field by field; what is left over is unknown
-//! steps   the steps, to a depth of 16       http, wait   the steps with much of their own
-//! scope   who may refer to whom             order        who waits for whom; no circles
-//! plan    what comes out                    secrets        its credentials: sealed, masked
+//! fields  one JSON object, field by field; unread fields are unknown
+//! steps   the steps, to a depth of 16        http, wait   step types with many fields
+//! scope   visibility of steps and values     order        dependencies; no cycles
+//! plan    the result                         secrets      credentials: sealed, masked
 //! ```
 //!
-//! Every problem is a sentence that names the step and the reference, and all of them are reported at
-//! once. A definition is stored as it was written and compiled again when it is loaded; a plan is
-//! never stored. An optional field that is null counts as absent.
+//! Every problem is a sentence that names the step and the reference, and all problems are reported
+//! at once. A definition is stored as it was written and compiled again when it is loaded; plans
+//! are never stored. An optional field that is null counts as absent.
 //!
-//! Not here: compiling `input_schema` (its checker is not part of the domain), and running anything.
+//! Out of scope: compiling `input_schema` (its validator is not part of the domain), and running
+//! anything.
 
 mod fields;
 mod http;
@@ -43,20 +44,20 @@ pub use self::plan::{
 };
 pub use self::wait::{Error as WaitError, EventWait, WAIT_MAX, Wait};
 
-/// The largest definition, in bytes of JSON: 1 MiB.
+/// Maximum size of a definition in bytes of JSON: 1 MiB.
 pub const DEFINITION_BYTES_MAX: usize = 1 << 20;
-/// The most steps of a definition, those within others included.
+/// Maximum steps of a definition, including nested steps.
 pub const STEPS_MAX: usize = 500;
-/// The deepest nesting of steps; a step that is in no other has depth 1.
+/// Maximum nesting depth of steps; a top-level step has depth 1.
 pub const DEPTH_MAX: usize = 16;
-/// The most patterns (`matches`) of a definition. Each may hold 256 KiB when compiled.
+/// Maximum patterns (`matches`) of a definition. Each may take 256 KiB when compiled.
 pub const PATTERNS_MAX: usize = 100;
-/// The most different secrets that a definition refers to: answers are searched for each of them.
+/// Maximum different secrets in a definition: responses are searched for each of them.
 pub const SECRETS_MAX: usize = 50;
-/// The problems that one answer lists.
+/// Maximum problems in one response.
 pub const PROBLEMS_MAX: usize = 20;
 
-/// A definition that cannot be used. Prints as its first problem.
+/// An invalid definition. Prints as its first problem.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}", .first.message)]
 pub struct Error {
@@ -64,10 +65,10 @@ pub struct Error {
     others: Vec<Problem>,
 }
 
-/// One thing that is wrong with a definition.
+/// One problem of a definition.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Problem {
-    /// Where in the definition, as a JSON pointer; empty: the definition itself.
+    /// The position in the definition as a JSON pointer; empty for the definition itself.
     pub path: String,
     /// A sentence that names the step and the reference.
     pub message: String,
@@ -78,14 +79,14 @@ impl Error {
         Self { first: Problem { path: String::new(), message: message.into() }, others: Vec::new() }
     }
 
-    /// Every problem, up to 20, in the order of the definition; never none.
+    /// All problems, at least one and up to 20, in the order of the definition.
     pub fn problems(&self) -> impl Iterator<Item = &Problem> {
         std::iter::once(&self.first).chain(&self.others)
     }
 }
 
 impl Plan {
-    /// Compiles a definition. `model_exists` says whether the catalog has a model.
+    /// Compiles a definition. `model_exists` says whether a model is in the catalog.
     ///
     /// # Errors
     /// [`Error`] lists every problem.
@@ -96,8 +97,8 @@ impl Plan {
         Self::compile_with(definition, Problems::default(), model_exists)
     }
 
-    /// Compiles a definition that was stored, perhaps by an earlier release. A missing model, or a reference
-    /// in a host, fails the step that has it and not the workflow.
+    /// Compiles a stored definition, perhaps from an earlier release. A missing model, or a
+    /// reference in a host name, fails only its step, not the workflow.
     ///
     /// # Errors
     /// [`Error`] lists every problem.
@@ -127,7 +128,7 @@ impl Plan {
         }
         let plan = compile(fields.clone(), &problems, model_exists);
         problems.into_result()?;
-        // Only a problem stops a plan from being made; this one would be ours.
+        // A missing plan without a reported problem would be a bug.
         plan.ok_or_else(|| Error::one("definition cannot be compiled"))
     }
 }
@@ -147,7 +148,7 @@ fn compile(
         .list("steps")
         .map(|steps| reader.block(steps, &JsonPointer::Root.field("steps"), None, DEPTH_MAX));
     fields.end("a definition");
-    // A reference to a step that could not be read is not a problem of its own.
+    // Stop here: references to unreadable steps must not be reported as further problems.
     let drafts = reader.finish()?;
     let root = root?;
 
@@ -167,7 +168,7 @@ fn compile(
     Some(Plan::new(steps.collect(), root, input_schema.map(Value::Object), output, secrets))
 }
 
-/// Reads `metadata`, of which only `output_mapping` means something here.
+/// Parses `metadata`, of which only `output_mapping` is used.
 fn read_mapping(fields: &mut Fields<'_>) -> Option<super::template::Template> {
     let mut metadata = fields.object("metadata")?;
     let written = metadata.shift_remove("output_mapping").filter(|mapping| !mapping.is_null())?;

@@ -1,9 +1,9 @@
-//! Who waits for whom: the ordering rule (`docs/spec/steps.md`, "Order"), and the proof that nobody
-//! waits for himself.
+//! Dependencies between steps: the ordering rule (`docs/spec/steps.md`, "Order"), and the detection
+//! of cycles.
 //!
-//! Model steps are pure: one starts as soon as everything is done that it refers to or depends on.
-//! Every other step is a barrier, unless it states `depends_on` (an empty list states it too): it
-//! starts after all steps before it in its block, and all steps after it start after it.
+//! Model steps are pure: one starts as soon as every step that it refers to or depends on is done.
+//! Every other step is a barrier, unless it sets `depends_on` (even to an empty list): it starts
+//! after all earlier steps in its block, and all later steps start after it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use super::plan::{Parent, StepIndex};
 use super::scope::Waits;
 use super::steps::Draft;
 
-/// Adds what the rule demands to `waits`; none when some steps wait for each other.
+/// Adds the dependencies of the ordering rule to `waits`; `None` if there is a cycle.
 pub(super) fn order(
     drafts: &[Draft],
     mut waits: Waits,
@@ -21,8 +21,8 @@ pub(super) fn order(
     for block in blocks(drafts) {
         add_barriers(&block, &mut waits);
     }
-    if let Some(circle) = find_circle(&waits) {
-        report(drafts, &circle, problems);
+    if let Some(cycle) = find_cycle(&waits) {
+        report(drafts, &cycle, problems);
     }
     let waits = waits.into_iter().map(|waits| waits.into_iter().collect()).collect();
     problems.is_empty().then_some(waits)
@@ -53,9 +53,9 @@ fn add_barriers(block: &[&Draft], waits: &mut Waits) {
     }
 }
 
-/// Steps each of which waits for the next, and the last for the first. Takes away what waits for
-/// nothing until nothing is left or only circles and what waits for them.
-fn find_circle(waits: &Waits) -> Option<Vec<StepIndex>> {
+/// Finds steps each of which waits for the next, and the last for the first. Repeatedly removes
+/// steps that wait for nothing, until only cycles and their dependents are left.
+fn find_cycle(waits: &Waits) -> Option<Vec<StepIndex>> {
     let mut unmet: Vec<usize> = waits.iter().map(BTreeSet::len).collect();
     let mut waited_for_by = vec![Vec::new(); waits.len()];
     for (step, others) in waits.iter().enumerate() {
@@ -74,7 +74,7 @@ fn find_circle(waits: &Waits) -> Option<Vec<StepIndex>> {
             }
         }
     }
-    // Each step that is left waits for another one that is left: following that leads into a circle.
+    // Each remaining step waits for another remaining one, so following that leads to a cycle.
     let is_left = |position: &StepIndex| unmet.get(position.0).is_some_and(|unmet| *unmet > 0);
     let mut way = vec![StepIndex(unmet.iter().position(|unmet| *unmet > 0)?)];
     loop {
@@ -86,8 +86,8 @@ fn find_circle(waits: &Waits) -> Option<Vec<StepIndex>> {
     }
 }
 
-fn report(drafts: &[Draft], circle: &[StepIndex], problems: &Problems) {
-    let drafts: Vec<&Draft> = circle.iter().filter_map(|position| drafts.get(position.0)).collect();
+fn report(drafts: &[Draft], cycle: &[StepIndex], problems: &Problems) {
+    let drafts: Vec<&Draft> = cycle.iter().filter_map(|position| drafts.get(position.0)).collect();
     let Some(first) = drafts.first() else { return };
     let others = drafts.iter().skip(1).map(|draft| format!("'{}'", draft.step.id));
     let others = others.collect::<Vec<_>>().join(", ");

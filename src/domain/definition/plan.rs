@@ -1,8 +1,8 @@
-//! The plan: a definition that has been checked, in the form in which it is run.
+//! The plan: a checked definition, ready to run.
 //!
-//! Steps are in one list in the order in which they are written, those within others included;
-//! blocks (the whole, a branch, a map's body) name their steps by position. Nothing here runs
-//! anything, and nothing can be changed: a plan is shared by all executions of a version.
+//! All steps, including nested ones, are in one list in the order written; blocks (the top level, a
+//! branch, the body of a map) refer to their steps by position. Nothing here runs anything. A plan
+//! is immutable and shared by all executions of a version.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -22,72 +22,73 @@ use crate::domain::template::Template;
 pub struct Plan {
     steps: Vec<Step>,
     positions: HashMap<String, StepIndex>,
-    /// For each step, those of its block that wait for it.
+    /// For each step, the steps of its block that wait for it.
     dependents: Vec<Vec<StepIndex>>,
-    /// For each step, those that it refers to when it starts.
+    /// For each step, the steps that it refers to when it starts.
     uses: Vec<Vec<StepIndex>>,
     root: Block,
     input_schema: Option<Value>,
     output: Output,
-    /// Which steps refer to which secrets, by name and step.
+    /// The references to secrets, by name and step.
     secrets: Vec<SecretUse>,
 }
 
-/// A step that refers to a secret.
+/// A reference of a step to a secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SecretUse {
     /// The name of the secret.
     pub name: String,
-    /// The step whose request has it.
+    /// The step whose request uses the secret.
     pub step: StepIndex,
-    /// The first place in the definition where it does, as a JSON pointer.
+    /// The first reference, as a JSON pointer into the definition.
     pub path: String,
 }
 
-/// The place of a step in its plan's list: from 0, in the order written.
+/// The index of a step in its plan's list, from 0 in the order written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StepIndex(pub(super) usize);
 
-/// Steps of one list. A block is done when all of them are.
+/// A list of steps. A block is done when all of its steps are.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Block(pub(super) Vec<StepIndex>);
 
 /// The block that contains a nested step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Parent {
-    /// The step that holds the block.
+    /// The step that contains the block.
     pub step: StepIndex,
-    /// Which of its blocks, from 0: the branch of a `parallel`; of a `choice`, 0 is
-    /// `condition_met_branch` and 1 `default_branch`; 0 for the body of a `map`.
+    /// The index of the block, from 0: the branch of a `parallel`; for a `choice`, 0 is
+    /// `condition_met_branch` and 1 is `default_branch`; 0 for the body of a `map`.
     pub block: usize,
 }
 
 /// One step.
 #[derive(Debug, Clone)]
 pub struct Step {
-    /// Unique in the whole definition: 1 to 64 characters of `a-zA-Z0-9_-`.
+    /// Unique in the definition: 1 to 64 characters of `a-zA-Z0-9_-`.
     pub id: String,
     pub name: Option<String>,
     pub position: StepIndex,
-    /// None for a step of the whole.
+    /// `None` for a top-level step.
     pub parent: Option<Parent>,
-    /// The steps of the same block that must have ended before this one starts, in order: what it
-    /// (or a step within it) refers to, what its `depends_on` names, and what the ordering rule
-    /// adds (`docs/spec/steps.md`, "Order"). No step waits for itself, however far around.
+    /// The steps of the same block that must end before this one starts, in order: those that it
+    /// (or a step inside it) refers to, those named in `depends_on`, and those added by the
+    /// ordering rule (`docs/spec/steps.md`, "Order"). There are no cycles.
     pub waits_for: Vec<StepIndex>,
-    /// Its failure is kept to itself: what waits for it starts all the same.
+    /// Its failure is tolerated: steps that wait for it still start.
     pub continue_on_error: bool,
-    /// When its last attempt has failed, the execution is paused in place of failing: a resume tries it
-    /// again.
+    /// If its last attempt fails, the execution is paused instead of failing; resuming it retries
+    /// the step.
     pub pauses_when_exhausted: bool,
-    /// For HTTP steps never absent; for others absent means the limits of the model and workflow.
+    /// Always set for HTTP steps; for others, `None` means the limits of the model and the
+    /// workflow.
     pub timeout: Option<Duration>,
-    /// One attempt for all but model and HTTP steps.
+    /// A single attempt except for model, HTTP and workflow steps.
     pub retry: Policy,
     pub kind: Kind,
 }
 
-/// What a step does.
+/// The type of a step, with its settings.
 #[derive(Debug, Clone)]
 pub enum Kind {
     Model(Model),
@@ -100,16 +101,16 @@ pub enum Kind {
     Workflow(SubWorkflow),
 }
 
-/// How the engine treats a step of a type.
+/// How the engine treats a type of step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// It makes attempts, each a call to something else.
+    /// Makes attempts, each a call to another service.
     Calls,
-    /// It has steps of its own.
+    /// Contains other steps.
     Contains,
-    /// It gives out a value, now or later.
+    /// Yields a value, now or later.
     Yields,
-    /// It makes attempts, each an execution of its own.
+    /// Makes attempts, each of which starts an execution.
     Starts,
 }
 
@@ -118,20 +119,20 @@ pub enum Role {
 pub struct Model {
     /// The model's slug.
     pub slug: String,
-    /// The input: resolves to an object.
+    /// The input; resolves to an object.
     pub params: Template,
     pub fallback: Option<ModelFallback>,
 }
 
-/// The model that runs when a model step fails.
+/// The fallback model of a model step.
 #[derive(Debug, Clone)]
 pub struct ModelFallback {
     pub slug: String,
-    /// Its own input; the step's, when the definition gives none.
+    /// Its own input, or the step's if the definition has none.
     pub params: Template,
 }
 
-/// Runs its branches at once.
+/// Runs branches in parallel.
 #[derive(Debug, Clone)]
 pub struct Parallel {
     /// At least one.
@@ -157,45 +158,46 @@ pub struct Choice {
     pub otherwise: Block,
 }
 
-/// Runs its steps once for each item.
+/// Runs its steps once per item.
 #[derive(Debug, Clone)]
 pub struct Map {
-    /// Resolves to an array, or the step fails.
+    /// Must resolve to an array, or the step fails.
     pub items: Template,
     pub item_name: String,
-    /// How many items are worked on at once, at least 1.
+    /// Maximum items processed in parallel, at least 1.
     pub max_concurrency: u32,
     /// At least one step.
     pub steps: Block,
-    /// What each item gives, resolved after its steps; absent: the output of the last of them.
+    /// The output of each item, resolved after its steps. `None` means the output of the last step.
     pub output: Option<Template>,
 }
 
-/// Gives out a value.
+/// Returns a value.
 #[derive(Debug, Clone)]
 pub struct Pass {
     pub result: Template,
 }
 
-/// Runs another workflow, as an execution of its own: its child.
+/// Runs another workflow as a child execution.
 #[derive(Debug, Clone)]
 pub struct SubWorkflow {
-    /// The id or slug of a workflow of the organization that the definition belongs to.
+    /// The id or slug of a workflow of the organization that owns the definition.
     pub workflow: String,
-    /// Absent: the latest version at the moment when the step starts.
+    /// `None` means the latest version when the step starts.
     pub version: Option<String>,
-    /// The inputs of the child: resolves to an object.
+    /// The inputs of the child; resolves to an object.
     pub inputs: Template,
-    /// Whether the step ends with the child; else at once, with the child's id as its output.
+    /// Whether the step waits for the child; otherwise it ends at once, with the child's id as its
+    /// output.
     pub waits: bool,
 }
 
-/// What an execution gives out.
+/// The output of an execution.
 #[derive(Debug, Clone)]
 pub enum Output {
     /// `metadata.output_mapping`: resolves to an object.
     Mapping(Template),
-    /// The output of the last step of the whole.
+    /// The output of the last top-level step.
     LastStep(StepIndex),
 }
 
@@ -226,18 +228,18 @@ impl Plan {
         Self { steps, positions, dependents, uses, root, input_schema, output, secrets }
     }
 
-    /// The steps that are in no other.
+    /// The top-level steps.
     #[must_use]
     pub const fn root(&self) -> &Block {
         &self.root
     }
 
-    /// Every step, in the order written; a step comes before those within it.
+    /// All steps in the order written; a step comes before the steps inside it.
     pub fn steps(&self) -> impl Iterator<Item = &Step> {
         self.steps.iter()
     }
 
-    /// The step at a position; none for a position of another plan.
+    /// The step at a position; `None` for a position of another plan.
     #[must_use]
     pub fn at(&self, position: StepIndex) -> Option<&Step> {
         self.steps.get(position.0)
@@ -259,13 +261,13 @@ impl Plan {
         step.waits_for.iter().filter_map(|position| self.at(*position))
     }
 
-    /// The steps of its block that wait for the step at `position`.
+    /// The steps of the same block that wait for the step at `position`.
     #[must_use]
     pub fn dependents(&self, position: StepIndex) -> &[StepIndex] {
         self.dependents.get(position.0).map_or(&[], Vec::as_slice)
     }
 
-    /// The steps that the one at `position` refers to when it starts.
+    /// The steps that the step at `position` refers to when it starts.
     #[must_use]
     pub fn uses(&self, position: StepIndex) -> &[StepIndex] {
         self.uses.get(position.0).map_or(&[], Vec::as_slice)
@@ -277,7 +279,7 @@ impl Plan {
         used(&self.positions, template.references())
     }
 
-    /// The `map` steps around a step, outermost first.
+    /// The enclosing `map` steps of a step, outermost first.
     #[must_use]
     pub fn maps_around(&self, position: StepIndex) -> Vec<&Step> {
         let mut maps = Vec::new();
@@ -292,24 +294,24 @@ impl Plan {
         maps
     }
 
-    /// The schema of the inputs, an object, as it was written.
+    /// The schema of the inputs as written, an object.
     #[must_use]
     pub const fn input_schema(&self) -> Option<&Value> {
         self.input_schema.as_ref()
     }
 
-    /// The step that waits for an event, and the event.
+    /// The event of this name, and the step that waits for it.
     #[must_use]
     pub fn event(&self, name: &str) -> Option<(&Step, &EventWait)> {
         self.events().find(|(_, event)| event.name == name)
     }
 
-    /// The events that its steps wait for.
+    /// The events that steps wait for.
     pub fn events(&self) -> impl Iterator<Item = (&Step, &EventWait)> {
         self.steps.iter().filter_map(|step| Some((step, step.kind.event()?)))
     }
 
-    /// The steps that run other workflows, and which.
+    /// The steps that run other workflows.
     pub fn children(&self) -> impl Iterator<Item = (&Step, &SubWorkflow)> {
         self.steps.iter().filter_map(|step| match &step.kind {
             Kind::Workflow(child) => Some((step, child)),
@@ -323,27 +325,27 @@ impl Plan {
         })
     }
 
-    /// Which steps refer to which secrets, each pair once.
+    /// The references of steps to secrets, each pair once.
     #[must_use]
     pub fn secrets(&self) -> &[SecretUse] {
         &self.secrets
     }
 
-    /// The names of the secrets that the step at `position` refers to, each once.
+    /// The names of the secrets that the step at `position` refers to, without duplicates.
     #[must_use]
     pub fn secrets_of(&self, position: StepIndex) -> Vec<String> {
         let of_step = self.secrets.iter().filter(|secret| secret.step == position);
         of_step.map(|secret| secret.name.clone()).collect()
     }
 
-    /// What an execution gives out.
+    /// The output of an execution.
     #[must_use]
     pub const fn output(&self) -> &Output {
         &self.output
     }
 }
 
-/// The steps that the references start from, each once.
+/// The steps at the roots of the references, without duplicates.
 fn used(positions: &HashMap<String, StepIndex>, references: Vec<&Reference>) -> Vec<StepIndex> {
     let steps = references.into_iter().filter_map(|reference| match reference.root() {
         Root::Name(name) => positions.get(name).copied(),
@@ -353,13 +355,13 @@ fn used(positions: &HashMap<String, StepIndex>, references: Vec<&Reference>) -> 
 }
 
 impl StepIndex {
-    /// The step of this number, from 0 in the order written.
+    /// The step with this number, from 0 in the order written.
     #[must_use]
     pub fn new(number: u16) -> Self {
         Self(usize::from(number))
     }
 
-    /// Its number, from 0; a plan has fewer steps than a `u16` can count.
+    /// The number, from 0; a plan always has fewer steps than a `u16` can count.
     #[must_use]
     pub fn number(self) -> u16 {
         u16::try_from(self.0).unwrap_or(u16::MAX)
@@ -386,7 +388,7 @@ impl Kind {
         }
     }
 
-    /// Whether steps of this type start in the order written, and those after them wait: see
+    /// Whether steps of this type start in the order written and later steps wait for them; see
     /// `docs/spec/steps.md`, "Order".
     #[must_use]
     pub(super) const fn is_barrier(&self) -> bool {
@@ -402,7 +404,7 @@ impl Kind {
         }
     }
 
-    /// As the definition spells it.
+    /// The name in definitions.
     #[must_use]
     pub const fn as_str(&self) -> &'static str {
         match self {
@@ -417,7 +419,7 @@ impl Kind {
         }
     }
 
-    /// The event that a step of this kind waits for.
+    /// The event that a step of this type waits for.
     #[must_use]
     pub const fn event(&self) -> Option<&EventWait> {
         match self {
@@ -445,7 +447,7 @@ impl Kind {
         }
     }
 
-    /// The blocks that it holds, in the order of [`Parent::block`].
+    /// The blocks that it contains, in the order of [`Parent::block`].
     #[must_use]
     pub fn blocks(&self) -> Vec<&Block> {
         match self {
@@ -460,8 +462,8 @@ impl Kind {
         }
     }
 
-    /// Shows every reference that is resolved when the step starts, with its place in the step: all
-    /// but a map's `output`.
+    /// Calls `see` with every reference that is resolved when the step starts, and its position in
+    /// the step: all but a map's `output`.
     pub(super) fn visit<'k>(&'k self, see: &mut dyn FnMut(&JsonPointer<'_>, &'k Reference)) {
         let root = JsonPointer::Root;
         match self {

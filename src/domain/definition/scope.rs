@@ -1,10 +1,10 @@
-//! Who may refer to whom. Each reference of a step must lead to an input, to the item of a map
-//! around it, or to a step that has ended before it starts.
+//! The scope of references. Each reference of a step must lead to an input, to the item of an
+//! enclosing map, or to a step that has ended before this one starts.
 //!
-//! A step sees the steps before it in its own block and in the blocks around it, and what is within
-//! those: the steps of a `parallel` and of both branches of a `choice` (those not taken are
-//! `skipped`), not those of a `map`, which run once for each item. Steps written later are out of
-//! reach, unless `depends_on` puts them before.
+//! A step sees the earlier steps of its own block and of the enclosing blocks, and the steps inside
+//! those: the steps of a `parallel` and of both branches of a `choice` (steps of the other branch
+//! are `skipped`), but not those of a `map`, which run once per item. Later steps are out of scope,
+//! unless `depends_on` orders them first.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -21,16 +21,16 @@ use crate::domain::template::Template;
 /// For each step, the steps of its block that it waits for.
 pub(super) type Waits = Vec<BTreeSet<StepIndex>>;
 
-/// What is known of the inputs.
+/// The known names of inputs.
 #[derive(Debug)]
 pub(super) enum Inputs {
-    /// Nothing: any name may come.
+    /// Unknown: any name is allowed.
     Any,
-    /// Only these.
+    /// Only these names.
     Named(HashSet<String>),
 }
 
-/// Keywords by which a schema can allow inputs that its `properties` do not name.
+/// Keywords with which a schema can allow inputs beyond its `properties`.
 const OPEN_KEYWORDS: [&str; 11] = [
     "$ref",
     "$dynamicRef",
@@ -46,7 +46,7 @@ const OPEN_KEYWORDS: [&str; 11] = [
 ];
 
 impl Inputs {
-    /// Reads the names out of `input_schema`, and says what is wrong with its outer shape.
+    /// Reads the names from `input_schema`, and reports problems of its top level.
     pub(super) fn of(fields: &Fields<'_>, schema: Option<&Object<String, Value>>) -> Self {
         let Some(schema) = schema else { return Self::Any };
         let is_object = |kind: &Value| kind == "object";
@@ -77,14 +77,14 @@ impl Inputs {
     }
 }
 
-/// A stop on the way from the whole to a step: a block, and where in it.
+/// One level of the path from the top level to a step: a block, and a position in it.
 #[derive(Debug, Clone, Copy)]
 struct Stop {
     block: Option<Parent>,
     at: StepIndex,
 }
 
-/// Behind every step of a block: where a map's `output` and `output_mapping` are.
+/// After every step of a block: the position of a map's `output` and of `output_mapping`.
 const END: StepIndex = StepIndex(usize::MAX);
 
 pub(super) struct Checker<'c> {
@@ -93,10 +93,10 @@ pub(super) struct Checker<'c> {
     inputs: &'c Inputs,
     problems: &'c Problems,
     waits: Waits,
-    /// The steps that wait for events, by the event's name.
+    /// The steps that wait for events, by event name.
     events: HashMap<&'c str, &'c str>,
     secret_names: HashSet<String>,
-    /// Where each step first refers to each secret.
+    /// The position of each step's first reference to each secret.
     secrets: BTreeMap<(String, StepIndex), String>,
 }
 
@@ -117,7 +117,7 @@ impl<'c> Checker<'c> {
         }
     }
 
-    /// Checks every reference and every `depends_on`, and notes who waits for whom because of them.
+    /// Checks every reference and every `depends_on`, and records the resulting dependencies.
     pub(super) fn check_steps(&mut self) {
         for draft in self.drafts {
             if self.problems.is_full() {
@@ -145,7 +145,7 @@ impl<'c> Checker<'c> {
         }
     }
 
-    /// Checks `metadata.output_mapping`, which sees everything.
+    /// Checks `metadata.output_mapping`, which sees all top-level steps.
     pub(super) fn check_output(&mut self, mapping: &Template) {
         let way = [Stop { block: None, at: END }];
         let root = JsonPointer::Root;
@@ -165,7 +165,7 @@ impl<'c> Checker<'c> {
         self.drafts.get(position.0)
     }
 
-    /// The stops from the whole to a step, the step itself the last one.
+    /// The path from the top level to a step, ending with the step itself.
     fn way_to(&self, position: StepIndex) -> Vec<Stop> {
         let mut way = Vec::new();
         let mut next = self.draft(position);
@@ -198,20 +198,20 @@ impl<'c> Checker<'c> {
         }
     }
 
-    /// An event has one step that waits for it, and that step runs once.
+    /// Only one step may wait for an event, and it must run only once.
     fn check_event(&mut self, draft: &'c Draft, way: &[Stop]) {
         let Some(event) = draft.step.kind.event() else { return };
         let id = &draft.step.id;
         let path = format_args!("{}/event/name", draft.place);
         if way.iter().rev().skip(1).any(|stop| self.map_item(stop.at).is_some()) {
             let message = format!(
-                "step '{id}': an event cannot be waited for within a map: its name would mean one \
+                "step '{id}': a step inside a map cannot wait for an event: its name would mean one \
                  for each item"
             );
             self.problems.add(path, message);
         } else if let Some(other) = self.events.insert(&event.name, id) {
             let message = format!(
-                "step '{id}': the step '{other}' waits for the event '{}' already",
+                "step '{id}': the step '{other}' already waits for the event '{}'",
                 event.name
             );
             self.problems.add(path, message);
@@ -229,7 +229,7 @@ impl<'c> Checker<'c> {
         }
     }
 
-    /// The name of the items, if the step there is a map.
+    /// The name of the items if the step at `position` is a map.
     fn map_item(&self, position: StepIndex) -> Option<&'c str> {
         match &self.draft(position)?.step.kind {
             Kind::Map(map) => Some(&map.item_name),
@@ -264,7 +264,7 @@ impl<'c> Checker<'c> {
         self.problems.add(path, format!("{owner}: {reference} in {inside} {problem}"));
     }
 
-    /// Notes a reference to a secret. Whether there is such a secret is not known here.
+    /// Records a reference to a secret. Whether the secret exists is not checked here.
     fn follow_secret(
         &mut self,
         way: &[Stop],
@@ -289,8 +289,7 @@ impl<'c> Checker<'c> {
         Ok(())
     }
 
-    /// Finds out what a reference means, seen from the end of `way`. The error is the rest of a
-    /// sentence.
+    /// Resolves a reference as seen from the end of `way`. The error is the rest of a sentence.
     fn follow(&mut self, way: &[Stop], reference: &Reference) -> Result<(), String> {
         let name = match reference.root() {
             Root::Execution | Root::Secrets => return Ok(()),
@@ -306,7 +305,7 @@ impl<'c> Checker<'c> {
         };
         self.follow_field(position, reference)?;
         if reference.field() == Some(Field::ResumeUrl) {
-            // It is there from the beginning, for those who have the event sent.
+            // The link exists from the start, for whoever causes the event to be sent.
             return Ok(());
         }
         self.reach(way, position)
@@ -342,7 +341,7 @@ impl<'c> Checker<'c> {
         }
     }
 
-    /// Checks that the step at `target` has ended when what is at the end of `way` starts.
+    /// Checks that the step at `target` has ended when the end of `way` starts.
     fn reach(&mut self, way: &[Stop], target: StepIndex) -> Result<(), String> {
         let target_way = self.way_to(target);
         let fork = way
@@ -391,7 +390,7 @@ impl<'c> Checker<'c> {
     }
 }
 
-/// The rest of a sentence about a name that is neither a step nor an item in reach.
+/// The rest of a sentence about a name that is neither a step nor an item in scope.
 fn unknown(name: &str) -> String {
     let hint = match name {
         "input" => ": an input is written {{inputs.NAME}}",

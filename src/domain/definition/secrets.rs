@@ -1,13 +1,14 @@
-//! The credentials of a definition: where they are, and the definition with them sealed, unsealed,
-//! masked, or put back where a client sends the mask.
+//! The credentials of a definition: finding them, and sealing, unsealing, masking and restoring
+//! them.
 //!
-//! A credential is what an `http` step or its fallback has in `auth`, in headers and query
-//! parameters whose names look secret, and in the URL (user name, password, secret parameters). A
-//! value that is one reference and nothing else is none: it names where the secret comes from.
+//! Credentials are the values in `auth`, headers and query parameters with secret-looking names,
+//! and parts of the URL (user name, password, secret parameters), in an `http` step or its
+//! fallback. A value that is a single reference is not a credential: it names the source of the
+//! secret.
 //!
-//! At rest each is an object `{"$sealed": text}` in place of its value, which no client can write:
-//! the compiler takes texts and numbers there. Definitions that were stored before credentials were
-//! sealed have none of these objects and read the same.
+//! At rest, each credential is replaced by an object `{"$sealed": text}`, which a client cannot
+//! write because the compiler requires strings and numbers there. Definitions stored before
+//! credentials were sealed contain no such objects and read the same.
 
 use std::collections::HashMap;
 
@@ -18,26 +19,26 @@ use crate::domain::json_pointer::{JsonPointer, brief};
 use crate::domain::mask::{self, MASKED, is_secret_name, mask_url, url_secrets};
 use crate::domain::template::Template;
 
-/// The one field of a sealed credential.
+/// The only field of a sealed credential.
 const SEALED: &str = "$sealed";
-/// The fields of `auth` that are credentials.
+/// The fields of `auth` that contain credentials.
 const AUTH_FIELDS: [&str; 4] = ["username", "password", "token", "value"];
 
-/// A place of a definition that holds a credential.
+/// The position of a credential in a definition.
 struct Slot<'s> {
     /// The id of the step.
     step: &'s str,
-    /// The field within the step, such as `headers/X-Vault-Token`.
+    /// The field in the step, such as `headers/X-Vault-Token`.
     field: &'s str,
-    /// The same as a JSON pointer from the definition's root.
+    /// The same as a JSON pointer into the definition.
     pointer: String,
-    /// Scheme, host and port of the request, as they are written.
+    /// Scheme, host and port of the request, as written.
     origin: &'s str,
-    /// The field is the URL, of which only parts are secret.
+    /// The field is the URL, only parts of which are secret.
     is_url: bool,
 }
 
-/// Whether a stored or written definition holds a credential.
+/// Whether a definition contains a credential, sealed or not.
 #[must_use]
 pub fn has_any(definition: &Value) -> bool {
     let mut found = false;
@@ -45,10 +46,10 @@ pub fn has_any(definition: &Value) -> bool {
     found
 }
 
-/// The definition as it is stored. `seal` turns a text into a sealed one.
+/// Seals the credentials of a definition for storage. `seal` turns a text into a sealed one.
 ///
 /// # Errors
-/// What `seal` says.
+/// The error of `seal`.
 pub fn seal<E>(
     mut definition: Value,
     mut seal: impl FnMut(&str) -> Result<String, E>,
@@ -64,8 +65,8 @@ pub fn seal<E>(
     failed.map_or(Ok(definition), Err)
 }
 
-/// The definition as it was written, and whether every credential could be unsealed. One that could
-/// not stays sealed.
+/// Unseals the credentials of a definition, and returns whether all of them could be unsealed. The
+/// others stay sealed.
 pub fn unseal(mut definition: Value, unseal: impl Fn(&str) -> Option<String>) -> (Value, bool) {
     let mut is_whole = true;
     visit(&mut definition, &mut |_, value| {
@@ -78,11 +79,11 @@ pub fn unseal(mut definition: Value, unseal: impl Fn(&str) -> Option<String>) ->
     (definition, is_whole)
 }
 
-/// Seals every sealed credential again, wherever it is. `reseal` gives the new form, or `None` for
-/// one that stays. Answers whether anything has changed.
+/// Reseals every sealed credential. `reseal` returns the new form, or `None` to keep the old one.
+/// Returns whether anything has changed.
 ///
 /// # Errors
-/// What `reseal` says.
+/// The error of `reseal`.
 pub fn reseal<E>(
     definition: &mut Value,
     reseal: &mut impl FnMut(&str) -> Result<Option<String>, E>,
@@ -93,7 +94,7 @@ pub fn reseal<E>(
         return Ok(true);
     }
     let mut has_changed = false;
-    // The depth is that which the parser accepts.
+    // The parser limits the recursion depth.
     match definition {
         Value::Array(items) => {
             for item in items {
@@ -110,8 +111,8 @@ pub fn reseal<E>(
     Ok(has_changed)
 }
 
-/// The definition as clients see it, made from an unsealed one. What is sealed still is masked
-/// whole.
+/// Masks the credentials of an unsealed definition for clients. Credentials that are still sealed
+/// are masked as a whole.
 #[must_use]
 pub fn mask(mut definition: Value) -> Value {
     visit(&mut definition, &mut |slot, value| {
@@ -123,7 +124,7 @@ pub fn mask(mut definition: Value) -> Value {
     definition
 }
 
-/// Whether a definition that a client wrote has a mask where a credential belongs.
+/// Whether a client's definition has a mask in place of a credential.
 #[must_use]
 pub fn has_masks(definition: &Value) -> bool {
     let mut found = false;
@@ -131,13 +132,13 @@ pub fn has_masks(definition: &Value) -> bool {
     found
 }
 
-/// Puts what is stored in the place of every mask. `stored` holds unsealed definitions; the first
-/// that has the credential counts. A credential goes back only to the request that it was stored
-/// for: the same field of the same step, for the same scheme, host and port, so that nobody can
-/// have one sent elsewhere without knowing it.
+/// Replaces every mask with the stored credential. `stored` contains unsealed definitions; the
+/// first that has the credential wins. A credential is only restored for the request it was stored
+/// for (the same field of the same step, with the same scheme, host and port), so that it cannot be
+/// sent elsewhere by someone who does not know it.
 ///
 /// # Errors
-/// A problem for each mask that nothing is stored behind.
+/// One problem for each mask without a stored credential.
 pub fn restore(mut definition: Value, stored: &[Value]) -> Result<Value, Vec<Problem>> {
     let mut held: HashMap<(String, String, String), Value> = HashMap::new();
     for stored in stored {
@@ -200,7 +201,7 @@ fn restore_url(
     is_restored
 }
 
-/// The secret parts of a URL with their names.
+/// The secret parts of a URL, by name.
 fn parts_of(url: &Value) -> Vec<(String, String)> {
     let url = url.as_str().unwrap_or_default();
     let part = |(name, range): mask::Found| Some((name, url.get(range)?.to_owned()));
@@ -219,12 +220,12 @@ fn sealed(value: &Value) -> Option<&str> {
     fields.get(SEALED)?.as_str()
 }
 
-// --- finding them ---
+// --- search ---
 
 type See<'v> = dyn FnMut(&Slot<'_>, &mut Value) + 'v;
 
-/// Shows every credential of a definition, whatever else is wrong with it. The URL of a request
-/// comes before its other fields, and their origin is that of the URL as it is left.
+/// Calls `see` with every credential of a definition, even an invalid one. The URL of a request
+/// comes before its other fields, whose origin is taken from the URL as changed by `see`.
 fn visit(definition: &mut Value, see: &mut See<'_>) {
     visit_steps(definition.get_mut("steps"), &JsonPointer::Root.field("steps"), see);
 }
@@ -292,7 +293,7 @@ fn visit_request(
     }
 }
 
-/// Scheme, host and port as they are written, without user name and password.
+/// Scheme, host and port as written, without user name and password.
 fn origin_of(url: &Value) -> String {
     let url = url.as_str().unwrap_or_default();
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
@@ -302,7 +303,7 @@ fn origin_of(url: &Value) -> String {
     format!("{scheme}://{host}")
 }
 
-/// Whether the value is one reference and nothing beside it.
+/// Whether the value is a single reference.
 fn is_reference(value: &Value) -> bool {
     Template::parse(value).is_ok_and(|template| template.reference().is_some())
 }
@@ -354,7 +355,7 @@ mod tests {
         let (locked, is_whole) = unseal(stored.clone(), |_| None);
         assert_eq!((&locked, is_whole), (&stored, false));
         assert!(!mask(locked).to_string().contains(SEALED));
-        // One that was stored before there was a seal.
+        // A definition stored before sealing was introduced.
         assert_eq!(unseal(written(), |_| None), (written(), true));
     }
 
@@ -378,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn definition_mask_without_stored_secret_is_refused() {
+    fn definition_mask_without_stored_secret_is_rejected() {
         let one = |change: &dyn Fn(&mut Value)| {
             let mut seen = mask(written());
             change(&mut seen["steps"][0]);
@@ -389,7 +390,7 @@ mod tests {
         assert!(renamed.message.starts_with("step 'z': url is masked"), "{}", renamed.message);
         let moved = one(&|step| step["headers"] = json!({"X-New-Token": "***"}));
         assert_eq!(moved.path, "/steps/0/headers/X-New-Token");
-        // Sent to another host, a secret would reach the one who asked for that.
+        // Sent to another host, the secret would leak to the author of this definition.
         let stolen = one(&|step| step["url"] = json!("https://evil/p"));
         assert_eq!(stolen.path, "/steps/0/auth/username");
     }

@@ -1,6 +1,6 @@
-//! Reading the steps: from JSON to drafts, in the order written, each within its block.
+//! Parsing the steps: from JSON to drafts, in the order written, each in its block.
 //!
-//! References are parsed here and checked in `scope`, when every step is known.
+//! References are parsed here and checked in `scope`, once all steps are known.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -22,43 +22,44 @@ use crate::domain::reference::is_root_char;
 use crate::domain::retry::{self, Policy};
 use crate::domain::template::Template;
 
-/// The longest id of a step and name of an item, in bytes.
+/// Maximum length of a step id or an item name, in bytes.
 const ID_BYTES_MAX: usize = 64;
-/// The longest time-out of a step other than an HTTP step: 24 hours.
+/// Maximum timeout of a step other than an HTTP step: 24 hours.
 const TIMEOUT_SECONDS_MAX: f64 = 86_400.0;
-/// The shortest time-out, in seconds.
+/// Minimum timeout, in seconds.
 const TIMEOUT_SECONDS_MIN: f64 = 0.001;
-/// Items of a map that are worked on at once when the step does not say.
+/// Default number of map items processed in parallel.
 const MAP_CONCURRENCY_DEFAULT: u32 = 10;
-/// The most items of a map that may be worked on at once.
+/// Maximum number of map items processed in parallel.
 const MAP_CONCURRENCY_MAX: u32 = 1000;
-/// Names that references give to other things.
+/// Names with a special meaning in references.
 pub(super) const RESERVED_NAMES: [&str; 3] = ["inputs", "execution", "secrets"];
-/// The types of steps, as they are written.
+/// The types of steps, as listed in error messages.
 const TYPES: &str = "model, http, parallel, choice, map, wait, pass, workflow";
 
-/// A step that has been read, before anyone knows what it waits for.
+/// A parsed step without its final dependencies.
 #[derive(Debug)]
 pub(super) struct Draft {
     pub(super) step: Step,
-    /// Where it is in the definition, as a JSON pointer.
+    /// The position in the definition, as a JSON pointer.
     pub(super) place: String,
-    /// What it states itself; absent and empty are two things.
+    /// As written; absent and empty differ in meaning.
     pub(super) depends_on: Option<Vec<String>>,
 }
 
 impl Draft {
-    /// The step, once it is known what it waits for.
+    /// Completes the step with its dependencies.
     pub(super) fn finish(self, waits_for: Vec<StepIndex>) -> Step {
         Step { waits_for, ..self.step }
     }
 }
 
-/// Reads steps into one list.
+/// Parses steps into one list.
 pub(super) struct Reader<'a> {
     problems: &'a Problems,
     model_exists: &'a dyn Fn(&str) -> bool,
-    /// A slot for each step, taken when its reading begins, so that it comes before those within.
+    /// A slot for each step, reserved before the step is parsed, so that it precedes the steps
+    /// inside it.
     slots: Vec<Option<Draft>>,
     ids: HashMap<String, StepIndex>,
     patterns: usize,
@@ -69,12 +70,12 @@ impl<'a> Reader<'a> {
         Self { problems, model_exists, slots: Vec::new(), ids: HashMap::new(), patterns: 0 }
     }
 
-    /// Every step in the order written; none when anything was wrong.
+    /// All steps in the order written; `None` if there was any problem.
     pub(super) fn finish(self) -> Option<Vec<Draft>> {
         if self.problems.is_empty() { self.slots.into_iter().collect() } else { None }
     }
 
-    /// Reads a block of steps. `levels` is how many more levels of nesting are allowed.
+    /// Parses a block of steps. `levels` is how many more levels of nesting are allowed.
     pub(super) fn block(
         &mut self,
         steps: Vec<Value>,
@@ -176,7 +177,7 @@ impl<'a> Reader<'a> {
         Some(Draft { step, place, depends_on })
     }
 
-    /// Reads `step_id`, or `id` in its place, which no other step may have.
+    /// Parses `step_id` or its alias `id`, which must be unique.
     fn id(&mut self, fields: &mut Fields<'_>, position: StepIndex) -> Option<String> {
         let step_id = fields.text("step_id");
         let id = fields.text("id");
@@ -215,7 +216,7 @@ impl<'a> Reader<'a> {
         let fallback = fallback.and_then(|fallback| {
             let mut fallback = fields.nested("fallback", fallback);
             let is_enabled = fallback.flag("enabled").unwrap_or(true);
-            // A fallback that is switched off may name a model that is not there any more.
+            // A disabled fallback may name a model that no longer exists.
             let slug = if is_enabled { self.slug(&mut fallback) } else { fallback.text("model") };
             ignore_version(&mut fallback);
             let params = read_params(&mut fallback);
@@ -235,7 +236,7 @@ impl<'a> Reader<'a> {
         Some(Model { slug: slug?, params, fallback })
     }
 
-    /// The slug of a model that the catalog has.
+    /// The slug of a model in the catalog.
     fn slug(&self, fields: &mut Fields<'_>) -> Option<String> {
         let slug = fields.required_text("model")?;
         if !(self.model_exists)(&slug) {
@@ -246,7 +247,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The reading of a step that holds others.
+/// The parser of a step that contains others.
 struct Nest<'n, 'a> {
     reader: &'n mut Reader<'a>,
     position: StepIndex,
@@ -330,7 +331,7 @@ impl Nest<'_, '_> {
         Some(Map { items: items?, item_name, max_concurrency, steps, output })
     }
 
-    /// Reads the block `index` of the step from the field `steps`.
+    /// Parses the block `index` of the step from the field `steps`.
     fn steps(&mut self, fields: &mut Fields<'_>, index: usize, needs_one: bool) -> Block {
         let steps = if needs_one {
             fields.required_list("steps", "one step")
@@ -344,7 +345,7 @@ impl Nest<'_, '_> {
     }
 }
 
-/// Who has the problem, as a sentence begins.
+/// The start of a sentence about the step.
 fn owner(step: &Object<String, Value>, place: &JsonPointer<'_>) -> String {
     let id = step.get("step_id").or_else(|| step.get("id")).and_then(Value::as_str);
     match id {
@@ -353,17 +354,17 @@ fn owner(step: &Object<String, Value>, place: &JsonPointer<'_>) -> String {
     }
 }
 
-/// What is wrong with the id of a step or the name of an item: the rest of a sentence.
+/// The problem of a step id or item name: the rest of a sentence.
 fn name_problem(name: &str) -> Option<String> {
     if name.is_empty() || name.len() > ID_BYTES_MAX || !name.chars().all(is_root_char) {
         return Some(format!(
             "must be a name of 1 to {ID_BYTES_MAX} characters of a-z A-Z 0-9 _ -"
         ));
     }
-    RESERVED_NAMES.contains(&name).then(|| format!("'{name}' means something else in references"))
+    RESERVED_NAMES.contains(&name).then(|| format!("'{name}' is reserved in references"))
 }
 
-/// Whether a template can resolve to an array: text around a reference makes it a text.
+/// Whether a template can resolve to an array; a reference surrounded by text resolves to a string.
 fn may_be_array(items: &Template) -> bool {
     items.is_array() || items.reference().is_some()
 }
@@ -380,7 +381,7 @@ fn read_names(fields: &Fields<'_>, names: Vec<Value>) -> Vec<String> {
     read
 }
 
-/// Existing definitions state the version of a model, which has none here.
+/// Older definitions set a model version, which has no meaning here.
 fn ignore_version(fields: &mut Fields<'_>) {
     let _ignored = fields.take("version");
 }
@@ -394,7 +395,7 @@ fn read_pass(fields: &mut Fields<'_>) -> Option<Pass> {
     Some(Pass { result: fields.parse("result", &result)? })
 }
 
-/// Whether the execution is paused when the last attempt at the step has failed.
+/// Whether the execution is paused when the last attempt of the step fails.
 fn read_exhausted(fields: &mut Fields<'_>) -> bool {
     match fields.text("on_exhausted").as_deref() {
         None | Some("fail") => false,
@@ -406,7 +407,7 @@ fn read_exhausted(fields: &mut Fields<'_>) -> bool {
     }
 }
 
-/// Reads a step that runs another workflow. Whether there is such a workflow is not known here.
+/// Parses a workflow step. Whether the workflow exists is not checked here.
 fn read_child(fields: &mut Fields<'_>) -> Option<SubWorkflow> {
     let workflow = fields.required_text("workflow");
     let version = fields.text("version_id");

@@ -1,4 +1,4 @@
-//! The `wait` step: until when, or for which event.
+//! The `wait` step: for a duration, until a time, or for an event.
 
 use std::time::Duration;
 
@@ -11,36 +11,36 @@ use crate::domain::secret::is_name;
 use crate::domain::template::{RESOLVED_BYTES_MAX, Template};
 use crate::domain::time::{Now, Timestamp};
 
-/// The problem of a wait without exactly one of its fields.
-const ONE_OF: &str = "a wait has either seconds or until or event";
-/// The longest wait: 366 days.
+/// The error of a wait that does not have exactly one of its fields.
+const ONE_OF: &str = "a wait needs exactly one of seconds, until and event";
+/// Maximum wait: 366 days.
 pub const WAIT_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 
-/// How long a step waits.
+/// What a step waits for.
 #[derive(Debug, Clone)]
 pub enum Wait {
-    /// `seconds`: a number from 0 on, fractions included, or a reference to one.
+    /// `seconds`: a non-negative, possibly fractional number, or a reference to one.
     For(Template),
-    /// `until`: an RFC 3339 time, or a reference to one. A time that has passed is not a wait.
+    /// `until`: an RFC 3339 time, or a reference to one. A time in the past ends the wait at once.
     Until(Template),
-    /// `event`: until somebody sends it.
+    /// `event`: until somebody sends the event.
     Event(EventWait),
 }
 
 /// An event that a step waits for.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EventWait {
-    /// Unique in the whole definition: 1 to 64 characters of `a-zA-Z0-9_-`.
+    /// Unique in the definition: 1 to 64 characters of `a-zA-Z0-9_-`.
     pub name: String,
-    /// What its payload must be.
+    /// The schema of its payload.
     pub schema: Option<Value>,
-    /// How long the step waits; none: as long as a wait may be.
+    /// Timeout of the wait; `None` means the maximum wait.
     pub timeout: Option<Duration>,
-    /// What the step gives when no event comes; none: it fails then.
+    /// The step's output on a timeout; `None` means that the step fails.
     pub default: Option<Value>,
 }
 
-/// A wait that cannot be made.
+/// Why a wait cannot start.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]
@@ -54,10 +54,10 @@ pub enum Error {
 }
 
 impl Wait {
-    /// The steady time at which the wait ends, for a step that starts at `now`.
+    /// The end of the wait on the steady clock, for a step that starts at `now`.
     ///
     /// # Errors
-    /// [`Error`] when what is referred to is missing or names no moment.
+    /// [`Error`] if a referenced value is missing or invalid.
     pub fn end(&self, scope: &dyn Scope, now: Now) -> Result<Timestamp, Error> {
         let end = match self {
             Self::For(seconds) => {
@@ -110,7 +110,7 @@ impl Wait {
         }
     }
 
-    /// The event that it waits for.
+    /// The event that it waits for, if any.
     #[must_use]
     pub const fn event(&self) -> Option<&EventWait> {
         match self {
@@ -121,7 +121,7 @@ impl Wait {
 }
 
 impl EventWait {
-    /// How long the step waits at most.
+    /// The maximum wait for the event.
     #[must_use]
     pub fn limit(&self) -> Duration {
         self.timeout.unwrap_or(WAIT_MAX)
@@ -152,7 +152,7 @@ impl EventWait {
 
 fn duration(seconds: &Value) -> Result<Duration, Error> {
     let seconds = seconds.as_f64().filter(|seconds| *seconds <= WAIT_MAX.as_secs_f64());
-    // Below zero and what is not a number at all are refused here.
+    // Rejects negative numbers and values that are not numbers.
     Duration::try_from_secs_f64(seconds.unwrap_or(-1.0)).map_err(|_below_zero| Error::Seconds)
 }
 

@@ -1,10 +1,11 @@
-//! The legacy shape of workflows (`docs/spec/legacy.md`, "Legacy workflow"), and how it becomes a
+//! The legacy form of workflows (`docs/spec/legacy.md`, "Legacy workflow"), and its conversion to a
 //! definition.
 //!
-//! A workflow is stored in one shape, its definition. What only the legacy shape has (the drawing,
-//! the workspace, the types' own words) is kept in the definition's `metadata.legacy`; everything
-//! else is made from the definition whenever it is read (`wire::legacy`), so that a change through
-//! either host shows on the other. Nothing here checks a definition: `definition` does.
+//! A workflow is stored in one form, its definition. Data that exists only in the legacy form (the
+//! drawing, the workspace, the original type names) is kept in the definition's `metadata.legacy`.
+//! Everything else is derived from the definition whenever it is read (`wire::legacy`), so that a
+//! change through either host is visible on the other. Nothing here validates a definition:
+//! `definition` does.
 //!
 //! ```text
 //! {{name}}      <->  {{inputs.name}}          inputs   <->  input_schema
@@ -21,26 +22,27 @@ use super::definition::secrets;
 
 pub use self::read::{Error, Fields, definition, typed};
 
-/// What a step that runs a model is called.
+/// The type of a step that runs a model.
 pub const MODEL_TYPE: &str = "1019Model";
-/// Where in `metadata` the legacy shape keeps its own.
+/// The field of `metadata` for data that exists only in the legacy form.
 pub const KEPT: &str = "legacy";
 
 type Object = Map<String, Value>;
 
-/// The object under a key, if there is one.
+/// The object under a key, if any.
 #[must_use]
 pub fn object<'v>(value: Option<&'v Value>, key: &str) -> Option<&'v Object> {
     value?.get(key)?.as_object()
 }
 
-/// The text under a key, or an empty one.
+/// The string under a key, or an empty one.
 #[must_use]
 pub fn text<'v>(value: Option<&'v Value>, key: &str) -> &'v str {
     value.and_then(|value| value.get(key)?.as_str()).unwrap_or_default()
 }
 
-/// A fingerprint of the steps that a drawing was made for, as clients see them: credentials masked.
+/// A fingerprint of the steps that a drawing was made for, with masked credentials as clients see
+/// them.
 #[must_use]
 pub fn print_of(steps: &Value) -> String {
     let definition = Map::from_iter([("steps".to_owned(), steps.clone())]);

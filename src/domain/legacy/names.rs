@@ -1,4 +1,4 @@
-//! Names in references: `{{name}}` of an input in the older shape is `{{inputs.name}}` in a
+//! Names in references: the input reference `{{name}}` in the legacy form is `{{inputs.name}}` in a
 //! definition. References to steps are the same in both.
 
 use std::collections::HashSet;
@@ -9,11 +9,10 @@ use crate::domain::reference::is_root_char;
 
 const INPUTS: &str = "inputs";
 
-/// The longest name of an input, in bytes: what finding it in a reference takes grows with its
-/// square.
+/// Maximum length of an input name in bytes: finding it in a reference takes quadratic time.
 pub const NAME_BYTES_MAX: usize = 128;
 
-/// The value with references to these inputs as a definition has them.
+/// Converts references to these inputs from the legacy form to that of a definition.
 pub fn to_definition(value: &Value, inputs: &HashSet<String>) -> Value {
     replaced(value, &|inside| {
         let name = longest_name(inside, inputs)?;
@@ -22,7 +21,7 @@ pub fn to_definition(value: &Value, inputs: &HashSet<String>) -> Value {
     })
 }
 
-/// The value with references to inputs as the older shape has them.
+/// Converts references to inputs to the legacy form.
 pub fn to_legacy(value: &Value) -> Value {
     replaced(value, &|inside| {
         let rest = inside.strip_prefix(INPUTS)?;
@@ -34,8 +33,8 @@ pub fn to_legacy(value: &Value) -> Value {
     })
 }
 
-/// The longest of the names that the reference begins with and that ends at a `.`, a `[` or the end
-/// of the reference. Looks up the prefixes, so that the number of inputs does not matter.
+/// The longest name with which the reference begins and that ends at a `.`, a `[` or the end of the
+/// reference. Looks up the prefixes, so that the number of inputs does not matter.
 fn longest_name<'t>(inside: &'t str, inputs: &HashSet<String>) -> Option<&'t str> {
     let within = inside.get(..inside.floor_char_boundary(NAME_BYTES_MAX + 1))?;
     let whole = (inside.len() <= NAME_BYTES_MAX).then_some(inside);
@@ -43,12 +42,12 @@ fn longest_name<'t>(inside: &'t str, inputs: &HashSet<String>) -> Option<&'t str
     whole.into_iter().chain(prefixes).find(|name| !name.is_empty() && inputs.contains(*name))
 }
 
-/// One move into the inputs.
+/// A path segment into the inputs.
 fn step_into(name: &str) -> String {
     if name.chars().all(is_root_char) { format!(".{name}") } else { format!("['{name}']") }
 }
 
-/// The value with what is between braces replaced where `replace` knows something else.
+/// Replaces the text between braces where `replace` returns a replacement.
 fn replaced(value: &Value, replace: &dyn Fn(&str) -> Option<String>) -> Value {
     match value {
         Value::String(text) => Value::String(replaced_in(text, replace)),

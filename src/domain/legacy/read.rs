@@ -1,4 +1,4 @@
-//! From the older shape to a definition.
+//! Conversion from the legacy form to a definition.
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,10 +8,10 @@ use super::{KEPT, MODEL_TYPE, Object, names, object, print_of, text};
 use crate::domain::definition::STEPS_MAX;
 use crate::domain::model::VERSION;
 
-/// The most inputs, and the most outputs, of a workflow in the older shape.
+/// Maximum inputs, and maximum outputs, of a workflow in the legacy form.
 const LISTED_MAX: usize = 1000;
 
-/// What is wrong with a workflow in the older shape.
+/// The problem of a workflow in the legacy form.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Error(String);
@@ -20,7 +20,7 @@ fn wrong<T>(message: impl Into<String>) -> Result<T, Error> {
     Err(Error(message.into()))
 }
 
-/// A workflow in the older shape, apart from its name and description.
+/// A workflow in the legacy form, without its name and description.
 #[derive(Debug, Clone, Default)]
 pub struct Fields {
     pub workspace_id: String,
@@ -32,11 +32,11 @@ pub struct Fields {
     pub edges_json: String,
 }
 
-/// The definition that says the same. What only `before` can say (a step's fallback and retries, an
-/// input's description) stays for the steps and inputs that are there still.
+/// Converts to an equivalent definition. Data that only `before` can express (a step's fallback and
+/// retries, an input's description) is kept for steps and inputs that still exist.
 ///
 /// # Errors
-/// [`Error`] names the field that has another shape.
+/// [`Error`] names the invalid field.
 pub fn definition(fields: &Fields, before: Option<&Value>) -> Result<Value, Error> {
     let inputs = list(&fields.inputs, "inputs", LISTED_MAX)?;
     let input_names: HashSet<String> = inputs.iter().map(|input| field(input, "name")).collect();
@@ -83,11 +83,11 @@ pub fn definition(fields: &Fields, before: Option<&Value>) -> Result<Value, Erro
 struct ReadStep {
     id: String,
     fields: Object,
-    /// The model's version, where it is not the one that every model has.
+    /// The model's version, unless it is the one that every model has.
     version: Option<Value>,
 }
 
-/// The model steps of a definition, by id and model. Of equal ones the first counts.
+/// The model steps of a definition, by id and model. The first of duplicates wins.
 fn held_steps(before: Option<&Value>) -> HashMap<(&str, &str), &Object> {
     let steps = before.and_then(|before| before.get("steps")?.as_array()).into_iter().flatten();
     let models = steps.filter(|step| text(Some(step), "type") == "model");
@@ -125,7 +125,7 @@ fn read_step(
     }
     let kind = field(step, "type");
     if !["", MODEL_TYPE, "model"].contains(&kind.as_str()) {
-        // A step that the older shape has no words for is shown as it is.
+        // A step that the legacy form cannot express is kept as it is.
         fields.insert("type".to_owned(), kind.into());
         fields.extend(params.as_object().cloned().unwrap_or_default());
         return Ok(ReadStep { id, fields, version: None });
@@ -149,7 +149,7 @@ fn read_step(
     Ok(ReadStep { id, fields, version: version.cloned() })
 }
 
-/// The schema, and the types in the words that they came in.
+/// The schema, and the original type names.
 fn input_schema(inputs: &[Value], before: Option<&Value>) -> Result<(Value, Object), Error> {
     let schema = object(before, "input_schema");
     let held = schema.and_then(|schema| schema.get("properties")?.as_object());
@@ -163,7 +163,7 @@ fn input_schema(inputs: &[Value], before: Option<&Value>) -> Result<(Value, Obje
         let same = held
             .and_then(|held| held.get(&name)?.as_object())
             .filter(|property| property.get("type").is_none_or(|held| held == kind));
-        // The older shape tells of no default as of an empty one.
+        // The legacy form does not distinguish a missing default from an empty one.
         let had_none = same.is_some_and(|property| property.get("default").is_none());
         let mut property = same.cloned().unwrap_or_default();
         property.insert("type".to_owned(), kind.into());
@@ -190,7 +190,7 @@ fn input_schema(inputs: &[Value], before: Option<&Value>) -> Result<(Value, Obje
     Ok((schema, types))
 }
 
-/// The type of a schema behind one of the older words; what is unknown is text.
+/// The schema type of a legacy type name; unknown types are strings.
 fn schema_type(word: &str) -> &'static str {
     match word.to_ascii_lowercase().as_str() {
         "number" | "float" | "double" => "number",
@@ -202,7 +202,7 @@ fn schema_type(word: &str) -> &'static str {
     }
 }
 
-/// Text as a value of a schema's type, if it is one.
+/// Parses a text as a value of a schema type.
 #[must_use]
 pub fn typed(text: &str, kind: &str) -> Option<Value> {
     if kind == "string" {

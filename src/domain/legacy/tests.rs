@@ -1,11 +1,11 @@
-//! The legacy shape as a definition.
+//! Conversion of the legacy form to a definition.
 
 use serde_json::json;
 
 use super::*;
 use crate::domain::definition::Plan;
 
-/// A workflow in the legacy shape.
+/// A workflow in the legacy form.
 pub fn fields() -> Fields {
     Fields {
         workspace_id: "w".to_owned(),
@@ -50,7 +50,7 @@ fn legacy_workflow_converts_to_definition() {
 }
 
 #[test]
-fn legacy_workflow_with_wrong_shape_is_refused() {
+fn legacy_workflow_with_wrong_shape_is_rejected() {
     let with = |change: &dyn Fn(&mut Fields)| {
         let mut fields = fields();
         change(&mut fields);
@@ -69,10 +69,10 @@ fn legacy_workflow_with_wrong_shape_is_refused() {
     assert_eq!(with(&|it| it.inputs[2]["default_value"] = json!("x")), default);
 }
 
-/// Each reference against each input, each step against each held step: minutes, were they compared
-/// one by one.
+/// Comparing each reference with each input, and each step with each stored one, would take
+/// minutes.
 #[test]
-fn legacy_workflow_long_lists_are_refused_before_comparison() {
+fn legacy_workflow_long_lists_are_rejected_before_comparison() {
     let with = |change: &dyn Fn(&mut Fields)| {
         let mut fields = fields();
         change(&mut fields);

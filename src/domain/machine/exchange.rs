@@ -1,4 +1,4 @@
-//! Exchanges of the agent: how one begins and how it ends. What happens between is in its steps, see
+//! The start and the end of an agent exchange. Everything in between is in its steps, see
 //! `domain::agent`.
 
 use super::{Effect, finish};
@@ -7,19 +7,19 @@ use crate::domain::execution::{Execution, Fault, Status, Work};
 use crate::domain::money::Usd;
 use crate::domain::time::Timestamp;
 
-/// How an exchange has ended.
+/// The result of an exchange.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ended {
-    /// `None`: it succeeded.
+    /// `None` on success.
     pub fault: Option<Fault>,
-    /// What its answers and its tools cost.
+    /// The cost of its answers and tools.
     pub cost: Usd,
     pub tokens: Tokens,
     /// It ended with a question to the client.
     pub needs_clarification: bool,
 }
 
-/// Begins to run at `now`, the machine's time. False when it has begun before, or ended.
+/// Begins at wall-clock time `now`. False if it has already begun or ended.
 #[must_use]
 pub fn begin(execution: &mut Execution, now: Timestamp) -> bool {
     if execution.status != Status::Created {
@@ -30,7 +30,7 @@ pub fn begin(execution: &mut Execution, now: Timestamp) -> bool {
     true
 }
 
-/// Ends at `now`, the machine's time. Its answers were charged with their steps.
+/// Ends at wall-clock time `now`. Its answers were charged with their steps.
 #[must_use]
 pub fn end(execution: &mut Execution, ended: Ended, now: Timestamp) -> Vec<Effect> {
     if execution.status.is_final() {

@@ -1,15 +1,15 @@
-//! The machine: what an event does to an execution, and what has to be done about it.
+//! The state machine of executions: how an event changes an execution, and which effects follow.
 //!
 //! Pure: state, event and time in; new state and effects out. It reads no store and starts nothing;
 //! `engine` commits the durable effects together with the new state and only then performs the
-//! others. An event that no longer fits (a late report, a second cancel) changes nothing and has no
-//! effects.
+//! others. An event that no longer applies (a stale report, a second cancel) changes nothing and
+//! has no effects.
 //!
-//! Stamps are the machine's time, made to go up within an execution; what is due is counted by the
-//! steady time, which the machine's clock cannot set back (`runtime::clock`).
+//! Timestamps are wall-clock times, kept in order within an execution. Due times are on the steady
+//! clock, which is not affected when the system clock is set back (`runtime::clock`).
 //!
-//! [`prediction`] tries a chain of models, [`workflow`] takes the steps of a plan in their order,
-//! [`exchange`] begins and ends exchanges of the agent; all come to an end in the same way.
+//! [`prediction`] tries a chain of models, [`workflow`] executes the steps of a plan in order,
+//! [`exchange`] begins and ends agent exchanges. All of them end in the same way.
 
 pub mod exchange;
 pub mod prediction;
@@ -23,37 +23,38 @@ use super::money::Usd;
 use super::step::Step;
 use super::time::Timestamp;
 
-/// What has to be done about an execution.
+/// An effect of a change of an execution.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
-    /// Durable: it is no longer in this lane.
+    /// Durable: it has left this lane.
     Dequeue { lane: String },
-    /// Durable: it waits in this lane. Once committed, the lane is notified.
+    /// Durable: it is queued in this lane. The lane is notified after the commit.
     Enqueue { lane: String },
-    /// Durable: it waits for this moment, in no lane. Once committed, the timers are notified.
+    /// Durable: it is suspended until this time, in no lane. The timers are notified after the
+    /// commit.
     SetTimer { due: Timestamp },
-    /// Durable: it no longer waits for this moment.
+    /// Durable: it is no longer suspended until this time.
     ClearTimer { due: Timestamp },
-    /// Durable: the organization pays for this prediction. At most once for each.
+    /// Durable: the organization is charged for this prediction. At most once for each.
     Charge { execution: ExecutionId, amount: Usd },
-    /// Durable: no step waits any more for this execution, which one of its steps has started: it is
-    /// cancelled, unless it has ended.
+    /// Durable: no step waits anymore for this child, so it is cancelled unless it has ended.
     Abandon { child: ExecutionId },
-    /// Durable: its webhook goes out. At most once for an execution.
+    /// Durable: its webhook is sent. At most once per execution.
     EnqueueWebhook,
     /// Volatile: start the runner for this attempt.
     Start { attempt: u32 },
-    /// Volatile: the execution has ended; wakes the requests that wait for it. The last of all effects.
+    /// Volatile: the execution has ended; requests that wait for it are woken. Always the last
+    /// effect.
     Ended,
 }
 
-/// Whether `effects` bring the execution to its end.
+/// Whether `effects` end the execution.
 #[must_use]
 pub fn is_final(effects: &[Effect]) -> bool {
     effects.contains(&Effect::Ended)
 }
 
-/// Ends an execution of which no step is in flight in this process. `now` is the machine's time.
+/// Cancels an execution without steps in flight in this process. `now` is the wall-clock time.
 #[must_use]
 pub fn cancel(execution: &mut Execution, now: Timestamp) -> Vec<Effect> {
     if execution.status.is_final() {
@@ -62,12 +63,12 @@ pub fn cancel(execution: &mut Execution, now: Timestamp) -> Vec<Effect> {
     match &execution.work {
         Work::Prediction(_) => prediction::apply(execution, prediction::Event::Cancelled, now),
         Work::Workflow(_) | Work::Agent(_) => finish(execution, Status::Cancelled, now),
-        // They have ended before they are stored.
+        // These are stored only after they have ended.
         Work::Chat(_) | Work::Decision(_) => Vec::new(),
     }
 }
 
-/// Fails an execution that cannot even be loaded. `now` is the machine's time.
+/// Fails an execution that cannot be loaded. `now` is the wall-clock time.
 #[must_use]
 pub fn fail(execution: &mut Execution, fault: Fault, now: Timestamp) -> Vec<Effect> {
     if execution.status.is_final() {
@@ -77,8 +78,8 @@ pub fn fail(execution: &mut Execution, fault: Fault, now: Timestamp) -> Vec<Effe
     finish(execution, Status::Error, now)
 }
 
-/// Fails an execution that is not to be run again, neither by this model nor by the next of its
-/// chain. A prediction's attempt ends with it. `now` is the machine's time.
+/// Fails an execution that must never run again, neither with this model nor with the next of its
+/// chain. A prediction's running attempt ends with it. `now` is the wall-clock time.
 #[must_use]
 pub fn fail_permanently(execution: &mut Execution, fault: Fault, now: Timestamp) -> Vec<Effect> {
     if !execution.status.is_final() {
@@ -87,8 +88,8 @@ pub fn fail_permanently(execution: &mut Execution, fault: Fault, now: Timestamp)
     fail(execution, fault, now)
 }
 
-/// The moment has come that an execution waited for: it goes back to its lane. None when it waits
-/// for no moment, or for one that is later than `now`, by the steady time.
+/// Puts a suspended execution back into its lane. No effects if it is not suspended, or only until
+/// a time later than `now` on the steady clock.
 #[must_use]
 pub fn wake(execution: &mut Execution, now: Timestamp) -> Vec<Effect> {
     let lane = execution.lane();
@@ -109,18 +110,18 @@ pub fn wake(execution: &mut Execution, now: Timestamp) -> Vec<Effect> {
     }
 }
 
-/// What becomes of the executions that unfinished steps wait for when theirs ends without being loaded.
+/// Abandons the children of unfinished steps when their execution ends without being loaded.
 #[must_use]
 pub fn abandon<'s>(steps: impl IntoIterator<Item = &'s Step>) -> Vec<Effect> {
     let open = steps.into_iter().filter(|step| step.running().is_some());
     open.filter_map(|step| step.child).map(|child| Effect::Abandon { child }).collect()
 }
 
-/// Until when a paused execution is put aside: the end of the year 9999.
+/// The end of a paused execution's suspension: the end of the year 9999.
 pub const PAUSED_UNTIL: Timestamp = Timestamp::from_micros(253_402_300_799_000_000);
 
-/// Pauses an execution of a workflow of which nothing is in flight in this process: it leaves its lane, or
-/// does not come back to it. `now` is the steady time.
+/// Pauses a workflow execution without steps in flight in this process: it leaves its lane, or does
+/// not return to it. `now` is on the steady clock.
 #[must_use]
 pub fn pause(execution: &mut Execution, by: String, now: Timestamp) -> Vec<Effect> {
     let lane = execution.lane();
@@ -134,8 +135,8 @@ pub fn pause(execution: &mut Execution, by: String, now: Timestamp) -> Vec<Effec
     vec![left, Effect::SetTimer { due: PAUSED_UNTIL }]
 }
 
-/// Puts a paused execution of which nothing is in flight back into its lane, and says for how long it
-/// was paused. `now` is the steady time.
+/// Puts a paused execution without steps in flight back into its lane, and returns the duration of
+/// the pause. `now` is on the steady clock.
 #[must_use]
 pub fn resume(execution: &mut Execution, now: Timestamp) -> (Vec<Effect>, Duration) {
     let lane = execution.lane();
@@ -148,13 +149,13 @@ pub fn resume(execution: &mut Execution, now: Timestamp) -> (Vec<Effect>, Durati
     (effects, now.since(pause.since))
 }
 
-/// The one way to an end: the outcome, the lane, the charge and the webhook in one list. `now` is
-/// the machine's time.
+/// Ends an execution; the only place that does. Returns the effects for its lane, its charge and
+/// its webhook. `now` is the wall-clock time.
 fn finish(execution: &mut Execution, status: Status, now: Timestamp) -> Vec<Effect> {
     execution.status = status;
     execution.completed_at = Some(execution.stamp(now));
     let mut effects = vec![remove_from_queue(execution)];
-    // The steps of a workflow and of an exchange have been charged one by one.
+    // The steps of workflows and exchanges have been charged one by one.
     if execution.cost > Usd::ZERO && execution.prediction().is_some() {
         effects.push(Effect::Charge { execution: execution.id, amount: execution.cost });
     }
@@ -165,9 +166,9 @@ fn finish(execution: &mut Execution, status: Status, now: Timestamp) -> Vec<Effe
     effects
 }
 
-/// Takes it from where it is: its lane, or the timers.
+/// Removes it from its lane or the timers.
 fn remove_from_queue(execution: &mut Execution) -> Effect {
-    match execution.take_aside() {
+    match execution.take_suspension() {
         Some(due) => Effect::ClearTimer { due },
         None => Effect::Dequeue { lane: execution.lane() },
     }

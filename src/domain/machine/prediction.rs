@@ -1,4 +1,4 @@
-//! Predictions: a chain of models, of which the first that succeeds completes the execution.
+//! Predictions: a chain of models; the first that succeeds completes the execution.
 
 use super::{Effect, finish};
 use crate::domain::attempt::{Attempt, Failure, Outcome};
@@ -9,36 +9,36 @@ use crate::domain::payload::Payload;
 use crate::domain::retry::Policy;
 use crate::domain::time::Timestamp;
 
-/// What happened to an execution.
+/// An event of a prediction.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
-    /// Its lane gave it a place. After a crash this comes again for work that was in flight.
+    /// Its lane granted it a permit. After a crash, this is repeated for work that was in flight.
     Dispatched,
-    /// The runner gave an output. `attempt` is the fence.
+    /// The runner returned an output. `attempt` is the fencing token.
     Succeeded { attempt: u32, output: Payload, cost: Usd, logs: Option<String> },
-    /// The runner failed, timed out or panicked. `cost` is what it reported all the same.
+    /// The runner failed, timed out or panicked. `cost` is what it reported nevertheless.
     Failed {
         attempt: u32,
         failure: Failure,
         cost: Usd,
         logs: Option<String>,
-        /// Whether the same model is tried again; `None`: it is not.
+        /// Retry rule of the same model; `None` means no retry.
         retry: Option<Retry>,
     },
-    /// The client wants it stopped.
+    /// A cancel was requested.
     Cancelled,
 }
 
-/// The rule by which a model is tried again.
+/// The retry rule of a model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Retry {
     pub policy: Policy,
-    /// The steady time.
+    /// The time on the steady clock.
     pub now: Timestamp,
 }
 
-/// Changes `execution` as `event` demands at the machine's time `now`, and says what has to be done.
-/// An execution that is not a prediction is left as it is.
+/// Applies `event` to `execution` at wall-clock time `now`, and returns the effects. Executions
+/// other than predictions are left unchanged.
 #[must_use]
 pub fn apply(execution: &mut Execution, event: Event, now: Timestamp) -> Vec<Effect> {
     if execution.status.is_final() {
@@ -47,7 +47,7 @@ pub fn apply(execution: &mut Execution, event: Event, now: Timestamp) -> Vec<Eff
     let now = execution.stamp(now);
     let Work::Prediction(prediction) = &mut execution.work else { return Vec::new() };
     match event {
-        // It waits for its time.
+        // It is suspended until its due time.
         Event::Dispatched if prediction.aside_until.is_some() => Vec::new(),
         Event::Dispatched => {
             let attempt = start(prediction, now);
@@ -70,7 +70,7 @@ pub fn apply(execution: &mut Execution, event: Event, now: Timestamp) -> Vec<Eff
             }
             prediction.add_logs(logs);
             execution.cost = execution.cost.plus(cost);
-            let again = put_aside(execution, &failure, retry.as_ref());
+            let again = suspend_for_retry(execution, &failure, retry.as_ref());
             again.or_else(|| fall_back(execution, &failure)).unwrap_or_else(|| {
                 execution.fault = Some(Fault::of(&failure));
                 finish(execution, Status::Error, now)
@@ -85,7 +85,7 @@ pub fn apply(execution: &mut Execution, event: Event, now: Timestamp) -> Vec<Eff
     }
 }
 
-/// Fails the attempt that was running when the process died. One that had not been written counts
+/// Fails the attempt that was running when the process died. If that was never written, it counts
 /// as begun now.
 pub(super) fn fail_running_attempt(execution: &mut Execution, fault: &Fault, now: Timestamp) {
     let now = execution.stamp(now);
@@ -96,7 +96,8 @@ pub(super) fn fail_running_attempt(execution: &mut Execution, fault: &Fault, now
     execution.started_at.get_or_insert(now);
 }
 
-/// Begins the next attempt, or the one that was running when the process died, under its number.
+/// Begins the next attempt, or resumes the one that was running when the process died, under the
+/// same number.
 fn start(prediction: &mut Prediction, now: Timestamp) -> u32 {
     if let Some(running) = prediction.running() {
         return running.number;
@@ -107,8 +108,8 @@ fn start(prediction: &mut Prediction, now: Timestamp) -> u32 {
     number
 }
 
-/// Writes how the running attempt ended. False when `number` is not the running attempt's: the
-/// report is late.
+/// Records the end of the running attempt. False if `number` is not the running attempt, so the
+/// report is stale.
 fn close_attempt(
     prediction: &mut Prediction,
     number: u32,
@@ -122,8 +123,8 @@ fn close_attempt(
         .is_some_and(|attempt| attempt.close(number, outcome, failure, now))
 }
 
-/// Waits for the next attempt of the same model, where the rule has one: in the timers, durably.
-fn put_aside(
+/// Suspends the execution until the next attempt of the same model, if the rule allows one.
+fn suspend_for_retry(
     execution: &mut Execution,
     failure: &Failure,
     retry: Option<&Retry>,
@@ -137,7 +138,7 @@ fn put_aside(
     Some(vec![Effect::Dequeue { lane }, Effect::SetTimer { due }])
 }
 
-/// Moves on to the next model of the chain, if there is one and the request itself is not at fault.
+/// Moves on to the next model of the chain, if there is one and the request itself is not invalid.
 fn fall_back(execution: &mut Execution, failure: &Failure) -> Option<Vec<Effect>> {
     let left = execution.lane();
     let Work::Prediction(prediction) = &mut execution.work else { return None };

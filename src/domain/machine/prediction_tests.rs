@@ -1,5 +1,5 @@
-//! Random histories of the machine: after every event the invariants hold, and every history can
-//! be brought to an end. No test here knows the order of the code it tests.
+//! Random histories of the state machine: the invariants hold after every event, and every history
+//! can be brought to an end. These tests do not depend on the order of the code they test.
 
 use proptest::prelude::*;
 
@@ -8,7 +8,7 @@ use crate::domain::delivery::Webhook;
 use crate::domain::execution::{Candidate, Prediction, Source, Work};
 use crate::domain::machine::wake;
 
-/// An execution and everything that its effects have done so far.
+/// An execution, and the accumulated effects of its changes.
 #[derive(Debug, Clone)]
 struct Machine {
     execution: Execution,
@@ -33,17 +33,17 @@ enum Act {
         late_by: u32,
         class: ErrorClass,
         cost: i64,
-        /// How often the model may be tried.
+        /// Maximum attempts of the model.
         tries: u32,
     },
-    /// The time of a timer comes.
+    /// A timer is due.
     Wake,
     Cancel,
-    /// The process dies: volatile effects are forgotten, the stored state stays.
+    /// The process dies: volatile effects are lost, the stored state stays.
     Crash,
 }
 
-/// How often a model is tried at most.
+/// Maximum attempts of a model.
 const TRIES_MAX: u32 = 3;
 
 fn policy(tries: u32) -> Policy {
@@ -135,7 +135,7 @@ impl Machine {
         {
             self.reported_cost = self.reported_cost.plus(Usd::from_micros(*cost));
         }
-        // The machine's clock is set ahead and back again and again.
+        // The system clock is set ahead and back repeatedly.
         let ahead =
             std::time::Duration::from_secs(3600 * (self.now.micros().unsigned_abs() / 1000 % 3));
         let effects = apply(&mut self.execution, event, self.now.plus(ahead));
@@ -239,7 +239,7 @@ impl Machine {
         assert!(stamps.is_sorted(), "{stamps:?}");
     }
 
-    /// Whatever happened, taking and failing long enough brings it to an end.
+    /// Dispatching and failing long enough always ends it.
     fn ensure_liveness(&mut self) {
         for _ in 0..=self.prediction().chain.len() {
             self.act(&Act::Wake);
@@ -295,7 +295,7 @@ fn prediction_machine_reruns_attempt_in_flight_at_crash() {
 }
 
 #[test]
-fn prediction_machine_tries_each_model_as_often_as_its_rule_says() {
+fn prediction_machine_tries_each_model_as_its_retry_rule_says() {
     let mut machine = Machine::new(2, true);
     let mut waits = Vec::new();
     for tries in [3, 3, 3, 2, 2] {

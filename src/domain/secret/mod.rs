@@ -1,9 +1,9 @@
-//! Named secrets of an organization: what a name and a value must be, and the redaction of values in
-//! what is kept.
+//! Named secrets of an organization: their valid names and values, and the redaction of values in
+//! stored data.
 //!
-//! A value is resolved into the request of an `http` step and nowhere else. What the receiver answers
-//! is searched for the values that its request carried, so that an echo reveals none. Values shorter
-//! than [`REDACTED_BYTES_MIN`] are not searched for: they are in too many texts by chance.
+//! A value is only resolved into the request of an `http` step. The response is searched for the
+//! values that its request contained, so that an echo reveals none. Values shorter than
+//! [`REDACTED_BYTES_MIN`] are not searched for, since they occur in too many texts by chance.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -20,16 +20,17 @@ use super::time::Timestamp;
 
 mod encodings;
 
-/// The longest name.
+/// Maximum length of a name.
 pub const NAME_MAX: usize = 64;
-/// The longest value: a private key with its chain of certificates fits.
+/// Maximum length of a value, enough for a private key with its certificate chain.
 pub const VALUE_BYTES_MAX: usize = 32 * 1024;
-/// The shortest value that is searched for in answers.
+/// Minimum length of a value that is searched for in responses.
 pub const REDACTED_BYTES_MIN: usize = 6;
-/// The longest value that is searched for in all encodings; longer ones as text, in JSON and in forms.
+/// Maximum length of a value that is searched for in all encodings; longer values only as text, in
+/// JSON and in forms.
 const ENCODED_BYTES_MAX: usize = 1024;
 
-/// A secret as it is stored.
+/// A stored secret.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Secret {
     pub organization: OrganizationId,
@@ -41,7 +42,7 @@ pub struct Secret {
     pub updated_at: Timestamp,
 }
 
-/// Whether a secret can have this name: 1 to 64 characters of `a-zA-Z0-9_-`.
+/// Whether a name is valid: 1 to 64 characters of `a-zA-Z0-9_-`.
 #[must_use]
 pub fn is_name(name: &str) -> bool {
     !name.is_empty() && name.len() <= NAME_MAX && name.chars().all(is_root_char)
@@ -71,11 +72,11 @@ impl Values {
     }
 }
 
-/// Texts that must not be kept. Never printed.
+/// Texts to redact from stored data. Never printed.
 #[derive(Clone, Default)]
 pub struct Redaction {
     hidden: Vec<String>,
-    /// Finds all of them in one pass; built when it is first needed.
+    /// Finds all of them in one pass; built on first use.
     finder: OnceLock<Option<AhoCorasick>>,
 }
 
@@ -94,7 +95,7 @@ impl Redaction {
         }
     }
 
-    /// Adds a secret, also in the encodings in which other programs usually repeat one.
+    /// Adds a secret, including its common encodings.
     pub fn add_secret(&mut self, value: &str) {
         self.add(value);
         self.add(value.trim());
@@ -111,7 +112,7 @@ impl Redaction {
         self.hidden.is_empty()
     }
 
-    /// The text with every occurrence masked.
+    /// Masks every occurrence in a text.
     #[must_use]
     pub fn text(&self, text: &str) -> String {
         match self.finder() {
@@ -127,17 +128,17 @@ impl Redaction {
         }
     }
 
-    /// Nothing when there are too many texts for one search.
+    /// `None` if there are too many texts for a single search.
     fn finder(&self) -> Option<&AhoCorasick> {
         let build = || {
-            // A text may contain another one, which must not break it up.
+            // A text may contain another one; the longest match wins.
             let builder = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).clone();
             builder.build(&self.hidden).ok()
         };
         self.finder.get_or_init(build).as_ref()
     }
 
-    /// Masks every occurrence in a value: in texts, names of fields and numbers.
+    /// Masks every occurrence in a value: in strings, field names and numbers.
     pub fn value(&self, value: &mut Value) {
         if self.is_empty() {
             return;
@@ -183,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn secret_names_are_those_that_a_reference_can_have() {
+    fn secret_names_are_valid_in_references() {
         for good in ["a", "API_KEY", "stripe-live-2", &"x".repeat(64)] {
             assert!(is_name(good), "{good}");
         }
@@ -193,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn redaction_masks_values_wherever_they_are() {
+    fn redaction_masks_values_anywhere() {
         let mut redaction = Redaction::default();
         for text in ["hunter2", "hunter2-and-more", "123456", "short"] {
             redaction.add(text);
@@ -236,7 +237,8 @@ mod tests {
                 "{echo}"
             );
         }
-        // Credentials of any user: their ends are in characters that the neighbors share.
+        // As credentials of various users: the first and last characters are shared with
+        // neighboring bytes.
         for user in ["", "u", "us", "use", "user"] {
             use base64::Engine as _;
             let text =

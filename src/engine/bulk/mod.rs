@@ -1,5 +1,6 @@
-//! Bulk jobs: durable, in the background, each act on its own. How far a job has come is in its row, which is
-//! written in the commit of each act that must not be made twice, and after each other one.
+//! Bulk jobs: durable background jobs that act on each selected execution separately. A job's
+//! progress is in its row. An act that must not be repeated writes the row in its own commit; after
+//! any other act the row is written separately.
 
 mod work;
 
@@ -10,11 +11,11 @@ use crate::storage::commit::Expect;
 use crate::storage::record::{Malformed, decode, encode};
 use crate::storage::{self, Commit, Key, Page, Record, Table};
 
-/// Jobs of one organization that are at work at once.
+/// Maximum running jobs per organization.
 pub const RUNNING_MAX: usize = 4;
-/// Jobs of one organization that are kept once they have ended.
+/// Maximum ended jobs kept per organization.
 const KEPT_MAX: usize = 100;
-/// How often a change is tried again when the job has gone on in the meantime.
+/// Maximum attempts to change a job whose row changes concurrently.
 const TRIES: usize = 100;
 
 impl Record for Job {
@@ -30,7 +31,7 @@ fn job(organization: OrganizationId, id: JobId) -> Key {
     jobs_of(organization).id_newest_first(id)
 }
 
-/// The jobs that have not ended, oldest first. The row's value is the organization's id.
+/// The running jobs, oldest first. The row's value is the organization's id.
 fn open_jobs() -> Key {
     Key::table(Table::BulkJobOpen)
 }
@@ -39,7 +40,7 @@ fn open_job(id: JobId) -> Key {
     open_jobs().id(id)
 }
 
-/// A job's row, and its new state under the condition that the row is as it was read.
+/// Writes a job's new state, on condition that its row is unchanged.
 fn put(commit: &mut Commit, before: Vec<u8>, next: &Job) -> Result<(), Malformed> {
     let key = job(next.organization, next.id);
     commit.expect(Expect::Equal(key.clone(), before));
@@ -51,10 +52,10 @@ fn put(commit: &mut Commit, before: Vec<u8>, next: &Job) -> Result<(), Malformed
 }
 
 impl Engine {
-    /// Takes a job. `beside` becomes durable with it.
+    /// Starts a job. `beside` becomes durable in the same commit.
     ///
     /// # Errors
-    /// [`Error::TooManyJobs`], [`Error::HeldBack`], [`Error::Storage`]: then there is no job.
+    /// [`Error::TooManyJobs`], [`Error::HeldBack`], [`Error::Storage`]: no job is created.
     pub async fn start_job(&self, made: &Job, beside: Commit) -> Result<(), Error> {
         let inner = &self.inner;
         if self.paused_since().is_some() {
@@ -88,15 +89,15 @@ impl Engine {
         Ok(())
     }
 
-    /// A job.
+    /// Returns a job.
     ///
     /// # Errors
-    /// [`Error::NotFound`] also for another organization's; [`Error::Storage`].
+    /// [`Error::NotFound`], also if it belongs to another organization; [`Error::Storage`].
     pub async fn job(&self, organization: OrganizationId, id: JobId) -> Result<Job, Error> {
         self.inner.store.read(&job(organization, id)).await?.ok_or(Error::NotFound)
     }
 
-    /// Ends a job before its time: what it has done stays done. One that has ended is left as it is.
+    /// Cancels a job: acts that are done stay done. An ended job is returned unchanged.
     ///
     /// # Errors
     /// As [`Engine::job`].
@@ -124,7 +125,7 @@ impl Engine {
 }
 
 impl Inner {
-    /// The jobs that have not ended, oldest first.
+    /// The running jobs, oldest first.
     async fn open_jobs(&self) -> Result<Vec<(OrganizationId, JobId)>, Error> {
         let mut open = Vec::new();
         let mut after = None;

@@ -1,4 +1,5 @@
-//! Bulk jobs on the real executor: each execution is acted on once, whenever the process dies.
+//! Bulk jobs on the real executor: each execution is acted on exactly once, whenever the process
+//! dies.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -51,7 +52,7 @@ fn job(process: &Process, action: Action, standing: Option<ExecutionStatus>) -> 
         selection: Selection {
             standings: Some(match standing {
                 Some(status) => vec![(Kind::Workflow, status)],
-                // Without the predictions that their steps were.
+                // Excludes the predictions that ran as steps.
                 None => ExecutionStatus::ALL.map(|status| (Kind::Workflow, status)).to_vec(),
             }),
             ..Selection::default()
@@ -68,7 +69,7 @@ fn job(process: &Process, action: Action, standing: Option<ExecutionStatus>) -> 
 }
 
 async fn ended(process: &Process, id: JobId) -> Job {
-    let looking = async {
+    let polling = async {
         loop {
             let job = process.engine.job(ORGANIZATION.into(), id).await.unwrap();
             if job.status != Status::Running {
@@ -77,7 +78,7 @@ async fn ended(process: &Process, id: JobId) -> Job {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, looking).await.unwrap()
+    tokio::time::timeout(PATIENCE, polling).await.unwrap()
 }
 
 async fn run(process: &Process, job: &Job) -> Job {
@@ -85,7 +86,7 @@ async fn run(process: &Process, job: &Job) -> Job {
     ended(process, job.id).await
 }
 
-/// How many redrives each of these has.
+/// The number of redrives of each execution.
 async fn redrives(process: &Process) -> BTreeMap<ExecutionId, usize> {
     let mut found = BTreeMap::new();
     for execution in executions(&process.store).await {
@@ -117,7 +118,7 @@ fn bulk_redrive_survives_crash_after_any_commit_and_redrives_each_once() {
         runtime().block_on(async {
             let process = start(&folder).await;
             match process.engine.job(ORGANIZATION.into(), job.id).await {
-                // It was never accepted.
+                // The job was never accepted.
                 Err(Error::NotFound) => assert!(redrives(&process).await.is_empty()),
                 found => {
                     found.unwrap();
@@ -141,7 +142,7 @@ fn bulk_redrive_survives_crash_after_any_commit_and_redrives_each_once() {
 }
 
 #[test]
-fn bulk_jobs_pause_resume_cancel_and_delete_what_they_select() {
+fn bulk_jobs_pause_resume_cancel_and_delete_selected_executions() {
     let folder = tempfile::tempdir().unwrap();
     runtime().block_on(async {
         let process = start(&folder).await;
@@ -152,7 +153,7 @@ fn bulk_jobs_pause_resume_cancel_and_delete_what_they_select() {
         let count = |job: &Job| (job.total, job.done, job.failed);
         let paused = run(&process, &of(Action::Pause, None)).await;
         let all = COUNT as u64 + 3;
-        // Those that have failed cannot be paused.
+        // Failed executions cannot be paused.
         assert_eq!(count(&paused), (Some(all), 3, COUNT as u64));
         let is_paused = |one: &crate::domain::execution::Execution| one.paused().is_some();
         assert_eq!(executions(&process.store).await.iter().filter(|one| is_paused(one)).count(), 3);
@@ -176,10 +177,10 @@ fn bulk_jobs_pause_resume_cancel_and_delete_what_they_select() {
 }
 
 #[test]
-fn bulk_jobs_of_one_organization_are_bounded_and_can_be_cancelled() {
+fn bulk_jobs_per_organization_are_limited_and_cancellable() {
     let folder = tempfile::tempdir().unwrap();
     runtime().block_on(async {
-        // Nothing works at them before the engine has recovered.
+        // No worker runs the jobs before the engine has recovered.
         let process = Process::start_with(&folder, i64::MAX, script(&cases()), Options::default());
         submit(&process, 0, COUNT).await;
         let mut jobs = Vec::new();
@@ -207,7 +208,8 @@ fn bulk_jobs_of_one_organization_are_bounded_and_can_be_cancelled() {
     });
 }
 
-/// The bytes that the first release with bulk jobs writes: a change here needs a new version and a way up.
+/// The bytes written by the first release with bulk jobs: changing them needs a new record version
+/// and a migration.
 #[test]
 fn bulk_job_row_matches_golden_bytes() {
     let golden = concat!(

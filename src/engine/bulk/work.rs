@@ -1,4 +1,4 @@
-//! The worker of the bulk jobs: a few acts of each job in turn, one after the other.
+//! The worker of the bulk jobs: it runs a few acts of each job in turn, one at a time.
 
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -13,27 +13,27 @@ use crate::runtime::{Recurring, new_id};
 use crate::storage::record::decode;
 use crate::storage::{self, Commit};
 
-/// Acts of one job before it is the turn of the next.
+/// Maximum acts of one job per turn.
 const TURN: usize = 50;
-/// Executions that are counted at once.
+/// Page size when counting executions.
 const COUNT_PAGE: usize = 500;
-/// When a job is looked at again that cannot go on now: the store, a full queue.
+/// Retry delay when a job is blocked, for example by a failing store or a full queue.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// What came of a turn.
+/// The result of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Turn {
-    /// There may be more to do.
+    /// There may be more work.
     More,
-    /// It has ended, or was cancelled.
+    /// The job has ended or was cancelled.
     Ended,
-    /// It cannot go on now.
+    /// The job is blocked for now.
     Later,
 }
 
-/// What came of an act.
+/// The result of an act.
 enum Act {
-    /// It and the job's new row are committed.
+    /// The act and the job's new row are committed.
     Committed(Box<Job>),
     Done,
     Failed,
@@ -41,18 +41,18 @@ enum Act {
 }
 
 impl Inner {
-    /// Works at the jobs, for as long as the service runs.
+    /// Runs the jobs until the service stops.
     pub(in crate::engine) async fn run_jobs(self: Arc<Self>) {
         let mut trouble = Recurring::default();
         loop {
             let (turn, fault) = match self.take_turns().await {
                 Ok(turns) => turns,
-                Err(error) => (Turn::Later, Some(format!("the bulk jobs cannot be read: {error}"))),
+                Err(error) => (Turn::Later, Some(format!("cannot read the bulk jobs: {error}"))),
             };
             match fault {
                 Some(fault) if trouble.is_news(&fault) => tracing::error!("{fault}"),
                 Some(_) => {}
-                None if trouble.end() => tracing::info!("the bulk jobs go on"),
+                None if trouble.end() => tracing::info!("bulk jobs resumed"),
                 None => {}
             }
             if self.tasks.is_stopping() {
@@ -72,17 +72,17 @@ impl Inner {
         }
     }
 
-    /// One turn of each job that has not ended, and why one of them cannot go on.
+    /// Gives each running job one turn. Also returns the reason if one of them is blocked.
     async fn take_turns(self: &Arc<Self>) -> Result<(Turn, Option<String>), Error> {
         if is_held_back(self) {
-            // A restored box does nothing by itself.
+            // A restored box starts no work by itself.
             return Ok((Turn::Later, None));
         }
         let mut all = Turn::Ended;
         let mut fault = None;
         for (organization, id) in self.open_jobs().await? {
             let turn = self.take_turn(organization, id).await.unwrap_or_else(|error| {
-                fault = Some(format!("the bulk job {id} cannot go on: {error}"));
+                fault = Some(format!("cannot continue bulk job {id}: {error}"));
                 Turn::Later
             });
             match turn {
@@ -134,13 +134,13 @@ impl Inner {
             }
             match self.write_job(row, &next, Commit::new()).await? {
                 Some(written) => (row, job) = (written, next),
-                // It was cancelled.
+                // The job was cancelled.
                 None => return Ok(Turn::More),
             }
         }
         if found.more_after.is_some() && job.left() > 0 {
             if found.executions.is_empty() {
-                // Much was looked through for nothing.
+                // A long stretch of the history had no match: save the position.
                 job.cursor = found.more_after;
                 let _written_or_cancelled = self.write_job(row, &job, Commit::new()).await?;
             }
@@ -152,8 +152,8 @@ impl Inner {
         Ok(Turn::Ended)
     }
 
-    /// Writes the job's row beside `commit`; gives its bytes. `None`: somebody else has changed it, and nothing
-    /// is written.
+    /// Writes the job's row beside `commit` and returns the bytes of the row. `None` if the row was
+    /// changed concurrently; nothing is written then.
     async fn write_job(
         &self,
         before: Vec<u8>,
@@ -168,7 +168,7 @@ impl Inner {
         }
     }
 
-    /// How many executions the job acts on.
+    /// The number of executions that the job acts on.
     async fn count(&self, engine: &Engine, job: &Job, filter: &Filter) -> Result<u64, Error> {
         let mut total = 0_u64;
         let mut after = None;
@@ -210,7 +210,7 @@ impl Inner {
         act_of(acted.map(|()| Act::Done))
     }
 
-    /// A redrive in one commit with the job's row, so that there is one for each execution.
+    /// Redrives in one commit with the job's row, so that each execution is redriven exactly once.
     async fn redrive_once(
         &self,
         engine: &Engine,
@@ -235,16 +235,16 @@ impl Inner {
     }
 }
 
-/// Whether the store was restored and has not been resumed.
+/// Whether the store was restored and not resumed yet.
 fn is_held_back(inner: &Inner) -> bool {
     inner.paused.lock().unwrap_or_else(PoisonError::into_inner).is_some()
 }
 
-/// What an act has come to. What may pass is tried again.
+/// The result of an act. Transient errors are retried.
 fn act_of(acted: Result<Act, Error>) -> Result<Act, Error> {
     match acted {
         Ok(act) => Ok(act),
-        // The row was changed: the job is looked at again.
+        // The row has changed: the job is read again.
         Err(Error::Storage(error)) if error.is_final() => Ok(Act::Failed),
         Err(
             Error::QueueFull { .. }
@@ -257,7 +257,7 @@ fn act_of(acted: Result<Act, Error>) -> Result<Act, Error> {
     }
 }
 
-/// What was there when the job began.
+/// Selects only executions that existed when the job started.
 fn filter_of(job: &Job) -> Filter {
     let selection = job.selection.clone();
     Filter {

@@ -1,7 +1,7 @@
-//! The detail of a workflow's execution: what clients read and webhooks carry, and why it waits.
+//! The detail of a workflow execution: what clients read and webhooks carry, and what it waits for.
 //!
-//! Steps of maps are not shown one by one: a map says how many of its items have ended. Texts are
-//! put in as they are stored.
+//! The steps inside a map are not listed: the map reports how many of its items have ended. Payload
+//! texts are included as stored.
 
 use std::time::Duration;
 
@@ -23,14 +23,14 @@ use crate::storage::record::decode;
 use crate::wire::execution::{Shown, Waiting};
 use crate::wire::{self, Text, Time};
 
-/// The most bytes of inputs and outputs of steps that one detail carries. What is past it is left
-/// out, in the order of the definition; `metadata.omitted` says so.
+/// Maximum bytes of step inputs and outputs in one detail. Payloads beyond the limit are omitted,
+/// in the order of the definition, and `metadata.omitted` is set.
 const DETAIL_BYTES_MAX: u64 = 16 << 20;
 
-/// How long the link of a step opens after the step's own end.
+/// How long a step's link stays valid after the latest possible end of the wait.
 const LINK_GRACE: Duration = Duration::from_secs(3600);
 
-/// An execution of a workflow, and its detail (`docs/spec/workflows.md`, "Execution detail").
+/// A workflow execution and its detail (`docs/spec/workflows.md`, "Execution detail").
 #[derive(Debug)]
 pub struct Detail {
     pub execution: Execution,
@@ -40,17 +40,18 @@ pub struct Detail {
 type Steps = Vec<(Instance, Step)>;
 
 impl Engine {
-    /// The execution of a workflow with everything that is known of its steps.
+    /// Returns the detail of a workflow execution.
     ///
     /// # Errors
-    /// [`Error::NotFound`] also for a prediction and for another organization's; [`Error::Storage`].
+    /// [`Error::NotFound`], also if it is a prediction or belongs to another organization;
+    /// [`Error::Storage`].
     pub async fn detail(
         &self,
         organization: OrganizationId,
         id: ExecutionId,
     ) -> Result<Detail, Error> {
         let inner = &self.inner;
-        let (execution, live) = inner.look(organization, id).await?;
+        let (execution, live) = inner.read_state(organization, id).await?;
         let run = execution.workflow().ok_or(Error::NotFound)?;
         let plan = inner.plans.plan(run.revision).await?;
         let steps = match live {
@@ -63,9 +64,9 @@ impl Engine {
 }
 
 impl Inner {
-    /// The execution, and its steps as far as they are in memory. Never waits for a run, only for
-    /// a commit under way.
-    pub(super) async fn look(
+    /// Returns the execution, and its steps if they are in memory. Never waits for a run, only for
+    /// a commit in progress.
+    pub(super) async fn read_state(
         &self,
         organization: OrganizationId,
         id: ExecutionId,
@@ -98,7 +99,7 @@ impl Inner {
         Ok(steps.collect::<Result<_, _>>()?)
     }
 
-    /// The text of the detail: the body of the execution's webhook.
+    /// The detail as JSON text, which is the body of the execution's webhook.
     pub(in crate::engine) async fn workflow_body(
         &self,
         execution: &Execution,
@@ -109,7 +110,7 @@ impl Inner {
         to_raw_value(&view).map_err(|error| not_serializable("execution detail", &error).into())
     }
 
-    /// The detail.
+    /// Builds the detail.
     async fn view(
         &self,
         execution: &Execution,
@@ -142,8 +143,8 @@ impl Inner {
         Ok(wire::execution::Execution::of(execution, run, shown))
     }
 
-    /// Whether the execution's organization owns the workflow. To every other, what the owner wrote
-    /// into its steps is not shown.
+    /// Whether the execution's organization owns the workflow. Other organizations do not see the
+    /// step inputs, which the owner wrote.
     pub(in crate::engine) async fn is_own_workflow(
         &self,
         execution: &Execution,
@@ -191,13 +192,13 @@ impl Inner {
         Ok(view)
     }
 
-    /// A payload's text, with current URLs of files, or what is wrong with one that is lost or
-    /// damaged, which must not hide the rest.
+    /// Returns a payload's text with current file URLs. A lost or damaged payload becomes an error
+    /// text, so that it does not hide the rest of the detail.
     async fn text(&self, organization: OrganizationId, payload: &Payload) -> Result<Text, Error> {
         match self.store.read_payload(payload).await {
             Ok(text) => Ok(Text::of(self.files.render_links(organization, text))),
             Err(error) if error.is_final() => {
-                tracing::error!(%error, "a record is shown without a payload");
+                tracing::error!(%error, "detail shown without an unreadable payload");
                 Ok(Text::missing(error.to_string()))
             }
             Err(error) => Err(error.into()),
@@ -217,21 +218,22 @@ impl Inner {
         if let Some(Pause { by, since }) = execution.paused() {
             return vec![Waiting::Paused { by: by.clone(), since: self.shown(*since) }];
         }
-        let is_aside = execution.workflow().is_some_and(|run| run.aside_until.is_some());
+        let is_suspended = execution.workflow().is_some_and(|run| run.aside_until.is_some());
         let unfinished = steps.iter().filter(|(_, step)| !step.status.is_final());
         let waiting = unfinished.filter_map(|(instance, step)| {
             let planned = plan?.at(instance.step)?;
             self.step_waits(execution, planned, step)
         });
         let waiting: Vec<_> = waiting.collect();
-        if waiting.is_empty() && !is_aside {
+        if waiting.is_empty() && !is_suspended {
             let (position, running) = self.lane_position(execution);
             return vec![Waiting::Lane { position, running }];
         }
         waiting
     }
 
-    /// The link that sends the event which a step waits for. It ends some time after the step does.
+    /// The link that sends the event of a waiting step. It expires [`LINK_GRACE`] after the latest
+    /// possible end of the wait.
     pub(in crate::engine) fn resume_url(
         &self,
         (organization, key): (OrganizationId, KeyId),
@@ -243,7 +245,7 @@ impl Inner {
         self.files.signed_urls().url(Link { organization, key, expires_at }, &path)
     }
 
-    /// What is due by the steady time, as the machine's clock will show it.
+    /// Converts a due time on the steady clock to wall-clock time.
     fn shown(&self, due: Timestamp) -> Time {
         self.clock.reading().shown(due).into()
     }
@@ -281,7 +283,7 @@ impl Inner {
     }
 }
 
-/// Whether a step is within a map.
+/// Whether a step is inside a map.
 pub(super) fn is_in_map(plan: Option<&Plan>, step: &Planned) -> bool {
     plan.is_some_and(|plan| !plan.maps_around(step.position).is_empty())
 }

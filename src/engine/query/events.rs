@@ -1,9 +1,8 @@
-//! EventLogs: what happens to a prediction or an execution of a workflow while it goes on, for those who follow it.
+//! Event logs: the events of a running prediction or workflow execution, for its followers.
 //!
-//! A feed is made when somebody follows a prediction or its model tells something, and begins with
-//! what has happened until then; a prediction that does neither has none. It is in memory alone, a
-//! bounded part of it: what is lost with it is in the stored prediction. Nothing waits for a
-//! follower.
+//! A log is created when somebody follows an execution or its model reports something, and begins
+//! with a replay of what has happened so far. Logs are bounded and in memory only: the stored
+//! execution has everything that is lost with them. Nothing waits for a follower.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,46 +19,46 @@ use crate::runners::Progress;
 use crate::runtime::new_id;
 use crate::wire::event as wire;
 
-/// Events that one feed keeps for those who come late or come again.
+/// Maximum events that one log keeps for followers that join late or reconnect.
 pub const EVENTS_MAX: usize = 1024;
-/// Bytes of events that one feed keeps.
+/// Maximum bytes of events in one log.
 pub const LOG_BYTES_MAX: usize = 128 * 1024;
-/// Bytes of events that all feeds keep. Beyond it, each keeps its newest event alone.
+/// Maximum bytes of events in all logs. Beyond that, each log keeps only its newest event.
 pub const ALL_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// EventLogs of ended predictions that are kept for followers whose connection broke.
+/// Logs of ended executions that are kept for followers that reconnect.
 const RECENT_MAX: usize = 256;
-/// What an event takes beside its text.
+/// Memory overhead of an event, in bytes.
 const EVENT_OVERHEAD: usize = 64;
 
-/// One thing that happened.
+/// One event.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Event {
-    /// From 1, without a gap within its feed.
+    /// From 1, consecutive within its log.
     pub number: u64,
     pub name: &'static str,
     /// JSON text.
     pub data: String,
 }
 
-/// What a follower has not seen.
+/// The events that a follower has not seen.
 #[derive(Debug)]
 pub struct NewEvents {
     pub events: Vec<Arc<Event>>,
-    /// Events between what the follower saw and these are no longer kept.
+    /// Events between the follower's last one and these were dropped.
     pub has_gap: bool,
-    /// Nothing more comes: the prediction has ended, and its stored record is final.
+    /// The execution has ended: no more events follow, and its stored record is final.
     pub ended: bool,
 }
 
-/// What happens to one prediction.
+/// The event log of one execution.
 #[derive(Debug)]
 pub struct EventLog {
-    /// Tells this feed from another one of the same prediction, after a restart.
+    /// Distinguishes this log from another one of the same execution, for example after a restart.
     epoch: String,
     state: Mutex<State>,
-    /// The number of the newest event, and whether it was the last.
+    /// The number of the newest event, and whether it is the last.
     newest: watch::Sender<(u64, bool)>,
-    /// Bytes in all feeds.
+    /// Bytes in all logs.
     all_bytes: Arc<AtomicUsize>,
 }
 
@@ -86,7 +85,7 @@ impl EventLog {
         log
     }
 
-    /// What has happened to the execution until now.
+    /// Adds the events up to now from the execution's record.
     fn replay(&self, execution: &Execution) {
         let at = execution.created_at.into();
         let status = Status::Created.word(execution.kind());
@@ -103,13 +102,13 @@ impl EventLog {
         }
     }
 
-    /// Tells this feed from every other.
+    /// Distinguishes this log from every other.
     #[must_use]
     pub fn epoch(&self) -> &str {
         &self.epoch
     }
 
-    /// An attempt has begun.
+    /// Adds the start of an attempt.
     pub fn attempt_started(&self, attempt: &Attempt) {
         self.push(&wire::Event::Attempt {
             status: "processing",
@@ -119,7 +118,7 @@ impl EventLog {
         });
     }
 
-    /// The prediction has ended; nothing is added from now on.
+    /// Closes the log when the execution has ended; later events are ignored.
     pub fn close(&self) {
         let mut state = self.lock();
         state.ended = true;
@@ -131,7 +130,7 @@ impl EventLog {
         self.push_data(event.name(), event.data());
     }
 
-    /// Adds an event, given as its name and data.
+    /// Adds an event by name and data.
     pub fn push_data(&self, name: &'static str, data: String) {
         let size = data.len() + EVENT_OVERHEAD;
         let mut state = self.lock();
@@ -154,7 +153,7 @@ impl EventLog {
         self.newest.send_replace((number, false));
     }
 
-    /// What came behind the event `seen`; 0: everything that is kept.
+    /// Returns the events after number `seen`; 0 returns all that are kept.
     #[must_use]
     pub fn events_since(&self, seen: u64) -> NewEvents {
         let state = self.lock();
@@ -164,10 +163,10 @@ impl EventLog {
         NewEvents { has_gap: first > seen + 1, events, ended: state.ended }
     }
 
-    /// Resolves once there is something behind `seen`, or nothing more will come.
+    /// Resolves once there is an event after `seen`, or the log is closed.
     pub async fn changed(&self, seen: u64) {
         let mut newest = self.newest.subscribe();
-        // The sender is this feed's own: it is not gone while this runs.
+        // The sender belongs to this log, so it outlives this call.
         let _told = newest.wait_for(|(number, ended)| *number > seen || *ended).await;
     }
 
@@ -183,7 +182,7 @@ impl Drop for EventLog {
     }
 }
 
-/// All feeds of this process.
+/// All event logs of this process.
 #[derive(Debug, Default)]
 pub struct EventLogs {
     all_bytes: Arc<AtomicUsize>,
@@ -191,20 +190,20 @@ pub struct EventLogs {
 }
 
 impl EventLogs {
-    /// Whether there is no feed at all, so that none has to be looked for.
+    /// Whether there are no logs at all, in which case no lookup is needed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        // Each has at least the event that it begins with.
+        // Every log has at least its first event.
         self.all_bytes.load(Ordering::Relaxed) == 0
     }
 
-    /// A feed that begins with what has happened to `execution` until now.
+    /// Creates a log that begins with the history of `execution`.
     #[must_use]
     pub fn create(&self, execution: &Execution) -> Arc<EventLog> {
         Arc::new(EventLog::new(Arc::clone(&self.all_bytes), execution))
     }
 
-    /// Ends a feed, and keeps it a while for those who come again.
+    /// Closes a log, and keeps it for a while for followers that reconnect.
     pub fn close(&self, id: ExecutionId, log: Arc<EventLog>) {
         log.close();
         let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
@@ -214,7 +213,7 @@ impl EventLogs {
         }
     }
 
-    /// The feed of a prediction that ended not long ago.
+    /// Returns the log of a recently ended execution.
     #[must_use]
     pub fn recent(&self, id: ExecutionId) -> Option<Arc<EventLog>> {
         let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
@@ -222,7 +221,7 @@ impl EventLogs {
     }
 }
 
-/// What a run tells, while its execution is in memory.
+/// The logs and events of a run, while its execution is in memory.
 #[derive(Debug, Default)]
 pub struct RunProgress {
     logs: Mutex<Option<String>>,
@@ -230,42 +229,42 @@ pub struct RunProgress {
 }
 
 impl RunProgress {
-    /// The logs of the attempt that runs.
+    /// The logs of the running attempt.
     #[must_use]
     pub fn logs(&self) -> Option<String> {
         self.logs.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The logs of the attempt that has ended; the next one begins with none.
+    /// Takes the logs of the ended attempt; the next one begins with none.
     #[must_use]
     pub fn take_logs(&self) -> Option<String> {
         self.logs.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// The feed, if there is one.
+    /// Returns the event log if there is one.
     #[must_use]
     pub fn event_log(&self) -> Option<Arc<EventLog>> {
         self.log.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The feed, made when there is none.
+    /// Returns the event log, and creates it if needed.
     pub fn open_event_log(&self, make: impl FnOnce() -> Arc<EventLog>) -> Arc<EventLog> {
         let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(log.get_or_insert_with(make))
     }
 }
 
-/// Hears the run of a prediction.
+/// Receives the progress of a prediction's run.
 #[derive(Debug)]
 pub struct RunProgressSink {
     pub run_progress: Arc<RunProgress>,
-    /// The execution as it stood when the attempt began, and where its feed is made. Without them
-    /// only the logs are kept.
+    /// The registry in which the log is created, and the execution as of the start of the attempt.
+    /// Without them, only the text logs are kept.
     pub event_logs: Option<(Arc<EventLogs>, Arc<Execution>)>,
 }
 
 impl RunProgressSink {
-    /// Adds an event of the attempt that is running, if anything is to be kept of it.
+    /// Adds an event of the running attempt, if events are kept at all.
     fn push<'e>(&self, event: impl FnOnce(Option<u32>) -> wire::Event<'e>) {
         let Some((logs, execution)) = &self.event_logs else { return };
         let running = execution.prediction().and_then(Prediction::running);
@@ -280,7 +279,7 @@ impl Progress for RunProgressSink {
         if text.is_empty() {
             return;
         }
-        // The feed first: it begins with the logs of earlier attempts alone.
+        // The event first: a new event log must begin with the text logs of earlier attempts only.
         self.push(|attempt| wire::Event::Log { text, attempt });
         let mut logs = self.run_progress.logs.lock().unwrap_or_else(PoisonError::into_inner);
         append_logs(&mut logs, Some(text.to_owned()));

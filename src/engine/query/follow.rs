@@ -1,4 +1,4 @@
-//! Following a prediction: its feed, whether it waits, runs or has ended.
+//! Following a prediction: access to its event log while it is queued, running or ended.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use crate::engine::active::Handle;
 use crate::engine::query::events::{EventLog, NewEvents};
 use crate::engine::{Engine, Error};
 
-/// One who follows a prediction. While there is one, the prediction's feed goes on.
+/// A follower of a prediction or a workflow execution. It keeps the event log alive.
 #[derive(Debug)]
 pub struct Follower {
     log: Arc<EventLog>,
@@ -15,24 +15,24 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// One who follows what the feed tells; the entry keeps an unfinished execution's feed.
+    /// Creates a follower of a log. `active` keeps the log of an unfinished execution alive.
     pub(super) const fn new(log: Arc<EventLog>, active: Option<Handle>) -> Self {
         Self { log, _active: active }
     }
 
-    /// Tells the feed from every other; the numbers of events mean something within it alone.
+    /// Distinguishes the log from every other; event numbers are only meaningful within one log.
     #[must_use]
     pub fn epoch(&self) -> &str {
         self.log.epoch()
     }
 
-    /// What came behind the event `seen`; 0: everything that is kept.
+    /// Returns the events after number `seen`; 0 returns all that are kept.
     #[must_use]
     pub fn events_since(&self, seen: u64) -> NewEvents {
         self.log.events_since(seen)
     }
 
-    /// Resolves once there is something behind `seen`, or nothing more will come.
+    /// Resolves once there is an event after `seen`, or the log is closed.
     pub async fn changed(&self, seen: u64) {
         self.log.changed(seen).await;
     }
@@ -42,7 +42,7 @@ impl Engine {
     /// Follows a prediction.
     ///
     /// # Errors
-    /// [`Error::NotFound`], also for another organization's and for what is not a prediction;
+    /// [`Error::NotFound`], also if it is not a prediction or belongs to another organization;
     /// [`Error::Storage`].
     pub async fn follow(
         &self,
@@ -51,7 +51,7 @@ impl Engine {
     ) -> Result<Follower, Error> {
         let inner = &self.inner;
         let active = inner.active.get_or_insert(id);
-        // Under the lock of the state: what changes it tells the feed under the same.
+        // Under the lock of the state: changes of the state add their events under the same lock.
         let mut state = active.state.lock().await;
         let execution = &inner.loaded(&mut state, organization, id).await?.execution;
         if execution.prediction().is_none() {
@@ -67,12 +67,12 @@ impl Engine {
         Ok(Follower { log, _active: Some(active) })
     }
 
-    /// Resolves when the service begins to stop.
+    /// Resolves when the service begins to shut down.
     pub async fn stopping(&self) {
         self.inner.tasks.stopping().await;
     }
 
-    /// What the running attempt of an execution has written so far, beside its output.
+    /// The logs of the running attempt so far, not including its output.
     #[must_use]
     pub fn logs_so_far(&self, id: ExecutionId) -> Option<String> {
         self.inner.active.find(id)?.run_progress.logs()

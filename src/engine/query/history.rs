@@ -1,10 +1,10 @@
-//! The history of an organization: predictions, executions of workflows and calls of the chat router
-//! in one list, newest first, by any combination of filters.
+//! The history of an organization: predictions, workflow executions and calls of the chat router in
+//! one list, newest first, with any combination of filters.
 //!
-//! Which index serves which filter: `indexes`. A page costs what it shows and the seeks between the
-//! indexes of its filters, at most [`SEEKS_MAX`]; past that it ends early, and the next one goes on
-//! where it came to. Rows that are made in the meantime are newer than every page that follows, so that no
-//! older one is listed twice or left out.
+//! The module `indexes` maps filters to indexes. The cost of a page is its rows plus the seeks
+//! between the indexes of its filters, at most [`SEEKS_MAX`]. Beyond that limit the page ends
+//! early, and the next one resumes there. New rows are newer than all later pages, so older rows
+//! are neither listed twice nor skipped.
 
 use std::time::Duration;
 
@@ -18,32 +18,32 @@ use crate::engine::{Engine, Error, Inner, rows};
 use crate::storage::record::decode;
 use crate::storage::{Index, Key, Search};
 
-/// Jumps of indexes that one page may take: some tens of milliseconds.
+/// Maximum index seeks per page, which take some tens of milliseconds.
 const SEEKS_MAX: usize = 50_000;
-/// Lanes of one standing that are looked through: an organization has no more workflows.
+/// Maximum lanes scanned per status: an organization has no more workflows than this.
 pub const LANES_MAX: usize = 10_000;
-/// How far the time in an id may lie from the execution's creation.
+/// Maximum difference between the time in an id and the execution's creation time.
 const ID_TIME_TOLERANCE: Duration = Duration::from_secs(2);
-/// Rows that [`Engine::first`] reads at once, and how often it reads.
+/// Page size and maximum number of pages of [`Engine::first`].
 const PAGE: usize = 100;
 const ROUNDS_MAX: usize = 30;
 
-/// Which executions.
+/// Selects executions.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// One of these; `None`: any.
+    /// One of these statuses; `None` matches any.
     pub standings: Option<Vec<(Kind, Status)>>,
     pub model: Option<String>,
-    /// One of these; none: any.
+    /// One of these error classes; an empty list matches any.
     pub classes: Vec<ErrorClass>,
     pub workflow: Option<WorkflowId>,
-    /// The execution whose steps they are.
+    /// The execution whose steps are selected.
     pub parent: Option<ExecutionId>,
     /// Runs of workflows that wait for this.
     pub waits_for: Option<WaitsFor>,
-    /// Created at this time or later.
+    /// Created at or after this time.
     pub from: Option<Timestamp>,
-    /// Created before.
+    /// Created before this time.
     pub to: Option<Timestamp>,
 }
 
@@ -51,7 +51,7 @@ pub struct Filter {
 #[derive(Debug)]
 pub struct History {
     pub executions: Vec<Execution>,
-    /// The next page begins behind this one; `None`: that was all.
+    /// Cursor of the next page; `None` on the last page.
     pub more_after: Option<ExecutionId>,
 }
 
@@ -59,15 +59,15 @@ pub struct History {
 #[derive(Debug)]
 pub struct FirstPage {
     pub executions: Vec<Execution>,
-    /// How many match, as far as was looked.
+    /// Number of matches found within the limits.
     pub total: usize,
-    /// There may be more than that.
+    /// There may be more matches.
     pub is_capped: bool,
 }
 
 impl Filter {
-    /// Whether the rows that the indexes name are those that are asked for: the others have their
-    /// last check here, on what they are by now.
+    /// The final check of a row found through the indexes, against the current state of its
+    /// execution.
     fn matches(&self, execution: &Execution) -> bool {
         let has_status = self
             .standings
@@ -80,8 +80,8 @@ impl Filter {
             && self.to.is_none_or(|to| created < to)
     }
 
-    /// The standings that are asked for, those that share rows once, with what their value has to
-    /// be.
+    /// The requested statuses as index prefixes and required row values. Statuses that share rows
+    /// appear once.
     fn statuses(&self) -> Option<Vec<(Kind, Status, Option<u8>)>> {
         let standings = self.standings.as_ref()?;
         let mut found = Vec::new();
@@ -100,14 +100,14 @@ impl Filter {
     }
 }
 
-/// The indexes of what is in a lane in any way.
+/// The indexes of everything in a lane, whatever its status.
 fn in_lane(organization: OrganizationId, kind: Kind, lane: &str) -> Vec<Index> {
     let of = |status| Index::from(rows::standing(organization, kind, status).text(lane));
     [Status::Created, Status::Success, Status::Error, Status::Cancelled].map(of).to_vec()
 }
 
 impl Engine {
-    /// Up to `limit` executions older than `older_than`.
+    /// Returns up to `limit` executions older than `older_than`.
     ///
     /// # Errors
     /// [`Error::Storage`].
@@ -134,10 +134,10 @@ impl Engine {
         };
         let mut executions = Vec::new();
         loop {
-            // One more than is shown, to know whether there is one.
+            // One more than requested, to find out whether there is a next page.
             search.limit = limit.saturating_add(1).saturating_sub(executions.len());
             let found = inner.store.search(search.clone()).await?;
-            // What was read for nothing counts as well.
+            // Rows that turn out not to match count as well.
             search.max_seeks =
                 search.max_seeks.saturating_sub(found.seeks.max(found.ids.len()).max(1));
             for execution in inner.current_executions(organization, &found.ids).await? {
@@ -157,8 +157,8 @@ impl Engine {
         }
     }
 
-    /// Up to `limit` executions behind the newest `offset` ones, and how many of the newest
-    /// `of` match.
+    /// Skips the newest `offset` matches and returns up to `limit` after them, and the number of
+    /// matches, counted up to `of`.
     ///
     /// # Errors
     /// [`Error::Storage`].
@@ -193,7 +193,7 @@ impl Engine {
 }
 
 impl Inner {
-    /// The indexes of which one, in each group, has to have an execution.
+    /// Groups of indexes: an execution matches if each group has an index that contains it.
     async fn groups(
         &self,
         organization: OrganizationId,
@@ -256,7 +256,7 @@ impl Inner {
     }
 }
 
-/// An id that is newer than all that were made before `time`, and older than those made after.
+/// An id newer than all ids made before `time` and older than all made after it.
 pub fn first_id_after(time: Timestamp) -> ExecutionId {
     let millis = u64::try_from(time.micros() / 1000).unwrap_or_default();
     let [_, _, time @ ..] = millis.to_be_bytes();

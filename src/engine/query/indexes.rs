@@ -1,10 +1,10 @@
-//! What the history of an organization can be asked for by, each an index of its executions, newest
-//! first: their status, and in which lane they were, which is the model or the workflow; the class
-//! of the error; the model that stood in; the workflow and the execution whose step a prediction was.
+//! The indexes of an organization's executions, each newest first: by status and lane (that is, the
+//! model or workflow), by error class, by fallback model, and by the workflow and execution of
+//! which a prediction was a step.
 //!
-//! Every filter is made of these or a span of time, which the order of ids gives; `storage::index_intersection`
-//! brings any of them together. Rows are written in the commits that make and change the execution:
-//! one for most, so that a create stays cheap.
+//! Every filter is a combination of these and a time range, which follows from the order of the
+//! ids; `storage::index_intersection` intersects them. Rows are written in the commits that create
+//! and change the execution. Most executions have a single row, which keeps creation cheap.
 
 use crate::domain::agent;
 use crate::domain::classify::ErrorClass;
@@ -13,20 +13,20 @@ use crate::domain::ids::{ExecutionId, OrganizationId, WorkflowId};
 use crate::engine::rows::{self, byte_of};
 use crate::storage::{Commit, Key, Table};
 
-/// What to ask for beside standing and lane.
+/// An index in addition to status and lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Attribute<'a> {
-    /// The model that it ended with, where that is not the one that was asked for. Of a call of the
-    /// chat router and of decisions, which are in the lane of no model, either of them.
+    /// The final model, if it differs from the requested one. Chat router calls and decisions are
+    /// in no model's lane, so they are indexed under both.
     Model(&'a str),
     ErrorClass(ErrorClass),
-    /// The workflow that the prediction was a step of.
+    /// The workflow of which the prediction was a step.
     StepOfWorkflow(WorkflowId),
-    /// The execution that the prediction was a step of, or that started the execution by a step.
+    /// The execution of which the prediction was a step, or whose step started the execution.
     Parent(ExecutionId),
 }
 
-/// The index of an organization's executions under a facet; ids follow, inverted.
+/// The index of an organization's executions by an attribute, followed by inverted ids.
 #[must_use]
 pub fn index(organization: OrganizationId, facet: Attribute<'_>) -> Key {
     let key = Key::table(Table::Facet).id(organization);
@@ -38,14 +38,14 @@ pub fn index(organization: OrganizationId, facet: Attribute<'_>) -> Key {
     }
 }
 
-/// Puts a new execution into its indexes.
+/// Adds a new execution to its indexes.
 pub fn add(commit: &mut Commit, execution: &Execution) {
     for (row, value) in rows_of(execution) {
         commit.put_bytes(row, value);
     }
 }
 
-/// Moves an execution whose status has changed in its indexes.
+/// Updates the indexes of an execution whose status has changed.
 pub fn update(commit: &mut Commit, execution: &Execution) {
     if execution.status.is_final() {
         commit.delete(status_row(execution, Status::Created));
@@ -53,14 +53,14 @@ pub fn update(commit: &mut Commit, execution: &Execution) {
     add(commit, execution);
 }
 
-/// Takes an execution out of all indexes.
+/// Removes an execution from all indexes.
 pub fn remove(commit: &mut Commit, execution: &Execution) {
     for (row, _) in rows_of(execution) {
         commit.delete(row);
     }
 }
 
-/// All rows of an execution as it is.
+/// All index rows of an execution in its current state.
 #[must_use]
 pub fn rows_of(execution: &Execution) -> Vec<(Key, Vec<u8>)> {
     let status = execution.status;
@@ -100,14 +100,14 @@ pub fn rows_of(execution: &Execution) -> Vec<(Key, Vec<u8>)> {
     found
 }
 
-/// The row of an execution by its status: in the lane of the model that was asked for, whichever
-/// of its chain it waits for or ended with.
+/// The status row of an execution. Its lane is that of the requested model, whichever model of the
+/// fallback chain it waits for or ended with.
 fn status_row(execution: &Execution, status: Status) -> Key {
     let lane = match (execution.prediction().map(Prediction::requested_model), execution.workflow())
     {
         (Some(model), _) => lane_of_model(model),
         (None, Some(run)) => lane_of_workflow(run.workflow),
-        // The lanes of sessions are without number: in the indexes they are one.
+        // The number of session lanes is unbounded, so the indexes treat them as one.
         (None, None) if execution.agent().is_some() => agent::LANE.to_owned(),
         (None, None) => execution.lane(),
     };

@@ -1,8 +1,9 @@
 //! Lists of a workflow's executions, newest first, with exact totals.
 //!
-//! Counted lists serve them, of which any page is one read: one of all executions, and one for each
-//! way to end, in the order of the ends. Those that have not ended are an index of their own, where
-//! a page costs its offset; those that were triggered together are few.
+//! They are served from counted lists, where any page is one read: one list of all executions, and
+//! one for each final status, ordered by completion. Unfinished executions have an index of their
+//! own, where the cost of a page grows with its offset. Executions triggered in bulk are few and
+//! are read directly.
 
 use crate::domain::execution::{Execution, Kind, Status, TOGETHER_MAX, lane_of_workflow};
 use crate::domain::ids::{BulkId, ExecutionId, OrganizationId, WorkflowId};
@@ -11,10 +12,10 @@ use crate::engine::{Engine, Error};
 use crate::storage::record::decode;
 use crate::storage::{Key, Page};
 
-/// Rows of an index that are read at once.
+/// Page size.
 const PAGE: usize = 1000;
 
-/// Which executions of a workflow.
+/// Selects executions of a workflow.
 #[derive(Debug, Clone, Copy)]
 pub struct Query {
     pub bulk: Option<BulkId>,
@@ -24,7 +25,8 @@ pub struct Query {
 }
 
 impl Engine {
-    /// A page of an organization's executions of a workflow, and how many match in all.
+    /// Returns a page of an organization's executions of a workflow, and the total number of
+    /// matches.
     ///
     /// # Errors
     /// [`Error::Storage`].
@@ -42,7 +44,7 @@ impl Engine {
         let list = match query.standing {
             None => rows::of_workflow(organization, workflow),
             Some(Standing::Unfinished) => {
-                // Of all that were ever appended to the one list, those that are in no other.
+                // All executions ever appended to the full list, minus those in the other lists.
                 let ended = [Standing::Completed, Standing::Failed, Standing::Cancelled];
                 let ended = ended.map(|standing| rows::ended(&standings, standing));
                 let all = rows::of_workflow(organization, workflow);
@@ -66,7 +68,7 @@ impl Engine {
         Ok((self.read_all(organization, &ids).await?, total))
     }
 
-    /// The ids at the ends of an index's keys, behind the query's offset.
+    /// The ids at the ends of an index's keys, after the query's offset.
     async fn newest(&self, index: &Key, query: Query) -> Result<Vec<ExecutionId>, Error> {
         let mut skip = usize::try_from(query.offset).unwrap_or(usize::MAX);
         let mut ids = Vec::new();
@@ -108,7 +110,7 @@ impl Engine {
         Ok((all.into_iter().skip(offset).take(query.limit).collect(), total))
     }
 
-    /// Those of these executions that are still there, in the order of their ids' list.
+    /// Reads the executions that still exist, in the order of `ids`.
     ///
     /// # Errors
     /// [`Error::Storage`].

@@ -1,4 +1,4 @@
-//! What is known of executions: history, lists, details, live events, and requests that wait.
+//! Reads of executions: history, lists, details, live events, and waiting requests.
 
 pub mod history;
 pub mod indexes;

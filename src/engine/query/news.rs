@@ -1,5 +1,5 @@
-//! What happens to an execution of a workflow, for those who follow it: its steps as they begin, wait and end, its
-//! pauses. What a commit brings is reported once the commit is durable.
+//! Events of a workflow execution for its followers: when steps begin, wait and end, and when it is
+//! paused or resumed. The events of a commit are published once the commit is durable.
 
 use std::sync::Arc;
 
@@ -14,15 +14,15 @@ use crate::engine::{Engine, Error, Inner};
 use crate::storage::Commit;
 use crate::wire::event::{Event, StepEvent};
 
-/// The largest output that an event carries, in bytes; a larger one is in the detail.
+/// Maximum size of an output in an event, in bytes. Larger outputs are only in the detail.
 const OUTPUT_BYTES_MAX: u64 = 8 * 1024;
 
 impl Engine {
     /// Follows an execution of a workflow.
     ///
     /// # Errors
-    /// [`Error::NotFound`], also for another organization's and for what is not an execution of a workflow;
-    /// [`Error::Storage`].
+    /// [`Error::NotFound`], also if it is not a workflow execution or belongs to another
+    /// organization; [`Error::Storage`].
     pub async fn follow_execution(
         &self,
         organization: OrganizationId,
@@ -30,7 +30,7 @@ impl Engine {
     ) -> Result<Follower, Error> {
         let inner = &self.inner;
         let active = inner.active.get_or_insert(id);
-        // Under the lock of the state: what changes it tells the feed under the same.
+        // Under the lock of the state: changes of the state add their events under the same lock.
         let mut state = active.state.lock().await;
         let loaded = inner.loaded(&mut state, organization, id).await?;
         let run = loaded.execution.workflow().ok_or(Error::NotFound)?;
@@ -84,7 +84,7 @@ impl Inner {
         }
     }
 
-    /// Shows the event of a step as it is.
+    /// Passes the event for the current state of a step to `see`.
     fn with_event(
         &self,
         execution: &Execution,
@@ -122,7 +122,7 @@ impl Inner {
         }));
     }
 
-    /// Tells those who follow the execution what has become of these steps, once the commit is durable.
+    /// Publishes the new states of these steps once the commit is durable.
     pub(in crate::engine) fn tell_steps(
         &self,
         commit: &mut Commit,
@@ -143,7 +143,7 @@ impl Inner {
         });
     }
 
-    /// Tells that a step has begun to run, or to wait for a place at its model.
+    /// Publishes that a step has begun to run, or to wait for a model permit.
     pub(in crate::engine) fn tell_begun(
         &self,
         execution: &Execution,
@@ -155,14 +155,14 @@ impl Inner {
         self.with_event(execution, Some(plan), instance, step, |event| log.push(event));
     }
 
-    /// Tells that the execution runs.
+    /// Publishes that the execution is running.
     pub(in crate::engine) fn tell_status(&self, execution: &Execution) {
         let Some(log) = self.followed(execution.id) else { return };
         let at = execution.started_at.unwrap_or(execution.created_at).into();
         log.push(&Event::Status { status: execution.status.execution_word(), at });
     }
 
-    /// Tells that the execution was paused or resumed.
+    /// Publishes that the execution was paused or resumed.
     pub(in crate::engine) fn tell_pause(&self, execution: &Execution) {
         let Some(log) = self.followed(execution.id) else { return };
         let at = self.clock.now().into();
@@ -172,7 +172,7 @@ impl Inner {
         }
     }
 
-    /// The feed of an execution that somebody follows.
+    /// The event log of the execution, if somebody follows it.
     fn followed(&self, id: ExecutionId) -> Option<Arc<EventLog>> {
         if self.event_logs.is_empty() {
             return None;

@@ -1,5 +1,5 @@
-//! The course of an execution that has ended: its record and its steps, without what they were given and
-//! gave. For those who show where its time went.
+//! The outline of an ended execution, for traces: its record and its steps, without inputs and
+//! outputs.
 
 use std::sync::Arc;
 
@@ -12,26 +12,26 @@ use crate::engine::{Engine, Error, Inner, OnEnd, rows};
 use crate::storage::Page;
 use crate::storage::record::decode;
 
-/// Rows that are read at once: each may have 64 KiB of payload.
+/// Page size: each row may have 64 KiB of payload.
 const PAGE: usize = 32;
-/// What a step of an exchange was given is kept up to this size: it says which tool was used.
+/// Maximum size of an agent step's input that is kept: it names the tool.
 const TASK_BYTES_MAX: u64 = 64 * 1024;
 
 /// An execution and its steps.
 #[derive(Debug)]
 pub struct Outline {
     pub execution: Execution,
-    /// Without inputs, outputs and logs; those of the agent have their tasks.
+    /// Without inputs, outputs and logs; agent steps keep their input.
     pub steps: Vec<(Instance, Step)>,
-    /// Of a workflow whose definition is stored.
+    /// `None` unless this is a workflow whose definition is stored.
     pub plan: Option<Arc<Plan>>,
 }
 
 impl Engine {
-    /// The course of an execution, with at most so many of its steps.
+    /// Returns the outline of an execution with at most `steps_max` steps.
     ///
     /// # Errors
-    /// [`Error::NotFound`] when it is not stored any more; [`Error::Storage`].
+    /// [`Error::NotFound`] if it is no longer stored; [`Error::Storage`].
     pub async fn outline(
         &self,
         organization: OrganizationId,
@@ -53,14 +53,14 @@ impl Engine {
         Ok(Outline { execution, steps, plan })
     }
 
-    /// Sets what is called with each execution that has ended. The first call counts.
+    /// Sets the callback for ended executions. Only the first call takes effect.
     pub fn set_on_end(&self, on_end: OnEnd) {
         let _first = self.inner.on_end.set(on_end);
     }
 }
 
 impl Inner {
-    /// The execution has ended, and its commit has returned.
+    /// Reports an ended execution after the commit of its end has returned.
     pub(in crate::engine) fn tell_of_ended(&self, execution: &Execution) {
         if let Some(on_end) = self.on_end.get() {
             on_end(execution);

@@ -1,5 +1,5 @@
-//! How far an execution of a workflow has come: its steps that have ended, in the order of their ends. The
-//! steps within a map count as their map.
+//! Progress of a workflow execution: its ended steps, in the order of completion. A map and the
+//! steps inside it count as one step.
 
 use super::detail::is_in_map;
 use crate::domain::definition::{Kind, Plan};
@@ -10,38 +10,39 @@ use crate::domain::step::{Instance, Status};
 use crate::domain::time::Timestamp;
 use crate::engine::{Engine, Error};
 
-/// How far an execution has come.
+/// The progress of an execution.
 #[derive(Debug)]
 pub struct Progress {
     pub execution: Execution,
-    /// Steps of the definition.
+    /// Number of steps in the definition.
     pub total: usize,
     pub ended: Vec<EndedStep>,
 }
 
-/// A step that has ended.
+/// An ended step.
 #[derive(Debug)]
 pub struct EndedStep {
     pub id: String,
     pub status: Status,
-    /// The slug of a model step's model.
+    /// The model slug of a model step.
     pub model: Option<String>,
     pub output: Option<Payload>,
     completed_at: Option<Timestamp>,
 }
 
 impl Engine {
-    /// How far the execution of a workflow has come.
+    /// Returns the progress of a workflow execution.
     ///
     /// # Errors
-    /// [`Error::NotFound`] also for a prediction and for another organization's; [`Error::Storage`].
+    /// [`Error::NotFound`], also if it is a prediction or belongs to another organization;
+    /// [`Error::Storage`].
     pub async fn progress(
         &self,
         organization: OrganizationId,
         id: ExecutionId,
     ) -> Result<Progress, Error> {
         let inner = &self.inner;
-        let (execution, live) = inner.look(organization, id).await?;
+        let (execution, live) = inner.read_state(organization, id).await?;
         let run = execution.workflow().ok_or(Error::NotFound)?;
         let plan = inner.plans.plan(run.revision).await?;
         let steps = match live {

@@ -1,4 +1,4 @@
-//! What has not ended, over all organizations: for the operator, also of a store whose service is
+//! Unfinished executions across all organizations, for the operator, even while the service is
 //! stopped.
 
 use crate::domain::execution::{Execution, Kind, Status};
@@ -8,14 +8,14 @@ use crate::engine::{Engine, Error, rows};
 use crate::storage::record::decode;
 use crate::storage::{Key, Page, Row, Table, held_back};
 
-/// Rows that are read at once.
+/// Page size.
 const PAGE: usize = 1000;
-/// Unfinished executions of each kind among which those that wait are counted.
-const ASIDE_MAX: usize = 5_000;
+/// Maximum unfinished executions of each kind that are checked for suspended ones.
+const SUSPENDED_MAX: usize = 5_000;
 
 impl Engine {
-    /// Up to `limit` executions that have not ended: those in lanes, those that wait for a moment,
-    /// and those that a restore holds back. One that cannot be read is left out.
+    /// Returns up to `limit` unfinished executions: queued or running in lanes, suspended until a
+    /// due time, or held back by a restore. Unreadable ones are skipped.
     ///
     /// # Errors
     /// [`Error::Storage`].
@@ -39,7 +39,7 @@ impl Engine {
                     match decode::<Execution>(bytes) {
                         Ok(execution) if !execution.status.is_final() => found.push(execution),
                         Ok(_ended) => {}
-                        Err(error) => tracing::error!(%error, "an execution cannot be read"),
+                        Err(error) => tracing::error!(%error, "skipped an unreadable execution"),
                     }
                 }
                 match rows.into_iter().last() {
@@ -52,19 +52,20 @@ impl Engine {
     }
 }
 
-/// Executions that take no place while they wait.
+/// Suspended executions, which hold no permit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Aside {
-    /// A step waits for an event.
+    /// Waiting for an event.
     pub for_person: usize,
-    /// A timer, the next attempt, or a pause.
+    /// Waiting for a timer, the next attempt, or the end of a pause.
     pub for_time: usize,
     /// There may be more, because the organization has more unfinished executions than were looked at.
     pub is_capped: bool,
 }
 
 impl Engine {
-    /// The organization's executions that are put aside, among the first [`ASIDE_MAX`] unfinished ones of each kind.
+    /// The organization's suspended executions, among the first [`SUSPENDED_MAX`] unfinished ones
+    /// of each kind.
     ///
     /// # Errors
     /// [`Error::Storage`].
@@ -73,9 +74,9 @@ impl Engine {
         let mut aside = Aside::default();
         for kind in [Kind::Workflow, Kind::Prediction] {
             let prefix = rows::standing(organization, kind, Status::Created);
-            let page = Page { prefix, after: None, before: None, limit: ASIDE_MAX };
+            let page = Page { prefix, after: None, before: None, limit: SUSPENDED_MAX };
             let ids = store.page(page).await?;
-            aside.is_capped |= ids.len() == ASIDE_MAX;
+            aside.is_capped |= ids.len() == SUSPENDED_MAX;
             let ids = ids.iter().filter_map(|(key, _)| key.last_id_inverted::<ExecutionId>());
             let keys: Vec<Key> = ids.map(|id| rows::execution(organization, id)).collect();
             for bytes in store.get_many(&keys).await?.iter().flatten() {
@@ -91,7 +92,7 @@ impl Engine {
     }
 }
 
-/// The execution that a row makes run.
+/// The execution that a row schedules.
 fn ids_of((key, value): &Row) -> Option<(OrganizationId, ExecutionId)> {
     let original = held_back::original(key);
     let key = original.as_ref().map_or(key, |(_, key)| key);

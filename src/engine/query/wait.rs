@@ -1,4 +1,4 @@
-//! Waiting for the end of an execution, and why it has not ended yet.
+//! Waiting for the end of an execution, and the reason why it has not ended yet.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::engine::scheduler::retries::Delay;
 use crate::engine::{Engine, Error, Inner};
 
 impl Engine {
-    /// The execution, once it has ended or `patience` has passed.
+    /// Returns the execution once it has ended or `patience` has passed.
     ///
     /// # Errors
     /// As [`Engine::get`].
@@ -33,8 +33,8 @@ impl Engine {
         }
     }
 
-    /// Why an unfinished prediction waits, or a run of a workflow that somebody has to answer or to resume, in
-    /// words; `None` when it does not.
+    /// The reason why an unfinished prediction waits, or why a workflow execution waits for a person, as
+    /// text; `None` if it does not wait.
     #[must_use]
     pub fn waiting_for(&self, execution: &Execution) -> Option<String> {
         match execution.waits_for() {
@@ -54,11 +54,11 @@ impl Engine {
         }
         if self.inner.quarantined().contains(&execution.id) {
             return Some(
-                "held: it was running when the service crashed, and runs alone next".into(),
+                "held: it was running when the service crashed, and will be retried alone".into(),
             );
         }
         if self.paused_since().is_some_and(|since| execution.created_at < since) {
-            return Some("held: it came with a restored backup, until `orrery resume`".into());
+            return Some("held until `orrery resume`: it was restored from a backup".into());
         }
         if let Some(at) = prediction.aside_until {
             let attempt = prediction.attempts.len().saturating_add(1);
@@ -74,8 +74,8 @@ impl Engine {
 }
 
 impl Inner {
-    /// The execution's position in its lane, from 1, unless it is behind the window; and how
-    /// many run.
+    /// The execution's position in its lane, from 1, or `None` if it is behind the window; and the
+    /// number of running executions.
     pub(super) fn lane_position(&self, execution: &Execution) -> (Option<usize>, usize) {
         let lane = execution.lane();
         let lanes = self.lanes();

@@ -1,7 +1,7 @@
-//! Waiters: requests that hold their answer until an execution ends.
+//! Waiters: requests that delay their response until an execution ends.
 //!
-//! Nothing of this is stored. A waiter registers, then looks at the store, then waits, so that an
-//! end between the look and the wait is not missed.
+//! Nothing is stored. A waiter registers, then reads the store, then waits, so it cannot miss an
+//! end between the read and the wait.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 
 use crate::domain::ids::ExecutionId;
 
-/// Who waits for which execution. Bounded by the connections that the server takes.
+/// The waiters of each execution. Bounded by the server's connection limit.
 #[derive(Debug, Default, Clone)]
 pub struct Waiters {
     entries: Arc<Mutex<HashMap<ExecutionId, WaitEntry>>>,
@@ -23,7 +23,7 @@ struct WaitEntry {
     taken: usize,
 }
 
-/// One who waits; dropping it gives the seat up.
+/// A registered waiter; dropping it unregisters it.
 #[derive(Debug)]
 pub struct Waiter {
     waiters: Waiters,
@@ -32,7 +32,7 @@ pub struct Waiter {
 }
 
 impl Waiters {
-    /// Registers one who will wait for the end of `id`.
+    /// Registers a waiter for the end of `id`.
     #[must_use]
     pub fn register(&self, id: ExecutionId) -> Waiter {
         let mut waiting = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
@@ -41,7 +41,7 @@ impl Waiters {
         Waiter { waiters: self.clone(), id, end: Arc::clone(&entry.end) }
     }
 
-    /// The execution has ended: wakes all who wait for it.
+    /// Wakes all waiters of an ended execution.
     pub fn wake(&self, id: ExecutionId) {
         let waiting = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(entry) = waiting.get(&id) {
@@ -51,8 +51,8 @@ impl Waiters {
 }
 
 impl Waiter {
-    /// A future that resolves at the next [`Waiters::wake`]; it counts from this call on, also
-    /// before it is first polled.
+    /// A future that resolves at the next [`Waiters::wake`]. Calls of `wake` count from now on,
+    /// even before the future is first polled.
     pub fn woken(&self) -> tokio::sync::futures::Notified<'_> {
         self.end.notified()
     }

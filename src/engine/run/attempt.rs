@@ -1,7 +1,6 @@
-//! Attempts: one call of a model's runner, bounded in time, and what is kept of its report.
+//! Attempts: one time-limited call of a model's runner, and the storage of its output.
 //!
-//! Predictions and the model steps of workflows share it. Nothing is retried here, and nothing is
-//! committed.
+//! Shared by predictions and the model steps of workflows. Nothing is retried or committed here.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -28,7 +27,7 @@ use crate::runners::{self, Job, Progress};
 use crate::runtime::{new_id, turns};
 use crate::storage;
 
-/// What a model gave, as it is stored.
+/// The stored output of a model.
 #[derive(Debug)]
 pub struct StoredOutput {
     pub output: Payload,
@@ -37,21 +36,21 @@ pub struct StoredOutput {
     pub cost: Usd,
 }
 
-/// The failure of work for a model that the catalog has lost.
+/// The failure of work whose model is no longer in the catalog.
 pub fn model_removed(model: &str) -> Failure {
     let sentence = format!("the model '{model}' is no longer in the catalog");
     Failure::new(ErrorClass::InvalidModelConfig, sentence)
 }
 
-/// The failure of an output whose artefacts cannot be kept. A disk that refuses them is not a failure
-/// of the model.
+/// The failure of an output whose artifacts cannot be stored. A disk error is not a failure of the
+/// model.
 fn output_not_stored(error: files::Error) -> Result<Failure, Error> {
     match error {
         files::Error::Invalid(_) | files::Error::TooLarge { .. } => {
-            let message = format!("the model's output cannot be kept as a file: {error}");
+            let message = format!("cannot store the model's output as a file: {error}");
             Ok(Failure::new(ErrorClass::ProviderError, message))
         }
-        // A file that is written is not read.
+        // Unreachable: a file that is being written is not read.
         files::Error::Damaged(_) | files::Error::Disk(_) => {
             Err(storage::Error::Unavailable { reason: error.to_string() }.into())
         }
@@ -59,11 +58,11 @@ fn output_not_stored(error: files::Error) -> Result<Failure, Error> {
     }
 }
 
-/// One call of the runner for an organization, bounded in time; a panic fails this run and nothing
-/// else. The time in which the run waits for a turn does not count. What it tells is heard by the job's `progress`.
+/// Calls the runner once on behalf of an organization, with a time limit. A panic fails only this
+/// run. Time spent waiting for a turn does not count. The run reports to the job's `progress`.
 ///
 /// # Errors
-/// What the runner reports, or a failure of the class `execution_timeout` or `internal_error`.
+/// The runner's error, or a failure of class `execution_timeout` or `internal_error`.
 pub async fn call_runner(
     work: &ModelSpec,
     model: &str,
@@ -79,22 +78,22 @@ pub async fn call_runner(
             Err(Failure::new(ErrorClass::InternalError, sentence).into())
         }
         Err(_elapsed) => {
-            let sentence = format!("the model '{model}' gave no answer within {limit:?}");
+            let sentence = format!("the model '{model}' did not respond within {limit:?}");
             Err(Failure::new(ErrorClass::ExecutionTimeout, sentence).into())
         }
     }
 }
 
-/// What a dry run reports while it goes on.
+/// A live report of a dry run.
 #[derive(Debug)]
 pub enum Report {
-    /// What the model wrote beside its output.
+    /// Text that the model logged.
     Log(String),
     /// A part of the output.
     Output(Value),
 }
 
-/// Keeps what a dry run writes, and passes its reports on as far as they are taken.
+/// Stores the logs of a dry run, and forwards its reports as long as the receiver keeps up.
 #[derive(Debug)]
 struct DryRunProgress {
     kept: RunProgressSink,
@@ -104,7 +103,7 @@ struct DryRunProgress {
 impl Progress for DryRunProgress {
     fn log(&self, text: &str) {
         self.kept.log(text);
-        // What is not taken in time is in the result.
+        // Dropped reports are still in the result.
         let _late = self.reports.try_send(Report::Log(text.to_owned()));
     }
 
@@ -113,8 +112,8 @@ impl Progress for DryRunProgress {
     }
 }
 
-/// Runs one input through a model, beside its queue and without a prediction; gives also what it
-/// wrote beside its output. What it reports goes to `reports` while it runs.
+/// Runs one input through a model without its queue and without a prediction. Also returns the
+/// logs. Live reports go to `reports`.
 pub async fn dry_run(
     work: &ModelSpec,
     model: &str,
@@ -132,8 +131,9 @@ pub async fn dry_run(
 }
 
 impl Inner {
-    /// Shapes an output as its type demands, keeps artefacts as files and a large text in a payload,
-    /// and says what it costs. An artefact that cannot be kept is the model's failure.
+    /// Shapes an output as its type requires, stores artifacts as files and large texts as
+    /// payloads, and computes the cost. An artifact that cannot be stored is a failure of the
+    /// model.
     pub(in crate::engine) async fn store_output(
         &self,
         success: runners::Success,

@@ -1,10 +1,10 @@
-//! Budgets: how many bytes of payloads one execution may make, and how many one organization may
-//! keep.
+//! Budgets: the maximum bytes of payloads that one execution may produce, and that one organization
+//! may store.
 //!
-//! An execution's budget counts each input and output of its steps; equal texts that are files
-//! count once, as they are there once. It lives as long as the execution has its place, and begins
-//! again from what the commits have recorded. What an organization keeps is in the store's
-//! counters; what its running executions have made since the last commit is added here.
+//! An execution's budget counts each input and output of its steps. Equal texts in files count
+//! once, since they are stored once. The budget exists while the execution holds its permit, and is
+//! initialized from what commits have recorded. An organization's usage is in the store's counters,
+//! plus what its running executions have produced since their last commit.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,12 +23,13 @@ use crate::engine::{Error, Inner};
 use crate::runtime;
 use crate::storage::{Commit, RECORDED_FROM};
 
-/// How old an organization's figure may be that work is refused by.
+/// Maximum age of the usage figure on which a rejection is based.
 const USAGE_AGE_MAX: Duration = Duration::from_secs(5);
-/// Organizations whose figures are kept; past it they are read again as they are needed.
+/// Maximum organizations with a cached usage figure; beyond that, unused figures are dropped and
+/// read again when needed.
 const USAGES_MAX: usize = 10_000;
 
-/// What is over a budget, in a sentence.
+/// The budget that was exceeded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BudgetExceeded {
     #[error(
@@ -45,13 +46,13 @@ pub enum BudgetExceeded {
     Tree(#[from] TreeExceeded),
 }
 
-/// The bytes of one organization.
+/// The payload usage of one organization.
 #[derive(Debug)]
 pub struct Usage {
     quota: u64,
-    /// As it was last read from the store.
+    /// The figure last read from the store.
     recorded: AtomicU64,
-    /// What running executions have made and no commit has recorded.
+    /// Bytes produced by running executions and not yet recorded by a commit.
     in_flight: AtomicU64,
     read_at: Mutex<Option<Instant>>,
 }
@@ -71,7 +72,7 @@ impl Usage {
         self.in_flight.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Bytes that are kept, with those on their way.
+    /// Recorded bytes plus bytes in flight.
     pub fn used(&self) -> u64 {
         let in_flight = self.in_flight.load(Ordering::Relaxed);
         self.recorded.load(Ordering::Relaxed).saturating_add(in_flight)
@@ -93,23 +94,23 @@ impl Usage {
     }
 }
 
-/// The figures of all organizations.
+/// The usage of all organizations.
 pub type UsageByOrganization = Mutex<HashMap<OrganizationId, Arc<Usage>>>;
 
-/// What one execution has made.
+/// The budget of one execution.
 #[derive(Debug)]
 pub struct Budget {
     limit: u64,
     usage: Arc<Usage>,
     produced: Mutex<Produced>,
-    /// Counts for its tree too, of an execution that another one has started.
+    /// The share in its tree, if another execution started this one.
     tree: Option<TreeShare>,
 }
 
 #[derive(Debug, Default)]
 struct Produced {
     bytes: u64,
-    /// How much of it commits have recorded.
+    /// The part that commits have recorded.
     recorded: u64,
     files: HashSet<PayloadId>,
 }
@@ -119,7 +120,7 @@ impl Budget {
         self.produced.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the bytes of a payload that is to be written; a file that is there takes none.
+    /// Reserves the bytes of a payload before it is written; a file that already exists needs none.
     fn reserve(&self, id: Option<PayloadId>, bytes: u64) -> Result<(), BudgetExceeded> {
         let mut produced = self.produced();
         if id.is_some_and(|id| produced.files.contains(&id)) {
@@ -139,19 +140,19 @@ impl Budget {
         Ok(())
     }
 
-    /// Notes a payload that is there already.
+    /// Records a payload that already exists.
     fn note_existing(&self, payload: &Payload) {
         self.produced().files.extend(payload.file().map(|file| file.id));
     }
 
-    /// What no commit has recorded yet, if it is worth it.
+    /// The bytes not yet recorded by a commit; 0 below [`RECORDED_FROM`].
     pub fn unrecorded(&self) -> u64 {
         let produced = self.produced();
         let bytes = produced.bytes.saturating_sub(produced.recorded);
         if bytes < RECORDED_FROM { 0 } else { bytes }
     }
 
-    /// A commit has recorded so many bytes.
+    /// Called when a commit has recorded `bytes`.
     pub fn recorded(&self, bytes: u64) {
         self.produced().recorded += bytes;
         self.usage.release(bytes);
@@ -170,7 +171,8 @@ impl Drop for Budget {
 }
 
 impl Inner {
-    /// An organization's figures, not older than [`USAGE_AGE_MAX`] where it comes near its quota.
+    /// Returns an organization's usage. Near the quota, the figure is at most [`USAGE_AGE_MAX`]
+    /// old.
     pub(in crate::engine) async fn usage(
         &self,
         organization: OrganizationId,
@@ -189,7 +191,7 @@ impl Inner {
             Arc::clone(all.entry(organization).or_insert_with(|| Arc::new(new())))
         };
         if usage.quota == u64::MAX {
-            // Nothing is refused by them: a submission need not wait for the store.
+            // Without a quota, nothing is rejected, so a submission need not wait for the store.
             return Ok(usage);
         }
         let is_unknown = usage.read_at.lock().unwrap_or_else(PoisonError::into_inner).is_none();
@@ -200,8 +202,8 @@ impl Inner {
         Ok(usage)
     }
 
-    /// The budget of an execution that gets its place: what it has made is known from its steps, if
-    /// it may have any.
+    /// Creates the budget of an execution that starts to run. `steps` are its stored steps, if it
+    /// may have any.
     pub(in crate::engine) async fn budget<'s>(
         &self,
         execution: &Execution,
@@ -229,7 +231,7 @@ impl Inner {
         Ok(Arc::new(budget))
     }
 
-    /// Keeps a text of an execution as a payload, within its budget.
+    /// Stores a text of an execution as a payload, within its budget.
     pub(in crate::engine) async fn store_text(
         &self,
         budget: &Budget,
@@ -243,8 +245,8 @@ impl Inner {
         Ok(Ok(self.store.write_prepared(prepared).await?))
     }
 
-    /// Adds to a commit what the execution has made since the last one; once that is on the disk,
-    /// the budget knows.
+    /// Adds the bytes produced since the last commit to this commit; the budget counts them as
+    /// recorded once it is durable.
     pub(in crate::engine) fn record_produced(
         &self,
         commit: &mut Commit,
@@ -262,8 +264,8 @@ impl Inner {
         }
     }
 
-    /// Counts an input in its organization's figures once the commit is durable: before the work that
-    /// the commit's later hooks enlist can begin.
+    /// Adds an input to its organization's usage once the commit is durable, before the commit's
+    /// later hooks enqueue the work.
     pub(in crate::engine) fn count_input(&self, commit: &mut Commit, execution: &Execution) {
         let bytes = execution.input.len();
         let all = self.usage.lock().unwrap_or_else(PoisonError::into_inner);
@@ -275,7 +277,7 @@ impl Inner {
         }
     }
 
-    /// Refuses new work of an organization whose payloads are over its quota.
+    /// Rejects new work of an organization whose payloads exceed its quota.
     pub(in crate::engine) async fn check_quota(
         &self,
         organization: OrganizationId,

@@ -1,8 +1,8 @@
-//! Commits: the durable effects of a change, written together with the new state, and the volatile
-//! ones performed once they are on the disk.
+//! Commits: the durable effects of a change are written together with the new state; the volatile
+//! ones are performed once the commit is durable.
 //!
-//! A commit that fails performs nothing: the row in the lane (or the timer) is still there, and the
-//! work is tried again.
+//! A failed commit performs nothing: the row in the lane (or the timer) still exists, and the work
+//! is retried.
 
 use std::sync::Arc;
 
@@ -22,8 +22,8 @@ use crate::storage::record::Malformed;
 use crate::{billing, webhooks};
 
 impl Inner {
-    /// Commits the execution together with what `effects` demand. `announcement` is the text of the
-    /// webhook's body; it goes out when an effect says so.
+    /// Commits the execution with its `effects`. `announcement` is the body of the webhook; it is
+    /// sent if an effect says so.
     pub(in crate::engine) async fn write(
         self: &Arc<Self>,
         mut commit: Commit,
@@ -66,8 +66,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Adds what one effect demands; none of the volatile ones demands anything. What goes into a
-    /// lane takes its ticket along.
+    /// Adds one effect to the commit; volatile effects add nothing. Work that enters a lane gets
+    /// its ticket here.
     pub(in crate::engine) fn write_effect(
         self: &Arc<Self>,
         commit: &mut Commit,
@@ -108,7 +108,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Adds the webhook's delivery to the commit of the completion.
+    /// Adds the webhook delivery to the commit that ends the execution.
     async fn enqueue_webhook(
         &self,
         commit: &mut Commit,
@@ -156,7 +156,7 @@ impl Inner {
     }
 }
 
-/// Notes in its workflow's lists that a new execution was taken.
+/// Adds a new execution to its workflow's lists.
 pub fn count_start(commit: &mut Commit, execution: &Execution) {
     let Some(run) = execution.workflow() else { return };
     let organization = execution.organization;
@@ -167,7 +167,7 @@ pub fn count_start(commit: &mut Commit, execution: &Execution) {
     }
 }
 
-/// Notes in its workflow's lists that an execution has ended.
+/// Adds an ended execution to its workflow's lists.
 fn count_end(commit: &mut Commit, execution: &Execution) {
     let Some(run) = execution.workflow() else { return };
     let standings = rows::standings(execution.organization, run.workflow);
@@ -175,7 +175,7 @@ fn count_end(commit: &mut Commit, execution: &Execution) {
     commit.append(ended, rows::id_value(execution.id));
 }
 
-/// What has no JSON form (nothing that gets here, in practice) cannot be stored either.
+/// A value that cannot be serialized cannot be stored either. Does not happen in practice.
 pub fn not_serializable(record: &'static str, error: &serde_json::Error) -> Malformed {
     Malformed { record, reason: error.to_string() }
 }

@@ -1,7 +1,7 @@
-//! What webhook endpoints get: their deliveries go into the commit of what they tell of, beside the
-//! request's own webhook.
+//! Deliveries to webhook endpoints: they are part of the commit that they report, in addition to
+//! the request's own webhook.
 //!
-//! Which endpoints there are is asked of memory; an organization without any costs nothing here.
+//! Endpoints are looked up in memory, so organizations without any cost nothing.
 
 use serde_json::value::{RawValue, to_raw_value};
 
@@ -19,15 +19,15 @@ use crate::webhooks;
 use crate::wire::webhook_endpoint::{EventBody, Started};
 
 impl Inner {
-    /// Whether anybody is to be notified of this end, so that its announcement is needed.
+    /// Whether anyone is notified of this end, so that the announcement is needed.
     pub(in crate::engine) fn announces(&self, execution: &Execution, effects: &[Effect]) -> bool {
         effects.contains(&Effect::EnqueueWebhook)
             || (is_final(effects)
                 && !self.endpoints.wanting(Event::of_end(execution), execution).is_empty())
     }
 
-    /// Adds the deliveries of an end to its commit. `announcement` is the body of the request's own
-    /// webhook.
+    /// Adds the endpoint deliveries of an end to its commit. `announcement` is the body of the
+    /// request's own webhook.
     pub(in crate::engine) async fn tell_of_end(
         &self,
         commit: &mut Commit,
@@ -37,7 +37,7 @@ impl Inner {
         self.tell(commit, execution, Event::of_end(execution), announcement).await
     }
 
-    /// Adds the deliveries of an accepted execution to the commit that accepts it.
+    /// Adds the endpoint deliveries of a new execution to the commit that creates it.
     pub(in crate::engine) async fn tell_of_start(
         &self,
         commit: &mut Commit,
@@ -68,7 +68,7 @@ impl Inner {
         let now = self.clock.now();
         let body = to_raw_value(&EventBody { kind, timestamp: now.into(), data });
         let body = body.map_err(|error| not_serializable("event", &error))?;
-        // All of them share its bytes on the disk, which count once.
+        // They share the same bytes on disk, which count once.
         let bodies = self.store.write_payload_for(&ids, body).await?;
         let bytes = bodies.first().map_or(0, Payload::len);
         self.store.record_usage(commit, organization, first, bytes);

@@ -1,4 +1,4 @@
-//! How an execution runs: a prediction's chain of models, a workflow's steps, and their commits.
+//! Running executions: a prediction's fallback chain, a workflow's steps, and their commits.
 
 pub mod outcome;
 

@@ -1,6 +1,6 @@
-//! The output of a run as the output type demands, and the webhook's body of a prediction.
+//! Shapes the output of a run by its output type, and builds the webhook body of a prediction.
 //!
-//! Pure; writes nothing.
+//! Pure functions.
 
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
@@ -9,8 +9,8 @@ use crate::domain::execution::Execution;
 use crate::domain::model::OutputType;
 use crate::wire::prediction::Announcement;
 
-/// For the artefact types one artefact is given as itself, several as an array; every other
-/// output stays as it came (`docs/spec/predictions.md`, "Output").
+/// For artifact types, a single artifact becomes a plain value and several stay an array. Other
+/// outputs are unchanged (`docs/spec/predictions.md`, "Output").
 #[must_use]
 pub fn shape_output(mut output: Value, output_type: OutputType) -> Value {
     if let Value::Array(artefacts) = &mut output
@@ -22,7 +22,7 @@ pub fn shape_output(mut output: Value, output_type: OutputType) -> Value {
     output
 }
 
-/// The text of the webhook's body for a prediction that has ended. `output` is its output's text.
+/// The webhook body of an ended prediction. `output` is the JSON text of its output.
 ///
 /// # Errors
 /// None in practice: every part has a JSON form.

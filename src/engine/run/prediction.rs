@@ -1,4 +1,4 @@
-//! Predictions: loads one, applies the machine, commits, and only then acts.
+//! Predictions: load, apply the state machine, commit, then act.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,13 +25,13 @@ use crate::files::Origin;
 use crate::runners::{self, Job, Progress};
 use crate::storage::{self, Commit};
 
-/// A run that lasts longer is marked as begun on the disk. A shorter one needs no write for it:
-/// should the process die, it runs again under the same number.
+/// Runs longer than this are marked as started on disk. A shorter run needs no extra write: if the
+/// process dies, it runs again under the same attempt number.
 const MARK_AFTER: Duration = Duration::from_millis(25);
 
 impl Inner {
-    /// One attempt. The commit that ends it puts the execution into its next model's lane, if it
-    /// has one.
+    /// Runs one attempt. The commit that ends it moves the execution to the lane of its next model,
+    /// if there is one.
     pub(in crate::engine) async fn run_prediction(
         self: &Arc<Self>,
         active: &ActiveExecution,
@@ -75,7 +75,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Begins the attempt, in memory. `None` when there is nothing to run: it has ended in the meantime.
+    /// Begins the attempt in memory. `None` if there is nothing to run because the prediction has
+    /// ended in the meantime.
     async fn begin(&self, active: &ActiveExecution) -> Option<(Execution, u32)> {
         let mut state = active.state.lock().await;
         let loaded = state.as_mut()?;
@@ -91,7 +92,7 @@ impl Inner {
         Some((loaded.execution.clone(), attempt))
     }
 
-    /// Runs the model, and marks the run on the disk when it lasts.
+    /// Runs the model, and marks longer runs as started on disk.
     async fn attempt(
         &self,
         active: &ActiveExecution,
@@ -116,7 +117,7 @@ impl Inner {
         report
     }
 
-    /// Commits that the attempt has begun, unless it has ended in the meantime.
+    /// Commits the start of the attempt, unless it has ended in the meantime.
     async fn mark(&self, active: &ActiveExecution, attempt: u32) {
         let state = active.state.lock().await;
         let Some(execution) = state.as_ref().map(|loaded| &loaded.execution) else { return };
@@ -139,8 +140,8 @@ impl Inner {
         }
     }
 
-    /// Turns a runner's report into an event, keeping its output. With it comes the output's text,
-    /// for the webhook.
+    /// Stores a runner's output and turns its report into an event. Also returns the JSON text of
+    /// the output for the webhook.
     async fn digest(
         &self,
         execution: &Execution,
@@ -175,12 +176,12 @@ impl Inner {
     }
 }
 
-/// The failure of work whose stored input is deleted or damaged.
+/// The failure of work whose stored input is lost or damaged.
 fn lost_input(error: &storage::Error) -> Failure {
     Failure::new(ErrorClass::InternalError, format!("the stored input cannot be read: {error}"))
 }
 
-/// The failure of work whose stored input is not JSON.
+/// The failure of work whose stored input is not valid JSON.
 fn damaged(error: &dyn std::fmt::Display) -> Failure {
     Failure::new(ErrorClass::InternalError, format!("the stored input is damaged: {error}"))
 }
@@ -208,8 +209,8 @@ async fn run_model(
     call_runner(work, model, job, Some(execution.organization), work.timeout).await
 }
 
-/// What the model is given. The first of a chain has the input that was checked when the prediction
-/// was created; another one has what its mapping makes of it, if that fits.
+/// The model's input. The first model of a chain gets the input that was validated at creation; a
+/// fallback model gets the mapped input, if that is valid.
 async fn input_of(
     models: &dyn Models,
     execution: &Execution,
@@ -221,15 +222,15 @@ async fn input_of(
     };
     let misfit = |what: String| {
         let model = prediction.model();
-        let sentence = format!("the input that is mapped for the model '{model}' {what}");
+        let sentence = format!("the mapped input for the model '{model}' {what}");
         Failure::new(ErrorClass::InvalidModelConfig, sentence)
     };
     let mapped = match prediction.candidate().and_then(|candidate| candidate.input_map.as_ref()) {
         None => input,
         Some(map) => fill_object(map, &input)
             .map(Value::Object)
-            .map_err(|error| misfit(format!("cannot be made: {error}")))?,
+            .map_err(|error| misfit(format!("cannot be built: {error}")))?,
     };
     let checked = models.check_input(prediction.model(), mapped).await;
-    checked.map_err(|violation| misfit(format!("does not fit: {violation}")))
+    checked.map_err(|violation| misfit(format!("is invalid: {violation}")))
 }

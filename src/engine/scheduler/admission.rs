@@ -1,12 +1,12 @@
-//! The scheduler: the lanes, and the one path by which work gets into them.
+//! The scheduler: the lanes, and the single path by which work enters them.
 //!
 //! A commit carries the tickets of the work that it makes ready. A ticket is announced to its lane
-//! before the commit is sent and enlisted by the commit's hook, which the store's writer calls in
-//! the order of the commits, once the rows are durable. A submission, the next model of a chain and
-//! a timer take this path, whether or not anybody still waits for the commit; when the commit fails,
-//! the ticket is dropped, which takes the announcement back.
+//! before the commit is sent. It is enqueued by the commit's hook, which the store's writer calls
+//! in commit order once the rows are durable. Submissions, fallbacks to the next model and timers
+//! all take this path, whether or not anyone still waits for the commit. If the commit fails, the
+//! ticket is dropped, which withdraws the announcement.
 //!
-//! Nothing is started here: [`Scheduler::wake`] tells the dispatcher to look.
+//! Nothing is started here: [`Scheduler::wake`] wakes the dispatcher.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -17,31 +17,31 @@ use crate::domain::ids::{ExecutionId, OrganizationId};
 use crate::engine::active::{ActiveExecutions, Handle};
 use crate::engine::scheduler::lanes::{Full, Lanes, Ticket};
 
-/// An execution with a payload up to this many bytes waits in memory whole; a larger one is read
-/// again when its turn comes.
+/// Queued executions with an input of up to this many bytes stay in memory; larger ones are read
+/// again when they start.
 pub const KEEP_BYTES_MAX: u64 = 4096;
 
-/// What a ticket of a lane carries.
+/// The payload of a ticket.
 #[derive(Debug)]
 pub struct Entry {
     pub organization: OrganizationId,
-    /// The state, where it is kept in memory while it waits.
+    /// The state, if it stays in memory while queued.
     pub active: Option<Handle>,
 }
 
-/// A step that waits for a place at its model; notified when it has one.
+/// A step that waits for a model permit; notified when it gets one.
 pub type StepWaiter = oneshot::Sender<()>;
 
 #[derive(Debug)]
 pub struct Scheduler {
     lanes: Mutex<Lanes<Entry, StepWaiter>>,
     active: ActiveExecutions,
-    /// Notified when something may start.
+    /// Notified when something may be able to start.
     ready: Notify,
 }
 
-/// An execution that is about to be accepted, counted for its organization. Dropped before it is on the
-/// disk, it is not counted any more.
+/// An execution about to be accepted, counted for its organization. Dropping it before the commit
+/// is durable undoes the count.
 #[derive(Debug)]
 pub struct Admission {
     scheduler: Arc<Scheduler>,
@@ -50,7 +50,7 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// It is on the disk: it counts until it ends.
+    /// The commit is durable: the execution counts until it ends.
     pub fn keep(mut self) {
         self.is_open = false;
     }
@@ -64,7 +64,8 @@ impl Drop for Admission {
     }
 }
 
-/// Work that a commit makes ready. Dropped before it is enlisted, it takes its announcement back.
+/// The announcement of work that a commit makes ready. Dropping it before it is enqueued withdraws
+/// the announcement.
 #[derive(Debug)]
 pub struct LaneReservation {
     scheduler: Arc<Scheduler>,
@@ -82,12 +83,12 @@ impl Scheduler {
         self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has the dispatcher look for something to start.
+    /// Makes the dispatcher check for work to start.
     pub fn wake(&self) {
         self.ready.notify_one();
     }
 
-    /// Resolves when something may start.
+    /// Resolves when something may be able to start.
     pub async fn ready(&self) {
         self.ready.notified().await;
     }
@@ -95,7 +96,7 @@ impl Scheduler {
     /// Counts an execution that is about to be accepted, within the organization's limit.
     ///
     /// # Errors
-    /// [`Full`] when as many of the organization wait as may.
+    /// [`Full`] if the organization's queue is full.
     pub fn admit(
         self: &Arc<Self>,
         organization: OrganizationId,
@@ -105,11 +106,11 @@ impl Scheduler {
         Ok(Admission { scheduler: Arc::clone(self), organization, is_open: true })
     }
 
-    /// Announces new work to its lane, within the lane's limit. The lane is made when it is new, with
-    /// these limits: its cap and how many may wait.
+    /// Announces new work to its lane, within the lane's limit. A new lane gets these limits: its
+    /// concurrency cap and its queue limit.
     ///
     /// # Errors
-    /// [`Full`] when the lane holds its limit.
+    /// [`Full`] if the lane's queue is full.
     pub fn reserve(
         self: &Arc<Self>,
         lane: String,
@@ -125,7 +126,7 @@ impl Scheduler {
         Ok(LaneReservation { scheduler: Arc::clone(self), lane, id, is_open: true })
     }
 
-    /// Announces work that was accepted before.
+    /// Announces work that was already accepted.
     pub fn reserve_accepted(self: &Arc<Self>, lane: String, id: ExecutionId) -> LaneReservation {
         self.lanes().reserve_accepted(&lane, id);
         LaneReservation { scheduler: Arc::clone(self), lane, id, is_open: true }
@@ -133,7 +134,7 @@ impl Scheduler {
 }
 
 impl LaneReservation {
-    /// The row is durable: the work waits in its lane.
+    /// The row is durable: the work is now queued in its lane.
     pub fn enqueue(mut self, entry: Entry) {
         self.is_open = false;
         let ticket = Ticket { id: self.id, organization: entry.organization, payload: entry };
@@ -147,7 +148,7 @@ impl LaneReservation {
         }
     }
 
-    /// As [`LaneReservation::enqueue`], for new work. A small one is kept in memory while it waits there.
+    /// [`LaneReservation::enqueue`] for new work. A small execution stays in memory while queued.
     pub fn enqueue_new(self, execution: &Execution) {
         let is_kept = execution.input.len() <= KEEP_BYTES_MAX
             && self.scheduler.lanes().has_room(&self.lane, execution.organization);

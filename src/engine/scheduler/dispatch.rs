@@ -1,8 +1,8 @@
-//! The executor: one dispatcher gives places to what waits in the lanes, and one task runs each
-//! execution that has a place. How a prediction or a workflow runs, `prediction` and `workflow` say.
+//! The executor: one dispatcher grants permits to queued work, and each execution with a permit
+//! runs in its own task. The modules `run::prediction` and `run::workflow` run the executions.
 //!
-//! Whatever goes wrong on our side while an execution runs (the disk, a panic of this program), its
-//! task gives the place back and leaves it to `retries`.
+//! If an internal error occurs while an execution runs (a disk error, a panic of this program), its
+//! task releases the permit and leaves the execution to `retries`.
 
 use std::any::Any;
 use std::fmt;
@@ -24,20 +24,20 @@ use crate::engine::{Error, Inner, rows};
 use crate::runtime;
 use crate::storage::{Commit, Key};
 
-/// When a lane that could not be read is tried again.
+/// Retry delay after a failed read of a lane.
 const REREAD_DELAY: Duration = Duration::from_secs(1);
 
-/// What the lane of a model that the catalog lost is given, so that its work comes up and fails.
+/// Concurrency of a lane whose model left the catalog, so that its work runs and fails.
 const REMOVED_MODEL_CONCURRENCY: usize = 16;
 
-/// How many executions of one workflow may wait.
+/// Maximum queued executions of one workflow.
 const WORKFLOW_QUEUE_LIMIT: usize = 1_000_000;
 
-/// How many exchanges of one session may wait for the one that runs.
+/// Maximum queued exchanges per session.
 const SESSION_QUEUE_LIMIT: usize = 4;
 
 impl Inner {
-    /// Makes the lane with its limits when it is new.
+    /// Creates the lane with its limits if it is new.
     pub(in crate::engine) fn open_lane(&self, lane: &str) {
         let known = self.lanes().load(lane).cap > 0;
         if !known {
@@ -45,8 +45,9 @@ impl Inner {
         }
     }
 
-    /// Gives a lane the limits that its model has now. A workflow may have half of all places, so that a flood
-    /// of one leaves room for the others. An organization that triggers a shared one waits for no other.
+    /// Applies the current limits of its model to a lane. A workflow may use half of all permits,
+    /// so that one busy workflow leaves room for others. An organization that triggers a shared
+    /// workflow waits for no other organization.
     pub(in crate::engine) fn set_limits(&self, lane: &str) {
         let (cap, queue_limit) = self.limits_of(lane);
         let model = lane.strip_prefix("model:").and_then(|model| self.models.model(model));
@@ -59,7 +60,7 @@ impl Inner {
         lanes.let_exceed(lane, has_places);
     }
 
-    /// How many of a lane run at once, and how many may wait.
+    /// The concurrency cap and the queue limit of a lane.
     pub(in crate::engine) fn limits_of(&self, lane: &str) -> (usize, usize) {
         if lane.starts_with(agent::LANE_PREFIX) {
             return (1, SESSION_QUEUE_LIMIT);
@@ -81,7 +82,7 @@ impl Inner {
         }
     }
 
-    /// Starts whatever may start, as soon as it may, for as long as the service runs.
+    /// Starts work as soon as it can start, until the service stops.
     pub(in crate::engine) async fn dispatch(self: Arc<Self>) {
         let stopping = self.tasks.stopping();
         tokio::pin!(stopping);
@@ -100,7 +101,7 @@ impl Inner {
         }
     }
 
-    /// Starts whatever may start now.
+    /// Starts everything that can start now.
     fn dispatch_ready(self: &Arc<Self>) {
         while !self.tasks.is_stopping() {
             let next = self.lanes().next();
@@ -109,7 +110,7 @@ impl Inner {
                 None => return,
                 Some(Next::AdmitStep { lane, waiter }) => {
                     if waiter.send(()).is_err() {
-                        // It waits no more.
+                        // The step no longer waits.
                         self.lanes().release_step(&lane);
                     }
                 }
@@ -122,7 +123,7 @@ impl Inner {
                 Some(Next::Refill { lane, organization, from, most }) => {
                     self.tasks.spawn(async move {
                         if let Err(error) = inner.refill(&lane, organization, from, most).await {
-                            tracing::error!(lane = &*lane, %error, "a lane cannot be read");
+                            tracing::error!(lane = &*lane, %error, "cannot read a lane");
                             inner.pause_before_reread().await;
                             inner.lanes().refilled(&lane, organization, Vec::new(), Some(from));
                         }
@@ -140,7 +141,7 @@ impl Inner {
         }
     }
 
-    /// Runs what the cell holds, if it still waits in `lane`.
+    /// Runs the execution in the cell if it is still queued in `lane`.
     async fn run_active(
         self: &Arc<Self>,
         active: &ActiveExecution,
@@ -163,42 +164,42 @@ impl Inner {
         match kind {
             Kind::Workflow => Box::pin(self.run_workflow(active)).await,
             Kind::Agent => Box::pin(self.run_exchange(active)).await,
-            // The others are stored once they have ended.
+            // Calls and decisions are stored only once they have ended.
             Kind::Prediction | Kind::Chat | Kind::Decision => self.run_prediction(active).await,
         }
     }
 
-    /// Deletes the row of an execution that is not in the lane: it does not exist, has ended, or
-    /// is elsewhere. Without that, the row would come up with each refill. Called while the cell
-    /// is locked.
+    /// Deletes the row of an execution that is not in the lane because it does not exist, has
+    /// ended, or is elsewhere. Otherwise every refill would find the row again. Called while the
+    /// cell is locked.
     async fn delete_stale_row(&self, row: Key) -> Result<(), Error> {
         if self.store.get(&row).await?.is_none() {
             return Ok(());
         }
-        tracing::error!(?row, "a row of a lane belongs to no execution that waits");
+        tracing::error!(?row, "deleting a stale queue row");
         let mut commit = Commit::new();
         commit.delete(row);
         Ok(self.store.commit(commit).await?)
     }
 }
 
-/// Whether the execution has not ended and is in this lane, not in another nor in the timers.
+/// Whether the execution is unfinished and in this lane, not in another one or suspended.
 fn is_queued_in(execution: &Execution, lane: &str) -> bool {
     !execution.status.is_final() && execution.aside_until().is_none() && execution.lane() == lane
 }
 
-/// A place, for as long as its execution runs. Dropping it gives the place back.
+/// The permit of a running execution. Dropping it releases the permit.
 pub(in crate::engine) struct ExecutionPermit {
     inner: Arc<Inner>,
     lane: Arc<str>,
     id: ExecutionId,
-    /// Tells the lane that the task which runs the execution is alive.
+    /// Tells the lane that the task that runs the execution is alive.
     _task: Arc<()>,
     is_held: bool,
 }
 
 impl ExecutionPermit {
-    /// The place that the lane has given to the execution.
+    /// The permit that the lane has granted to the execution.
     pub(in crate::engine) const fn new(
         inner: Arc<Inner>,
         lane: Arc<str>,
@@ -208,7 +209,7 @@ impl ExecutionPermit {
         Self { inner, lane, id, _task: task, is_held: true }
     }
 
-    /// Runs one execution until it ends, waits elsewhere, or has to be tried again.
+    /// Runs the execution until it ends, is suspended, moves to another lane or must be retried.
     pub(in crate::engine) async fn run(self, entry: Entry) {
         let inner = Arc::clone(&self.inner);
         let id = self.id;
@@ -220,7 +221,8 @@ impl ExecutionPermit {
         drop(mark);
         let failure = match ran {
             Ok(Ok(())) if is_still_queued(&active, &self.lane).await => {
-                // Paused and resumed in the meantime, it has another turn when it leaves its place.
+                // Paused and resumed in the meantime: it gets another turn when it releases its
+                // permit.
                 if inner.lanes().is_requeued(&self.lane, id) {
                     return inner.retries.clear(id);
                 }
@@ -231,20 +233,20 @@ impl ExecutionPermit {
             Err(panic) => RunError::panicked(&*panic),
         };
         if inner.tasks.is_stopping() {
-            // The next start takes it up.
+            // The next start resumes it.
             return;
         }
-        // What is in memory may be ahead of the disk: the next task reads it again.
+        // The memory may be ahead of the disk: the next task reads the state again.
         *active.state.lock().await = None;
         drop(active);
         self.retry_later(Entry { organization, active: None }, &failure);
     }
 
-    /// Gives the place back. The execution keeps its row and is tried again after a pause.
+    /// Releases the permit. The execution keeps its row and is retried after a delay.
     fn retry_later(mut self, entry: Entry, failure: &RunError) {
         self.is_held = false;
         let Self { inner, lane, id, .. } = &self;
-        // In this order: once it is noted, it may be resumed.
+        // Pause first: once the retry is recorded, the lane may be asked to resume it.
         let ticket = Ticket { id: *id, organization: entry.organization, payload: entry };
         inner.lanes().pause(lane, ticket);
         let lane = Arc::clone(lane);
@@ -268,17 +270,17 @@ impl Drop for ExecutionPermit {
     }
 }
 
-/// Whether the execution still waits in the lane although its run is over.
+/// Whether the execution is still queued in the lane although its run is over.
 async fn is_still_queued(active: &ActiveExecution, lane: &str) -> bool {
     let state = active.state.lock().await;
     state.as_ref().is_some_and(|loaded| is_queued_in(&loaded.execution, lane))
 }
 
-/// Why an execution has to be tried again.
+/// Why an execution must be retried.
 enum RunError {
     Error(Error),
     Panicked(String),
-    /// Its run was over before it was.
+    /// The run returned although the execution had not ended or moved.
     StillQueued,
 }
 
@@ -289,7 +291,7 @@ impl RunError {
         Self::Panicked(text.unwrap_or("no message").to_owned())
     }
 
-    /// What clients may read.
+    /// The cause that is shown to clients.
     const fn cause(&self) -> &'static str {
         match self {
             Self::Error(_) => "the service could not read or write its data",

@@ -1,18 +1,17 @@
-//! Which executions are running now, in a file that outlives the process: after a crash it says
+//! The executions in flight, recorded in a file that outlives the process: after a crash it tells
 //! which of them may have caused it.
 //!
-//! A begin and an end are one write of 48 bytes each into the page cache, which survives the
-//! process however it dies. Nothing is synced and nothing else is written for it, so that a run of a
-//! few microseconds is recorded too, and the disk sees nothing of it. A power cut may lose or
-//! garble the file: it says nothing then, since a machine that lost its power was not killed by an
-//! execution. An execution has one mark while it has its place, and one for each attempt at a step
-//! of it.
+//! The start and the end of a run are each one write of 48 bytes into the page cache, which
+//! survives any death of the process. Nothing is synced, so even a run of a few microseconds is
+//! recorded, at no disk cost. A power cut may lose or corrupt the file. It is ignored then, since a
+//! power cut is not caused by an execution. A running execution has one mark, plus one for each
+//! step attempt in flight.
 //!
 //! ```text
-//! 0    magic, state (running or stopped), note of a fatal signal, growth of the memory while a suspect ran
-//!      alone, boot id, number of suspects, counters of kills for want of memory
-//! 128  suspects: what the start found, written once
-//!      slots: one for each mark, zeroed when it ends
+//! 0    magic, state (running or stopped), note of a fatal signal, memory growth while a suspect
+//!      ran alone, boot id, number of suspects, OOM kill counters
+//! 128  suspects: found by the start, written once
+//!      slots: one per mark, zeroed when it ends
 //! ```
 
 use std::fs::{self, File, OpenOptions};
@@ -28,39 +27,39 @@ use crate::runtime::crash_note::{self, Note, Origin};
 const NAME: &str = "in-flight";
 const MAGIC: &[u8; 16] = b"orrery-inflight1";
 const STATE_AT: usize = 16;
-/// The note of a fatal signal, which its handler writes.
+/// The note of a fatal signal, written by the signal handler.
 const NOTE_AT: usize = 17;
-/// By how many bytes the memory grew while a suspect ran alone.
+/// Memory growth while a suspect ran alone, in bytes.
 const GROWTH_AT: usize = 24;
 const BOOT_AT: usize = 32;
 const BOOT_BYTES: usize = 36;
 const COUNT_AT: usize = 72;
-/// The counters of kills for want of memory, at the start.
+/// The OOM kill counters at the start.
 const KILLS_AT: usize = 80;
 const HEADER_BYTES: usize = 128;
 const ENTRY_BYTES: usize = 48;
 const RUNNING: u8 = 1;
 const STOPPED: u8 = 2;
-/// A larger file is not one of ours.
+/// A larger file was not written by this program.
 const BYTES_MAX: u64 = 64 * 1024 * 1024;
 
-/// What runs: an execution, or one attempt at a step of it.
+/// A run: an execution, or one step attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Run {
     pub organization: OrganizationId,
     pub id: ExecutionId,
-    /// 0: the execution as a whole; else the checksum of the attempt's key.
+    /// 0 for the whole execution, otherwise the checksum of the attempt's key.
     pub attempt: u32,
 }
 
 impl Run {
-    /// The execution as a whole.
+    /// The whole execution.
     #[must_use]
     pub const fn whole(organization: OrganizationId, id: ExecutionId) -> Self {
         Self { organization, id, attempt: 0 }
     }
 
-    /// The attempt at a step that `key` names.
+    /// The step attempt identified by `key`.
     #[must_use]
     pub fn attempt(organization: OrganizationId, id: ExecutionId, key: &str) -> Self {
         Self { organization, id, attempt: crc32fast::hash(key.as_bytes()).max(1) }
@@ -71,37 +70,39 @@ impl Run {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Suspect {
     pub run: Run,
-    /// Crashes of the process while it was running, without progress between them.
+    /// Crashes while it was running, without progress in between.
     pub deaths: u32,
-    /// How far its execution had come at the last of them.
+    /// The progress of its execution at the last crash.
     pub progress: u64,
 }
 
-/// Evidence of why a process ended. SIGKILL alone is none: a person, a supervisor or a script sends it.
+/// Evidence of why a process ended. SIGKILL alone is no evidence: a person, a supervisor or a
+/// script may have sent it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Crash {
-    /// A fatal signal of the process's own making: a fault of its code, a panic that aborts, a failed
+    /// A fatal signal raised by the process itself: a memory fault, a panic that aborts, a failed
     /// allocation.
     Fault,
-    /// Such a signal from another process, such as systemd's watchdog.
+    /// A fatal signal from another process, such as systemd's watchdog.
     Signal,
-    /// The kernel killed a process for want of memory. The bytes by which the memory had grown while a
+    /// The kernel's OOM killer killed a process. `growth` is the memory growth in bytes while a
     /// suspect ran alone.
     OutOfMemory { growth: u64 },
 }
 
-/// What the process before this one left.
+/// The record left by the previous process.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Previous {
-    /// Why it ended, where that is known and it did not stop; `None` also after the loss of the machine.
+    /// Why it crashed, if there is evidence; `None` after an orderly stop or a reboot.
     pub crash: Option<Crash>,
-    /// What ran then.
+    /// The runs in flight at its end.
     pub running: Vec<Run>,
-    /// What was suspected when it started.
+    /// The suspects at its start.
     pub suspects: Vec<Suspect>,
 }
 
-/// The record of what runs; clones share it. Before [`InFlight::open`] it records nothing.
+/// The record of the executions in flight; clones share it. Nothing is recorded before
+/// [`InFlight::open`].
 #[derive(Debug, Clone, Default)]
 pub struct InFlight {
     slots: Arc<Mutex<Slots>>,
@@ -110,9 +111,9 @@ pub struct InFlight {
 #[derive(Debug, Default)]
 struct Slots {
     file: Option<Arc<File>>,
-    /// Where the first slot is.
+    /// The offset of the first slot.
     base: u64,
-    /// Slots that were used and are free again.
+    /// Used slots that are free again.
     free: Vec<u64>,
     count: u64,
     is_failing: bool,
@@ -122,31 +123,31 @@ struct Slots {
 #[derive(Debug)]
 pub struct Mark {
     record: InFlight,
-    /// The file and where the slot is in it; `None` where it could not be written.
+    /// The file and the slot's offset; `None` if no file is open.
     slot: Option<(Arc<File>, u64)>,
 }
 
 impl InFlight {
-    /// What the file in `folder` says; nothing where there is none, or it is garbled.
+    /// Reads the record in `folder`. Empty if the file is missing or corrupt.
     pub fn read(folder: &Path) -> Previous {
         match read_file(&folder.join(NAME)) {
             Ok(bytes) => parse(&bytes, &boot_id(), &OomKills::read()).unwrap_or_else(|| {
-                tracing::warn!("the record of running executions is damaged; it is ignored");
+                tracing::warn!("ignored a damaged record of running executions");
                 Previous::default()
             }),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Previous::default(),
             Err(error) => {
-                tracing::error!(%error, "the record of running executions cannot be read");
+                tracing::error!(%error, "cannot read the record of running executions");
                 Previous::default()
             }
         }
     }
 
-    /// Starts a new record in `folder` that begins with these suspects. The old one is replaced as a
-    /// whole: whatever kills the process now, one of the two is there.
+    /// Starts a new record in `folder` with these suspects. The old file is replaced atomically:
+    /// one of the two exists whenever the process is killed.
     ///
     /// # Errors
-    /// When the file cannot be written. Nothing is recorded then.
+    /// The I/O error if the file cannot be written. Nothing is recorded then.
     pub fn open(&self, folder: &Path, suspects: &[Suspect]) -> io::Result<()> {
         let path = folder.join(NAME);
         let new = folder.join("in-flight.new");
@@ -165,7 +166,7 @@ impl InFlight {
         Ok(())
     }
 
-    /// Records a run for as long as the mark is held. Never fails: what cannot be recorded runs all
+    /// Records a run until the mark is dropped. Never fails: a run that cannot be recorded runs all
     /// the same.
     pub fn begin(&self, run: Run) -> Mark {
         let slot = {
@@ -183,26 +184,26 @@ impl InFlight {
         mark
     }
 
-    /// Records by how many bytes the memory has grown while a suspect runs alone.
+    /// Records the memory growth while a suspect runs alone.
     pub fn note_growth(&self, bytes: u64) {
         let file = self.lock().file.clone();
         let written = file.map(|file| file.write_all_at(&bytes.to_le_bytes(), GROWTH_AT as u64));
         if let Some(Err(error)) = written {
-            tracing::error!(%error, "the growth of the memory cannot be recorded");
+            tracing::error!(%error, "cannot record memory growth");
         }
     }
 
-    /// Says that the process stops in order: what runs still is not a suspect.
+    /// Records an orderly stop: the runs in flight are not suspects.
     pub fn close(&self) {
         let file = self.lock().file.clone();
         if let Some(file) = file
             && let Err(error) = file.write_all_at(&[STOPPED], STATE_AT as u64)
         {
-            tracing::error!(%error, "the record of running executions cannot be closed");
+            tracing::error!(%error, "cannot close the record of running executions");
         }
     }
 
-    /// Records nothing from now on, as if the process had died here: of this signal, or of SIGKILL.
+    /// Test hook: stops recording, as if the process had died here, of this signal or of SIGKILL.
     #[cfg(test)]
     pub fn die(&self, note: Option<crash_note::Note>) {
         let mut slots = self.lock();
@@ -231,7 +232,7 @@ impl Mark {
         if let Some(error) = &failed
             && !slots.is_failing
         {
-            tracing::error!(%error, "running executions cannot be recorded");
+            tracing::error!(%error, "cannot record running executions");
         }
         slots.is_failing = failed.is_some();
     }
@@ -260,28 +261,28 @@ fn read_file(path: &Path) -> io::Result<Vec<u8>> {
     fs::read(path)
 }
 
-/// Names the machine's present boot; empty where the system does not tell.
+/// The id of the current boot; empty if the system does not provide one.
 fn boot_id() -> String {
     let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     id.trim().chars().take(BOOT_BYTES).collect()
 }
 
-/// How often the kernel has killed a process for want of memory.
+/// How many processes the kernel's OOM killer has killed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct OomKills {
     /// On the whole machine: `oom_kill` of /proc/vmstat.
     machine: u64,
     /// In this control group: `oom_kill` of its memory.events.
     group: u64,
-    /// The inode of that file: a group that was removed and made again counts from 0. 0: no such file.
+    /// The inode of that file, or 0 without one: a recreated group counts from 0 again.
     group_inode: u64,
 }
 
 impl OomKills {
-    /// The bytes of a record.
+    /// Bytes in a record.
     const BYTES: usize = 24;
 
-    /// The counters now; 0 where the system does not tell.
+    /// Reads the counters; 0 if the system does not provide them.
     fn read() -> Self {
         let machine = fs::read_to_string("/proc/vmstat").unwrap_or_default();
         let of_group = group_events();
@@ -294,8 +295,8 @@ impl OomKills {
         }
     }
 
-    /// Whether the kernel killed a process since `self`: in the control group, where it is still the same
-    /// one, else anywhere on the machine.
+    /// Whether the OOM killer has killed a process since `self`: in the control group if that is
+    /// still the same one, otherwise anywhere on the machine.
     const fn is_behind(&self, now: &Self) -> bool {
         if self.group_inode != 0 && self.group_inode == now.group_inode {
             now.group > self.group
@@ -323,13 +324,13 @@ impl OomKills {
     }
 }
 
-/// The value of `oom_kill` among lines of a name and a number.
+/// The value of `oom_kill` in lines of a name and a number.
 fn counter(text: &str) -> u64 {
     let value = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
     value.and_then(|value| value.trim().parse().ok()).unwrap_or(0)
 }
 
-/// memory.events of this process's control group, version 2.
+/// The memory.events file of this process's control group (version 2).
 fn group_events() -> Option<PathBuf> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
     let group = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
@@ -361,7 +362,7 @@ fn entry(suspect: &Suspect) -> [u8; ENTRY_BYTES] {
     entry
 }
 
-/// `None`: it is not such a record.
+/// `None` if the bytes are not a valid record.
 fn parse(bytes: &[u8], boot: &str, kills: &OomKills) -> Option<Previous> {
     let header = bytes.get(..HEADER_BYTES)?;
     if !header.starts_with(MAGIC) {
@@ -387,7 +388,7 @@ fn parse(bytes: &[u8], boot: &str, kills: &OomKills) -> Option<Previous> {
     Some(Previous { crash: crash.filter(|_| has_died), running, suspects })
 }
 
-/// `None`: the slot is free.
+/// `None` if the slot is free.
 fn parse_entry(bytes: &[u8; ENTRY_BYTES]) -> Option<Suspect> {
     let (organization, rest) = bytes.split_first_chunk::<16>()?;
     let (id, rest) = rest.split_first_chunk::<16>()?;
@@ -414,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn in_flight_record_lists_what_ran_at_crash() {
+    fn in_flight_record_lists_runs_at_crash() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path();
         assert_eq!(InFlight::read(path), Previous::default());
@@ -427,7 +428,7 @@ mod tests {
         drop(first);
         let attempt = Run::attempt(run(3).organization, run(3).id, "e:s:1");
         let _third = record.begin(attempt);
-        // The third took the slot of the first.
+        // The third run reused the slot of the first.
         let running = vec![attempt, run(2)];
         let left = |crash| Previous { crash, running: running.clone(), suspects: vec![suspect] };
         assert_eq!(InFlight::read(path), left(None), "SIGKILL leaves no note");
@@ -442,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn in_flight_record_tells_kills_for_want_of_memory_from_others() {
+    fn in_flight_record_distinguishes_oom_kills() {
         let before = OomKills { machine: 3, group: 1, group_inode: 7 };
         let mut bytes = header(RUNNING, "boot-a", 0, &before);
         bytes[GROWTH_AT..GROWTH_AT + 8].copy_from_slice(&4096_u64.to_le_bytes());
@@ -450,9 +451,9 @@ mod tests {
         assert_eq!(crash(before), None);
         let out_of_memory = Some(Crash::OutOfMemory { growth: 4096 });
         assert_eq!(crash(OomKills { group: 2, ..before }), out_of_memory);
-        // Another process of the machine, in another group.
+        // Another process on the machine, in another group.
         assert_eq!(crash(OomKills { machine: 4, ..before }), None);
-        // The group was made again, as systemd does at a restart: only the machine's counter tells.
+        // The group was recreated, as systemd does at a restart: only the machine's counter tells.
         assert_eq!(crash(OomKills { machine: 4, group: 0, group_inode: 8 }), out_of_memory);
         assert_eq!(crash(OomKills { machine: 3, group: 0, group_inode: 8 }), None);
         assert_eq!(counter("low 0\noom_kill 12\noom_group_kill 3\n"), 12);
@@ -460,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn in_flight_record_of_other_boot_or_garbage_suspects_nothing() {
+    fn in_flight_record_of_other_boot_or_garbage_yields_no_suspects() {
         let suspect = Suspect { run: run(1), deaths: 1, progress: 0 };
         let kills = OomKills::default();
         let mut bytes = header(RUNNING, "boot-a", 1, &kills);

@@ -1,15 +1,14 @@
-//! Isolation: an execution that crashes the process is not repeated forever.
+//! Isolation: an execution that crashes the process is not retried forever.
 //!
-//! Only a crash that left evidence counts: a fatal signal, or a kill for want of memory (see `in_flight`). A
-//! process that somebody killed with SIGKILL proves nothing against what it was running, and neither does the
-//! loss of the machine.
+//! Only a crash with evidence counts: a fatal signal or an OOM kill (see `in_flight`). A process
+//! killed with SIGKILL proves nothing about its executions, and neither does a reboot.
 //!
-//! What was running at a crash is suspected. What was running at two crashes, without progress between them, is
-//! held back until the service is up. Then it runs first and alone, for [`Options::isolation`] at most; after
-//! that other work starts beside it, and the suspects still run one at a time. If the process crashes again,
-//! the execution that ran alone is the cause. So is the only one that ran at all three crashes, if the crash
-//! was a fault of the process itself. The cause ends with `internal_error`; without proof an execution stays
-//! suspected.
+//! Executions running at a crash become suspects. An execution that was running at two crashes,
+//! without progress in between, is quarantined until the service is up. It then runs first and
+//! alone, for at most [`Options::isolation`]. After that, other work starts beside it, but suspects
+//! still run one at a time. If the process crashes again, the execution that ran alone is the
+//! culprit. So is the only one that ran at all three crashes, if the process itself caused the
+//! crash. The culprit fails with `internal_error`. Without proof, an execution remains a suspect.
 //!
 //! [`Options::isolation`]: crate::engine::Options::isolation
 
@@ -30,24 +29,24 @@ use crate::engine::{Engine, Error, Inner, rows};
 use crate::runtime::memory;
 use crate::storage::{self, Commit};
 
-/// Crashes after which an execution is held back and runs alone.
+/// Crashes after which an execution is quarantined and runs alone.
 const QUARANTINE_AFTER: u32 = 2;
-/// How often the memory is measured while a suspect runs alone.
+/// Interval of memory measurements while a suspect runs alone.
 const GROWTH_INTERVAL: Duration = Duration::from_millis(50);
-/// Growth of the memory from which a kill for want of memory is the fault of the suspect that ran alone.
+/// Minimum memory growth for which an OOM kill is blamed on the suspect that ran alone.
 const GROWTH_MIN: u64 = 64 << 20;
 
-/// What a crash says about the executions that were running.
+/// The verdict on the executions that were running at a crash.
 #[derive(Default)]
 struct CrashVerdict {
     suspects: Vec<Suspect>,
-    /// It ran at three crashes, and at the last one nothing else can be the cause.
+    /// It ran at three crashes, and nothing else can have caused the last one.
     culprit: Option<Execution>,
-    /// What ran when the process died: the first to run again.
+    /// The executions that ran when the process died: they are retried first.
     ran: BTreeSet<ExecutionId>,
 }
 
-/// What is known of one execution.
+/// The evidence about one execution.
 #[derive(Default)]
 struct Evidence {
     suspects: Vec<Suspect>,
@@ -55,8 +54,8 @@ struct Evidence {
 }
 
 impl Engine {
-    /// How often the process crashed while each of these ran: what is suspected now, or, of a
-    /// service that is stopped, what its next start will suspect.
+    /// The number of crashes during which each execution ran. On a stopped service, this includes
+    /// what its next start will find.
     #[must_use]
     pub fn crashes(&self) -> HashMap<ExecutionId, u32> {
         let found = InFlight::read(self.inner.store.folder());
@@ -72,15 +71,15 @@ impl Engine {
         crashes
     }
 
-    /// The service stops in order: what runs still is suspected of nothing.
+    /// Records an orderly stop: the executions still running are not suspects.
     pub fn stopped(&self) {
         self.inner.in_flight.close();
     }
 }
 
 impl Inner {
-    /// Judges what the crash before this start left, ends what is guilty, and starts a new record.
-    /// Answers which executions are held back, in the order in which they are to run.
+    /// Judges the crash before this start, fails the culprit, and starts a new record. Returns the
+    /// quarantined executions in the order in which they will run.
     pub(in crate::engine) async fn judge_crash(
         self: &Arc<Self>,
     ) -> Result<Vec<(ExecutionId, OrganizationId)>, Error> {
@@ -89,9 +88,9 @@ impl Inner {
         if let Some(guilty) = judged.culprit {
             self.fail_culprit(guilty).await?;
         }
-        // Only now: a kill before this finds the same record again.
+        // Last: if the process is killed before this, the next start finds the same record.
         if let Err(error) = self.in_flight.open(folder, &judged.suspects) {
-            tracing::error!(%error, "running executions cannot be recorded");
+            tracing::error!(%error, "cannot record running executions");
         }
         let quarantined =
             judged.suspects.iter().filter(|suspect| suspect.deaths >= QUARANTINE_AFTER);
@@ -133,7 +132,7 @@ impl Inner {
         Ok(judged)
     }
 
-    /// The execution, unless it has ended, and how far it has come: what of it has ended.
+    /// Returns the execution if it is unfinished, and its progress: the number of its ended parts.
     async fn read_unfinished(
         &self,
         organization: OrganizationId,
@@ -143,7 +142,7 @@ impl Inner {
         let execution = match self.store.read::<Execution>(&key).await {
             Ok(found) => found,
             Err(error @ storage::Error::Malformed(_)) => {
-                tracing::error!(execution = %id, %error, "an execution cannot be read");
+                tracing::error!(execution = %id, %error, "cannot read an execution");
                 None
             }
             Err(error) => return Err(error.into()),
@@ -167,8 +166,8 @@ impl Inner {
         Ok(Some((execution, progress as u64)))
     }
 
-    /// Ends an execution that killed the process while it ran alone. Nothing of it is run or
-    /// compiled for that.
+    /// Fails an execution that killed the process while it ran alone, without running or compiling
+    /// any part of it.
     async fn fail_culprit(self: &Arc<Self>, mut execution: Execution) -> Result<(), Error> {
         let cause = "the service crashed three times while this was running, and nothing else was \
                      running at all three crashes; it is not run again";
@@ -197,11 +196,11 @@ impl Inner {
         };
         self.write(commit, &execution, &effects, Some(body)).await?;
         metrics::counter!("orrery_executions_abandoned_total").increment(1);
-        tracing::error!(execution = %id, "an execution crashed the service and is ended");
+        tracing::error!(execution = %id, "failed an execution that crashed the service");
         Ok(())
     }
 
-    /// Runs what is held back, one at a time, at first with nothing else running.
+    /// Runs the quarantined executions one at a time, at first with nothing else running.
     pub(in crate::engine) async fn run_quarantined(
         self: Arc<Self>,
         quarantined: Vec<(ExecutionId, OrganizationId)>,
@@ -214,7 +213,7 @@ impl Inner {
             }
             tracing::warn!(
                 execution = %id,
-                "the service crashed twice while this was running: now it runs alone"
+                "running alone after two crashes"
             );
             let run = self.run_suspect(organization, id);
             tokio::pin!(run);
@@ -231,7 +230,7 @@ impl Inner {
         self.start_others();
     }
 
-    /// Records how the memory grows while a suspect runs alone; never returns.
+    /// Records the memory growth while a suspect runs alone; never returns.
     async fn note_growth(&self) {
         let base = memory::resident();
         let mut most = 0;
@@ -255,11 +254,11 @@ impl Inner {
         let execution = match self.read_unfinished(organization, id).await {
             Ok(found) => found,
             Err(error) => {
-                tracing::error!(execution = %id, %error, "an execution cannot go on");
+                tracing::error!(execution = %id, %error, "cannot run a quarantined execution");
                 None
             }
         };
-        // A cancel may have taken it.
+        // It may have been cancelled.
         if !self.quarantined().remove(&id) {
             return;
         }
@@ -278,13 +277,13 @@ impl Inner {
         *self.suspect.lock().unwrap_or_else(PoisonError::into_inner) = id;
     }
 
-    /// Whether this execution was held back and runs now.
+    /// Whether this execution was quarantined and runs now.
     pub(in crate::engine) fn runs_as_suspect(&self, id: ExecutionId) -> bool {
         *self.suspect.lock().unwrap_or_else(PoisonError::into_inner) == Some(id)
     }
 }
 
-/// Whether an execution was held back, by how often its runs were running at a crash.
+/// Whether an execution was quarantined, given the crash counts of its runs.
 fn was_held(mut deaths: impl Iterator<Item = u32>) -> bool {
     deaths.any(|deaths| deaths >= QUARANTINE_AFTER)
 }
@@ -293,21 +292,22 @@ fn deaths_of(suspects: &[Suspect]) -> impl Iterator<Item = u32> {
     suspects.iter().map(|suspect| suspect.deaths)
 }
 
-/// Whether a crash proves which execution caused it, if one that was held back was running.
+/// Whether a crash proves that the quarantined execution that was running caused it.
 fn proves<'e>(crash: Crash, all: impl Iterator<Item = &'e Evidence>) -> bool {
     let running: Vec<&Evidence> = all.filter(|evidence| !evidence.running.is_empty()).collect();
     let was_alone = running.len() == 1;
     let held = running.iter().filter(|evidence| was_held(deaths_of(&evidence.suspects))).count();
     match crash {
-        // All others that ran were not running at the two crashes before.
+        // The others were not running at the two crashes before.
         Crash::Fault => was_alone || held == 1,
         Crash::Signal => was_alone,
         Crash::OutOfMemory { growth } => was_alone && growth >= GROWTH_MIN,
     }
 }
 
-/// What is suspected of an execution after a crash, or `None` when it is guilty. What is known of a
-/// run counts as long as its execution has made no progress, or the same attempt was running again.
+/// The suspects that remain of an execution after a crash, or `None` if it is the culprit. Evidence
+/// about a run counts as long as its execution has made no progress, or the same attempt was
+/// running again.
 fn weigh(evidence: &Evidence, progress: u64, is_proof: bool) -> Option<Vec<Suspect>> {
     let is_running = |run: &Run| evidence.running.contains(run);
     let counts =

@@ -1,4 +1,4 @@
-//! Crashes with executions running: who is held back, who runs alone, who ends.
+//! Crashes with executions in flight: which ones are quarantined, run alone, or fail.
 
 use serde_json::json;
 use serde_json::value::to_raw_value;
@@ -34,27 +34,27 @@ async fn submit(process: &Process, model: &str) -> ExecutionId {
     made[0].id
 }
 
-/// Waits until so many calls of models have begun; answers whose.
+/// Waits until `count` model calls have begun; returns the executions of all calls.
 async fn called(process: &Process, count: usize) -> Vec<ExecutionId> {
     until(|| process.script.calls.lock().unwrap().len() >= count).await;
     let calls = process.script.calls.lock().unwrap().clone();
     calls.iter().map(|call| call.split_once(':').unwrap().0.parse().unwrap()).collect()
 }
 
-/// A crash that is the process's own fault.
+/// A crash caused by the process itself.
 const FAULT: Option<Note> = Some(Note { signal: 11, origin: Origin::Itself });
 
-/// One life of the process. It ends in a crash, or, where `live` closes the record, in a stop.
+/// One lifetime of the process. It ends in a crash, or in a stop if `live` closes the record.
 fn life<T>(folder: &TempDir, live: impl AsyncFnOnce(&Process) -> T) -> T {
     life_of(folder, Script::default(), live)
 }
 
-/// The same with workflows.
+/// [`life`] with workflows.
 fn life_of<T>(folder: &TempDir, script: Script, live: impl AsyncFnOnce(&Process) -> T) -> T {
     life_until(folder, script, FAULT, live)
 }
 
-/// The same up to a signal that leaves this note.
+/// [`life_of`] with the given note of a fatal signal.
 fn life_until<T>(
     folder: &TempDir,
     script: Script,
@@ -62,7 +62,7 @@ fn life_until<T>(
     live: impl AsyncFnOnce(&Process) -> T,
 ) -> T {
     runtime().block_on(async {
-        // Longer than any machine needs for what a test sees of it.
+        // Longer than any test needs to observe the isolation.
         let options = Options { active: 100, isolation: PATIENCE, ..Options::default() };
         let process = Process::start_with(folder, i64::MAX, script, options);
         process.engine.recover().await.unwrap();
@@ -74,7 +74,7 @@ fn life_until<T>(
     })
 }
 
-/// Why the execution waits, once its lane has come to it.
+/// The reason why the execution waits, once its lane has reached it.
 async fn reason_to_wait(process: &Process, id: ExecutionId) -> String {
     let wait = async {
         loop {
@@ -106,7 +106,7 @@ fn isolation_fails_execution_after_three_crashes() {
     });
     life(&folder, async |process| {
         assert_eq!(process.engine.crashes(), [(guilty, 2), (innocent, 2)].into());
-        // The service takes work, and nothing but the one runs.
+        // The service accepts work, but only the suspect runs.
         let other = submit(process, "works").await;
         assert_eq!(called(process, 1).await, [guilty]);
         let held = reason_to_wait(process, innocent).await;
@@ -124,7 +124,7 @@ fn isolation_fails_execution_after_three_crashes() {
         assert!(fault.cause.starts_with("the service crashed three times"), "{}", fault.cause);
         let attempts = &ended.prediction().unwrap().attempts;
         assert_eq!((attempts.len(), attempts[0].outcome), (1, Outcome::Error));
-        // The other one was not running at the last crash: it is held back still, and runs alone.
+        // The other one was not running at the last crash: it is still quarantined, and runs alone.
         assert_eq!(called(process, 1).await, [innocent]);
         assert_eq!(get(process, waiting).await.status, Status::Created);
         process.engine.cancel(ORGANIZATION.into(), innocent).await.unwrap();
@@ -140,15 +140,15 @@ fn isolation_fails_execution_after_three_crashes() {
     });
 }
 
-/// A workflow whose first step has cost something, and whose second never ends.
+/// A workflow whose first step has a cost and whose second step never ends.
 fn costly() -> (Script, Submission) {
     let steps = json!([model("paid", "works", json!(1)), model("last", "endless", json!(2))]);
     let case = case("costly", steps, json!({}), Ok(json!(null)));
     (workflow_tests::script(std::slice::from_ref(&case)), workflow_tests::submission(0, &case))
 }
 
-/// Submits the workflow in a first life, then crashes as often as said, with it and whatever `beside`
-/// submits running.
+/// Submits the workflow in a first lifetime, then crashes `crashes` times while it and `beside` are
+/// running.
 fn crash_with_costly(folder: &TempDir, crashes: u32, beside: Option<&str>) -> ExecutionId {
     let mut first: Vec<Submission> = beside.map(submission).into_iter().collect();
     let (script, costly) = costly();
@@ -179,7 +179,7 @@ fn isolation_keeps_cost_of_finished_steps() {
 }
 
 #[test]
-fn isolation_cancel_of_held_back_workflow_keeps_its_cost() {
+fn isolation_cancel_of_quarantined_workflow_keeps_its_cost() {
     let folder = tempfile::tempdir().unwrap();
     let id = crash_with_costly(&folder, 2, Some("stalls"));
     life_of(&folder, costly().0, async |process| {
@@ -191,7 +191,7 @@ fn isolation_cancel_of_held_back_workflow_keeps_its_cost() {
 }
 
 #[test]
-fn isolation_held_back_execution_can_be_cancelled() {
+fn isolation_quarantined_execution_can_be_cancelled() {
     let folder = tempfile::tempdir().unwrap();
     let ids = life(&folder, async |process| {
         let ids = [submit(process, "endless").await, submit(process, "stalls").await];
@@ -207,7 +207,7 @@ fn isolation_held_back_execution_can_be_cancelled() {
         let after = submit(process, "works").await;
         let ended = process.engine.wait(ORGANIZATION.into(), after, PATIENCE).await.unwrap();
         assert_eq!(ended.status, Status::Success);
-        // The outcome is visible before the place of the execution is free.
+        // The outcome is visible before the permit is released.
         until(|| process.engine.totals() == (0, 0)).await;
         assert_eq!(called(process, 2).await.len(), 2, "the second never ran");
         check_books(&process.store).await;
@@ -239,7 +239,7 @@ fn isolation_ignores_kills_without_evidence() {
         called(process, 1).await;
         id
     });
-    // Two crashes among kills: it runs alone, and no kill is held against it then.
+    // Two crashes among kills: it runs alone, and kills do not count against it.
     for (note, crashes) in [(None, 0), (FAULT, 0), (None, 1), (FAULT, 1), (None, 2), (None, 2)] {
         life_until(&folder, Script::default(), note, async |process| {
             let known = process.engine.crashes().get(&id).copied().unwrap_or(0);
@@ -254,7 +254,7 @@ fn isolation_ignores_kills_without_evidence() {
 }
 
 #[test]
-fn isolation_lets_others_start_and_still_finds_the_cause() {
+fn isolation_lets_others_start_and_still_finds_culprit() {
     let folder = tempfile::tempdir().unwrap();
     let id = life(&folder, async |process| {
         let id = submit(process, "endless").await;
@@ -312,7 +312,7 @@ fn isolation_counts_crashes_of_one_attempt_without_progress() {
         let found = weigh(&evidence, progress, is_proof)?;
         Some(found.iter().map(|one| (one.run.attempt, one.deaths)).collect::<Vec<_>>())
     };
-    // A first and a second crash; then the third, alone and beside others.
+    // The first and second crash, then the third, alone and beside others.
     assert_eq!(weighed(&[], &[0, 7], 5, true), Some(vec![(0, 1), (7, 1)]));
     let once = [suspect(0, 1), suspect(7, 1)];
     assert_eq!(weighed(&once, &[0, 7], 5, true), Some(vec![(0, 2), (7, 2)]));
@@ -321,10 +321,11 @@ fn isolation_counts_crashes_of_one_attempt_without_progress() {
     assert_eq!(weighed(&twice, &[0, 7], 5, false), Some(vec![(0, 2), (7, 2)]));
     // Not running at this crash: nothing changes.
     assert_eq!(weighed(&twice, &[], 5, true), Some(vec![(0, 2), (7, 2)]));
-    // Another step ended in the meantime: the attempt that runs again counts on, the whole does not.
+    // Another step ended in the meantime: the crashes of the repeated attempt still count, those of
+    // the whole execution do not.
     assert_eq!(weighed(&once, &[0, 7], 6, true), Some(vec![(0, 1), (7, 2)]));
     assert_eq!(weighed(&twice, &[0, 7], 6, true), None);
-    // The attempt itself ended, and another runs.
+    // The attempt itself ended, and another one runs.
     assert_eq!(weighed(&twice, &[0, 8], 6, true), Some(vec![(0, 1), (8, 1)]));
     assert_eq!(weighed(&twice, &[], 6, true), Some(vec![]));
 }

@@ -1,4 +1,4 @@
-//! Who runs next: lanes, admission to them, dispatch from them, and what brings work back to them.
+//! The scheduler: lanes, admission to them, dispatch from them, and the events that requeue work.
 
 pub(super) mod admission;
 mod dispatch;

@@ -1,5 +1,5 @@
-//! Permits: places at a model for what runs beside its lane's own executions, such as the steps of
-//! workflows and the calls of the chat router. The lane counts them all together.
+//! Model permits for work outside of the lane's own executions, such as workflow steps and calls of
+//! the chat router. The lane counts all of them.
 
 use std::sync::Arc;
 
@@ -10,13 +10,13 @@ use crate::domain::execution::lane_of_model;
 use crate::engine::Inner;
 use crate::runtime::{self, turns};
 
-/// A place at a model, or the wait for one; dropping it gives it up.
+/// A permit of a model, or the wait for one. Dropping it releases the permit or ends the wait.
 pub struct ModelPermit {
     inner: Arc<Inner>,
     lane: String,
-    /// The guest's number and what tells it, while it waits.
+    /// The number of the waiting step and its notification, while it waits.
     wait: Option<(u64, oneshot::Receiver<()>)>,
-    /// When it was asked for.
+    /// When it was requested.
     since: Instant,
 }
 
@@ -27,7 +27,8 @@ impl std::fmt::Debug for ModelPermit {
 }
 
 impl Inner {
-    /// A place at the model, or the wait for one, on behalf of the task's organization. One that is `first` waits before all others.
+    /// Returns a model permit, or the wait for one, on behalf of the task's organization. With
+    /// `is_first`, it waits ahead of all others.
     pub(in crate::engine) fn acquire_permit(
         self: &Arc<Self>,
         slug: &str,
@@ -45,19 +46,19 @@ impl Inner {
         let (sender, granted) = oneshot::channel();
         let number = lanes.enqueue_step(&lane, turns::holder(), sender, is_first);
         drop(lanes);
-        // A place may be free that only the turn keeps from it.
+        // A permit may be free if only the turn order withheld it.
         self.scheduler.wake();
         ModelPermit { inner, lane, wait: Some((number, granted)), since }
     }
 }
 
 impl ModelPermit {
-    /// Whether it has its place already.
+    /// Whether the permit is already granted.
     pub const fn is_granted(&self) -> bool {
         self.wait.is_none()
     }
 
-    /// The place, once it is given.
+    /// Waits until the permit is granted.
     pub async fn granted(mut self) -> Self {
         if let Some((_, granted)) = &mut self.wait
             && granted.await.is_ok()

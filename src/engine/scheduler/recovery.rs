@@ -1,10 +1,10 @@
-//! Recovery: what a start finds unfinished.
+//! Recovery of unfinished work at the start.
 //!
-//! Only the rows of the lanes are read, a page at a time, and only counted: the executions behind
-//! them are read when their turn comes, under the same caps as new ones. Work that was in flight
-//! has a row too; it is taken again and runs again under its attempt's number. What waits for a
-//! moment is in the timers, which are read as they come due. What may have killed the process is
-//! held back and runs alone first, see `isolation`.
+//! Only the rows of the lanes are read, page by page, and only counted: the executions are read
+//! when their turn comes, under the same caps as new ones. Work that was in flight has a row too;
+//! it runs again under the same attempt number. Suspended executions are in the timers, which are
+//! read when they are due. Executions that may have killed the process are quarantined and run
+//! alone first, see `isolation`.
 
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
@@ -21,17 +21,17 @@ use crate::engine::{Engine, Error, Inner, rows};
 use crate::runtime;
 use crate::storage::{Key, Page, Store, Table};
 
-/// Rows of the lanes that are read at once.
+/// Page size for the rows of the lanes.
 const PAGE: usize = 4096;
-/// When a task that panicked is restarted.
+/// Delay before a panicked task is restarted.
 const RESTART_DELAY: Duration = Duration::from_secs(1);
 
 impl Engine {
-    /// Whether anything on the disk waits for a moment: a timer, or a workflow in its lane, which may
-    /// have steps that do.
+    /// Whether any stored work has a due time: a timer, or a workflow in its lane, whose steps may
+    /// have one.
     ///
     /// # Errors
-    /// [`Error::Storage`] when the store cannot be read.
+    /// [`Error::Storage`] if the store cannot be read.
     pub async fn awaits_moment(&self) -> Result<bool, Error> {
         for prefix in [rows::timers(), rows::queues_of_workflows()] {
             let page = Page { prefix, after: None, before: None, limit: 1 };
@@ -42,16 +42,16 @@ impl Engine {
         Ok(false)
     }
 
-    /// Takes up everything unfinished and begins to run. Answers how many there were. Called once,
-    /// before work is submitted.
+    /// Recovers all unfinished work and starts to run it. Returns the number of recovered
+    /// executions. Called once, before work is submitted.
     ///
     /// # Errors
-    /// [`Error::Storage`] when the lanes cannot be read.
+    /// [`Error::Storage`] if the lanes cannot be read.
     pub async fn recover(&self) -> Result<usize, Error> {
         if let Some(since) = self.inner.read_pause().await? {
             tracing::warn!(
                 restored_at = %since,
-                "this store was restored from a backup: its unfinished executions and webhooks wait \
+                "store restored from a backup: unfinished executions and webhooks wait \
                  for `orrery resume`"
             );
         }
@@ -75,7 +75,7 @@ impl Engine {
 }
 
 impl Inner {
-    /// Counts the rows of the lanes, each for its organization.
+    /// Counts the rows of the lanes per organization.
     async fn count_queued(&self) -> Result<usize, Error> {
         let mut total = 0;
         let mut after = None;
@@ -85,7 +85,7 @@ impl Inner {
             let rows = self.store.page(page).await?;
             for (key, _) in &rows {
                 let Some((lane, organization, id)) = rows::parse_queued(key) else {
-                    tracing::error!(?key, "a row of a lane cannot be read");
+                    tracing::error!(?key, "skipped an unreadable queue row");
                     continue;
                 };
                 self.open_lane(&lane);
@@ -96,7 +96,7 @@ impl Inner {
             match rows.into_iter().last() {
                 Some((key, _)) => after = Some(key),
                 None => {
-                    // New work comes after what waits, also after the machine's clock was set back.
+                    // New work sorts after the queued work, even if the system clock was set back.
                     newest.into_iter().for_each(runtime::ids_follow);
                     return Ok(total);
                 }
@@ -104,7 +104,7 @@ impl Inner {
         }
     }
 
-    /// Runs a task for as long as the service does, and restarts it if it panics.
+    /// Runs a task until the service stops, and restarts it if it panics.
     fn supervise<F>(self: &Arc<Self>, name: &'static str, work: fn(Arc<Self>) -> F)
     where
         F: Future<Output = ()> + Send + 'static,
@@ -112,14 +112,14 @@ impl Inner {
         let inner = Arc::clone(self);
         self.tasks.spawn(async move {
             while AssertUnwindSafe(work(Arc::clone(&inner))).catch_unwind().await.is_err() {
-                tracing::error!(task = name, "a task of the engine panicked and is restarted");
+                tracing::error!(task = name, "engine task panicked; restarting");
                 tokio::time::sleep(RESTART_DELAY).await;
             }
         });
     }
 }
 
-/// How many executions of each organization have not ended.
+/// The number of unfinished executions of each organization.
 async fn count_unfinished(store: &Store) -> Result<HashMap<OrganizationId, usize>, Error> {
     let mut counts = HashMap::new();
     let all = Key::table(Table::Standing);
@@ -153,9 +153,9 @@ mod tests {
     use crate::engine::{Options, Submission};
     use crate::storage::Commit;
 
-    /// What one organization has in a lane at a start keeps no other one waiting there.
+    /// The backlog of one organization at a start does not delay others in the same lane.
     #[test]
-    fn recovery_runs_others_beside_the_backlog_of_one() {
+    fn recovery_runs_others_beside_backlog_of_one_organization() {
         const BACKLOG: usize = 900;
         let other: OrganizationId = [9; 16].into();
         let folder = tempfile::tempdir().unwrap();

@@ -1,8 +1,8 @@
-//! Refills: what an organization has in a lane beyond its window, read from the disk when nothing of it is
-//! left there.
+//! Refills: the rows that an organization has in a lane beyond its window, read from disk when it
+//! has no ticket left there.
 //!
-//! The executions are read with their rows in the lane, all at one moment: one read for all of them in place
-//! of several for each execution when its turn comes. Nothing is changed here.
+//! The executions are read together with their rows in one snapshot: one read for all of them
+//! instead of several for each execution when its turn comes. Nothing is changed here.
 
 use crate::domain::execution::{Execution, Status};
 use crate::domain::ids::{ExecutionId, OrganizationId};
@@ -14,9 +14,9 @@ use crate::storage::Page;
 use crate::storage::record::decode;
 
 impl Inner {
-    /// Reads up to `most` rows of one organization in a lane, from a row on, and hands them over. Rows that
-    /// the lane knows in memory (those that run, are paused or are being committed) and those that are held
-    /// back are passed over, however many.
+    /// Reads up to `most` rows of one organization in a lane, starting at `from`, and passes them
+    /// to the lane. Skips any number of rows that the lane has in memory (running, paused or being
+    /// committed) and of quarantined executions.
     pub(in crate::engine) async fn refill(
         &self,
         lane: &str,
@@ -46,9 +46,9 @@ impl Inner {
         Ok(())
     }
 
-    /// Reads the executions of these tickets, those that are small and that nobody has in hand. The entries
-    /// are locked while they are read, so that none is changed in between. What cannot be read is left to
-    /// the turn of each: one that is damaged fails alone.
+    /// Reads the executions of these tickets if they are small and not in use. Their cells are
+    /// locked during the read, so that no state changes. Executions that cannot be read are left to
+    /// their own turn, where a damaged one fails alone.
     async fn load(&self, lane: &str, tickets: &mut [Ticket<Entry>]) {
         let may_have_steps = !lane.starts_with("model:");
         let handles: Vec<Handle> =

@@ -1,9 +1,9 @@
-//! Retries: executions that cannot go on because of an error on our side (the disk, a panic of the
-//! engine), when each is tried again, and why it waits.
+//! Retries of executions after internal errors (a disk error, a panic of the engine): when each is
+//! retried, and why it waits.
 //!
-//! Failure is a state, not an end: nothing of an execution is lost or marked failed, its row stays
-//! where it is, and it is tried again after a pause that grows from [`Backoff::first`] to
-//! [`Backoff::max`]. All of this is in memory; a restart tries at once.
+//! Such a failure never ends an execution: nothing is lost or marked as failed, its row stays in
+//! place, and it is retried after a delay that grows from [`Backoff::first`] to [`Backoff::max`].
+//! All of this is in memory; a restart retries at once.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,7 +16,7 @@ use crate::domain::ids::ExecutionId;
 use crate::domain::time::Timestamp;
 use crate::runtime;
 
-/// How long a failed execution waits for its next try: twice as long after each failure.
+/// The retry delay of a failed execution, which doubles after each failure.
 #[derive(Debug, Clone, Copy)]
 pub struct Backoff {
     pub first: Duration,
@@ -30,29 +30,29 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// The pause after so many failures in a row.
+    /// The delay after `failures` consecutive failures.
     fn delay_after(self, failures: u32) -> Duration {
         let doubled = 1_u32.checked_shl(failures.saturating_sub(1)).unwrap_or(u32::MAX);
         self.first.saturating_mul(doubled).min(self.max)
     }
 }
 
-/// Why an execution waits for another try, as clients may read it. The log has the error itself.
+/// Why an execution waits for a retry, as shown to clients. The log has the error itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Delay {
     pub cause: &'static str,
-    /// Failures in a row.
+    /// Consecutive failures.
     pub failures: u32,
-    /// When it is tried again.
+    /// The time of the next retry.
     pub at: Timestamp,
 }
 
 #[derive(Debug)]
 struct Retry {
     delay: Delay,
-    /// When it is due; none while it is being tried.
+    /// When it is due; `None` while it is being retried.
     due: Option<Instant>,
-    /// Where it waits; none for one that the timers will find.
+    /// The lane in which it waits; `None` if it is retried by the timers.
     lane: Option<Arc<str>>,
 }
 
@@ -62,12 +62,12 @@ struct State {
     due: BTreeSet<(Instant, ExecutionId)>,
 }
 
-/// The executions that have failed and not gone on since.
+/// The executions that have failed and not recovered since.
 #[derive(Debug)]
 pub struct Retries {
     backoff: Backoff,
     state: Mutex<State>,
-    /// Those in `state`, so that an engine without any asks for no lock.
+    /// The number of entries in `state`, so that the common case of no retries takes no lock.
     count: AtomicUsize,
 }
 
@@ -76,8 +76,8 @@ impl Retries {
         Self { backoff: pauses, state: Mutex::default(), count: AtomicUsize::new(0) }
     }
 
-    /// Notes a failure, and that the execution is tried again after a pause. The log has one error
-    /// when the first of all executions fails, and a warning for each other one.
+    /// Records a failure and schedules a retry. The first failing execution is logged as an error,
+    /// further ones as warnings.
     pub fn note(
         &self,
         id: ExecutionId,
@@ -90,9 +90,9 @@ impl Retries {
         let failures = state.retries.get(&id).map_or(0, |retry| retry.delay.failures);
         let failures = failures.saturating_add(1);
         match (failures, state.retries.len()) {
-            (1, 0) => tracing::error!(execution = %id, %error, "an execution waits for a retry"),
-            (1, _) => tracing::warn!(execution = %id, %error, "an execution waits for a retry"),
-            _ => tracing::debug!(execution = %id, %error, failures, "a retry has failed"),
+            (1, 0) => tracing::error!(execution = %id, %error, "execution waits for a retry"),
+            (1, _) => tracing::warn!(execution = %id, %error, "execution waits for a retry"),
+            _ => tracing::debug!(execution = %id, %error, failures, "retry failed"),
         }
         let pause = self.backoff.delay_after(failures);
         let due = runtime::monotonic_now() + pause;
@@ -105,7 +105,7 @@ impl Retries {
         self.count.store(state.retries.len(), Ordering::Release);
     }
 
-    /// The execution goes on, has ended, or was cancelled.
+    /// Removes an execution that has recovered, ended or been cancelled.
     pub fn clear(&self, id: ExecutionId) {
         if self.count.load(Ordering::Acquire) == 0 {
             return;
@@ -116,12 +116,12 @@ impl Retries {
             state.due.remove(&(due, id));
         }
         if state.retries.is_empty() {
-            tracing::info!("no execution is waiting for a retry now");
+            tracing::info!("no executions left to retry");
         }
         self.count.store(state.retries.len(), Ordering::Release);
     }
 
-    /// Those of the lanes whose pause has ended. They count as tried from now on.
+    /// Takes the executions in lanes whose delay has ended; they count as being retried.
     pub fn take_due(&self) -> Vec<(Arc<str>, ExecutionId)> {
         let mut taken = Vec::new();
         if self.count.load(Ordering::Acquire) == 0 {
@@ -138,7 +138,7 @@ impl Retries {
         taken
     }
 
-    /// When the next pause ends.
+    /// When the next delay ends.
     pub fn next_due(&self) -> Option<Instant> {
         if self.count.load(Ordering::Acquire) == 0 {
             return None;
@@ -146,7 +146,7 @@ impl Retries {
         self.state().due.first().map(|(due, _)| *due)
     }
 
-    /// Why the execution waits, while it does.
+    /// Why the execution waits, if it waits for a retry.
     pub fn find(&self, id: ExecutionId) -> Option<Delay> {
         if self.count.load(Ordering::Acquire) == 0 {
             return None;
@@ -156,7 +156,7 @@ impl Retries {
         Some(retry.delay.clone())
     }
 
-    /// How many have failed and not gone on since.
+    /// The number of executions that have failed and not recovered since.
     pub fn len(&self) -> usize {
         self.count.load(Ordering::Acquire)
     }

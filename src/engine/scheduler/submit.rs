@@ -1,4 +1,4 @@
-//! Taking work: the limit, then the commit, whose hook puts the work into its lane.
+//! Submission: checks the limits, then commits the work; the commit's hook adds it to its lane.
 
 use std::sync::Arc;
 
@@ -21,37 +21,38 @@ use crate::engine::{Engine, Error, Inner, rows};
 use crate::runners::Health;
 use crate::storage::Commit;
 
-/// Work as it was asked for: checked, with its defaults filled in.
+/// A validated submission, with defaults filled in.
 #[derive(Debug)]
 pub struct Submission {
-    /// Made by the caller, so that what it commits beside can name it.
+    /// Created by the caller, so that `beside` can refer to it.
     pub id: ExecutionId,
     pub organization: OrganizationId,
     pub key: KeyId,
     pub source: Source,
     pub work: Work,
-    /// JSON that fits the first model's request schema, or the workflow's input schema.
+    /// JSON that is valid for the first model's request schema, or the workflow's input schema.
     pub input: Box<RawValue>,
     pub webhook: Option<Webhook>,
-    /// What the request said about itself that asks for it.
+    /// Where the request came from.
     pub origin: Option<Arc<trace::Origin>>,
 }
 
 impl Engine {
-    /// Takes the work, all of it or none. When this returns `Ok`, it is on the disk and each will
-    /// end exactly once. `beside` becomes durable with it: the answer under an `Idempotency-Key`.
+    /// Accepts all of the submissions or none. On `Ok`, they are durable, and each will end exactly
+    /// once. `beside` becomes durable in the same commit, for example the response for an
+    /// `Idempotency-Key`.
     ///
     /// # Errors
     /// [`Error::QueueFull`], [`Error::TooManyQueued`], [`Error::Failing`], [`Error::Unpaid`],
-    /// [`Error::Storage`], [`Error::Stopping`]: then nothing was created.
+    /// [`Error::Storage`], [`Error::Stopping`]: nothing was created.
     pub async fn submit(
         &self,
         submissions: Vec<Submission>,
         beside: Commit,
     ) -> Result<Vec<Execution>, Error> {
         let inner = Arc::clone(&self.inner);
-        // While the service stops too: the next start runs it. What a client that hangs up has half sent is
-        // done or undone.
+        // Completes even while the service stops; the next start runs the work. A submission whose
+        // client hangs up is either committed or has no effect.
         let submitting = async move { inner.submit(submissions, beside).await };
         self.inner.tasks.complete(submitting).await.unwrap_or(Err(Error::Stopping))
     }
@@ -68,13 +69,13 @@ impl Inner {
         Ok(Arc::unwrap_or_clone(executions))
     }
 
-    /// The commit that takes the work. Dropped instead of committed, it releases what it has reserved.
+    /// Builds the commit that accepts the work. Dropping it releases its reservations.
     pub(in crate::engine) async fn commit_of_submissions(
         self: &Arc<Self>,
         submissions: Vec<Submission>,
         beside: Commit,
     ) -> Result<(Commit, Arc<Vec<Execution>>), Error> {
-        // Before large inputs are written; the commit asks again.
+        // Checked before large inputs are written; the commit checks again.
         self.store.admit()?;
         let now = self.clock.now();
         let admitted = self.admit_all(&submissions)?;
@@ -118,7 +119,7 @@ impl Inner {
             for (slot, execution) in reserved_slots.into_iter().zip(taken.iter()) {
                 slot.enqueue_new(execution);
             }
-            // The disk has counted them.
+            // The store has counted them.
             drop(reservations);
             admitted.into_iter().for_each(Admission::keep);
             deliveries.into_iter().for_each(|delivery| on_delivery(delivery));
@@ -126,7 +127,8 @@ impl Inner {
         Ok((commit, executions))
     }
 
-    /// Counts each for its organization, within the organization's own limit: all of them or none.
+    /// Counts each submission for its organization, within the organization's queue limit: all of
+    /// them or none.
     fn admit_all(&self, submissions: &[Submission]) -> Result<Vec<Admission>, Error> {
         let admit = |submission: &Submission| {
             let limit = self.limits.of(submission.organization).queued;
@@ -138,7 +140,7 @@ impl Inner {
         submissions.iter().map(admit).collect()
     }
 
-    /// Where balances are enforced: keeps what each may cost, all of it or none.
+    /// Reserves the maximum cost of each execution if balances are enforced: all of them or none.
     async fn reserve_cost(
         &self,
         executions: &mut [Execution],
@@ -159,8 +161,9 @@ impl Inner {
         Ok(reservations)
     }
 
-    /// What an execution may cost: of a chain the dearest model. `used` is the most that a model uses for its
-    /// input. Each model call of a workflow reserves for itself; at the start the balance must be above zero.
+    /// The maximum cost of an execution; for a chain, that of the most expensive model. `used`
+    /// bounds the tokens of its input. Each model call of a workflow reserves separately, so at its
+    /// start the balance only has to be positive.
     async fn price_of(&self, execution: &Execution, used: TokenBound) -> Result<Price, Error> {
         let mut price = Price::default();
         match &execution.work {
@@ -178,9 +181,9 @@ impl Inner {
                         || model.fallback.as_ref().is_some_and(|other| self.is_priced(&other.slug)))
                 });
             }
-            // Their price is reserved before they are made.
+            // Their price is reserved before the execution is created.
             Work::Chat(_) | Work::Decision(_) => {}
-            // Each answer and each tool reserves for itself.
+            // Each answer and each tool call reserves separately.
             Work::Agent(_) => {}
         }
         Ok(price)
@@ -190,8 +193,8 @@ impl Inner {
         self.models.model(slug).is_some_and(|work| work.pricing.is_some())
     }
 
-    /// Where balances are enforced: keeps what a model call of a workflow may cost, beside what its step has
-    /// cost and has not been charged for.
+    /// Reserves the maximum cost of a workflow's model call if balances are enforced, plus the cost
+    /// of its step that is not charged yet.
     pub(in crate::engine) async fn reserve_call(
         &self,
         organization: OrganizationId,
@@ -208,7 +211,8 @@ impl Inner {
         Ok(Some(self.billing.hold(organization, price).await?))
     }
 
-    /// What a run may cost that uses at most so much. One whose model reports the cost is open.
+    /// The maximum cost of a run that uses at most `used`. The price is open if the model reports
+    /// its own cost.
     fn price_of_model(&self, slug: &str, used: TokenBound) -> Price {
         let Some(work) = self.models.model(slug) else { return Price::default() };
         let Some(pricing) = work.pricing else { return Price::default() };
@@ -217,7 +221,7 @@ impl Inner {
         Price { known: pricing.most(&usage), open: pricing.is_reported() }
     }
 
-    /// Announces each to its lane: all of them or none.
+    /// Announces each execution to its lane: all of them or none.
     fn reserve_all(&self, executions: &[Execution]) -> Result<Vec<LaneReservation>, Error> {
         let reserve = |execution: &Execution| {
             let lane = execution.lane();
@@ -229,7 +233,7 @@ impl Inner {
         executions.iter().map(reserve).collect()
     }
 
-    /// Why a queue that is full stays so: it is much in demand, or its model does not answer.
+    /// The error of a full queue: the model does not respond, or there is too much work.
     fn refuse(&self, execution: &Execution, queued: usize) -> Error {
         let model = execution.prediction().map_or("", Prediction::model);
         match self.models.model(model).map(|work| work.runner.health()) {
@@ -240,7 +244,7 @@ impl Inner {
         }
     }
 
-    /// The executions, their rows in the lanes and what comes beside, as one.
+    /// Builds one commit of the executions, their queue rows and `beside`.
     fn commit_of(&self, executions: &[Execution], beside: Commit) -> Result<Commit, Error> {
         let mut commit = Commit::of_new_work();
         commit.extend(beside);
@@ -261,7 +265,7 @@ impl Inner {
     }
 }
 
-/// The most that a model uses for an input: the whole of it as a prompt, and the answer that it asks for.
+/// The maximum usage of an input: all of it as a prompt, plus the requested answer.
 fn most_used(input: &RawValue) -> TokenBound {
     TokenBound::of_input(input)
 }

@@ -1,7 +1,7 @@
-//! Timers: executions that were put aside until a moment, and go back to their lane when it comes.
+//! Timers: executions that are suspended until a due time and then return to their lane.
 //!
-//! They are only on disk, by time; only the next one is looked at. Code that suspends one
-//! says so, in case it is due before the one that is waited for.
+//! Timers are only on disk, sorted by time, and only the earliest one is polled. Code that suspends
+//! an execution notifies this task, in case the new timer is due first.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,24 +14,24 @@ use crate::engine::active::LoadedExecution;
 use crate::engine::{Error, Inner, rows};
 use crate::storage::{Commit, Page};
 
-/// Timers that are read at once.
+/// Page size.
 const PAGE: usize = 256;
-/// The longest sleep: a clock that is set is noticed then.
+/// Maximum sleep, so that a changed clock is noticed.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(30);
-/// When the timers are tried again after a failure.
+/// Retry delay after a failure.
 const REREAD_DELAY: Duration = Duration::from_secs(1);
 
-/// A timer that is due.
+/// A due timer.
 type Due = (Timestamp, OrganizationId, ExecutionId);
 
 impl Inner {
-    /// Wakes what is due, for as long as the service runs.
+    /// Wakes due executions until the service stops.
     pub(in crate::engine) async fn run_timers(self: Arc<Self>) {
         loop {
             let pause = match self.wake_due().await {
                 Ok(pause) => pause,
                 Err(error) => {
-                    tracing::error!(%error, "the timers cannot be read");
+                    tracing::error!(%error, "cannot read the timers");
                     REREAD_DELAY
                 }
             };
@@ -43,8 +43,8 @@ impl Inner {
         }
     }
 
-    /// Wakes everything that is due; answers how long nothing else will be. One that cannot be woken
-    /// does not keep the others: it is tried again after a pause of its own.
+    /// Wakes all due executions. Returns the time until the next one is due. An execution that
+    /// cannot be woken does not block the others: it is retried after its own delay.
     async fn wake_due(self: &Arc<Self>) -> Result<Duration, Error> {
         let mut after = None;
         let mut pause = RECHECK_INTERVAL;
@@ -72,7 +72,7 @@ impl Inner {
         }
     }
 
-    /// Wakes those, each on its own; where one fails, `pause` becomes short.
+    /// Wakes each of the executions independently; shortens `pause` if one of them fails.
     async fn wake_all(self: &Arc<Self>, due: Vec<Due>, pause: &mut Duration) {
         let waking = due.into_iter().map(|(due, owner, id)| async move {
             let woken = self.wake(due, owner, id).await;
@@ -90,8 +90,8 @@ impl Inner {
         }
     }
 
-    /// Puts one execution back into its lane. A timer that nobody waits for any more is deleted, so
-    /// that it does not come up again.
+    /// Puts one execution back into its lane. Deletes a timer that is no longer needed, so that it
+    /// does not come up again.
     async fn wake(
         self: &Arc<Self>,
         due: Timestamp,
@@ -108,7 +108,7 @@ impl Inner {
             *state = self.store.read::<Execution>(&key).await?.map(LoadedExecution::from);
         }
         let mut next = state.as_ref().map(|loaded| loaded.execution.clone());
-        // An ended child wakes its parent whatever that waits for.
+        // An ended child wakes its parent, whatever the parent is waiting for.
         let until = next.as_ref().and_then(|next| next.workflow()?.aside_until);
         let is_child = due == rows::CHILD_ENDED;
         let now = until.filter(|_| is_child).unwrap_or_else(|| self.clock.steady());

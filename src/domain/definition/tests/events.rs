@@ -1,11 +1,11 @@
-//! Steps that wait for events: what a definition may say of one, and who may refer to it.
+//! Steps that wait for events: valid settings, and references to them.
 
 use serde_json::json;
 
 use super::{plan_of, problems_of};
 
 #[test]
-fn definition_event_is_read_with_its_fields() {
+fn definition_event_is_parsed_with_its_fields() {
     let plan = plan_of(json!([
         {"step_id": "tell", "type": "pass", "result": "{{ask.resume_url}}"},
         {"step_id": "ask", "type": "wait", "event": {"name": "approval", "timeout_seconds": 60,
@@ -16,7 +16,7 @@ fn definition_event_is_read_with_its_fields() {
     assert_eq!((step.id.as_str(), event.limit().as_secs()), ("ask", 60));
     assert_eq!(event.default, Some(json!({"approved": false})));
     assert!(plan.event("other").is_none());
-    // The link is there before the step: a step that refers to it does not wait.
+    // The link exists before the step starts: a step that refers to it does not wait.
     let tell = plan.step("tell").unwrap();
     assert_eq!(plan.waits_for(tell).count(), 0);
 }
@@ -31,7 +31,7 @@ fn definition_event_problems_are_named() {
     let field = json!([{"step_id": "p", "type": "pass"},
         {"step_id": "q", "type": "pass", "result": "{{p.resume_url}}"}]);
     for (steps, message) in [
-        (both, "a wait has either seconds or until or event"),
+        (both, "a wait needs exactly one of seconds, until and event"),
         (json!([wait("w", json!({}))]), "event/name is required"),
         (json!([wait("w", json!({"name": "a b"}))]), "event/name must have 1 to 64 characters"),
         (json!([wait("w", json!({"name": "a", "nam": 1}))]), "nam"),
@@ -41,9 +41,9 @@ fn definition_event_problems_are_named() {
         ),
         (
             json!([wait("w", json!({"name": "a"})), wait("v", json!({"name": "a"}))]),
-            "the step 'w' waits for the event 'a' already",
+            "the step 'w' already waits for the event 'a'",
         ),
-        (in_map, "an event cannot be waited for within a map"),
+        (in_map, "a step inside a map cannot wait for an event"),
         (field, "refers to a field that a step of type pass does not have"),
     ] {
         let said = problems_of(steps);

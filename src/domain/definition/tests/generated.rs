@@ -1,4 +1,4 @@
-//! Random definitions: whatever is written is compiled or refused, and what is compiled can be run.
+//! Random definitions: each one compiles or is rejected, and compiled plans can run.
 
 use std::collections::HashSet;
 
@@ -7,13 +7,13 @@ use proptest::prelude::*;
 use super::*;
 use crate::domain::reference::Root;
 
-/// What a random step looks like before it has a name.
+/// The shape of a random step without its name.
 #[derive(Debug, Clone)]
 struct Shape {
     kind: usize,
-    /// Which of the steps in sight it refers to.
+    /// The visible step that it refers to.
     refers: prop::sample::Index,
-    /// Whether it refers to, or depends on, whatever comes to mind.
+    /// Whether it refers to, or depends on, arbitrary names.
     strays: bool,
     depends: Option<prop::sample::Index>,
     blocks: [Vec<Shape>; 2],
@@ -48,7 +48,7 @@ fn any_shapes() -> impl Strategy<Value = Vec<Shape>> {
     prop::collection::vec(shape, 1..6)
 }
 
-/// Writes a block of steps. `sight` holds the steps that may be referred to, `count` the steps so
+/// Writes a block of steps. `sight` contains the visible steps, `count` is the number of steps so
 /// far.
 fn write(shapes: &[Shape], sight: &mut Vec<String>, count: &mut usize) -> Vec<Value> {
     let mut beside: Vec<String> = Vec::new();
@@ -112,8 +112,8 @@ fn definition_of(shapes: &[Shape]) -> Value {
     json!({"steps": write(shapes, &mut Vec::new(), &mut 0)})
 }
 
-/// Runs a plan on paper: of the steps that may start, `choose` picks the next to do so. A step
-/// without steps of its own ends at once, any other when all within it have.
+/// Simulates a plan: `choose` picks the next of the steps that may start. A leaf step ends at once,
+/// any other when all steps inside it have ended.
 fn run(plan: &Plan, mut choose: impl FnMut(usize) -> usize) {
     let mut started = HashSet::new();
     let mut done = HashSet::new();
@@ -128,7 +128,7 @@ fn run(plan: &Plan, mut choose: impl FnMut(usize) -> usize) {
         let step = ready[choose(ready.len())];
         invariant_references_have_ended(plan, step, &done);
         started.insert(step.position);
-        // Containers come before what is within them, so one pass from the end ends all.
+        // Containers precede their nested steps, so one backward pass ends them all.
         for step in plan.steps().collect::<Vec<_>>().into_iter().rev() {
             let inner = step.kind.blocks();
             let mut inner = inner.iter().flat_map(|block| block.positions());
@@ -243,7 +243,7 @@ proptest! {
     }
 
     #[test]
-    fn definition_any_json_compiles_or_is_refused(definition in any_json(), step in any_json()) {
+    fn definition_any_json_compiles_or_is_rejected(definition in any_json(), step in any_json()) {
         for definition in [definition.clone(), json!({"steps": [step, definition]})] {
             if let Err(error) = compile(&definition) {
                 prop_assert!(error.problems().all(|problem| problem.message.len() > 10));

@@ -1,4 +1,4 @@
-//! Definitions: what plan comes out, and every problem in its words.
+//! Definitions: the compiled plans, and the text of every problem.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -14,7 +14,7 @@ mod named_secrets;
 mod targets;
 mod waits;
 
-/// The catalog of these tests.
+/// The model catalog of these tests.
 fn exists(model: &str) -> bool {
     ["caption", "openai/draw", "upscale"].contains(&model)
 }
@@ -33,7 +33,7 @@ fn plan_of(steps: Value) -> Plan {
     plan(&json!({"steps": steps}))
 }
 
-/// Each problem on a line of its own.
+/// All problems, one per line.
 #[track_caller]
 fn problems(definition: &Value) -> String {
     let error = match compile(definition) {
@@ -49,7 +49,7 @@ fn problems_of(steps: Value) -> String {
     problems(&json!({"steps": steps}))
 }
 
-/// A plan for people: each step with its block and what it waits for.
+/// A readable form of a plan: each step with its block and dependencies.
 fn outline(plan: &Plan) -> String {
     let mut text = String::new();
     for step in plan.steps() {
@@ -72,7 +72,7 @@ fn outline(plan: &Plan) -> String {
     text
 }
 
-/// A model step whose prompt refers to something.
+/// A model step whose prompt contains a reference.
 fn model(id: &str, prompt: &str) -> Value {
     json!({"step_id": id, "type": "model", "model": "caption", "params": {"prompt": prompt}})
 }
@@ -81,14 +81,14 @@ fn http(id: &str) -> Value {
     json!({"step_id": id, "type": "http", "url": "https://api.example/"})
 }
 
-/// `step` with one more field.
+/// Adds a field to a step.
 fn with(mut step: Value, name: &str, value: Value) -> Value {
     step[name] = value;
     step
 }
 
 #[test]
-fn definition_of_the_specification_compiles() {
+fn definition_from_specification_compiles() {
     let definition = json!({
         "version": "v1",
         "input_schema": {
@@ -122,7 +122,7 @@ fn definition_of_the_specification_compiles() {
     let Kind::Model(draw) = &plan.step("draw").unwrap().kind else { panic!("no model") };
     assert_eq!(draw.slug, "openai/draw");
     assert_eq!(draw.fallback.as_ref().unwrap().slug, "caption");
-    // It is stored as text, and compiled again from it.
+    // It is stored as text and compiled from that again.
     let again: Value = serde_json::from_str(&definition.to_string()).unwrap();
     assert_eq!(outline(&Plan::compile(Some(&again), &|_| true).unwrap()), outline(&plan));
 }
@@ -344,7 +344,7 @@ fn definition_cycles_are_reported() {
         json!([depends("a", json!(["a"]))]),
         json!([depends("a", json!(["b"])), depends("b", json!(["c"])), depends("c", json!(["b"]))]),
         json!([depends("a", json!(["b"])), model("b", "{{a.output}}")]),
-        // The barrier in the middle waits for the first and holds the last up.
+        // The barrier in the middle waits for the first step and blocks the last one.
         json!([depends("a", json!(["c"])), http("b"), model("c", "x")]),
         json!([depends("a", json!(["ghost"])), depends("b", json!([7]))]),
         json!([
@@ -461,7 +461,7 @@ fn definition_http_steps_are_validated_strictly() {
     insta::assert_snapshot!(said);
 }
 
-/// The HTTP step `a` with some fields.
+/// The HTTP step `a` with additional fields.
 fn http_step(fields: &Value) -> (Step, Http) {
     let mut step = http("a");
     step.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
@@ -471,7 +471,7 @@ fn http_step(fields: &Value) -> (Step, Http) {
 }
 
 #[test]
-fn definition_reference_in_field_name_is_refused() {
+fn definition_reference_in_field_name_is_rejected() {
     let names = json!({"x": [{"{{inputs.k}}": 1}]});
     let http = |field: &str, value: &Value| {
         let mut step =

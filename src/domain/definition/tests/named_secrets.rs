@@ -1,4 +1,4 @@
-//! References to secrets: which steps can have them, and what a plan knows of them.
+//! References to secrets: which steps may use them, and how plans list them.
 
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ fn request(id: &str, url: &str) -> Value {
 }
 
 #[test]
-fn definition_secrets_are_listed_with_their_first_place() {
+fn definition_secrets_are_listed_with_first_position() {
     let mut first = request("a", "https://h/{{secrets.one}}");
     first["headers"] = json!({"X-A": "{{secrets.one}}", "X-B": "Bearer {{secrets.two}}"});
     first["fallback"] = request("", "{{secrets.three}}");
@@ -33,7 +33,7 @@ fn definition_secrets_are_listed_with_their_first_place() {
 }
 
 #[test]
-fn definition_secret_outside_of_requests_is_refused() {
+fn definition_secret_outside_of_requests_is_rejected() {
     let secret = "{{secrets.a}}";
     for steps in [
         json!([{"step_id": "p", "type": "pass", "result": secret}]),
@@ -55,11 +55,11 @@ fn definition_secret_outside_of_requests_is_refused() {
     let refused = Plan::compile(Some(&mapped), &|_| true).unwrap_err().to_string();
     assert!(refused.contains("which only http steps can use"), "{refused}");
     let said = problems_of(json!([request("secrets", "https://h/")]));
-    assert!(said.contains("'secrets' means something else in references"), "{said}");
+    assert!(said.contains("'secrets' is reserved in references"), "{said}");
 }
 
 #[test]
-fn definition_has_a_limited_number_of_secrets() {
+fn definition_limits_number_of_secrets() {
     let headers = |count: usize| {
         let mut step = request("a", "https://h/");
         let secrets =

@@ -1,9 +1,9 @@
-//! Where the requests of HTTP steps may go.
+//! The targets of HTTP steps.
 
 use super::*;
 
 #[test]
-fn definition_http_step_to_port_0_is_refused() {
+fn definition_http_step_to_port_0_is_rejected() {
     let steps = |url: &str| {
         let step = json!({"step_id": "a", "type": "http", "url": url});
         let mut with_fallback = http("b");

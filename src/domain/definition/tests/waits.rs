@@ -1,4 +1,4 @@
-//! What a `wait` step waits for.
+//! The end of a `wait` step.
 
 use std::borrow::Cow;
 

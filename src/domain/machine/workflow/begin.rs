@@ -1,4 +1,4 @@
-//! Beginnings: what an event is for, which steps' turn has come, and their attempts.
+//! Beginning steps: event dispatch, steps that are ready to start, and their attempts.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,11 +12,11 @@ use crate::domain::machine::Effect as ExecutionEffect;
 use crate::domain::step::{self, Instance, Step};
 use crate::domain::time::{Now, Timestamp};
 
-/// One event's change under way.
+/// The change in progress for one event.
 pub(super) struct Change<'c> {
     pub(super) progress: &'c mut StepProgress,
     pub(super) execution: &'c mut Execution,
-    /// The stamps of the change, and the time by which it counts what is due.
+    /// The timestamps of the change, and the time against which due times are compared.
     pub(super) now: Now,
     pub(super) effects: &'c mut Vec<Effect>,
 }
@@ -78,7 +78,7 @@ impl Change<'_> {
             Event::Suspended { until, ran_ms } => self.suspend(until, ran_ms),
             Event::Paused { by } => self.pause(by),
             Event::Resumed => self.resume(),
-            Event::Continued => self.go_on(),
+            Event::Continued => self.continue_after_pause(),
             Event::Held { instance } => {
                 if self.is_unfinished(&instance) {
                     self.hold(&instance);
@@ -90,8 +90,8 @@ impl Change<'_> {
     pub(super) fn dispatched(&mut self) {
         self.execution.status = Status::Processing;
         if self.execution.started_at.is_none() {
-            // With steps that are stored, the process has died since it began; what a redrive keeps
-            // began before it.
+            // If steps are stored, the process has died since the start. Steps copied by a redrive
+            // began before it, so they do not count.
             let is_redrive =
                 self.execution.workflow().is_some_and(|run| run.redriven_from.is_some());
             let begun = self.progress.steps.values().map(|step| step.started_at);
@@ -121,7 +121,7 @@ impl Change<'_> {
         }
     }
 
-    // --- where a step is ---
+    // --- frames and instances ---
 
     pub(super) fn is_unfinished(&self, instance: &Instance) -> bool {
         self.progress.unfinished.contains(instance)
@@ -163,7 +163,7 @@ impl Change<'_> {
 
     // --- beginning ---
 
-    /// Begins with the steps of a frame, those that have ended already taken for granted.
+    /// Opens a frame: begins its steps that are ready, given those that have already ended.
     pub(super) fn open(&mut self, frame: Frame) {
         let plan = Arc::clone(&self.progress.plan);
         let instances = self.instances(&frame);
@@ -196,7 +196,7 @@ impl Change<'_> {
         }
     }
 
-    /// A step's turn has come, or it goes on behind what is stored of it.
+    /// Begins a step that is ready, or continues it from its stored state.
     pub(super) fn begin(&mut self, instance: &Instance) {
         let plan = Arc::clone(&self.progress.plan);
         let Some(planned) = plan.at(instance.step) else { return };
@@ -219,14 +219,15 @@ impl Change<'_> {
         let is_container = planned.kind.role() == Role::Contains;
         if is_new && is_container {
             step.due = planned.timeout.map(|timeout| now.steady.plus(timeout));
-            // Its end has to be known when it is put aside.
+            // The deadline must be stored for the case of a suspension.
             if step.due.is_some() {
                 self.progress.changed.insert(instance.clone());
             }
         }
         if let Some(due) = step.due {
             self.effects.push(Effect::SetTimer { instance: instance.clone(), until: due });
-            // The end of a wait or the next attempt comes with it; a child has begun already.
+            // The end of the wait or the next attempt is driven by the timer; a running child needs
+            // no new start.
             if !is_container && step.running().is_none() {
                 return;
             }
@@ -247,8 +248,8 @@ impl Change<'_> {
         }
     }
 
-    /// Begins the next attempt, or the one that was in flight when the process died, under its
-    /// number.
+    /// Begins the next attempt, or resumes the one that was in flight when the process died, under
+    /// the same number.
     pub(super) fn begin_attempt(&mut self, instance: &Instance) {
         let plan = Arc::clone(&self.progress.plan);
         let now = self.now.wall;

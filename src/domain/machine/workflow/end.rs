@@ -1,4 +1,5 @@
-//! Ends: of a step, of what contains it, of the execution; and what may start because of them.
+//! Ending steps, the steps that contain them, and the execution; and starting the steps that wait
+//! for them.
 
 use std::sync::Arc;
 
@@ -24,11 +25,11 @@ impl Change<'_> {
         self.start_dependents(instance);
     }
 
-    /// A step has failed for good, and with it what contains it.
+    /// Fails a step permanently, and with it the step that contains it.
     pub(super) fn fail(&mut self, instance: &Instance, mut fault: Fault) {
         let plan = Arc::clone(&self.progress.plan);
         let Some(planned) = plan.at(instance.step) else { return };
-        // The innermost step is the one to name.
+        // The message names the innermost step.
         let is_named = fault.cause.starts_with("step '");
         if !is_named {
             fault.cause = format!("step '{}': {}", planned.id, fault.cause);
@@ -59,7 +60,7 @@ impl Change<'_> {
         self.effects.extend(whole.into_iter().map(Effect::Execution));
     }
 
-    /// Writes a step's end.
+    /// Records the end of a step.
     pub(super) fn end(&mut self, instance: &Instance, status: step::Status) {
         let plan = Arc::clone(&self.progress.plan);
         let now = self.now.wall;
@@ -82,7 +83,7 @@ impl Change<'_> {
         }
     }
 
-    /// Cancels what is in flight within a step, or everything.
+    /// Cancels everything in flight inside a step, or in the whole execution.
     pub(super) fn cancel_within(&mut self, around: Option<&Instance>) {
         let plan = Arc::clone(&self.progress.plan);
         let now = self.now.wall;
@@ -116,7 +117,7 @@ impl Change<'_> {
         });
     }
 
-    /// A step has ended, and what waited for it may start.
+    /// Starts the steps that waited for an ended step.
     pub(super) fn start_dependents(&mut self, instance: &Instance) {
         let plan = Arc::clone(&self.progress.plan);
         let frame = self.frame_of(instance);
@@ -143,7 +144,7 @@ impl Change<'_> {
         }
     }
 
-    /// All steps of a frame have ended.
+    /// Closes a frame whose steps have all ended.
     pub(super) fn close(&mut self, frame: &Frame) {
         let Some(owner) = &frame.owner else { return self.effects.push(Effect::ResolveOutput) };
         let item = match self.progress.containers.get_mut(owner) {

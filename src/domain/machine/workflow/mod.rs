@@ -1,12 +1,12 @@
-//! Workflows: the steps of a plan, each when what it waits for has ended.
+//! Workflows: executes the steps of a plan, each when its dependencies have ended.
 //!
-//! [`StepProgress`] is what an execution remembers of its steps. Only what finished has to outlive the
-//! process: which step is next follows from the plan and the finished ones, so that a restored
-//! progress goes on behind them. The machine knows when a step's turn has come and what its end
-//! means for the others; what its references resolve to, and what its run gives, comes in as events.
+//! [`StepProgress`] is the state of an execution's steps. Only ended steps must outlive the
+//! process: the next steps follow from the plan and the ended steps, so a restored progress
+//! continues after them. The state machine decides when a step is ready and how its end affects the
+//! others; resolved references and the results of runs come in as events.
 //!
-//! A step that fails for good fails what contains it, up to the execution, unless it (or something
-//! around it) has `continue_on_error`. What is in flight beside it is cancelled.
+//! A step that fails permanently fails the step that contains it, up to the execution, unless it
+//! (or an enclosing step) has `continue_on_error`. Steps in flight beside it are cancelled.
 
 mod begin;
 mod end;
@@ -27,60 +27,62 @@ use crate::domain::payload::Payload;
 use crate::domain::step::{self, EventSource, HttpResponse, Instance, Step};
 use crate::domain::time::{Now, Timestamp};
 
-/// The most items that a `map` takes.
+/// Maximum items of a `map`.
 pub const ITEMS_MAX: u32 = 10_000;
 
-/// What happened.
+/// An event of a workflow execution.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
-    /// Its lane gave it a place: for the first time, after a crash, after a wait.
+    /// Its lane granted it a permit: for the first time, after a crash, or after a suspension.
     Dispatched,
-    /// What a model or HTTP step is given is known. `prediction` names the run of a model.
+    /// The input of a model or HTTP step is resolved. `prediction` is the id of a model run.
     Resolved { instance: Instance, input: Payload, prediction: Option<ExecutionId> },
-    /// The attempt has its place at the model.
+    /// The attempt has a model permit.
     Started { instance: Instance, attempt: u32 },
-    /// The attempt gave an output. `attempt` is the fence.
+    /// The attempt returned an output. `attempt` is the fencing token.
     Succeeded { instance: Instance, attempt: u32, success: Success },
-    /// The attempt failed. `cost` is what it reported all the same.
+    /// The attempt failed. `cost` is what it reported nevertheless.
     Failed { instance: Instance, attempt: u32, fault: Fault, cost: Usd, logs: Option<String> },
-    /// The condition of a `choice` is known.
+    /// The condition of a `choice` has been evaluated.
     Decided { instance: Instance, met: bool },
-    /// A `map` has this many items.
+    /// The items of a `map` have been resolved.
     MapOpened { instance: Instance, items: u32 },
-    /// A `wait` ends at this moment.
+    /// The end of a `wait` has been resolved.
     WaitUntil { instance: Instance, until: Timestamp },
-    /// The event that a `wait` waits for has come.
+    /// The event that a `wait` waits for has arrived.
     Answered { instance: Instance, output: Payload, source: EventSource },
-    /// The attempt at a step of type workflow is the execution `child`, which is about to be created.
+    /// The attempt of a workflow step is the execution `child`, which is about to be created.
     ChildStarted { instance: Instance, attempt: u32, child: ExecutionId },
-    /// A `pass` gives this.
+    /// The result of a `pass` has been resolved.
     ResultReady { instance: Instance, output: Payload },
-    /// What an item of a `map`, or the whole step that holds others, gives.
+    /// The output of one item of a `map` (with `item`), or of a whole container step, has been
+    /// built.
     Joined { instance: Instance, item: Option<u32>, output: Payload },
-    /// A step other than a model or HTTP step cannot go on.
+    /// A step other than a model or HTTP step failed permanently.
     StepInvalid { instance: Instance, fault: Fault },
-    /// The moment that a step waited for has come.
+    /// The due time of a step has been reached.
     Due { instance: Instance },
-    /// What the execution gives.
+    /// The output of the execution has been resolved.
     OutputResolved { output: Result<Payload, Fault> },
-    /// It has been running for as long as a workflow may.
+    /// It has reached the maximum running time of a workflow.
     TimedOut { cause: String },
-    /// The client wants it stopped.
+    /// A cancel was requested.
     Cancelled,
-    /// Nothing runs and nothing is due for long: it gives up its place. `ran_ms` is for how long it
-    /// has been running in all.
+    /// Nothing runs and nothing is due soon: it is suspended and releases its permit. `ran_ms` is
+    /// its total running time.
     Suspended { until: Timestamp, ran_ms: u64 },
-    /// Somebody has paused it: no step starts.
+    /// It was paused: no step starts.
     Paused { by: String },
-    /// Somebody has resumed it. [`Event::Continued`] follows once that is committed.
+    /// It was resumed. [`Event::Continued`] follows once that is committed.
     Resumed,
-    /// The steps whose turn came while it was paused begin.
+    /// Begins the steps that became ready during the pause.
     Continued,
-    /// It is paused, and the step's attempt has not begun to run: it begins again when it is resumed.
+    /// It is paused, and the step's attempt has not started to run: the step begins again after the
+    /// pause.
     Held { instance: Instance },
 }
 
-/// What a run gave.
+/// The result of a successful run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Success {
     pub output: Payload,
@@ -89,49 +91,49 @@ pub struct Success {
     pub logs: Option<String>,
 }
 
-/// What has to be done.
+/// An effect of an event.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Effect {
-    /// What concerns the execution as a whole.
+    /// Affects the execution as a whole.
     Execution(ExecutionEffect),
     /// Durable: a model step has ended; it is written as a prediction of its own.
     Publish { instance: Instance },
-    /// Resolve what the step refers to; run it, or say what came of it. An attempt has to wait for
+    /// Resolve the step's references, then run it or report its result. An attempt must wait for
     /// the commit of everything before it.
     Begin { instance: Instance, attempt: u32 },
-    /// Durable: the execution that the step has started is created.
+    /// Durable: the child of the step is created.
     CreateChild { instance: Instance },
-    /// Say what an item of a `map` gives, or what a step gives whose blocks have ended.
+    /// Build the output of one item of a `map`, or of a container step whose blocks have ended.
     JoinOutputs { instance: Instance, item: Option<u32> },
-    /// Say what the execution gives.
+    /// Resolve the output of the execution.
     ResolveOutput,
-    /// Volatile: say when this moment has come.
+    /// Volatile: report when this time is reached.
     SetTimer { instance: Instance, until: Timestamp },
-    /// Volatile: stop its run, if it still works.
+    /// Volatile: stop the step's run, if it still runs.
     Stop { instance: Instance },
 }
 
-/// The steps side by side that are being worked on: the whole, a branch, an item's steps.
+/// A list of steps in progress: the top level, a branch, or the steps of a map item.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Frame {
-    /// The step that holds them; none for the whole.
+    /// The step that contains them; `None` for the top level.
     owner: Option<Instance>,
-    /// The number of the branch, or of the item.
+    /// The index of the branch or the item.
     number: u32,
 }
 
 #[derive(Debug, Clone)]
 struct OpenFrame {
-    /// How many each step still waits for.
+    /// The number of unfinished dependencies of each step.
     unmet_dependencies: BTreeMap<StepIndex, u32>,
-    /// Steps that have not ended.
+    /// Number of unfinished steps.
     unfinished: usize,
 }
 
-/// A step that holds others and has begun.
+/// A running step that contains others.
 #[derive(Debug, Clone)]
 enum Container {
-    /// Branches that have not ended.
+    /// Number of unfinished branches.
     Branches(usize),
     Items(Items),
 }
@@ -145,29 +147,29 @@ struct Items {
     bytes: u64,
 }
 
-/// How far an execution has come.
+/// The progress of an execution.
 #[derive(Debug, Clone)]
 pub struct StepProgress {
     plan: Arc<Plan>,
     steps: BTreeMap<Instance, Step>,
-    /// Those of `steps` that have not ended.
+    /// The unfinished members of `steps`.
     unfinished: BTreeSet<Instance>,
     frames: HashMap<Frame, OpenFrame>,
     containers: HashMap<Instance, Container>,
     changed: BTreeSet<Instance>,
-    /// Those of `changed` that are in memory for the next commit alone.
+    /// Members of `changed` that are kept in memory only until the next commit.
     forgotten: BTreeSet<Instance>,
     is_pressing: bool,
-    /// Steps whose turn has come while the execution is paused.
+    /// Steps that became ready while the execution was paused.
     held: BTreeSet<Instance>,
-    /// It was resumed, and its steps have not gone on.
+    /// It was resumed, but its steps have not continued yet.
     is_resumed: bool,
-    /// The latest stamp.
+    /// The latest timestamp.
     stamped: Timestamp,
 }
 
 impl StepProgress {
-    /// The progress that the stored steps tell of; none for a new execution.
+    /// Restores the progress from the stored steps; a new execution has none.
     #[must_use]
     pub fn restore(plan: Arc<Plan>, steps: impl IntoIterator<Item = (Instance, Step)>) -> Self {
         let steps: BTreeMap<_, _> = steps.into_iter().collect();
@@ -193,19 +195,19 @@ impl StepProgress {
         }
     }
 
-    /// The plan that it follows.
+    /// The plan of the execution.
     #[must_use]
     pub const fn plan(&self) -> &Arc<Plan> {
         &self.plan
     }
 
-    /// A step that has begun.
+    /// The state of a step that has begun.
     #[must_use]
     pub fn step(&self, instance: &Instance) -> Option<&Step> {
         self.steps.get(instance)
     }
 
-    /// Every step that has begun, but for those of a map's items that have been gathered.
+    /// All steps that have begun, except those of map items that have been joined.
     pub fn steps(&self) -> impl Iterator<Item = (&Instance, &Step)> {
         self.steps.iter()
     }
@@ -215,7 +217,8 @@ impl StepProgress {
         self.unfinished.iter().filter_map(|instance| Some((instance, self.steps.get(instance)?)))
     }
 
-    /// The outputs of the items of an open `map`, in order; none for those that are not gathered.
+    /// The outputs of the items of an open `map`, in order; `None` for items that have not been
+    /// joined.
     #[must_use]
     pub fn items(&self, map: &Instance) -> Option<&[Option<Payload>]> {
         match self.containers.get(map)? {
@@ -224,7 +227,7 @@ impl StepProgress {
         }
     }
 
-    /// Whether something changed that must be on the disk before anything is begun.
+    /// Whether a change must be durable before anything else is started.
     #[must_use]
     pub const fn must_commit(&self) -> bool {
         self.is_pressing
@@ -236,12 +239,13 @@ impl StepProgress {
         self.is_resumed
     }
 
-    /// The steps that changed since [`StepProgress::forget_changed`]; they go into the next commit.
+    /// The steps that changed since [`StepProgress::forget_changed`], which belong in the next
+    /// commit.
     pub fn changed(&self) -> impl Iterator<Item = (&Instance, &Step)> {
         self.changed.iter().filter_map(|instance| Some((instance, self.steps.get(instance)?)))
     }
 
-    /// What [`StepProgress::changed`] gives is in the commit that is made now.
+    /// Called when the steps from [`StepProgress::changed`] are in the commit being made.
     pub fn forget_changed(&mut self) {
         self.is_pressing = false;
         for instance in std::mem::take(&mut self.changed) {
@@ -251,8 +255,8 @@ impl StepProgress {
         }
     }
 
-    /// Changes the progress and the execution as `event` demands at the moment `now`, and says what
-    /// has to be done.
+    /// Applies `event` to the progress and the execution at the time `now`, and returns the
+    /// effects.
     #[must_use]
     pub fn apply(&mut self, execution: &mut Execution, event: Event, now: Now) -> Vec<Effect> {
         if execution.status.is_final() {
@@ -267,8 +271,8 @@ impl StepProgress {
     }
 }
 
-/// Whether a step's end stays when its execution is resumed: it has completed, was skipped,
-/// or its failure was kept to itself.
+/// Whether a redrive can reuse an ended step: it has completed, was skipped, or its failure was
+/// tolerated.
 #[must_use]
 pub fn is_reusable(plan: &Plan, instance: &Instance, step: &Step) -> bool {
     match step.status {
@@ -280,8 +284,8 @@ pub fn is_reusable(plan: &Plan, instance: &Instance, step: &Step) -> bool {
     }
 }
 
-/// Moves the end of what a step may take by the time for which its execution was paused. False: what it
-/// waits for is not the end of such a time, but a moment or its next attempt.
+/// Extends the deadline of a step by the duration of a pause. False if the step has no deadline,
+/// but waits for a fixed time or its next attempt.
 pub fn shift_due(kind: &Kind, step: &mut Step, by: Duration) -> bool {
     let is_limit = match kind {
         Kind::Parallel(_) | Kind::Choice(_) | Kind::Map(_) => true,
@@ -299,7 +303,7 @@ fn has_ended(progress: &StepProgress, instance: &Instance) -> bool {
     progress.steps.get(instance).is_some_and(|step| step.status.is_final())
 }
 
-/// Whether `step` is within `around`, however deep.
+/// Whether `step` is inside `around`, at any depth.
 fn is_part_of(plan: &Plan, step: StepIndex, around: StepIndex) -> bool {
     let mut parent = plan.at(step).and_then(|step| step.parent);
     while let Some(above) = parent {
@@ -324,7 +328,7 @@ fn has_fallback(kind: &Kind) -> bool {
     }
 }
 
-/// The model that an attempt runs; nothing for an HTTP step.
+/// The model of an attempt; empty for an HTTP step.
 fn model_of<'p>(plan: &'p Plan, instance: &Instance, is_fallback: bool) -> &'p str {
     match plan.at(instance.step).map(|step| &step.kind) {
         Some(Kind::Model(model)) => match &model.fallback {

@@ -1,4 +1,4 @@
-//! Pauses: while an execution is paused, the steps whose turn comes are held, and nothing times out.
+//! Pauses: while an execution is paused, steps that become ready are held, and nothing times out.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ impl Change<'_> {
         }
     }
 
-    /// The end of each time that the pause does not count for moves by its length.
+    /// Extends the deadlines by the duration of the pause.
     pub(super) fn resume(&mut self) {
         let plan = Arc::clone(&self.progress.plan);
         let Work::Workflow(run) = &mut self.execution.work else { return };
@@ -43,8 +43,8 @@ impl Change<'_> {
         self.progress.is_resumed = true;
     }
 
-    /// What was held begins; the moments of all others are given out again.
-    pub(super) fn go_on(&mut self) {
+    /// Begins the held steps, and sets the timers of all others again.
+    pub(super) fn continue_after_pause(&mut self) {
         if self.is_paused() {
             return;
         }
@@ -63,7 +63,7 @@ impl Change<'_> {
         }
     }
 
-    /// Keeps a step whose turn has come until the execution is resumed.
+    /// Holds a step until the execution is resumed.
     pub(super) fn hold(&mut self, instance: &Instance) {
         self.progress.held.insert(instance.clone());
     }

@@ -1,4 +1,4 @@
-//! Reports: what runs gave, what conditions said, what maps hold, which moments have come.
+//! Reports: the results of runs, conditions, maps and waits.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -60,7 +60,7 @@ impl Change<'_> {
         if !last.close(attempt, Outcome::Error, Some(failure), now.wall) {
             return;
         }
-        // The time of a child ends with it.
+        // The deadline of a child ends with it.
         step.due = None;
         step.cost = step.cost.plus(cost);
         append_logs(&mut step.logs, logs);
@@ -80,7 +80,7 @@ impl Change<'_> {
             }
         }
         if planned.pauses_when_exhausted {
-            // A resume tries it again.
+            // Resuming the execution retries the step.
             step.primary_error = None;
             self.hold(instance);
             return self.pause(format!("step '{}': {}", planned.id, fault.cause));
@@ -88,7 +88,7 @@ impl Change<'_> {
         self.fail(instance, fault);
     }
 
-    // --- the other kinds ---
+    // --- other step types ---
 
     pub(super) fn decide(&mut self, instance: &Instance, met: bool) {
         if !self.is_unfinished(instance) || self.progress.containers.contains_key(instance) {
@@ -100,7 +100,7 @@ impl Change<'_> {
         self.open(Frame { owner: Some(instance.clone()), number: taken });
     }
 
-    /// Marks the steps of a frame, and those within them, as skipped.
+    /// Marks the steps of a frame, and those inside them, as skipped.
     pub(super) fn skip(&mut self, frame: &Frame) {
         let plan = Arc::clone(&self.progress.plan);
         for instance in self.instances(frame) {
@@ -133,7 +133,7 @@ impl Change<'_> {
         self.open_items(instance);
     }
 
-    /// Begins with further items, as many as may be worked on at once.
+    /// Begins further items, up to the concurrency limit of the map.
     pub(super) fn open_items(&mut self, instance: &Instance) {
         let plan = Arc::clone(&self.progress.plan);
         let Some(Kind::Map(map)) = plan.at(instance.step).map(|step| &step.kind) else { return };
@@ -164,7 +164,7 @@ impl Change<'_> {
         let all = items.next >= items.count && items.active == 0;
         self.evict_item(instance, item);
         if bytes > RESOLVED_BYTES_MAX as u64 {
-            let cause = format!("its items give more than {RESOLVED_BYTES_MAX} bytes");
+            let cause = format!("the outputs of its items exceed {RESOLVED_BYTES_MAX} bytes");
             let fault = Fault::new("StepFailed", ErrorClass::InvalidModelConfig, cause);
             return self.fail(instance, fault);
         }
@@ -175,7 +175,8 @@ impl Change<'_> {
         }
     }
 
-    /// The steps of a gathered item are on the disk or about to be; nobody refers to them again.
+    /// Drops the steps of a joined item: they are durable or in the next commit, and nothing refers
+    /// to them anymore.
     pub(super) fn evict_item(&mut self, map: &Instance, item: u32) {
         let mut items = map.items.clone();
         items.push(item);
@@ -199,12 +200,12 @@ impl Change<'_> {
         }
     }
 
-    /// No event has come in time.
+    /// Ends a wait whose event has not arrived in time.
     fn expire(&mut self, instance: &Instance, event: &EventWait) {
         if let Some(Ok(default)) = event.default.as_ref().map(Payload::of) {
             return self.answer(instance, default, EventSource::Default);
         }
-        let cause = format!("no event '{}' came within {:?}", event.name, event.limit());
+        let cause = format!("event '{}' did not arrive within {:?}", event.name, event.limit());
         self.fail(instance, Fault::new("StepTimeout", ErrorClass::ExecutionTimeout, cause));
     }
 
@@ -228,7 +229,7 @@ impl Change<'_> {
         self.effects.push(Effect::SetTimer { instance: instance.clone(), until });
     }
 
-    /// The event of a wait has come, or its default stands in for it.
+    /// Ends a wait with its event, or with the default value.
     pub(super) fn answer(&mut self, instance: &Instance, output: Payload, source: EventSource) {
         if !self.is_unfinished(instance) {
             return;
@@ -240,7 +241,7 @@ impl Change<'_> {
         self.complete(instance, output);
     }
 
-    /// An attempt has become an execution of its own, for whose end the step waits, or does not.
+    /// Records the child of an attempt; the step either waits for its end or ends at once.
     pub(super) fn start_child(&mut self, instance: &Instance, attempt: u32, child: ExecutionId) {
         let plan = Arc::clone(&self.progress.plan);
         let now = self.now;
@@ -278,7 +279,7 @@ impl Change<'_> {
         }
     }
 
-    /// An execution that a step waits for has not ended in time.
+    /// Fails an attempt whose child has not ended in time.
     fn give_up_child(&mut self, instance: &Instance, limit: Option<Duration>) {
         let Some(step) = self.progress.steps.get(instance) else { return };
         let Some(attempt) = step.running().map(|running| running.number) else { return };

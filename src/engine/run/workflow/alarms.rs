@@ -1,4 +1,4 @@
-//! When a workflow's run has something to do next, whatever comes from outside.
+//! Time-driven wakeups of a workflow's run.
 
 use tokio::time::Instant;
 
@@ -7,7 +7,7 @@ use crate::domain::machine::workflow::Event;
 use crate::runtime;
 
 impl Actor {
-    /// The next moment at which something is to be done, whatever else comes; one timer serves all of them.
+    /// The next scheduled wakeup, for which a single timer suffices.
     pub(super) fn alarm(
         &self,
         is_busy: bool,
@@ -15,7 +15,7 @@ impl Actor {
     ) -> Option<(Instant, Wakeup)> {
         let now = runtime::monotonic_now();
         let timer = self.timers.first().map(|(due, _)| due.since(self.inner.clock.steady()));
-        let idle_at = self.waits_since.map(|since| since + self.inner.options.aside_after);
+        let idle_at = self.waits_since.map(|since| since + self.inner.options.suspend_after);
         let alarms = [
             timer.and_then(|rest| Some((now.checked_add(rest)?, Wakeup::Timer))),
             (!self.is_marked).then_some((self.begun + MARK_AFTER, Wakeup::Mark)),
@@ -25,13 +25,13 @@ impl Actor {
         alarms.into_iter().flatten().min_by_key(|(at, _)| *at)
     }
 
-    /// When it has been running for as long as it may, if it runs on from now.
+    /// When the workflow times out if it keeps running from now on.
     pub(super) fn times_out_at(&self) -> Option<Instant> {
         let limit = self.inner.options.workflow_timeout.saturating_sub(self.running_time);
         runtime::monotonic_now().checked_add(limit)
     }
 
-    /// The steps whose moment has come.
+    /// Removes the due timers and returns their events.
     pub(super) fn due(&mut self) -> Vec<Event> {
         let now = self.inner.clock.steady();
         let mut events = Vec::new();

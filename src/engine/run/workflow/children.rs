@@ -1,8 +1,8 @@
-//! Steps that run other workflows: the child is created in the commit that says which one it is, so
-//! that there is exactly one for each attempt, and the step ends with what the child came to.
+//! Workflow steps: the child is created in the commit that records its id, so each attempt has
+//! exactly one, and the step ends with the child's result.
 //!
-//! While nothing else runs, the parent waits in memory for a short time without a place of its own, then outside
-//! of its lane until a child ends.
+//! While nothing else runs, the parent waits in memory for a short time without a permit, and is
+//! then suspended until a child ends.
 
 use std::sync::Arc;
 
@@ -33,39 +33,39 @@ use crate::storage::Commit;
 #[derive(Debug)]
 pub struct NewChild {
     pub id: ExecutionId,
-    /// Creates it.
+    /// The commit that creates it.
     pub commit: Commit,
 }
 
-/// Whose child is made, and what names it in its parent.
+/// The parent side of a new child.
 #[derive(Debug, Clone)]
 pub struct Caller {
     pub organization: OrganizationId,
     pub key: KeyId,
-    /// Whose workflow calls; none when it is not known any more.
+    /// The owner of the calling workflow; `None` if it is no longer known.
     pub owner: Option<OrganizationId>,
     pub parent: ParentStep,
-    /// The tree that the child is counted in.
+    /// The tree that counts the child.
     pub tree: Option<Arc<Tree>>,
     /// The span of the step's attempt.
     pub origin: Arc<trace::Origin>,
 }
 
-/// A child, or why there is none.
+/// A child, or the reason why it cannot be created.
 pub type PreparedChild = Result<Result<NewChild, Failure>, Error>;
 
-/// What an attempt at a step of type workflow goes on with.
+/// The first result of an attempt at a workflow step.
 pub enum Begun {
-    /// It has no child: one is prepared.
+    /// There is no child yet; one is being prepared.
     Job(Box<Job>, Event),
-    /// It has, or cannot have one: this has come of it.
+    /// The child has ended, or cannot be created: the event that follows.
     Event(Event),
-    /// Its child has not ended, or there is no memory for its inputs yet.
+    /// The child is unfinished, or memory for its inputs is not available yet.
     Waits,
 }
 
 impl Actor {
-    /// Begins an attempt at a step of type workflow, or goes on with its child.
+    /// Begins an attempt at a workflow step, or continues with its existing child.
     pub(super) async fn begin_child(
         &mut self,
         progress: &StepProgress,
@@ -73,7 +73,7 @@ impl Actor {
         attempt: u32,
     ) -> Result<Begun, Error> {
         if let Some(child) = progress.step(&instance).and_then(|step| step.child) {
-            // Before it is looked at, so that an end in between is heard of.
+            // Registered before the child is read, so that an end in between is not missed.
             self.children.insert(child, (instance, attempt));
             let ended = self.end_of_child(child).await?;
             return Ok(ended.map_or(Begun::Waits, Begun::Event));
@@ -85,7 +85,7 @@ impl Actor {
         })
     }
 
-    /// Who makes the child of a step.
+    /// Builds the parent side of a step's child.
     pub(super) fn caller(&self, step_id: &str, is_waiting: bool, call: &trace::Call) -> Caller {
         let execution = self.id;
         let depth = self.depth.saturating_add(1);
@@ -100,10 +100,10 @@ impl Actor {
         }
     }
 
-    /// The event for a child that has been prepared.
+    /// The event for a prepared child.
     ///
     /// # Errors
-    /// When it could not be prepared now.
+    /// [`Error`] if the child could not be prepared now.
     pub(super) fn child_event(
         &mut self,
         instance: Instance,
@@ -123,7 +123,7 @@ impl Actor {
         })
     }
 
-    /// What the children that have ended mean for the steps that wait for them.
+    /// Turns ended children into events of the steps that wait for them.
     pub(super) async fn take_ended_children(&mut self) -> Result<Vec<Event>, Error> {
         let mut events = Vec::new();
         for child in std::mem::take(&mut self.ended_children) {
@@ -132,7 +132,7 @@ impl Actor {
         Ok(events)
     }
 
-    /// What a child has come to; `None` when it has not ended, or no step waits for it.
+    /// The event for a child's result; `None` if it is unfinished or no step waits for it.
     async fn end_of_child(&mut self, child: ExecutionId) -> Result<Option<Event>, Error> {
         let Some((instance, attempt)) = self.children.get(&child).cloned() else { return Ok(None) };
         let key = rows::execution(self.organization, child);
@@ -142,7 +142,7 @@ impl Actor {
             Ok(Some(stored)) => self.outcome_of(&stored).await?,
             Ok(None) => Err(Fault::of_step(&Failure::new(
                 ErrorClass::InternalError,
-                format!("its execution {child} is not stored any more"),
+                format!("its execution {child} is no longer stored"),
             ))),
             Err(fault) => Err(fault),
         };
@@ -159,7 +159,7 @@ impl Actor {
         }))
     }
 
-    /// The output of a child that has ended, or its failure as that of the step.
+    /// The output of an ended child, or its failure as the step's failure.
     async fn outcome_of(
         &mut self,
         child: &Execution,
@@ -185,7 +185,7 @@ impl Actor {
 }
 
 impl Inner {
-    /// Looks the workflow up, checks its inputs, and prepares the commit that creates the child.
+    /// Looks up the workflow, validates its inputs, and prepares the commit that creates the child.
     pub(super) fn prepare_child(
         self: Arc<Self>,
         (instance, attempt): (Instance, u32),

@@ -1,5 +1,5 @@
-//! The start of an execution in memory: its turn, its memory, what is stored of it, and what becomes of one of
-//! which something is lost.
+//! Loads an execution: acquires memory, reads its stored state, and fails it if part of that is
+//! lost.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::runtime::{self, Timer};
 use crate::storage::Commit;
 
 impl Inner {
-    /// Runs the workflow that the cell holds, until it ends or is put aside.
+    /// Runs the workflow in the cell until it ends or is suspended.
     pub(in crate::engine) async fn run_workflow(
         self: &Arc<Self>,
         active: &ActiveExecution,
@@ -42,7 +42,7 @@ impl Inner {
             return self.cancel_unwanted(organization, id).await;
         }
         let Some(memory) = self.acquire_memory(active).await else { return Ok(()) };
-        // Those that wait for their memory hold nothing of what comes from here on.
+        // Executions that wait for memory hold none of the state from here on.
         Box::pin(self.run_loaded(active, (organization, id), memory)).await
     }
 
@@ -55,8 +55,8 @@ impl Inner {
         let mut state = active.state.lock().await;
         let loaded = self.loaded(&mut state, organization, id).await?;
         let run = loaded.execution.workflow();
-        let is_aside = run.is_some_and(|run| run.aside_until.is_some());
-        if loaded.execution.status.is_final() || is_aside {
+        let is_suspended = run.is_some_and(|run| run.aside_until.is_some());
+        if loaded.execution.status.is_final() || is_suspended {
             return Ok(());
         }
         let entered = self.load_actor(loaded, memory).await;
@@ -76,7 +76,7 @@ impl Inner {
         };
         let mut state = active.state.lock().await;
         if result.is_err() {
-            // What is in memory may be ahead of the disk: the next task reads it again.
+            // The memory may be ahead of the disk: the next task reads the state again.
             *state = None;
         } else if let Some(loaded) = state.as_mut() {
             loaded.progress = None;
@@ -84,8 +84,8 @@ impl Inner {
         result
     }
 
-    /// Loads the plan, the inputs and what is stored of the steps. `None` when it ended at once,
-    /// because one of them is lost.
+    /// Loads the plan, the inputs and the stored steps. `None` if one of them is lost, which fails
+    /// the execution.
     pub(super) async fn load_actor(
         self: &Arc<Self>,
         loaded: &mut LoadedExecution,
@@ -120,7 +120,7 @@ impl Inner {
         for (_, step) in
             steps.iter_mut().filter(|(at, step)| !at.items.is_empty() && step.status.is_final())
         {
-            // There can be many, and nobody asks what they were given or how often they tried.
+            // There can be many, and their inputs, attempts and logs are no longer needed.
             (step.input, step.attempts, step.logs) = (None, Vec::new(), None);
         }
         loaded.progress = Some(Box::new(StepProgress::restore(Arc::clone(&plan), steps)));
@@ -162,7 +162,7 @@ impl Inner {
         }))
     }
 
-    /// The tree of an execution that is in one or may start one, and its own share in it.
+    /// Loads the tree of an execution that is part of one or may start one, and its own share.
     async fn load_tree(
         &self,
         execution: &Execution,
@@ -175,7 +175,7 @@ impl Inner {
         Ok((tree, share))
     }
 
-    /// Ends an execution whose definition or inputs are lost.
+    /// Fails an execution whose definition or inputs are lost.
     async fn fail_unloaded(
         self: &Arc<Self>,
         loaded: &mut LoadedExecution,
@@ -186,7 +186,7 @@ impl Inner {
             Ok(steps) => machine::abandon(steps.iter().map(|(_, step)| step)),
             Err(error) => {
                 let id = next.id;
-                tracing::error!(execution = %id, %error, "the cost of its steps cannot be read");
+                tracing::error!(execution = %id, %error, "cannot read the cost of its steps");
                 Vec::new()
             }
         };

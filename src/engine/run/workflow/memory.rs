@@ -1,16 +1,17 @@
-//! The memory of running workflows: a budget of the whole service, in turns between organizations.
+//! The memory budget of running workflows: one for the whole service, granted to organizations in
+//! turns.
 //!
-//! What an execution takes is estimated before it is loaded, from its inputs and its plan. A large
-//! one waits for its part, without a place and without its inputs in memory, and releases it when
-//! it ends or is suspended. A small one takes its part without waiting: `engine.active` bounds the
-//! number of small executions, and a parent in memory never has to wait until a small child gets
-//! memory. What an open map holds counts as soon as it is known.
+//! An execution's memory is estimated from its inputs and its plan before it is loaded. A large
+//! execution waits for its share without a permit and without its inputs in memory, and releases
+//! the share when it ends or is suspended. A small one takes its share without waiting:
+//! `engine.active` bounds the number of small executions, and a parent in memory never has to wait
+//! for the memory of a small child. The items of an open map count as soon as they are known.
 //!
-//! Two further budgets, of half that size each, are for what templates resolve to, since a small input can be
-//! repeated. One is for the calls of steps: each waits for its part before its input is made, holds nothing
-//! while it waits, and keeps its part until it ends. The other is for results, outputs and the items of maps
-//! while they are made and stored, and for the inputs that an agent makes up; what has a part of it waits for
-//! the disk alone.
+//! Two more budgets, of half that size each, limit resolved templates, which can repeat a small
+//! input many times. One is for step calls: each waits for its share before its input is built,
+//! holds nothing while it waits, and keeps its share until it ends. The other is for results,
+//! outputs and map items while they are built and stored, and for the arguments of agent tools; its
+//! holders wait only for the disk.
 
 use std::sync::Arc;
 
@@ -29,36 +30,36 @@ use crate::engine::{Engine, Inner};
 use crate::http::request::count_values;
 use crate::runtime::turns::{self, Turn, Turns};
 
-/// What any execution takes.
+/// Base memory of any execution.
 const BASE_BYTES: usize = 16 * 1024;
-/// What one with a map takes beside at least, before the items are known.
+/// Minimum extra memory of an execution with a map, before its items are known.
 const MAP_BYTES: usize = 1024 * 1024;
-/// What is resolved to so few bytes counts nothing.
+/// Resolved values up to this size do not count.
 const SMALL: usize = 1024;
-/// Bytes in memory for each byte of what is resolved.
+/// Memory per byte of a resolved value.
 const BYTES_PER_RESOLVED: usize = 4;
-/// Bytes in memory for each byte of the inputs as text.
+/// Memory per byte of the inputs' JSON text.
 const BYTES_PER_INPUT: usize = 8;
-/// Bytes of large inputs as text for each item that a map may have of them.
+/// Bytes of large inputs per estimated map item.
 const INPUT_PER_ITEM: usize = 4;
-/// What one item takes beside its value and its steps.
+/// Memory of one item in addition to its value and its steps.
 const ITEM_BYTES: usize = 256;
-/// One execution waits for at most the whole budget divided by this. Memory that it needs beyond
-/// that is counted when the execution opens its map.
+/// An execution waits for at most the whole budget divided by this. Memory beyond that is counted
+/// when it opens its map.
 const SHARE_MAX: usize = 4;
-/// What the state of a step takes.
+/// Memory of a step's state.
 const STEP_BYTES: usize = 768;
 
-/// The part of one execution.
+/// The memory share of one execution.
 #[derive(Debug)]
 pub struct Memory {
     turn: Turn,
-    /// What of it is for the items of maps that are not open yet.
+    /// The part reserved for the items of maps that are not open yet.
     for_items: usize,
 }
 
 impl Memory {
-    /// Counts the items of a map that opens. What was not estimated for them is taken at once.
+    /// Counts the items of a map that opens, and takes any memory beyond the estimate at once.
     pub(super) fn open_map(&mut self, items: &[Value], steps: usize) {
         let held: usize =
             items.iter().map(|item| state_of(steps).saturating_add(held_by(item))).sum();
@@ -67,8 +68,8 @@ impl Memory {
     }
 }
 
-/// The estimate for an execution before it is loaded: bytes in all, and for the items of maps. Its inputs
-/// have so many bytes and values.
+/// Estimates the memory of an execution before it is loaded: total bytes, and the part for map
+/// items. `input` and `values` are the bytes and the number of values of its inputs.
 fn estimate(plan: Option<&Plan>, (input, values): (usize, usize)) -> (usize, usize) {
     let maps = plan.filter(|plan| plan.steps().any(|step| matches!(step.kind, Kind::Map(_))));
     let for_items = maps.map_or(0, |plan| {
@@ -79,26 +80,26 @@ fn estimate(plan: Option<&Plan>, (input, values): (usize, usize)) -> (usize, usi
     (inputs.saturating_add(for_items).saturating_add(BASE_BYTES), for_items)
 }
 
-/// Steps of a plan that run for each item of a map.
+/// Number of steps that run for each item of a map.
 pub(super) fn steps_in_maps(plan: &Plan) -> usize {
     plan.steps().filter(|step| !plan.maps_around(step.position).is_empty()).count()
 }
 
-/// What an item takes beside its value.
+/// Memory of an item in addition to its value.
 const fn state_of(steps: usize) -> usize {
     ITEM_BYTES.saturating_add(STEP_BYTES.saturating_mul(steps))
 }
 
 impl Inner {
-    /// Waits for the memory of an execution that is about to be loaded. `None`: it was stopped in
-    /// the meantime.
+    /// Waits for the memory of an execution before it is loaded. `None` if it was stopped in the
+    /// meantime.
     pub(super) async fn acquire_memory(&self, active: &ActiveExecution) -> Option<Memory> {
         let mut state = active.state.lock().await;
         let execution = &state.as_ref()?.execution;
         let run = execution.workflow()?;
         let (organization, id, lane) = (execution.organization, execution.id, execution.lane());
         let input = execution.input.len();
-        // A plan that cannot be read is an error of the load.
+        // An unreadable plan is reported when the execution is loaded.
         let plan = self.plans.plan(run.revision).await.ok().flatten();
         let bytes = usize::try_from(input).unwrap_or(usize::MAX);
         let values = match &execution.input {
@@ -118,7 +119,7 @@ impl Inner {
             return Some(Memory { turn, for_items });
         }
         if input > KEEP_BYTES_MAX {
-            // Its inputs are read again: those that wait may be many.
+            // The inputs are read again later: many executions may be waiting.
             *state = None;
         }
         drop(state);
@@ -139,14 +140,15 @@ impl Inner {
 }
 
 impl Engine {
-    /// Waits for a part of the memory for what is made from a text of so many bytes and stored at once. Who
-    /// has it waits for the disk alone.
+    /// Waits for a share of memory for a value that is built from a text of `bytes` and stored at
+    /// once. Its holder waits only for the disk.
     pub async fn room_to_make(&self, organization: OrganizationId, bytes: usize) -> Option<Turn> {
         OptionFuture::from(room(&self.inner.resolving, organization, bytes)).await
     }
 }
 
-/// A part of a budget for what is resolved to so many bytes, or the wait for it. `None`: it needs none.
+/// Waits for a share of a budget for a resolved value of `bytes`. `None` if the value is too small
+/// to count.
 pub(super) fn room(
     turns: &Arc<Turns>,
     organization: OrganizationId,
@@ -234,7 +236,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn memory_of_an_open_map_counts_the_state_of_its_steps() {
+    async fn memory_of_open_map_includes_step_states() {
         let turns = Turns::new(1 << 30);
         let turn = turns.force(new_id(), 3 << 20);
         let mut memory = Memory { turn, for_items: 2 << 20 };
@@ -248,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_of_a_map_is_estimated_by_the_values_of_the_inputs() {
+    fn memory_of_map_is_estimated_from_input_values() {
         let steps: Vec<_> = (0..10)
             .map(|n| json!({"step_id": format!("s{n}"), "type": "pass", "result": n}))
             .collect();

@@ -1,17 +1,16 @@
-//! Workflows: one task for each execution that has its place, which takes the plan's steps in their
-//! order.
+//! Workflows: one task per running execution, which executes the plan's steps in order.
 //!
-//! It applies the machine, answers what the machine asks for (what a condition says, what a map's
-//! items are), commits what has ended, and only then starts the runs of models and HTTP requests
-//! that follow. Everything that it holds beside the committed rows can be derived again from them:
-//! a crash costs the runs in flight, which come again under the same attempt.
+//! It applies the state machine, answers its requests (such as the result of a condition or the
+//! items of a map), commits the ended steps, and only then starts the model runs and HTTP requests
+//! that follow. All of its other state can be derived from the committed rows: a crash costs only
+//! the runs in flight, which are repeated under the same attempt.
 //!
 //! ```text
-//! mod     the loop: events in, changes, commit, runs      view    what references see
-//! answer  what the machine asks for                       runs    models and HTTP requests
-//! store   rows of steps: read at the start, written with each commit
-//! children  steps that run other workflows            load    what is stored of an execution
-//! memory  the budget of what is loaded                alarms  when something is due next
+//! mod       the loop: events in, changes, commit, runs    view    the values that references see
+//! resolve   answers to the state machine                  runs    models and HTTP requests
+//! store     rows of steps: read at the start, written with each commit
+//! children  steps that run other workflows                load    reading the stored execution
+//! memory    the memory budget                             alarms  time-driven wakeups
 //! ```
 
 mod alarms;
@@ -56,87 +55,87 @@ use crate::runtime::turns::Turn;
 use crate::runtime::{self, Timer};
 use crate::storage::Commit;
 
-/// What one execution has in memory while it has its place.
+/// The in-memory state of one running execution.
 struct Actor {
     inner: Arc<Inner>,
     id: ExecutionId,
     organization: OrganizationId,
-    /// The API key that asked for it.
+    /// The API key of the request.
     api_key: KeyId,
     trace: Trace,
-    /// Whose workflow it is; none when it is not known any more.
+    /// The owner of the workflow; `None` if it is no longer known.
     owner: Option<OrganizationId>,
-    /// Another organization owns the workflow: what its steps are given is not kept, and how they
-    /// failed is said in general words.
+    /// Another organization owns the workflow: step inputs are not kept, and step errors are
+    /// redacted.
     is_foreign: bool,
     plan: Arc<Plan>,
     inputs: Arc<Value>,
     memory: Memory,
-    /// The items of the maps that are open.
+    /// The items of the open maps.
     items: HashMap<Instance, Arc<Vec<Value>>>,
     values: Values,
     budget: Arc<Budget>,
-    /// Attempts that have memory for their inputs now.
+    /// Attempts whose inputs have been granted memory.
     granted: Vec<(Instance, u32, Turn)>,
-    /// What was kept for calls that have ended, until a commit charges them.
+    /// Reservations of ended calls, held until a commit charges them.
     reservations: Vec<Reservation>,
     running: FuturesUnordered<Abortable<Running>>,
     stops: HashMap<Instance, AbortHandle>,
-    /// Those of `running` that have a place at their model, or need none.
+    /// The members of `running` that hold a model permit or need none.
     admitted: BTreeSet<Instance>,
     /// Whether steps of the plan wait for events.
     has_events: bool,
-    /// An event may have come that no step was notified of.
+    /// An event may have arrived without a notification.
     may_have_events: bool,
-    /// How many executions are above it.
+    /// Nesting depth.
     depth: u32,
-    /// The tree that it is in; none when it is not in one and starts none.
+    /// Its tree; `None` if it neither is in one nor starts one.
     tree: Option<Arc<Tree>>,
-    /// The children that its steps wait for, each with the attempt that it is.
+    /// The children that its steps wait for, with the step and attempt of each.
     children: HashMap<ExecutionId, (Instance, u32)>,
-    /// Those that have ended since the last look.
+    /// Children that have ended since the last check.
     ended_children: Vec<ExecutionId>,
-    /// Those that are about to be created.
+    /// Children that are about to be created.
     new_children: HashMap<Instance, NewChild>,
-    /// Whether it is paused, as far as it has heard.
+    /// Last known pause state.
     is_paused: bool,
-    /// Since when it only waits for children.
+    /// Blocked on children since.
     waits_since: Option<Instant>,
-    /// The lane that it runs from.
+    /// The lane that it runs in.
     lane: String,
-    /// What the lane knows that it only waits for.
+    /// How it is parked, as last reported to the lane.
     parking: Parking,
     timers: BTreeSet<(Timestamp, Instance)>,
-    /// Rings for the first of all that is due.
+    /// Fires at the earliest wakeup.
     timer: Timer,
-    /// Whether the disk knows that it has begun.
+    /// Whether its start is recorded on disk.
     is_marked: bool,
     begun: Instant,
-    /// For how long something has been running.
+    /// Total time with at least one run in flight.
     running_time: Duration,
 }
 
-/// An execution that runs for longer is marked as begun on the disk; a faster one writes its own row only
-/// when it ends. The rows of its steps say after a crash how far it had come. Tests have models that take some
-/// tens of milliseconds.
+/// Executions running longer than this are marked as started on disk; a faster one writes its own
+/// row only when it ends. After a crash, its step rows tell its progress. In tests, models take
+/// some tens of milliseconds.
 const MARK_AFTER: Duration = Duration::from_millis(if cfg!(test) { 25 } else { 250 });
 
-/// How an execution goes on.
+/// What the run loop does next.
 #[derive(Debug, PartialEq, Eq)]
 enum NextStep {
-    /// It waits for its runs and timers.
+    /// Wait for runs and timers.
     Wait,
-    /// It has ended, or was put aside.
+    /// Release the execution, which has ended or was suspended.
     Release,
 }
 
-/// What the loop waits for.
+/// What woke the run loop.
 enum Wakeup {
     Reports(Vec<Report>),
     Timer,
-    /// An event was sent, or a child has ended.
+    /// An event was sent, or a child ended.
     Event,
-    /// It has waited for its children for long.
+    /// It has waited for children for too long.
     Idle,
     Mark,
     TimedOut,
@@ -147,7 +146,7 @@ impl Actor {
     async fn run(&mut self, active: &ActiveExecution) -> Result<(), Error> {
         let mut events = vec![Event::Dispatched];
         loop {
-            // What brings new work is committed alone: a full disk refuses it, and nothing else.
+            // New children are committed separately, so that a full disk rejects only them.
             let is_child = |event: &mut Event| matches!(event, Event::ChildStarted { .. });
             let starts: Vec<_> = events.extract_if(.., is_child).collect();
             let rounds = match (events.is_empty(), starts.is_empty()) {
@@ -160,10 +159,11 @@ impl Actor {
                 if state.as_ref().is_none_or(|loaded| loaded.execution.status.is_final()) {
                     return Ok(());
                 }
-                // Out of the cell until it is committed: what fails on the way is read again.
+                // The state is out of the cell until it is committed: after an error it is read
+                // again.
                 let Some(mut loaded) = state.take() else { return Ok(()) };
-                // Who takes the timer of a child's end away has noted that end before, under this lock: else
-                // an execution that is about to be put aside would never hear of it.
+                // A child's end is recorded here, under this lock, before its timer is deleted.
+                // Otherwise an execution that is about to be suspended would miss it.
                 self.ended_children.extend(active.take_ended_children());
                 let is_first = events.contains(&Event::Dispatched);
                 let next = self.advance(&mut loaded, events).await?;
@@ -207,8 +207,8 @@ impl Actor {
         }
     }
 
-    /// Tells the lane when the execution begins or ceases to wait for places at models or for its children
-    /// alone: while it does, it holds no place itself.
+    /// Tells the lane when the execution starts or stops waiting only for model permits or
+    /// children. While it waits, it holds no permit itself.
     fn update_parked(&mut self) {
         let parking = match (self.running.is_empty(), self.admitted.is_empty()) {
             (true, _) if self.waits_since.is_some() => Parking::ForOthers,
@@ -222,10 +222,10 @@ impl Actor {
         }
     }
 
-    /// Waits for whatever comes first.
+    /// Waits for the first wakeup.
     async fn wait(&mut self, active: &ActiveExecution) -> Wakeup {
         let is_busy = !self.running.is_empty();
-        // Set once: the timer may ring for something earlier, and that must not put the limit off.
+        // Computed once: a timer that fires for something earlier must not extend the limit.
         let times_out_at = self.times_out_at().filter(|_| is_busy && !self.is_paused);
         loop {
             if active.stop.is_cancelled() {
@@ -239,19 +239,20 @@ impl Actor {
                 biased;
                 Some(first) = self.running.next(), if is_busy => {
                     let mut reports: Vec<Report> = first.into_iter().collect();
-                    // Whatever is ready by now goes into the same commit.
+                    // All reports that are ready by now share the commit.
                     while let Some(Some(next)) = self.running.next().now_or_never() {
                         reports.extend(next);
                     }
                     return Wakeup::Reports(reports);
                 }
-                // Who stops it sends an event too.
+                // Stopping an execution also sends an event.
                 () = active.event.notified() => {
                     let is_stopped = active.stop.is_cancelled();
                     return if is_stopped { Wakeup::Stopped } else { Wakeup::Event };
                 }
                 () = self.timer.rings(), if alarm.is_some() => {
-                    // It may have been set for something earlier that came in time.
+                    // The timer may have been set for something earlier that has been handled
+                    // since.
                     let now = runtime::monotonic_now();
                     if let Some((_, wakeup)) = alarm.filter(|(at, _)| *at <= now) {
                         return wakeup;
@@ -261,7 +262,7 @@ impl Actor {
         }
     }
 
-    /// Applies the events and all that follows from them, commits, and starts what may start.
+    /// Applies the events and everything that follows from them, commits, and starts new runs.
     async fn advance(
         &mut self,
         loaded: &mut LoadedExecution,
@@ -273,7 +274,7 @@ impl Actor {
         let paused_before = execution.paused().cloned();
         let mut written = PendingEffects::default();
         let mut jobs = Vec::new();
-        let events = self.with_what_was_sent(execution, progress, events).await?;
+        let events = self.with_sent_events(execution, progress, events).await?;
         let has_news = !events.is_empty() || !self.granted.is_empty();
         let starts_children =
             events.iter().any(|event| matches!(event, Event::ChildStarted { .. }));
@@ -286,7 +287,7 @@ impl Actor {
             // A step that has ended in the meantime starts nothing.
             self.new_children.clear();
         }
-        // Before it gives up its place, under the lock that those who send events hold.
+        // Checked before the permit is released, under the lock that event senders hold.
         self.may_have_events |= jobs.is_empty() && self.running.is_empty();
         if !written.is_final() {
             for event in self.take_answers(progress).await? {
@@ -331,7 +332,8 @@ impl Actor {
         Ok(NextStep::Wait)
     }
 
-    /// Goes on with the attempts that have memory for their inputs now, unless they have ended in the meantime.
+    /// Starts the attempts whose inputs have been granted memory, unless they have ended in the
+    /// meantime.
     async fn begin_granted(
         &mut self,
         execution: &mut Execution,
@@ -358,8 +360,8 @@ impl Actor {
         Ok(())
     }
 
-    /// The events, and before them what was sent to the execution and what has become of its children.
-    async fn with_what_was_sent(
+    /// The events, preceded by events sent to the execution and the results of its children.
+    async fn with_sent_events(
         &mut self,
         execution: &Execution,
         progress: &StepProgress,
@@ -369,7 +371,7 @@ impl Actor {
             events.insert(0, Event::Continued);
         }
         events.extend(self.hold_waiting(execution, progress));
-        // What was sent in time comes before the end of that time.
+        // An event sent in time takes precedence over the timeout.
         self.may_have_events |= events.iter().any(|event| matches!(event, Event::Due { .. }));
         if events.contains(&Event::Dispatched) {
             return Ok(events);
@@ -380,7 +382,7 @@ impl Actor {
         Ok(all)
     }
 
-    /// When it has just been paused: takes back the attempts that have not begun to run.
+    /// After a pause: takes back the attempts that have not started to run.
     fn hold_waiting(&mut self, execution: &Execution, progress: &StepProgress) -> Vec<Event> {
         if self.is_paused || execution.paused().is_none() {
             return Vec::new();
@@ -399,7 +401,7 @@ impl Actor {
         held
     }
 
-    /// Applies one event, and answers whatever the machine asks for because of it.
+    /// Applies one event, and answers the resulting requests of the state machine.
     async fn apply_event(
         &mut self,
         execution: &mut Execution,
@@ -468,16 +470,15 @@ impl Actor {
         Ok(())
     }
 
-    /// What an execution does for which nothing runs: it gives up its place, when nothing is due
-    /// for long.
+    /// Returns the event of an idle execution: it is suspended if nothing is due soon.
     fn idle(&mut self, execution: &Execution) -> Option<Event> {
         let ran_ms = u64::try_from(self.running_time.as_millis()).unwrap_or(u64::MAX);
         if execution.paused().is_some() && !execution.status.is_final() {
             return Some(Event::Suspended { until: PAUSED_UNTIL, ran_ms });
         }
         let (due, _) = self.timers.first()?;
-        let aside_after = self.inner.options.aside_after;
-        let is_long = due.since(self.inner.clock.steady()) > aside_after;
+        let suspend_after = self.inner.options.suspend_after;
+        let is_long = due.since(self.inner.clock.steady()) > suspend_after;
         if !is_long {
             self.waits_since = None;
             return None;
@@ -485,7 +486,7 @@ impl Actor {
         if !self.children.is_empty() {
             // They may end soon.
             let since = self.waits_since.get_or_insert_with(runtime::monotonic_now);
-            if since.elapsed() < aside_after {
+            if since.elapsed() < suspend_after {
                 return None;
             }
         }
@@ -493,8 +494,8 @@ impl Actor {
             .then_some(Event::Suspended { until: *due, ran_ms })
     }
 
-    /// Starts a run whose step has not ended in the meantime; of a model that has no free place, it first
-    /// waits for one.
+    /// Starts a run unless its step has ended in the meantime. If the model has no free permit, the
+    /// run waits for one first.
     fn start(&mut self, execution: &mut Execution, progress: &mut StepProgress, job: Job) {
         let running = progress.step(job.instance()).and_then(|step| step.running());
         if running.is_none_or(|running| running.number != job.attempt()) {
@@ -505,7 +506,7 @@ impl Actor {
         if self.start_job(job) {
             let started = Event::Started { instance: instance.clone(), attempt };
             let now = self.inner.clock.reading();
-            // It only notes the moment.
+            // This only records the time.
             let _no_effects = progress.apply(execution, started, now);
         }
         if let Some(step) = progress.step(&instance) {
@@ -519,7 +520,7 @@ impl Actor {
         self.stops.insert(instance, stop);
     }
 
-    /// A commit that records what the execution has made.
+    /// A commit that records the bytes that the execution has produced.
     fn commit(&mut self) -> Commit {
         let mut commit = Commit::new();
         let settled = std::mem::take(&mut self.reservations);
@@ -530,7 +531,7 @@ impl Actor {
         commit
     }
 
-    /// Commits that the execution has begun.
+    /// Commits that the execution has started.
     async fn mark(&mut self, active: &ActiveExecution) -> Result<(), Error> {
         let mut state = active.state.lock().await;
         let Some(LoadedExecution { execution, progress: Some(progress), .. }) = state.as_mut()
@@ -547,7 +548,7 @@ impl Actor {
     }
 }
 
-/// The step whose attempt an event lets begin.
+/// The step whose attempt an event starts.
 fn started(event: &Event) -> Option<Instance> {
     let Event::Started { instance, .. } = event else { return None };
     Some(instance.clone())

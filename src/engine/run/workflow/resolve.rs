@@ -1,7 +1,7 @@
-//! Answers to what the machine asks for: what a condition says, what a map's items are, until when
-//! to wait, what a step with others in it gives, what the execution gives.
+//! Answers to the requests of the state machine: the result of a condition, the items of a map, the
+//! end of a wait, the output of a step with nested steps, the output of the execution.
 //!
-//! All of it follows from what is committed, so that it comes out the same after a crash.
+//! All of them follow from committed state, so they are the same after a crash.
 
 use std::sync::Arc;
 
@@ -25,14 +25,14 @@ use crate::engine::rows::SentEvent;
 use crate::engine::run::commit::not_serializable;
 use crate::runtime::turns::Turn;
 
-/// What came of looking something up: a fault fails the step, an error the whole attempt to go on.
+/// The result of a lookup: a [`Fault`] fails the step, an [`Error`] fails the whole run, which is
+/// retried.
 pub type StepResult<T> = Result<Result<T, Fault>, Error>;
 
-/// The name of the fault of a reference. Its cause names references and nothing that they resolve
-/// to.
+/// The error name of an unresolvable reference. The cause names references, but never their values.
 pub const REFERENCE_ERROR: &str = "ReferenceError";
 
-/// The fault of a reference that cannot be resolved.
+/// The error of an unresolvable reference.
 pub fn unresolved(error: &reference::Error) -> Fault {
     Fault::new(REFERENCE_ERROR, ErrorClass::InvalidModelConfig, error.to_string())
 }
@@ -41,13 +41,13 @@ fn type_error(cause: impl Into<String>) -> Fault {
     Fault::new("StepFailed", ErrorClass::InvalidModelConfig, cause)
 }
 
-/// What cannot be read because of what it is (a damaged file, an output that nests too deep) fails
-/// its step; that the disk cannot be read at all does not.
+/// Data that is unreadable for good (a damaged file, an output that is nested too deeply) fails its
+/// step; a disk error does not.
 pub fn split_step_error<T>(result: Result<T, Error>) -> StepResult<T> {
     match result {
         Ok(value) => Ok(Ok(value)),
         Err(Error::Storage(error)) if error.is_final() => {
-            let cause = format!("an output that it refers to cannot be read: {error}");
+            let cause = format!("a referenced output cannot be read: {error}");
             Ok(Err(Fault::new("InternalError", ErrorClass::InternalError, cause)))
         }
         Err(error) => Err(error),
@@ -55,7 +55,7 @@ pub fn split_step_error<T>(result: Result<T, Error>) -> StepResult<T> {
 }
 
 impl Actor {
-    /// What comes of a step that runs neither a model nor a request.
+    /// The result of a step that runs neither a model nor a request.
     pub(super) async fn answer(
         &mut self,
         progress: &StepProgress,
@@ -91,13 +91,13 @@ impl Actor {
                 Err(fault) => Err(fault),
             },
             Kind::Model(_) | Kind::Http(_) | Kind::Parallel(_) | Kind::Workflow(_) => {
-                Err(type_error("steps of this type give no answer"))
+                Err(type_error("steps of this type have no direct result"))
             }
         };
         Ok(event.unwrap_or_else(|fault| Event::StepInvalid { instance, fault }))
     }
 
-    /// Until when a step waits.
+    /// The end of a wait.
     fn wait_end(&self, wait: &Wait, view: &View, instance: &Instance) -> Result<Event, Fault> {
         let until = wait.end(view, self.inner.clock.reading());
         until.map(|until| Event::WaitUntil { instance: instance.clone(), until }).map_err(|error| {
@@ -110,7 +110,7 @@ impl Actor {
         })
     }
 
-    /// The event that was sent for a step, as what it means for the step.
+    /// The event for a step to which an answer was sent.
     pub(super) async fn answer_of(&mut self, instance: &Instance) -> Result<Option<Event>, Error> {
         let plan = Arc::clone(&self.plan);
         let sent = self.inner.sent_event(&plan, self.id, instance).await?;
@@ -122,7 +122,7 @@ impl Actor {
         }))
     }
 
-    /// The answers that have come for steps which wait for them, where some may have.
+    /// The answers sent to waiting steps, if any may have arrived.
     pub(super) async fn take_answers(
         &mut self,
         progress: &StepProgress,
@@ -144,7 +144,7 @@ impl Actor {
         Ok(answers)
     }
 
-    /// The items of a map, which are kept while it is open.
+    /// Resolves the items of a map and keeps them while the map is open.
     async fn items_of(
         &mut self,
         map: &MapStep,
@@ -166,7 +166,7 @@ impl Actor {
         Ok(Event::MapOpened { instance: instance.clone(), items: count })
     }
 
-    /// A template's value, as a payload.
+    /// Resolves a template into a payload.
     async fn resolve(&mut self, template: &Template, view: &View) -> StepResult<Payload> {
         let bytes = template.bytes(view, RESOLVED_BYTES_MAX);
         let _room = self.room_to_resolve(bytes).await;
@@ -177,7 +177,7 @@ impl Actor {
         self.payload(&value).await
     }
 
-    /// A part of the memory for what is made and stored at once.
+    /// Acquires memory for a value that is built and stored right away.
     fn room_to_resolve(
         &self,
         bytes: usize,
@@ -185,20 +185,20 @@ impl Actor {
         memory::room(&self.inner.resolving, self.organization, bytes).into()
     }
 
-    /// A value as a payload, a large one in a file.
+    /// Stores a value as a payload, in a file if it is large.
     pub(super) async fn payload(&mut self, value: &Value) -> StepResult<Payload> {
         let text = serde_json::value::to_raw_value(value);
         let text = text.map_err(|error| not_serializable("output", &error))?;
         self.store_text(text).await
     }
 
-    /// A text as a payload, if the budget has room for it.
+    /// Stores a text as a payload if the budget allows it.
     pub(super) async fn store_text(&mut self, text: Box<RawValue>) -> StepResult<Payload> {
         let kept = self.inner.store_text(&self.budget, self.id, text).await?;
         Ok(kept.map_err(|over| type_error(over.to_string())))
     }
 
-    /// What an item of a map gives, or a step whose blocks have ended.
+    /// The output of one item of a map, or of a step whose nested steps have ended.
     pub(super) async fn join_outputs(
         &mut self,
         progress: &StepProgress,
@@ -224,7 +224,7 @@ impl Actor {
                 let output = output_of_taken(progress, choice, &instance);
                 Ok(output.map_or_else(null_output, Ok)?)
             }
-            _ => Err(type_error("it gives nothing")),
+            _ => Err(type_error("this step has no output")),
         };
         Ok(match gathered {
             Ok(output) => Event::Joined { instance, item, output },
@@ -252,12 +252,12 @@ impl Actor {
         }
     }
 
-    /// An array of outputs; null for those that there are not.
+    /// Joins outputs into an array, with null for missing ones.
     async fn join_array(&mut self, outputs: Vec<Option<Payload>>) -> StepResult<Payload> {
         let bytes: u64 = outputs.iter().flatten().map(Payload::len).sum();
         if bytes > RESOLVED_BYTES_MAX as u64 {
             let limit = RESOLVED_BYTES_MAX;
-            return Ok(Err(type_error(format!("its parts give more than {limit} bytes"))));
+            return Ok(Err(type_error(format!("the outputs of its steps exceed {limit} bytes"))));
         }
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         let _room = self.room_to_resolve(bytes).await;
@@ -284,7 +284,7 @@ impl Actor {
         self.store_text(text).await
     }
 
-    /// The end of an execution in which nothing can ever happen.
+    /// The event that ends an execution which can no longer make progress.
     pub(super) fn standstill(&self, execution: &Execution) -> Option<Event> {
         if !self.timers.is_empty() || execution.paused().is_some() {
             return None;
@@ -294,7 +294,7 @@ impl Actor {
         Some(Event::OutputResolved { output: Err(fault) })
     }
 
-    /// What the execution gives.
+    /// Resolves the output of the execution.
     pub(super) async fn resolve_output(&mut self, progress: &StepProgress) -> Result<Event, Error> {
         let plan = Arc::clone(&self.plan);
         let output = match plan.output() {
@@ -320,7 +320,7 @@ impl Actor {
     }
 }
 
-/// The null that means no output.
+/// Null, which stands for a missing output.
 fn null_output() -> Result<Payload, Error> {
     Payload::of(&()).map_err(|error| not_serializable("output", &error).into())
 }
@@ -331,7 +331,7 @@ fn last_output(progress: &StepProgress, block: &Block, items: &[u32]) -> Option<
     progress.step(&last)?.output.clone()
 }
 
-/// What each branch gives: the output of its last step.
+/// The output of each branch, which is that of its last step.
 fn outputs_of(
     progress: &StepProgress,
     parallel: &Parallel,
@@ -341,7 +341,7 @@ fn outputs_of(
     branches.map(|branch| last_output(progress, &branch.steps, &instance.items)).collect()
 }
 
-/// What the branch that was taken gives.
+/// The output of the taken branch.
 fn output_of_taken(
     progress: &StepProgress,
     choice: &Choice,

@@ -1,7 +1,7 @@
-//! Runs: a model or an HTTP request, from the resolved input to a report.
+//! Runs: a model call or an HTTP request, from the resolved input to a report.
 //!
-//! A run owns all that it needs; dropping it cancels it and gives its place at the model back.
-//! Nothing is retried and nothing is committed here.
+//! A run owns everything it needs; dropping it cancels it and releases its model permit. Nothing is
+//! retried or committed here.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -43,29 +43,29 @@ use crate::runners::request::{self, Prepared};
 use crate::runtime::turns::Turn;
 use crate::runtime::{new_id, turns};
 
-/// A run, or the wait for a place to run.
+/// A run, or the wait for its permit.
 pub type Running = Pin<Box<dyn Future<Output = Report> + Send>>;
 
 /// The wait for memory.
 type Taking = Pin<Box<dyn Future<Output = Turn> + Send>>;
 
-/// One attempt, ready to be made.
+/// One attempt, ready to run.
 #[derive(Debug)]
 pub struct Job {
     instance: Instance,
     attempt: u32,
-    /// Names the attempt forever.
+    /// Identifies the attempt; stable across restarts.
     key: String,
     organization: OrganizationId,
-    /// The API key that asked for the execution.
+    /// The API key that requested the execution.
     api_key: KeyId,
     execution: ExecutionId,
     budget: Arc<Budget>,
     limit: Option<Duration>,
-    /// Its span.
+    /// The attempt's span.
     trace: trace::Call,
     call: Call,
-    /// What its input takes in memory.
+    /// The memory share of its input.
     room: Option<Turn>,
 }
 
@@ -74,9 +74,9 @@ enum Call {
     Model {
         slug: String,
         input: Value,
-        /// The step has another model for when this one fails.
+        /// The step has a fallback model in case this one fails.
         may_fall_back: bool,
-        /// What the step has cost so far.
+        /// The cost of the step so far.
         spent: Usd,
     },
     Http {
@@ -89,36 +89,36 @@ enum Call {
     },
 }
 
-/// What a call is given, as it is kept with its step.
+/// The input of a call as it is stored with its step.
 enum Shown {
-    /// With everything that is secret, by its name, still in it.
+    /// A value whose secrets are still to be masked.
     Value(Value),
-    /// As it may be shown.
+    /// A text without secrets.
     Text(Box<RawValue>),
 }
 
-/// What became of a run, or of the wait for it.
+/// The result of a run, or of the wait for it.
 pub enum Report {
-    /// There is memory for the input of the attempt now.
+    /// Memory for the attempt's input was granted.
     RoomGranted { instance: Instance, attempt: u32, room: Turn },
-    /// There is a place at the model now.
+    /// A model permit was granted.
     PermitGranted { job: Box<Job>, permit: ModelPermit },
-    /// A child can be created, or cannot.
+    /// A child was prepared, or cannot be created.
     ChildPrepared { instance: Instance, attempt: u32, prepared: Box<PreparedChild> },
     Ended {
         instance: Instance,
         attempt: u32,
-        /// An error says that its output could not be stored now; the attempt is made again.
+        /// An [`Error`] means that the output could not be stored now; the attempt is repeated.
         outcome: Box<Result<Outcome, Error>>,
-        /// What was kept for it, until its cost is charged.
+        /// The reservation for the call, held until its cost is charged.
         reservation: Option<Reservation>,
     },
 }
 
-/// What a run came to.
+/// The result of a run.
 type Outcome = Result<Success, Failed>;
 
-/// A run that failed, and what it cost all the same.
+/// A failed run, and what it cost nevertheless.
 #[derive(Debug)]
 pub struct Failed {
     fault: Fault,
@@ -143,11 +143,11 @@ impl Job {
 }
 
 impl Actor {
-    /// The event for a report. A job that has its permit now begins to run; an attempt that has its memory is
-    /// noted.
+    /// Turns a report into an event. A job whose permit was granted starts to run; an attempt whose
+    /// memory was granted is recorded.
     ///
     /// # Errors
-    /// When a run's output could not be stored.
+    /// [`Error`] if a run's output could not be stored.
     pub(super) fn event_for(&mut self, report: Report) -> Result<Option<Event>, Error> {
         Ok(Some(match report {
             Report::RoomGranted { instance, attempt, room } => {
@@ -183,7 +183,7 @@ impl Actor {
         }))
     }
 
-    /// Starts the run of a job. True when it has a place at once; else it waits for one first.
+    /// Starts the run of a job. True if it runs at once; otherwise it first waits for a permit.
     pub(super) fn start_job(&mut self, job: Job) -> bool {
         let instance = job.instance.clone();
         let inner = Arc::clone(&self.inner);
@@ -207,8 +207,8 @@ impl Actor {
             return true;
         };
         let permit = inner.acquire_permit(slug, inner.runs_as_suspect(self.id));
-        let has_place = permit.is_granted();
-        let run = if has_place {
+        let has_permit = permit.is_granted();
+        let run = if has_permit {
             self.admitted.insert(instance.clone());
             inner.run_with_permit(job, permit)
         } else {
@@ -217,11 +217,11 @@ impl Actor {
             })
         };
         self.push(instance, run);
-        has_place
+        has_permit
     }
 
-    /// Resolves what an attempt is given: the job, and the event that tells of its input; or the
-    /// event that it failed. `None`: it waits for memory, which it has when `room` is given.
+    /// Resolves the input of an attempt into a job and its input event, or into its failure event.
+    /// `None` if it waits for memory; called again with the granted `room`.
     pub(super) async fn prepare(
         &mut self,
         progress: &StepProgress,
@@ -237,15 +237,14 @@ impl Actor {
         })
     }
 
-    /// The fault as it is kept. In a workflow of another organization, what failed and how is the
-    /// owner's to know: the cause may quote what the owner wrote into the step, name its hosts, or
-    /// repeat their answers. The log has it whole.
+    /// The error as it is stored. If another organization owns the workflow, the cause is redacted,
+    /// because it may quote the owner's step, hosts or responses. The log has the full cause.
     pub(super) fn redact_error(&self, instance: &Instance, fault: Fault) -> Fault {
         if !self.is_foreign || fault.name == REFERENCE_ERROR {
             return fault;
         }
         let step = self.plan.at(instance.step).map_or("", |planned| planned.id.as_str());
-        tracing::info!(execution = %self.id, step, cause = fault.cause, "a step failed");
+        tracing::info!(execution = %self.id, step, cause = fault.cause, "step failed");
         let cause = format!("it failed ({}); only the workflow's owner", fault.class.as_str());
         Fault { cause: format!("{cause} may see how"), ..fault }
     }
@@ -274,7 +273,7 @@ impl Actor {
             }
         };
         if room.is_some() {
-            // Counting and making it take time that others wait for.
+            // Measuring and building the input take time; let other tasks run first.
             tokio::task::yield_now().await;
         }
         let key = instance.attempt_key(self.id, &planned.id, attempt);
@@ -325,7 +324,7 @@ impl Actor {
         Ok(Ok(Some((job, resolved))))
     }
 
-    /// The input of a call as it is stored and shown.
+    /// Stores the input of a call, with secrets masked.
     async fn keep_input(&mut self, shown: Shown) -> StepResult<Payload> {
         match shown {
             _ if self.is_foreign => self.store_text(RawValue::NULL.to_owned()).await,
@@ -337,7 +336,8 @@ impl Actor {
         }
     }
 
-    /// A part of the memory for what a call is given, if it needs one; else the wait for it.
+    /// A share of the memory for the input of a call, if it needs one and it is free now; otherwise
+    /// the wait for it.
     fn room_now(
         &self,
         kind: &Kind,
@@ -355,7 +355,7 @@ impl Actor {
         self.push(instance, Box::pin(granted));
     }
 
-    /// A part of the memory for what a call is given, or the wait for it.
+    /// The wait for a share of the memory for the input of a call, if it needs one.
     fn room_for(&self, kind: &Kind, is_fallback: bool, view: &dyn Scope) -> Option<Taking> {
         let bytes = match kind {
             Kind::Model(model) => params_of(model, is_fallback).1.bytes(view, RESOLVED_BYTES_MAX),
@@ -369,7 +369,7 @@ impl Actor {
     }
 }
 
-/// The call of a model, and its checked input.
+/// The call of a model, and its validated input.
 async fn check_model(
     models: &dyn Models,
     model: &Model,
@@ -402,7 +402,7 @@ const fn request_of(http: &Http, is_fallback: bool) -> &Request {
     }
 }
 
-/// The model that is to run, and its input before it is checked.
+/// The model to run, and its input before validation.
 fn resolve_model<'m>(
     model: &'m Model,
     is_fallback: bool,
@@ -577,8 +577,8 @@ impl Inner {
     }
 }
 
-/// The failure of a call that the balance cannot pay. One that it could pay once other work has ended may
-/// be tried again.
+/// The failure of a call that the balance cannot cover. It can be retried if the balance would
+/// suffice once other work has ended.
 fn unpaid(error: Error) -> Result<Failure, Error> {
     let Error::Unpaid { balance, reserved, needed } = error else { return Err(error) };
     let class = match balance > Usd::ZERO && balance >= needed {
@@ -595,6 +595,6 @@ fn unpaid(error: Error) -> Result<Failure, Error> {
 fn not_text(error: &serde_json::Error) -> Failure {
     Failure::new(
         ErrorClass::InternalError,
-        format!("its output cannot be written as JSON: {error}"),
+        format!("its output cannot be serialized as JSON: {error}"),
     )
 }

@@ -1,7 +1,7 @@
-//! The rows of steps: read when an execution gets its place, written with each commit.
+//! The rows of steps: read when an execution starts to run, written with each commit.
 //!
-//! A commit carries every step that changed since the last one, the predictions that model steps
-//! were, what they cost, and, when it begins or ends, the execution itself.
+//! A commit contains every step that changed since the last one, the predictions of ended model
+//! steps, their cost, and, at the start and the end, the execution itself.
 
 use std::sync::Arc;
 
@@ -23,16 +23,16 @@ use crate::engine::{Error, Inner, rows};
 use crate::storage::record::decode;
 use crate::storage::{Commit, Page};
 
-/// Rows that are read at once.
+/// Page size.
 const PAGE: usize = 1000;
 
-/// What a commit has to carry beside the changed steps.
+/// What a commit contains in addition to the changed steps.
 #[derive(Debug, Default)]
 pub struct PendingEffects {
     pub effects: Vec<machine::Effect>,
-    /// Model steps that have ended.
+    /// Ended model steps.
     pub published: Vec<Instance>,
-    /// What creates the children of steps.
+    /// The commits that create the children of steps.
     pub children: Vec<Commit>,
 }
 
@@ -41,12 +41,12 @@ impl PendingEffects {
         self.effects.is_empty() && self.published.is_empty() && self.children.is_empty()
     }
 
-    /// Whether it brings the execution to its end.
+    /// Whether it ends the execution.
     pub fn is_final(&self) -> bool {
         is_final(&self.effects)
     }
 
-    /// Those of the effects that a commit has to carry.
+    /// The effects that must be part of a commit.
     fn of(effects: Vec<Effect>) -> Self {
         let mut written = Self::default();
         for effect in effects {
@@ -66,7 +66,7 @@ impl PendingEffects {
 }
 
 impl Inner {
-    /// The plan and the inputs, or the fault that they are lost.
+    /// Loads the plan and the inputs, or returns the error that they are lost.
     pub(super) async fn load_plan(
         &self,
         execution: &Execution,
@@ -89,8 +89,8 @@ impl Inner {
         })
     }
 
-    /// Adds up what a workflow has cost that ends without being loaded: until its end, only its steps
-    /// say so. Returns them.
+    /// Adds up the cost of a workflow that ends without being loaded: until then, only its steps
+    /// record the cost. Returns the steps.
     pub(in crate::engine) async fn sum_cost(
         &self,
         execution: &mut Execution,
@@ -100,7 +100,7 @@ impl Inner {
         Ok(steps)
     }
 
-    /// Everything that is stored of an execution's steps.
+    /// Reads all stored steps of an execution.
     pub(in crate::engine) async fn read_steps(
         &self,
         id: ExecutionId,
@@ -121,7 +121,7 @@ impl Inner {
         }
     }
 
-    /// Applies what effects demand outside of a running actor: a cancel.
+    /// Commits effects that occur outside of a running actor, such as a cancel.
     pub(in crate::engine) async fn write_progress(
         self: &Arc<Self>,
         commit: Commit,
@@ -133,8 +133,8 @@ impl Inner {
         self.commit_progress(commit, execution, progress, &written, true).await
     }
 
-    /// Commits the steps that changed, and what `written` says. `with_execution` when its own row
-    /// has to be written although it does not end. `commit` may hold more already.
+    /// Commits the changed steps and `written`. `with_execution` forces writing the execution's own
+    /// row. `commit` may already contain more.
     pub(super) async fn commit_progress(
         self: &Arc<Self>,
         mut commit: Commit,
@@ -143,7 +143,7 @@ impl Inner {
         written: &PendingEffects,
         with_execution: bool,
     ) -> Result<(), Error> {
-        // While the changed steps are still held.
+        // Before the record of the changed steps is cleared.
         for instance in &written.published {
             self.publish(&mut commit, execution, progress, instance)?;
         }
@@ -162,9 +162,9 @@ impl Inner {
             }
         }
         progress.forget_changed();
-        let is_aside =
+        let is_suspended =
             written.effects.iter().any(|effect| matches!(effect, machine::Effect::SetTimer { .. }));
-        if written.is_final() || is_aside || with_execution {
+        if written.is_final() || is_suspended || with_execution {
             return self.write(commit, execution, &written.effects, announcement).await;
         }
         for effect in &written.effects {
@@ -175,7 +175,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Writes a model step that has ended as a prediction of its own.
+    /// Writes an ended model step as a prediction of its own.
     fn publish(
         &self,
         commit: &mut Commit,
@@ -216,7 +216,8 @@ impl Inner {
             cost: step.cost,
             reserved: Usd::ZERO,
             webhook: None,
-            // Its id is as old as its wait for the model; lists look for executions by the times of ids.
+            // The id dates from the wait for the model, and lists search for executions by the time
+            // in the id.
             created_at: id.made_at().min(step.started_at),
             started_at: step.attempts.first().map(|first| first.started_at),
             completed_at: step.completed_at,

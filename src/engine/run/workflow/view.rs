@@ -1,7 +1,7 @@
-//! What references see: the inputs, the items of the maps around, the steps that have ended.
+//! The values that references see: the inputs, the items of the enclosing maps, the ended steps.
 //!
-//! Only what a template refers to is read and parsed. Parsed outputs are kept up to a limit, so that
-//! a map does not parse the same large one for each of its items.
+//! Only values that a template refers to are read and parsed. Parsed outputs are cached up to a
+//! limit, so that a map does not parse the same large output for each item.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -18,27 +18,27 @@ use crate::domain::secret;
 use crate::domain::step::{HttpResponse, Instance, Status};
 use crate::engine::Error;
 
-/// Bytes of parsed outputs that one execution keeps; past it, all are forgotten.
+/// Maximum bytes of cached outputs per execution; beyond that, the cache is cleared.
 const VALUES_BYTES_MAX: u64 = 8 << 20;
 
-/// Parsed outputs.
+/// Cached outputs.
 #[derive(Debug, Default)]
 pub struct Values {
     cached: HashMap<Instance, Arc<Value>>,
     bytes: u64,
 }
 
-/// What one template sees.
+/// The values that one template sees.
 #[derive(Debug)]
 pub struct View {
     id: ExecutionId,
     inputs: Arc<Value>,
-    /// The present item of each map around, by its name.
+    /// The current item of each enclosing map, by name.
     items: Vec<(String, Arc<Vec<Value>>, usize)>,
     steps: HashMap<String, StepView>,
-    /// The links of the steps that wait for events.
+    /// The links of steps that wait for events.
     resume_urls: HashMap<String, Value>,
-    /// What the requests of the step may be given; empty for other steps.
+    /// Secrets for the requests of the step; empty for other steps.
     secrets: secret::Values,
 }
 
@@ -51,7 +51,7 @@ struct StepView {
 }
 
 impl Actor {
-    /// What the step in the place of `items` sees of the steps in `uses`.
+    /// The view of step `at`, inside the map items `items`, on the steps in `uses`.
     pub(super) async fn view(
         &mut self,
         progress: &StepProgress,
@@ -87,7 +87,7 @@ impl Actor {
         }
         let mut around = plan.maps_around(at);
         if items.len() > around.len() {
-            // The output of a map sees its own items.
+            // The output template of a map sees the map's own items.
             around.extend(plan.at(at));
         }
         let mut named = Vec::new();
@@ -105,8 +105,8 @@ impl Actor {
         Ok(View { id: self.id, inputs, items: named, steps, resume_urls, secrets })
     }
 
-    /// [`Actor::view`] of a step that makes a request: with the present values of the secrets that
-    /// it refers to, which are those of the workflow's owner.
+    /// [`Actor::view`] for a step that sends a request: includes the current values of the secrets
+    /// that it refers to, which belong to the workflow's owner.
     pub(super) async fn view_with_secrets(
         &mut self,
         progress: &StepProgress,
@@ -122,7 +122,7 @@ impl Actor {
         Ok(view)
     }
 
-    /// An output, parsed.
+    /// Reads and parses an output.
     async fn value(
         &mut self,
         instance: Instance,

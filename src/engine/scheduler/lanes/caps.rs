@@ -1,8 +1,8 @@
-//! Caps of organizations over all lanes: whose tickets are left to the disk, and when their lanes are read
-//! for them.
+//! Caps of organizations across all lanes: which tickets are left on disk, and when their lanes are
+//! read again.
 //!
-//! Nothing here counts: see `organizations`. Nothing here starts: a lane whose window has the tickets
-//! again takes its turn as any other.
+//! The counts are kept in `organizations`. Nothing is started here: a lane whose window has the
+//! tickets again takes its turn like any other.
 
 use std::sync::Arc;
 
@@ -10,13 +10,14 @@ use super::{Full, Lanes, Next, OrganizationLoad, Ticket};
 use crate::domain::ids::{ExecutionId, OrganizationId};
 
 impl<T, G> Lanes<T, G> {
-    /// Caps how many executions of an organization run at once; those above a lowered cap run on.
+    /// Limits the running executions of an organization. Executions above a lowered cap keep
+    /// running.
     pub fn set_organization_cap(&mut self, organization: OrganizationId, cap: Option<usize>) {
         self.organizations.set_cap(organization, cap);
         self.wake_organization(organization);
     }
 
-    /// Lets an organization that runs nothing in the lane start one above its cap.
+    /// Lets an organization that runs nothing in the lane start one execution above the lane's cap.
     pub fn let_exceed(&mut self, name: &str, may_exceed: bool) {
         if let Some(lane) = self.lanes.get_mut(name) {
             lane.may_exceed = may_exceed;
@@ -24,11 +25,11 @@ impl<T, G> Lanes<T, G> {
         self.schedule_lane(name);
     }
 
-    /// Counts an execution that is about to be accepted, unless as many of its organization wait as may.
-    /// Each is taken back by [`Lanes::ended`].
+    /// Counts an execution that is about to be accepted, within the queue limit of its
+    /// organization. Each call is undone by [`Lanes::ended`].
     ///
     /// # Errors
-    /// [`Full`] when that many wait.
+    /// [`Full`] if the limit is reached.
     pub fn admit(
         &mut self,
         organization: OrganizationId,
@@ -37,12 +38,12 @@ impl<T, G> Lanes<T, G> {
         self.organizations.admit(organization, limit)
     }
 
-    /// Counts executions that a start has found unfinished.
+    /// Counts unfinished executions found at the start.
     pub fn count_unfinished(&mut self, organization: OrganizationId, count: usize) {
         self.organizations.count_unfinished(organization, count);
     }
 
-    /// One of the organization has ended, or was not accepted after all.
+    /// An execution of the organization has ended, or was not accepted after all.
     pub fn ended(&mut self, organization: OrganizationId) {
         self.organizations.ended(organization);
     }
@@ -52,7 +53,8 @@ impl<T, G> Lanes<T, G> {
         self.organizations.load(organization)
     }
 
-    /// Rows of the organization in the lane, oldest first, and from where there are more of them.
+    /// Adds rows of the organization to the lane, oldest first; `more_from` says where the unread
+    /// rows begin.
     pub fn refilled(
         &mut self,
         name: &str,
@@ -68,8 +70,8 @@ impl<T, G> Lanes<T, G> {
         self.refilled.push(organization);
     }
 
-    /// What else is read for those for whom a lane was read, if that lane has not started as many of them
-    /// as may run.
+    /// The next read for an organization whose last read did not yield as many executions as it may
+    /// start.
     pub(super) fn next_refilled(&mut self) -> Option<Next<T, G>> {
         for organization in std::mem::take(&mut self.refilled) {
             self.wake_organization(organization);
@@ -77,7 +79,8 @@ impl<T, G> Lanes<T, G> {
         self.next_woken()
     }
 
-    /// Tickets at the head of a window whose organizations may run no more leave it to the others.
+    /// Drops tickets at the head of a window whose organizations are at their caps; they stay on
+    /// disk.
     pub(super) fn put_back_blocked(&mut self, name: &Arc<str>) {
         let mut has_left = false;
         while let Some(organization) = self.whose_turn(name)
@@ -90,13 +93,13 @@ impl<T, G> Lanes<T, G> {
             has_left = true;
         }
         if has_left {
-            // They were before the guests.
+            // They were ahead of the waiting steps.
             self.wake_steps(name);
         }
     }
 
-    /// What the lane has read next: of the organization whose turn it is, and that may run more. The
-    /// others wait until they may.
+    /// The next read of the lane: for the next organization that is below its cap. The others wait
+    /// until they are.
     pub(super) fn next_refill(&mut self, name: &Arc<str>) -> Option<Next<T, G>> {
         while let Some(organization) = self.lanes.get_mut(name)?.take_turn_to_read() {
             if self.organizations.room_to_read(organization) > 0 {
@@ -116,19 +119,20 @@ impl<T, G> Lanes<T, G> {
         let from = lane.begin_refill(organization)?;
         let most = self.organizations.room(organization).min(lane.room_for_one());
         self.organizations.begin_reading(organization);
-        // Others go on while it is read.
+        // Other work of the lane continues during the read.
         self.schedule_lane(name);
         Some(Next::Refill { lane: Arc::clone(name), organization, from, most })
     }
 
-    /// Has as many lanes in which the organization waits read as it may start executions.
+    /// Triggers reads of the lanes in which the organization waits, as many as it may start
+    /// executions.
     pub(super) fn wake_organization(&mut self, organization: OrganizationId) {
         if self.organizations.wakes(organization) {
             self.woken.push_back(organization);
         }
     }
 
-    /// The next refill for an organization that waits and may run more. A lane without a free place reads
+    /// The next read for a waiting organization below its cap. A lane without a free permit reads
     /// its rows later.
     pub(super) fn next_woken(&mut self) -> Option<Next<T, G>> {
         while let Some(organization) = self.woken.front().copied() {

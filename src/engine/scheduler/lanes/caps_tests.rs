@@ -1,5 +1,5 @@
-//! Caps of organizations against a model of the disk: whatever comes, no organization starts more than it
-//! may, the others go past, and nothing is left waiting.
+//! Caps of organizations, tested against a model of the disk: no organization ever exceeds its cap,
+//! others are not blocked, and no work is left behind.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,7 +32,7 @@ fn ticket((_, id, organization): Row) -> Ticket<()> {
     Ticket { id, organization, payload: () }
 }
 
-/// A lane, and what waits in it.
+/// A lane, and an execution queued in it.
 pub(super) type Row = (usize, ExecutionId, OrganizationId);
 
 #[derive(Debug)]
@@ -59,9 +59,9 @@ pub(super) struct Fixture {
     refills: Vec<Refill>,
     caps: BTreeMap<OrganizationId, usize>,
     next_id: u32,
-    /// Reads of the disk.
+    /// Number of reads from disk.
     reads: usize,
-    /// Rows that they came past.
+    /// Number of rows read.
     rows_read: usize,
 }
 
@@ -324,7 +324,7 @@ proptest! {
 }
 
 #[test]
-fn organization_at_its_cap_lets_others_go_past_in_one_lane() {
+fn organization_at_its_cap_does_not_block_others_in_one_lane() {
     let mut fixture = Fixture::new(2, 10, &[(1, 1)]);
     for _ in 0..20 {
         fixture.submit(0, 1, false);
@@ -335,14 +335,14 @@ fn organization_at_its_cap_lets_others_go_past_in_one_lane() {
     assert_eq!(owners, [organization(1), organization(2)]);
     let load = fixture.lanes.load_of(organization(1));
     assert_eq!(load, OrganizationLoad { running: 1, queued: 19 });
-    // Nothing goes round while nothing can start.
+    // Nothing is read again while nothing can start.
     let reads = fixture.reads;
     assert!(!fixture.step());
     for _ in 0..19 {
         fixture.finish(0);
         fixture.settle();
     }
-    // One read for each that starts, however many wait.
+    // One read per start, however many executions wait.
     assert!(fixture.reads - reads <= 40, "{} reads", fixture.reads - reads);
     let own: Vec<_> = fixture.started.iter().filter(|row| row.2 == organization(1)).collect();
     assert!(own.len() >= 18 && own.is_sorted(), "{own:?}");
@@ -368,9 +368,9 @@ fn organization_at_its_cap_takes_turns_among_its_lanes() {
     assert_eq!(first, [0, 1, 2]);
 }
 
-/// A parent that waits for its child holds no place of its organization: a cap of one is enough.
+/// A parent that waits for its child holds no permit of its organization: a cap of one suffices.
 #[test]
-fn organization_with_a_cap_of_one_runs_what_a_running_one_waits_for() {
+fn organization_with_cap_of_one_runs_child_of_waiting_parent() {
     let mut fixture = Fixture::new(4, 10, &[(1, 1)]);
     fixture.submit(0, 1, false);
     fixture.settle();
@@ -388,7 +388,7 @@ fn organization_with_a_cap_of_one_runs_what_a_running_one_waits_for() {
 }
 
 #[test]
-fn organization_cap_that_is_lowered_ends_nothing_and_one_that_is_lifted_starts_all() {
+fn organization_cap_change_ends_nothing_when_lowered_and_starts_all_when_lifted() {
     let mut fixture = Fixture::new(10, 10, &[]);
     for _ in 0..6 {
         fixture.submit(0, 1, false);
@@ -413,10 +413,10 @@ fn organization_cap_that_is_lowered_ends_nothing_and_one_that_is_lifted_starts_a
     assert_eq!(fixture.running.len(), 4);
 }
 
-/// The lane that was read for it has nothing of it left, though it has work of others: the next lane is
-/// read.
+/// The lane that was read for the organization has none of its work left, only work of others: the
+/// next lane is read.
 #[test]
-fn organization_goes_on_in_another_lane_when_what_was_read_for_it_is_cancelled() {
+fn organization_continues_in_another_lane_when_read_rows_are_cancelled() {
     for is_in_window in [false, true] {
         let mut fixture = Fixture::new(1, 10, &[(1, 1)]);
         for lane in 0..LANES {
@@ -437,9 +437,9 @@ fn organization_goes_on_in_another_lane_when_what_was_read_for_it_is_cancelled()
     }
 }
 
-/// It is the turn of the lane's own, and the only one of them may not start: the guest goes on at once.
+/// The lane's own next execution may not start: the waiting step is admitted at once.
 #[test]
-fn organization_at_its_cap_keeps_no_guest_waiting() {
+fn organization_at_its_cap_does_not_delay_waiting_step() {
     let mut fixture = Fixture::new(1, 10, &[(1, 1)]);
     fixture.submit(1, 1, false);
     fixture.settle();
@@ -452,7 +452,7 @@ fn organization_at_its_cap_keeps_no_guest_waiting() {
     fixture.lanes.release_step(&name(0));
     let next = fixture.lanes.next();
     assert!(matches!(next, Some(Next::AdmitStep { waiter: 2, .. })), "{next:?}");
-    // What was left to the disk starts when both places are free.
+    // The execution left on disk starts when both permits are free.
     fixture.lanes.release_step(&name(0));
     fixture.finish(0);
     fixture.settle();
@@ -461,7 +461,7 @@ fn organization_at_its_cap_keeps_no_guest_waiting() {
 }
 
 #[test]
-fn organization_over_its_queue_is_refused_and_others_are_not() {
+fn organization_over_its_queue_limit_is_rejected_and_others_are_not() {
     let mut lanes = Lanes::<(), ()>::new(4);
     let one = organization(1);
     lanes.admit(one, Some(2)).unwrap();
@@ -473,12 +473,12 @@ fn organization_over_its_queue_is_refused_and_others_are_not() {
 }
 
 #[test]
-fn organizations_take_turns_in_a_lane_however_much_one_has_there() {
+fn organizations_take_turns_in_a_lane_despite_uneven_backlogs() {
     let mut fixture = Fixture::new(1, 10, &[]);
     for _ in 0..WINDOW + 50 {
         fixture.submit(0, 1, false);
     }
-    // Beyond its share of the window too: these are read for it alone.
+    // More than its share of the window: the rest is read for it alone.
     const OTHERS: usize = SHARE + 4;
     for _ in 0..OTHERS {
         fixture.submit(0, 2, false);
@@ -502,7 +502,7 @@ fn organizations_take_turns_in_a_lane_however_much_one_has_there() {
 }
 
 #[test]
-fn organization_without_runs_exceeds_the_cap_of_a_lane_whose_runs_have_places() {
+fn organization_without_runs_may_exceed_cap_of_lane_whose_runner_has_places() {
     let mut fixture = Fixture::new(2, 10, &[]);
     fixture.lanes.let_exceed(&name(0), true);
     for lane in [0, 1] {
@@ -521,7 +521,7 @@ fn organization_without_runs_exceeds_the_cap_of_a_lane_whose_runs_have_places() 
 }
 
 #[test]
-fn guests_of_organizations_take_turns() {
+fn waiting_steps_of_organizations_take_turns() {
     let mut fixture = Fixture::new(1, 10, &[]);
     assert!(fixture.lanes.try_acquire(&name(0)));
     for (waiter, owner) in [(1, 1), (2, 1), (3, 1), (4, 2)] {
@@ -538,7 +538,7 @@ fn guests_of_organizations_take_turns() {
 
 /// After a restart with a backlog of one organization, a new execution of another one runs next.
 #[test]
-fn organization_that_comes_after_a_start_waits_behind_no_backlog() {
+fn organization_new_after_a_start_does_not_wait_behind_backlog() {
     const BACKLOG: u32 = 5000;
     let mut fixture = Fixture::new(1, 10, &[]);
     fixture.find_at_start(0, 1, BACKLOG);
@@ -552,7 +552,7 @@ fn organization_that_comes_after_a_start_waits_behind_no_backlog() {
     }
     let owners: BTreeSet<_> = fixture.started.iter().map(|row| row.2).collect();
     assert_eq!(owners.len(), 5, "each of them in the first round");
-    // A backlog that was found takes turns, too.
+    // A backlog found at the start takes turns, too.
     fixture.find_at_start(0, 6, 3);
     for _ in 0..6 {
         fixture.finish(0);
@@ -565,9 +565,9 @@ fn organization_that_comes_after_a_start_waits_behind_no_backlog() {
     assert!(fixture.rows_read < WINDOW + 4 * runs, "{} rows for {runs} runs", fixture.rows_read);
 }
 
-/// The others never leave the window free; what one has on the disk runs all the same.
+/// The others never leave a gap in the window; rows on disk are run all the same.
 #[test]
-fn organization_with_rows_on_the_disk_is_not_starved_by_steady_load_of_others() {
+fn organization_with_rows_on_disk_is_not_starved_by_steady_load_of_others() {
     const ROWS: usize = 300;
     const OTHERS: u8 = 20;
     for cap in [None, Some(2)] {
@@ -582,7 +582,7 @@ fn organization_with_rows_on_the_disk_is_not_starved_by_steady_load_of_others() 
             }
         }
         fixture.settle();
-        // Everybody has a turn in each round.
+        // Each organization has a turn in each round.
         let rounds = ROWS + 50;
         for _ in 0..rounds * (usize::from(OTHERS) + 1) {
             let ended = fixture.running[0].row.2;
@@ -619,7 +619,7 @@ fn organization_at_its_cap_reads_no_rows_of_others() {
 
 /// A resumed attempt goes first within its organization; other organizations keep their turns.
 #[test]
-fn organization_whose_try_is_resumed_does_not_overtake_others() {
+fn organization_whose_attempt_is_resumed_does_not_overtake_others() {
     let mut fixture = Fixture::new(1, 10, &[]);
     for owner in [1, 1, 2, 3] {
         fixture.submit(0, owner, false);
@@ -639,9 +639,10 @@ fn organization_whose_try_is_resumed_does_not_overtake_others() {
     assert_eq!(fixture.started[3], first);
 }
 
-/// One that ends has only its own organization read, however many others wait at their caps.
+/// The end of an execution triggers a read only for its own organization, however many others wait
+/// at their caps.
 #[test]
-fn organizations_at_their_caps_are_not_looked_at_for_one_of_them() {
+fn organizations_at_their_caps_are_not_polled_when_one_of_them_ends() {
     const ORGANIZATIONS: u8 = 250;
     let mut fixture = Fixture::new(1000, 1000, &[]);
     for owner in 1..=ORGANIZATIONS {

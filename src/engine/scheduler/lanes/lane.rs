@@ -1,7 +1,7 @@
-//! One lane: which executions it holds in memory, and in which state each of them is.
+//! One lane: the executions it holds in memory, and the state of each.
 //!
-//! A row of the lane is in at most one state. What is in none is on disk alone, and `stored` has its
-//! organization.
+//! A row of the lane is in at most one state. A row in no state is only on disk, and its
+//! organization is in `stored`.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Weak};
@@ -10,26 +10,26 @@ use super::lines::Lines;
 use super::{Load, PAUSED_MAX, SHARE, Ticket, WINDOW};
 use crate::domain::ids::{ExecutionId, OrganizationId};
 
-/// The state of an execution that the lane knows in memory.
+/// The state of an execution in the lane's memory.
 #[derive(Debug)]
 pub(super) enum MemberState<T> {
-    /// A commit that adds its row is under way; the row may be visible already.
+    /// A commit that adds its row is in progress; the row may already be visible.
     Reserved,
-    /// It waits in the window.
+    /// Queued in the window.
     Waiting,
     Running(Run<T>),
-    /// It has failed and waits for its next try. Its row is still there.
+    /// Failed and waiting for its retry. Its row still exists.
     Paused(Ticket<T>),
 }
 
 /// A running execution.
 #[derive(Debug)]
 pub(super) struct Run<T> {
-    /// Dead once the task that runs it has ended, in whichever way.
+    /// Dangling once the task has ended, for whatever reason.
     task: Weak<()>,
     organization: OrganizationId,
     parking: Parking,
-    /// It was put back into this lane before it has left its place.
+    /// Set if it was put back into this lane before it released its permit.
     requeued: Option<Requeued<T>>,
 }
 
@@ -46,18 +46,18 @@ enum Requeued<T> {
     Enqueued(T),
 }
 
-/// What a running execution waits for, without a place of its own.
+/// What a running execution without a permit waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Parking {
-    /// Nothing: it has its place.
+    /// Nothing: it holds a permit.
     Not,
-    /// Places at models.
+    /// Model permits.
     ForModels,
-    /// Executions that it has started: it is not counted for its organization either.
+    /// Executions that it has started: it does not count against its organization's cap either.
     ForOthers,
 }
 
-/// How an execution left its place.
+/// The state in which an execution released its permit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Left {
     pub(super) organization: OrganizationId,
@@ -68,44 +68,44 @@ pub(super) struct Left {
 pub(super) struct Lane<T, G> {
     pub(super) cap: usize,
     pub(super) queue_limit: usize,
-    /// Whether an organization that runs nothing here may start one above the cap.
+    /// Whether an organization that runs nothing here may start one execution above the cap.
     pub(super) may_exceed: bool,
-    /// Guests that wait, each under its number.
+    /// Waiting steps, with their numbers.
     pub(super) waiting_steps: Lines<Option<OrganizationId>, (u64, G)>,
-    /// Guests that are in.
-    pub(super) visiting: usize,
-    /// Who came last, where both wait.
-    pub(super) guest_was_last: bool,
+    /// The number of admitted steps.
+    pub(super) admitted_steps: usize,
+    /// Whether a step was admitted last; steps and executions alternate while both wait.
+    pub(super) step_was_last: bool,
     members: HashMap<ExecutionId, MemberState<T>>,
     window: Lines<OrganizationId, Ticket<T>>,
     running: usize,
     running_of: HashMap<OrganizationId, usize>,
     paused: usize,
-    /// Everything accepted that does not run: announced, in the window, paused, or on the disk.
+    /// Everything accepted but not running: announced, in the window, paused, or on disk.
     queued: usize,
-    /// Organizations with rows that are in no state here.
+    /// Organizations with rows that are only on disk.
     stored: HashMap<OrganizationId, Stored>,
-    /// Those of them of whom nothing waits in the window, in the order in which they are read.
+    /// Those of them without a ticket in the window, in the order in which they are read.
     to_read: VecDeque<OrganizationId>,
     refilling: Option<RefillInProgress>,
     pub(super) in_turn: bool,
     pub(super) in_idle_turn: bool,
 }
 
-/// What an organization has on the disk alone.
+/// The rows of an organization that are only on disk.
 #[derive(Debug)]
 struct Stored {
-    /// None of these rows is older.
+    /// No row is older than this.
     from: ExecutionId,
-    /// It is in `to_read`, or waits elsewhere until it may run more.
+    /// Whether it is in `to_read`, or waits in `organizations` until it may run more.
     is_in_turn: bool,
 }
 
-/// What happened to a lane while rows of an organization were being read.
+/// Changes to a lane while rows of an organization are being read.
 #[derive(Debug)]
 struct RefillInProgress {
     of: OrganizationId,
-    /// Rows that the reading may have seen but that have been deleted.
+    /// Rows that the read may have seen but that have since been deleted.
     deleted: HashSet<ExecutionId>,
 }
 
@@ -116,8 +116,8 @@ impl<T, G> Lane<T, G> {
             queue_limit,
             may_exceed: false,
             waiting_steps: Lines::default(),
-            visiting: 0,
-            guest_was_last: false,
+            admitted_steps: 0,
+            step_was_last: false,
             members: HashMap::new(),
             window: Lines::default(),
             running: 0,
@@ -132,27 +132,27 @@ impl<T, G> Lane<T, G> {
         }
     }
 
-    // --- what it could do ---
+    // --- capacity ---
 
-    pub(super) fn has_place(&self) -> bool {
-        self.running + self.visiting < self.cap
+    pub(super) fn has_free_permit(&self) -> bool {
+        self.running + self.admitted_steps < self.cap
     }
 
     pub(super) fn can_start(&self) -> bool {
         self.next_among(|_| true).is_some()
     }
 
-    /// Whose turn it is among those for whom `may` holds, where the lane has a place for it.
+    /// The organization that may start next among those that satisfy `may`, if the lane has a permit.
     pub(super) fn next_among(
         &self,
         may: impl Fn(OrganizationId) -> bool,
     ) -> Option<OrganizationId> {
-        let is_open = self.paused < PAUSED_MAX && (self.may_exceed || self.has_place());
+        let is_open = self.paused < PAUSED_MAX && (self.may_exceed || self.has_free_permit());
         let mut waiting = self.window.keys().filter(|_| is_open);
-        waiting.find(|one| self.has_place_for(*one) && may(*one))
+        waiting.find(|one| self.has_free_permit_for(*one) && may(*one))
     }
 
-    /// Whether `is_it` holds for an organization that waits here.
+    /// Whether an organization that waits in this lane satisfies `is_it`.
     pub(super) fn has_one(&self, is_it: impl Fn(OrganizationId) -> bool) -> bool {
         self.window.keys().chain(self.to_read.iter().copied()).any(is_it)
     }
@@ -161,36 +161,36 @@ impl<T, G> Lane<T, G> {
         self.next_to_read().is_some()
     }
 
-    /// Whose rows are read next, as its place in `to_read`.
+    /// The position in `to_read` of the organization that is read next.
     fn next_to_read(&self) -> Option<usize> {
-        if !self.may_refill() || !(self.may_exceed || self.has_place()) {
+        if !self.may_refill() || !(self.may_exceed || self.has_free_permit()) {
             return None;
         }
-        self.to_read.iter().position(|one| self.has_place_for(*one))
+        self.to_read.iter().position(|one| self.has_free_permit_for(*one))
     }
 
-    /// Whether rows of the organization could be of use now.
+    /// Whether reading rows of the organization is useful now.
     pub(super) fn may_read(&self, organization: OrganizationId) -> bool {
-        self.may_refill() && self.has_place_for(organization)
+        self.may_refill() && self.has_free_permit_for(organization)
     }
 
     fn may_refill(&self) -> bool {
         self.refilling.is_none() && self.paused < PAUSED_MAX
     }
 
-    fn has_place_for(&self, organization: OrganizationId) -> bool {
-        self.has_place() || (self.may_exceed && !self.running_of.contains_key(&organization))
+    fn has_free_permit_for(&self, organization: OrganizationId) -> bool {
+        self.has_free_permit() || (self.may_exceed && !self.running_of.contains_key(&organization))
     }
 
     pub(super) const fn is_idle(&self) -> bool {
         self.running == 0
     }
 
-    /// Whether nothing is in the lane, in memory or on the disk.
+    /// Whether the lane is empty, in memory and on disk.
     pub(super) fn is_unused(&self) -> bool {
         let has_rows = self.queued > 0 || !self.stored.is_empty() || self.refilling.is_some();
-        let has_guests = self.visiting > 0 || !self.waiting_steps.is_empty();
-        self.members.is_empty() && self.window.is_empty() && !has_rows && !has_guests
+        let has_steps = self.admitted_steps > 0 || !self.waiting_steps.is_empty();
+        self.members.is_empty() && self.window.is_empty() && !has_rows && !has_steps
     }
 
     pub(super) fn has_waiting(&self) -> bool {
@@ -202,8 +202,8 @@ impl<T, G> Lane<T, G> {
         !is_stored && (self.window.len() < WINDOW || self.window.len_of(organization) < SHARE)
     }
 
-    /// How many rows of one organization are read at once: however much the others have in the window, each
-    /// has its share.
+    /// How many rows of one organization to read at once: each organization has its share, however
+    /// full the window is.
     pub(super) fn room_for_one(&self) -> usize {
         WINDOW.saturating_sub(self.window.len()).max(SHARE)
     }
@@ -223,7 +223,7 @@ impl<T, G> Lane<T, G> {
 
     pub(super) fn load(&self) -> Load {
         Load {
-            running: self.running + self.visiting,
+            running: self.running + self.admitted_steps,
             queued: self.queued + self.waiting_steps.len(),
             cap: self.cap,
         }
@@ -237,9 +237,9 @@ impl<T, G> Lane<T, G> {
         self.window.before(|ticket| ticket.id == id).map(|before| before + 1)
     }
 
-    // --- into the lane ---
+    // --- adding ---
 
-    /// A commit is about to add the execution's row.
+    /// Announces an execution whose row a commit is about to add.
     pub(super) fn reserve(&mut self, id: ExecutionId) {
         match self.members.get_mut(&id) {
             None => {
@@ -248,7 +248,7 @@ impl<T, G> Lane<T, G> {
             Some(MemberState::Running(run)) if run.requeued.is_none() => {
                 run.requeued = Some(Requeued::Reserved)
             }
-            // It is in the lane already: one row, one count.
+            // It is already in the lane: one row counts once.
             Some(
                 MemberState::Reserved
                 | MemberState::Waiting
@@ -261,7 +261,7 @@ impl<T, G> Lane<T, G> {
         self.queued += 1;
     }
 
-    /// The announced commit has failed.
+    /// Withdraws the announcement of a failed commit.
     pub(super) fn cancel_reservation(&mut self, id: ExecutionId) {
         match self.members.get_mut(&id) {
             Some(MemberState::Reserved) => {
@@ -278,7 +278,7 @@ impl<T, G> Lane<T, G> {
         self.queued = self.queued.saturating_sub(1);
     }
 
-    /// The announced row is durable.
+    /// Adds an announced ticket whose row is durable.
     pub(super) fn enqueue(&mut self, ticket: Ticket<T>) {
         match self.members.get_mut(&ticket.id) {
             Some(MemberState::Reserved) => {}
@@ -292,7 +292,7 @@ impl<T, G> Lane<T, G> {
         self.push_back(ticket);
     }
 
-    /// Puts a counted ticket into the window, or leaves it to the disk.
+    /// Adds a counted ticket to the window, or leaves it on disk.
     fn push_back(&mut self, ticket: Ticket<T>) {
         if self.has_room(ticket.organization) {
             self.put_in_window(ticket);
@@ -302,14 +302,14 @@ impl<T, G> Lane<T, G> {
         }
     }
 
-    /// In the order of age among those of its organization.
+    /// Sorted by age within its organization.
     fn put_in_window(&mut self, ticket: Ticket<T>) {
         let id = ticket.id;
         self.members.insert(id, MemberState::Waiting);
         self.window.insert(ticket.organization, ticket, |held| held.id > id);
     }
 
-    /// Counts rows of an organization that are on the disk alone, none older than `from`.
+    /// Counts rows of an organization that are only on disk, none older than `from`.
     pub(super) fn count_stored(
         &mut self,
         organization: OrganizationId,
@@ -327,7 +327,7 @@ impl<T, G> Lane<T, G> {
         self.plan_reading(organization);
     }
 
-    /// An organization of whom nothing is left in the window is to be read, if it has rows behind it.
+    /// Schedules a read for an organization that has rows on disk but none in the window.
     fn plan_reading(&mut self, organization: OrganizationId) {
         if self.window.len_of(organization) > 0 || self.is_reading(organization) {
             return;
@@ -339,24 +339,25 @@ impl<T, G> Lane<T, G> {
         }
     }
 
-    /// An organization that waited elsewhere may run more.
+    /// Schedules a read for an organization that waited elsewhere and may run more.
     pub(super) fn read_later(&mut self, organization: OrganizationId) {
         self.to_read.push_back(organization);
     }
 
-    /// Takes the one whose rows are read next out of its turn.
+    /// Removes and returns the organization that is read next.
     pub(super) fn take_turn_to_read(&mut self) -> Option<OrganizationId> {
         self.next_to_read().and_then(|at| self.to_read.remove(at))
     }
 
-    /// Begins to read the rows of an organization whose turn it is; gives where they begin.
+    /// Begins to read the rows of an organization; returns the first row.
     pub(super) fn begin_refill(&mut self, organization: OrganizationId) -> Option<ExecutionId> {
         let stored = self.stored.remove(&organization)?;
         self.refilling = Some(RefillInProgress { of: organization, deleted: HashSet::new() });
         Some(stored.from)
     }
 
-    /// Rows of the organization that was read, oldest first, and from where there are more of them.
+    /// Adds the rows read for an organization, oldest first; `more_from` says where the unread rows
+    /// begin.
     pub(super) fn refilled(
         &mut self,
         organization: OrganizationId,
@@ -375,8 +376,8 @@ impl<T, G> Lane<T, G> {
         }
     }
 
-    /// Leaves the tickets of an organization that may run no more to the disk. True: it is
-    /// in no turn, and the caller notes it.
+    /// Drops the tickets of an organization at its cap; their rows stay on disk. True if the
+    /// organization is in no read queue, in which case the caller records it.
     pub(super) fn put_back(&mut self, organization: OrganizationId) -> bool {
         let line = self.window.take(organization);
         let Some(from) = line.iter().map(|ticket| ticket.id).min() else { return false };
@@ -389,10 +390,10 @@ impl<T, G> Lane<T, G> {
         !std::mem::replace(&mut stored.is_in_turn, true)
     }
 
-    // --- through the lane ---
+    // --- running ---
 
-    /// Gives the next one of an organization in the window a place. The handle belongs to the task that runs
-    /// it.
+    /// Starts the next ticket of an organization in the window. The task that runs it owns the
+    /// returned handle.
     pub(super) fn start(&mut self, organization: OrganizationId) -> Option<(Ticket<T>, Arc<()>)> {
         let ticket = self.window.pop_of(organization)?;
         let task = Arc::new(());
@@ -400,12 +401,12 @@ impl<T, G> Lane<T, G> {
         self.members.insert(ticket.id, MemberState::Running(run));
         self.count_in(organization);
         self.queued = self.queued.saturating_sub(1);
-        self.guest_was_last = false;
+        self.step_was_last = false;
         self.plan_reading(organization);
         Some((ticket, task))
     }
 
-    /// Gives a place to one that is in no state here: its row is on the disk.
+    /// Starts an execution whose row is only on disk.
     pub(super) fn start_quarantined(
         &mut self,
         organization: OrganizationId,
@@ -427,7 +428,7 @@ impl<T, G> Lane<T, G> {
         *self.running_of.entry(organization).or_default() += 1;
     }
 
-    /// Notes what a running one waits for. Gives what it was before, when that is a change.
+    /// Records what a running execution waits for. Returns its previous state if that changed.
     pub(super) fn park(&mut self, id: ExecutionId, parking: Parking) -> Option<Left> {
         let Some(MemberState::Running(run)) = self.members.get_mut(&id) else { return None };
         let before = std::mem::replace(&mut run.parking, parking);
@@ -435,7 +436,7 @@ impl<T, G> Lane<T, G> {
         (before != parking).then_some(Left { organization, parking: before })
     }
 
-    /// A running one leaves its place: it has ended, or is elsewhere.
+    /// Releases the permit of an execution that has ended or moved elsewhere.
     pub(super) fn release(&mut self, id: ExecutionId) -> Option<Left> {
         let (left, again) = self.leave(id)?;
         let organization = left.organization;
@@ -451,12 +452,12 @@ impl<T, G> Lane<T, G> {
         Some(left)
     }
 
-    /// A running one leaves its place because it has failed; it stays here, for [`Lane::resume`].
+    /// Releases the permit of a failed execution, which stays here until [`Lane::resume`].
     pub(super) fn pause(&mut self, ticket: Ticket<T>) -> Option<Left> {
         let Ticket { id, organization, .. } = ticket;
         let (left, again) = self.leave(id)?;
         match again {
-            // It is in the lane again, with a turn of its own.
+            // It is queued in the lane again, with its own turn.
             Some(Requeued::Enqueued(payload)) => {
                 self.push_back(Ticket { id, organization, payload });
             }
@@ -487,7 +488,7 @@ impl<T, G> Lane<T, G> {
         Some((Left { organization: run.organization, parking: run.parking }, run.requeued))
     }
 
-    /// A paused one waits for its turn again, as old as it is.
+    /// Puts a paused execution back into the window, sorted by its age.
     pub(super) fn resume(&mut self, id: ExecutionId) {
         if !matches!(self.members.get(&id), Some(MemberState::Paused(_))) {
             return;
@@ -498,7 +499,7 @@ impl<T, G> Lane<T, G> {
         }
     }
 
-    /// Its row has been deleted while it waited. A running one is left to its release.
+    /// Removes a queued execution whose row was deleted. A running one is left to its release.
     pub(super) fn forget(&mut self, id: ExecutionId) {
         match self.members.get_mut(&id) {
             None => {}
@@ -530,9 +531,9 @@ impl<T, G> Lane<T, G> {
         }
     }
 
-    // --- for the audit ---
+    // --- consistency check ---
 
-    /// Running ones whose task has ended without leaving the place.
+    /// Running executions whose task ended without releasing the permit.
     pub(super) fn leaked(&self) -> impl Iterator<Item = (OrganizationId, ExecutionId)> {
         self.members.iter().filter_map(|(id, member)| match member {
             MemberState::Running(run) if run.task.strong_count() == 0 => {
@@ -545,7 +546,7 @@ impl<T, G> Lane<T, G> {
         })
     }
 
-    /// Those that hold a place, each with what it waits for.
+    /// All running executions with their parking states.
     pub(super) fn runs(&self) -> impl Iterator<Item = Left> {
         self.members.values().filter_map(|member| match member {
             MemberState::Running(run) => {
@@ -555,7 +556,7 @@ impl<T, G> Lane<T, G> {
         })
     }
 
-    /// How many executions it knows in memory, unless there are rows behind them on disk.
+    /// The number of executions in memory, or `None` if there are more rows on disk.
     pub(super) fn complete_len(&self) -> Option<usize> {
         let is_whole = self.stored.is_empty() && self.refilling.is_none();
         is_whole.then_some(self.members.len())

@@ -1,13 +1,14 @@
-//! What waits, in a line for each organization: the lines take turns, each first in, first out.
+//! Round-robin queues: one first-in, first-out line per key (such as an organization), taking
+//! turns.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 
 #[derive(Debug)]
 pub struct Lines<K, T> {
-    /// None is empty.
+    /// No line is empty.
     lines: HashMap<K, VecDeque<T>>,
-    /// Those who have a line, in the order of their turns.
+    /// The keys that have a line, in the order of their turns.
     turns: VecDeque<K>,
     len: usize,
 }
@@ -27,12 +28,12 @@ impl<K: Copy + Eq + Hash, T> Lines<K, T> {
         self.len == 0
     }
 
-    /// Those who have something here, the one whose turn it is first.
+    /// The keys that have items, the next one first.
     pub fn keys(&self) -> impl Iterator<Item = K> {
         self.turns.iter().copied()
     }
 
-    /// How much of one is here.
+    /// The number of items of a key.
     pub fn len_of(&self, key: K) -> usize {
         self.lines.get(&key).map_or(0, VecDeque::len)
     }
@@ -41,7 +42,7 @@ impl<K: Copy + Eq + Hash, T> Lines<K, T> {
         self.insert(key, item, |_| false);
     }
 
-    /// Puts an item before those of its line for which `is_behind` holds.
+    /// Inserts an item before those in its line for which `is_behind` holds.
     pub fn insert(&mut self, key: K, item: T, is_behind: impl Fn(&T) -> bool) {
         self.len += 1;
         let line = self.lines.entry(key).or_insert_with(|| {
@@ -52,20 +53,20 @@ impl<K: Copy + Eq + Hash, T> Lines<K, T> {
         line.insert(at, item);
     }
 
-    /// Puts an item before all others.
+    /// Inserts an item before all others.
     pub fn push_front(&mut self, key: K, item: T) {
         self.insert(key, item, |_| true);
         self.end_turn(key);
         self.turns.push_front(key);
     }
 
-    /// Takes the next item; then it is the turn of the others.
+    /// Takes the next item and ends the turn of its key.
     pub fn pop(&mut self) -> Option<T> {
         let key = self.keys().next()?;
         self.pop_of(key)
     }
 
-    /// Takes the next item of one; then it is the turn of the others.
+    /// Takes the next item of a key and ends its turn.
     pub fn pop_of(&mut self, key: K) -> Option<T> {
         let line = self.lines.get_mut(&key)?;
         let item = line.pop_front()?;
@@ -80,7 +81,7 @@ impl<K: Copy + Eq + Hash, T> Lines<K, T> {
         Some(item)
     }
 
-    /// Takes the whole line of one.
+    /// Takes the whole line of a key.
     pub fn take(&mut self, key: K) -> VecDeque<T> {
         let line = self.lines.remove(&key).unwrap_or_default();
         if !line.is_empty() {
@@ -90,7 +91,7 @@ impl<K: Copy + Eq + Hash, T> Lines<K, T> {
         line
     }
 
-    /// Takes the item for which `is_it` holds out of its line.
+    /// Removes the item for which `is_it` holds from its line.
     pub fn remove(&mut self, is_it: impl Fn(&T) -> bool) -> Option<T> {
         let (key, removed) = self.lines.iter_mut().find_map(|(key, line)| {
             let at = line.iter().position(&is_it)?;
@@ -104,7 +105,7 @@ impl<K: Copy + Eq + Hash, T> Lines<K, T> {
         Some(removed)
     }
 
-    /// How many items are taken before the one for which `is_it` holds, as it is now.
+    /// How many items would be taken before the one for which `is_it` holds.
     pub fn before(&self, is_it: impl Fn(&T) -> bool) -> Option<usize> {
         let lines = || self.turns.iter().filter_map(|key| self.lines.get(key)).enumerate();
         let (own, ahead) =
@@ -116,7 +117,7 @@ impl<K: Copy + Eq + Hash, T> Lines<K, T> {
         Some(taken.sum())
     }
 
-    /// The first one nearly always: that ends at once.
+    /// The key is nearly always the first one, so the search ends at once.
     fn end_turn(&mut self, key: K) {
         if let Some(at) = self.turns.iter().position(|held| *held == key) {
             self.turns.remove(at);
@@ -132,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_take_turns_and_keep_their_order() {
+    fn lines_take_turns_and_keep_order() {
         let mut lines = Lines::<u8, u32>::default();
         for (key, item) in [(1, 10), (1, 11), (1, 12), (2, 20), (3, 30), (2, 21)] {
             lines.push_back(key, item);
@@ -159,7 +160,7 @@ mod tests {
         assert_eq!((lines.take(1).len(), lines.remove(|_| true)), (0, None));
     }
 
-    /// A key that counts how often it is compared.
+    /// A key that counts its comparisons.
     #[derive(Debug, Clone, Copy, Eq)]
     struct Counted(u32);
 
@@ -181,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_many_are_searched_by_none() {
+    fn lines_pop_without_searching_many_keys() {
         const KEYS: u32 = 2000;
         let mut lines = Lines::<Counted, u32>::default();
         for item in 0..KEYS * 2 {

@@ -1,33 +1,34 @@
-//! Lanes: who runs next.
+//! Lanes: which execution runs next.
 //!
-//! Each model and each workflow has a lane of its own, with its own cap of running executions;
-//! places are given to the lanes in turn. In a lane, organizations take turns, each first in, first
-//! out. The rows of a lane are on disk, ordered by organization. Memory holds only a window with
-//! the first rows of each organization, so that a backlog of a million rows takes no memory. When
-//! nothing of an organization is left in the window, its next rows are read, in turns with those of
-//! others: no read passes over rows of other organizations.
+//! Each model and each workflow has a lane with its own cap of running executions; permits are
+//! granted to the lanes in turn. Within a lane, organizations take turns, each first in, first out.
+//! The rows of a lane are on disk, ordered by organization. Memory holds only a window with the
+//! first rows of each organization, so a backlog of a million rows takes no memory. When an
+//! organization has no ticket left in the window, its next rows are read, in turn with those of
+//! others; no read passes over rows of other organizations.
 //!
-//! An execution gets into a lane in one way: [`Lanes::reserve`] or [`Lanes::reserve_accepted`] before the
-//! commit that adds its row, [`Lanes::enqueue`] by that commit's hook. Between the two its row may
-//! be visible, so a refill passes over it. [`Lanes::forget`] is called by the hook of a commit that
-//! deletes the row of one that does not run.
+//! An execution enters a lane in one way: [`Lanes::reserve`] or [`Lanes::reserve_accepted`] before
+//! the commit that adds its row, and [`Lanes::enqueue`] in that commit's hook. In between, its row
+//! may be visible, so a refill skips it. [`Lanes::forget`] is called by the hook of a commit that
+//! deletes the row of an execution that is not running.
 //!
-//! The steps of running workflows come to a model's lane as guests: they share its cap with the
-//! lane's own executions, in turn with them, and are not counted against the running executions,
-//! since theirs has its place already. A workflow that does nothing but wait to be let in is parked:
-//! it is not counted against the running executions until it goes on.
+//! Steps of running workflows wait in the lane of their model. They share its cap with the lane's
+//! own executions, in turn with them, but do not count as running executions, since their workflow
+//! already holds a permit. A workflow that only waits for permits is parked: it does not count as a
+//! running execution until it continues.
 //!
-//! When all places are taken, a lane that runs nothing may still start one: stuck lanes never keep
-//! an idle one waiting. So may an organization that runs fewer than [`OWN_PLACES`], in any lane below its cap:
-//! what others run never keeps it waiting. In a lane whose runs have places elsewhere, an organization that
-//! runs nothing there starts one above the cap of the lane.
+//! When all permits are taken, a lane that runs nothing may still start one execution, so stuck
+//! lanes never block an idle one. An organization that runs fewer than [`OWN_PLACES`] may start one
+//! too, in any lane below its cap, so that it never waits for other organizations. In a lane whose
+//! runner has permits of its own, an organization that runs nothing there starts one above the cap.
 //!
-//! An organization may have a cap of its own over all lanes. Its tickets are taken out of a window when
-//! their turn comes and it may run no more: its rows are left to the disk until one of its executions
-//! leaves its place. Then the lanes in which it waits take turns, and as many rows are read as it may start.
-//! One that only waits for executions that it has started is not counted.
+//! An organization may have a cap across all lanes. If it is at its cap when its turn comes, its
+//! tickets leave the window and their rows stay on disk until one of its executions releases its
+//! permit. The lanes in which it waits then take turns, and as many rows are read as it may start.
+//! An execution that only waits for executions that it has started does not count.
 //!
-//! No I/O and no waiting: [`Lanes::next`] says what to do, its caller does it.
+//! This module does no I/O and never waits: [`Lanes::next`] says what to do, and its caller does
+//! it.
 
 mod caps;
 mod lane;
@@ -43,18 +44,18 @@ use self::lane::{Lane, Left};
 use self::organizations::Organizations;
 use crate::domain::ids::{ExecutionId, OrganizationId};
 
-/// How many executions of a lane wait in memory; the others wait on the disk.
+/// Maximum executions per lane that are queued in memory; the others are queued on disk.
 pub const WINDOW: usize = 256;
-/// How many executions of one organization wait in memory, however many of others do.
+/// Executions of one organization that may be queued in memory however many others are.
 pub const SHARE: usize = 16;
-/// How many executions of one organization run at once, however many of others do; less where there are
-/// few places.
+/// Executions that one organization may always run, regardless of what others run; fewer if there are
+/// few permits.
 pub const OWN_PLACES: usize = 16;
-/// How many executions of one lane may wait for another try after a failure. With more, the lane
-/// starts nothing new: what makes them fail would make that fail too.
+/// Maximum executions of one lane that may wait for a retry. Beyond that, the lane starts no new
+/// ones, since they would probably fail for the same reason.
 pub const PAUSED_MAX: usize = 1024;
 
-/// An execution that waits for its turn. `T` is what its taker needs.
+/// A queued execution. `T` is the data of the module's user.
 #[derive(Debug)]
 pub struct Ticket<T> {
     pub id: ExecutionId,
@@ -62,24 +63,24 @@ pub struct Ticket<T> {
     pub payload: T,
 }
 
-/// What is to be done next.
+/// The next action of the dispatcher.
 #[derive(Debug)]
 pub enum Next<T, G> {
-    /// Let this guest in; its lane has counted it.
+    /// Admit this waiting step; its lane has already counted it.
     AdmitStep { lane: Arc<str>, waiter: G },
-    /// Start this one; its lane has counted it as running. The task that runs it keeps `task` as
-    /// long as it lives.
+    /// Start this execution; its lane has already counted it as running. The task that runs it
+    /// keeps `task` for as long as it lives.
     Start { lane: Arc<str>, ticket: Ticket<T>, task: Arc<()> },
-    /// Read up to `most` rows of this organization in this lane, from this row on, and hand them to
-    /// [`Lanes::refilled`].
+    /// Read up to `most` rows of this organization in this lane, starting at `from`, and pass them
+    /// to [`Lanes::refilled`].
     Refill { lane: Arc<str>, organization: OrganizationId, from: ExecutionId, most: usize },
 }
 
-/// What an organization has in the lanes and outside of them.
+/// An organization's running and queued executions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct OrganizationLoad {
     pub running: usize,
-    /// Accepted, not ended, and not running.
+    /// Accepted, unfinished and not running.
     pub queued: usize,
 }
 
@@ -93,40 +94,41 @@ pub struct Load {
 
 /// The lane is full; nothing was added.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the queue holds {queued} and takes no more")]
+#[error("queue full: {queued} executions queued")]
 pub struct Full {
     pub queued: usize,
 }
 
-/// All lanes, and the turn among those that have work.
+/// All lanes, and the schedule of those that have work.
 #[derive(Debug)]
 pub struct Lanes<T, G> {
     lanes: HashMap<Arc<str>, Lane<T, G>>,
     schedule: VecDeque<Arc<str>>,
-    /// Lanes that may start one though all places are taken: they run nothing, or an organization waits there
-    /// that runs fewer than its own places.
+    /// Lanes that may start one although all permits are taken: they run nothing, or an organization
+    /// waits there that runs fewer than its own permits.
     idle_schedule: VecDeque<Arc<str>>,
     /// Organizations that run fewer than before and wait in some lane.
     relieved: HashSet<OrganizationId>,
-    /// Lanes that may have room for a guest.
+    /// Lanes that may have room for a waiting step.
     step_turn: VecDeque<Arc<str>>,
-    /// Organizations that wait in lanes and may run more.
+    /// Organizations that wait in lanes and are below their caps again.
     woken: VecDeque<OrganizationId>,
-    /// Organizations for whom a lane was read: they are woken once it has started what it can.
+    /// Organizations whose rows were just read: they are woken once that lane has started what it
+    /// can.
     refilled: Vec<OrganizationId>,
     organizations: Organizations,
     last_waiter: u64,
     active: usize,
-    /// Executions that are in memory and wait for a place at a model.
+    /// Parked executions: in memory, without a permit.
     parked: usize,
     active_cap: usize,
-    /// Nothing is started, though guests are let in.
+    /// Starts are suspended, though steps are still admitted.
     is_held: bool,
 }
 
 impl<T, G> Lanes<T, G> {
-    /// No lanes yet; at most `active_cap` executions run at once over all of them, one more in each lane that
-    /// runs no other, and [`OWN_PLACES`] of each organization.
+    /// Creates an empty set of lanes. At most `active_cap` executions run at once across all lanes,
+    /// plus one in each otherwise idle lane, and [`OWN_PLACES`] of each organization.
     #[must_use]
     pub fn new(active_cap: usize) -> Self {
         Self {
@@ -146,19 +148,19 @@ impl<T, G> Lanes<T, G> {
         }
     }
 
-    /// Starts nothing until it is called again with `false`. Guests are still let in.
+    /// Suspends all starts until called again with `false`. Waiting steps are still admitted.
     pub fn hold_starts(&mut self, is_held: bool) {
         self.is_held = is_held;
     }
 
-    /// Whether nothing is started now.
+    /// Whether starts are suspended.
     #[must_use]
     pub fn holds_starts(&self) -> bool {
         self.is_held
     }
 
-    /// Counts one that waits on the disk as running: its caller starts it, in a task that keeps what
-    /// this gives. `None`: the lane knows it already.
+    /// Counts an execution on disk as running. The caller starts it in a task that keeps the
+    /// returned handle. `None` if the lane already has it in memory.
     pub fn start_quarantined(
         &mut self,
         name: &str,
@@ -171,7 +173,7 @@ impl<T, G> Lanes<T, G> {
         Some(task)
     }
 
-    /// Makes the lane or changes its limits; running ones above a lowered cap run on.
+    /// Creates the lane or changes its limits. Executions above a lowered cap keep running.
     pub fn set_limits(&mut self, name: &str, cap: usize, queue_limit: usize) {
         let cap = cap.max(1);
         let lane = self.lanes.entry(Arc::from(name)).or_insert_with(|| Lane::new(cap, queue_limit));
@@ -181,13 +183,14 @@ impl<T, G> Lanes<T, G> {
         self.schedule_lane(name);
     }
 
-    // --- into a lane ---
+    // --- adding ---
 
-    /// Announces new work, before the commit that adds its row, and counts it, so that the limit
-    /// holds under concurrency. Each announcement ends in [`Lanes::enqueue`] or [`Lanes::cancel_reservation`].
+    /// Announces new work before the commit that adds its row, and counts it, so that the limit
+    /// also holds under concurrency. Each announcement ends in [`Lanes::enqueue`] or
+    /// [`Lanes::cancel_reservation`].
     ///
     /// # Errors
-    /// [`Full`] when the lane holds its limit.
+    /// [`Full`] if the lane's queue is full.
     pub fn reserve(&mut self, name: &str, id: ExecutionId) -> Result<(), Full> {
         let Some(lane) = self.lanes.get_mut(name) else { return Ok(()) };
         if lane.queued() >= lane.queue_limit {
@@ -197,22 +200,22 @@ impl<T, G> Lanes<T, G> {
         Ok(())
     }
 
-    /// As [`Lanes::reserve`], whatever the limit says: work that was accepted before (the next model
-    /// of a chain, a timer) is never refused.
+    /// [`Lanes::reserve`] without a limit: work that was already accepted (the next model of a
+    /// chain, a timer) is never rejected.
     pub fn reserve_accepted(&mut self, name: &str, id: ExecutionId) {
         if let Some(lane) = self.lanes.get_mut(name) {
             lane.reserve(id);
         }
     }
 
-    /// The announced commit has failed: takes the announcement back.
+    /// Withdraws the announcement of a failed commit.
     pub fn cancel_reservation(&mut self, name: &str, id: ExecutionId) {
         if let Some(lane) = self.lanes.get_mut(name) {
             lane.cancel_reservation(id);
         }
     }
 
-    /// The announced row is durable: the execution waits at the end of its lane.
+    /// Adds an announced execution whose row is durable to the end of its lane.
     pub fn enqueue(&mut self, name: &str, ticket: Ticket<T>) {
         if let Some(lane) = self.lanes.get_mut(name) {
             lane.enqueue(ticket);
@@ -220,8 +223,8 @@ impl<T, G> Lanes<T, G> {
         self.schedule_lane(name);
     }
 
-    /// Counts rows of an organization that are only on the disk and not in memory, none older than
-    /// `from`. A count of 0 counts nothing, and only has the lane read the rows.
+    /// Counts rows of an organization that are only on disk, none older than `from`. A count of 0
+    /// only makes the lane read the rows.
     pub fn count_stored(
         &mut self,
         name: &str,
@@ -234,28 +237,28 @@ impl<T, G> Lanes<T, G> {
         self.schedule_lane(name);
     }
 
-    /// Whether a ticket enlisted now would wait in memory; decides whether to keep its state too.
+    /// Whether a ticket enqueued now would be kept in memory, and its state with it.
     #[must_use]
     pub fn has_room(&self, name: &str, organization: OrganizationId) -> bool {
         self.lanes.get(name).is_some_and(|lane| lane.has_room(organization))
     }
 
-    /// Whether the lane knows the execution in memory: it waits in the window, runs, is paused, or
-    /// is being committed.
+    /// Whether the lane has the execution in memory: it is queued in the window, running, paused,
+    /// or being committed.
     #[must_use]
     pub fn knows(&self, name: &str, id: ExecutionId) -> bool {
         self.lanes.get(name).is_some_and(|lane| lane.knows(id))
     }
 
-    /// Whether a running one was put back into the lane before it has left its place.
+    /// Whether a running execution was put back into the lane before it released its permit.
     #[must_use]
     pub fn is_requeued(&self, name: &str, id: ExecutionId) -> bool {
         self.lanes.get(name).is_some_and(|lane| lane.is_requeued(id))
     }
 
-    // --- through a lane ---
+    // --- running ---
 
-    /// What to do next; `None` when nothing can start before something ends.
+    /// Returns the next action, or `None` if nothing can start until something ends.
     pub fn next(&mut self) -> Option<Next<T, G>> {
         if let Some(admit) = self.next_step() {
             return Some(admit);
@@ -263,13 +266,14 @@ impl<T, G> Lanes<T, G> {
         if self.is_held {
             return None;
         }
-        // What may run more again is read before others take the place. A lane whose own turn it was may
-        // have had nothing to start: then its guests go on.
+        // Organizations below their caps again are read before others take the permit. A lane that
+        // was due for an execution of its own may have had none that could start; its waiting steps
+        // are then admitted.
         let next = self.next_woken().or_else(|| self.next_start());
         next.or_else(|| self.next_refilled()).or_else(|| self.next_step())
     }
 
-    /// Whether [`Lanes::next`] may have something to do. False as long as what was put in only waits.
+    /// Whether [`Lanes::next`] may return an action. False while everything added can only wait.
     #[must_use]
     pub fn has_turns(&self) -> bool {
         let has_lanes = match self.is_full() {
@@ -291,7 +295,7 @@ impl<T, G> Lanes<T, G> {
                 return Some(next);
             }
         }
-        // No lane can start anything, so none of these can either.
+        // No lane can start anything, so neither can these.
         for name in self.idle_schedule.drain(..) {
             if let Some(lane) = self.lanes.get_mut(&name) {
                 lane.in_idle_turn = false;
@@ -315,20 +319,20 @@ impl<T, G> Lanes<T, G> {
         Some(Next::Start { lane: Arc::clone(name), ticket, task })
     }
 
-    /// Whether every place is taken. Parked executions hold memory, if no place, so there are never
-    /// more of both together than twice the places.
+    /// Whether all permits are taken. Parked executions hold memory but no permit, so running and
+    /// parked executions together are limited to twice the number of permits.
     const fn is_full(&self) -> bool {
         self.active >= self.active_cap
             || self.active + self.parked >= self.active_cap.saturating_mul(2)
     }
 
-    /// A running one has left its place.
+    /// Releases the permit of a running execution.
     pub fn release(&mut self, name: &str, id: ExecutionId) {
         let left = self.lanes.get_mut(name).and_then(|lane| lane.release(id));
         self.count_out(name, left);
     }
 
-    /// A running one has failed: it leaves its place and waits for [`Lanes::resume`].
+    /// Releases the permit of a failed execution, which waits for [`Lanes::resume`].
     pub fn pause(&mut self, name: &str, ticket: Ticket<T>) {
         let left = self.lanes.get_mut(name).and_then(|lane| lane.pause(ticket));
         self.count_out(name, left);
@@ -351,7 +355,7 @@ impl<T, G> Lanes<T, G> {
         }
     }
 
-    /// A paused one waits for its turn again, as old as it is.
+    /// Puts a paused execution back into the queue, sorted by its age.
     pub fn resume(&mut self, name: &str, id: ExecutionId) {
         if let Some(lane) = self.lanes.get_mut(name) {
             lane.resume(id);
@@ -359,8 +363,9 @@ impl<T, G> Lanes<T, G> {
         self.schedule_lane(name);
     }
 
-    /// A running one only waits from now on, for what `parking` says, or no longer does. One that goes
-    /// on takes its place back whether or not one is free: what it waited for is there.
+    /// Records that a running execution only waits, for what `parking` says, or that it continues.
+    /// When it continues, it takes its permit back even if none is free, since what it waited for
+    /// is ready.
     pub fn park(&mut self, name: &str, id: ExecutionId, parking: Parking) {
         let Some(before) = self.lanes.get_mut(name).and_then(|lane| lane.park(id, parking)) else {
             return;
@@ -385,8 +390,8 @@ impl<T, G> Lanes<T, G> {
         }
     }
 
-    /// The row of one that did not run has been deleted (it was cancelled). A running one is left to
-    /// its release.
+    /// Removes a queued execution whose row was deleted because it was cancelled. A running one is
+    /// left to its release.
     pub fn forget(&mut self, name: &str, id: ExecutionId) {
         if let Some(lane) = self.lanes.get_mut(name) {
             lane.forget(id);
@@ -395,54 +400,57 @@ impl<T, G> Lanes<T, G> {
         self.schedule_lane(name);
     }
 
-    /// Removes a lane in which nothing is, in memory or on the disk. Clients make the lanes of sessions,
-    /// any number of them.
+    /// Removes a lane that is empty in memory and on disk. Clients can create any number of session
+    /// lanes.
     pub fn remove_unused(&mut self, name: &str) {
         if self.lanes.get(name).is_some_and(Lane::is_unused) {
             self.lanes.remove(name);
         }
     }
 
-    // --- guests ---
+    // --- waiting steps ---
 
-    /// The next guest whose lane has room, unless it is the turn of the lane's own.
+    /// The next waiting step whose lane has room, unless it is the turn of the lane's own
+    /// executions.
     fn next_step(&mut self) -> Option<Next<T, G>> {
         while let Some(name) = self.step_turn.pop_front() {
             let has_own_turn = !self.is_held && self.whose_turn(&name).is_some();
             let Some(lane) = self.lanes.get_mut(&name) else { continue };
-            if !lane.has_place() || (lane.guest_was_last && has_own_turn) {
+            if !lane.has_free_permit() || (lane.step_was_last && has_own_turn) {
                 continue;
             }
             let Some((_, waiter)) = lane.waiting_steps.pop() else { continue };
-            lane.visiting += 1;
-            lane.guest_was_last = true;
+            lane.admitted_steps += 1;
+            lane.step_was_last = true;
             self.wake_steps(&name);
             return Some(Next::AdmitStep { lane: name, waiter });
         }
         None
     }
 
-    /// Lets a guest in at once, when there is a place and nobody waits for it. True: it is in.
+    /// Admits a step at once if a permit is free and nothing waits for it. True if it was admitted.
     pub fn try_acquire(&mut self, name: &str) -> bool {
         let Some(lane) = self.lanes.get_mut(name) else { return false };
-        let is_free = lane.has_place() && lane.waiting_steps.is_empty() && !lane.has_waiting();
+        let is_free =
+            lane.has_free_permit() && lane.waiting_steps.is_empty() && !lane.has_waiting();
         if is_free {
-            lane.visiting += 1;
+            lane.admitted_steps += 1;
         }
         is_free
     }
 
-    /// Whether one more guest may wait.
+    /// Checks whether one more step may wait.
     ///
     /// # Errors
-    /// [`Full`] when as many wait as the lane's queue may hold.
+    /// [`Full`] if the lane's queue is full.
     pub fn has_room_for_step(&self, name: &str) -> Result<(), Full> {
         let Some(lane) = self.lanes.get(name) else { return Ok(()) };
         let queued = lane.waiting_steps.len();
         if queued >= lane.queue_limit.max(1) { Err(Full { queued }) } else { Ok(()) }
     }
 
-    /// Puts a guest at the end of its organization's line, or before all others; its number takes it back.
+    /// Adds a waiting step to the end of its organization's line, or before all others. Returns a
+    /// number for [`Lanes::cancel_wait`].
     pub fn enqueue_step(
         &mut self,
         name: &str,
@@ -463,58 +471,58 @@ impl<T, G> Lanes<T, G> {
         self.last_waiter
     }
 
-    /// A guest waits no more.
+    /// Removes a waiting step.
     pub fn cancel_wait(&mut self, name: &str, number: u64) {
         if let Some(lane) = self.lanes.get_mut(name) {
             drop(lane.waiting_steps.remove(|(held, _)| *held == number));
         }
     }
 
-    /// A guest has gone.
+    /// Releases the permit of an admitted step.
     pub fn release_step(&mut self, name: &str) {
         if let Some(lane) = self.lanes.get_mut(name) {
-            lane.visiting = lane.visiting.saturating_sub(1);
+            lane.admitted_steps = lane.admitted_steps.saturating_sub(1);
         }
         self.wake_steps(name);
         self.schedule_lane(name);
     }
 
-    // --- their state ---
+    // --- inspection ---
 
-    /// The state of the lane.
+    /// The load of a lane.
     #[must_use]
     pub fn load(&self, name: &str) -> Load {
         self.lanes.get(name).map_or_else(Load::default, Lane::load)
     }
 
-    /// How many run and how many wait, over all lanes.
+    /// The numbers of running and queued executions across all lanes.
     #[must_use]
     pub fn totals(&self) -> (usize, usize) {
         (self.active + self.parked, self.lanes.values().map(Lane::queued).sum())
     }
 
-    /// The place of a waiting execution, from 1; `None` when it waits behind the window.
+    /// The position of a queued execution, from 1; `None` if it is behind the window.
     #[must_use]
     pub fn position(&self, name: &str, id: ExecutionId) -> Option<usize> {
         self.lanes.get(name)?.position(id)
     }
 
-    /// Every lane's name.
+    /// The names of all lanes.
     #[must_use]
     pub fn names(&self) -> Vec<Arc<str>> {
         self.lanes.keys().cloned().collect()
     }
 
-    /// All lanes there are, with what is in them.
+    /// All lanes with their load.
     #[must_use]
     pub fn loads(&self) -> Vec<(Arc<str>, Load)> {
         self.lanes.iter().map(|(name, lane)| (Arc::clone(name), lane.load())).collect()
     }
 
-    // --- for the audit ---
+    // --- consistency check ---
 
-    /// Running executions whose task has ended without leaving its place: there are none, unless
-    /// something is wrong here.
+    /// Running executions whose task ended without releasing its permit. There are none unless this
+    /// module has a bug.
     #[must_use]
     pub fn leaked(&self) -> Vec<(Arc<str>, OrganizationId, ExecutionId)> {
         let lanes = self.lanes.iter();
@@ -524,7 +532,7 @@ impl<T, G> Lanes<T, G> {
         leaked.collect()
     }
 
-    /// Counts the places again; true when the counts were wrong, and are right from now on.
+    /// Counts the permits again. True if the counts were wrong; they are corrected.
     pub fn recount(&mut self) -> bool {
         let runs: Vec<Left> = self.lanes.values().flat_map(Lane::runs).collect();
         let parked = runs.iter().filter(|run| run.parking != Parking::Not).count();
@@ -535,24 +543,24 @@ impl<T, G> Lanes<T, G> {
         self.organizations.recount(runs.iter().map(yields)) || was_wrong
     }
 
-    /// How many executions the lane knows in memory, if that is all of them; `None` when rows are
-    /// behind them on the disk.
+    /// The number of executions that the lane has in memory, or `None` if there are more rows on
+    /// disk.
     #[must_use]
     pub fn complete_len(&self, name: &str) -> Option<usize> {
         self.lanes.get(name)?.complete_len()
     }
 
-    // --- the turn ---
+    // --- schedule ---
 
-    /// Looks at the lane's guests with the next turn, if one of them may come in.
+    /// Schedules the lane's waiting steps if one of them may be admitted.
     fn wake_steps(&mut self, name: &str) {
         let Some((name, lane)) = self.lanes.get_key_value(name) else { return };
-        if !lane.waiting_steps.is_empty() && lane.has_place() {
+        if !lane.waiting_steps.is_empty() && lane.has_free_permit() {
             self.step_turn.push_back(Arc::clone(name));
         }
     }
 
-    /// Puts the lane at the end of the turn, if it has something to do and is not there.
+    /// Adds the lane to the end of the schedule if it has something to do and is not in it.
     fn schedule_lane(&mut self, name: &str) {
         let Some((name, lane)) = self.lanes.get_key_value(name) else { return };
         if !(lane.can_start() || lane.wants_refill()) {

@@ -1,7 +1,7 @@
-//! What each organization has of the lanes: how many of its executions run, how many have not ended,
-//! and in which lanes some of them are left on the disk because it may run no more of them.
+//! Each organization's use of the lanes: its running and unfinished executions, and the lanes in
+//! which some of them stay on disk because the organization is at its cap.
 //!
-//! Only organizations that have something here take memory.
+//! Only organizations with entries here take memory.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -12,19 +12,20 @@ use crate::domain::ids::OrganizationId;
 
 #[derive(Debug, Default)]
 struct Organization {
-    /// How many may run at once; `None`: any number.
+    /// Maximum running executions; `None` means no limit.
     cap: Option<usize>,
-    /// Those that run, also those that only wait for executions that they have started.
+    /// Running executions, including those that only wait for executions that they have started.
     placed: usize,
-    /// Those of them that only wait for what they have started: they are not counted against the cap.
+    /// Those of them that only wait for executions that they have started; they do not count
+    /// against the cap.
     yielding: usize,
-    /// Accepted and not ended.
+    /// Accepted, unfinished executions.
     unfinished: usize,
-    /// Lanes that are read for it when it may run more, the one that waits longest first.
+    /// Lanes to read when it is below its cap, the longest waiting first.
     waiting: VecDeque<Arc<str>>,
-    /// It is about to be asked for them.
+    /// Whether it is already in the queue of woken organizations.
     is_woken: bool,
-    /// Lanes that are being read for it.
+    /// Number of lanes being read for it.
     reading: usize,
 }
 
@@ -43,7 +44,7 @@ impl Organization {
     }
 }
 
-/// All organizations that have something in the lanes.
+/// All organizations with entries in the lanes.
 #[derive(Debug, Default)]
 pub(super) struct Organizations {
     all: HashMap<OrganizationId, Organization>,
@@ -63,7 +64,7 @@ impl Organizations {
         self.change(id, |one| one.cap = cap);
     }
 
-    /// How many more may start.
+    /// How many more executions may start.
     pub(super) fn room(&self, id: OrganizationId) -> usize {
         let Some(one) = self.all.get(&id) else { return usize::MAX };
         one.cap.map_or(usize::MAX, |cap| cap.saturating_sub(one.running()))
@@ -84,12 +85,12 @@ impl Organizations {
         })
     }
 
-    // --- what has not ended ---
+    // --- unfinished executions ---
 
-    /// Counts one that is about to be accepted.
+    /// Counts an execution that is about to be accepted.
     ///
     /// # Errors
-    /// [`Full`] when as many wait as may.
+    /// [`Full`] if the queue limit is reached.
     pub(super) fn admit(&mut self, id: OrganizationId, limit: Option<usize>) -> Result<(), Full> {
         let queued = self.all.get(&id).map_or(0, Organization::queued);
         if limit.is_some_and(|limit| queued >= limit) {
@@ -107,7 +108,7 @@ impl Organizations {
         self.change(id, |one| one.unfinished = one.unfinished.saturating_sub(1));
     }
 
-    // --- what runs ---
+    // --- running executions ---
 
     pub(super) fn started(&mut self, id: OrganizationId) {
         self.change(id, |one| one.placed += 1);
@@ -122,15 +123,15 @@ impl Organizations {
         });
     }
 
-    /// One that runs begins, or ceases, to wait for what it has started.
+    /// Records that a running execution starts or stops waiting for executions that it has started.
     pub(super) fn yields(&mut self, id: OrganizationId, does: bool) {
         self.change(id, |one| {
             one.yielding = if does { one.yielding + 1 } else { one.yielding.saturating_sub(1) };
         });
     }
 
-    /// Puts the counts of what runs in the place of those held; true when they differ. Each item is one
-    /// that runs, and whether it yields.
+    /// Replaces the counts of running executions; true if they were wrong. Each item is a running
+    /// execution's organization and whether it yields.
     pub(super) fn recount(
         &mut self,
         running: impl Iterator<Item = (OrganizationId, bool)>,
@@ -153,9 +154,9 @@ impl Organizations {
         was_wrong
     }
 
-    // --- where it waits ---
+    // --- waiting lanes ---
 
-    /// This lane is read for it when it may run more.
+    /// Adds a lane to read when the organization is below its cap.
     pub(super) fn wait_in(&mut self, id: OrganizationId, lane: Arc<str>) {
         self.change(id, |one| one.waiting.push_back(lane));
     }
@@ -174,7 +175,7 @@ impl Organizations {
         self.change(id, |one| one.reading = one.reading.saturating_sub(1));
     }
 
-    /// Whether it is to be asked for its lanes, and is not about to be.
+    /// Whether to wake the organization: it may run more, waits in a lane, and is not woken yet.
     pub(super) fn wakes(&mut self, id: OrganizationId) -> bool {
         if self.room_to_read(id) == 0 {
             return false;
@@ -185,8 +186,8 @@ impl Organizations {
         !std::mem::replace(&mut one.is_woken, true)
     }
 
-    /// The lane that is read for it next. `None`: there is none, or it may run no more; it has to be woken
-    /// again.
+    /// The next lane to read for it. `None` if there is none or it is at its cap; it must then be
+    /// woken again.
     pub(super) fn next_waiting(&mut self, id: OrganizationId) -> Option<Arc<str>> {
         let may_run = self.room_to_read(id) > 0;
         self.change(id, |one| {

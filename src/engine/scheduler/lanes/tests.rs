@@ -1,6 +1,6 @@
-//! Lanes against a model of the disk: whatever is committed, taken, cancelled, refilled, paused and
-//! put back, each execution runs in one place at a time, first in the order of its lane, under the
-//! caps.
+//! Lanes, tested against a model of the disk: whatever is committed, started, cancelled, refilled,
+//! paused and requeued, each execution runs in one task at a time, in the order of its lane, within
+//! the caps.
 
 use std::collections::BTreeSet;
 
@@ -24,21 +24,21 @@ fn owner() -> OrganizationId {
 
 type Member = (usize, ExecutionId);
 
-/// The lanes with the rows that would be on disk.
+/// The lanes and the rows that would be on disk.
 struct Fixture {
     lanes: Lanes<(), u32>,
-    /// Rows that a reader sees.
+    /// Rows visible to readers.
     disk: BTreeSet<Member>,
-    /// Commits under way, the oldest first.
+    /// Commits in progress, the oldest first.
     committing: VecDeque<Member>,
     running: Vec<(Member, Arc<()>)>,
     paused: Vec<Member>,
     /// In the order of their first start.
     started: Vec<Member>,
     refills: Vec<(usize, Vec<ExecutionId>, Option<ExecutionId>)>,
-    /// Guests that wait, as lane, number and name.
+    /// Waiting steps: lane, number and name.
     asking: Vec<(usize, u64, u32)>,
-    /// Guests that are in.
+    /// Admitted steps.
     admitted: Vec<(usize, u32)>,
     next_id: u32,
     cap: usize,
@@ -77,7 +77,7 @@ impl Fixture {
         fixture
     }
 
-    /// A commit begins.
+    /// Begins a commit.
     fn announce(&mut self, lane: usize) {
         self.next_id += 1;
         let id = id(self.next_id);
@@ -85,12 +85,12 @@ impl Fixture {
         self.committing.push_back((lane, id));
     }
 
-    /// Rows of commits under way are seen before their hooks run.
+    /// Makes the rows of commits in progress visible before their hooks run.
     fn show(&mut self) {
         self.disk.extend(self.committing.iter().copied());
     }
 
-    /// The oldest commit is durable, and its hook runs. `spills`: the lane is left to the disk.
+    /// Completes the oldest commit and runs its hook. `spills` leaves the ticket on disk.
     fn enqueue(&mut self, spills: bool) {
         let Some((lane, id)) = self.committing.pop_front() else { return };
         self.disk.insert((lane, id));
@@ -100,7 +100,7 @@ impl Fixture {
         self.lanes.enqueue(&name(lane), ticket(id));
     }
 
-    /// The newest commit fails, unless its row was seen already.
+    /// Fails the newest commit, unless its row is already visible.
     fn fail(&mut self) {
         if let Some((lane, id)) = self.committing.pop_back_if(|row| !self.disk.contains(row)) {
             self.lanes.cancel_reservation(&name(lane), id);
@@ -166,7 +166,7 @@ impl Fixture {
         }
     }
 
-    /// A running one fails and waits for another try.
+    /// A running execution fails and waits for a retry.
     fn pause(&mut self, which: usize) {
         if let Some((lane, id)) = self.take_running(which) {
             self.lanes.pause(&name(lane), ticket(id));
@@ -189,7 +189,7 @@ impl Fixture {
         }
     }
 
-    /// A running one is put aside and woken before it leaves its place.
+    /// A running execution is suspended and woken before it releases its permit.
     fn put_back(&mut self, which: usize) {
         let Some(member) = self.take_running(which) else { return };
         let (lane, id) = member;
@@ -229,21 +229,21 @@ impl Fixture {
     }
 
     fn withdraw(&mut self, which: usize) {
-        self.settle_guests();
+        self.settle_steps();
         if let Some(index) = which.checked_rem(self.asking.len()) {
             let (lane, number, _) = self.asking.remove(index);
             self.lanes.cancel_wait(&name(lane), number);
         }
     }
 
-    /// Those that are in ask no more.
-    fn settle_guests(&mut self) {
+    /// Admitted steps no longer wait.
+    fn settle_steps(&mut self) {
         let admitted = &self.admitted;
         self.asking.retain(|(lane, _, waiter)| !admitted.contains(&(*lane, *waiter)));
     }
 
     fn invariants(&mut self) {
-        self.settle_guests();
+        self.settle_steps();
         for lane in 0..self.count {
             let own = self.running.iter().filter(|((of, _), _)| *of == lane).count();
             let running = own + self.admitted.iter().filter(|(of, _)| *of == lane).count();
@@ -267,7 +267,7 @@ impl Fixture {
             self.deliver_refill();
             self.resume(0);
             self.finish(0);
-            self.settle_guests();
+            self.settle_steps();
             self.leave(0);
         }
     }
@@ -352,7 +352,7 @@ proptest! {
         }
         fixture.drain();
         fixture.invariants();
-        prop_assert!(fixture.asking.is_empty(), "guests left waiting: {:?}", fixture.asking);
+        prop_assert!(fixture.asking.is_empty(), "steps left waiting: {:?}", fixture.asking);
         prop_assert!(fixture.disk.is_empty(), "left waiting: {:?}", fixture.disk);
         prop_assert!(fixture.running.is_empty(), "left running");
         for lane in 0..3 {
@@ -361,7 +361,7 @@ proptest! {
         }
     }
 
-    /// Promise 5: a stuck model or a flood in one lane starves no other.
+    /// Promise 5: a stuck model or a flood in one lane never starves another lane.
     #[test]
     fn lane_idle_is_never_starved_by_stuck_lanes(
         stuck in prop::collection::vec((1_usize..9, any::<bool>()), 0..40),
@@ -385,7 +385,7 @@ proptest! {
             }
         };
         settle(&mut fixture);
-        // Nothing of all that ever ends. Each stuck lane runs one at least, and what one lane takes
+        // Nothing ever ends here. Each stuck lane runs at least one execution, and what a lane runs
         // beyond its first stays within the limit.
         let idle = stuck.len();
         for lane in 0..idle {
@@ -400,7 +400,7 @@ proptest! {
 }
 
 #[test]
-fn lane_when_full_refuses_while_others_accept() {
+fn lane_when_full_rejects_while_others_accept() {
     let mut lanes: Lanes<(), u32> = Lanes::new(10);
     lanes.set_limits("a", 1, 1);
     lanes.set_limits("b", 1, 1);
@@ -457,7 +457,7 @@ fn lane_priority_step_overtakes_waiting_steps() {
     assert!(matches!(next, Some(Next::AdmitStep { waiter: 3, .. })), "{next:?}");
 }
 
-/// A workflow that has its place must reach its models although no further place is left.
+/// A workflow with a permit must reach its models even if no permit is free.
 #[test]
 fn lane_admits_steps_when_all_slots_are_taken() {
     let mut fixture = Fixture::new(2, 2, 2);
@@ -473,7 +473,7 @@ fn lane_admits_steps_when_all_slots_are_taken() {
     assert_eq!(fixture.admitted.len(), 2);
 }
 
-/// Woken before it has left its place, it waits for that and then for its turn.
+/// An execution that is woken before it releases its permit waits for that, then for its turn.
 #[test]
 fn lane_ticket_requeued_during_release_runs_once_more() {
     let mut fixture = Fixture::new(1, 2, 2);
@@ -492,7 +492,7 @@ fn lane_ticket_requeued_during_release_runs_once_more() {
     assert_eq!(fixture.lanes.totals(), (0, 0));
 }
 
-/// A refill that reads a row before its commit's hook has run must not give it a second ticket.
+/// A refill that reads a row before its commit's hook has run must not create a second ticket.
 #[test]
 fn lane_row_seen_before_its_hook_gets_one_ticket() {
     let mut fixture = Fixture::new(1, 9, 9);
@@ -526,7 +526,7 @@ fn lane_finds_leaked_slots_of_dead_tasks() {
     assert_eq!(fixture.lanes.totals().0, 2);
 }
 
-/// A lane in which too much has failed starts nothing else until one of those goes on.
+/// A lane with too many failed executions starts nothing else until one of them resumes.
 #[test]
 fn lane_with_too_many_paused_tickets_starts_nothing_new() {
     let mut fixture = Fixture::new(1, 2, 2);
@@ -544,7 +544,7 @@ fn lane_with_too_many_paused_tickets_starts_nothing_new() {
 }
 
 #[test]
-fn lanes_remove_a_lane_in_which_nothing_is() {
+fn lanes_remove_empty_lane() {
     let mut lanes = Lanes::<(), ()>::new(4);
     lanes.set_limits("a", 1, 4);
     lanes.reserve("a", id(1)).unwrap();
@@ -562,7 +562,7 @@ fn lanes_remove_a_lane_in_which_nothing_is() {
 }
 
 #[test]
-fn lanes_without_place_need_no_look_for_new_work() {
+fn lanes_without_free_permit_need_no_dispatch_for_new_work() {
     let mut fixture = Fixture::new(1, 1, 10);
     fixture.submit(0, false);
     assert!(fixture.lanes.has_turns());
@@ -575,7 +575,7 @@ fn lanes_without_place_need_no_look_for_new_work() {
 }
 
 #[test]
-fn lanes_that_come_and_go_leave_nothing_in_the_schedules() {
+fn lanes_removed_leave_no_entry_in_schedules() {
     let mut lanes = Lanes::<(), ()>::new(4);
     for number in 0..100 {
         lanes.set_limits("a", 1, 4);

@@ -1,4 +1,4 @@
-//! Events that people send to steps, before and while these wait, and when they have ended.
+//! Events sent to steps: before and while they wait, and after they have ended.
 
 use std::sync::Arc;
 
@@ -7,14 +7,14 @@ use crate::domain::definition::Step as PlannedStep;
 use crate::domain::machine::workflow::Event;
 use crate::domain::step::{self, EventSource, Instance};
 
-/// What somebody answers: the same each time, so that outputs compare.
+/// The answer to an event: the same each time, so that outputs can be compared.
 pub(super) fn answer(instance: Instance) -> Event {
     let output = payload(&format!("answer of {instance:?}"));
     Event::Answered { instance, output, source: EventSource::Api }
 }
 
 impl Machine {
-    /// Somebody sends the event of a step, whether or not it waits: the first one is kept, and counts.
+    /// Sends the event of a step, whether or not it waits. Only the first one counts.
     pub(super) fn send(&mut self, which: usize) {
         let plan = Arc::clone(&self.plan);
         let of = |step: &PlannedStep| Instance::of(step.position);
@@ -29,7 +29,7 @@ impl Machine {
         }
     }
 
-    /// Sends an event for which a step waits. False: none does.
+    /// Sends an event that a step waits for. False if there is none.
     pub(super) fn send_awaited(&mut self) -> bool {
         let plan = Arc::clone(&self.plan);
         let awaited = plan.events().position(|(step, _)| self.waits(&Instance::of(step.position)));
@@ -39,7 +39,7 @@ impl Machine {
         })
     }
 
-    /// Takes those that came just before the process died.
+    /// Takes the answers that arrived just before the process died.
     pub(super) fn take_answers(&mut self) {
         for instance in self.sent.clone() {
             if self.waits(&instance) {
@@ -53,7 +53,7 @@ impl Machine {
         step.is_some_and(|step| !step.status.is_final() && step.due.is_some())
     }
 
-    /// An event counts once: its step says whose it is, and nothing else has one.
+    /// Each event is used once, by the step that waits for it.
     pub(super) fn invariant_answers_are_of_steps_that_ask(&self) {
         for (instance, step) in self.progress.steps() {
             let planned = self.plan.at(instance.step).unwrap();

@@ -1,6 +1,6 @@
-//! Random histories of random plans: after every event the invariants hold, every history comes to
-//! an end, and dying on the way changes nothing about it. No test here knows the order of the code
-//! it tests.
+//! Random histories of random plans: the invariants hold after every event, every history ends, and
+//! crashes on the way do not change the outcome. These tests do not depend on the order of the code
+//! they test.
 
 mod answers;
 mod plans;
@@ -19,7 +19,7 @@ use crate::domain::classify::ErrorClass;
 use crate::domain::execution::{Source, Status, Work, WorkflowRun};
 use crate::domain::machine;
 
-/// What chance decides about a step, the same each time it is asked.
+/// A random but reproducible decision about a step.
 fn fate(seed: u64, what: &str, instance: &Instance, attempt: u32) -> u64 {
     let mut hasher = DefaultHasher::new();
     (seed, what, instance, attempt).hash(&mut hasher);
@@ -30,24 +30,24 @@ fn payload(text: &str) -> Payload {
     Payload::of(text).unwrap()
 }
 
-/// An execution, its progress, and a model of the executor and its disk.
+/// An execution with its progress, and a model of the executor and its disk.
 struct Machine {
     seed: u64,
     plan: Arc<Plan>,
     execution: Execution,
     progress: StepProgress,
     now: Timestamp,
-    /// What would be read after the process died.
+    /// The state that would be read after a crash.
     disk: BTreeMap<Instance, Step>,
     stored: Execution,
-    /// Attempts that work, and those that have been stopped: their reports are late.
+    /// Running attempts, and stopped ones, whose reports are stale.
     runs: BTreeMap<Instance, u32>,
     stopped: Vec<(Instance, u32)>,
     timers: BTreeSet<(Timestamp, Instance)>,
-    /// The steps whose event was sent, perhaps before they began. It outlives the process.
+    /// The steps whose event was sent, perhaps before they began. Survives a crash.
     sent: BTreeSet<Instance>,
-    /// The children that were created, by attempt, and those of them that have ended or that nobody
-    /// waits for any more. They outlive the process.
+    /// The children created so far, by attempt, and which of them have ended or been abandoned.
+    /// Survives a crash.
     children: BTreeMap<(Instance, u32), ExecutionId>,
     ended_children: BTreeSet<ExecutionId>,
     abandoned: BTreeSet<ExecutionId>,
@@ -57,7 +57,7 @@ struct Machine {
     charged: Vec<ExecutionId>,
     ends: usize,
     ids: u128,
-    /// Whether every run succeeds from here on.
+    /// Whether every run succeeds from now on.
     is_lucky: bool,
 }
 
@@ -91,14 +91,14 @@ impl Machine {
         machine
     }
 
-    /// A new execution that takes over what is kept of one that has failed or was cancelled.
+    /// A redrive of an execution that has failed or was cancelled.
     fn redriven(failed: &Self) -> Self {
         let kept = failed.disk.iter().filter(|(at, step)| is_reusable(&failed.plan, at, step));
         let kept = kept.map(|(at, step)| (at.clone(), Step { cost: Usd::ZERO, ..step.clone() }));
         let mut machine = Self {
             disk: kept.collect(),
             is_lucky: true,
-            // What was published stays so; its charges were the other execution's.
+            // Published predictions stay; the other execution was charged for them.
             published: failed.published.clone(),
             ..Self::new(failed.seed, Arc::clone(&failed.plan))
         };
@@ -122,7 +122,8 @@ impl Machine {
         machine
     }
 
-    /// Applies an event and all that follows from it, then commits and starts as the executor does.
+    /// Applies an event and everything that follows from it, then commits and starts runs like the
+    /// executor.
     fn happen(&mut self, event: Event) {
         let mut events = std::collections::VecDeque::from([event]);
         let mut starts = Vec::new();
@@ -160,7 +161,7 @@ impl Machine {
                             self.stopped.push((instance, attempt));
                         }
                     }
-                    // What was cancelled behind it is not begun any more.
+                    // A step cancelled by a later effect is not begun.
                     Effect::Begin { instance, .. } if self.has_ended(&instance) => {}
                     Effect::Begin { instance, attempt } => {
                         assert!(!was_paused, "{instance:?} has begun in a pause");
@@ -187,7 +188,7 @@ impl Machine {
         self.invariants();
     }
 
-    /// The machine's clock is set ahead and back again and again.
+    /// The system clock is set ahead and back repeatedly.
     fn reading(&self) -> Now {
         let ahead = Duration::from_secs(3600 * (self.now.micros().unsigned_abs() % 3));
         Now { wall: self.now.plus(ahead), steady: self.now }
@@ -240,7 +241,7 @@ impl Machine {
                     // It was created before the process died.
                     return None;
                 }
-                // The same after a crash, so that outputs compare.
+                // The same after a crash, so that outputs can be compared.
                 let chance = u128::from(fate(self.seed, "child", &instance, attempt));
                 let child = ExecutionId::from((1 << 100 | chance).to_be_bytes());
                 Event::ChildStarted { instance, attempt, child }
@@ -269,7 +270,7 @@ impl Machine {
         })
     }
 
-    /// An attempt reports what chance has for it.
+    /// Reports the random result of an attempt.
     fn report(&mut self, instance: &Instance, attempt: u32) {
         let chance = fate(self.seed, "run", instance, attempt);
         let cost = Usd::from_micros(i64::try_from(chance % 3).unwrap());
@@ -303,7 +304,7 @@ impl Machine {
         }
     }
 
-    /// A report that has been made already, or that nobody waits for.
+    /// Repeats a report, or sends one that is no longer expected.
     fn report_late(&mut self, which: usize) {
         if let Some((instance, attempt)) =
             self.stopped.get(which % self.stopped.len().max(1)).cloned()
@@ -314,11 +315,11 @@ impl Machine {
         }
     }
 
-    /// Time passes to the next timer.
+    /// Advances the time to the next timer.
     fn tick(&mut self) {
         let Some((due, instance)) = self.timers.first().cloned() else { return };
         if due.since(self.now) > Duration::from_secs(24 * 3600) {
-            // No child takes so long, and no person.
+            // No child or person takes that long.
             return;
         }
         self.timers.pop_first();
@@ -338,7 +339,7 @@ impl Machine {
         self.happen(Event::Continued);
     }
 
-    /// The process dies, starts again and takes the execution up.
+    /// The process dies, restarts and recovers the execution.
     fn crash(&mut self) {
         if self.execution.status.is_final() {
             return;
@@ -484,7 +485,7 @@ impl Machine {
         }
     }
 
-    /// A child that runs has one step that waits for it, or is going to be cancelled.
+    /// A running child has one step that waits for it, or is about to be cancelled.
     fn invariant_no_child_is_orphaned(&self) {
         for ((instance, attempt), child) in &self.children {
             let step = self.disk.get(instance).expect("its creation is in the step's commit");
@@ -607,14 +608,14 @@ proptest! {
         }
     }
 
-    /// Whatever is in flight when the process dies comes again; what comes of it all is the same.
+    /// Everything in flight at a crash is repeated, with the same outcome.
     #[test]
     fn workflow_machine_crash_changes_no_outcome(
         seed: u64,
         dice in prop::collection::vec(any::<u8>(), 0..60),
         acts in acts(),
     ) {
-        // What a time-out cuts off depends on when it is.
+        // No timeouts: what they cut off depends on the timing.
         let plan = plan(&dice, false);
         let mut straight = Machine::new(seed, Arc::clone(&plan));
         straight.live_on();
@@ -622,9 +623,9 @@ proptest! {
         play(&mut machine, &acts);
         machine.live_on();
         prop_assert_eq!(straight.execution.status, machine.execution.status);
-        // Which siblings a borne failure finds in flight depends on the order of reports.
-        let is_borne = plan.steps().any(|step| step.continue_on_error);
-        if straight.execution.status == Status::Success && !is_borne {
+        // The siblings in flight at a tolerated failure depend on the order of reports.
+        let is_tolerated = plan.steps().any(|step| step.continue_on_error);
+        if straight.execution.status == Status::Success && !is_tolerated {
             prop_assert_eq!(straight.execution.cost, machine.execution.cost);
             let outputs = |machine: &Machine| -> BTreeMap<Instance, Option<Payload>> {
                 let ended = machine.disk.iter().map(|(at, step)| (at.clone(), step.output.clone()));
@@ -634,7 +635,7 @@ proptest! {
         }
     }
 
-    /// Taken up again where it ended, it completes, and what is kept of it does not run again.
+    /// A redrive completes, and reused steps do not run again.
     #[test]
     fn workflow_machine_redrive_continues_after_finished_steps(
         seed: u64,
@@ -660,7 +661,7 @@ proptest! {
         }
     }
 
-    /// Put aside in the middle of its waits and woken, it goes on as if it had stayed.
+    /// Suspended during a wait and woken, it continues as if it had stayed in memory.
     #[test]
     fn workflow_machine_is_suspended_and_resumed(
         seed: u64,

@@ -1,4 +1,4 @@
-//! Random plans, made from the bytes of a test.
+//! Random plans, derived from the bytes of a test case.
 
 use std::sync::Arc;
 
@@ -6,12 +6,12 @@ use serde_json::{Value, json};
 
 use crate::domain::definition::Plan;
 
-/// Bytes that decide what a plan looks like; zeros when they are used up.
+/// Bytes that determine the shape of a plan; zeros once they are used up.
 struct Dice<'d> {
     bytes: std::slice::Iter<'d, u8>,
-    /// Whether steps have time-outs.
+    /// Whether steps have timeouts.
     deadlines: bool,
-    /// How many maps are around the next step: within one, no step waits for an event.
+    /// The number of maps around the next step: inside a map, no step waits for an event.
     maps: usize,
 }
 
