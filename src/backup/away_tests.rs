@@ -1,5 +1,5 @@
-//! A folder of payloads or files that is away: neither a full backup nor the log archive goes on
-//! without what is in it, and the next one has everything.
+//! A missing folder of payloads or files: full backups and log archiving fail without its content,
+//! and the next run includes everything.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ fn open(data: &Path) -> Source {
     Source { files: Files::scratch(data, store.clone()), store }
 }
 
-/// A service with a chain, and behind its beginning a payload and a file.
+/// A service with a chain, and a payload and a file written after its start.
 struct Fixture {
     folder: TempDir,
     place: Source,
@@ -81,14 +81,14 @@ impl Fixture {
             let said = error.to_string();
             let is_named = said.starts_with(away.to_str().unwrap());
             assert!(is_named && said.contains("is a volume not mounted?"), "{said}");
-            // The chain goes on.
+            // The chain continues.
             assert!(!matches!(error, Error::Chain(_)), "{said}");
         }
         assert_eq!(self.place.store.archive_position(), before);
         assert_eq!(self.listed().files, []);
     }
 
-    /// Both succeed, and have the payload and the file.
+    /// Both succeed and include the payload and the file.
     async fn has_everything(&self) {
         let part = self.archive().await.unwrap().unwrap();
         assert_eq!(part.damaged, 0);
@@ -108,7 +108,7 @@ impl Fixture {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn backup_and_log_archive_wait_for_folder_that_is_away() {
+async fn backup_and_log_archive_wait_for_unmounted_folder() {
     let fixture = Fixture::new().await;
     let away = fixture.folder.path().join("away");
     for name in ["payloads", "files"] {

@@ -1,8 +1,9 @@
-//! The folder of a chain: the files of the log archive, each named by its first and last record, and
-//! beside them a note for each scheduled backup that the chain follows.
+//! The folder of a chain: the files of the log archive, each named by its first and last record,
+//! and a note for each scheduled backup that the chain follows.
 //!
-//! A file gets its name once it is whole and durable. Notes exist so that old log can be deleted
-//! without reading backups: a file goes when every backup that is left holds all of its records.
+//! A file is renamed to its final name once it is complete and durable. With the notes, old log can
+//! be deleted without reading backups: a file is deleted when every remaining backup contains all
+//! of its records.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Write};
@@ -22,19 +23,19 @@ use crate::storage::export::{read_change, write_change};
 pub const LOG: &str = "log";
 const FILE: &str = ".log";
 const BASE: &str = ".base";
-/// Rows that one group is read back with at most.
+/// The maximum number of rows read back for a group.
 const ROWS_MAX: u32 = 1 << 27;
 
-/// What a chain's folder holds.
+/// The content of a chain's folder.
 #[derive(Debug, Default)]
 pub struct Listed {
     /// Oldest first.
     pub files: Vec<Named>,
-    /// The last records of the backups that the chain follows, and their names.
+    /// The last record and the name of each backup that the chain follows.
     pub bases: Vec<(u64, String)>,
 }
 
-/// A file of the log archive, as its name says.
+/// A file of the log archive, described by its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Named {
     pub first: u64,
@@ -59,14 +60,14 @@ impl Named {
     }
 }
 
-/// What the file of these records is called.
+/// The file name for these records.
 pub fn name_of(range: &Range) -> String {
     let Range { first, last, last_at, .. } = range;
     format!("{first:020}-{last:020}-{}{FILE}", last_at.micros())
 }
 
 impl Listed {
-    /// What `folder` holds; nothing when it is absent.
+    /// Lists `folder`; empty if it does not exist.
     pub fn of(folder: &Path) -> io::Result<Self> {
         let mut listed = Self::default();
         let entries = match fs::read_dir(folder) {
@@ -88,17 +89,17 @@ impl Listed {
         Ok(listed)
     }
 
-    /// The last record up to which something here holds the log; 0 when nothing does.
+    /// The last record covered by any file or backup; 0 if there are none.
     pub fn reach(&self) -> u64 {
         let files = self.files.last().map_or(0, |file| file.last);
         files.max(self.bases.last().map_or(0, |(record, _)| *record))
     }
 }
 
-/// Notes that the scheduled backup `name` in `folder` is one that its chain follows.
+/// Notes that the chain follows the scheduled backup `name` in `folder`.
 ///
 /// # Errors
-/// When the disk refuses.
+/// If the disk fails.
 pub fn note_base(folder: &Path, point: &Point, name: &str) -> io::Result<()> {
     let Some(chain) = point.chain else { return Ok(()) };
     let log = folder.join(LOG);
@@ -111,20 +112,20 @@ pub fn note_base(folder: &Path, point: &Point, name: &str) -> io::Result<()> {
     [&chain, &log, folder].into_iter().try_for_each(|folder| File::open(folder)?.sync_all())
 }
 
-/// Whether the chain follows a backup that is in `folder`.
+/// Whether the chain follows a backup that still exists in `folder`.
 ///
 /// # Errors
-/// When the disk cannot be read.
+/// If the disk cannot be read.
 pub fn has_base(folder: &Path, chain: Uuid) -> io::Result<bool> {
     let listed = Listed::of(&folder_of(&folder.join(LOG), chain))?;
     Ok(listed.bases.iter().any(|(_, name)| folder.join(name).is_file()))
 }
 
-/// Deletes the log archive that no scheduled backup in `folder` needs any more. The chain `current` may
-/// have no backup yet. Answers how many files went.
+/// Deletes the log archive that no scheduled backup in `folder` needs any more. The chain `current`
+/// may have no backup yet. Returns the number of deleted files.
 ///
 /// # Errors
-/// When the disk refuses; then the log that is left has no hole.
+/// If the disk fails; the remaining log then has no gap.
 pub fn prune(folder: &Path, current: Option<Uuid>) -> io::Result<usize> {
     let chains = match fs::read_dir(folder.join(LOG)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
@@ -146,7 +147,7 @@ pub fn prune(folder: &Path, current: Option<Uuid>) -> io::Result<usize> {
             None if current == Some(chain) => 0,
             None => u64::MAX,
         };
-        // Oldest first: what is left never has a hole.
+        // Oldest first, so that what remains never has a gap.
         for file in listed.files.iter().filter(|file| file.last <= needed_behind) {
             fs::remove_file(&file.path)?;
             deleted += 1;
@@ -158,7 +159,7 @@ pub fn prune(folder: &Path, current: Option<Uuid>) -> io::Result<usize> {
     Ok(deleted)
 }
 
-/// Writes a group: its number, its time, how many rows, and those.
+/// Writes a group: its number, its time, the number of rows, and the rows.
 pub fn write_group(out: &mut dyn Write, group: Group) -> io::Result<()> {
     out.write_all(&group.number.to_be_bytes())?;
     out.write_all(&group.time.micros().to_be_bytes())?;
@@ -194,20 +195,20 @@ pub fn read_group(from: &mut dyn Read) -> io::Result<Option<Group>> {
     Ok(Some(group))
 }
 
-/// A file of the log archive that was read from end to end.
+/// The result of checking a file of the log archive.
 #[derive(Debug)]
 pub struct Checked {
     pub range: Range,
-    /// The latest time of any of its commits that count; the earliest of all when none does.
+    /// The latest time of the commits that count; the minimum time if none does.
     pub latest: Timestamp,
     /// Bytes before compression.
     pub bytes: u64,
-    /// What was missing or damaged when it was written.
+    /// Items that were missing or damaged when it was written.
     pub damaged: Vec<String>,
 }
 
-/// Reads a whole file of the log archive: every sum, every commit, no gap between its numbers. For the
-/// latest time, only the commits behind the record `after` count.
+/// Reads a whole file of the log archive and checks every checksum, every commit, and that its
+/// numbers have no gap. Only commits after the record `after` count for the latest time.
 pub fn check_file(
     path: &Path,
     keys: &Keys,
@@ -256,7 +257,7 @@ pub fn check_file(
     Ok(Checked { range, latest, bytes: summary.bytes, damaged: summary.damaged })
 }
 
-/// Shows every entry of a file of the log archive, as [`read::read`] does.
+/// Passes every entry of a file of the log archive, as [`read::read`] does.
 pub fn read_file(
     path: &Path,
     keys: &Keys,
@@ -273,7 +274,7 @@ pub fn read_file(
     read::read(encryption::open(BufReader::new(file), keys).map_err(named)?, visit).map_err(named)
 }
 
-/// Why an entry is refused.
+/// The error for an unexpected entry.
 pub fn foreign() -> io::Error {
     io::Error::other("it is not part of a log archive")
 }

@@ -1,5 +1,5 @@
-//! Checking a store: every row can be read, every payload file and every content that a row names is
-//! there and is what it was.
+//! Checks a store: that every row is readable, and that every payload file and file content that a
+//! row names exists and is unchanged.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
@@ -17,24 +17,24 @@ use crate::storage::key;
 use crate::storage::record::decode;
 use crate::storage::{Key, Record, Row, Table};
 
-/// Faults that one report tells of.
+/// The maximum number of faults in a report.
 const FAULTS_MAX: usize = 100;
 /// The first byte of a record.
 const RECORD: u8 = 1;
 
-/// What was found.
+/// The result of a check.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
     pub rows: u64,
     pub payloads: u64,
     pub files: u64,
-    /// Bytes of payloads and files that were read.
+    /// Bytes of payloads and files read.
     pub bytes: u64,
-    /// Sentences, the first hundred.
+    /// The first hundred faults, as sentences.
     pub faults: Vec<String>,
-    /// Rows by table, of a store that does not open.
+    /// Rows by table, for a store that does not open.
     pub tables: BTreeMap<String, u64>,
-    /// What was damaged and is restored.
+    /// Damage that was repaired.
     pub notes: Vec<String>,
 }
 
@@ -46,11 +46,11 @@ impl Report {
     }
 }
 
-/// Reads all that is stored, also behind what cannot be read. Changes nothing. Blocks; for a thread of
-/// its own, of a process that does nothing else with the store.
+/// Reads everything in the store, continuing after unreadable parts. Changes nothing. Blocks; call
+/// it on its own thread, in a process that does nothing else with the store.
 ///
 /// # Errors
-/// When a file of the disk cannot be read; whatever else is wrong is in the report.
+/// If a file cannot be read; all other problems are in the report.
 pub fn check_store(place: &Source, progress: &mut dyn FnMut(u64)) -> Result<Report, Error> {
     let mut report = Report::default();
     let mut digests: HashSet<[u8; 32]> = HashSet::new();
@@ -65,7 +65,7 @@ pub fn check_store(place: &Source, progress: &mut dyn FnMut(u64)) -> Result<Repo
     Ok(report)
 }
 
-/// Checks some rows, and the payloads and contents that they name, until so many bytes of these were
+/// Checks rows and the payloads and contents that they name, until `bytes_max` bytes of these were
 /// read. Changes nothing. Blocks.
 #[must_use]
 pub fn check_rows(place: &Source, rows: &[Row], bytes_max: u64) -> Report {
@@ -80,7 +80,7 @@ pub fn check_rows(place: &Source, rows: &[Row], bytes_max: u64) -> Report {
     report
 }
 
-/// Checks one row, and what it names; contents that `digests` has were checked before.
+/// Checks one row and what it names; contents in `digests` were checked before.
 fn check_row(
     place: &Source,
     key: &Key,
@@ -101,7 +101,7 @@ fn check_row(
     if value.first() != Some(&RECORD) || table == Table::Meta as u8 {
         return;
     }
-    // Counters and ids may begin with the same byte; what is not JSON is none of the records.
+    // Counters and ids may begin with the same byte; whatever is not JSON is not a record.
     let parsed = value.get(1..).and_then(|text| serde_json::from_slice::<Value>(text).ok());
     let Some(record) = parsed else {
         if value.get(1) == Some(&b'{') {
@@ -125,7 +125,7 @@ fn check_row(
     }
 }
 
-/// Every payload file that the record names.
+/// Checks every payload file that the record names.
 fn check_payloads(place: &Source, record: &Value, of: &str, report: &mut Report) {
     match record {
         Value::Object(fields) => {

@@ -1,8 +1,8 @@
-//! Encryption of backups in the age format (age-encryption.org/v1): for public keys (recipients), or
-//! with a passphrase. Any age tool opens such a file without this program.
+//! Encryption of backups in the age format (age-encryption.org/v1), for public keys (recipients) or
+//! with a passphrase. Any age tool can open such a file without this program.
 //!
-//! Everything streams: 64 KiB are in memory at a time. A passphrase costs 64 MiB for a moment, to make
-//! guesses expensive.
+//! Everything is streamed with 64 KiB in memory. A passphrase takes 64 MiB briefly, to make guesses
+//! expensive.
 
 use std::fmt;
 use std::fs::File;
@@ -18,23 +18,23 @@ use super::{Error, Summary, read};
 use crate::config::secret::{self, Secret};
 use crate::runtime::regular_file;
 
-/// What an age file begins with.
+/// The prefix of an age file.
 const MAGIC: &[u8] = b"age-encryption.org/";
 /// scrypt's cost as a power of two: 2^16 blocks of 1 KiB.
 const WORK_FACTOR: u8 = if cfg!(test) { 4 } else { 16 };
-/// The highest cost that is accepted where a backup is opened: 1 GiB.
+/// The maximum cost accepted when opening a backup: 1 GiB.
 const WORK_FACTOR_MAX: u8 = 20;
-/// The largest file of identities, in bytes.
+/// The maximum size of an identity file, in bytes.
 const IDENTITIES_MAX: u64 = 1024 * 1024;
-/// What an identity begins with.
+/// The prefix of an identity.
 const IDENTITY: &str = "AGE-SECRET-KEY-1";
 
 /// How backups are encrypted.
 #[derive(Clone)]
 pub enum Encryption {
-    /// Not at all.
+    /// No encryption.
     Off,
-    /// For the holders of these keys. What writes such a backup cannot read it back.
+    /// For the holders of these keys. The service that writes such a backup cannot read it back.
     Recipients(Vec<x25519::Recipient>),
     Passphrase(Secret),
 }
@@ -50,10 +50,10 @@ impl fmt::Debug for Encryption {
 }
 
 impl Encryption {
-    /// As the configuration says: for recipients, else with a passphrase, else off.
+    /// From the configuration: recipients, else a passphrase, else off.
     ///
     /// # Errors
-    /// [`Error::Refused`] for what is not a recipient.
+    /// [`Error::Refused`] for an invalid recipient.
     pub fn new(recipients: &[String], passphrase: Option<&Secret>) -> Result<Self, Error> {
         if let (true, Some(passphrase)) = (recipients.is_empty(), passphrase) {
             return Ok(Self::Passphrase(passphrase.clone()));
@@ -67,22 +67,22 @@ impl Encryption {
         Ok(if recipients.is_empty() { Self::Off } else { Self::Recipients(recipients) })
     }
 
-    /// Whether a backup is written so that everyone who has the file can read it.
+    /// Whether backups are unencrypted.
     #[must_use]
     pub const fn is_off(&self) -> bool {
         matches!(self, Self::Off)
     }
 
-    /// Whether who writes a backup can read it.
+    /// Whether the writer of a backup can read it.
     #[must_use]
     pub const fn can_read_back(&self) -> bool {
         !matches!(self, Self::Recipients(_))
     }
 
-    /// A writer that encrypts on the way to `out`.
+    /// A writer that encrypts to `out`.
     ///
     /// # Errors
-    /// When `out` does not take the header.
+    /// If `out` does not accept the header.
     pub fn writer<W: Write>(&self, out: W) -> io::Result<Encrypting<W>> {
         let out = Digesting { out, hash: Sha256::new() };
         let encryptor = match self {
@@ -100,7 +100,7 @@ impl Encryption {
         Ok(Encrypting(Inner::Age(encryptor.wrap_output(out)?)))
     }
 
-    /// What opens the files that it writes, where that is at hand.
+    /// The keys that open its files, if available.
     pub(super) fn own_keys(&self) -> Option<Keys> {
         match self {
             Self::Off => Some(Keys::none()),
@@ -111,11 +111,12 @@ impl Encryption {
         }
     }
 
-    /// Reads a backup that was just written back from the disk: all of it where that is possible,
-    /// else its bytes alone, against `digest`. `written` is what went into it, where that is known.
+    /// Verifies a backup that was just written by reading it from the disk: all of it if the keys
+    /// are available, otherwise its bytes against `digest`. `written` is its expected content, if
+    /// known.
     ///
     /// # Errors
-    /// [`Error`] when the file is not what was written.
+    /// [`Error`] if the file is not what was written.
     pub fn read_back(
         &self,
         file: File,
@@ -141,7 +142,7 @@ pub(super) fn has_digest(mut file: File, digest: [u8; 32]) -> io::Result<bool> {
     Ok(hash.finalize()[..] == digest[..])
 }
 
-/// Why a file that was just written does not count.
+/// The error for a file that failed its verification.
 pub(super) fn not_written() -> Error {
     Error::Damaged("the file on disk differs from what was written to it".to_owned())
 }
@@ -150,7 +151,7 @@ fn secret_string(secret: &Secret) -> SecretString {
     SecretString::from(secret.expose().to_owned())
 }
 
-/// Encrypts what is written, and sums up what comes out.
+/// Encrypts what is written, and hashes the output.
 pub struct Encrypting<W: Write>(Inner<W>);
 
 enum Inner<W: Write> {
@@ -165,10 +166,10 @@ impl<W: Write> fmt::Debug for Encrypting<W> {
 }
 
 impl<W: Write> Encrypting<W> {
-    /// Writes the end. Gives the writer behind, and the SHA-256 of all that it was given.
+    /// Writes the end. Returns the underlying writer, and the SHA-256 of all of its input.
     ///
     /// # Errors
-    /// When the writer behind fails.
+    /// If the underlying writer fails.
     pub fn finish(self) -> io::Result<(W, [u8; 32])> {
         let Digesting { out, hash } = match self.0 {
             Inner::Plain(out) => out,
@@ -211,11 +212,11 @@ impl<W: Write> Write for Digesting<W> {
     }
 }
 
-/// What opens encrypted backups.
+/// Keys for encrypted backups.
 pub struct Keys {
     identities: Vec<Box<dyn age::Identity + Send>>,
     is_passphrase: bool,
-    /// Where they come from, for error messages.
+    /// Their origin, for error messages.
     source: String,
 }
 
@@ -226,13 +227,13 @@ impl fmt::Debug for Keys {
 }
 
 impl Keys {
-    /// None: only backups that are not encrypted can be read.
+    /// No keys: only unencrypted backups can be read.
     #[must_use]
     pub const fn none() -> Self {
         Self { identities: Vec::new(), is_passphrase: false, source: String::new() }
     }
 
-    /// A passphrase that comes from `source`.
+    /// A passphrase from `source`.
     #[must_use]
     pub fn of_passphrase(passphrase: &Secret, source: &str) -> Self {
         let mut identity = scrypt::Identity::new(secret_string(passphrase));
@@ -241,19 +242,19 @@ impl Keys {
         Self { identities, is_passphrase: true, source: source.to_owned() }
     }
 
-    /// The passphrase in a file of one line that others cannot read.
+    /// Reads a passphrase from a file of one line that others cannot read.
     ///
     /// # Errors
-    /// [`Error::Refused`] in a sentence without the passphrase.
+    /// [`Error::Refused`], with a message that does not contain the passphrase.
     pub fn in_passphrase_file(path: &Path) -> Result<Self, Error> {
         let passphrase = secret::from_file(path).map_err(Error::Refused)?;
         Ok(Self::of_passphrase(&passphrase, &path.display().to_string()))
     }
 
-    /// The identities in a file as `age-keygen` writes it: one per line, `#` begins a comment.
+    /// Reads identities from a file as written by `age-keygen`: one per line, `#` begins a comment.
     ///
     /// # Errors
-    /// [`Error::Refused`] when it holds none, in a sentence without any of them.
+    /// [`Error::Refused`] if there is none, with a message that contains no key.
     pub fn in_identity_file(path: &Path) -> Result<Self, Error> {
         let source = path.display().to_string();
         let unreadable =
@@ -279,10 +280,10 @@ impl Keys {
     }
 }
 
-/// A backup's plain bytes, whether it is encrypted or not.
+/// The plain bytes of a backup, whether encrypted or not.
 ///
 /// # Errors
-/// [`Error::Refused`] when the keys do not open it; [`Error::Damaged`] when its header is broken.
+/// [`Error::Refused`] if the keys do not open it; [`Error::Damaged`] if its header is broken.
 pub fn open<'r>(mut from: impl BufRead + 'r, keys: &Keys) -> Result<Box<dyn Read + 'r>, Error> {
     let mut head = Vec::new();
     from.by_ref().take(MAGIC.len() as u64).read_to_end(&mut head)?;
@@ -328,14 +329,14 @@ pub fn open<'r>(mut from: impl BufRead + 'r, keys: &Keys) -> Result<Box<dyn Read
 /// Whether a backup is encrypted, by its first bytes.
 ///
 /// # Errors
-/// When it cannot be read.
+/// If it cannot be read.
 pub fn is_encrypted(path: &Path) -> io::Result<bool> {
     let mut head = Vec::new();
     regular_file::open(path)?.take(MAGIC.len() as u64).read_to_end(&mut head)?;
     Ok(head == MAGIC)
 }
 
-/// The plain bytes, with errors that say what they mean.
+/// The plain bytes, with understandable errors.
 struct Decrypting<R>(StreamReader<R>);
 
 impl<R: Read> Read for Decrypting<R> {
@@ -442,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn identity_file_errors_name_the_line_and_show_no_key() {
+    fn identity_file_errors_name_line_without_key() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("key.txt");
         let identity = x25519::Identity::generate();

@@ -1,10 +1,10 @@
-//! Archives the log: writes what was committed since the last time, with the payloads and files that
-//! it refers to, as the next file of the chain beside the backups.
+//! Archives the log: writes the commits since the last run, with the payloads and files that they
+//! refer to, as the next file of the chain next to the backups.
 //!
-//! The store is not walked: the cost is that of what was written. A file is written under another
-//! name, synced, read back, renamed, and only then noted as archived; until then the store removes
-//! neither that log nor those bytes. A kill in between leaves a file that the next turn takes up,
-//! once its last commit is the one that the store has under that number.
+//! The store is not scanned, so the cost depends only on what was written. A file is written under
+//! a temporary name, synced, read back, renamed, and only then marked as archived. Until then, the
+//! store removes neither that log nor those payloads and files. A crash in between leaves a file
+//! that the next run adopts if its last commit is the one that the store has under that number.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, File};
@@ -24,12 +24,12 @@ use crate::files;
 use crate::storage::faults::Point;
 use crate::storage::{ArchivePosition, Claim, Group, Store, claim_of, claimed_by, payload_in};
 
-/// Bytes of log in one file; what is behind them goes into the next one.
+/// Bytes of log per file; the rest goes into the next one.
 const FILE_BYTES: u64 = 64 * 1024 * 1024;
-/// A file that is being written.
+/// The name of a file that is being written.
 const PART: &str = "next.part";
 
-/// A file of the log archive that was written.
+/// A file written to the log archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Part {
     pub first: u64,
@@ -40,12 +40,12 @@ pub struct Part {
     pub damaged: usize,
 }
 
-/// Writes what the chain lacks of the log, up to [`FILE_BYTES`] of it, as its next file in `log`.
-/// `None`: it has all, or there is no chain. Blocks; for a thread of its own.
+/// Writes the log that the chain lacks, up to [`FILE_BYTES`], as its next file in `log`. `None` if
+/// it lacks nothing, or there is no chain. Blocks; call it on its own thread.
 ///
 /// # Errors
-/// [`Error::Chain`] when the chain cannot go on: it has to be given up. Anything else may succeed
-/// the next time.
+/// [`Error::Chain`] if the chain cannot continue and must be abandoned. After other errors, the
+/// next run may succeed.
 pub fn archive_log(
     place: &Source,
     log: &Path,
@@ -88,7 +88,7 @@ pub fn archive_log(
     Ok(Some(Part { first, last, bytes, damaged }))
 }
 
-/// The last record that the chain holds; takes up the file that a kill left unnoted.
+/// The last record in the chain; adopts a file that a crash left unmarked.
 fn take_up(store: &Store, kept: &ArchivePosition, listed: &Listed) -> Result<u64, Error> {
     let through = kept.through;
     let reach = listed.reach().max(kept.from);
@@ -102,7 +102,7 @@ fn take_up(store: &Store, kept: &ArchivePosition, listed: &Listed) -> Result<u64
     match ahead[..] {
         [] => Ok(through),
         [file] if file.first == through.saturating_add(1) => {
-            // It has its name, so that it is whole; only that was not noted.
+            // It has its final name, so it is complete; only the mark is missing.
             if !is_ours(store, file) {
                 return Err(other_history(file));
             }
@@ -135,7 +135,7 @@ fn is_ours(store: &Store, file: &Named) -> bool {
     read.is_ok() && time == Some(file.last_at)
 }
 
-/// What the next file holds.
+/// The content of the next file.
 struct Next<'a> {
     place: &'a Source,
     kept: &'a ArchivePosition,
@@ -143,7 +143,7 @@ struct Next<'a> {
     until: u64,
 }
 
-/// What commits refer to outside of the store.
+/// Payloads and files that commits refer to.
 #[derive(Default)]
 struct Referred {
     payloads: BTreeMap<PayloadId, Option<Claim>>,
@@ -164,7 +164,7 @@ impl Referred {
 }
 
 impl Next<'_> {
-    /// Writes and reads back a file; answers what it holds, and how much of that is damaged.
+    /// Writes a file and reads it back; returns its content, and how much of that is damaged.
     fn write(
         &self,
         part: &Path,
@@ -177,7 +177,7 @@ impl Next<'_> {
         let (out, range, damaged) = self.fill(Archive::begin(out, now, &mut nothing)?)?;
         let (out, digest) = out.finish()?;
         out.into_inner().into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
-        // A file that cannot be read back keeps nothing.
+        // A file that cannot be read back archives nothing.
         let is_good = match encryption.own_keys() {
             Some(keys) => check_file(part, &keys, self.after, &mut |_| {})?.range == range,
             None => encryption::has_digest(File::open(part)?, digest)?,
@@ -228,7 +228,7 @@ impl Next<'_> {
     }
 }
 
-/// The stream of a file of the log archive.
+/// Creates a file of the log archive.
 fn create(part: &Path, reserve: Option<u64>) -> io::Result<Spared<BufWriter<File>>> {
     let file =
         fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(part)?;

@@ -1,5 +1,5 @@
-//! The log archive: what is restored from it is what was there, at every commit; a kill at any step of
-//! archiving leaves no hole; what is missing, changed or foreign is refused in words.
+//! The log archive: a restore to any commit yields the state of that commit; a crash at any step of
+//! archiving leaves no gap; missing, modified or foreign files are refused.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -27,7 +27,7 @@ fn open(folder: &Path) -> Source {
     place(folder, Store::open(&options).unwrap())
 }
 
-/// As [`open`], but the log holds only what the test writes: an idle store adds a record.
+/// Like [`open`], but the log contains only the test's writes: an idle store would add a record.
 fn open_without_checkpoints(folder: &Path) -> Source {
     let options = Options { folder: folder.to_path_buf(), inline_bytes: 10 };
     place(folder, Store::open_without_checkpoints(&options).unwrap())
@@ -56,7 +56,7 @@ impl Fixture {
         Self { folder, place }
     }
 
-    /// Stops the service, calls `change` with its data folder, and starts it again.
+    /// Stops the service, calls `change` with its data folder, and restarts it.
     async fn restarted(self, change: impl FnOnce(&Path)) -> Self {
         let Self { folder, place } = self;
         let Source { store, files } = place;
@@ -81,7 +81,7 @@ impl Fixture {
         self.place.store.commit(commit).await.unwrap();
     }
 
-    /// A full backup that the chain follows; begins one if there is none.
+    /// A full backup that the chain follows; starts a chain if there is none.
     async fn backup(&self, name: &str) -> PathBuf {
         if self.place.store.archive_position().is_none() {
             self.place.store.start_archiving().unwrap();
@@ -140,7 +140,7 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
     tokio::task::spawn_blocking(work).await.unwrap()
 }
 
-/// All rows but what the store says of itself, and but the audit log, where each restore notes itself.
+/// All rows except the store's own, and except the audit log, to which each restore adds an entry.
 async fn rows(store: &Store) -> Rows {
     let page = Page { prefix: Key::from_bytes(&[]), after: None, before: None, limit: 10_000 };
     let rows = store.page(page).await.unwrap();
@@ -148,7 +148,7 @@ async fn rows(store: &Store) -> Rows {
     rows.into_iter().filter(|(key, _)| !beside.contains(&key.as_bytes()[0])).collect()
 }
 
-/// The names of all files below a folder, apart from those of a store.
+/// The names of all files below a folder, except those of a store.
 fn files_in(folder: &Path) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for entry in fs::read_dir(folder).into_iter().flatten() {
@@ -191,7 +191,7 @@ async fn restored_with(file: &Path, keys: Keys, replay: Replay) -> Result<Restor
 }
 
 impl Restored {
-    /// Its rows; everything that they name is there and nothing else.
+    /// Its rows, after checking that exactly the files that they name exist.
     async fn rows(&self) -> Rows {
         let data = self.folder.path().join("data");
         let place = open(&data);
@@ -211,12 +211,12 @@ fn replay(fixture: &Fixture) -> Replay {
     Replay { log: Some(fixture.backups().join(LOG)), ..Replay::default() }
 }
 
-/// What one step of a random history does.
+/// A step of a random history.
 #[derive(Debug, Clone)]
 enum Act {
     Put(u64, usize),
     Delete(u64),
-    /// Claims a payload of an owner, or releases it.
+    /// Claims or releases a payload of an owner.
     Payload(u8),
     Archive,
     Backup,
@@ -235,7 +235,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
     prop::collection::vec(act, 5..30)
 }
 
-/// A history, and all rows behind each of its commits.
+/// A history, and all rows after each of its commits.
 struct History {
     fixture: Fixture,
     first: PathBuf,
@@ -341,7 +341,7 @@ async fn restore_rebuilds_damaged_store_from_backup_and_log() {
     let expected = rows(&fixture.place.store).await;
     let live = fixture.folder.path().join("wreck");
     copy_folder(&fixture.data(), &live);
-    // No tree at all: the worst that can happen to it.
+    // No tree at all, the worst case.
     fs::remove_file(live.join("store/db")).unwrap();
     let options = Options { folder: live.clone(), inline_bytes: 10 };
     Store::open(&options).unwrap_err();
@@ -354,10 +354,11 @@ async fn restore_rebuilds_damaged_store_from_backup_and_log() {
     let reached = all.reached.unwrap();
     assert_eq!((reached.files, reached.notes), (1, Vec::new()));
 
-    // Without the log archive, the live one has a hole before it; that of another store is refused.
+    // Without the log archive, there is a gap before the live log; that of another store is
+    // refused.
     let file = fixture.listed().files.remove(0);
     fs::remove_file(&file.path).unwrap();
-    // Its own log still reaches back here: nothing was removed from it yet.
+    // Its own log still reaches back here, since nothing was removed from it yet.
     assert_eq!(restored(&backup, with_live).await.unwrap().rows().await, expected);
     let other = Fixture::new();
     other.put(0, b"x").await;
@@ -365,10 +366,10 @@ async fn restore_rebuilds_damaged_store_from_backup_and_log() {
     copy_folder(&other.data(), &foreign);
     let foreign = Replay { live: Some(foreign), ..replay(&fixture) };
     let refused = restored(&backup, foreign).await.err().unwrap().to_string();
-    assert!(refused.contains("is not that of the store that was backed up"), "{refused}");
+    assert!(refused.contains("belongs to another store than the backup"), "{refused}");
 }
 
-/// Four commits behind a backup, each in a file of the log archive.
+/// Four commits after a backup, each in its own file of the log archive.
 async fn archived() -> (Fixture, PathBuf, Vec<Timestamp>) {
     let fixture = Fixture::new();
     let backup = fixture.backup("one.backup").await;
@@ -377,18 +378,18 @@ async fn archived() -> (Fixture, PathBuf, Vec<Timestamp>) {
         fixture.put(number, b"value").await;
         moments.push(fixture.now());
         fixture.archive().await.unwrap().unwrap();
-        // Each commit has a millisecond of its own.
+        // Each commit has a different millisecond.
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
     (fixture, backup, moments)
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn restore_goes_up_to_the_hole_by_the_time_that_is_named() {
+async fn restore_reaches_gap_with_named_time() {
     let (fixture, backup, _) = archived().await;
     let files = fixture.listed().files;
     let away = fixture.folder.path().join("away");
-    // The hole is behind the first file, or directly behind the backup.
+    // The gap is after the first file, or directly after the backup.
     for (missing, read) in [(&files[1], 1), (&files[0], 0)] {
         fs::rename(&missing.path, &away).unwrap();
         let refused = restored(&backup, replay(&fixture)).await.err().unwrap().to_string();
@@ -420,8 +421,8 @@ async fn restore_refuses_log_with_gap_damage_or_foreign_file() {
     let [from, to] = [files[1].first, files[1].last];
     assert!(hole.contains(&format!("the commits {from} to {to} are missing")), "{hole}");
     let behind = refused(Some(moments[2])).await.unwrap();
-    assert!(behind.contains("has a hole"), "{behind}");
-    // What was asked for is in front of it.
+    assert!(behind.contains("has a gap"), "{behind}");
+    // The requested time is before it.
     let before = moments[0].before(Duration::from_micros(1)).unwrap();
     assert_eq!(refused(Some(before)).await, None);
     fs::rename(&away, &files[1].path).unwrap();
@@ -432,14 +433,14 @@ async fn restore_refuses_log_with_gap_damage_or_foreign_file() {
         flipped[at] ^= 1;
         fs::write(&files[2].path, &flipped).unwrap();
         match refused(None).await {
-            // A changed format number cannot be distinguished from that of another release.
+            // A modified format number cannot be distinguished from that of another release.
             Some(message) => assert!(
                 ["incomplete or damaged", "was written by release"]
                     .iter()
                     .any(|say| message.contains(say)),
                 "{at}: {message}"
             ),
-            // Some bits of the compressed form say nothing.
+            // Some bits of the compressed form are irrelevant.
             None => assert_eq!(
                 zstd::decode_all(&flipped[..]).unwrap(),
                 zstd::decode_all(&whole[..]).unwrap(),
@@ -495,7 +496,7 @@ async fn log_archive_crash_at_any_step_leaves_no_gap() {
         let place = open_without_checkpoints(&image.path().join("data"));
         fixture = Fixture { folder: image, place };
         let turn = fixture.archive().await.unwrap_or_else(|error| panic!("{at} {step:?}: {error}"));
-        // What had its name already is taken up, not written again.
+        // A file that already had its final name is adopted, not written again.
         assert_eq!(turn.is_none(), step >= Step::ArchiveNote, "{at} {step:?}");
         fixture.put(7, b"goes on").await;
         fixture.archive().await.unwrap().unwrap();
@@ -518,7 +519,7 @@ async fn log_archive_ends_on_rollback_and_is_pruned_with_backups() {
     fixture.put(1, b"one").await;
     fixture.archive().await.unwrap();
     let chain = fixture.place.store.archive_position().unwrap().chain;
-    // A copy of the store, put back later.
+    // A copy of the store, to be put back later.
     let older = fixture.folder.path().join("older");
     fixture = fixture.restarted(|data| copy_folder(data, &older)).await;
     for number in 2..4 {
@@ -530,7 +531,7 @@ async fn log_archive_ends_on_rollback_and_is_pruned_with_backups() {
     fixture.archive().await.unwrap();
     let backups = fixture.backups();
     assert_eq!((fixture.listed().files.len(), prune(&backups, Some(chain)).unwrap()), (4, 0));
-    // The first backup goes, and with it what only it needs.
+    // The first backup is deleted, and with it the log that only it needs.
     fs::remove_file(&first).unwrap();
     assert_eq!(prune(&backups, Some(chain)).unwrap(), 3);
     let expected = rows(&fixture.place.store).await;
@@ -547,7 +548,7 @@ async fn log_archive_ends_on_rollback_and_is_pruned_with_backups() {
     assert!(matches!(error, Error::Chain(_)), "{error}");
     assert!(error.to_string().contains("older copy of the store"), "{error}");
     fixture.place.store.stop_archiving(None);
-    // The next chain has a name of its own; the other stays with its backup.
+    // The next chain has a new id; the other stays with its backup.
     fixture.backup("3.backup").await;
     let next = fixture.place.store.archive_position().unwrap().chain;
     assert_ne!(next, chain);

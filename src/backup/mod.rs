@@ -1,27 +1,27 @@
-//! Backups: everything that a data folder holds in one file, written while the service runs, checked
+//! Backups: everything in a data folder as one file, written while the service runs, and checked
 //! before anything is restored from it.
 //!
-//! The file is a tar archive in zstd, so that any box can look into it:
+//! The file is a tar archive compressed with zstd, so that common tools can read it:
 //!
 //! ```text
-//! orrery-backup.json     what it is, and of which release
-//! rows/00000000 …        the rows of the store as they were read
-//! changes/00000000 …     what was written in the meantime; applied behind the rows
+//! orrery-backup.json     the format and the release that wrote it
+//! rows/00000000 …        the rows of the store
+//! changes/00000000 …     rows changed meanwhile; applied after the others
 //! payloads/ID            payloads too large for a row
-//! files/SHA-256          the bytes of files
-//! records/00000000 …     instead of rows, in a file of the log archive: groups of commits
-//! seal.key, tls/…        the key of sealed secrets, the self-made authority
-//! end.json               how many of each, and the SHA-256 of all before it
+//! files/SHA-256          contents of files
+//! records/00000000 …     groups of commits: in a file of the log archive, instead of rows
+//! seal.key, tls/…        the key of sealed secrets, the self-signed authority
+//! end.json               the number of entries of each kind, and the SHA-256 of all before it
 //! ```
 //!
-//! Beside the backups, `log/CHAIN/FIRST-LAST-TIME.log` are files of the log archive ([`mod@log_archive`]): each holds the
-//! commits FIRST to LAST and the bytes that they refer to, in the same form. A restore applies them
-//! behind a backup ([`replay`]).
+//! Next to the backups, `log/CHAIN/FIRST-LAST-TIME.log` are the files of the log archive
+//! ([`mod@log_archive`]): each contains the commits FIRST to LAST and the payloads and files that
+//! they refer to, in the same format. A restore applies them on top of a backup ([`replay`]).
 //!
 //! A file may be encrypted as a whole: see [`encryption`].
 //!
-//! A file without its end, or with another one, is not a backup. This module knows how rows are
-//! exported and where files are, but not their contents.
+//! A file without its end entry, or with a wrong one, is not a backup. This module knows how rows
+//! are exported and where files are, but not their contents.
 
 mod chain;
 mod check;
@@ -52,7 +52,7 @@ pub use self::spared::Spared;
 pub use self::write::{Progress, Source, write};
 use crate::domain::time::Timestamp;
 
-/// The form of the file that this release writes.
+/// The format that this release writes.
 const FORMAT: u32 = 1;
 const HEAD: &str = "orrery-backup.json";
 const END: &str = "end.json";
@@ -62,20 +62,20 @@ const PAYLOADS: &str = "payloads/";
 const FILES: &str = "files/";
 const RECORDS: &str = "records/";
 const SEAL: &str = "seal.key";
-/// There only while a rotation of the key is under way.
+/// Exists only during a rotation of the key.
 const SEAL_NEXT: &str = "seal.key.next";
 const TLS: &str = "tls/";
 
-/// Why a backup is not written, read or restored.
+/// An error of writing, reading or restoring a backup.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// It is not a backup, or a part of one.
+    /// The file is not a backup, or is damaged.
     #[error("{0}")]
     Damaged(String),
-    /// There is something where it should go.
+    /// The target is not empty, or the request cannot be fulfilled.
     #[error("{0}")]
     Refused(String),
-    /// The chain of the log archive cannot go on.
+    /// The chain of the log archive cannot continue.
     #[error("{0}")]
     Chain(String),
     #[error(transparent)]
@@ -90,56 +90,56 @@ pub enum Error {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Head {
     format: u32,
-    /// Of the store.
+    /// The format of the store.
     store_format: u32,
     /// The release that wrote it.
     version: String,
     created_at: String,
 }
 
-/// What a backup holds.
+/// The content of a backup.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Summary {
     pub version: String,
-    /// The form of the store's rows, as the head of a backup that was read says it.
+    /// The store's format, as read from the head of a backup.
     #[serde(skip)]
     pub store_format: u32,
     pub created_at: String,
-    /// Rows as they were read, those counted that changed in the meantime.
+    /// Rows read, including those that changed meanwhile.
     pub rows: u64,
     pub changes: u64,
     pub payloads: u64,
     pub files: u64,
     /// Bytes before compression.
     pub bytes: u64,
-    /// Payloads and files that were missing or damaged where it was taken, each in a sentence. Those
-    /// that could be read are in it as they were.
+    /// Payloads and files that were missing or damaged when the backup was made, as sentences.
+    /// Readable damaged ones are included as they were.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub damaged: Vec<String>,
-    /// Of a backup; releases before the log archive say nothing.
+    /// Of a backup; `None` for releases before the log archive.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub point: Option<Point>,
     /// Of a file of the log archive.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub range: Option<Range>,
-    /// Of the entries before the end: each with its name, its length and its content.
+    /// Of the entries before the end: the name, length and content of each.
     pub sha256: String,
 }
 
-/// Where in the log of its store a backup was taken.
+/// The position of a backup in the log of its store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Point {
     pub store: Uuid,
-    /// The chain that keeps the log behind it.
+    /// The chain that archives the log after it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chain: Option<Uuid>,
-    /// The last record of the log that it holds.
+    /// The last log record that it contains.
     pub record: u64,
-    /// When that was, in microseconds; no commit that it holds is later.
+    /// The time of the backup, in microseconds; no commit in it is later.
     pub at: Timestamp,
 }
 
-/// Which records of which log a file of the log archive holds.
+/// The log records in a file of the log archive.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Range {
     pub store: Uuid,
@@ -150,15 +150,15 @@ pub struct Range {
     pub last_at: Timestamp,
 }
 
-/// The most damaged things that one backup lists; with more it is refused.
+/// The maximum number of damaged items listed in a backup; with more the backup fails.
 const DAMAGED_MAX: usize = 5000;
 
-/// How a damaged content is listed.
+/// The list entry for damaged content.
 fn damaged_content(digest: crate::domain::file::Digest) -> String {
     format!("the content {digest} is damaged")
 }
 
-/// The running sum over entries.
+/// The running checksum over entries.
 #[derive(Debug, Clone, Default)]
 struct Sum {
     hash: Sha256,

@@ -1,4 +1,4 @@
-//! Reading a backup: entry by entry, each summed up, the end compared with what came before it.
+//! Reads a backup entry by entry, and checks its checksum at the end.
 
 use std::io::{self, BufReader, Cursor, Read};
 
@@ -11,22 +11,22 @@ use crate::domain::ids::PayloadId;
 use crate::storage;
 use crate::storage::export::read_change;
 
-/// The largest entry that is read into memory: the head and the end.
+/// The maximum size of entries read into memory: the head and the end.
 const SMALL: u64 = 2 * 1024 * 1024;
 
 /// One entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Entry {
-    /// Rows, in their order.
+    /// Rows in key order.
     Rows,
-    /// Rows that were written while the others were read.
+    /// Rows written during the export.
     Changes,
     Payload(PayloadId),
     Content(Digest),
     Seal,
-    /// The key that is about to take its place.
+    /// The next seal key, during a rotation.
     NextSeal,
-    /// A file of the TLS folder, by its name.
+    /// A file of the TLS folder, by name.
     Tls(String),
     /// Groups of commits, in a file of the log archive.
     Records,
@@ -61,10 +61,10 @@ impl Entry {
     }
 }
 
-/// Reads a whole backup and changes nothing: every entry, every row, every sum.
+/// Reads a whole backup and checks every entry, row and checksum. Changes nothing.
 ///
 /// # Errors
-/// [`Error::Damaged`] when it is not a whole backup, or one of a newer release; [`Error::Disk`].
+/// [`Error::Damaged`] if it is not a complete backup, or from a newer release; [`Error::Disk`].
 pub fn verify(from: impl Read, progress: &mut dyn FnMut(u64)) -> Result<Summary, Error> {
     let mut bytes = 0;
     let mut other = Vec::new();
@@ -91,7 +91,7 @@ pub fn verify(from: impl Read, progress: &mut dyn FnMut(u64)) -> Result<Summary,
         progress(bytes);
         Ok(())
     })?;
-    // What was damaged already where the backup was taken is listed in it.
+    // Damage that existed when the backup was made is listed in it.
     let is_listed = |digest: &Digest| summary.damaged.contains(&damaged_content(*digest));
     match other.iter().find(|digest| !is_listed(digest)) {
         None => Ok(summary),
@@ -101,12 +101,12 @@ pub fn verify(from: impl Read, progress: &mut dyn FnMut(u64)) -> Result<Summary,
     }
 }
 
-/// Why a file of the log archive is not a backup.
+/// The error for a file of the log archive in place of a backup.
 pub(super) fn not_alone() -> io::Error {
     io::Error::other("it is a file of the log archive: give the backup that it follows instead")
 }
 
-/// The length of a content, and whether its bytes are those that its name promises.
+/// The length of a content, and whether its bytes match its digest.
 pub(super) fn check_content(digest: Digest, content: &mut dyn Read) -> io::Result<(u64, bool)> {
     use sha2::{Digest as _, Sha256};
     let mut hash = Sha256::new();
@@ -114,13 +114,13 @@ pub(super) fn check_content(digest: Digest, content: &mut dyn Read) -> io::Resul
     Ok((bytes, hash.finalize()[..] == digest.0[..]))
 }
 
-/// How the compressed archive begins.
+/// The magic number of the compressed archive.
 const ZSTD: [u8; 4] = [0x28, 0xB5, 0x2F, 0xFD];
 
-/// Shows every entry to `visit` and checks the whole. Only when this returns `Ok` was it a backup.
+/// Passes every entry to `visit`. The backup is valid only if this returns `Ok`.
 ///
 /// # Errors
-/// [`Error::Damaged`], and whatever `visit` fails with.
+/// [`Error::Damaged`], and any error of `visit`.
 pub fn read(
     from: impl Read,
     visit: &mut dyn FnMut(&Entry, &mut dyn Read) -> io::Result<()>,
@@ -168,7 +168,7 @@ pub fn read(
     }
     let mut summary: Summary = ended.ok_or_else(|| damaged("it is cut off".to_owned()))?;
     summary.store_format = store_format.unwrap_or_default();
-    // To the very end, where the compression has a sum of its own.
+    // To the very end, since the compressed stream has its own checksum.
     io::copy(&mut archive.into_inner(), &mut io::sink()).map_err(unreadable)?;
     Ok(summary)
 }
@@ -195,7 +195,7 @@ fn small<T: serde::de::DeserializeOwned>(content: &mut dyn Read, length: u64) ->
     Ok(serde_json::from_slice(&text)?)
 }
 
-/// An entry that is summed up as it is read.
+/// An entry that is hashed as it is read.
 struct Summing<'s, R> {
     content: R,
     sum: &'s mut Sum,

@@ -1,9 +1,9 @@
-//! Applying the log archive behind a backup: first all of it that is needed is checked, then it is
-//! applied, up to a moment or to its end.
+//! Replays the log archive on top of a backup: first checks all of the files needed, then applies
+//! them, up to a time or to the end.
 //!
-//! The log ends where the chain ends, or, with the data folder of a damaged store, where that
-//! store's own log ends. A commit belongs to the moment at which it was written, by the clock of the
-//! machine; the first one that is later than the moment asked for ends the replay.
+//! The log ends with the chain, or, given the data folder of a damaged store, with that store's own
+//! log. A commit's time is when it was written, by the machine's clock; the first commit later than
+//! the requested time ends the replay.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
@@ -23,32 +23,32 @@ use crate::files;
 use crate::runtime::regular_file;
 use crate::storage::{Group, Page, claimed_by, payload_in, read_live_log};
 
-/// What is applied behind a backup; by default nothing.
+/// What to apply on top of a backup; by default nothing.
 #[derive(Debug, Clone, Default)]
 pub struct Replay {
-    /// The folder of chains beside the backup.
+    /// The folder of chains next to the backup.
     pub log: Option<PathBuf>,
-    /// The data folder of a damaged store: what its own log holds behind the chain.
+    /// The data folder of a damaged store, whose own log follows the chain.
     pub live: Option<PathBuf>,
-    /// No commit later than this; without it, all.
+    /// Apply no commit later than this; `None` for all.
     pub until: Option<Timestamp>,
 }
 
-/// How far a replay came.
+/// The end of a replay.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Reached {
-    /// The last record of the log that was applied, and when it was written.
+    /// The last log record applied, and its time.
     pub record: u64,
     pub at: String,
-    /// Files of the log archive that were read.
+    /// Files of the log archive read.
     pub files: usize,
-    /// Records that were applied behind the backup.
+    /// Records applied after the backup.
     pub records: u64,
-    /// What is incomplete, in sentences.
+    /// What is incomplete, as sentences.
     pub notes: Vec<String>,
 }
 
-/// What a replay applies, checked.
+/// A replay whose files have been checked.
 #[derive(Debug)]
 pub struct Plan {
     point: Option<Point>,
@@ -56,30 +56,30 @@ pub struct Plan {
     live: Option<PathBuf>,
     until: Option<Timestamp>,
     notes: Vec<String>,
-    /// The last record that is there, and the time of the last one in the files.
+    /// The last available record, and the time of the last one in the files.
     pub last: u64,
     pub last_at: Timestamp,
-    /// The latest time of any record up to there: a clock that was set back makes it later than
-    /// `last_at`. A replay up to this time applies all of them.
+    /// The latest time of any record up to there, which is later than `last_at` if the clock was
+    /// set back. A replay up to this time applies all of them.
     latest: Timestamp,
-    /// Bytes that the files hold before compression.
+    /// Uncompressed bytes of the files.
     bytes: u64,
 }
 
 impl Plan {
-    /// The commits up to `next` are missing. What was asked for may end here: a message like this one
-    /// was read, and the moment that it names is wanted.
+    /// Handles missing commits up to `next`: the replay may end before the gap if the requested
+    /// time says so, for example after a message like this one.
     fn stop_at_hole(&mut self, next: u64) -> Result<(), Error> {
         let [from, to] = [self.last.saturating_add(1), next.saturating_sub(1)];
         let at = self.latest;
         if self.until.is_some_and(|until| until <= at.end_of_millisecond()) {
             self.notes.push(format!(
-                "the commits {from} to {to} are missing: the first of them may be of {at} as well"
+                "the commits {from} to {to} are missing; the first of them may also be from {at}"
             ));
             return Ok(());
         }
         Err(Error::Refused(format!(
-            "the log archive has a hole: the commits {from} to {to} are missing. Up to the hole it \
+            "the log archive has a gap: the commits {from} to {to} are missing. Up to the gap it \
              can be restored with --until {at}, or the backup alone with --no-log"
         )))
     }
@@ -90,19 +90,19 @@ impl Plan {
         Self { point, files, live, until, notes, last, last_at, latest: last_at, bytes: 0 }
     }
 
-    /// Files of the log archive that belong to it.
+    /// The number of files in the plan.
     #[must_use]
     pub fn files(&self) -> usize {
         self.files.len()
     }
 
-    /// Bytes that these files hold before compression.
+    /// Their uncompressed bytes.
     #[must_use]
     pub const fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// What is incomplete, in sentences.
+    /// What is incomplete, as sentences.
     #[must_use]
     pub fn notes(&self) -> &[String] {
         &self.notes
@@ -110,10 +110,10 @@ impl Plan {
 }
 
 impl Replay {
-    /// Checks that the log behind a backup is there without a hole, as far as it is needed.
+    /// Checks that the log after a backup has no gap, as far as it is needed.
     ///
     /// # Errors
-    /// [`Error::Refused`] when it is not, with what is missing; [`Error::Damaged`]; [`Error::Disk`].
+    /// [`Error::Refused`] if it has, naming what is missing; [`Error::Damaged`]; [`Error::Disk`].
     pub fn plan(
         &self,
         backup: &Summary,
@@ -148,7 +148,8 @@ impl Replay {
         Ok(plan)
     }
 
-    /// Checks the chain's files; whether all that is wanted is in them, or before a hole.
+    /// Checks the chain's files; returns whether they contain all that is wanted, or what is before
+    /// a gap.
     fn plan_chain(
         &self,
         plan: &mut Plan,
@@ -202,11 +203,11 @@ fn plan_live(plan: &mut Plan, point: &Point, live: &Path) -> Result<(), Error> {
     }
     let found = read_live_log(live, plan.last, &mut |_group| {})?;
     let Some(found) = found else {
-        return Err(Error::Refused(format!("there is no log of a store in {shown}")));
+        return Err(Error::Refused(format!("there is no store log in {shown}")));
     };
     let is_other = found.chain.is_some() && point.chain.is_some() && found.chain != point.chain;
     if found.store != point.store || is_other {
-        let message = format!("the log in {shown} is not that of the store that was backed up");
+        let message = format!("the log in {shown} belongs to another store than the backup");
         return Err(Error::Refused(message));
     }
     let expected = plan.last.saturating_add(1);
@@ -221,7 +222,7 @@ fn plan_live(plan: &mut Plan, point: &Point, live: &Path) -> Result<(), Error> {
 }
 
 impl Plan {
-    /// Applies the log to the store behind `rows`, whose data folder is `data`. `None` when there is
+    /// Applies the log to the store of `rows`, whose data folder is `data`. `None` if there is
     /// nothing to apply.
     pub(super) fn apply(
         &self,
@@ -265,21 +266,21 @@ impl Plan {
     }
 }
 
-/// A store that the log is applied to.
+/// A store to which the log is applied.
 struct Applying<'a, 's> {
     data: &'a Path,
     rows: &'a mut Importing<'s>,
     shards: &'a mut Vec<PathBuf>,
     until: Option<Timestamp>,
-    /// The last record that was applied, and its time.
+    /// The last record applied, and its time.
     last: u64,
     at: Timestamp,
     is_done: bool,
-    /// Payloads that were claimed or released since files were last written.
+    /// Payloads claimed or released since files were last written.
     payloads: BTreeMap<PayloadId, bool>,
-    /// Contents that were referred to since then.
+    /// Contents that gained a reference since then.
     contents: HashSet<Digest>,
-    /// Contents that a file referred to no more.
+    /// Contents that lost a reference.
     dropped: HashSet<Digest>,
     notes: Vec<String>,
 }
@@ -310,7 +311,7 @@ impl Applying<'_, '_> {
         Ok(self.settle()?)
     }
 
-    /// What the log of a damaged store holds, with the bytes that are in its data folder.
+    /// Applies the log of a damaged store, with the payloads and files in its data folder.
     fn live(&mut self, live: &Path) -> Result<(), Error> {
         let mut failed = None;
         read_live_log(live, self.last, &mut |group| {
@@ -357,7 +358,7 @@ impl Applying<'_, '_> {
                 noted.insert(digest);
             }
         }
-        // Two rows of the source may have one place here: what is put is what counts.
+        // Two rows of the source may map to one key here; the put one wins.
         let (put, deleted): (Vec<_>, Vec<_>) =
             group.rows.into_iter().partition(|(_, value)| value.is_some());
         deleted.into_iter().chain(put).try_for_each(|change| self.rows.add(change))
@@ -378,7 +379,7 @@ impl Applying<'_, '_> {
         }
     }
 
-    /// Deletes the payloads that were released.
+    /// Deletes the released payloads.
     fn settle(&mut self) -> io::Result<()> {
         self.contents.clear();
         for (id, is_claimed) in std::mem::take(&mut self.payloads) {
@@ -389,7 +390,7 @@ impl Applying<'_, '_> {
         Ok(())
     }
 
-    /// Deletes the contents that nothing refers to any more.
+    /// Deletes the contents without references.
     fn drop_contents(&mut self) -> io::Result<()> {
         let runtime = tokio::runtime::Handle::current();
         for digest in std::mem::take(&mut self.dropped) {

@@ -1,5 +1,5 @@
-//! Plans over a log archive whose machine had its clock set back: what the backup holds already ends
-//! nothing early, and the time that a message about a hole names leads up to that hole.
+//! Plans over a log archive whose machine had its clock set back: commits in the backup itself end
+//! no replay early, and the time named in a message about a gap leads up to that gap.
 
 use tempfile::TempDir;
 use uuid::Uuid;
@@ -16,7 +16,7 @@ fn at(second: i64) -> Timestamp {
     Timestamp::from_micros(second * 1_000_000)
 }
 
-/// Writes the file of the commits from `first` on, each of such a second.
+/// Writes the file of the commits from `first` on, with these times in seconds.
 fn add_file(log: &Path, first: u64, seconds: &[i64]) {
     let mut chunk = Vec::new();
     for (number, second) in (first..).zip(seconds) {
@@ -36,7 +36,7 @@ fn add_file(log: &Path, first: u64, seconds: &[i64]) {
     fs::write(folder.join(name_of(&range)), bytes).unwrap();
 }
 
-/// The plan behind a backup that holds the commits 1 and 2 and was taken at second 12.
+/// The plan for a backup with the commits 1 and 2, taken at second 12.
 fn planned(log: &TempDir, until: Option<Timestamp>) -> Result<Plan, Error> {
     let point = Point { store: STORE, chain: Some(CHAIN), record: 2, at: at(12) };
     let backup = Summary { point: Some(point), ..Summary::default() };
@@ -45,9 +45,9 @@ fn planned(log: &TempDir, until: Option<Timestamp>) -> Result<Plan, Error> {
 }
 
 #[test]
-fn replay_plan_ignores_times_of_commits_that_the_backup_holds() {
+fn replay_plan_ignores_times_of_commits_in_backup() {
     let log = tempfile::tempdir().unwrap();
-    // The clock was ahead at commit 1, and was set right before the backup.
+    // The clock was ahead at commit 1, and was corrected before the backup.
     add_file(log.path(), 1, &[50, 11, 13]);
     add_file(log.path(), 4, &[14, 20]);
     add_file(log.path(), 6, &[21]);
@@ -59,9 +59,9 @@ fn replay_plan_ignores_times_of_commits_that_the_backup_holds() {
 }
 
 #[test]
-fn replay_plan_names_a_time_that_leads_to_the_hole() {
+fn replay_plan_names_time_that_leads_to_gap() {
     let log = tempfile::tempdir().unwrap();
-    // The clock was ahead at commit 3, and was set right before commit 4.
+    // The clock was ahead at commit 3, and was corrected before commit 4.
     add_file(log.path(), 1, &[10, 11, 30]);
     add_file(log.path(), 4, &[13]);
     add_file(log.path(), 6, &[14]);
@@ -73,7 +73,7 @@ fn replay_plan_names_a_time_that_leads_to_the_hole() {
     let plan = planned(&log, Some(until.end_of_millisecond())).unwrap();
     assert_eq!((plan.files(), plan.last), (2, 4));
     assert!(plan.notes()[0].contains("the commits 5 to 5 are missing"), "{:?}", plan.notes());
-    // What is asked for ends before the hole, or lies behind it.
+    // The requested time ends before the gap, or is after it.
     assert_eq!(planned(&log, Some(at(13))).unwrap().files(), 1);
     assert!(matches!(planned(&log, Some(at(31))), Err(Error::Refused(_))));
 }

@@ -1,5 +1,5 @@
-//! Restoring a backup into a folder, and rewriting a store to reclaim disk space. Both build
-//! the new beside the old, and put it in its place when it is whole.
+//! Restores a backup into a folder, and rewrites a store to reclaim disk space. Both build the new
+//! store next to the old one, and move it into place when it is complete.
 
 use std::fs::{self, File, Permissions};
 use std::io::{self, BufReader, Read, Seek};
@@ -15,17 +15,17 @@ use crate::domain::time::Timestamp;
 use crate::storage::export::{Change, is_own, read_change};
 use crate::storage::{self, Commit, Key, Options, Page, Store, Table, held_back};
 
-/// Where a restore is built, within the folder that it is for.
+/// The folder in which a restore is built, within its target.
 const PART: &str = "restore.part";
-/// Where a store is built that is being rewritten.
+/// The folder in which a rewritten store is built.
 const COMPACT: &str = "compact.part";
-/// Bytes of rows in one commit.
+/// Bytes of rows per commit.
 const COMMIT_BYTES: usize = 512 * 1024;
-/// What a restore brings.
+/// The entries of a data folder that a restore creates.
 pub(super) const PLACES: [&str; 6] = ["payloads", "files", "tls", SEAL, SEAL_NEXT, "store"];
 pub(super) const STORE: &str = "store";
 
-/// Restores `file` alone into `folder`, see [`restore_until`].
+/// Restores only `file` into `folder`, see [`restore_until`].
 ///
 /// # Errors
 /// As [`restore_until`].
@@ -42,14 +42,14 @@ pub fn restore(
     Ok(restored.0)
 }
 
-/// Restores `file`, which `keys` open if it is encrypted, into `folder`, which may hold no store yet,
-/// and applies the log archive behind it as `replay` says. The backup is read twice: nothing is
-/// written before all of it was found good. Executions and webhooks that had not ended are held back
-/// from `now` on, until they are resumed. Blocks; within a runtime, on a thread of its own.
+/// Restores `file`, decrypted with `keys` if necessary, into `folder`, which must not contain a
+/// store, and replays the log archive as `replay` says. The backup is read twice: nothing is
+/// written before all of it was checked. Unfinished executions and webhooks are held back from
+/// `now` on until they are resumed. Blocks; within a runtime, call it on its own thread.
 ///
 /// # Errors
-/// [`Error::Refused`] where something is there; [`Error::Damaged`]; [`Error::Disk`],
-/// [`Error::Storage`]: then the folder is as it was.
+/// [`Error::Refused`] if the target is not empty; [`Error::Damaged`]; [`Error::Disk`],
+/// [`Error::Storage`]: then the folder is unchanged.
 pub fn restore_until(
     mut file: File,
     keys: &Keys,
@@ -71,14 +71,14 @@ pub fn restore_until(
     file.rewind()?;
     let plain = encryption::open(BufReader::new(file), keys)?;
     make(folder)?;
-    // It may have been there, open to others.
+    // It may have existed and been accessible to others.
     fs::set_permissions(folder, Permissions::from_mode(0o700))?;
     let part = folder.join(PART);
     remove_folder(&part)?;
     make(&part)?;
     let restored = fill(plain, &part, inline_bytes, (now, &plan, keys), progress);
     let restored = restored.and_then(|restored| {
-        // The store comes last: what has none is not a data folder yet.
+        // The store last: a folder without one is not a data folder yet.
         for place in PLACES {
             if part.join(place).exists() {
                 fs::rename(part.join(place), folder.join(place))?;
@@ -136,16 +136,16 @@ fn fill(
     written
 }
 
-/// Rewrites the store of `folder`, row by row, and puts the new one in its place at once if it is
-/// smaller. The folder may be in use by nobody else. Blocks; within a runtime, on a thread of its
-/// own. Answers the store's size before and after, in bytes.
+/// Rewrites the store of `folder` row by row, and replaces the old one atomically if the new one is
+/// smaller. No other process may use the folder. Blocks; within a runtime, call it on its own
+/// thread. Returns the store's size before and after, in bytes.
 ///
-/// The keys go first, without their values: the tree gets its leaves while they are small. Then each
-/// value is written once, where otherwise every leaf would be written several times over while it
-/// grows, and up to half of a store is what is left of that.
+/// Keys are written first, without values, so that the tree gets its leaves while they are small.
+/// Then each value is written once. Otherwise every leaf would be rewritten several times as it
+/// grows, which can leave up to half of a store as garbage.
 ///
 /// # Errors
-/// [`Error::Storage`] when a service runs on it, [`Error::Disk`]: then the store is as it was.
+/// [`Error::Storage`] if a service uses it, [`Error::Disk`]: then the store is unchanged.
 pub fn compact(
     folder: &Path,
     inline_bytes: usize,
@@ -159,7 +159,7 @@ pub fn compact(
     remove_folder(&part)?;
     make(&part)?;
     let copied = copy_rows(&old, &part, inline_bytes, progress);
-    // The folder stays locked as long as this is there.
+    // Keeps the folder locked.
     let lock = old.clone();
     close(old)?;
     let swapped = copied.and_then(|()| {
@@ -189,11 +189,11 @@ fn copy_rows(
         let mut rows = Importing { total, ..Importing::into(&new, |key| key) };
         let exported = old.export(&mut |(key, value)| {
             match value {
-                // What the store says of itself has to be true at once.
+                // The store's own metadata must be correct at once.
                 Some(_) if is_of_keys && !is_meta(&key) => {
                     rows.add((key, Some(Vec::new())))?;
                 }
-                // It is there already.
+                // Already written.
                 Some(value) if value.is_empty() => {}
                 value => rows.add((key, value))?,
             }
@@ -202,7 +202,7 @@ fn copy_rows(
         });
         let copied = exported.and_then(|_exported| rows.flush());
         total = rows.total;
-        // What is closed is in the tree.
+        // A closed store has everything in its tree.
         close(new)?;
         copied?;
     }
@@ -213,14 +213,14 @@ fn is_meta(key: &Key) -> bool {
     key.as_bytes().first() == Some(&(Table::Meta as u8))
 }
 
-/// Rows on their way into a store.
+/// Imports rows into a store.
 pub(super) struct Importing<'s> {
     pub store: &'s Store,
     pub commit: Commit,
     pub bytes: usize,
     /// Bytes of all rows so far.
     pub total: u64,
-    /// Where a row is put.
+    /// Maps the key of a row.
     place: fn(Key) -> Key,
 }
 
@@ -231,7 +231,7 @@ impl<'s> Importing<'s> {
 
     pub(super) fn add(&mut self, (key, value): Change) -> io::Result<()> {
         if is_own(&key) {
-            // Backups of earlier releases hold what their store's tree said of itself.
+            // Backups of earlier releases include the metadata rows of their store's tree.
             return Ok(());
         }
         let key = (self.place)(key);
@@ -253,7 +253,7 @@ impl<'s> Importing<'s> {
     }
 }
 
-/// Notes in the store where it comes from, and that it is held back if anything in it is.
+/// Records in the store which backup it comes from, and that it is paused if any row is held back.
 fn note(store: &Store, summary: &Summary, now: Timestamp) -> io::Result<()> {
     let Summary { created_at, version, rows, changes, files, sha256, .. } = summary;
     let subject = format!(
@@ -279,7 +279,7 @@ pub(super) fn close(store: Store) -> io::Result<()> {
     Ok(())
 }
 
-/// Where the content of that digest is in a data folder.
+/// The path of a content in a data folder.
 pub(super) fn content_path(data: &Path, digest: Digest) -> PathBuf {
     let name = digest.to_string();
     data.join("files").join(name.get(..2).unwrap_or_default()).join(name)

@@ -1,5 +1,5 @@
-//! Salvage: a new data folder with everything that can be read of a damaged one, and a list of what
-//! cannot. The damaged folder is only read.
+//! Salvage: copies everything readable of a damaged data folder into a new one, and lists what is
+//! lost. The damaged folder is only read.
 
 use std::fs;
 use std::io;
@@ -10,7 +10,7 @@ use super::restore::{Importing, PLACES, STORE, close, make, remove_folder};
 use super::{Error, Report};
 use crate::storage::{Options, Store, salvage as reading};
 
-/// Where another tree is made of what can be read, within the new folder.
+/// The temporary folder, within the new one, in which a tree is rebuilt.
 const PART: &str = "salvage.part";
 
 impl Report {
@@ -22,11 +22,11 @@ impl Report {
     }
 }
 
-/// Reads a store that does not open any more and reports what is wrong with it. Makes another tree in a
-/// temporary folder beside it, so it needs as much free disk. Blocks; for a thread of its own.
+/// Reads a store that no longer opens and reports its damage. Rebuilds its tree in a temporary
+/// folder next to it, so it needs as much free disk space. Blocks; call it on its own thread.
 ///
 /// # Errors
-/// [`Error::Storage`] when a service runs on it; [`Error::Disk`].
+/// [`Error::Storage`] if a service uses it; [`Error::Disk`].
 pub fn check_damaged(data: &Path, progress: &mut dyn FnMut(u64)) -> Result<Report, Error> {
     let scratch = tempfile::tempdir_in(data)?;
     let mut report = Report::default();
@@ -37,18 +37,18 @@ pub fn check_damaged(data: &Path, progress: &mut dyn FnMut(u64)) -> Result<Repor
     })?;
     report.keep(wreck);
     if report.faults.is_empty() && report.notes.is_empty() {
-        // It does not open, and still every part of it can be read.
+        // It does not open, although each part is readable.
         report.faults.push("every row can be read, but the parts are inconsistent".to_owned());
     }
     Ok(report)
 }
 
-/// Writes everything of the data folder `data` that can be read into the new data folder `into`:
-/// rows, payloads, files, keys. Files are linked where both are on one disk. Blocks; within a
-/// runtime, on a thread of its own.
+/// Writes everything readable in the data folder `data` into the new data folder `into`: rows,
+/// payloads, files, keys. Files are hard-linked if both folders are on one disk. Blocks; within a
+/// runtime, call it on its own thread.
 ///
 /// # Errors
-/// [`Error::Refused`] when `into` holds something; [`Error::Storage`] when a service runs on `data`;
+/// [`Error::Refused`] if `into` is not empty; [`Error::Storage`] if a service uses `data`;
 /// [`Error::Disk`].
 pub fn salvage(
     data: &Path,
@@ -91,7 +91,7 @@ pub fn salvage(
     Ok(report)
 }
 
-/// Brings a file or a folder with all that is in it; what cannot be read is a fault.
+/// Links or copies a file or folder recursively; unreadable parts are reported as faults.
 fn link(from: &Path, to: &Path, report: &mut Report) -> io::Result<()> {
     let metadata = match fs::symlink_metadata(from) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),

@@ -1,4 +1,4 @@
-//! A writer that leaves the disk its reserve: a backup that would fill it breaks off instead.
+//! A writer that respects the disk's reserve: a backup fails before it fills the disk.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -8,7 +8,7 @@ use crate::storage::DiskSpaceMonitor;
 /// Bytes written between two checks of the disk.
 const CHECK_EVERY_BYTES: usize = 16 * 1024 * 1024;
 
-/// Writes as long as the disk has more free than its reserve.
+/// Writes while the disk has more free space than its reserve.
 #[derive(Debug)]
 pub struct Spared<W> {
     out: W,
@@ -17,11 +17,11 @@ pub struct Spared<W> {
 }
 
 impl<W: Write> Spared<W> {
-    /// Writes to `out`, a file in `folder`. `expected` is how many bytes it may come to, where that
-    /// is known; `reserve` what the disk keeps, where that is not the default.
+    /// Writes to `out`, a file in `folder`. `expected` is its expected maximum size, if known;
+    /// `reserve` is the disk's reserve (`None` for the default).
     ///
     /// # Errors
-    /// When the disk has too little free space.
+    /// If the disk has too little free space.
     pub fn new(out: W, folder: &Path, reserve: Option<u64>, expected: u64) -> io::Result<Self> {
         let disk_space = DiskSpaceMonitor::with_reserve(folder.to_path_buf(), reserve);
         let spared = Self { out, disk_space, since_check: 0 };
@@ -41,7 +41,7 @@ impl<W: Write> Spared<W> {
         Ok(())
     }
 
-    /// The writer behind it.
+    /// The underlying writer.
     pub fn into_inner(self) -> W {
         self.out
     }
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn backup_refuses_to_use_the_disk_reserve() {
+    fn backup_does_not_use_disk_reserve() {
         let folder = tempfile::tempdir().unwrap();
         let error = Spared::new(Vec::new(), folder.path(), Some(u64::MAX), 0).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::StorageFull);

@@ -1,4 +1,5 @@
-//! Backups of a real folder: whole, cut at every length, changed in any byte, restored and checked.
+//! Backups of a real folder: complete, truncated at every length, modified at any byte, restored
+//! and checked.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -19,7 +20,7 @@ fn open(folder: &Path) -> Source {
     Source { store, files }
 }
 
-/// Rows, a payload in a file, a key and an authority.
+/// A folder with rows, a payload file, a key and an authority.
 pub(super) async fn world(folder: &TempDir) -> Source {
     let place = open(folder.path());
     Sealer::open(folder.path()).unwrap();
@@ -87,12 +88,12 @@ async fn restore_yields_what_was_backed_up() {
     assert_eq!((report.faults, report.payloads), (Vec::<String>::new(), 1));
     let key = Key::table(Table::Facet).number_largest_first(2999);
     assert_eq!(place.store.get(&key).await.unwrap(), Some(vec![7; 100]));
-    // The restored store says where it comes from.
+    // The restored store records its origin.
     let acts = place.store.list(&Key::table(Table::Audit), 0, 9).await.unwrap();
     let act: crate::audit::Entry = crate::storage::record::decode(&acts.rows[0]).unwrap();
     assert_eq!((acts.total, act.action.as_str()), (1, "restore"));
     assert!(act.subject.ends_with(&summary.sha256), "{}", act.subject);
-    // It goes nowhere where something is.
+    // A restore into a folder that is not empty fails.
     let refused = restored(&bytes, &into).await.unwrap_err().to_string();
     assert!(refused.contains("already contains payloads"), "{refused}");
 }
@@ -120,14 +121,14 @@ async fn restore_refuses_truncated_or_changed_backup() {
     assert!(verify(&[][..], &mut |_| {}).is_err());
 }
 
-/// An archive that somebody else made, with a right end.
+/// A handcrafted archive with a valid end.
 fn forged(entries: &[(&str, &[u8])]) -> Vec<u8> {
     let mut tar = tar::Builder::new(zstd::Encoder::new(Vec::new(), 1).unwrap());
     let mut sum = Sum::default();
     let mut add = |name: &str, content: &[u8]| {
         let mut header = tar::Header::new_ustar();
         header.set_size(content.len() as u64);
-        // As it is: the library itself would refuse some of these names.
+        // Set the bytes directly: the library would refuse some of these names.
         header.as_old_mut().name[..name.len()].copy_from_slice(name.as_bytes());
         header.set_cksum();
         tar.append(&header, content).unwrap();
@@ -227,7 +228,7 @@ async fn salvage_recovers_contents_of_damaged_folder() {
     let place = world(&one).await;
     place.store.clone().close().await;
     drop(place);
-    // A store whose log is away does not open any more.
+    // A store without its log does not open.
     fs::remove_dir_all(one.path().join("store/log")).unwrap();
     let options = Options { folder: one.path().to_path_buf(), inline_bytes: 10 };
     assert!(Store::open(&options).is_err());
@@ -251,10 +252,10 @@ async fn salvage_recovers_contents_of_damaged_folder() {
     assert_eq!((report.faults, report.payloads), (Vec::<String>::new(), 1));
 }
 
-/// A store with a past: every row was written three times, in no order, and half of them are
+/// A store with a history: every row was written three times, in random order, and half of them are
 /// deleted.
 #[tokio::test(flavor = "multi_thread")]
-async fn compact_shrinks_the_store() {
+async fn compact_shrinks_store() {
     const ROWS: u64 = 600;
     let folder = tempfile::tempdir().unwrap();
     for round in 0..4_u64 {

@@ -1,4 +1,4 @@
-//! Writing a backup: rows, what was written in the meantime, files, the end.
+//! Writes a backup: rows, changes made meanwhile, files, end.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -18,20 +18,20 @@ use crate::runtime::regular_file;
 use crate::storage::export::{Change, write_change};
 use crate::storage::{self, Claim, Store};
 
-/// Bytes of rows in one entry.
+/// Bytes of rows per entry.
 pub(super) const CHUNK: usize = 4 * 1024 * 1024;
 /// zstd's own default: the usual balance of speed and size.
 const LEVEL: i32 = 3;
 
-/// What is backed up.
+/// The source of a backup.
 #[derive(Debug, Clone)]
 pub struct Source {
-    /// Its folder also holds the seal's key and the self-made authority.
+    /// Its folder also contains the seal key and the self-signed authority.
     pub store: Store,
     pub files: Files,
 }
 
-/// How far it has come.
+/// Progress of a backup.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Progress {
     pub rows: u64,
@@ -40,11 +40,11 @@ pub struct Progress {
     pub bytes: u64,
 }
 
-/// Writes a backup of everything as it is at one moment while this runs. Blocks; for a thread of
-/// its own. The caller keeps the files of `place` pinned. Gives `out` back, and what was written.
+/// Writes a backup of a consistent state while the service runs. Blocks; call it on its own thread.
+/// The caller keeps the files of `place` pinned. Returns `out`, and a summary of what was written.
 ///
 /// # Errors
-/// [`Error`]; what was written until then is not a backup.
+/// [`Error`]; the output is then not a valid backup.
 pub fn write<W: Write>(
     place: &Source,
     now: Timestamp,
@@ -57,7 +57,7 @@ pub fn write<W: Write>(
     let mut last = None;
     let mut refers_to_contents = false;
     let exported = place.store.export(&mut |change| {
-        // Rows come in the order of their keys; the first that does not is one written in the meantime.
+        // Rows arrive in key order; the first one out of order was written meanwhile.
         let is_next = last.as_ref().is_none_or(|last| change.0 > *last);
         rows.is_behind |= !is_next || change.1.is_none();
         last = Some(change.0.clone());
@@ -89,8 +89,8 @@ pub fn write<W: Write>(
     archive.end()
 }
 
-/// Adds every content. With `is_needed`, the store refers to some: the folder has to be in place before
-/// and after they are listed.
+/// Adds every content. With `is_needed`, the store refers to some: the folder must be in place
+/// before and after listing.
 fn add_contents<W: Write>(
     archive: &mut Archive<'_, W>,
     files: &Files,
@@ -106,7 +106,7 @@ fn add_contents<W: Write>(
     Ok(())
 }
 
-/// The files of a folder that may not be there, by their names.
+/// The files of a folder by name; none if it does not exist.
 fn plain_files(folder: &Path) -> io::Result<Vec<(String, PathBuf)>> {
     let entries = match fs::read_dir(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -123,12 +123,12 @@ fn plain_files(folder: &Path) -> io::Result<Vec<(String, PathBuf)>> {
     Ok(found)
 }
 
-/// Rows on their way into entries.
+/// Writes rows into entries.
 struct Rows<'a, 'p, W: Write> {
     archive: &'a mut Archive<'p, W>,
     chunk: Vec<u8>,
     number: u64,
-    /// What was written in the meantime has begun.
+    /// Whether the changes made meanwhile have begun.
     is_behind: bool,
 }
 
@@ -148,7 +148,7 @@ impl<W: Write> Rows<'_, '_, W> {
         if self.chunk.len() >= CHUNK { self.flush_as(self.is_behind) } else { Ok(()) }
     }
 
-    /// What is left over belongs to what was added last.
+    /// The remainder belongs to what was added last.
     fn flush(&mut self) -> io::Result<()> {
         self.flush_as(self.archive.summary.changes > 0)
     }
@@ -165,7 +165,7 @@ impl<W: Write> Rows<'_, '_, W> {
     }
 }
 
-/// The archive, summed up as it is written.
+/// The archive, hashed as it is written.
 pub(super) struct Archive<'p, W: Write> {
     tar: tar::Builder<zstd::Encoder<'static, W>>,
     sum: Sum,
@@ -174,7 +174,7 @@ pub(super) struct Archive<'p, W: Write> {
 }
 
 impl<'p, W: Write> Archive<'p, W> {
-    /// Begins with the entry that says what it is.
+    /// Starts with the head entry.
     pub fn begin(
         out: W,
         now: Timestamp,
@@ -207,8 +207,8 @@ impl<'p, W: Write> Archive<'p, W> {
         self.add(name, length, file)
     }
 
-    /// A payload of `store`: whole, or listed as damaged. One that is missing is listed alone; it fails
-    /// while the folder of payloads is away.
+    /// Adds a payload of `store`: complete, or listed as damaged. A missing one is only listed.
+    /// Fails while the folder of payload files is not in place.
     pub fn add_payload(
         &mut self,
         id: PayloadId,
@@ -230,8 +230,8 @@ impl<'p, W: Write> Archive<'p, W> {
         self.add_bytes(&format!("{PAYLOADS}{id}"), &bytes)
     }
 
-    /// A content of `files`; of one that cannot be read to its end, the rest is zeros, and it is listed.
-    /// It fails while the folder of contents is away.
+    /// Adds a content of `files`; one that cannot be read completely is padded with zeros and
+    /// listed. Fails while the folder of contents is not in place.
     pub fn add_content(&mut self, digest: Digest, path: &Path, files: &Files) -> io::Result<()> {
         let file = match File::open(path) {
             Ok(file) => file,
@@ -251,7 +251,7 @@ impl<'p, W: Write> Archive<'p, W> {
     }
 
     fn list(&mut self, sentence: String) -> io::Result<()> {
-        tracing::error!("a backup lists damage: {sentence}");
+        tracing::error!("backup lists damage: {sentence}");
         if self.summary.damaged.len() >= DAMAGED_MAX {
             return Err(io::Error::other(format!(
                 "more than {DAMAGED_MAX} payloads and files are damaged: run `orrery verify`"
@@ -292,8 +292,8 @@ impl<'p, W: Write> Archive<'p, W> {
     }
 }
 
-/// The error again, when it is of the file itself: its blocks cannot be read, or it is missing, which
-/// `check_lost` has to confirm. Any other error may pass, and nothing is listed for it.
+/// Returns the error if it concerns the file itself: unreadable blocks, or a missing file, which
+/// `check_lost` must confirm. Any other error is transient, and nothing is listed for it.
 fn damage(error: io::Error, check_lost: impl FnOnce() -> io::Result<()>) -> io::Result<io::Error> {
     if error.kind() == io::ErrorKind::NotFound {
         check_lost()?;
@@ -307,7 +307,7 @@ fn is_unreadable(error: &io::Error) -> bool {
     error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error())
 }
 
-/// A content of a known length, with zeros in place of what cannot be read.
+/// A content of known length, with zeros for what cannot be read.
 struct Content {
     file: File,
     left: u64,
@@ -323,7 +323,7 @@ impl Read for Content {
             count => count?,
         };
         let count = if count == 0 {
-            // The disk gives no more: the sum will say that it is damaged.
+            // The disk returns no more; the checksum will show the damage.
             buffer.fill(0);
             most
         } else {
@@ -335,7 +335,7 @@ impl Read for Content {
     }
 }
 
-/// A content that is summed up as it is read. One that is shorter than it was said to be fails.
+/// A content that is hashed as it is read. Fails if it is shorter than announced.
 struct Summed<'s, R> {
     content: io::Take<R>,
     sum: &'s mut Sum,
@@ -347,7 +347,7 @@ impl<R: Read> Read for Summed<'_, R> {
         if count == 0 && self.content.limit() > 0 && !buffer.is_empty() {
             return Err(io::Error::new(
                 io::ErrorKind::UnexpectedEof,
-                "a file became shorter while it was read while it was read",
+                "a file became shorter while it was read",
             ));
         }
         self.sum.content(buffer.get(..count).unwrap_or_default());

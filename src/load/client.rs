@@ -1,4 +1,4 @@
-//! The load client: connections that are kept alive, each with one request at a time.
+//! The load client: keep-alive connections, each with one request at a time.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,10 +14,10 @@ use super::{end_of_head, whole_length};
 use crate::domain::histogram::{Histogram, Meter};
 use crate::runtime;
 
-/// Of an answer, so much is kept, in bytes; what is behind it is read away.
+/// The part of a response that is kept, in bytes; the rest is read and discarded.
 const KEPT: usize = 64 * 1024;
 
-/// Requests to send over and over.
+/// Requests to send repeatedly.
 #[derive(Debug, Clone)]
 pub struct Load {
     pub address: SocketAddr,
@@ -25,20 +25,20 @@ pub struct Load {
     pub request: Arc<[u8]>,
 }
 
-/// What one round came to.
+/// The result of a round.
 #[derive(Debug, Default, Clone)]
 pub struct Round {
-    /// Answers with a status of 2xx.
+    /// Responses with status 2xx.
     pub good: u64,
-    /// All other answers.
+    /// All other responses.
     pub other: u64,
     pub seconds: f64,
-    /// Of every answer.
+    /// Latency of every response.
     pub times: Histogram,
 }
 
 impl Round {
-    /// Good answers per second.
+    /// Responses with status 2xx per second.
     #[must_use]
     pub fn rate(&self) -> f64 {
         self.good as f64 / self.seconds
@@ -46,18 +46,18 @@ impl Round {
 }
 
 impl Load {
-    /// Sends for `time` over all connections.
+    /// Sends requests for `time` over all connections.
     ///
     /// # Errors
-    /// When a connection is refused or breaks.
+    /// If a connection is refused or breaks.
     pub async fn run(&self, time: Duration) -> io::Result<Round> {
         self.run_until(time, u64::MAX).await
     }
 
-    /// Sends for `time`, or until each connection has had `most` answers.
+    /// Sends requests for `time`, or until each connection has received `most` responses.
     ///
     /// # Errors
-    /// When a connection is refused or breaks.
+    /// If a connection is refused or breaks.
     pub async fn run_until(&self, time: Duration, most: u64) -> io::Result<Round> {
         let started = runtime::monotonic_now();
         let end = started + time;
@@ -82,7 +82,7 @@ async fn send(load: Load, end: Instant, most: u64, meter: Arc<Meter>) -> io::Res
     let mut connection = Connection::open(load.address).await?;
     let (mut good, mut other) = (0, 0);
     let mut now = runtime::monotonic_now();
-    // Each sends one at least, so that the shortest round has a figure.
+    // Each sends at least one, so that the shortest round has a result.
     while good + other == 0 || (good + other < most && now < end) {
         let read = connection.exchange(&load.request).await?;
         match read.status {
@@ -96,14 +96,14 @@ async fn send(load: Load, end: Instant, most: u64, meter: Arc<Meter>) -> io::Res
     Ok((good, other))
 }
 
-/// A connection that is kept alive.
+/// A keep-alive connection.
 #[derive(Debug)]
 pub struct Connection {
     stream: TcpStream,
     buffer: Vec<u8>,
 }
 
-/// An answer, as far as it is kept.
+/// A response, as far as it is kept.
 #[derive(Debug, Clone)]
 pub struct Answer {
     pub status: u16,
@@ -114,19 +114,19 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// The kept part of the body.
+    /// The kept part of the body as text.
     #[must_use]
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 }
 
-/// An answer whose kept part is in the buffer.
+/// A response whose kept part is in the buffer.
 struct Read {
     status: u16,
-    /// Of the head.
+    /// The size of the head.
     head: usize,
-    /// Of head and body, and how much of both is kept.
+    /// The size of head and body, and how much of both is kept.
     whole: usize,
     kept: usize,
 }
@@ -135,17 +135,17 @@ impl Connection {
     /// Connects.
     ///
     /// # Errors
-    /// When the address refuses.
+    /// If the connection is refused.
     pub async fn open(address: SocketAddr) -> io::Result<Self> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
         Ok(Self { stream, buffer: vec![0; KEPT] })
     }
 
-    /// Sends a request, and gives its answer.
+    /// Sends a request and returns its response.
     ///
     /// # Errors
-    /// When the connection breaks.
+    /// If the connection breaks.
     pub async fn ask(&mut self, request: &[u8]) -> io::Result<Answer> {
         let Read { status, head, whole, kept } = self.exchange(request).await?;
         let body = self.buffer.get(head..kept).unwrap_or_default().to_vec();
@@ -173,7 +173,7 @@ impl Connection {
         let mut come = length;
         let mut kept = length;
         while come < whole {
-            // Behind what is kept, everything is read to the same place.
+            // Beyond the kept part, everything is read to the same offset.
             let from = if kept < KEPT { kept } else { head };
             let room = buffer.get_mut(from..).unwrap_or_default();
             let most = room.len().min(whole - come);

@@ -1,8 +1,8 @@
-//! Load on a service and what is beside it: a client that sends requests over and over, and a server that
-//! stands in for models and receivers. For `orrery bench` and the programs in `benches/`, never for the service.
+//! Load generator: a client that sends requests repeatedly, and a server that stands in for models
+//! and receivers. For `orrery bench` and the programs in `benches/`, never for the service.
 //!
-//! Both know lengths and nothing else of HTTP, so that they cost next to nothing: they share the processor
-//! with what is measured.
+//! Both only parse message lengths, so that they take little of the CPU time that they share with
+//! what is measured.
 
 mod client;
 mod server;
@@ -10,13 +10,13 @@ mod server;
 pub use client::{Answer, Connection, Load, Round, form, get, get_with_key, post};
 pub use server::{Requests, StandIn};
 
-/// Length of head and body together, once the head is there; 0 is the length of a body without a header.
+/// The length of head and body, once the head is complete; 0 for a body without a length.
 fn whole_length(read: &[u8]) -> Option<usize> {
     let head = end_of_head(read)?;
     Some(head.saturating_add(content_length(read.get(..head)?)?))
 }
 
-/// Where the body begins.
+/// The offset of the body.
 fn end_of_head(read: &[u8]) -> Option<usize> {
     Some(read.windows(4).position(|four| four == b"\r\n\r\n")? + 4)
 }
@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn length_is_that_of_head_and_body() {
+    fn message_length_includes_head_and_body() {
         assert_eq!(whole_length(b"HTTP/1.1 200 OK\r\nContent-Le"), None);
         assert_eq!(whole_length(b"HTTP/1.1 204 No Content\r\n\r\n"), Some(27));
         let text = b"HTTP/1.1 200 OK\r\ncontent-length: 12\r\nA: b\r\n\r\nabc";
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn stand_in_holds_its_answers_until_it_is_opened() {
+    async fn stand_in_holds_answers_until_released() {
         let server = StandIn::start().await.unwrap();
         server.hold(true);
         let address = server.address();
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn connection_reads_past_a_large_body() {
+    async fn connection_reads_past_large_body() {
         let server = StandIn::start().await.unwrap();
         let address = server.address();
         let mut connection = Connection::open(address).await.unwrap();

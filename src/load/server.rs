@@ -1,4 +1,4 @@
-//! A server that answers every request at once, and the requests of one of its connections.
+//! A server that responds to every request at once, and the request reader of its connections.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -12,36 +12,36 @@ use tokio::task::JoinSet;
 
 use super::whole_length;
 
-/// Room for one request at first, in bytes.
+/// The initial buffer for a request, in bytes.
 const BUFFER: usize = 64 * 1024;
-/// The most that a request may have, in bytes.
+/// The maximum size of a request, in bytes.
 const REQUEST_MAX: usize = 64 * 1024 * 1024;
-/// The body of every answer, but that of `/large`.
+/// The body of every response except that of `/large`.
 const ANSWER: &[u8] =
     b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 13\r\n\r\n{\"value\":\"x\"}";
 /// The length of the body under `/large`, in bytes.
 pub(super) const LARGE: usize = 1024 * 1024;
 
-/// A connection of a client that waits for each answer before it asks again.
+/// A connection of a client that waits for each response before its next request.
 #[derive(Debug)]
 pub struct Requests {
     stream: TcpStream,
     buffer: Vec<u8>,
-    /// Bytes in the buffer, and those of them that belong to the request in hand.
+    /// Bytes in the buffer, and those that belong to the current request.
     length: usize,
     taken: usize,
 }
 
 impl Requests {
-    /// Of a connection that was just accepted.
+    /// Wraps an accepted connection.
     #[must_use]
     pub fn new(stream: TcpStream) -> Self {
-        // Without it, answers are as right and later.
+        // Without it, responses are correct but late.
         stream.set_nodelay(true).ok();
         Self { stream, buffer: vec![0; BUFFER], length: 0, taken: 0 }
     }
 
-    /// The next request, whole; `None` when the client has left, or has sent too much.
+    /// The next complete request; `None` if the client disconnected or sent too much.
     pub async fn next(&mut self) -> Option<&[u8]> {
         self.buffer.copy_within(self.taken..self.length, 0);
         self.length -= self.taken;
@@ -65,13 +65,13 @@ impl Requests {
         }
     }
 
-    /// Sends the answer; `None` when the client has left.
+    /// Sends the response; `None` if the client disconnected.
     pub async fn answer(&mut self, answer: &[u8]) -> Option<()> {
         self.stream.write_all(answer).await.ok()
     }
 }
 
-/// A server on a port of loopback, for models and receivers: it answers at once and counts. It ends when it is
+/// A stand-in for models and receivers on a loopback port: responds at once and counts. Stops when
 /// dropped.
 #[derive(Debug)]
 pub struct StandIn {
@@ -85,7 +85,7 @@ impl StandIn {
     /// Starts it.
     ///
     /// # Errors
-    /// When loopback has no port.
+    /// If no loopback port is available.
     pub async fn start() -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let address = listener.local_addr()?;
@@ -97,26 +97,26 @@ impl StandIn {
             let mut connections = JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
                 connections.spawn(answer_all(stream, Arc::clone(&count), hold.clone()));
-                // What has ended is forgotten.
+                // Forget finished connections.
                 while connections.try_join_next().is_some() {}
             }
         });
         Ok(Self { address, answered, is_held, _accepting: accepting })
     }
 
-    /// Where it listens.
+    /// Its address.
     #[must_use]
     pub const fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// How many requests it has answered.
+    /// The number of responses sent.
     #[must_use]
     pub fn answered(&self) -> u64 {
         self.answered.load(Ordering::Relaxed)
     }
 
-    /// Holds the answers to requests below `/hold` from now on, or lets them go.
+    /// Holds back responses to requests below `/hold` from now on, or releases them.
     pub fn hold(&self, is_held: bool) {
         self.is_held.send_replace(is_held);
     }

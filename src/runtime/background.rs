@@ -1,17 +1,17 @@
-//! Threads of their own for the work that nobody waits for at a connection: executions and deliveries.
+//! Background threads for work that no connection waits for: executions and deliveries.
 //!
-//! However much of it is ready to run, a request is answered by other threads, which the system lets run
-//! first. It never drives the connections of clients.
+//! Requests are handled by other threads, which the scheduler prefers, however much background work
+//! is ready. Background threads never drive client connections.
 
 use std::io;
 
 use tokio::runtime::{Builder, Handle, Runtime};
 
-/// How much a thread gives way to those that serve requests, as `nice` counts it. One that never sleeps still
-/// gets a tenth of what they get; these sleep often, and get more.
+/// The `nice` value of background threads. A thread that never sleeps still gets a tenth of the CPU
+/// time of one that serves requests; these sleep often, and get more.
 const NICENESS: i32 = 10;
 
-/// The threads, as many as the machine has cores. Dropping it ends what runs on them where it next waits.
+/// The threads, one per core. Dropping it ends their tasks at their next await.
 #[derive(Debug)]
 pub struct Background {
     runtime: Option<Runtime>,
@@ -22,7 +22,7 @@ impl Background {
     /// Starts the threads.
     ///
     /// # Errors
-    /// When the system gives no threads.
+    /// If the system cannot create threads.
     pub fn start() -> io::Result<Self> {
         let runtime = Builder::new_multi_thread()
             .enable_all()
@@ -41,16 +41,16 @@ impl Background {
 impl Drop for Background {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
-            // A runtime that waits for its threads must not be dropped among tasks.
+            // A runtime must not be dropped inside a task in a way that waits for its threads.
             runtime.shutdown_background();
         }
     }
 }
 
-/// Lowers the priority of the calling thread: those that serve requests go first.
+/// Lowers the priority of the calling thread below those that serve requests.
 pub fn yield_to_requests() {
-    // Linux knows a priority for each thread, whatever POSIX says of processes.
+    // Linux has a priority per thread, although POSIX defines it per process.
     if let Err(error) = rustix::process::setpriority_process(None, NICENESS) {
-        tracing::debug!(%error, "a thread keeps the priority of the others");
+        tracing::debug!(%error, "failed to lower the priority of a thread");
     }
 }

@@ -1,9 +1,9 @@
-//! What is logged, kept for a test to read. Not part of a build.
+//! Captures logs for tests. Not part of a build.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A writer for a subscriber; its clones share what is written.
+/// A writer for a subscriber; clones share the output.
 #[derive(Debug, Clone, Default)]
 pub struct CapturedLog(Arc<Mutex<Vec<u8>>>);
 

@@ -1,21 +1,21 @@
-//! The clock: the machine's time, and what is made of it where the machine's time cannot be trusted.
+//! The clock: the machine's time, and two times derived from it for when it cannot be trusted.
 //!
-//! A machine's clock is set, forward and backward, by people, by NTP, by a battery that is empty.
-//! So there are three readings:
-//! - [`Clock::now`] is what the machine says: for stamps that people and other machines read.
-//! - [`Clock::steady`] never goes back: for the moment at which something is due. A retry in a second
-//!   comes in a second at the latest, whatever the clock is set to in the meantime. It follows a jump
-//!   forward: a machine that was suspended shows one, and what was due by then is late already.
-//! - [`Clock::believed`] does not follow a jump forward of more than [`JUMP_MAX`]: for what deletes.
-//!   It catches up at [`CATCH_UP`] times the speed of time, so that a box that was off for a weekend
-//!   sweeps again within hours, and one whose clock is a year ahead leaves a week to set it right.
+//! A machine's clock is set forward and backward by people, NTP and empty batteries. So there are
+//! three readings:
+//! - [`Clock::now`] is the machine's time, for timestamps that people and other machines read.
+//! - [`Clock::steady`] never goes back, for due times. A retry in one second happens after at most one
+//!   second, even if the clock is set meanwhile. It follows a jump forward, since a suspended
+//!   machine shows one, and work that was due by then is late.
+//! - [`Clock::believed`] does not follow a jump forward of more than [`JUMP_MAX`], for deletions.
+//!   It catches up at [`CATCH_UP`] times the speed of time. So a machine that was off for a weekend
+//!   cleans up again within hours, and one whose clock is a year ahead leaves a week to correct it.
 //!
-//! A jump in either direction is announced ([`Clock::jumped`]), so that the steady time can be kept on
-//! the disk together with the machine's ([`Clock::reading`]): what an earlier process put off until a
-//! moment is then due after the same time, also where the clock was set back.
+//! A jump in either direction is announced ([`Clock::jumped`]), so that the steady time can be
+//! stored together with the machine's ([`Clock::reading`]). Work that an earlier process scheduled
+//! is then due after the same delay, even if the clock was set back.
 //!
-//! All three are made of the machine's time and of a monotonic reading, which counts the time that
-//! the process has been running.
+//! All three are derived from the machine's time and a monotonic reading of how long the process
+//! has been running.
 
 use std::fmt;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -26,14 +26,14 @@ use tokio::sync::Notify;
 
 use crate::domain::time::{Now, Timestamp};
 
-/// A jump forward up to this is believed at once.
+/// A jump forward of up to this is believed at once.
 pub const JUMP_MAX: Duration = Duration::from_secs(24 * 3600);
-/// How much faster than time a larger one is believed: two days in an hour.
+/// How much faster than real time the believed time catches up: two days per hour.
 const CATCH_UP: u32 = 48;
-/// A difference between the machine's time and the time that has passed is a jump from here on.
+/// The minimum difference between the machine's time and the elapsed time that counts as a jump.
 const NOTED: Duration = Duration::from_secs(5);
 
-/// Tells the time: the machine's, or one that a test sets. Clones share it.
+/// A clock: the machine's, or one that a test sets. Clones share it.
 #[derive(Clone)]
 pub struct Clock {
     shared: Arc<Shared>,
@@ -82,7 +82,7 @@ impl Clock {
         Self::of(Source::System { start: Instant::now() })
     }
 
-    /// A clock that stands still until [`Clock::advance`] or [`Clock::set`] moves it.
+    /// A clock that stands still until [`Clock::advance`] or [`Clock::set`] is called.
     #[must_use]
     pub fn scripted(start: Timestamp) -> Self {
         let wall = AtomicI64::new(start.micros());
@@ -97,7 +97,7 @@ impl Clock {
         Self { shared: Arc::new(Shared { source, readings, jumped }) }
     }
 
-    /// Lets time pass on a scripted clock; the machine's own is not moved by this.
+    /// Advances a scripted clock; has no effect on the machine's.
     pub fn advance(&self, span: Duration) {
         if let Source::Scripted { wall, ran } = &self.shared.source {
             let micros = i64::try_from(span.as_micros()).unwrap_or(i64::MAX);
@@ -106,56 +106,56 @@ impl Clock {
         }
     }
 
-    /// Sets a scripted clock, as a person or NTP sets the machine's: no time passes.
+    /// Sets a scripted clock, as a person or NTP would: no time passes.
     pub fn set(&self, to: Timestamp) {
         if let Source::Scripted { wall, .. } = &self.shared.source {
-            // What passed until now is taken in first.
+            // Account for the time until now first.
             let _before = self.read();
             wall.store(to.micros(), Ordering::SeqCst);
         }
     }
 
-    /// Now, in UTC, as the machine says.
+    /// The machine's time in UTC.
     #[must_use]
     pub fn now(&self) -> Timestamp {
         self.shared.source.wall()
     }
 
-    /// For how long the process has had this clock; never goes back, whatever the machine's time
-    /// does.
+    /// How long the process has had this clock; never goes back, whatever happens to the machine's
+    /// time.
     #[must_use]
     pub fn monotonic(&self) -> Duration {
         self.shared.source.ran()
     }
 
-    /// The latest time that this clock has shown, and what has passed since: never goes back.
+    /// The latest time that this clock has shown, plus the time since: never goes back.
     #[must_use]
     pub fn steady(&self) -> Timestamp {
         self.read().steady
     }
 
-    /// The machine's time and the steady one, at the same moment.
+    /// The machine's time and the steady time, read together.
     #[must_use]
     pub fn reading(&self) -> Now {
         let wall = self.now();
         Now { wall, steady: self.read_at(wall).steady }
     }
 
-    /// The time up to which something may be deleted because it is old.
+    /// The time to compare with when deleting by age.
     #[must_use]
     pub fn believed(&self) -> Timestamp {
         self.read().believed
     }
 
-    /// How far the machine's time is ahead of the believed one, where that is too far.
+    /// How far the machine's time is ahead of the believed time, if that is too far.
     #[must_use]
     pub fn ahead(&self) -> Option<Duration> {
         let ahead = self.now().since(self.read().believed);
         (ahead > JUMP_MAX).then_some(ahead)
     }
 
-    /// Takes over what an earlier process believed and its last reading. What it did not live to see
-    /// is believed as any jump is.
+    /// Restores the believed time and the last reading of an earlier process. The time since then
+    /// is treated as any jump.
     pub fn restore(&self, believed: Timestamp, last: Option<Now>) {
         let wall = self.now();
         let mut readings = self.readings();
@@ -166,7 +166,7 @@ impl Clock {
         let _first = self.read();
     }
 
-    /// Resolves when the machine's clock has jumped since the last time, forward or backward.
+    /// Resolves when the machine's clock has jumped since the last call, forward or backward.
     pub async fn jumped(&self) {
         self.shared.jumped.notified().await;
     }
@@ -191,7 +191,7 @@ impl Clock {
     }
 }
 
-/// What the machine says now, up to the last moment that can be written.
+/// The machine's time, capped at the last representable time.
 #[expect(clippy::disallowed_methods, reason = "this is the door to the clock")]
 pub(super) fn machine_time() -> Timestamp {
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -202,8 +202,9 @@ pub(super) fn machine_time() -> Timestamp {
 }
 
 impl Now {
-    /// The steady time at a later start, when the machine says `wall`. While the machine's clock is
-    /// behind the steady time, that goes on with it, but for a jump of more than [`JUMP_MAX`].
+    /// The steady time at a later start, when the machine's time is `wall`. If the machine's clock
+    /// is behind the steady time, the steady time advances with it, except for a jump of more than
+    /// [`JUMP_MAX`].
     fn steady_at(self, wall: Timestamp) -> Timestamp {
         let passed = wall.since(self.wall);
         if wall >= self.steady || passed > JUMP_MAX {
@@ -325,7 +326,7 @@ mod tests {
         assert!(clock.ahead().is_some_and(|ahead| ahead <= DAY) || clock.ahead().is_none());
         clock.advance(HOUR);
         assert_eq!((clock.ahead(), clock.believed()), (None, clock.now()));
-        // One whose clock was set back while it was off goes on where it was.
+        // A clock that was set back while the machine was off continues at its last time.
         let back = Clock::scripted(start());
         back.restore(start().plus(DAY), None);
         assert_eq!((back.steady(), back.believed()), (start().plus(DAY), start().plus(DAY)));
@@ -340,13 +341,13 @@ mod tests {
             clock.restore(start(), Some(last));
             clock.steady()
         };
-        // A clock that was a year ahead was set back before the process ended.
+        // A clock that was a year ahead was corrected before the process ended.
         let ahead = Now { wall: start(), steady: start().plus(YEAR) };
         assert_eq!(down(ahead, start().plus(HOUR)), ahead.steady.plus(HOUR));
-        // A clock that is not to be believed adds nothing.
+        // An implausible clock adds nothing.
         assert_eq!(down(ahead, start().plus(2 * DAY)), ahead.steady);
         assert_eq!(down(ahead, start().before(HOUR).unwrap()), ahead.steady);
-        // A clock that was an hour behind is set right.
+        // A clock that was an hour behind is corrected.
         let behind = Now { wall: start(), steady: start().plus(HOUR) };
         let right = start().plus(HOUR + Duration::from_secs(1));
         assert_eq!(down(behind, right), right);
@@ -378,7 +379,7 @@ mod tests {
         let believed = clock.believed();
         assert!(announced(&clock).await);
         assert!(!announced(&clock).await);
-        // The clock is set right while the process is down.
+        // The clock is corrected while the process is down.
         let next = Clock::scripted(start().plus(HOUR));
         let last =
             Now { wall: start().plus(YEAR), steady: due.before(Duration::from_secs(1)).unwrap() };

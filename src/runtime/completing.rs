@@ -1,7 +1,7 @@
-//! Work that is not half done when its caller goes away: the caller drives it for as long as it waits, which
-//! costs no task and no change of thread, and a task takes it over when the caller is dropped.
+//! Work that completes even if its caller goes away. The caller drives it while it waits, which
+//! takes no task and no thread switch; a task takes over when the caller is dropped.
 //!
-//! It never runs twice, and never goes on behind a panic.
+//! It never runs twice, and never continues after a panic.
 
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,19 +12,19 @@ use tokio::runtime::Handle;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-/// The work panicked. The log has the panic.
+/// The work panicked. The panic is in the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a task has panicked")]
+#[error("task panicked")]
 pub struct Panicked;
 
 /// Resolves with the output of the work; see [`super::Tasks::complete`].
 #[derive(Debug)]
 #[must_use = "the work begins when it is awaited"]
 pub struct Completing<F: Future<Output: Send> + Send + 'static> {
-    /// `None` behind its end.
+    /// `None` once it has finished.
     work: Option<Pin<Box<F>>>,
     tracker: TaskTracker,
-    /// A shutdown waits for the work, also where a caller drives it.
+    /// A shutdown waits for the work, even while a caller drives it.
     _counted: TaskTrackerToken,
 }
 
@@ -34,12 +34,12 @@ impl<F: Future<Output: Send> + Send + 'static> Completing<F> {
         Self { work: Some(Box::pin(work)), tracker, _counted: counted }
     }
 
-    /// Drives the work until `other` resolves; what is left of the work then goes on in a task.
+    /// Drives the work until `other` resolves; the rest of the work then continues in a task.
     pub async fn until<T>(mut self, other: impl Future<Output = T>) -> T {
         let mut other = pin!(other);
         poll_fn(|context| {
             if self.work.is_some() {
-                // What it ends with is sent to `other`, if anywhere.
+                // Its result goes to `other`, if anywhere.
                 let _ended_or_pending = Pin::new(&mut self).poll(context);
             }
             other.as_mut().poll(context)
@@ -65,7 +65,7 @@ impl<F: Future<Output: Send> + Send + 'static> Future for Completing<F> {
 
 impl<F: Future<Output: Send> + Send + 'static> Drop for Completing<F> {
     fn drop(&mut self) {
-        // Without a runtime the process is at its end, and no task would go on.
+        // Without a runtime the process is exiting, and no task could continue.
         if let Some(work) = self.work.take()
             && let Ok(runtime) = Handle::try_current()
         {
@@ -89,7 +89,7 @@ mod tests {
     const GRACE: Duration = Duration::from_secs(60);
 
     #[tokio::test]
-    async fn completing_gives_output_to_caller_that_waits() {
+    async fn completing_returns_output_to_waiting_caller() {
         let tasks = Tasks::new();
         assert_eq!(tasks.complete(async { 5 }).await, Ok(5));
         assert_eq!(tasks.complete(async { panic!("as scripted") }).await, Err::<(), _>(Panicked));
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn completing_goes_on_when_caller_is_dropped_and_shutdown_waits_for_it() {
+    async fn completing_continues_after_caller_is_dropped_and_shutdown_waits() {
         let tasks = Tasks::new();
         let (go_on, gate) = oneshot::channel::<()>();
         let done = Arc::new(AtomicBool::new(false));
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn completing_until_leaves_the_rest_of_the_work_to_a_task() {
+    async fn completing_until_moves_remaining_work_to_task() {
         let tasks = Tasks::new();
         let (reply, answer) = oneshot::channel();
         let (go_on, gate) = oneshot::channel::<()>();

@@ -1,11 +1,12 @@
-//! A note of a fatal signal, left in a file that outlives the process.
+//! Records a fatal signal in a file that outlives the process.
 //!
-//! SIGKILL leaves no note: a process that dies without one was killed from outside. A signal of the process's own
-//! making, such as SIGSEGV or the SIGABRT of a failed allocation, and one that another process sent, such as the
-//! SIGABRT of systemd's watchdog, are distinguished by `si_code` and `si_pid` (sigaction(2)).
+//! SIGKILL leaves no note: a process that dies without one was killed from outside. `si_code` and
+//! `si_pid` (sigaction(2)) distinguish a signal caused by the process itself, such as SIGSEGV or
+//! the SIGABRT of a failed allocation, from one sent by another process, such as the SIGABRT of
+//! systemd's watchdog.
 //!
-//! This is one of the four places with `unsafe`: a signal handler is installed, and it calls only functions
-//! that signal-safety(7) lists.
+//! One of the four places with `unsafe`: it installs a signal handler, which calls only functions
+//! listed in signal-safety(7).
 
 #![expect(unsafe_code, reason = "a signal handler is installed: see the head")]
 
@@ -14,31 +15,31 @@ use std::os::fd::AsRawFd as _;
 use std::sync::atomic::{AtomicI32, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError};
 
-/// The bytes of a note.
+/// The size of a note.
 pub const NOTE_BYTES: usize = 2;
 
-/// The signals that leave a note, each with what it did before.
+/// The signals that leave a note.
 const SIGNALS: [libc::c_int; 4] = [libc::SIGSEGV, libc::SIGABRT, libc::SIGBUS, libc::SIGILL];
 
-/// Where the note goes; below 0: nowhere.
+/// The descriptor of the file; negative for none.
 static DESCRIPTOR: AtomicI32 = AtomicI32::new(-1);
 static OFFSET: AtomicI64 = AtomicI64::new(0);
 /// Keeps the descriptor open.
 static FILE: Mutex<Option<Arc<File>>> = Mutex::new(None);
-/// What each signal did before, in the order of [`SIGNALS`].
+/// The previous action of each signal, in the order of [`SIGNALS`].
 static PREVIOUS: OnceLock<Vec<libc::sigaction>> = OnceLock::new();
 
-/// Who ended a process.
+/// The origin of a fatal signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Origin {
-    /// The process itself: a fault of its code, or abort(3).
+    /// The process itself: a fault in its code, or abort(3).
     Itself = 1,
     /// Another process sent the signal.
     Other = 2,
 }
 
-/// What a note says: the signal's number and who sent it.
+/// The content of a note: the signal's number and its origin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Note {
     pub signal: u8,
@@ -46,7 +47,7 @@ pub struct Note {
 }
 
 impl Note {
-    /// Reads a note; `None` where the process left none.
+    /// Decodes a note; `None` if the process left none.
     #[must_use]
     pub fn read(bytes: [u8; NOTE_BYTES]) -> Option<Self> {
         let [signal, origin] = bytes;
@@ -58,18 +59,19 @@ impl Note {
         (signal != 0).then_some(Self { signal, origin })
     }
 
-    /// The note as it is written.
+    /// Encodes the note.
     #[must_use]
     pub const fn bytes(self) -> [u8; NOTE_BYTES] {
         [self.signal, self.origin as u8]
     }
 }
 
-/// From now on a fatal signal leaves a [`Note`] at `offset` of `file`. Signals then do what they did before.
+/// From now on, a fatal signal leaves a [`Note`] at `offset` of `file`, then takes its previous
+/// action.
 pub fn leave_in(file: Arc<File>, offset: i64) {
     static INSTALL: Once = Once::new();
     let mut kept = FILE.lock().unwrap_or_else(PoisonError::into_inner);
-    // No note while descriptor and offset do not belong together.
+    // No note while descriptor and offset do not match.
     DESCRIPTOR.store(-1, Ordering::SeqCst);
     OFFSET.store(offset, Ordering::SeqCst);
     DESCRIPTOR.store(file.as_raw_fd(), Ordering::SeqCst);
@@ -91,8 +93,9 @@ fn install() {
         return;
     }
     for signal in SIGNALS {
-        // SAFETY: the handler has the signature that SA_SIGINFO demands, and calls only async-signal-safe
-        // functions. SA_ONSTACK: after a stack overflow it runs on the alternate stack that std set up.
+        // SAFETY: the handler has the signature that SA_SIGINFO requires, and calls only
+        // async-signal-safe functions. SA_ONSTACK: after a stack overflow it runs on the alternate
+        // stack that std set up.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = handle as *const () as usize;
@@ -103,7 +106,7 @@ fn install() {
     }
 }
 
-/// Writes the note, puts back what the signal did before, and lets it happen again.
+/// Writes the note, restores the signal's previous action, and raises the signal again.
 extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
     // SAFETY: the kernel passes a valid `info`; si_pid is read only where the signal was sent by a process
     // (si_code of at most 0). getpid, pwrite, sigaction and raise are async-signal-safe.
@@ -122,7 +125,7 @@ extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, _context: 
         if let Some(previous) = previous {
             libc::sigaction(signal, previous, std::ptr::null_mut());
         }
-        // A fault comes again by itself when this returns; what was sent has to be sent again.
+        // A fault recurs when this returns; a sent signal has to be raised again.
         if was_sent {
             libc::raise(signal);
         }
@@ -134,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn note_reads_back_and_anything_else_is_none() {
+    fn crash_note_round_trips_and_rejects_other_bytes() {
         for origin in [Origin::Itself, Origin::Other] {
             let note = Note { signal: 6, origin };
             assert_eq!(Note::read(note.bytes()), Some(note));

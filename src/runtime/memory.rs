@@ -1,10 +1,10 @@
-//! Gives memory back to the operating system after a peak.
+//! Returns memory to the operating system after a peak.
 //!
-//! The binary's allocator, jemalloc, returns a free page ten seconds after its last use, but looks at its
-//! pages only while it is asked for memory: a service that a storm of large documents leaves idle would
+//! jemalloc, the binary's allocator, returns a free page ten seconds after its last use, but checks
+//! its pages only during allocations: a service that is idle after a storm of large documents would
 //! keep hundreds of megabytes. [`keep_small`] returns them then.
 //!
-//! This is one of the four places with `unsafe`: two C functions that have no safe form.
+//! One of the four places with `unsafe`: two C functions that have no safe wrapper.
 
 #![expect(unsafe_code, reason = "C functions without a safe form are called: see the head")]
 
@@ -13,28 +13,28 @@ use std::time::Duration;
 
 use super::Tasks;
 
-/// How long a worker keeps a free page, in milliseconds: a limit on its memory counts those that it holds.
+/// How long a worker keeps a free page, in milliseconds: free pages count toward its memory limit.
 const WORKER_KEEPS_MS: isize = 1000;
-/// What is kept by the arena that a process begins with, and by those that are made later.
+/// The settings of the first arena, and of those created later.
 const KEPT: [&std::ffi::CStr; 2] = [c"arena.0.dirty_decay_ms", c"arenas.dirty_decay_ms"];
-/// Returns the free pages of all arenas, by the number that stands for all of them.
+/// Returns the free pages of all arenas; 4096 stands for all of them.
 const PURGE_ALL: &std::ffi::CStr = c"arena.4096.purge";
 const KIB: usize = 1024;
 const MIB: usize = 1024 * KIB;
-/// How often the memory is looked at.
+/// How often to check memory use.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// So much over what was resident at the start is worth a trim.
+/// The increase over the resident memory at startup from which a trim is worthwhile.
 const WORTH: usize = 64 * MIB;
-/// A trim that returns less was of no use.
+/// A trim that returns less is considered useless.
 const OF_USE: usize = 8 * MIB;
-/// The most looks between two trims of which the first was of no use: a minute.
+/// The maximum number of checks between two trims after a useless one: a minute.
 const LOOKS_MAX: u32 = 12;
 
-/// Returns every page of which no byte is in use: jemalloc's, and those of the C library, which the
-/// libraries in C use.
+/// Returns all pages without allocated bytes: jemalloc's, and those of the C library, which C
+/// libraries use.
 pub fn trim() {
-    // SAFETY: malloc_trim may be called from any thread at any time; it takes the locks of the
-    // arenas one after the other and touches free memory only.
+    // SAFETY: malloc_trim may be called from any thread at any time; it locks the arenas one after
+    // the other and touches only free memory.
     unsafe {
         libc::malloc_trim(0);
     }
@@ -54,15 +54,16 @@ pub fn trim() {
     }
 }
 
-/// For a worker, before it begins: free pages are returned a second after their last use.
+/// For a worker at startup: free pages are returned a second after their last use.
 ///
 /// # Errors
-/// When jemalloc knows no such setting.
+/// If jemalloc does not know the setting.
 pub fn keep_less() -> io::Result<()> {
     for name in KEPT {
         let mut kept = WORKER_KEEPS_MS;
-        // SAFETY: the name ends in a zero byte. The value is of the type that these names take, as long as
-        // is said, and is copied before the call returns. It may be called from any thread at any time.
+        // SAFETY: the name ends in a zero byte. The value has the type and length that these names
+        // take, and is copied before the call returns. It may be called from any thread at any
+        // time.
         let failed = unsafe {
             tikv_jemalloc_sys::mallctl(
                 name.as_ptr(),
@@ -79,7 +80,7 @@ pub fn keep_less() -> io::Result<()> {
     Ok(())
 }
 
-/// Bytes of this process in the machine's memory; 0 when the kernel does not say.
+/// Resident memory of this process in bytes; 0 if unknown.
 #[must_use]
 pub fn resident() -> usize {
     let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -101,7 +102,7 @@ pub fn keep_small(tasks: &Tasks) {
                 continue;
             }
             if let Err(error) = tokio::task::spawn_blocking(trim).await {
-                tracing::warn!(%error, "free memory was not returned to the system");
+                tracing::warn!(%error, "failed to return free memory to the system");
                 return;
             }
             let after = resident();
@@ -109,13 +110,14 @@ pub fn keep_small(tasks: &Tasks) {
             tracing::debug!(
                 before_mib = before / MIB,
                 after_mib = after / MIB,
-                "free memory was returned to the system"
+                "free memory returned to the system"
             );
         }
     });
 }
 
-/// When to trim: while far more is resident than at the start, and less often while it is of no use.
+/// When to trim: while resident memory is far above its initial value, and less often while it is
+/// useless.
 #[derive(Debug)]
 struct Rhythm {
     at_start: usize,
@@ -147,7 +149,7 @@ mod tests {
 
     #[test]
     fn memory_trim_returns_pages_between_live_blocks() {
-        // Small blocks, of which one in a thousand stays: no arena ends in free memory.
+        // Small blocks, of which one in a thousand stays allocated: no arena ends in free memory.
         let blocks: Vec<Vec<u8>> = (0..192 * 1024).map(|_| vec![1; KIB]).collect();
         let kept: Vec<Vec<u8>> = blocks.into_iter().step_by(1000).collect();
         let before = resident();
@@ -158,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_of_worker_is_kept_for_less() {
+    fn worker_returns_free_memory_sooner() {
         keep_less().unwrap();
     }
 

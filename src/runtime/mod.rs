@@ -1,5 +1,5 @@
-//! Access to what differs from run to run: the clock, randomness, and tasks that a shutdown
-//! waits for. Everything above takes these as arguments, so that tests bring their own.
+//! Access to nondeterministic resources: the clock, randomness, and tasks that a shutdown waits
+//! for. Higher layers take these as arguments, so that tests can replace them.
 
 pub mod crash_note;
 pub mod memory;
@@ -42,19 +42,19 @@ pub use self::sweep_pace::SweepPace;
 pub use self::timer::Timer;
 use crate::domain::ids::{Id, OrganizationId};
 
-/// Keeps ids in the order in which they are made, whatever the machine's clock does.
+/// Keeps ids in creation order, whatever happens to the machine's clock.
 static IDS: Mutex<ContextV7> = Mutex::new(ContextV7::new());
 
-/// A new id: UUID version 7, later than every one made before it in this process, and than those
-/// that [`ids_follow`] was given.
+/// A new id: UUID version 7, later than every earlier one of this process, and than those passed to
+/// [`ids_follow`].
 #[must_use]
 pub fn new_id<T: Id>() -> T {
     let micros = u64::try_from(clock::machine_time().micros()).unwrap_or(0);
     T::from(id_at(micros))
 }
 
-/// Makes every new id later than `earlier`, which an earlier process made: the machine's clock may
-/// have been set back since.
+/// Makes every new id later than `earlier`, the id of an earlier process, since the machine's clock
+/// may have been set back.
 pub fn ids_follow<T: Id>(earlier: T) {
     let micros = u64::try_from(earlier.made_at().micros()).unwrap_or(0);
     let _one_a_millisecond_later = id_at(micros.saturating_add(1000));
@@ -68,8 +68,8 @@ fn id_at(micros: u64) -> Uuid {
     Uuid::new_v7(uuid::Timestamp::from_unix(&*context, seconds, nanos))
 }
 
-/// The monotonic time of this moment: for measuring and for deadlines within this process. In a test
-/// with a paused clock it stands still, as tokio's timers do.
+/// The current monotonic time, for measurements and deadlines in this process. In a test with a
+/// paused clock it stands still, as tokio's timers do.
 #[must_use]
 #[expect(clippy::disallowed_methods, reason = "this is the door to the monotonic clock")]
 pub fn monotonic_now() -> Instant {
@@ -79,42 +79,42 @@ pub fn monotonic_now() -> Instant {
 /// Bytes from the operating system's random source.
 ///
 /// # Errors
-/// When the operating system gives none; nothing secret may be made then.
+/// If the operating system returns none; then no secrets may be created.
 pub fn random_bytes<const N: usize>() -> Result<[u8; N], NoRandomness> {
     let mut bytes = [0; N];
     SystemRandom::new().fill(&mut bytes).map_err(|_unspecified| NoRandomness)?;
     Ok(bytes)
 }
 
-/// The operating system gave no random bytes.
+/// The operating system returned no random bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the operating system gave no random bytes")]
+#[error("the operating system returned no random bytes")]
 pub struct NoRandomness;
 
-/// Starts tasks and ends them: the only place that calls `tokio::spawn`.
+/// Spawns and stops tasks: the only place that calls `tokio::spawn`.
 #[derive(Debug, Clone, Default)]
 pub struct Tasks {
     tracker: TaskTracker,
     stopping: CancellationToken,
-    /// Where they run; on the threads of who spawns them when it is not said.
+    /// The threads to run on; `None` for those of the spawning task.
     home: Option<Handle>,
     polls: Arc<PollTurns>,
 }
 
 impl Tasks {
-    /// None running, not stopping.
+    /// An empty set of tasks.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The same tasks, to a shutdown; those that are spawned through this run on the threads of `home`.
+    /// The same set of tasks; those spawned through the result run on the threads of `home`.
     #[must_use]
     pub fn on(&self, home: &Background) -> Self {
         Self { home: Some(home.handle().clone()), ..self.clone() }
     }
 
-    /// Runs `task` until it ends. A shutdown waits for it, within its grace.
+    /// Runs `task` to its end. A shutdown waits for it, within its grace period.
     pub fn spawn<F>(&self, task: F) -> tokio::task::JoinHandle<F::Output>
     where
         F: Future + Send + 'static,
@@ -126,7 +126,7 @@ impl Tasks {
         }
     }
 
-    /// As [`Tasks::spawn`], on behalf of an organization: however many of its tasks are ready to go on,
+    /// Like [`Tasks::spawn`], on behalf of an organization: even if many of its tasks are ready,
     /// those of others are polled in between.
     pub fn spawn_for<F>(
         &self,
@@ -140,8 +140,8 @@ impl Tasks {
         self.spawn(self.polls.of(organization, turns::on_behalf_of(organization, task)))
     }
 
-    /// Work that goes on in a task of its own when its caller is dropped. A shutdown waits for it, within
-    /// its grace.
+    /// Runs work that continues in its own task if its caller is dropped. A shutdown waits for it,
+    /// within its grace period.
     pub fn complete<F>(&self, work: F) -> Completing<F>
     where
         F: Future + Send + 'static,
@@ -150,8 +150,8 @@ impl Tasks {
         Completing::new(work, self.tracker.clone())
     }
 
-    /// Runs a task that lasts as long as something else does, such as the reader of what a process
-    /// writes. A shutdown does not wait for it.
+    /// Runs a task that lives as long as something else, such as the reader of a process's output.
+    /// A shutdown does not wait for it.
     #[expect(
         clippy::disallowed_methods,
         reason = "this is the door to tasks that nobody waits for"
@@ -186,7 +186,7 @@ impl Tasks {
         self.tracker.close();
     }
 
-    /// Waits until every task has ended, `grace` at most. Says whether all did.
+    /// Waits until every task has ended, at most `grace`. Returns whether all have.
     pub async fn ended(&self, grace: Duration) -> bool {
         self.tracker.close();
         tokio::time::timeout(grace, self.tracker.wait()).await.is_ok()

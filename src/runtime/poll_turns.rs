@@ -1,10 +1,10 @@
-//! Turns on the threads that run executions: however many tasks of one organization are ready to go on, the
+//! Fair polling on the execution threads: even if many tasks of one organization are ready, the
 //! next task of another one is polled after a few of them.
 //!
-//! Tokio polls what is ready in the order in which it was woken. With thousands of ready executions of
-//! one organization, each step of another one would wait for all of them. So a task is only woken when
-//! it is its organization's turn: at most as many tasks of one organization are awake as there are
-//! threads, and the others of it wait in a line, first in, first out.
+//! Tokio polls tasks in the order in which they were woken. With thousands of ready executions of
+//! one organization, each step of another one would wait for all of them. So a task is woken only
+//! at its organization's turn: at most as many tasks of one organization are awake as there are
+//! threads, and its others wait in a FIFO queue.
 
 use std::collections::{HashMap, VecDeque};
 use std::pin::Pin;
@@ -16,23 +16,23 @@ use futures_util::task::AtomicWaker;
 
 use crate::domain::ids::OrganizationId;
 
-/// Nothing has woken it since its last poll.
+/// Not woken since its last poll.
 const ASLEEP: u8 = 0;
-/// It is in the line of its organization.
+/// In its organization's queue.
 const IN_LINE: u8 = 1;
-/// It is about to be polled.
+/// About to be polled.
 const AWAKE: u8 = 2;
-/// It is being polled.
+/// Being polled.
 const POLLED: u8 = 3;
-/// It is being polled, and was woken since that began.
+/// Being polled, and woken since the poll began.
 const POLLED_AND_WOKEN: u8 = 4;
-/// It has ended or was dropped.
+/// Finished or dropped.
 const GONE: u8 = 5;
 
-/// The turns of all organizations.
+/// The queues of all organizations.
 #[derive(Debug)]
 pub struct PollTurns {
-    /// How many tasks of one organization are awake at once.
+    /// The maximum number of awake tasks per organization.
     most: usize,
     lines: Mutex<Lines>,
 }
@@ -45,17 +45,17 @@ struct Line {
     waiting: VecDeque<Arc<Sleeper>>,
 }
 
-/// What wakes a task, once it is its turn.
+/// Wakes a task at its turn.
 #[derive(Debug)]
 struct Sleeper {
     turns: Arc<PollTurns>,
     organization: OrganizationId,
-    /// Changed under the lock of the lines.
+    /// Changed under the lock of the queues.
     state: AtomicU8,
     task: AtomicWaker,
 }
 
-/// A future that is polled when it is its organization's turn.
+/// A future that is polled at its organization's turn.
 #[derive(Debug)]
 pub struct InTurn<F> {
     work: Pin<Box<F>>,
@@ -64,7 +64,7 @@ pub struct InTurn<F> {
 }
 
 impl Default for PollTurns {
-    /// As many tasks of one organization are awake as the machine has cores.
+    /// As many awake tasks per organization as the machine has cores.
     fn default() -> Self {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         Self { most: cores, lines: Mutex::default() }
@@ -72,12 +72,12 @@ impl Default for PollTurns {
 }
 
 impl PollTurns {
-    /// `work`, polled in turn with the work of other organizations.
+    /// Wraps `work` so that it is polled in turn with that of other organizations.
     pub fn of<F: Future>(self: &Arc<Self>, organization: OrganizationId, work: F) -> InTurn<F> {
         let turns = Arc::clone(self);
         let (state, task) = (AtomicU8::new(ASLEEP), AtomicWaker::new());
         let sleeper = Arc::new(Sleeper { turns, organization, state, task });
-        // Until its first poll there is nobody to wake.
+        // Nobody to wake before its first poll.
         sleeper.wake_by_ref();
         InTurn { work: Box::pin(work), waker: Waker::from(Arc::clone(&sleeper)), sleeper }
     }
@@ -106,7 +106,7 @@ impl Sleeper {
         is_awake
     }
 
-    /// The task is polled no more, or is dropped: the next one of its organization wakes up.
+    /// The task is no longer polled, or was dropped: wakes the next one of its organization.
     fn leave(self: &Arc<Self>, state: u8) {
         let next = {
             let mut lines = self.turns.lock();
@@ -138,7 +138,7 @@ impl Sleeper {
 }
 
 impl Line {
-    /// Wakes up the first of the line.
+    /// Wakes the first task in the queue.
     fn next(&mut self) -> Option<Arc<Sleeper>> {
         loop {
             let first = self.waiting.pop_front()?;
@@ -185,7 +185,7 @@ impl<F: Future> Future for InTurn<F> {
         if !self.sleeper.begin_poll() {
             return Poll::Pending;
         }
-        // A panic leaves too, when this is dropped.
+        // If the poll panics, dropping `self` leaves the queue.
         let Self { work, sleeper, waker } = &mut *self;
         let polled = work.as_mut().poll(&mut Context::from_waker(waker));
         sleeper.leave(if polled.is_ready() { GONE } else { ASLEEP });
@@ -209,7 +209,7 @@ mod tests {
     use super::*;
     use crate::runtime::{Tasks, new_id};
 
-    /// Pending once, and woken at once.
+    /// Returns pending once, after waking itself.
     async fn more_to_do() {
         let mut is_over = false;
         std::future::poll_fn(|context| {
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn polls_go_on_behind_tasks_that_are_dropped() {
+    async fn polls_continue_after_tasks_are_dropped() {
         let turns = Arc::new(PollTurns { most: 1, lines: Mutex::default() });
         let who: OrganizationId = new_id();
         let first = turns.of(who, std::future::ready(1));
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn polls_of_a_task_that_sleeps_hold_up_nobody() {
+    async fn sleeping_task_delays_no_polls() {
         let turns = Arc::new(PollTurns { most: 1, lines: Mutex::default() });
         let who: OrganizationId = new_id();
         let notify = Notify::new();
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn polls_go_on_behind_a_panic() {
+    async fn polls_continue_after_panic() {
         let turns = Arc::new(PollTurns { most: 1, lines: Mutex::default() });
         let tasks = Tasks::new();
         let who: OrganizationId = new_id();

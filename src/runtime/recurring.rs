@@ -1,4 +1,4 @@
-//! What is said again and again: logged when it changes, and then once an hour for as long as it lasts.
+//! Rate limit for recurring log messages: logged on change, and then hourly while the state lasts.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::monotonic_now;
 
-/// How often a state that lasts is logged.
+/// How often a lasting state is logged.
 const AGAIN: Duration = Duration::from_secs(3600);
 
 /// The last state that was logged.
@@ -16,7 +16,7 @@ pub struct Recurring {
 }
 
 impl Recurring {
-    /// Whether this state is to be logged now: it is another one than the last, or an hour has passed.
+    /// Whether to log this state now: it differs from the last one, or an hour has passed.
     pub fn is_news(&mut self, state: &str) -> bool {
         if let Some((last, at)) = &self.last
             && last == state
@@ -28,7 +28,7 @@ impl Recurring {
         true
     }
 
-    /// The state has ended: the next one is news. Whether there was one.
+    /// Ends the state, so that the next one is logged. Returns whether there was one.
     pub fn end(&mut self) -> bool {
         self.last.take().is_some()
     }
@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn recurring_state_is_news_on_change_and_once_an_hour() {
+    async fn recurring_state_is_logged_on_change_and_hourly() {
         let mut state = Recurring::default();
         assert!(state.is_news("disk away"));
         for _minute in 0..59 {

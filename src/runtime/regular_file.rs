@@ -1,19 +1,19 @@
-//! Opens files that somebody else may have put in place. Opening a named pipe waits for its other end,
-//! perhaps forever, and a device never ends: both are refused before a byte is read.
+//! Opens files that others may have put in place. Opening a named pipe waits for its other end,
+//! perhaps forever, and a device never ends, so both are refused before a byte is read.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
-/// What the caller was started with, such as a shell's `<(command)`: open already, so opening it again
-/// waits for nobody.
+/// Descriptors inherited from the caller, such as a shell's `<(command)`: they are open already, so
+/// opening them never blocks.
 const INHERITED: [&str; 3] = ["/dev/fd/", "/dev/stdin", "/proc/self/fd/"];
 
-/// Opens a regular file for reading. Never waits.
+/// Opens a regular file for reading. Never blocks.
 ///
 /// # Errors
-/// When it cannot be opened, or is a folder, a named pipe, a socket or a device.
+/// If it cannot be opened, or is a folder, a named pipe, a socket or a device.
 pub fn open(path: &Path) -> io::Result<File> {
     if path.to_str().is_some_and(|path| INHERITED.iter().any(|start| path.starts_with(start))) {
         return File::open(path);
@@ -31,10 +31,10 @@ pub fn open(path: &Path) -> io::Result<File> {
     if file.metadata()?.is_file() { Ok(file) } else { Err(refused()) }
 }
 
-/// The text of a regular file.
+/// Reads a regular file as text.
 ///
 /// # Errors
-/// Those of [`open`], and when it cannot be read or is not UTF-8.
+/// As [`open`]; if it cannot be read or is not UTF-8.
 pub fn read_to_string(path: &Path) -> io::Result<String> {
     let mut text = String::new();
     open(path)?.read_to_string(&mut text)?;

@@ -1,5 +1,5 @@
-//! One computation for all who ask for the same thing at the same time. An answer is never older than its
-//! question: what is shared is a computation that began after each of them was asked.
+//! Shares one computation among concurrent callers with the same key. An answer is never older than
+//! its question: a shared computation begins after each of its callers has asked.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -10,10 +10,10 @@ use tokio::time::Instant;
 
 use super::monotonic_now;
 
-/// The last computation about one thing, and the lock of those that wait for the next.
+/// The last computation for a key, and the lock of callers that wait for the next one.
 type Entry<V> = Arc<sync::Mutex<Option<Computed<V>>>>;
 
-/// Computations by what they are about, of which each runs once at a time.
+/// Computations by key, each running at most once at a time.
 #[derive(Debug)]
 pub struct SharedAnswers<K, V> {
     entries: Mutex<HashMap<K, Entry<V>>>,
@@ -25,7 +25,7 @@ struct Computed<V> {
     value: V,
 }
 
-/// One who asks. The last of them takes the entry away.
+/// A caller. The last one removes the entry.
 struct Asking<'a, K: Eq + Hash, V> {
     all: &'a SharedAnswers<K, V>,
     key: K,
@@ -39,10 +39,11 @@ impl<K, V> Default for SharedAnswers<K, V> {
 }
 
 impl<K: Eq + Hash + Copy, V: Clone> SharedAnswers<K, V> {
-    /// What `compute` returns, or another caller's computation that began after this call.
+    /// Returns the result of `compute`, or of another caller's computation that began after this
+    /// call.
     ///
     /// # Errors
-    /// The errors of `compute`. They are not shared with other callers.
+    /// Errors of `compute`. They are not shared with other callers.
     pub async fn get<E>(
         &self,
         key: K,
@@ -102,7 +103,8 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(500)).await;
             ask(key).await
         };
-        // Both that ask during the first computation share the second; another key waits for neither.
+        // Both that ask during the first computation share the second; another key waits for
+        // neither.
         let all = tokio::join!(ask(1), later(1), later(1), later(2));
         assert_eq!(all, (Ok(0), Ok(2), Ok(2), Ok(1)));
         assert_eq!(ask(1).await, Ok(3));
@@ -110,7 +112,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn shared_answers_survive_a_failure_and_a_caller_that_hangs_up() {
+    async fn shared_answers_survive_failure_and_dropped_caller() {
         let answers = SharedAnswers::<u8, usize>::default();
         assert_eq!(answers.get(1, async { Err::<usize, _>("no") }).await, Err("no"));
         let forever = answers.get(1, std::future::pending::<Result<usize, ()>>());

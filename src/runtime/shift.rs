@@ -1,21 +1,21 @@
-//! A shifted clock, for tests of the whole binary: by how much the machine's time is to be wrong.
+//! A shifted clock for tests of the whole binary: an offset to the machine's time.
 //!
-//! Only in builds with debug assertions, and only where the environment variable [`VARIABLE`] names a
+//! Only in builds with debug assertions, and only if the environment variable [`VARIABLE`] names a
 //! file: a signed number of microseconds in 8 bytes, little-endian, which a test may rewrite while
-//! the service runs. A released binary has nothing of this.
+//! the service runs. Release builds contain none of this.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Names the file.
+/// The variable that names the file.
 const VARIABLE: &str = "ORRERY_TEST_CLOCK";
-/// How long a value that was read holds.
+/// How long a value is cached.
 const HOLDS: Duration = Duration::from_millis(5);
 
 struct Shift {
-    /// Stays open, so that a process without descriptors can read it.
+    /// Kept open, so that it can be read without free descriptors.
     file: File,
     last: Mutex<(Instant, i64)>,
 }
@@ -25,8 +25,7 @@ fn now() -> Instant {
     Instant::now()
 }
 
-/// The microseconds to add to the machine's time. Where the file cannot be read, they stay as they
-/// are.
+/// The microseconds to add to the machine's time. If the file cannot be read, the last value stays.
 pub(super) fn micros() -> i64 {
     static SHIFT: OnceLock<Option<Shift>> = OnceLock::new();
     let shift = SHIFT.get_or_init(|| {

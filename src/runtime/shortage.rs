@@ -1,5 +1,5 @@
-//! Shortages of this machine that pass: no descriptors, memory, processes or disk space left. They
-//! say nothing about what was asked of it, which is to be tried again after a pause.
+//! Transient shortages of this machine: no descriptors, memory, processes or disk space left. They
+//! say nothing about the operation itself, which should be retried after a pause.
 
 use std::io;
 use std::time::Duration;
@@ -20,7 +20,7 @@ const SHORTAGES: [Errno; 7] = [
 ];
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// How long the store waits for a file descriptor before it gives up.
+/// How long the store waits for a file descriptor.
 const DESCRIPTOR_WAIT_MAX: Duration = Duration::from_mins(10);
 
 /// Whether an error is a shortage of this machine.
@@ -28,24 +28,24 @@ const DESCRIPTOR_WAIT_MAX: Duration = Duration::from_mins(10);
 pub fn is_shortage(error: &io::Error) -> bool {
     match Errno::from_io_error(error) {
         Some(errno) => SHORTAGES.contains(&errno),
-        // A library may have put words around the system's error.
+        // A library may have wrapped the system's error in a message.
         None => mentions_shortage(&error.to_string()),
     }
 }
 
-/// As [`is_shortage`], for an error of which only the text is known: the system's own ends with its
-/// number.
+/// Like [`is_shortage`], for an error of which only the text is known: the system's text ends with
+/// its number.
 #[must_use]
 pub fn mentions_shortage(text: &str) -> bool {
     SHORTAGES.iter().any(|errno| text.contains(&ending(*errno)))
 }
 
-/// How the text of a system's error ends.
+/// The end of a system error's text.
 fn ending(errno: Errno) -> String {
     format!("(os error {})", errno.raw_os_error())
 }
 
-/// Calls `attempt` until it does something else than fail for a shortage, or until `limit` is over.
+/// Calls `attempt` until it succeeds, fails for another reason, or `limit` has passed.
 ///
 /// # Errors
 /// The last error of `attempt`.
@@ -62,14 +62,15 @@ pub async fn when_able<T>(
     }
 }
 
-/// Whether an error says that this process or this machine has no file descriptor left, by its text.
+/// Whether an error's text says that there is no free file descriptor in this process or on this
+/// machine.
 #[must_use]
 pub fn lacks_descriptor(error: &str) -> bool {
     [Errno::MFILE, Errno::NFILE].iter().any(|errno| error.contains(&ending(*errno)))
 }
 
-/// Calls `attempt` again while there is no file descriptor for it, on this thread, for up to
-/// [`DESCRIPTOR_WAIT_MAX`]. Connections and files that are open now give theirs back in time.
+/// Retries `attempt` while there is no file descriptor for it, blocking this thread for up to
+/// [`DESCRIPTOR_WAIT_MAX`]. Connections and files that are open now will release theirs.
 ///
 /// # Errors
 /// The last error of `attempt`.
@@ -81,7 +82,7 @@ pub fn with_descriptor<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Res
             Err(error) if lacks_descriptor(&error.to_string()) && monotonic_now() < until => {
                 tracing::warn!(
                     %error,
-                    "the store waits for a file descriptor: the disk is fine; raise the limit of \
+                    "store waiting for a free file descriptor; raise the limit of \
                      open files (LimitNOFILE, ulimit -n) if this repeats"
                 );
                 std::thread::sleep(pause);
@@ -92,7 +93,7 @@ pub fn with_descriptor<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Res
     }
 }
 
-/// Growing pauses between attempts, within a limit of time.
+/// Growing pauses between attempts, within a time limit.
 #[derive(Debug)]
 pub struct Pauses {
     until: Instant,
@@ -100,13 +101,13 @@ pub struct Pauses {
 }
 
 impl Pauses {
-    /// Pauses that are over before `limit` is.
+    /// Pauses that end before `limit`.
     #[must_use]
     pub fn within(limit: Duration) -> Self {
         Self { until: monotonic_now() + limit, next: FIRST_PAUSE }
     }
 
-    /// Waits for the next pause; false, at once, when it would not be over in time.
+    /// Waits for the next pause; returns false immediately if it would exceed the limit.
     pub async fn wait(&mut self) -> bool {
         if self.left() <= self.next {
             return false;
@@ -116,7 +117,7 @@ impl Pauses {
         true
     }
 
-    /// What is left of the limit.
+    /// The remaining time.
     #[must_use]
     pub fn left(&self) -> Duration {
         self.until.saturating_duration_since(monotonic_now())
@@ -144,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn shortage_of_descriptors_alone_is_waited_out() {
+    fn only_descriptor_shortage_is_waited_out() {
         let mut left = vec![Errno::MFILE, Errno::NFILE, Errno::MFILE];
         let done = with_descriptor(|| left.pop().map_or(Ok(7), |errno| Err(errno.into())));
         assert_eq!(done.unwrap(), 7);

@@ -1,7 +1,7 @@
-//! The pace of a sweep: deletions go in small batches with pauses between them, so that the store's writer
-//! serves everyone else.
+//! The pace of a sweep: it deletes in small batches with pauses, so that the store's writer can
+//! serve others.
 //!
-//! It never stops a sweep, and never makes one wait that has found nothing to delete.
+//! It never stops a sweep, and adds no pause to one that deletes nothing.
 
 use std::time::Duration;
 
@@ -9,26 +9,26 @@ use tokio::time::Instant;
 
 use super::monotonic_now;
 
-/// Between two batches …
+/// The pause between two batches …
 const PAUSE: Duration = Duration::from_millis(20);
-/// … and between those of a sweep that has not ended after [`BEHIND_AFTER`]: more is made than goes.
+/// … and in a sweep that has not ended after [`BEHIND_AFTER`], since more is created than deleted.
 const PAUSE_BEHIND: Duration = Duration::from_millis(5);
 const BEHIND_AFTER: Duration = Duration::from_secs(60);
 
-/// One sweep, from its first batch to its last.
+/// A sweep, from its first batch to its last.
 #[derive(Debug, Clone, Copy)]
 pub struct SweepPace {
     begun: Instant,
 }
 
 impl SweepPace {
-    /// Of a sweep that begins now.
+    /// Starts the timing of a sweep.
     #[must_use]
     pub fn begin() -> Self {
         Self { begun: monotonic_now() }
     }
 
-    /// Waits before the next batch; `deleted` is what went in the last one.
+    /// Waits before the next batch; `deleted` is the size of the last one.
     pub async fn pause(&self, deleted: usize) {
         if deleted > 0 {
             let is_behind = self.begun.elapsed() > BEHIND_AFTER;
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn sweep_that_is_behind_pauses_less_and_one_that_deletes_nothing_never() {
+    async fn sweep_pauses_less_when_behind_and_never_without_deletions() {
         let pace = SweepPace::begin();
         let paused = async |deleted| {
             let before = monotonic_now();

@@ -1,20 +1,21 @@
-//! A timer for one who waits again and again, mostly for something else: it is armed once, and not for each wait.
+//! A reusable timer for a task that waits repeatedly, mostly for something else: it is not armed
+//! again for each wait.
 //!
-//! It may ring early, for a moment that was set before; who waits looks again what is due.
+//! It may fire early, for a time set before; the waiting task then checks again what is due.
 
 use std::future::pending;
 use std::pin::Pin;
 
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// Rings at a moment that can be moved; never, before one is set.
+/// Fires at a time that can be moved; never, before one is set.
 #[derive(Debug, Default)]
 pub struct Timer {
     sleep: Option<Pin<Box<Sleep>>>,
 }
 
 impl Timer {
-    /// Makes it ring at `at` at the latest.
+    /// Makes it fire at `at` at the latest.
     pub fn ring_by(&mut self, at: Instant) {
         match &mut self.sleep {
             Some(sleep) if sleep.is_elapsed() || at < sleep.deadline() => sleep.as_mut().reset(at),
@@ -23,7 +24,7 @@ impl Timer {
         }
     }
 
-    /// Resolves when it rings; at once when it has rung since it was set.
+    /// Resolves when it fires; immediately if it has fired since it was set.
     pub async fn rings(&mut self) {
         match &mut self.sleep {
             Some(sleep) => sleep.as_mut().await,
@@ -42,7 +43,7 @@ mod tests {
     use crate::runtime::monotonic_now;
 
     #[tokio::test(start_paused = true)]
-    async fn timer_rings_by_the_earliest_moment_and_can_be_set_again() {
+    async fn timer_fires_at_earliest_time_and_can_be_set_again() {
         let begun = monotonic_now();
         let after = |seconds| begun + Duration::from_secs(seconds);
         let mut timer = Timer::default();

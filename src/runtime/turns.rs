@@ -1,17 +1,17 @@
-//! Turns: a limited amount of something (places, connections, bytes) that organizations share.
+//! Fair permits: a limited resource (slots, connections, bytes) that organizations share.
 //!
-//! Work waits for its part instead of failing. Organizations take turns, each first in, first out.
+//! Work waits for its permit instead of failing. Organizations take turns, each in FIFO order.
 //!
-//! With a reserve, for what is held for long: an organization that holds some may hold as much as is
-//! still free. One alone reaches half of the limit, two reach a third each, and the next one finds a
-//! part free. A part that is larger than that is granted to an organization that holds nothing, and
-//! one larger than the limit runs alone.
+//! With a reserve, for permits that are held for long: an organization that holds some may hold as
+//! much as is still free. So one alone reaches half of the limit, two reach a third each, and the
+//! next one finds some free. A larger request is granted to an organization that holds nothing, and
+//! one above the limit runs alone.
 //!
-//! Without a reserve, for what is released soon: one organization may hold all of it, and when it is
-//! the turn of another one, nobody passes until there is room for that one.
+//! Without a reserve, for permits that are released soon: one organization may hold everything, and
+//! when it is another one's turn, nobody passes until there is room for that one.
 //!
-//! [`on_behalf_of`] says for which organization a task works, [`timeout`] is a limit of time in
-//! which the waits for a turn do not count.
+//! [`on_behalf_of`] sets the organization for which a task works; [`timeout`] is a time limit that
+//! excludes waits for permits.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -25,17 +25,17 @@ use tokio::time::error::Elapsed;
 use super::monotonic_now;
 use crate::domain::ids::OrganizationId;
 
-/// How often a limit of time is looked at while the task waits for a turn.
+/// How often a time limit is checked while the task waits for a permit.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// For whom a part is taken; `None`: the service itself.
+/// The holder of a permit; `None` is the service itself.
 type Holder = Option<OrganizationId>;
 
 tokio::task_local! {
     static SCOPE: Arc<Scope>;
 }
 
-/// For whom a task works, and how long it has waited for turns.
+/// The organization for which a task works, and how long it has waited for permits.
 #[derive(Debug)]
 struct Scope {
     holder: Holder,
@@ -56,13 +56,13 @@ impl Scope {
 }
 
 impl Waits {
-    /// All waits so far.
+    /// The total of all waits so far.
     fn total(&self) -> Duration {
         self.ended.saturating_add(self.since.map_or(Duration::ZERO, |since| since.elapsed()))
     }
 }
 
-/// A wait for a turn, noted in the task's scope while it lasts.
+/// A wait for a permit, recorded in the task's scope while it lasts.
 struct Waiting(Option<Arc<Scope>>);
 
 impl Waiting {
@@ -89,7 +89,8 @@ impl Drop for Waiting {
     }
 }
 
-/// Runs `work` so that every turn in it is taken for `organization`; `None` is the service itself.
+/// Runs `work` so that every permit in it is taken for `organization`; `None` is the service
+/// itself.
 pub async fn on_behalf_of<F: Future>(
     organization: impl Into<Option<OrganizationId>>,
     work: F,
@@ -98,16 +99,16 @@ pub async fn on_behalf_of<F: Future>(
     SCOPE.scope(Arc::new(scope), work).await
 }
 
-/// For whom this task works; `None`: for the service itself.
+/// The organization for which this task works; `None` is the service itself.
 #[must_use]
 pub fn holder() -> Option<OrganizationId> {
     SCOPE.try_with(|scope| scope.holder).ok().flatten()
 }
 
-/// Bounds the time of `work`, without the time in which it waits for turns.
+/// Limits the time of `work`, excluding waits for permits.
 ///
 /// # Errors
-/// [`Elapsed`] when the time is over.
+/// [`Elapsed`] if the limit is exceeded.
 pub async fn timeout<F: Future>(limit: Duration, work: F) -> Result<F::Output, Elapsed> {
     let Ok(scope) = SCOPE.try_with(Arc::clone) else {
         return tokio::time::timeout(limit, work).await;
@@ -131,7 +132,7 @@ pub async fn timeout<F: Future>(limit: Duration, work: F) -> Result<F::Output, E
     }
 }
 
-/// A limit that organizations share in turns.
+/// A limit that organizations share fairly.
 #[derive(Debug)]
 pub struct Turns {
     limit: AtomicUsize,
@@ -143,7 +144,7 @@ pub struct Turns {
 struct State {
     used: usize,
     held: HashMap<Holder, usize>,
-    /// Who waits, in the order of their turns.
+    /// Waiters by organization, in the order of their turns.
     waiting: VecDeque<(Holder, VecDeque<Waiter>)>,
 }
 
@@ -153,7 +154,7 @@ struct Waiter {
     grant: oneshot::Sender<Turn>,
 }
 
-/// A part of the limit, released when it is dropped.
+/// A permit for a part of the limit, released when dropped.
 #[derive(Debug)]
 #[must_use]
 pub struct Turn {
@@ -163,13 +164,13 @@ pub struct Turn {
 }
 
 impl Turns {
-    /// Nothing of `limit` is taken, and a part of it is left for the next organization.
+    /// A limit of which a part is left for the next organization.
     #[must_use]
     pub fn new(limit: usize) -> Arc<Self> {
         Self::with(limit, true)
     }
 
-    /// As [`Turns::new`], but one organization may hold all of it.
+    /// Like [`Turns::new`], but one organization may hold everything.
     #[must_use]
     pub fn without_reserve(limit: usize) -> Arc<Self> {
         Self::with(limit, false)
@@ -179,25 +180,26 @@ impl Turns {
         Arc::new(Self { limit: AtomicUsize::new(limit), has_reserve, state: Mutex::default() })
     }
 
-    /// Another limit from now on. What is taken stays so.
+    /// Changes the limit. Existing permits are unaffected.
     pub fn set_limit(self: &Arc<Self>, limit: usize) {
         self.limit.store(limit, Ordering::Relaxed);
         self.serve();
     }
 
-    /// What is taken.
+    /// The amount in use.
     #[must_use]
     pub fn used(&self) -> usize {
         self.lock().used
     }
 
-    /// How many wait for a part.
+    /// Waiting callers.
     #[cfg(test)]
     pub fn waiting(&self) -> usize {
         self.lock().waiting.iter().map(|(_, line)| line.len()).sum()
     }
 
-    /// Waits for a part of `amount`, for whom this task works. Dropping the future gives up the wait.
+    /// Waits for a permit for `amount`, for the organization of this task. Dropping the future
+    /// cancels the wait.
     pub async fn take(self: &Arc<Self>, amount: usize) -> Turn {
         let amount = amount.max(1);
         let holder = holder();
@@ -220,14 +222,14 @@ impl Turns {
         }
     }
 
-    /// A part that is taken whether there is room or not, for an organization.
+    /// Takes a permit for an organization even if there is no room.
     pub fn force(self: &Arc<Self>, organization: OrganizationId, amount: usize) -> Turn {
         let mut turn = Turn { turns: Arc::clone(self), holder: Some(organization), amount: 0 };
         turn.force(amount);
         turn
     }
 
-    /// No part at all.
+    /// An empty permit.
     pub fn none(self: &Arc<Self>) -> Turn {
         Turn { turns: Arc::clone(self), holder: None, amount: 0 }
     }
@@ -239,7 +241,7 @@ impl Turns {
         Turn { turns: Arc::clone(self), holder, amount }
     }
 
-    /// Grants what there is room for.
+    /// Grants permits while there is room.
     fn serve(self: &Arc<Self>) {
         loop {
             let mut state = self.lock();
@@ -247,7 +249,7 @@ impl Turns {
             let turn = self.grant(&mut state, holder, waiter.amount);
             drop(state);
             if let Err(mut unwanted) = waiter.grant.send(turn) {
-                // Released here, and not by dropping it, which would serve within serving.
+                // Release it here, since dropping it would call this function recursively.
                 let mut state = self.lock();
                 state.release(holder, std::mem::take(&mut unwanted.amount));
             }
@@ -261,7 +263,7 @@ impl Turns {
         state.used == 0 || amount <= free && (!self.has_reserve || held == 0 || leaves_reserve())
     }
 
-    /// The next waiter for whom there is room. Its organization goes to the end of the turns.
+    /// The next waiter for which there is room. Its organization moves to the end of the turns.
     fn next(&self, state: &mut State) -> Option<(Holder, Waiter)> {
         state.forget_gone();
         let candidates = if self.has_reserve { state.waiting.len() } else { 1 };
@@ -292,7 +294,7 @@ impl State {
         granted
     }
 
-    /// Forgets those at the front of their lines who no longer wait.
+    /// Removes cancelled waiters from the front of the queues.
     fn forget_gone(&mut self) {
         for (_, line) in &mut self.waiting {
             while line.pop_front_if(|first| first.grant.is_closed()).is_some() {}
@@ -310,7 +312,7 @@ impl State {
     }
 }
 
-/// A place in a line. Leaving it lets those behind it go on.
+/// A position in a queue. Dropping it lets those behind it proceed.
 struct Place<'a> {
     turns: &'a Arc<Turns>,
     granted: oneshot::Receiver<Turn>,
@@ -329,7 +331,7 @@ impl Drop for Place<'_> {
 }
 
 impl Turn {
-    /// Takes `more`, whether there is room or not: for what is in memory already. Others wait until
+    /// Takes `more` even if there is no room, for data that is in memory already. Others wait until
     /// it is released.
     pub fn force(&mut self, more: usize) {
         let mut state = self.turns.lock();
@@ -340,18 +342,18 @@ impl Turn {
         self.amount = self.amount.saturating_add(more);
     }
 
-    /// Takes over a part of the same holder.
+    /// Merges a permit of the same holder into this one.
     pub fn join(&mut self, mut other: Self) {
         self.amount = self.amount.saturating_add(std::mem::take(&mut other.amount));
     }
 
-    /// For whom it is taken.
+    /// The organization that holds it.
     #[must_use]
     pub const fn holder(&self) -> Option<OrganizationId> {
         self.holder
     }
 
-    /// Releases all but `amount`.
+    /// Releases everything above `amount`.
     pub fn shrink_to(&mut self, amount: usize) {
         let surplus = self.amount.saturating_sub(amount);
         if surplus > 0 {
@@ -380,7 +382,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn turns_leave_a_part_for_the_next_organization() {
+    async fn turns_leave_a_part_for_next_organization() {
         let turns = Turns::new(8);
         let [first, second, third]: [OrganizationId; 3] = [new_id(), new_id(), new_id()];
         let held: Vec<_> = std::iter::from_fn(|| take_now(&turns, first, 1)).collect();
@@ -394,7 +396,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn turns_grant_a_large_part_to_who_holds_nothing() {
+    async fn turns_grant_large_part_to_organization_without_permit() {
         let turns = Turns::new(10);
         let [first, second]: [OrganizationId; 2] = [new_id(), new_id()];
         let whole = take_now(&turns, first, 50);
@@ -408,7 +410,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn turns_alternate_between_organizations_that_wait() {
+    async fn turns_alternate_between_waiting_organizations() {
         let turns = Turns::new(1);
         let [first, second]: [OrganizationId; 2] = [new_id(), new_id()];
         let held = take_now(&turns, first, 1);
@@ -437,7 +439,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn turns_without_reserve_keep_nobody_waiting_behind_small_parts() {
+    async fn turns_without_reserve_do_not_starve_large_requests() {
         let turns = Turns::without_reserve(10);
         let [first, second]: [OrganizationId; 2] = [new_id(), new_id()];
         let mut held: Vec<_> = std::iter::from_fn(|| take_now(&turns, first, 1)).collect();
@@ -457,7 +459,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn turns_forget_those_who_stop_waiting() {
+    async fn turns_forget_cancelled_waiters() {
         let turns = Turns::new(1);
         let [first, second]: [OrganizationId; 2] = [new_id(), new_id()];
         let held = take_now(&turns, first, 1);
@@ -469,7 +471,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn turns_wait_counts_nothing_toward_a_time_limit() {
+    async fn turns_wait_does_not_count_toward_time_limit() {
         let turns = Turns::new(1);
         let who: OrganizationId = new_id();
         let held = take_now(&turns, who, 1);

@@ -1,26 +1,28 @@
-//! Blocks: how the tree holds rows. Rows of one table that follow one another share an entry.
+//! Blocks: adjacent rows of one table share an entry of the tree.
 //!
-//! The tree's engine copies, logs and caches entry by entry, at a price that hardly depends on their size. So up
-//! to [`BLOCK_BYTES`] of rows are kept in one, compressed together. The key of an entry, its bound, is at
-//! least the key of its last row:
+//! The engine copies, logs and caches whole entries, at a cost that hardly depends on their size.
+//! So up to [`BLOCK_BYTES`] of rows are stored in one entry, compressed together. The key of an
+//! entry, its bound, is at least the key of its last row:
 //!
 //! ```text
-//! held under a bound  magic 4 | length of first key 4 | first key | compressed rows
-//! row                 shared with the key before 4 | rest of key 4 | value 4 | rest of key | value
+//! entry  magic 4 | length of first key 4 | first key | compressed rows
+//! row    shared with the key before 4 | rest of key 4 | value 4 | rest of key | value
 //! ```
 //!
-//! **A row is in the entry with the least bound that is not below its key.** What an entry holds up to the
-//! bound before it is ignored. That keeps the tree consistent between any two changes of it, for readers and
-//! after a crash: [`Writer`] writes rows to where they will be, the first ones first, before it takes them
-//! from where they were; and before it removes a bound, it removes ignored rows behind it.
+//! **A row belongs to the entry with the least bound that is not below its key.** Rows of an entry
+//! at or below the previous bound are ignored. So the tree is consistent between any two changes of
+//! it, for readers and after a crash: [`Writer`] writes rows to their new entries, in key order,
+//! before it removes them from their old ones; and before it removes a bound, it removes ignored
+//! rows after it.
 //!
-//! A row that is alone under its own key is held [`pack`]ed. That is how releases before format 3 kept
-//! all rows; they are gathered as their neighbours change. The rows of [`Table::Meta`] are always alone:
-//! the tree's own are among them, and bypass this module.
+//! A row that is alone under its own key is stored [`pack`]ed. Releases before format 3 stored all
+//! rows like that; they are merged into blocks as their neighbors change. The rows of
+//! [`Table::Meta`] are always alone: they include the tree's own, which bypass this module.
 //!
-//! What the engine (sled 0.34) asks of its users here: entries are looked for forwards alone, since looking for
-//! the one before a key can go on without end where keys have runs of 0xff, as those of counted lists do. And
-//! a lookup that passes from one leaf to the next is not one moment: see [`lookups_agree`].
+//! Two restrictions of the engine (sled 0.34): entries are only searched forward, since searching
+//! for the predecessor of a key may not terminate if keys have runs of 0xff, as those of counted
+//! lists do. And a lookup that moves from one leaf to the next is not atomic: see
+//! [`lookups_agree`].
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -36,28 +38,28 @@ use super::key::{Key, Table};
 use super::pack;
 use super::record::Malformed;
 
-/// Keys and values, of one block: beyond it another one begins. A larger row has one of its own.
+/// Maximum bytes of keys and values in a block. A larger row has its own block.
 const BLOCK_BYTES: usize = 4096;
-/// Rows that are held until they are written, beyond those of one entry.
+/// Bytes of rows buffered before they are written, beyond those of one entry.
 const RUN_BYTES: usize = 16 * BLOCK_BYTES;
-/// Blocks that a thread keeps decompressed: a search goes back and forth between a few lists …
+/// Decompressed blocks cached per thread: a search alternates between a few lists …
 const RECENT_MAX: usize = 8;
-/// … unless they are larger than this, as a row of its own may be.
+/// … unless they are larger than this, as the block of a single row may be.
 const RECENT_BYTES_MAX: usize = 4 * BLOCK_BYTES;
-/// The bound of a table's last entry, after its tag, so that what is added at the end finds it.
+/// The bound of a table's last entry, after the tag, so that rows appended at the end belong to it.
 const LAST_BOUND: [u8; 32] = [0xff; 32];
-/// What a block begins with; the last byte is the number of the dictionary.
+/// The prefix of a block; the last byte is the number of the dictionary.
 const MAGIC: [u8; 4] = [pack::RESERVED[0], pack::RESERVED[1], b'b', 1];
 
 type Row = (Key, Vec<u8>);
-/// A row's key and value, where they are read.
+/// The key and value of a row, borrowed from its block.
 type BorrowedRow<'r> = (&'r [u8], &'r [u8]);
-/// A bound, and what is held under it.
+/// A bound and the bytes stored under it.
 type Entry = (IVec, IVec);
 
-/// The ordered map of the entries.
+/// An ordered map of entries.
 pub trait Entries {
-    /// The entry with the least bound from `from` on.
+    /// The entry with the least bound at or after `from`.
     fn first_from(&self, from: Bound<&[u8]>) -> Result<Option<Entry>, Error>;
     fn put(&self, bound: &[u8], held: &[u8]) -> Result<(), Error>;
     fn remove(&self, bound: &[u8]) -> Result<(), Error>;
@@ -79,12 +81,13 @@ impl Entries for sled::Db {
     }
 }
 
-/// The first entry from `from` on, once two lookups in a row have given the same.
+/// The first entry at or after `from`, once two consecutive lookups agree.
 ///
-/// A lookup that finds nothing in one leaf of the engine goes on to the next. Between the two, [`Writer`] may put
-/// a bound into the first and take the rows that are there now out of the second: the lookup then gives the
-/// second without them. A further lookup gives the first. Each turn of the loop means that the tree has
-/// changed at this place in between, which a checkpoint does once or twice.
+/// A lookup that finds nothing in one leaf of the engine continues in the next. In between,
+/// [`Writer`] may put a bound into the first leaf and remove the rows that it now holds from the
+/// second; the lookup then returns the second entry without them. Another lookup returns the first.
+/// Each iteration means that the tree changed here meanwhile, which a checkpoint does once or
+/// twice.
 fn lookups_agree(
     entries: &impl Entries,
     from: Bound<&[u8]>,
@@ -99,7 +102,7 @@ fn lookups_agree(
     }
 }
 
-/// The bytes under `key`.
+/// The value of the row under `key`.
 pub fn get(entries: &impl Entries, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
     let from = Bound::Included(key);
     let entry = entries.first_from(from)?;
@@ -131,7 +134,7 @@ struct Block<'h> {
 }
 
 impl<'h> Block<'h> {
-    /// `None` when a single row is held.
+    /// `None` if it is a single row.
     fn of(held: &'h [u8]) -> Result<Option<Self>, Malformed> {
         let Some(rest) = held.strip_prefix(&MAGIC) else { return Ok(None) };
         let (length, rest) = length(rest)?;
@@ -140,14 +143,15 @@ impl<'h> Block<'h> {
     }
 }
 
-/// Blocks as they are held, each with its rows; the last one that was read first.
+/// Compressed blocks with their rows, most recently used first.
 type Recent = VecDeque<(IVec, Arc<[u8]>)>;
 
 thread_local! {
     static RECENT: RefCell<Recent> = const { RefCell::new(Recent::new()) };
 }
 
-/// The rows of a block. They follow from the bytes that are held alone, so that what is kept is never old.
+/// The rows of a block. They depend only on the compressed bytes, so a cached result is never
+/// stale.
 fn decompressed(held: &IVec, block: &Block<'_>) -> Result<Arc<[u8]>, Malformed> {
     RECENT.with_borrow_mut(|recent| {
         if let Some(at) = recent.iter().position(|(own, _)| own == held) {
@@ -163,13 +167,13 @@ fn decompressed(held: &IVec, block: &Block<'_>) -> Result<Arc<[u8]>, Malformed> 
     })
 }
 
-/// The rows of an entry in order, the ignored ones too.
+/// The rows of an entry in order, including ignored ones.
 #[derive(Default)]
 struct Rows {
     bytes: Arc<[u8]>,
     at: usize,
     key: Vec<u8>,
-    /// A row that is alone under its own key, as `key` and `bytes`, is still to come.
+    /// Whether a row that is alone under its own key, as `key` and `bytes`, is still to come.
     is_alone: bool,
 }
 
@@ -216,7 +220,7 @@ fn malformed() -> Malformed {
     Malformed { record: "block", reason: "its rows are damaged".to_owned() }
 }
 
-/// All rows of an entry, the ignored ones too.
+/// All rows of an entry, including ignored ones.
 fn rows_of(entry: &Entry) -> Result<Vec<Row>, Malformed> {
     let mut rows = Rows::of(entry)?;
     let mut found = Vec::new();
@@ -226,7 +230,7 @@ fn rows_of(entry: &Entry) -> Result<Vec<Row>, Malformed> {
     Ok(found)
 }
 
-/// What is held under `bound` for these rows, of which there is one at least.
+/// The bytes to store under `bound` for these rows (at least one).
 fn encode(bound: &[u8], rows: &[Row]) -> Result<Vec<u8>, Error> {
     if let [(key, value)] = rows
         && key.as_bytes() == bound
@@ -260,12 +264,12 @@ fn bytes_of((key, value): &Row) -> usize {
     key.as_bytes().len() + value.len()
 }
 
-/// The rows from a key on, in order.
+/// Iterates over the rows from a key on.
 pub struct Iter<E> {
     entries: E,
-    /// Rows before it are ignored: it is the start, and then the bound of the entry before.
+    /// Earlier rows are ignored: the start of the iteration, then the previous bound.
     from: Bound<Vec<u8>>,
-    /// The bound of the entry that is read.
+    /// The bound of the current entry.
     bound: Option<Vec<u8>>,
     rows: Rows,
 }
@@ -276,7 +280,7 @@ impl<E: Entries> Iter<E> {
         Self { entries, from, bound: None, rows: Rows::default() }
     }
 
-    /// The next row of the entry that is read.
+    /// The next row of the current entry.
     fn next_row(&mut self) -> Result<Option<Row>, Malformed> {
         while let Some((key, value)) = self.rows.next()? {
             let is_live = match &self.from {
@@ -299,7 +303,7 @@ impl<E: Entries> Iter<E> {
         let from = self.from.as_ref().map(Vec::as_slice);
         let found = self.entries.first_from(from)?;
         let Some(entry) = lookups_agree(&self.entries, from, found)? else { return Ok(false) };
-        // One that cannot be read is passed over when the next row is asked for.
+        // An unreadable entry is skipped when the next row is requested.
         self.bound = Some(entry.0.to_vec());
         self.rows = Rows::default();
         self.rows = Rows::of(&entry)?;
@@ -329,23 +333,23 @@ impl<E: Entries> Iterator for Iter<E> {
     }
 }
 
-/// Takes changes in the order of keys, and writes the entries that they touch.
+/// Applies changes in key order, and writes the entries that they affect.
 pub struct Writer<'e, E> {
     entries: &'e E,
     open: Option<OpenEntry>,
 }
 
-/// An entry that is being changed, or the end of a table that has none there yet.
+/// An entry that is being changed, or the end of a table without one there.
 struct OpenEntry {
     bound: Vec<u8>,
     is_there: bool,
-    /// Its rows that are still to come.
+    /// Its remaining rows.
     old: Peekable<IntoIter<Row>>,
-    /// The rows up to here that are not written yet.
+    /// The merged rows so far that are not written yet.
     rows: Vec<Row>,
     bytes: usize,
     is_changed: bool,
-    /// Whether the first and the last of `rows` were not there before.
+    /// Whether the first and the last of `rows` are new.
     is_first_new: bool,
     is_last_new: bool,
 }
@@ -364,7 +368,7 @@ impl OpenEntry {
         self.rows.push(row);
     }
 
-    /// Moves what is old and before `key`; gives what is under it.
+    /// Moves the old rows before `key`; returns the row under it.
     fn take_old(&mut self, key: &Key) -> Option<Row> {
         while let Some(row) = self.old.next_if(|(own, _)| own < key) {
             self.push(row, false);
@@ -378,7 +382,7 @@ impl<'e, E: Entries> Writer<'e, E> {
         Self { entries, open: None }
     }
 
-    /// Puts a row, or removes it. Each key is behind the one before.
+    /// Puts or removes a row. Keys must be ascending.
     pub fn change(&mut self, key: &Key, value: Option<&[u8]>) -> Result<(), Error> {
         let bytes = key.as_bytes();
         if bytes.first() == Some(&(Table::Meta as u8)) {
@@ -406,7 +410,7 @@ impl<'e, E: Entries> Writer<'e, E> {
         Ok(())
     }
 
-    /// Writes what is left.
+    /// Writes the remaining rows.
     pub fn finish(mut self) -> Result<(), Error> {
         let open = self.open.take();
         self.close(open)
@@ -435,8 +439,8 @@ impl<'e, E: Entries> Writer<'e, E> {
         })
     }
 
-    /// The rows of an entry without those that are ignored, which a crash can have left, and whether there
-    /// were any.
+    /// The rows of an entry without ignored ones, which a crash may leave, and whether there were
+    /// any.
     fn live_rows(&self, entry: &Entry) -> Result<(Vec<Row>, bool), Error> {
         let damaged = |error: Malformed| Error::Unavailable {
             reason: format!(
@@ -460,7 +464,7 @@ impl<'e, E: Entries> Writer<'e, E> {
         Ok((rows, has_ignored))
     }
 
-    /// Writes whole blocks of what has come so far. What was in the entry is still there as a whole.
+    /// Writes the full blocks so far. The old entry still exists as a whole.
     fn write_run(&self, open: &mut OpenEntry) -> Result<(), Error> {
         let pieces = pieces(&open.rows, Fill::First);
         let Some((last, whole)) = pieces.split_last() else { return Ok(()) };
@@ -494,15 +498,15 @@ impl<'e, E: Entries> Writer<'e, E> {
         self.write_piece(last, Some(&open.bound))
     }
 
-    /// Writes rows under a bound, or under the key of the last one.
+    /// Writes rows under a bound, or under the key of the last row.
     fn write_piece(&self, rows: &[Row], bound: Option<&[u8]>) -> Result<(), Error> {
         let last = rows.last().map(|(key, _)| key.as_bytes());
         let bound = bound.or(last).unwrap_or_default();
         self.entries.put(bound, &encode(bound, rows)?)
     }
 
-    /// Removes an entry whose rows have all gone. What a crash has left of them in the next one would be
-    /// live again, so it goes first.
+    /// Removes an entry whose rows are all gone. Ignored copies of them in the next entry, left by
+    /// a crash, would become live again, so they are removed first.
     fn remove_empty(&self, bound: &[u8]) -> Result<(), Error> {
         let next = self.entries.first_from(Bound::Excluded(bound))?;
         if let Some(next) = next.filter(|(next, _)| next.first() == bound.first())
@@ -518,17 +522,17 @@ impl<'e, E: Entries> Writer<'e, E> {
     }
 }
 
-/// Which of the blocks are filled when rows are divided: those that no more rows are expected in.
+/// Which blocks to fill when rows are divided: those where no more rows are expected.
 #[derive(Clone, Copy)]
 enum Fill {
-    /// All but the last: rows are added at the end, as to a lane.
+    /// All but the last: rows are appended at the end, as in a lane.
     First,
-    /// All but the first: rows are added at the beginning, as to a history that is newest first.
+    /// All but the first: rows are added at the beginning, as in a history that is newest first.
     Last,
     Evenly,
 }
 
-/// The rows in pieces of one block each.
+/// Divides rows into pieces of one block each.
 fn pieces(rows: &[Row], fill: Fill) -> Vec<&[Row]> {
     let total: usize = rows.iter().map(bytes_of).sum();
     let blocks = total.div_ceil(BLOCK_BYTES).max(1);

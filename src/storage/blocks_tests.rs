@@ -1,4 +1,5 @@
-//! Blocks against a plain map: after every change of an entry, and after a crash at any of them.
+//! Compares blocks with a plain map: after every change of an entry, and after a crash at any of
+//! them.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -13,7 +14,7 @@ type Model = BTreeMap<Key, Vec<u8>>;
 type Changes = BTreeMap<Key, Option<Vec<u8>>>;
 type Held = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// Entries in memory, with what they were after each change.
+/// Entries in memory, with a copy after each change.
 #[derive(Default)]
 struct Map {
     now: RefCell<Held>,
@@ -51,14 +52,14 @@ impl Entries for &Map {
     }
 }
 
-/// Entries that change while they are looked for: one lookup looks up to `border` before the change, and
-/// from there on after it.
+/// Entries that change during a lookup: the lookup sees keys up to `border` before the change, and
+/// later ones after it.
 struct Torn {
     before: Held,
     after: Held,
     border: Vec<u8>,
     lookups: Cell<usize>,
-    /// Which of them that is.
+    /// The number of the lookup that sees the change.
     torn_at: usize,
 }
 
@@ -98,7 +99,7 @@ fn apply(entries: &impl Entries, changes: &Changes) {
     writer.finish().unwrap();
 }
 
-/// What is read of the entries, by every way, with `changes` over them, is the model.
+/// Checks that all ways to read the entries, with `changes` applied, match the model.
 fn check(entries: &(impl Entries + Clone), changes: &Changes, model: &Model) {
     let expected = |key: &Key| model.get(key).cloned();
     for table in [Table::Meta, Table::Execution, Table::Facet] {
@@ -135,7 +136,7 @@ fn check(entries: &(impl Entries + Clone), changes: &Changes, model: &Model) {
     }
 }
 
-/// The same, by lookups that entries change under.
+/// The same with lookups during which entries change.
 fn check_torn(history: &[Held], changes: &Changes, model: &Model) {
     for moments in history.windows(3) {
         let [before, .., after] = moments else { continue };
@@ -193,7 +194,7 @@ fn change() -> impl Strategy<Value = (Key, Option<Vec<u8>>)> {
     })
 }
 
-/// Some rounds are runs of neighbours, as new executions and retention make them.
+/// Some rounds are runs of adjacent rows, as new executions and retention make them.
 fn round() -> impl Strategy<Value = Changes> {
     let run = (0..KEYS, 1..KEYS, any::<bool>(), 0..900_usize).prop_map(
         |(first, count, is_removed, length)| {
@@ -213,7 +214,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
     #[test]
-    fn blocks_hold_what_a_map_holds_at_every_moment_and_after_any_crash(
+    fn blocks_match_map_at_every_step_and_after_any_crash(
         rounds in prop::collection::vec((round(), any::<prop::sample::Index>(), any::<bool>()), 1..8),
     ) {
         let mut held = Held::new();
@@ -269,7 +270,7 @@ fn run_of(table: Table, count: u16, length: usize) -> Changes {
 }
 
 #[test]
-fn neighbours_share_entries_and_rows_of_meta_never_do() {
+fn adjacent_rows_share_entries_except_in_meta() {
     let map = Map::default();
     apply(&&map, &run_of(Table::Facet, 400, 100));
     apply(&&map, &run_of(Table::Meta, 10, 100));
@@ -279,7 +280,7 @@ fn neighbours_share_entries_and_rows_of_meta_never_do() {
 }
 
 #[test]
-fn rows_that_come_one_by_one_share_entries() {
+fn rows_added_one_by_one_share_entries() {
     let down: Vec<u16> = (0..400).rev().collect();
     let up: Vec<u16> = (0..400).collect();
     for order in [down, up] {
@@ -293,7 +294,7 @@ fn rows_that_come_one_by_one_share_entries() {
 }
 
 #[test]
-fn rows_alone_of_earlier_formats_are_read_and_gathered() {
+fn single_rows_of_earlier_formats_are_read_and_merged() {
     let map = Map::default();
     let mut model = Model::new();
     for (key, value) in run_of(Table::Facet, KEYS, 100) {
@@ -309,7 +310,7 @@ fn rows_alone_of_earlier_formats_are_read_and_gathered() {
 }
 
 #[test]
-fn unchanged_rows_and_deletions_of_nothing_write_nothing() {
+fn unchanged_rows_and_deletions_of_missing_rows_write_nothing() {
     let map = Map::default();
     let changes = run_of(Table::Facet, 40, 100);
     apply(&&map, &changes);
@@ -333,10 +334,10 @@ fn damaged_blocks_are_reported() {
     }
 }
 
-/// A crash leaves rows in the entry that they were moved from. They must not count again when the entry
-/// that they were moved to goes.
+/// A crash leaves rows in the entry that they were moved from. They must stay ignored when the
+/// entry that they were moved to is removed.
 #[test]
-fn rows_that_a_crash_left_behind_never_come_back() {
+fn rows_left_behind_by_crash_stay_deleted() {
     let map = Map::default();
     let mut model = Model::new();
     let run = run_of(Table::Facet, 30, 100);
@@ -361,9 +362,9 @@ fn rows_that_a_crash_left_behind_never_come_back() {
     assert_eq!(map.now.borrow().len(), 1);
 }
 
-/// Thousands of rows in one gap are written as they come, and a kill at any of the puts loses none.
+/// Thousands of rows in one gap are written as they come, and a crash at any put loses none.
 #[test]
-fn run_of_rows_into_a_gap_survives_a_crash_at_every_put() {
+fn run_of_rows_into_gap_survives_crash_at_every_put() {
     let rows = |numbers: std::ops::Range<u16>, length: usize| -> Changes {
         numbers.map(|number| (key(Table::Facet, number), Some(vec![7; length]))).collect()
     };
@@ -383,7 +384,7 @@ fn run_of_rows_into_a_gap_survives_a_crash_at_every_put() {
     advance(&mut model, &run);
     for moment in history.into_iter().chain([held]).step_by(9) {
         let map = Map::of(moment);
-        // A later layer holds more than the one that was on its way.
+        // A later layer has more rows than the one being written.
         let later = rows(3990..4100, 80);
         let mut more = run.clone();
         more.extend(later.clone());
@@ -398,9 +399,9 @@ fn run_of_rows_into_a_gap_survives_a_crash_at_every_put() {
     }
 }
 
-/// Rows that no checkpoint touches are found at every moment of many, by key and in order.
+/// Rows that no checkpoint changes are found at any time, by key and in order.
 #[test]
-fn readers_find_every_row_while_its_neighbours_change() {
+fn readers_find_every_row_while_neighbors_change() {
     const ROWS: u16 = 6_000;
     let folder = tempfile::tempdir().unwrap();
     let db = tree::open(folder.path()).unwrap();

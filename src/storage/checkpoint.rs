@@ -1,12 +1,10 @@
-//! The checkpoint: carries rows from the memtable into the tree, in the background, and lets go of
-//! the log that held them.
+//! Checkpoints: move rows from the memtable into the tree in the background, then remove their log.
 //!
-//! Its thread takes a frozen layer, puts its rows into the tree in the order of keys, the number of
-//! its last record last, flushes, proves the flush, notes it in the mark, and only then removes
-//! segments of the log. A kill anywhere in between leaves a log that holds at least what the tree
-//! does not. The same thread notices when nothing is written any more and asks the writer for a
-//! seal, and later for a checkpoint of what there is. It retries
-//! nothing, but waits where there is no file descriptor.
+//! The thread takes a frozen layer, writes its rows to the tree in key order and then the number of
+//! its last record, flushes, verifies the flush, updates the marker, and only then removes log
+//! segments. A crash at any point leaves a log that contains at least what the tree lacks. The same
+//! thread requests a seal from the writer when the store is idle, and later a checkpoint of the
+//! remaining rows. It retries nothing, but waits while there is no free file descriptor.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -30,29 +28,29 @@ use super::view::View;
 use super::writer::{Held, Message};
 use crate::runtime;
 
-/// The memory for rows that are not in the tree, in lengths of the log that begin a checkpoint. One organization
-/// alone takes half of it, so that it waits before the writer does, and others go on.
+/// Maximum memory for rows that are not in the tree, in multiples of `log_bytes`. One organization
+/// gets half of it, so that it waits before the writer does and others proceed.
 const MEMORY_IN_LOGS: u64 = 3;
-/// The least of it.
+/// The minimum of that memory in bytes.
 const MEMORY_MIN: u64 = 8 * 1024 * 1024;
 
-/// When what happens.
+/// When to seal and checkpoint.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Bytes of log that begin a checkpoint. The writer waits when there are twice as many and the
-    /// checkpoint before has not ended.
+    /// Bytes of log that trigger a checkpoint. The writer waits at twice as many if the previous
+    /// checkpoint has not finished.
     pub log_bytes: u64,
-    /// After so long without a commit the log is sealed: its last record is proven by one behind it.
+    /// Idle time before the log is sealed with an empty record, which proves the last one.
     pub seal_after: Duration,
-    /// After so long without a commit a checkpoint begins, …
+    /// Idle time before a checkpoint, …
     pub idle_after: Duration,
-    /// … or after this, when there are fewer rows than [`Limits::few_rows`].
+    /// … or this with fewer rows than [`Limits::few_rows`].
     pub idle_few_after: Duration,
     pub few_rows: usize,
 }
 
 impl Limits {
-    /// Bytes of rows that are not in the tree.
+    /// Maximum bytes of rows that are not in the tree.
     pub fn memory_bytes(&self) -> usize {
         let bytes = self.log_bytes.saturating_mul(MEMORY_IN_LOGS).max(MEMORY_MIN);
         usize::try_from(bytes).unwrap_or(usize::MAX)
@@ -61,7 +59,7 @@ impl Limits {
 
 #[cfg(test)]
 impl Limits {
-    /// Checkpoints all the time.
+    /// Constant checkpoints.
     pub const EAGER: Self = Self {
         log_bytes: 2048,
         seal_after: Duration::from_millis(2),
@@ -69,7 +67,7 @@ impl Limits {
         idle_few_after: Duration::from_millis(4),
         few_rows: 1,
     };
-    /// No checkpoint before the store is closed.
+    /// No checkpoint before the store closes.
     pub const NEVER: Self = Self {
         log_bytes: u64::MAX / 4,
         seal_after: Duration::from_secs(3600),
@@ -91,21 +89,21 @@ impl Default for Limits {
     }
 }
 
-/// How far the tree is, shared with the writer.
+/// Progress of the tree, shared with the writer.
 #[derive(Debug, Default)]
 pub struct Progress {
-    /// The last record that is in the tree for certain.
+    /// The last record that is durably in the tree.
     applied: AtomicU64,
-    /// The last record with rows, and whether another one is behind it.
+    /// The last record with rows, and whether another one follows it.
     written: AtomicU64,
     sealed: AtomicBool,
-    /// Whether a checkpoint is under way.
+    /// Whether a checkpoint is running.
     busy: Mutex<bool>,
     ended: Condvar,
 }
 
 impl Progress {
-    /// Of a store whose log and tree were just opened.
+    /// The progress of a store that was just opened.
     pub fn new(applied: u64, written: u64) -> Self {
         let sealed = AtomicBool::new(true);
         let applied = AtomicU64::new(applied);
@@ -113,12 +111,12 @@ impl Progress {
         Self { applied, written, sealed, ..Self::default() }
     }
 
-    /// The last record that is in the tree for certain.
+    /// The last record that is durably in the tree.
     pub fn applied(&self) -> u64 {
         self.applied.load(Ordering::Acquire)
     }
 
-    /// Notes a record of the log; answers whether the log was sealed before.
+    /// Notes a record of the log; returns whether the log was sealed before.
     pub fn wrote(&self, number: u64, is_seal: bool) -> bool {
         if !is_seal {
             self.written.store(number, Ordering::Release);
@@ -126,7 +124,7 @@ impl Progress {
         self.sealed.swap(is_seal, Ordering::AcqRel)
     }
 
-    /// Whether the last record is a seal, or is proven by a segment behind it.
+    /// Whether the last record is a seal, or is proven by a later segment.
     pub fn is_sealed(&self) -> bool {
         self.sealed.load(Ordering::Acquire)
     }
@@ -141,18 +139,18 @@ impl Progress {
         self.set_busy(true);
     }
 
-    /// Waits for the end of the checkpoint that is under way.
+    /// Waits for the running checkpoint.
     pub fn wait(&self) {
         let busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
         drop(self.ended.wait_while(busy, |busy| *busy));
     }
 }
 
-/// What the thread is sent. It ends when the sender has gone.
+/// A message to the thread, which ends when the sender is dropped.
 pub enum Job {
     /// Something was written to a sealed log.
     Dirty,
-    /// A layer to carry over, and the memory that it takes.
+    /// A layer to move to the tree, and the memory that it takes.
     Frozen(Frozen, Held),
 }
 
@@ -165,7 +163,7 @@ pub struct Checkpointer {
     pub data: PathBuf,
     pub progress: Arc<Progress>,
     pub failure: Arc<watch::Sender<Option<String>>>,
-    /// The writer's inbox, which this must not keep open.
+    /// The writer's inbox; weak, since this must not keep it open.
     pub writer: mpsc::WeakSender<Message>,
     pub limits: Limits,
     #[cfg(test)]
@@ -173,10 +171,10 @@ pub struct Checkpointer {
 }
 
 impl Checkpointer {
-    /// Works until the writer has ended.
+    /// Runs until the writer has ended.
     pub fn run(self, jobs: &Receiver<Job>) {
-        // A commit that wakes up should not wait for a checkpoint's turn to end. When this falls behind by a
-        // whole checkpoint, the writer waits for it.
+        // A commit should not wait for the time slice of a checkpoint. If a checkpoint falls behind
+        // by its whole length, the writer waits for it.
         runtime::yield_to_requests();
         let tick = (self.limits.seal_after / 2).max(Duration::from_millis(1));
         let mut seen = self.progress.written.load(Ordering::Acquire);
@@ -204,7 +202,7 @@ impl Checkpointer {
         }
     }
 
-    /// What there is to do after `idle` without a commit; whether there will be more.
+    /// Handles `idle` time without a commit; returns whether there will be more to do.
     fn idle(&self, idle: Duration) -> bool {
         if !self.progress.is_sealed() {
             if idle >= self.limits.seal_after {
@@ -214,7 +212,7 @@ impl Checkpointer {
         }
         let memtable = &self.view.memtable;
         if memtable.is_empty() {
-            // What the threads of the engine still held when the last checkpoint ended.
+            // The engine's threads still held these when the last checkpoint finished.
             tree::free_replaced();
             return false;
         }
@@ -227,7 +225,7 @@ impl Checkpointer {
     }
 
     fn ask(&self, message: Message) {
-        // A full inbox is not an idle one, and a closed one needs nothing.
+        // A full inbox is not idle, and a closed one needs nothing.
         if let Some(writer) = self.writer.upgrade() {
             let _busy_or_closed = writer.try_send(message);
         }
@@ -239,7 +237,7 @@ impl Checkpointer {
             .map_err(|reason| Error::Unavailable { reason })
             .flatten();
         if let Err(error) = done {
-            tracing::error!(%error, "the store accepts no more writes: a checkpoint failed");
+            tracing::error!(%error, "checkpoint failed; the store accepts no more writes");
             self.failure.send_if_modified(|reason| {
                 reason.get_or_insert_with(|| error.to_string());
                 true

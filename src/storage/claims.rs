@@ -1,9 +1,9 @@
-//! The payload files that the rows of an export claim, noted on the disk: memory does not grow with
-//! the store.
+//! The payload files that the rows of an export claim, recorded on disk so that memory use does not
+//! grow with the store.
 //!
-//! Rows come in the order of their keys, so that the notes of what was read are sorted; claims that
-//! were written in the meantime are few and kept beside them. A claim that went in the meantime is given all the
-//! same: its file is there as long as the export holds it.
+//! Rows arrive in key order, so the notes are sorted. Claims written during the export are few and
+//! kept in memory. A claim that was released during the export is reported nevertheless: its file
+//! exists as long as the export pins it.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -15,7 +15,7 @@ use super::key::Table;
 use super::payloads::Claim;
 use crate::domain::ids::{Id, PayloadId};
 
-/// Bytes of one note: the id, whether the claim says more, the length, the sum.
+/// Bytes of one note: id, whether length and checksum are known, length, CRC-32.
 const NOTE: usize = 16 + 1 + 8 + 4;
 
 /// The claims of one export.
@@ -23,14 +23,14 @@ const NOTE: usize = 16 + 1 + 8 + 4;
 pub struct Claims {
     notes: BufWriter<File>,
     count: u64,
-    /// The largest id that was noted.
+    /// The largest id noted.
     last: Option<PayloadId>,
-    /// Claims that came after larger ones: those of rows that were written in the meantime.
+    /// Claims that arrived out of order: those of rows written during the export.
     late: BTreeMap<PayloadId, Option<Claim>>,
 }
 
 impl Claims {
-    /// Notes in an unnamed file of `folder`.
+    /// Records the notes in an unnamed file in `folder`.
     pub(super) fn new(folder: &Path) -> io::Result<Self> {
         let notes = BufWriter::new(tempfile::tempfile_in(folder)?);
         Ok(Self { notes, count: 0, last: None, late: BTreeMap::new() })
@@ -56,10 +56,10 @@ impl Claims {
         Ok(())
     }
 
-    /// Gives each claimed file once, with what its claim says about it.
+    /// Calls `give` once for each claimed file, with what its claim records about it.
     ///
     /// # Errors
-    /// When the notes cannot be read, and whatever `give` fails with.
+    /// If the notes cannot be read, or `give` fails.
     pub fn each(
         mut self,
         give: &mut dyn FnMut(PayloadId, Option<Claim>) -> io::Result<()>,

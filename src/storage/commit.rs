@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::key::Key;
 use super::record::{Malformed, Record, encode};
 
-/// What must hold for a commit to be applied.
+/// A precondition of a commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Expect {
     /// The key has no row.
@@ -24,28 +24,29 @@ pub enum Expect {
 pub enum Write {
     Put(Key, Vec<u8>),
     Delete(Key),
-    /// Adds to the counter under the key (eight bytes, big-endian, absent counts as 0). Made by the
-    /// writer, so that concurrent additions never lose one; saturates at the ends of `i64`.
+    /// Adds to the counter under the key (eight bytes, big-endian, 0 if absent). The writer
+    /// computes the sum, so concurrent additions are never lost; it saturates at the bounds of
+    /// `i64`.
     Add(Key, i64),
-    /// Appends a row to the counted list under the key; the writer gives it its number.
+    /// Appends a row to the counted list under the key; the writer assigns its number.
     Append(Key, Vec<u8>),
 }
 
 type Function = Box<dyn FnOnce() + Send>;
 
-/// Called by the writer once a commit is durable and visible. Clones share the function, which is
-/// called at most once.
+/// A function that the writer calls once a commit is durable and visible. Clones share the
+/// function, which is called at most once.
 #[derive(Clone)]
 pub(super) struct Hook(Arc<Mutex<Option<Function>>>);
 
 impl Hook {
-    /// Calls the function. Its commit is durable whatever the function does, so a panic in it is
-    /// logged and does not reach the writer.
+    /// Calls the function. The commit is durable in any case, so a panic is logged and does not
+    /// reach the writer.
     pub(super) fn call(self) {
         let hook = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(hook) = hook else { return };
         if catch_unwind(AssertUnwindSafe(hook)).is_err() {
-            tracing::error!("a hook of a commit panicked");
+            tracing::error!("commit hook panicked");
         }
     }
 }
@@ -56,7 +57,7 @@ impl fmt::Debug for Hook {
     }
 }
 
-/// Writes that belong together.
+/// Writes that are applied atomically.
 #[derive(Debug, Clone, Default)]
 pub struct Commit {
     pub(super) expects: Vec<Expect>,
@@ -66,21 +67,21 @@ pub struct Commit {
 }
 
 impl Commit {
-    /// Nothing to write yet.
+    /// An empty commit.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Writes that bring new work or new things of a client. On a disk that is nearly full such a
-    /// commit is refused with [`super::Error::Full`]; all others (completions, deletions, what an
-    /// operator does) pass.
+    /// A commit that brings new work or new data of a client. It fails with [`super::Error::Full`]
+    /// while the disk is nearly full; other commits (completions, deletions, actions of operators)
+    /// pass.
     #[must_use]
     pub fn of_new_work() -> Self {
         Self { is_new_work: true, ..Self::default() }
     }
 
-    /// Refuses the whole commit unless `expect` holds.
+    /// Makes the commit fail unless `expect` holds.
     pub fn expect(&mut self, expect: Expect) -> &mut Self {
         self.expects.push(expect);
         self
@@ -95,13 +96,13 @@ impl Commit {
         Ok(self.put_bytes(key, bytes))
     }
 
-    /// Puts bytes as they are: an index row.
+    /// Puts raw bytes, such as an index row.
     pub fn put_bytes(&mut self, key: Key, bytes: Vec<u8>) -> &mut Self {
         self.writes.push(Write::Put(key, bytes));
         self
     }
 
-    /// Deletes a row; a row that is not there is no fault.
+    /// Deletes a row; a missing row is not an error.
     pub fn delete(&mut self, key: Key) -> &mut Self {
         self.writes.push(Write::Delete(key));
         self
@@ -122,16 +123,16 @@ impl Commit {
     /// Calls `hook` once this commit is durable and visible, before [`super::Store::commit`]
     /// returns.
     ///
-    /// The writer calls the hooks on its own thread, in the order of the commits, so a hook must
-    /// neither block nor wait for the store. It is called even if the caller of `commit` has
-    /// dropped its future by then, and it is dropped without a call if the commit fails. Clones of
-    /// this commit share it: the first that becomes durable calls it.
+    /// The writer calls hooks on its own thread, in commit order, so a hook must neither block nor
+    /// wait for the store. It is called even if the caller of `commit` has dropped its future, and
+    /// is dropped without a call if the commit fails. Clones of this commit share it: the first
+    /// that becomes durable calls it.
     pub fn after_durable(&mut self, hook: impl FnOnce() + Send + 'static) -> &mut Self {
         self.hooks.push(Hook(Arc::new(Mutex::new(Some(Box::new(hook))))));
         self
     }
 
-    /// Adds everything that another commit demands, writes and calls.
+    /// Adds the preconditions, writes and hooks of another commit.
     pub fn extend(&mut self, other: Self) -> &mut Self {
         self.hooks.extend(other.hooks);
         self.is_new_work |= other.is_new_work;
@@ -140,7 +141,7 @@ impl Commit {
         self
     }
 
-    /// About how many bytes it writes.
+    /// Approximate size of its writes in bytes.
     pub(super) fn bytes(&self) -> usize {
         let of = |write: &Write| match write {
             Write::Put(key, value) | Write::Append(key, value) => {
@@ -151,7 +152,7 @@ impl Commit {
         self.writes.iter().map(of).sum()
     }
 
-    /// Whether nothing would be written.
+    /// Whether it has no writes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.writes.is_empty()

@@ -1,12 +1,12 @@
-//! The ranges of keys that the readable pages of a damaged tree have, and the holes between them.
+//! Key ranges of the readable pages of a damaged tree, and the gaps between them.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-/// The ranges of keys that pages have.
+/// The key ranges of pages.
 #[derive(Debug, Default)]
 pub(super) struct Covered {
-    /// The low to the high end; an empty high end is that of the tree.
+    /// From low key to high key (exclusive); an empty high key is the end of the tree.
     ranges: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
@@ -18,7 +18,7 @@ impl Covered {
     }
 
     pub(super) fn add(&mut self, mut low: Vec<u8>, mut high: Vec<u8>) {
-        // Those that touch it become one with it.
+        // Merge it with the ranges that it touches.
         while let Some(from) = self.touching(&low, &high) {
             let to = self.ranges.remove(&from).unwrap_or_default();
             low = low.min(from);

@@ -1,7 +1,8 @@
-//! A crash point for tests: the process appears to die right after a chosen commit became durable.
+//! A crash point for tests: the process appears to crash right after a chosen commit became
+//! durable.
 //!
-//! The chosen commit is on disk, but its caller is never answered; later commits are
-//! never written. Only tests have it.
+//! The chosen commit is on disk, but its caller never gets an answer; later commits are never
+//! written.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -11,7 +12,7 @@ use super::store::Store;
 
 #[derive(Debug)]
 pub struct CrashPoint {
-    /// Commits that are still answered; the next one after them is written and not answered.
+    /// Commits that are still answered; the next one is written but not answered.
     left: AtomicI64,
     crashed: Notify,
 }
@@ -23,14 +24,14 @@ impl Default for CrashPoint {
 }
 
 impl CrashPoint {
-    /// Blocks forever a commit that comes after the crash.
+    /// Blocks commits after the crash forever.
     pub(super) async fn before(&self) {
         if self.left.load(Ordering::SeqCst) < 0 {
             std::future::pending().await
         }
     }
 
-    /// Blocks forever the commit at which the process crashes, and those in its group.
+    /// Blocks the commit at which the process crashes, and the others in its group, forever.
     pub(super) async fn after(&self) {
         if self.left.fetch_sub(1, Ordering::SeqCst) <= 0 {
             self.crashed.notify_one();
@@ -40,7 +41,7 @@ impl CrashPoint {
 }
 
 impl Store {
-    /// Lets `commits` more commits be answered, then crashes.
+    /// Crashes after `commits` more commits were answered.
     pub fn crash_after(&self, commits: i64) {
         self.shared.crash_point.left.store(commits, Ordering::SeqCst);
     }

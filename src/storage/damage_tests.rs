@@ -1,4 +1,4 @@
-//! Flipped bytes in tree and log: never silent, and what can be read is saved.
+//! Flipped bytes in tree and log are always noticed, and readable rows are salvaged.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,7 +22,8 @@ fn open(folder: &Path) -> Result<Store, Error> {
     )
 }
 
-/// A killed store: rows of several checkpoints in its tree, others in its log, and what it holds.
+/// A store that was killed, with rows of several checkpoints in its tree and others in its log, and
+/// its content.
 async fn killed() -> (TempDir, Model) {
     let folder = tempfile::tempdir().unwrap();
     let image = tempfile::tempdir().unwrap();
@@ -53,7 +54,7 @@ async fn killed() -> (TempDir, Model) {
             end.put_bytes(Key::table(Table::Lane), vec![1]);
             model.insert(Key::table(Table::Lane), vec![1]);
             store.commit(end).await.unwrap();
-            // The writer seals a log that is idle; here at once.
+            // The writer seals an idle log; here at once.
             let sealed = store.shared.writer_tx.send(writer::Message::Seal).await;
             assert!(sealed.is_ok());
             store.commit(Commit::new()).await.unwrap();
@@ -64,7 +65,7 @@ async fn killed() -> (TempDir, Model) {
     (image, model)
 }
 
-/// The rows that can be read, and the ranges that cannot.
+/// The readable rows, and the unreadable ranges.
 fn walked(store: &Store) -> (Model, Vec<String>) {
     let mut rows = Model::new();
     let unreadable = store
@@ -78,7 +79,7 @@ fn walked(store: &Store) -> (Model, Vec<String>) {
     (rows, unreadable.iter().map(ToString::to_string).collect())
 }
 
-/// How far a file is written, and a byte of that, chosen by `dice`.
+/// Flips a byte in the written part of a file, chosen by `dice`; returns its offset.
 fn flip(path: &Path, dice: u64) -> usize {
     let mut bytes = fs::read(path).unwrap();
     let end = bytes.iter().rposition(|byte| *byte != 0).unwrap_or(0) + 1;
@@ -108,12 +109,13 @@ fn files(folder: &Path, of_log: bool) -> Vec<PathBuf> {
     files
 }
 
-/// How many bytes are flipped: `ORRERY_FLIPS`, or a few.
+/// How many bytes to flip: `ORRERY_FLIPS`, or a few.
 fn turns() -> u64 {
     std::env::var("ORRERY_FLIPS").ok().and_then(|text| text.parse().ok()).unwrap_or(20)
 }
 
-/// Flips one byte of a copy in each turn; says how often it was whole, refused, named.
+/// Flips one byte of a copy in each turn; counts how often it had no effect, was refused, was
+/// reported.
 async fn flipped(turns: u64, of_log: bool) -> [u32; 3] {
     let (killed, model) = killed().await;
     let mut tally = [0; 3];
@@ -175,7 +177,7 @@ async fn salvage_reads_everything_undamaged() {
         (rows, wreck.unwrap().faults)
     };
     assert_eq!(rows(killed.path()), (model.clone(), Vec::new()));
-    // Without its log: what the tree has. Without its tree: what the log has.
+    // Without its log: the rows of the tree. Without its tree: the rows of the log.
     let no_log = tempfile::tempdir().unwrap();
     let no_tree = tempfile::tempdir().unwrap();
     copy_folder(killed.path(), no_log.path());
@@ -199,7 +201,7 @@ async fn salvage_reads_everything_undamaged() {
     assert!(refused.contains("was intact on") && refused.contains("orrery salvage"), "{refused}");
 }
 
-/// A small store that was closed and started once more: some 6,400 rows, and what it holds.
+/// A small store that was closed and restarted once: some 6,400 rows, and its content.
 async fn small() -> (TempDir, Model) {
     let folder = tempfile::tempdir().unwrap();
     let mut model = Model::new();
@@ -221,7 +223,7 @@ async fn small() -> (TempDir, Model) {
     (folder, model)
 }
 
-/// What can be salvaged of a copy of a folder whose tree's file was changed.
+/// Salvages a copy of a folder after `change` to the tree's file.
 fn salvaged(folder: &Path, change: impl FnOnce(&mut [u8], usize)) -> (Model, salvage::Wreck) {
     salvaged_after(folder, false, change)
 }
@@ -254,7 +256,7 @@ fn salvaged_after(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn salvage_restores_any_flipped_byte_of_a_small_store() {
+async fn salvage_restores_any_flipped_byte_of_small_store() {
     let (folder, model) = small().await;
     let (rows, wreck) = salvaged(folder.path(), |_, _| {});
     assert_eq!((&rows, wreck.faults, wreck.notes), (&model, Vec::new(), Vec::new()));
@@ -282,7 +284,7 @@ async fn salvage_restores_any_flipped_byte_of_a_small_store() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn salvage_names_what_a_damaged_sector_costs() {
+async fn salvage_reports_loss_from_damaged_sector() {
     let (folder, model) = small().await;
     for turn in 0..turns() {
         let place = usize::try_from(dice(turn)).unwrap();

@@ -1,4 +1,4 @@
-//! The data folder on its way to an open store: made, locked, cleaned of what a kill leaves, synced.
+//! The data folder before the store opens: create, lock, remove leftovers of a crash, sync.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::error::Error;
 use crate::runtime::shortage::with_descriptor;
 
-/// Makes the folder, for its owner alone, and every folder above it that is missing.
+/// Creates the folder and its missing parents, accessible to the owner only.
 pub fn make(folder: &Path) -> Result<(), Error> {
     fs::DirBuilder::new()
         .recursive(true)
@@ -18,18 +18,18 @@ pub fn make(folder: &Path) -> Result<(), Error> {
         .map_err(|error| Error::folder(folder, &error))
 }
 
-/// The file that is locked.
+/// The lock file.
 const LOCK: &str = "lock";
 
-/// A store that this process closed a moment ago may still hold its lock: in a child that was started
-/// in the meantime and has not become its program yet. It is waited for, a second in all.
+/// Retries for a lock that this process itself holds, a second in all: a child that was forked
+/// before the store was closed and has not called `exec` yet may still hold it.
 const OWN_LOOKS: u32 = 100;
-/// A process that was killed holds its lock until the kernel has freed its memory. This many
-/// retries wait 20 seconds in all.
+/// Retries for a lock that a killed process holds until the kernel has freed its memory, 20 seconds
+/// in all.
 const ENDING_LOOKS: u32 = 2000;
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
-/// The lock on a data folder: held as long as this is, and freed when the process ends, however that is.
+/// The lock on a data folder, held until this is dropped or the process ends.
 #[derive(Debug)]
 pub struct FolderLock {
     _file: File,
@@ -37,23 +37,23 @@ pub struct FolderLock {
 }
 
 impl FolderLock {
-    /// Removes a folder that has nothing but the lock in it.
+    /// Removes the folder if it contains only the lock.
     pub fn remove_new_folder(self) {
         drop(fs::remove_file(self.folder.join(LOCK)));
         drop(fs::remove_dir(&self.folder));
     }
 }
 
-/// Makes the folder where it is not there, and takes its lock for this process.
+/// Creates the folder if it is missing, and locks it for this process.
 ///
 /// # Errors
-/// [`Error::Locked`] when another process has it; [`Error::Folder`].
+/// [`Error::Locked`] if another process holds the lock; [`Error::Folder`].
 pub fn make_and_lock(folder: &Path) -> Result<FolderLock, Error> {
     make(folder)?;
     lock(folder)
 }
 
-/// Takes the folder's lock for this process.
+/// Locks the folder for this process.
 ///
 /// # Errors
 /// As [`make_and_lock`].
@@ -92,7 +92,7 @@ pub fn lock(folder: &Path) -> Result<FolderLock, Error> {
     Ok(FolderLock { _file: file, folder: folder.to_path_buf() })
 }
 
-/// The process that has written its number into the lock's file.
+/// The process id in the lock file.
 fn holder(file: &mut File) -> Option<u32> {
     let mut text = String::new();
     file.rewind().ok()?;
@@ -109,16 +109,16 @@ fn looks_for(pid: Option<u32>) -> u32 {
     }
 }
 
-/// Whether a process has ended, is about to, or was killed and has not noticed it yet.
+/// Whether a process has exited, is exiting, or has a pending SIGKILL.
 fn is_ending(pid: u32) -> bool {
-    /// `PF_EXITING` of the kernel: the process frees what it has.
+    /// The kernel's `PF_EXITING`: the process is freeing its resources.
     const EXITING: u64 = 4;
     /// SIGKILL in the masks of pending signals.
     const KILLED: u64 = 1 << 8;
     let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else {
         return !Path::new("/proc").join(pid.to_string()).exists();
     };
-    // The name before may hold anything, spaces and brackets included.
+    // The preceding command name may contain anything, including spaces and parentheses.
     let mut fields = stat.rsplit(") ").next().unwrap_or_default().split(' ');
     let state = fields.next().unwrap_or_default();
     let flags = fields.nth(5).and_then(|flags| flags.parse::<u64>().ok()).unwrap_or(0);
@@ -131,8 +131,8 @@ fn is_ending(pid: u32) -> bool {
     matches!(state, "Z" | "X") || flags & EXITING != 0 || is_killed
 }
 
-/// Deletes the half-written snapshots that a kill during an earlier start leaves: with one of them
-/// there the engine does not open.
+/// Deletes half-written snapshots left by a kill during an earlier start: the engine does not open
+/// if one exists.
 pub fn remove_half_snapshots(store: &Path) -> Result<usize, Error> {
     let fault = |error: io::Error| Error::folder(store, &error);
     let entries = match fs::read_dir(store) {
@@ -153,7 +153,7 @@ pub fn remove_half_snapshots(store: &Path) -> Result<usize, Error> {
     Ok(removed)
 }
 
-/// Makes a new store's files and names durable: the engine syncs its data, not its folder.
+/// Syncs a new store's files and directory entries: the engine syncs its data, but not its folder.
 pub fn sync_new(folder: &Path, store: &Path) -> Result<(), Error> {
     let mut paths = vec![store.join("conf"), store.to_path_buf(), folder.to_path_buf()];
     paths.extend(
@@ -165,20 +165,18 @@ pub fn sync_new(folder: &Path, store: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Makes one file or folder durable.
+/// Syncs one file or folder.
 pub fn sync(path: &Path) -> Result<(), Error> {
     let synced = with_descriptor(|| File::open(path)).and_then(|file| file.sync_all());
     synced.map_err(|error| Error::folder(path, &error))
 }
 
-/// Writes a small file for the owner alone, durably: it is there whole or not at all. It takes the
-/// place of one that is there.
+/// Durably writes a small file for the owner only, atomically replacing an existing one.
 pub fn write_new(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     write_beside(path, bytes, |half| fs::rename(half, path))
 }
 
-/// As [`write_new`], but a file that is there stays as it is: of two that write at once, one is
-/// first.
+/// Like [`write_new`], but keeps an existing file: of two concurrent writers, one wins.
 pub fn write_first(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     write_beside(path, bytes, |half| {
         match fs::hard_link(half, path) {
@@ -208,15 +206,15 @@ fn write_beside(
     path.parent().map_or(Ok(()), sync)
 }
 
-/// Bytes of a disk.
+/// Disk space in bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct Sizes {
-    /// Free for this user.
+    /// Available to this user.
     pub free: u64,
     pub total: u64,
 }
 
-/// The sizes of the folder's disk.
+/// The size and free space of the folder's disk.
 pub fn sizes(folder: &Path) -> Option<Sizes> {
     let figures = rustix::fs::statvfs(folder).ok()?;
     let bytes = |blocks: u64| blocks.saturating_mul(figures.f_frsize);
@@ -230,7 +228,7 @@ mod tests {
 
     use super::*;
 
-    /// Holds the lock of a folder in the name of this process.
+    /// Locks a folder in the name of process `pid`.
     fn held(folder: &Path, pid: u32) -> File {
         let path = folder.join("lock");
         fs::write(&path, format!("{pid}\n")).unwrap();
@@ -240,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn lock_of_a_process_that_has_ended_is_waited_for() {
+    fn lock_waits_for_process_that_has_ended() {
         let folder = tempfile::tempdir().unwrap();
         let mut child = Command::new("sleep").arg("600").spawn().unwrap();
         let pid = child.id();
@@ -249,14 +247,14 @@ mod tests {
         while !is_ending(pid) {
             std::thread::sleep(LOCK_PAUSE);
         }
-        // It is a zombie until it is collected.
+        // It is a zombie until it is reaped.
         assert_waits(folder.path(), pid);
         child.wait().unwrap();
         assert!(is_ending(pid));
         assert_waits(folder.path(), pid);
     }
 
-    /// A lock held in the name of `pid` is taken once it is free, not before.
+    /// Asserts that a lock held in the name of `pid` is taken once it is free, not before.
     fn assert_waits(folder: &Path, pid: u32) {
         let file = held(folder, pid);
         let is_free = AtomicBool::new(false);
@@ -274,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn lock_of_a_live_process_is_refused_at_once() {
+    fn lock_of_live_process_is_refused_at_once() {
         let folder = tempfile::tempdir().unwrap();
         let mut child = Command::new("sleep").arg("600").spawn().unwrap();
         let _file = held(folder.path(), child.id());

@@ -1,19 +1,19 @@
-//! Deletions that wait: while a backup reads what is to go, and until the log archive has the record
-//! that let go of it.
+//! Deferred deletions: they wait while a backup may still read the item, and until the log archive
+//! has the record that released it.
 //!
-//! Plain bookkeeping, kept in memory only: what a crash forgets is found by the sweep of the next
-//! start. Nothing is deleted here.
+//! Bookkeeping in memory only: the sweep of the next start finds what a crash forgets. Nothing is
+//! deleted here.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 
 use super::store::Store;
 
-/// What is to be deleted later, by `T`.
+/// Items to delete later, of type `T`.
 #[derive(Debug)]
 pub struct DeferredDeletions<T> {
     pins: usize,
-    /// Each with the last record of the log when it was to go.
+    /// Each with the last log record at the time of its deletion.
     later: HashMap<T, u64>,
 }
 
@@ -24,23 +24,23 @@ impl<T> Default for DeferredDeletions<T> {
 }
 
 impl<T: Copy + Eq + Hash> DeferredDeletions<T> {
-    /// Nothing is deleted until [`DeferredDeletions::unpin`] is called as often as this.
+    /// Blocks deletions until [`DeferredDeletions::unpin`] has been called as often.
     pub fn pin(&mut self) {
         self.pins += 1;
     }
 
-    /// Takes one pin back.
+    /// Releases one pin.
     pub fn unpin(&mut self) {
         self.pins = self.pins.saturating_sub(1);
     }
 
-    /// Whether anybody holds a pin.
+    /// Whether there is a pin.
     #[must_use]
     pub const fn is_pinned(&self) -> bool {
         self.pins > 0
     }
 
-    /// Whether `item` has to stay for now; it is due later then.
+    /// Defers the deletion of `item` if it has to stay for now, and returns whether it did.
     pub fn defer(&mut self, item: T, store: &Store) -> bool {
         let stays = self.is_pinned() || !store.is_archived();
         if stays {
@@ -49,12 +49,12 @@ impl<T: Copy + Eq + Hash> DeferredDeletions<T> {
         stays
     }
 
-    /// Forgets the deletion of `item`, which is in use again.
+    /// Cancels the deletion of `item`, which is in use again.
     pub fn keep(&mut self, item: T) {
         self.later.remove(&item);
     }
 
-    /// What may be deleted now. Each is to be claimed by [`DeferredDeletions::take`].
+    /// Items that may be deleted now. Claim each with [`DeferredDeletions::take`].
     #[must_use]
     pub fn due(&self, store: &Store) -> Vec<T> {
         let through = store.archived_through();
@@ -62,7 +62,8 @@ impl<T: Copy + Eq + Hash> DeferredDeletions<T> {
         due.map(|(item, _)| *item).collect()
     }
 
-    /// Whether `item` is still to be deleted now; it is no longer deferred then.
+    /// Removes `item` from the deferred deletions if it may be deleted now, and returns whether it
+    /// did.
     pub fn take(&mut self, item: T, store: &Store) -> bool {
         let through = store.archived_through();
         let is_due = !self.is_pinned() && self.later.get(&item).is_some_and(|at| *at <= through);

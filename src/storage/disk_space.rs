@@ -1,11 +1,11 @@
 //! Monitors the free space of the disk under the data folder, and keeps a reserve of it.
 //!
-//! New work is refused once less than the reserve is free, so that accepted work can still end. A
-//! part of the reserve is a ballast file, which no other program on the disk can use up: it is
-//! deleted when the disk is about to be full, and made again when there is room.
+//! New work is refused once less than the reserve is free, so that accepted work can still end.
+//! Part of the reserve is a ballast file, so that other programs cannot use it up: it is deleted
+//! when the disk is about to be full, and recreated when there is space.
 //!
-//! [`DiskSpaceMonitor::is_low`] checks the disk, at most once a second: a full disk is noticed while
-//! requests arrive, and so is space that was freed.
+//! [`DiskSpaceMonitor::is_low`] checks the disk at most once a second, so a full disk and freed
+//! space are noticed while requests arrive.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -27,12 +27,12 @@ const RESERVE_BYTES: u64 = 2048 * MIB;
 const RESERVE_SHARE: u64 = 20;
 /// … but never more than this share of the disk.
 const RESERVE_SHARE_MAX: u64 = 4;
-/// The ballast's share of the reserve, and the most bytes that it has.
+/// The ballast's share of the reserve, and its maximum size in bytes.
 const BALLAST_SHARE: u64 = 8;
 const BALLAST_MAX: u64 = 256 * MIB;
 /// With less than this share of the ballast free, the disk is about to be full.
 const FLOOR_SHARE: u64 = 4;
-/// How often the disk is checked at most.
+/// The minimum interval between disk checks.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// The ballast's name within the data folder.
 const BALLAST: &str = "ballast";
@@ -41,15 +41,15 @@ const BALLAST: &str = "ballast";
 #[derive(Debug)]
 pub struct DiskSpaceMonitor {
     folder: PathBuf,
-    /// Bytes.
+    /// In bytes.
     reserve: AtomicU64,
     low: AtomicBool,
-    /// Whether a ballast is kept: only where a service runs.
+    /// Whether to keep a ballast: only while a service runs.
     has_ballast: AtomicBool,
     checked: Mutex<Option<Instant>>,
 }
 
-/// The reserve on a disk of `total` bytes where the configuration names none.
+/// The default reserve on a disk of `total` bytes.
 const fn default_reserve(total: u64) -> u64 {
     let share = total / RESERVE_SHARE;
     let wanted = if share > RESERVE_BYTES { share } else { RESERVE_BYTES };
@@ -92,7 +92,7 @@ impl DiskSpaceMonitor {
         self.reserve.store(reserve.unwrap_or_else(of_disk), Ordering::Relaxed);
     }
 
-    /// Bytes that are kept free, the ballast included.
+    /// Bytes to keep free, including the ballast.
     #[must_use]
     pub fn reserve(&self) -> u64 {
         self.reserve.load(Ordering::Relaxed)
@@ -104,27 +104,27 @@ impl DiskSpaceMonitor {
         data_dir::sizes(&self.folder).map_or(u64::MAX, |sizes| sizes.total)
     }
 
-    /// Bytes that may be written before the reserve begins.
+    /// Bytes that can be written before the reserve is touched.
     #[must_use]
     pub fn spare(&self) -> u64 {
         self.free().saturating_sub(self.reserve())
     }
 
-    /// Bytes that are free for this user, the ballast included.
+    /// Bytes available to this user, including the ballast.
     #[must_use]
     pub fn free(&self) -> u64 {
         let free = data_dir::sizes(&self.folder).map_or(u64::MAX, |sizes| sizes.free);
         free.saturating_add(self.ballast_bytes())
     }
 
-    /// A sentence for the operator while the disk is nearly full.
+    /// A warning for the operator while the disk is nearly full.
     #[must_use]
     pub fn concern(&self) -> Option<String> {
         self.is_low().then(|| shortage(self.free(), self.reserve()))
     }
 
-    /// Whether the disk is nearly full. Never waits: while one caller checks, all others get the
-    /// result of the last check.
+    /// Whether the disk is nearly full. Never blocks: while one caller checks, others get the
+    /// previous result.
     pub fn is_low(&self) -> bool {
         if let Ok(mut checked) = self.checked.try_lock()
             && checked.is_none_or(|at| at.elapsed() >= CHECK_INTERVAL)
@@ -135,7 +135,7 @@ impl DiskSpaceMonitor {
         self.low.load(Ordering::Relaxed)
     }
 
-    /// Deletes the ballast where the disk is about to be full, so that a start has room.
+    /// Deletes the ballast if the disk is about to be full, so that a start has space.
     pub(super) fn free_ballast_if_full(&self) {
         let ballast = self.ballast_bytes();
         let free = data_dir::sizes(&self.folder).map_or(u64::MAX, |sizes| sizes.free);
@@ -144,13 +144,14 @@ impl DiskSpaceMonitor {
         }
     }
 
-    /// Deletes the ballast. True when there was one: a write that failed with a full disk may be retried.
+    /// Deletes the ballast. Returns whether there was one, so that a write that failed on a full
+    /// disk can be retried.
     pub fn release_ballast(&self) -> bool {
         let path = self.folder.join(BALLAST);
         let released = fs::remove_file(&path).is_ok();
         if released {
             self.low.store(true, Ordering::Relaxed);
-            tracing::error!(path = %path.display(), "the disk is full: the ballast was deleted");
+            tracing::error!(path = %path.display(), "disk full: ballast file deleted");
         }
         released
     }
@@ -170,9 +171,9 @@ impl DiskSpaceMonitor {
         match (self.low.swap(is_low, Ordering::Relaxed), is_low) {
             (false, true) => tracing::error!(
                 %folder, free = sizes.free, reserve,
-                "the disk is nearly full: new work is refused until there is more free space"
+                "disk nearly full: new work is refused until there is more free space"
             ),
-            (true, false) => tracing::info!(%folder, "the disk has free space again"),
+            (true, false) => tracing::info!(%folder, "disk has free space again"),
             (true, true) | (false, false) => {}
         }
         if !self.has_ballast.load(Ordering::Relaxed) {
@@ -192,7 +193,7 @@ impl DiskSpaceMonitor {
     }
 }
 
-/// What is said of a disk with less free space than its reserve.
+/// The warning for a disk with less free space than its reserve.
 #[must_use]
 pub fn shortage(free: u64, reserve: u64) -> String {
     format!(
@@ -224,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn disk_space_has_reserve_only_once_one_is_kept() {
+    fn disk_space_has_no_reserve_until_set() {
         let folder = tempfile::tempdir().unwrap();
         let monitor = DiskSpaceMonitor::new(folder.path().to_path_buf());
         assert_eq!((monitor.reserve(), monitor.is_low()), (0, false));

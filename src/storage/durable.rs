@@ -14,14 +14,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 static CALLS: AtomicU64 = AtomicU64::new(0);
 
-/// What is written back at a time: the log's own syncs get their turn in between.
+/// Bytes written back at a time, so that the log's own syncs get their turn in between.
 const STEP: libc::off64_t = 256 * 1024;
 
-/// Stands in for the C library's `sync_file_range`: makes the file's data and length durable.
+/// Replaces the C library's `sync_file_range`: makes the file's data and length durable.
 ///
-/// The engine asks after each of its buffers, which have 8 MiB. One `fdatasync` of as much keeps the
-/// disk from everybody else for as long as it takes, and commits wait; so the range is written back in
-/// steps first.
+/// The engine calls it after each of its buffers of 8 MiB. A single `fdatasync` of that size would
+/// block the disk, and so all commits, while it lasts. So the range is written back in steps first.
 #[unsafe(no_mangle)]
 pub extern "C" fn sync_file_range(
     descriptor: libc::c_int,
@@ -37,15 +36,17 @@ pub extern "C" fn sync_file_range(
     let mut at = offset;
     while at < end {
         let step = STEP.min(end - at);
-        // SAFETY: the kernel's call takes any integers. What it refuses, `fdatasync` does.
+        // SAFETY: the system call accepts any integers. `fdatasync` below covers whatever it
+        // rejects.
         unsafe { libc::syscall(libc::SYS_sync_file_range, descriptor, at, step, flags) };
         at += step;
     }
-    // SAFETY: fdatasync takes any integer and answers EBADF for what is not an open descriptor.
+    // SAFETY: fdatasync accepts any integer and returns EBADF for one that is not an open
+    // descriptor.
     unsafe { libc::fdatasync(descriptor) }
 }
 
-/// How often the engine has called it in this process.
+/// How often the engine has called `sync_file_range` in this process.
 pub fn calls() -> u64 {
     CALLS.load(Ordering::Relaxed)
 }

@@ -1,8 +1,8 @@
-//! Sealing: secrets that must be used again (webhook secrets) are stored encrypted under a key
-//! file that only the service's user can read.
+//! Sealing: encrypts secrets that must be used again (webhook secrets) with a key file that only
+//! the service's user can read.
 //!
-//! ChaCha20-Poly1305 with a random nonce; the key is made at the first start and leaves the data folder
-//! in backups only. A copy of the store alone reveals no secret.
+//! ChaCha20-Poly1305 with a random nonce. The key is created at the first start and leaves the data
+//! folder only in backups. A copy of the store alone reveals no secrets.
 
 use std::fs;
 use std::io::Read as _;
@@ -22,10 +22,10 @@ use crate::runtime::{random_bytes, regular_file};
 pub(super) const KEY_BYTES: usize = 32;
 /// The key's name within the data folder.
 pub(super) const KEY_FILE: &str = "seal.key";
-/// The name of the key that is about to take its place: see [`super::rotation`].
+/// The next key during a rotation, see [`super::rotation`].
 pub(super) const NEXT_FILE: &str = "seal.key.next";
 
-/// One key, for sealed texts.
+/// One key.
 #[derive(Clone)]
 pub(super) struct Opener(Arc<LessSafeKey>);
 
@@ -47,7 +47,7 @@ impl Opener {
         Ok(STANDARD_NO_PAD.encode([&nonce[..], &sealed].concat()))
     }
 
-    /// The text behind [`Opener::seal`].
+    /// Decrypts the output of [`Opener::seal`].
     pub(super) fn open(&self, sealed: &str) -> Result<String, SealError> {
         let unreadable = || SealError::Unreadable;
         let bytes = STANDARD_NO_PAD.decode(sealed).map_err(|_not_base64| unreadable())?;
@@ -61,7 +61,7 @@ impl Opener {
     }
 }
 
-/// The key in a file.
+/// Reads the key in a file.
 pub(super) fn read(path: &Path) -> Result<Opener, Error> {
     opener(path, &bytes_of(path)?)
 }
@@ -74,10 +74,10 @@ fn opener(path: &Path, bytes: &[u8]) -> Result<Opener, Error> {
     Ok(Opener(Arc::new(LessSafeKey::new(key))))
 }
 
-/// Bytes of a key file that are read; a valid one has fewer.
+/// Maximum bytes read of a key file; a valid one is smaller.
 const KEY_FILE_MAX: u64 = 1024;
 
-/// The bytes of a key file that nobody but its owner can read.
+/// The content of a key file that only its owner can read.
 fn bytes_of(path: &Path) -> Result<Vec<u8>, Error> {
     let mut bytes = Vec::new();
     let read =
@@ -95,9 +95,9 @@ fn bytes_of(path: &Path) -> Result<Vec<u8>, Error> {
 #[derive(Clone)]
 pub struct Sealer {
     key: Opener,
-    /// The next key, while a rotation is under way: some is sealed with it already.
+    /// The next key during a rotation, which already sealed some secrets.
     next: Option<Opener>,
-    /// Made from the same file, so that one key has one use.
+    /// Derived from the same file, so that each key has one use.
     mac_key: Arc<hmac::Key>,
 }
 
@@ -110,19 +110,19 @@ impl std::fmt::Debug for Sealer {
 /// A secret that cannot be sealed or unsealed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SealError {
-    #[error("the operating system gave no random bytes")]
+    #[error("the operating system returned no random bytes")]
     NoRandomness,
     #[error("a stored secret cannot be read with this data folder's seal.key")]
     Unreadable,
 }
 
 impl Sealer {
-    /// The sealer of a data folder that may be in use. In one that holds a store already, the key is
-    /// never created again: with another one nothing that is sealed could be read. To be called
-    /// before the store of a new folder is made.
+    /// Opens the sealer of a data folder that may be in use. If the folder contains a store, a
+    /// missing key is not created: a new key could not read anything sealed before. Call this
+    /// before the store of a new folder is created.
     ///
     /// # Errors
-    /// As [`Sealer::open`]; [`Error::Folder`] when the key is missing beside a store.
+    /// As [`Sealer::open`]; [`Error::Folder`] if the key is missing next to a store.
     pub fn open_used(data: &Path) -> Result<Self, Error> {
         let path = data.join(KEY_FILE);
         let exists = |path: &Path| fs::exists(path).map_err(|error| Error::folder(path, &error));
@@ -136,10 +136,10 @@ impl Sealer {
         Self::open(data)
     }
 
-    /// The sealer of a data folder; its key is made when there is none.
+    /// Opens the sealer of a data folder; creates the key if there is none.
     ///
     /// # Errors
-    /// [`Error::Folder`] when the key file cannot be read, has another length, or can be read by
+    /// [`Error::Folder`] if the key file cannot be read, has the wrong length, or is readable by
     /// others than its owner.
     pub fn open(data: &Path) -> Result<Self, Error> {
         let path = data.join(KEY_FILE);
@@ -147,7 +147,7 @@ impl Sealer {
         if !fs::exists(&path).map_err(|error| Error::folder(&path, &error))? {
             let key: [u8; KEY_BYTES] = random_bytes().map_err(|error| fault(&error.to_string()))?;
             data_dir::make(data)?;
-            // Of two that start at once, one is first.
+            // If two processes start at once, one of them wins.
             data_dir::write_first(&path, &key)?;
         }
         let bytes = bytes_of(&path)?;
@@ -161,7 +161,7 @@ impl Sealer {
         Ok(Self { key, next, mac_key: Arc::new(mac_key) })
     }
 
-    /// The secret as it may be stored: base64 of nonce and ciphertext.
+    /// Encrypts a secret: base64 of nonce and ciphertext.
     ///
     /// # Errors
     /// [`SealError::NoRandomness`].
@@ -169,23 +169,23 @@ impl Sealer {
         self.key.seal(plain)
     }
 
-    /// HMAC-SHA256 of `bytes`: 32 bytes by which this data folder knows again what it gave out.
-    /// Callers put in front what the bytes are for.
+    /// HMAC-SHA256 of `bytes` (32 bytes), to recognize values that this data folder issued. Callers
+    /// prefix the bytes with their purpose.
     #[must_use]
     pub fn mac(&self, bytes: &[u8]) -> Vec<u8> {
         hmac::sign(&self.mac_key, bytes).as_ref().to_vec()
     }
 
-    /// Whether `mac` is that of `bytes`, in constant time.
+    /// Whether `mac` matches `bytes`, in constant time.
     #[must_use]
     pub fn check_mac(&self, bytes: &[u8], mac: &[u8]) -> bool {
         hmac::verify(&self.mac_key, bytes, mac).is_ok()
     }
 
-    /// The secret behind [`Sealer::seal`].
+    /// Decrypts the output of [`Sealer::seal`].
     ///
     /// # Errors
-    /// [`SealError::Unreadable`] when it was sealed with another key or was changed.
+    /// [`SealError::Unreadable`] if it was sealed with another key or modified.
     pub fn unseal(&self, sealed: &str) -> Result<String, SealError> {
         let opened = self.key.open(sealed);
         match (&opened, &self.next) {

@@ -1,8 +1,8 @@
-//! Why a store refuses, in sentences that say what to do.
+//! Errors of the store, with messages that say what to do.
 //!
-//! [`Error::is_final`] divides failed reads in two: what is deleted or damaged stays so and may end
-//! the work that depends on it; everything else (no descriptor, an I/O error, a missing mount) says
-//! nothing about the data, and the read has to be repeated.
+//! [`Error::is_final`] distinguishes two kinds of failed reads: deleted or damaged data stays that
+//! way and may fail the work that depends on it. Everything else (no descriptor, an I/O error, an
+//! unmounted volume) says nothing about the data, and the read must be retried.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,31 +11,31 @@ use super::key::Key;
 use super::record::Malformed;
 use crate::domain::ids::PayloadId;
 
-/// Why a store refuses.
+/// An error of the store.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
     /// Another process has the store open.
     #[error("already running{}: {} is in use; stop that service first", by(.pid), .folder.display())]
     Locked { folder: PathBuf, pid: Option<u32> },
-    /// A precondition of the commit did not hold; nothing of it was written.
+    /// A precondition of the commit did not hold; nothing was written.
     #[error("the row {key:?} is not what the commit expects")]
     Conflict { key: Key },
-    /// The disk refused (full, failing, read-only): nothing of this commit counts as written.
+    /// The disk failed (full, I/O error, read-only): nothing of this commit counts as written.
     #[error("the store cannot be used: {reason}")]
     Unavailable { reason: String },
-    /// The disk has less free space than its reserve: new work is refused, while what was accepted
-    /// still ends.
+    /// The disk has less free space than its reserve: new work is refused, but accepted work still
+    /// ends.
     #[error("the disk is nearly full: free some space")]
     Full,
     #[error(transparent)]
     Malformed(#[from] Malformed),
-    /// The payload was deleted, while the folder that held it is in place.
+    /// The payload was deleted; its folder is in place.
     #[error("payload {id} is no longer stored")]
     Gone { id: PayloadId },
-    /// The content of a payload file is not what was written.
+    /// The content of a payload file differs from what was written.
     #[error("payload {id} is damaged: {reason}")]
     Payload { id: PayloadId, reason: String },
-    /// A file or folder of the store cannot be made or read.
+    /// A file or folder of the store cannot be created or read.
     #[error("{}: {reason}", .path.display())]
     Folder { path: PathBuf, reason: String },
     /// The store was written by a newer release.
@@ -46,26 +46,26 @@ pub enum Error {
         .folder.display()
     )]
     NewerFormat { folder: PathBuf, found: u32, known: u32 },
-    /// A flush did not reach the disk's own sync.
+    /// A flush did not reach `fdatasync`.
     #[error("a flush ended without fdatasync: this build cannot guarantee durability, so it stops")]
     NotDurable,
-    /// Parts of a data folder are missing, older than they were, or do not belong together.
+    /// Parts of a data folder are missing, outdated, or do not belong together.
     #[error("{} cannot be used: {reason}", .folder.display())]
     Misfit { folder: PathBuf, reason: String },
-    /// What is there cannot be read.
+    /// The store cannot be read.
     #[error("the store {} is damaged and cannot be opened: {reason}", .folder.display())]
     Damaged { folder: PathBuf, reason: String },
 }
 
-/// What a failed operation says about the data it was for.
+/// What a failed operation implies about its data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// The data was deleted. Final.
     Gone,
-    /// The data is not what was written. Final.
+    /// The data differs from what was written. Final.
     Damaged,
-    /// Nothing is known about the data: descriptors, memory, the disk or a mount failed the
-    /// operation. The same operation may succeed later.
+    /// Nothing is known about the data: the operation failed for lack of descriptors or memory, or
+    /// because of the disk or a mount. It may succeed later.
     TryAgain,
 }
 
@@ -74,7 +74,7 @@ fn by(pid: &Option<u32>) -> String {
 }
 
 impl Error {
-    /// What this error says about the data.
+    /// What this error implies about the data.
     #[must_use]
     pub const fn kind(&self) -> Kind {
         match self {
@@ -91,19 +91,20 @@ impl Error {
         }
     }
 
-    /// Whether a repeated read fails in the same way. Only such an error may end an execution or a
-    /// delivery.
+    /// Whether a repeated read would fail in the same way. Only such errors may fail an execution
+    /// or a delivery.
     #[must_use]
     pub const fn is_final(&self) -> bool {
         matches!(self.kind(), Kind::Gone | Kind::Damaged)
     }
 
-    /// The fault of a file or folder.
+    /// An I/O error of a file or folder.
     pub(super) fn folder(path: &Path, error: &io::Error) -> Self {
         Self::Folder { path: path.to_path_buf(), reason: error.to_string() }
     }
 
-    /// A folder that is missing, or an empty mount point, beside a store that needs its files.
+    /// The error for a folder that is missing or an empty mount point although the store needs its
+    /// files.
     #[must_use]
     pub fn missing_folder(path: &Path) -> Self {
         let reason = "it is missing or empty, but the store refers to files in it: mount its volume, \
@@ -112,10 +113,10 @@ impl Error {
         Self::Folder { path: path.to_path_buf(), reason: reason.to_owned() }
     }
 
-    /// The disk refused.
+    /// The error for a failed disk operation.
     pub(super) fn unavailable(error: &impl std::fmt::Display) -> Self {
         let reason = error.to_string();
-        // The engine's own words for it hold its types.
+        // The engine's own message contains its type names.
         let reason = if reason.contains("corrupted data") {
             "a page of its tree differs from what was written; `orrery verify` says what can be read"
                 .to_owned()

@@ -1,9 +1,9 @@
-//! Export: every row as it is at one moment, while the service goes on; and the way back in.
+//! Export: a consistent snapshot of every row while the service runs; and import.
 //!
-//! The tree is read from end to end while the writer hands out a copy of each batch that it writes
-//! in the meantime. What was read, and then those batches in their order, is what was stored at the moment
-//! when the reading had ended: a row that nobody wrote was read as it is, and of every other one the
-//! last value comes last. Payload files that were there at the beginning stay until the end.
+//! The tree is read from end to end while the writer passes on a copy of each batch that it writes
+//! meanwhile. The rows read, followed by those batches in order, are the state at the end of the
+//! read: untouched rows were read as they are, and for each other row the last value comes last.
+//! Payload files that existed at the beginning stay until the end.
 
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Seek, Write};
@@ -25,31 +25,32 @@ use crate::domain::ids::PayloadId;
 use crate::domain::time::Timestamp;
 use crate::runtime::Clock;
 
-/// Groups of the writer that may wait to be noted, a mebibyte each; with more the export fails.
+/// Groups of the writer, a mebibyte each, that may wait to be written to the spool; the export
+/// fails beyond that.
 const BATCHES_MAX: usize = 128;
-/// Rows that are read at once.
+/// Rows per page.
 const PAGE: usize = if PAGE_MAX < 1000 { PAGE_MAX } else { 1000 };
-/// The largest key and value that are read back.
+/// The maximum length of a key and of a value on import.
 const KEY_MAX: u32 = 64 * 1024;
 const VALUE_MAX: u32 = 256 * 1024 * 1024;
-/// Takes the place of a value's length: the row was deleted.
+/// The value length of a deleted row.
 const TOMBSTONE: u32 = u32::MAX;
 
-/// A row, or that there is none under a key any more.
+/// A row, or `None` for a deleted one.
 pub type Change = (Key, Option<Vec<u8>>);
 
-/// What an export has given.
+/// The result of an export.
 #[derive(Debug)]
 pub struct Exported {
     /// The payload files that the rows claim.
     pub claims: Claims,
-    /// The last record of the log that the rows hold.
+    /// The last log record that the rows include.
     pub record: u64,
-    /// The machine's time behind it: no commit that the rows hold is later.
+    /// The machine's time after the export: no included commit is later.
     pub at: Timestamp,
 }
 
-/// RAII guard: while it lives, no payload file is deleted.
+/// RAII guard: no payload file is deleted while it lives.
 #[derive(Debug)]
 pub struct PayloadPin {
     store: Store,
@@ -67,39 +68,39 @@ impl Store {
         self.shared.deferred.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps every payload file that exists now until the guard is dropped.
+    /// Keeps every existing payload file until the guard is dropped.
     #[must_use]
     pub fn pin_payloads(&self) -> PayloadPin {
         self.deferred().pin();
         PayloadPin { store: self.clone() }
     }
 
-    /// Deletes the payload files whose deletion has waited long enough.
+    /// Deletes the payload files whose deferred deletion is due.
     pub(super) fn delete_unpinned(&self) {
         let due = self.deferred().due(self);
         for id in due {
-            // One at a time, under the lock: a file that is written again in between stays.
+            // One at a time, under the lock: a file that is written again meanwhile stays.
             let mut deferred = self.deferred();
             if deferred.take(id, self) {
-                // What is not deleted now goes with the next start's sweep.
+                // The sweep of the next start deletes what remains.
                 let _swept_later = std::fs::remove_file(self.payload_path(id));
             }
         }
     }
 
-    /// Where the file of a payload is.
+    /// The path of a payload's file.
     #[must_use]
     pub fn payload_path(&self, id: PayloadId) -> PathBuf {
         path_of(&self.shared.folder, id)
     }
 
-    /// Gives every row to `take`, first those that were read, then what was written in the meantime.
-    /// Answers which payload files the rows claim, and how much of the log they hold. Blocks; for a
-    /// thread of its own, while a [`PayloadPin`] lives.
+    /// Passes every row to `take`: first the rows read, then those written meanwhile. Returns which
+    /// payload files the rows claim, and the last log record that they include. Blocks; call it on
+    /// its own thread while a [`PayloadPin`] lives.
     ///
     /// # Errors
-    /// Whatever `take` fails with; when the disk cannot be read, or is so slow that writes came
-    /// faster than they could be noted.
+    /// If `take` fails, if the disk cannot be read, or if it is so slow that writes arrived faster
+    /// than they could be spooled.
     pub fn export(&self, take: &mut dyn FnMut(Change) -> io::Result<()>) -> io::Result<Exported> {
         let _alone = self.shared.exporting.lock().unwrap_or_else(PoisonError::into_inner);
         let (changes, batches) = sync_channel(BATCHES_MAX);
@@ -114,7 +115,7 @@ impl Store {
             take(change)
         };
         let read = self.read_through(&mut give);
-        // Also after a failure: nobody wants what is written from now on.
+        // Also after a failure, since later writes are not needed.
         let ended = self.set_change_stream(None);
         let at = Clock::system().now();
         let noted = noting.join().map_err(|_panic| io::Error::other("the notes were lost"))?;
@@ -122,7 +123,7 @@ impl Store {
         let ((stream_is_complete, record), spool) = (ended?, noted?);
         if !stream_is_complete {
             return Err(io::Error::other(
-                "writes came faster than they could be noted; try again when there is less load",
+                "writes arrived faster than the export could save them; try again at lower load",
             ));
         }
         let mut spool = BufReader::new(spool);
@@ -148,7 +149,7 @@ impl Store {
         }
     }
 
-    /// Gives the writer a change stream, or removes it; everything before is written by then. Answers
+    /// Sets or removes the writer's change stream; everything before is written by then. Returns
     /// whether there was one until now, and the number of the last record.
     fn set_change_stream(&self, change_stream: Option<ChangeStream>) -> io::Result<(bool, u64)> {
         let (done, replaced) = oneshot::channel();
@@ -159,7 +160,7 @@ impl Store {
     }
 }
 
-/// Writes batches down as they come.
+/// Writes batches to the spool as they arrive.
 fn note(batches: &Receiver<Rows>, spool: File) -> io::Result<File> {
     let mut out = BufWriter::new(spool);
     for batch in batches {
@@ -172,16 +173,16 @@ fn note(batches: &Receiver<Rows>, spool: File) -> io::Result<File> {
     Ok(spool)
 }
 
-/// Whether a row speaks of the tree that holds it, and so belongs into no other one.
+/// Whether a row describes the tree that contains it, and so must not be copied into another one.
 #[must_use]
 pub fn is_own(key: &Key) -> bool {
     tree::is_own(key)
 }
 
-/// Writes a change: the lengths of key and value, and both.
+/// Writes a change: the lengths of key and value, then both.
 ///
 /// # Errors
-/// Those of `out`.
+/// If `out` fails.
 pub fn write_change(out: &mut dyn Write, (key, value): &Change) -> io::Result<()> {
     let key = key.as_bytes();
     let length = |bytes: &[u8]| u32::try_from(bytes.len()).map_err(io::Error::other);
@@ -195,7 +196,7 @@ pub fn write_change(out: &mut dyn Write, (key, value): &Change) -> io::Result<()
 /// Reads the next change; `None` at the end.
 ///
 /// # Errors
-/// Those of `from`; when it is cut off or holds something else.
+/// If `from` fails, ends within a change or contains invalid data.
 pub fn read_change(from: &mut dyn Read) -> io::Result<Option<Change>> {
     let mut lengths = [0; 8];
     let first = loop {
@@ -252,7 +253,7 @@ mod tests {
         Key::table(Table::Facet).text(name).number_largest_first(number)
     }
 
-    /// Two rows of each pair are always written together, with one value.
+    /// Both rows of a pair are always written together, with the same value.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn export_is_a_consistent_snapshot_during_writes() {
         let folder = tempfile::tempdir().unwrap();

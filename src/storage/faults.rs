@@ -1,7 +1,7 @@
-//! Faults for tests: a slow disk, and what a kill at a chosen point would leave.
+//! Fault injection for tests: a slow disk, and the state that a kill at a chosen point leaves.
 //!
-//! A point calls the function that a test has set, on the thread that reached it: it can copy the
-//! data folder as a kill would leave it there, or wait.
+//! A point calls the function set by the test, on the thread that reached it. The function can copy
+//! the data folder as a kill would leave it, or wait.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Where a thread of the store is: just before the step that the name says.
+/// A position of a store thread: just before the named step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Point {
     /// A group's record is written to the log.
@@ -22,29 +22,29 @@ pub enum Point {
     Answer,
     /// A row is put into the tree.
     Row,
-    /// The tree's last record is noted.
+    /// The last applied record is noted in the tree.
     Applied,
     /// The tree is flushed.
     Flush,
-    /// The mark is written.
+    /// The marker is written.
     Marker,
     /// Segments of the log are removed.
     Remove,
     /// The checkpoint has ended.
     Ended,
-    /// A part of the log is written beside the backups.
+    /// A part of the log is written to the archive.
     Archive,
-    /// It gets its name there.
+    /// It is renamed to its final name.
     ArchiveName,
     /// It is noted as archived.
     ArchiveNote,
-    /// What waited for that is deleted.
+    /// Deletions that waited for that are made.
     ArchiveFree,
 }
 
 type Hook = Arc<dyn Fn(Point) + Send + Sync>;
 
-/// What goes wrong; nothing at first.
+/// The injected faults; none at first.
 #[derive(Default)]
 pub struct Faults {
     sync_millis: AtomicU64,
@@ -58,7 +58,7 @@ impl std::fmt::Debug for Faults {
 }
 
 impl Faults {
-    /// Every sync of the log takes so much longer.
+    /// Delays every sync of the log.
     pub fn slow_syncs(&self, by: Duration) {
         let millis = u64::try_from(by.as_millis()).unwrap_or(u64::MAX);
         self.sync_millis.store(millis, Ordering::Relaxed);
@@ -81,7 +81,7 @@ impl Faults {
     }
 }
 
-/// Copies a folder with everything below it: what a kill at this moment would leave.
+/// Copies a folder recursively, as a kill at this time would leave it.
 pub fn copy_folder(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap() {

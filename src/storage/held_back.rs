@@ -1,8 +1,8 @@
-//! What a restore holds back: the rows of a backup that would make the service act.
+//! Rows that a restore holds back, since they would make the service act.
 //!
-//! A restored box may have a twin that is alive. So a restore puts the rows by which executions run
-//! and webhooks go out into a table of their own, under the keys that they had, and nothing of the
-//! service reads that table. Only `orrery resume` puts them back.
+//! The machine that a backup came from may still be running. So a restore moves the rows that start
+//! executions and send webhooks into a separate table, under their original keys, which the service
+//! does not read. Only `orrery resume` moves them back.
 
 use super::key::{Key, Table};
 
@@ -10,7 +10,7 @@ use super::key::{Key, Table};
 const ACTING: [Table; 5] =
     [Table::Lane, Table::Timer, Table::Due, Table::Parked, Table::ScheduleDue];
 
-/// Where a row of a backup is put by a restore.
+/// The key under which a restore stores a row of a backup.
 #[must_use]
 pub fn hold_back(key: Key) -> Key {
     let tag = key.as_bytes().first();
@@ -20,7 +20,7 @@ pub fn hold_back(key: Key) -> Key {
     key
 }
 
-/// The table that a held row comes from, and the key that it had there.
+/// The original table and key of a held-back row.
 #[must_use]
 pub fn original(held: &Key) -> Option<(Table, Key)> {
     let key = held.as_bytes().strip_prefix(all().as_bytes())?;
@@ -34,8 +34,8 @@ pub fn all() -> Key {
     Key::table(Table::CarriedOver)
 }
 
-/// Says, as long as it is there, that the store was restored and has not been resumed; the value is
-/// the moment of the restore, sortable.
+/// Exists while the store is restored and not resumed; the value is the time of the restore, in a
+/// sortable form.
 #[must_use]
 pub fn paused() -> Key {
     Key::table(Table::Meta).text("paused")
@@ -54,7 +54,7 @@ mod tests {
             let held = hold_back(key.clone());
             assert!(held.as_bytes().starts_with(all().as_bytes()));
             assert_eq!(original(&held), Some((table, key)));
-            // A backup of a box that is paused: its held rows stay as they are.
+            // A backup of a paused service: its held-back rows stay as they are.
             assert_eq!(hold_back(held.clone()), held);
         }
         for table in [Table::Execution, Table::Delivery, Table::Circuit, Table::Meta] {

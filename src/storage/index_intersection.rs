@@ -1,8 +1,8 @@
 //! Intersects indexes: finds the ids that several indexes have in common, newest first.
 //!
-//! Every index seeks to the position of the others, so that rows that do not match are skipped
-//! without being read; the number of seeks is limited. A search that reaches the limit reports how
-//! far it came, and the next one continues there.
+//! Every index seeks to the position of the others, so rows that do not match are skipped without
+//! being read. The number of seeks is limited: a search that reaches the limit reports its
+//! position, and the next one continues there.
 
 use std::ops::Bound;
 
@@ -12,14 +12,14 @@ use super::store::Store;
 use super::view::Moment;
 use crate::domain::ids::Id;
 
-/// An id as index keys end with it: inverted, so that newer ones come first.
+/// An id as it ends index keys: inverted, so that newer ones come first.
 type IdKey = [u8; 16];
 
-/// Rows whose keys go on behind a prefix with nothing but an id as `Key::id_newest_first` writes it.
+/// Rows whose keys are a prefix followed by an id, as written by `Key::id_newest_first`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Index {
     pub prefix: Key,
-    /// Only rows whose value is this one byte; the others are passed by one by one.
+    /// Only rows with this one-byte value; the others are skipped one by one.
     pub value: Option<u8>,
 }
 
@@ -32,31 +32,31 @@ impl From<Key> for Index {
 /// The ids to look for.
 #[derive(Debug, Clone)]
 pub struct Search<T> {
-    /// An id is found when, of each of these groups, one of the indexes has it.
+    /// An id matches if each group has an index that contains it.
     pub groups: Vec<Vec<Index>>,
     /// Only ids older than this one.
     pub older_than: Option<T>,
     /// Only this id and newer ones.
     pub oldest: Option<T>,
-    /// At most so many.
+    /// The maximum number of ids.
     pub limit: usize,
-    /// After so many seeks the search ends, complete or not.
+    /// The maximum number of seeks; the search then ends even if incomplete.
     pub max_seeks: usize,
 }
 
-/// What was found.
+/// The result of a search.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found<T> {
-    /// The newest first.
+    /// Newest first.
     pub ids: Vec<T>,
-    /// There may be more behind this id, which need not be one of those found; `None`: that is all.
+    /// There may be more after this id, which need not be one of those found; `None` at the end.
     pub more_after: Option<T>,
     /// How many seeks the search took.
     pub seeks: usize,
 }
 
 impl Store {
-    /// The ids that every group of indexes has.
+    /// The ids that every group of indexes contains.
     ///
     /// # Errors
     /// As [`Store::get`].
@@ -74,8 +74,8 @@ impl Store {
         .await
     }
 
-    /// The different prefixes under `prefix` behind which an id follows, up to `most` of them. Costs
-    /// one seek for each, however many rows it has.
+    /// The distinct prefixes under `prefix` that are followed by an id, at most `most`. Costs one
+    /// seek each, regardless of the number of rows.
     ///
     /// # Errors
     /// As [`Store::get`].
@@ -112,7 +112,7 @@ fn before(key: IdKey) -> Option<IdKey> {
     u128::from_be_bytes(key).checked_sub(1).map(u128::to_be_bytes)
 }
 
-/// The key behind `key`; `None` behind the last.
+/// The key after `key`; `None` after the last.
 fn behind(key: IdKey) -> Option<IdKey> {
     u128::from_be_bytes(key).checked_add(1).map(u128::to_be_bytes)
 }
@@ -122,23 +122,23 @@ struct Budget {
     max: usize,
 }
 
-/// Where a seek ends.
+/// The result of a seek.
 #[derive(Clone, Copy)]
 enum Seek {
     At(IdKey),
     Ended,
-    /// The budget is used up: there is no match up to this key.
+    /// The budget is exhausted: there is no match up to this key.
     BudgetExhausted(IdKey),
 }
 
 struct Run<'m> {
     groups: Vec<Group<'m>>,
     budget: Budget,
-    /// Nothing behind this key is looked at.
+    /// The last key to consider.
     last: Option<IdKey>,
 }
 
-/// Indexes of which one has to have the id.
+/// Indexes of which one must contain the id.
 struct Group<'m> {
     indexes: Vec<Rows<'m>>,
 }
@@ -148,7 +148,7 @@ struct Rows<'m> {
     moment: &'m Moment,
     prefix: Vec<u8>,
     value: Option<u8>,
-    /// Its first row at or after the last seek's target.
+    /// Its first row at or after the target of the last seek.
     cursor: Cursor,
 }
 
@@ -293,7 +293,7 @@ mod tests {
         Key::table(Table::Facet).text(&"x".repeat(number))
     }
 
-    /// Every other index has rows of two values, of which one is asked for.
+    /// Every other index has rows of two values, and the search filters by one.
     fn asked(number: usize) -> Index {
         Index { prefix: index(number), value: (number % 2 == 1).then_some(7) }
     }
@@ -301,7 +301,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(40))]
 
-        /// Page after page with few seeks, against sets.
+        /// Compares page after page, with few seeks, with sets.
         #[test]
         fn index_intersection_finds_exactly_the_common_ids(
             indexes in prop::collection::vec(prop::collection::btree_set(any::<u8>(), 0..60), 4),

@@ -1,6 +1,6 @@
-//! Keys: one byte that names the table, then fixed-width parts in the order of sorting.
+//! Keys: a tag byte that names the table, then fixed-width parts in sort order.
 //!
-//! A tag is never used again, even after its table is removed. To add a table: `CONTRIBUTING.md`,
+//! A tag is never reused, even after its table is removed. To add a table, see `CONTRIBUTING.md`,
 //! "Add a table".
 
 use std::fmt;
@@ -10,20 +10,20 @@ use crate::domain::time::Timestamp;
 
 macro_rules! tables {
     ($($(#[$doc:meta])* $table:ident = $tag:literal,)*) => {
-        /// The tables, each with the byte that its keys begin with.
+        /// The tables, each with the tag that its keys begin with.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[repr(u8)]
         pub enum Table {
             $($(#[$doc])* $table = $tag,)*
         }
 
-        /// All tables, so that a tag can be named.
+        /// All tables, to find the name of a tag.
         const TABLES: &[Table] = &[$(Table::$table,)*];
     };
 }
 
 tables! {
-    /// The format marker and other facts of the store itself.
+    /// The format number and other metadata of the store.
     Meta = b'M',
     /// Organizations by id.
     Organization = b'O',
@@ -41,35 +41,35 @@ tables! {
     Lane = b'L',
     /// Steps of workflow executions, by execution and place in the definition.
     Step = b'T',
-    /// Executions that wait for a moment outside of their lane, by time.
+    /// Executions that wait outside their lane, by time.
     Timer = b'A',
-    /// Executions by workflow, counted through: see `storage::list`.
+    /// Executions by workflow, as a counted list: see `storage::list`.
     WorkflowExecution = b'X',
-    /// Executions by workflow and how they ended, counted through: see `storage::list`.
+    /// Executions by workflow and final status, as a counted list: see `storage::list`.
     WorkflowStatus = b'Z',
     /// Executions that were triggered together.
     Bulk = b'J',
     /// Workflows by id.
     Workflow = b'F',
-    /// Workflow ids by organization, newest first, and how many there are.
+    /// Workflow ids by organization, newest first, and their count.
     WorkflowOf = b'V',
     /// Workflow ids by organization and slug.
     WorkflowSlug = b'H',
-    /// How often workflows and versions were triggered: counters.
+    /// Trigger counts of workflows and versions: counters.
     Trigger = b'Q',
     /// Definitions, by revision.
     Definition = b'R',
     /// Deliveries by organization and execution, newest first.
     Delivery = b'D',
-    /// How far each delivery has come; keyed as the delivery is.
+    /// The progress of each delivery, under the key of the delivery.
     DeliveryProgress = b'S',
-    /// Deliveries by organization and status, newest first, and how many there are.
+    /// Deliveries by organization and status, newest first, and their count.
     DeliveryStanding = b'd',
     /// Deliveries that are due, by time.
     Due = b'U',
-    /// Deliveries that are due and wait for their receiver, by receiver and time.
+    /// Deliveries that wait for their receiver although they are due, by receiver and time.
     Parked = b'W',
-    /// Receivers whose circuit is open, by receiver.
+    /// Receivers whose circuit breaker is open.
     Circuit = b'C',
     /// Ledger entries by organization, newest first.
     Ledger = b'G',
@@ -79,9 +79,9 @@ tables! {
     TokenUse = b't',
     /// Sessions of the agent, by organization and name.
     AgentSession = b'r',
-    /// Exchanges that sessions remember, by session, oldest first.
+    /// Exchanges in the memory of sessions, by session, oldest first.
     AgentExchange = b'w',
-    /// What unfinished work may cost, by organization: a counter.
+    /// Reserved cost of unfinished work, by organization: a counter.
     Reserved = b'e',
     /// First answers to requests with an `Idempotency-Key`.
     Idempotency = b'Y',
@@ -89,29 +89,29 @@ tables! {
     Chain = b'a',
     /// Files by organization, newest first.
     File = b'b',
-    /// Which files refer to a content, by its digest.
+    /// Files that refer to a content, by its digest.
     Content = b'c',
-    /// Files, uploads and traces of files by the moment at which they go.
+    /// Files, uploads and tombstones of files, by expiry time.
     FileExpiry = b'f',
-    /// Uploads that were announced and have not come.
+    /// Uploads that were announced and have not arrived.
     Upload = b'h',
-    /// Traces of deleted files.
+    /// Tombstones of deleted files.
     FileGone = b'i',
-    /// How many files an organization has, their bytes, its announced uploads: counters.
+    /// Files, bytes and announced uploads of an organization: counters.
     FileUsage = b'j',
     /// Executions by organization, status and lane, newest first.
     Standing = b'u',
-    /// Executions by organization and what else they can be asked for by, newest first.
+    /// Executions by organization and the other filters of the history, newest first.
     Facet = b'g',
     /// The audit log: a counted list.
     Audit = b'k',
     /// Payload files that some record refers to.
     PayloadFile = b'P',
-    /// Rows that a restore holds back, under the keys that they had: see `storage::held_back`.
+    /// Rows that a restore holds back, under their original keys: see `storage::held_back`.
     CarriedOver = b'z',
     /// Bytes of payloads by organization, and by organization and owner: counters.
     PayloadUsage = b'v',
-    /// Idempotency keys by the moment at which they are forgotten.
+    /// Idempotency keys by expiry time.
     IdempotencyExpiry = b'y',
     /// Members by organization and id, oldest first.
     Member = b'm',
@@ -125,15 +125,15 @@ tables! {
     SessionOf = b'n',
     /// Links of the dashboard, by the hash of the link's token.
     Link = b'q',
-    /// Hashes of open links' tokens, by organization, kind and whom they are for.
+    /// Hashes of open links' tokens, by organization, kind and recipient.
     LinkOf = b'p',
     /// Named secrets, by organization and name.
     Secret = b'1',
     /// Schedules, by organization, oldest first.
     Schedule = b'2',
-    /// When schedules are to be looked at, by time.
+    /// When to evaluate schedules, by time.
     ScheduleDue = b'3',
-    /// Events that were sent to executions, by execution and name.
+    /// Events received by executions, by execution and name.
     StepEvent = b'4',
     /// Webhook endpoints, by organization, oldest first, and a counter of changes to their list.
     WebhookEndpoint = b'5',
@@ -141,13 +141,13 @@ tables! {
     EndpointDelivery = b'6',
     /// Bulk jobs by organization, newest first.
     BulkJob = b'8',
-    /// Bulk jobs that have not ended, oldest first.
+    /// Unfinished bulk jobs, oldest first.
     BulkJobOpen = b'9',
-    /// Descendants of executions and the bytes that they take, by root: counters.
+    /// Descendants of executions and their bytes, by root: counters.
     Tree = b'0',
 }
 
-/// The name of the table that a key belongs to.
+/// The name of a key's table.
 #[must_use]
 pub fn table_name(key: &[u8]) -> String {
     let tag = key.first().copied();
@@ -191,22 +191,22 @@ impl Key {
         self
     }
 
-    /// Appends a moment: oldest first.
+    /// Appends a time: oldest first.
     #[must_use]
     pub fn time(mut self, time: Timestamp) -> Self {
         self.0.extend_from_slice(&time.sortable());
         self
     }
 
-    /// Appends a moment, inverted: newest first.
+    /// Appends a time, inverted: newest first.
     #[must_use]
     pub fn time_newest_first(mut self, time: Timestamp) -> Self {
         self.0.extend(time.sortable().iter().map(|byte| !byte));
         self
     }
 
-    /// Appends text and a zero byte, so that no text is the prefix of another. A zero byte inside
-    /// the text becomes 0x01; callers admit no such text.
+    /// Appends text and a zero byte, so that no text is a prefix of another. A zero byte in the
+    /// text becomes 0x01; callers do not accept such text.
     #[must_use]
     pub fn text(mut self, text: &str) -> Self {
         // With room for an id behind it.
@@ -216,20 +216,20 @@ impl Key {
         self
     }
 
-    /// Appends bytes as they are: a hash, say.
+    /// Appends raw bytes, such as a hash.
     #[must_use]
     pub fn raw(mut self, bytes: &[u8]) -> Self {
         self.0.extend_from_slice(bytes);
         self
     }
 
-    /// A key as it came from the store.
+    /// A key from its stored bytes.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Self {
         Self(bytes.to_vec())
     }
 
-    /// The bytes of it.
+    /// Its bytes.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
@@ -250,7 +250,7 @@ impl Key {
     }
 }
 
-/// Lets ordered maps of keys be searched by bytes: the order of keys is the order of their bytes.
+/// Allows lookups by bytes in ordered maps: keys are ordered by their bytes.
 impl std::borrow::Borrow<[u8]> for Key {
     fn borrow(&self) -> &[u8] {
         &self.0

@@ -1,8 +1,8 @@
-//! Counted lists: rows that are appended, counted exactly, and jumped into at any depth in one read.
+//! Counted lists: appended rows with an exact count, and access at any offset with one read.
 //!
-//! Each row gets the next number of its list from the writer, which alone knows it; the counter
-//! is under the list's own key, the rows behind it with their numbers inverted, newest first.
-//! Rows go at the old end alone; how many have gone is a counter behind the rows.
+//! The writer alone assigns each row the next number of its list. The counter is under the list's
+//! own key, and the rows follow under inverted numbers, newest first. Rows are removed only at the
+//! old end; the number of removed rows is a counter after the rows.
 
 use std::ops::Range;
 
@@ -13,11 +13,11 @@ use super::store::{PAGE_MAX, Store};
 use super::view::Moment;
 use super::writer;
 
-/// A part of a list, newest first.
+/// A page of a list, newest first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct List {
     pub rows: Vec<Vec<u8>>,
-    /// How many there are.
+    /// The number of rows in the list.
     pub total: u64,
 }
 
@@ -31,8 +31,8 @@ pub struct OldEnd {
 }
 
 impl OldEnd {
-    /// Adds to `commit` that the oldest `count` of these rows go. Only one task at a time may do so
-    /// with a list.
+    /// Adds the removal of the oldest `count` rows to `commit`. Only one task at a time may do this
+    /// for a list.
     pub fn trim(&self, commit: &mut Commit, count: usize) {
         let count = count.min(self.rows.len()) as u64;
         for number in self.first..self.first.saturating_add(count) {
@@ -42,12 +42,12 @@ impl OldEnd {
     }
 }
 
-/// Where the number of deleted rows is. It sorts behind the rows.
+/// The key of the number of removed rows. It sorts after the rows.
 fn gone(list: &Key) -> Key {
     list.clone().raw(&[u8::MAX; 9])
 }
 
-/// The numbers of a list's rows: from the oldest to behind the newest.
+/// The numbers of a list's rows, oldest to newest (exclusive).
 fn numbers(moment: &Moment, list: &Key) -> Result<Range<u64>, Error> {
     let counter = |key: &Key| {
         let count = writer::counter(moment.get(key)?.as_deref())?;
@@ -57,11 +57,11 @@ fn numbers(moment: &Moment, list: &Key) -> Result<Range<u64>, Error> {
 }
 
 impl Store {
-    /// Up to `limit` rows behind the newest `offset` ones. Takes the time of one short read, however
-    /// long the list and however deep the offset. Rows appended in the meantime do not shift it.
+    /// Up to `limit` rows after the newest `offset` ones. Costs one short read regardless of length
+    /// and offset. Rows appended meanwhile do not shift it.
     ///
     /// # Errors
-    /// As [`Store::get`]; [`Error::Malformed`] when `list` is not a list.
+    /// As [`Store::get`]; [`Error::Malformed`] if `list` is not a list.
     pub async fn list(&self, list: &Key, offset: u64, limit: usize) -> Result<List, Error> {
         let list = list.clone();
         self.reading(move |moment| {
@@ -74,7 +74,7 @@ impl Store {
         .await
     }
 
-    /// Up to `limit` of the oldest rows.
+    /// The oldest rows, at most `limit`.
     ///
     /// # Errors
     /// As [`Store::list`].
@@ -122,7 +122,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(20))]
 
-        /// Batches of commits of appends to two lists, against two vectors, and through a restart.
+        /// Compares batches of appends to two lists with two vectors, across a restart.
         #[test]
         fn list_contains_exactly_what_was_appended(
             batches in prop::collection::vec(

@@ -1,5 +1,5 @@
-//! Log archiving: reads what was committed after a record, in order, from the open store or from one
-//! that no longer opens, and tracks how far a chain of backups has archived the log.
+//! Log archiving: reads the commits after a record, in order, from an open store or from one that
+//! no longer opens, and tracks how far a chain of backups has archived the log.
 
 use std::io;
 use std::path::Path;
@@ -22,13 +22,13 @@ use crate::domain::time::Timestamp;
 
 pub use super::log::follow::ArchivePosition;
 
-/// A group of commits, as one record of the log holds it.
+/// A group of commits: one record of the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Group {
     pub number: u64,
     /// When it was written, by the machine's clock.
     pub time: Timestamp,
-    /// Its rows; `None` deletes. There are none in a record that only proves the one before.
+    /// Its rows; `None` deletes. Empty in a seal, which only proves the previous record.
     pub rows: Rows,
 }
 
@@ -42,7 +42,7 @@ impl Group {
     }
 }
 
-/// The payload file that a row claims, and what the claim says about it.
+/// The payload file that a row claims.
 #[must_use]
 pub fn claimed_by(key: &Key) -> Option<PayloadId> {
     let is_claim = key.as_bytes().first() == Some(&(Table::PayloadFile as u8));
@@ -50,7 +50,7 @@ pub fn claimed_by(key: &Key) -> Option<PayloadId> {
 }
 
 impl Store {
-    /// The store's own id: another store never has it.
+    /// The store's unique id.
     #[must_use]
     pub fn id(&self) -> Uuid {
         Uuid::from_bytes(self.shared.id)
@@ -62,37 +62,38 @@ impl Store {
         self.shared.view.memtable.published()
     }
 
-    /// How far a chain of backups holds the log; `None` while there is no chain.
+    /// How far a chain of backups has archived the log; `None` without a chain.
     #[must_use]
     pub fn archive_position(&self) -> Option<ArchivePosition> {
         self.shared.segments.archive_position()
     }
 
-    /// The last record of the log that no chain of backups needs any more.
+    /// The last log record that no chain of backups needs any more.
     #[must_use]
     pub(super) fn archived_through(&self) -> u64 {
         self.archive_position().map_or(u64::MAX, |kept| kept.through)
     }
 
-    /// Whether everything written is archived, or nothing has to be.
+    /// Whether everything is archived, or archiving is off.
     #[must_use]
     pub fn is_archived(&self) -> bool {
         self.archived_through() >= self.last_record()
     }
 
-    /// Begins a chain of backups: from now on, the log and the files that it refers to stay until
-    /// [`Store::mark_archived`] says that the chain holds them.
+    /// Starts a chain of backups: from now on, the log and the files that it refers to stay until
+    /// [`Store::mark_archived`] confirms that the chain has them.
     ///
     /// # Errors
-    /// When the disk refuses; then there is no chain.
+    /// If the disk fails; then there is no chain.
     pub fn start_archiving(&self) -> io::Result<ArchivePosition> {
         self.shared.segments.start_archiving(|| self.last_record())
     }
 
-    /// Notes that the chain durably holds the log up to `through`, and deletes what waited for that.
+    /// Records that the chain durably has the log up to `through`, and makes the deletions that
+    /// waited for it.
     ///
     /// # Errors
-    /// When the disk refuses.
+    /// If the disk fails.
     pub fn mark_archived(&self, chain: Uuid, through: u64) -> io::Result<()> {
         self.shared.segments.mark_archived(chain, through)?;
         #[cfg(test)]
@@ -101,29 +102,29 @@ impl Store {
         Ok(())
     }
 
-    /// Ends the chain. A `reason` says why it was given up, see [`Store::take_archive_failure`].
+    /// Ends the chain. A `reason` says why it was abandoned, see [`Store::take_archive_failure`].
     pub fn stop_archiving(&self, reason: Option<String>) {
         self.shared.segments.give_up_archiving(reason);
         self.delete_unpinned();
     }
 
-    /// Ends the chain durably: no later start continues it. Nothing happens when there is none.
+    /// Ends the chain durably, so that no later start continues it. Does nothing without a chain.
     ///
     /// # Errors
-    /// When the disk refuses; then a later start may find the chain again.
+    /// If the disk fails; then a later start may find the chain again.
     pub fn end_chain(&self) -> io::Result<()> {
         self.shared.segments.stop_archiving(None)?;
         self.delete_unpinned();
         Ok(())
     }
 
-    /// Why the last chain was given up; answered once.
+    /// Why the last chain was abandoned; returned once.
     #[must_use]
     pub fn take_archive_failure(&self) -> Option<String> {
         self.shared.segments.take_archive_failure()
     }
 
-    /// Bytes of log that may wait for the chain; with more, the chain is given up.
+    /// Maximum bytes of log that may wait for the chain; beyond that, the chain is abandoned.
     pub fn set_archive_budget(&self, bytes: u64) {
         self.shared.segments.set_archive_budget(bytes);
     }
@@ -134,13 +135,12 @@ impl Store {
         self.archive_position().map_or(0, |kept| self.shared.segments.bytes_behind(kept.through))
     }
 
-    /// Gives every group behind the record `after` to `take`, up to `until`, which must have been
-    /// the last record before; ends early when it has given `most` bytes. Answers the last one given.
-    /// Blocks; for a thread of its own.
+    /// Passes every group after the record `after` to `take`, up to `until`, which must be an
+    /// existing record; stops early after `most` bytes. Returns the last record passed. Blocks;
+    /// call it on its own thread.
     ///
     /// # Errors
-    /// [`io::ErrorKind::InvalidData`] when the log does not hold them any more; whatever `take`
-    /// fails with.
+    /// [`io::ErrorKind::InvalidData`] if the log no longer has them; any error of `take`.
     pub fn read_log(
         &self,
         after: u64,
@@ -152,24 +152,24 @@ impl Store {
     }
 }
 
-/// What the log of a store holds that no process has open.
+/// The log of a store that no process has open.
 #[derive(Debug)]
 pub struct LiveLog {
     pub store: Uuid,
-    /// The chain that it was archived for.
+    /// The chain that archived it.
     pub chain: Option<Uuid>,
-    /// The number of its first record that was given, and of its last one.
+    /// The numbers of the first and last record passed to `take`.
     pub first: u64,
     pub last: u64,
-    /// Why it cannot be read behind `last`, where that is not its end.
+    /// Why it cannot be read after `last`, unless that is its end.
     pub fault: Option<String>,
 }
 
-/// Gives every whole group behind the record `after` in the log of the data folder `data` to `take`,
-/// whether its store opens or not. Nothing is changed. `None` when there is no log.
+/// Passes every whole group after the record `after` in the log of the data folder `data` to
+/// `take`, even if its store does not open. Changes nothing. `None` if there is no log.
 ///
 /// # Errors
-/// [`Error::Locked`] when a process uses it; [`Error::Folder`] when the disk cannot be read.
+/// [`Error::Locked`] if a process uses it; [`Error::Folder`] if the disk cannot be read.
 pub fn read_live_log(
     data: &Path,
     after: u64,
@@ -204,7 +204,8 @@ pub fn read_live_log(
     }))
 }
 
-/// Where the file of a payload of the data folder `data` is, also when a sweep has moved it away.
+/// The path of a payload's file in the data folder `data`, even if a sweep has moved it to the
+/// trash.
 #[must_use]
 pub fn payload_in(data: &Path, id: PayloadId) -> std::path::PathBuf {
     let path = path_of(data, id);
@@ -214,7 +215,7 @@ pub fn payload_in(data: &Path, id: PayloadId) -> std::path::PathBuf {
     trash::find(&data.join(PAYLOADS), &id.to_string()).unwrap_or(path)
 }
 
-/// What the value of a claim's row says about its file.
+/// What a claim's row records about its file.
 #[must_use]
 pub fn claim_of(value: &[u8]) -> Option<Claim> {
     Claim::read(value)

@@ -1,5 +1,5 @@
-//! The log while it is kept: nothing that the chain lacks is removed, by checkpoint, close or start;
-//! and the wait for the chain has an end.
+//! Log archiving: checkpoints, closing and starts remove nothing that the chain lacks, and the wait
+//! for the chain is bounded.
 
 use std::fs;
 use std::path::Path;
@@ -24,7 +24,7 @@ async fn commit(store: &Store, number: u64, bytes: usize) {
     store.commit(commit).await.unwrap();
 }
 
-/// The numbers in the rows of all groups behind `after`, and the last record.
+/// The numbers in the rows of all groups after `after`, and the last record.
 fn groups(store: &Store, after: u64) -> (Vec<u64>, u64) {
     let mut found = Vec::new();
     let until = store.last_record();
@@ -51,7 +51,7 @@ async fn log_archive_survives_checkpoints_and_restarts() {
     for number in 1..40 {
         commit(&store, number, 300).await;
         if number % 13 == 0 {
-            // Its end, and a start: both empty a log that nobody keeps.
+            // Closing and starting both empty a log that is not archived.
             store.close().await;
             store = open(folder.path());
         }
@@ -59,7 +59,7 @@ async fn log_archive_survives_checkpoints_and_restarts() {
     assert_eq!(store.archive_position(), Some(kept.clone()));
     let (found, until) = groups(&store, kept.through);
     assert_eq!(found, (1..40).collect::<Vec<u64>>());
-    // Bounded reads go on where they ended.
+    // Bounded reads continue where they ended.
     let mut last = kept.through;
     let mut turns = 0;
     while last < until {
@@ -68,7 +68,7 @@ async fn log_archive_survives_checkpoints_and_restarts() {
     }
     assert!(turns > 10, "{turns}");
     store.mark_archived(kept.chain, until).unwrap();
-    // Another chain's word counts for nothing.
+    // Another chain's position is ignored.
     store.mark_archived(Uuid::nil(), until + 9).unwrap();
     assert_eq!(store.archive_position().map(|kept| kept.through), Some(until));
     store.close().await;
@@ -128,14 +128,14 @@ async fn log_archive_keeps_payload_files_until_backed_up() {
     assert!(path.is_file(), "the chain has not come so far");
     store.mark_archived(kept.chain, store.last_record()).unwrap();
     assert!(!path.exists());
-    // One that is written again in between stays.
+    // A file that is written again meanwhile stays.
     let payload = write().await;
     release(&payload).await;
     let again = write().await;
     assert_eq!(again.file(), payload.file());
     store.mark_archived(kept.chain, store.last_record()).unwrap();
     assert!(path.is_file());
-    // What waits when the chain ends goes at once.
+    // Deferred deletions are made as soon as the chain ends.
     release(&again).await;
     assert!(path.is_file());
     store.stop_archiving(None);

@@ -1,6 +1,6 @@
-//! The marker: a small file beside the store's folder that says which store belongs there and how far
-//! it had come at least. A folder without its store (a volume that is not mounted), or with an older
-//! copy of it, is distinguished by it from a new one.
+//! The marker: a small file next to the store's folder with the store's id and the last record
+//! known to be durable. It distinguishes a folder whose store is missing (an unmounted volume) or
+//! outdated (a restored copy) from a new folder.
 
 use std::fs;
 use std::io;
@@ -15,17 +15,17 @@ use super::log::form::StoreId;
 use super::opening::STORE;
 use crate::runtime::Clock;
 
-/// The file's name in the data folder.
+/// The file name in the data folder.
 pub const FILE: &str = "store.mark";
 
-/// What the file says.
+/// The content of the file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Marker {
     pub store: Uuid,
-    /// A store that is about to take the place of the other.
+    /// A store that is about to replace the other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<Uuid>,
-    /// The last record of the log that was durable then.
+    /// The last durable log record when this was written.
     pub record: u64,
     /// Rows that were not in the tree yet.
     pub rows_in_log: u64,
@@ -40,7 +40,7 @@ impl Marker {
         Self { store: Uuid::from_bytes(store), next: None, record, rows_in_log, at }
     }
 
-    /// The marker of a data folder; `None` when it has none.
+    /// Reads the marker of a data folder; `None` if it has none.
     pub fn read(data: &Path) -> Result<Option<Self>, Error> {
         let path = path_of(data);
         let text = match fs::read(&path) {
@@ -57,7 +57,7 @@ impl Marker {
         })
     }
 
-    /// Writes it, durably.
+    /// Writes it durably.
     pub fn write(&self, data: &Path) -> Result<(), Error> {
         let path = path_of(data);
         let text = serde_json::to_vec(self)
@@ -71,11 +71,11 @@ pub fn path_of(data: &Path) -> PathBuf {
     data.join(FILE)
 }
 
-/// Puts the closed store of the data folder `from` in the place of that of `data`, and the other way
-/// round, at once. A kill in between leaves either of them, and the marker names both.
+/// Atomically exchanges the closed store of the data folder `from` with that of `data`. After a
+/// crash, either of them may be in place; the marker names both.
 ///
 /// # Errors
-/// [`Error::Folder`]: then the store of `data` is as it was.
+/// [`Error::Folder`]: then the store of `data` is unchanged.
 pub fn exchange(data: &Path, from: &Path) -> Result<(), Error> {
     use rustix::fs::{CWD, RenameFlags, renameat_with};
     let missing = |at: &Path| Error::Folder {

@@ -1,15 +1,15 @@
-//! The memtable: rows that are durable in the log and not yet in the tree, in the order of keys.
+//! The memtable: rows that are durable in the log but not yet in the tree, in key order.
 //!
-//! The writer publishes each group of commits as a whole: a row carries the number of its group, and
-//! readers see only groups up to a published number. A [`Snapshot`] is one such number together with
-//! the layers that were there: everything it reads is one moment, however long it takes and whatever
-//! is written in between. Two layers at most: the active one takes new groups; the frozen one is
-//! on its way into the tree. No lock is held for more than [`CHUNK`] rows.
+//! The writer publishes each group of commits as a whole: a row carries the number of its group,
+//! and readers see only groups up to a published number. A [`Snapshot`] is such a number with the
+//! layers of that time, so everything that it reads is consistent, however long it takes. There are
+//! at most two layers: the active one takes new groups; the frozen one is being moved into the
+//! tree. No lock is held for more than [`CHUNK`] rows.
 //!
-//! Three rules keep tree and layers together. The tree takes rows of a frozen layer alone. A layer
-//! leaves when all of its rows are in the tree. And a checkpoint begins only when no snapshot is
-//! older than the frozen layer's last group, so that no reader finds rows of its own future in the
-//! tree ([`Memtable::wait_for_readers`]).
+//! Three rules keep tree and layers consistent. Only rows of a frozen layer go to the tree. A layer
+//! is dropped once all of its rows are in the tree. And a checkpoint begins only when no snapshot
+//! is older than the frozen layer's last group, so that no reader finds rows of its own future in
+//! the tree ([`Memtable::wait_for_readers`]).
 
 use std::collections::{BTreeMap, btree_map};
 use std::ops::Bound;
@@ -18,13 +18,13 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 
 use super::key::Key;
 
-/// The rows of a group of commits, or of a part of it; `None` deletes.
+/// The rows of one or more commits; `None` deletes.
 pub type Rows = BTreeMap<Key, Option<Vec<u8>>>;
 
-/// Rows that are read or written under one hold of a layer's lock.
+/// Rows read or written per acquisition of a layer's lock.
 const CHUNK: usize = 64;
 
-/// A row's newest value, and older ones while a snapshot may need them.
+/// A row's newest value, and the older ones that snapshots may need.
 #[derive(Debug)]
 struct Slot {
     number: u64,
@@ -38,7 +38,7 @@ impl Slot {
         Self { number, value, older: Vec::new() }
     }
 
-    /// The value as of the group `number`; `None` when the row was not written by then.
+    /// The value as of group `number`; `None` if the row was not written by then.
     fn as_of(&self, number: u64) -> Option<&Option<Vec<u8>>> {
         if self.number <= number {
             return Some(&self.value);
@@ -46,7 +46,7 @@ impl Slot {
         self.older.iter().rev().find(|(older, _)| *older <= number).map(|(_, value)| value)
     }
 
-    /// Adds a newer value and drops those that no snapshot from `oldest` on can see.
+    /// Adds a newer value and drops those that no snapshot since `oldest` can see.
     fn put(&mut self, number: u64, value: Option<Vec<u8>>, oldest: u64) {
         let before = std::mem::replace(&mut self.value, value);
         self.older.push((self.number, before));
@@ -62,7 +62,7 @@ pub struct Layer {
     rows: RwLock<BTreeMap<Key, Slot>>,
 }
 
-/// A row of a layer: its key, and its value unless it is deleted there.
+/// A row of a layer: its key, and its value unless deleted.
 pub type Entry = (Key, Option<Vec<u8>>);
 
 impl Layer {
@@ -74,13 +74,13 @@ impl Layer {
         self.read().get(key).and_then(|slot| slot.as_of(number)).cloned()
     }
 
-    /// Whether it has a row for the key, a deletion too. For a frozen layer.
+    /// Whether it has a row or a deletion for the key. Only for a frozen layer.
     pub fn has(&self, key: &[u8]) -> bool {
         self.read().contains_key(key)
     }
 
-    /// The newest published value. The number is read under the lock: values older than a number
-    /// read before it may be gone.
+    /// The newest published value. The number is read under the lock, since values older than a
+    /// number read earlier may be gone.
     fn newest(&self, key: &[u8], published: &AtomicU64) -> Option<Option<Vec<u8>>> {
         let map = self.read();
         let number = published.load(Ordering::Acquire);
@@ -104,7 +104,7 @@ impl Layer {
         }
     }
 
-    /// Up to `most` rows from `from` on as of `number`, and where to go on; `None`: that is all.
+    /// Up to `most` rows from `from` on as of `number`, and where to continue; `None` at the end.
     fn chunk(&self, from: Bound<&[u8]>, number: u64, most: usize) -> (Vec<Entry>, Option<Vec<u8>>) {
         let map = self.read();
         let mut found = Vec::with_capacity(most);
@@ -121,7 +121,8 @@ impl Layer {
         (found, next)
     }
 
-    /// Shows the newest value of every row to `take`, in order. For a frozen layer: nobody waits.
+    /// Passes the newest value of every row to `take`, in order. Only for a frozen layer, since it
+    /// holds the lock.
     pub fn each<E>(
         &self,
         mut take: impl FnMut(&Key, Option<&[u8]>) -> Result<(), E>,
@@ -134,13 +135,13 @@ impl Layer {
         self.read().is_empty()
     }
 
-    /// How many rows it has.
+    /// The number of its rows.
     pub fn len(&self) -> usize {
         self.read().len()
     }
 }
 
-/// A layer that takes no more rows, and its last group.
+/// A layer that accepts no more rows, and its last group.
 #[derive(Debug, Clone)]
 pub struct Frozen {
     pub layer: Arc<Layer>,
@@ -153,18 +154,18 @@ struct Layers {
     frozen: Option<Frozen>,
 }
 
-/// The layers, and who reads them.
+/// The layers and their readers.
 #[derive(Debug)]
 pub struct Memtable {
     layers: RwLock<Layers>,
     published: AtomicU64,
-    /// How many snapshots there are of each number.
+    /// The number of snapshots of each group number.
     readers: Mutex<BTreeMap<u64, usize>>,
     reader_left: Condvar,
 }
 
 impl Memtable {
-    /// An empty one behind the group `number`.
+    /// An empty memtable after group `number`.
     pub fn new(number: u64) -> Self {
         Self {
             layers: RwLock::default(),
@@ -182,13 +183,12 @@ impl Memtable {
         self.readers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The last group that can be seen.
+    /// The last visible group.
     pub fn published(&self) -> u64 {
         self.published.load(Ordering::Acquire)
     }
 
-    /// Makes the group `number` visible as a whole. Called by one thread alone, with numbers that
-    /// grow.
+    /// Makes group `number` visible as a whole. Called by one thread only, with increasing numbers.
     pub fn publish(&self, number: u64, rows: Rows) {
         let oldest = {
             let published = self.published();
@@ -199,7 +199,8 @@ impl Memtable {
         self.published.store(number, Ordering::Release);
     }
 
-    /// Adds the rows of the group `number` at the start, before anybody reads: older values are dropped.
+    /// Adds the rows of group `number` at startup, before there are readers: older values are
+    /// dropped.
     pub fn load(&mut self, number: u64, rows: Vec<Entry>) {
         let layers = self.layers.get_mut().unwrap_or_else(PoisonError::into_inner);
         let mut map = layers.active.rows.write().unwrap_or_else(PoisonError::into_inner);
@@ -207,7 +208,7 @@ impl Memtable {
         *self.published.get_mut() = number;
     }
 
-    /// The newest value of a row: `Some(None)` when it is deleted, `None` when the tree decides.
+    /// The newest value of a row: `Some(None)` if deleted, `None` if only the tree knows.
     pub fn get(&self, key: &[u8]) -> Option<Option<Vec<u8>>> {
         let (active, frozen) = self.both();
         let newest = active.newest(key, &self.published);
@@ -220,9 +221,9 @@ impl Memtable {
         (Arc::clone(&layers.active), frozen)
     }
 
-    /// One moment of all rows: this one.
+    /// A snapshot of the current state.
     pub fn snapshot(self: &Arc<Self>) -> Snapshot {
-        // Known as a reader before it looks at the layers: see the head.
+        // Register as a reader before looking at the layers, see the module documentation.
         let number = {
             let mut readers = self.readers();
             let number = self.published();
@@ -234,7 +235,7 @@ impl Memtable {
         Snapshot { memtable: Arc::clone(self), number, layers }
     }
 
-    /// Freezes the active layer and begins another; `None` when it has no rows or one is frozen.
+    /// Freezes the active layer and starts another; `None` if it is empty or one is frozen already.
     pub fn freeze(&self) -> Option<Frozen> {
         let mut layers = self.layers.write().unwrap_or_else(PoisonError::into_inner);
         if layers.frozen.is_some() || layers.active.is_empty() {
@@ -246,7 +247,7 @@ impl Memtable {
         Some(frozen)
     }
 
-    /// Waits until no snapshot is older than the group `number`.
+    /// Waits until no snapshot is older than group `number`.
     pub fn wait_for_readers(&self, number: u64) {
         let readers = self.readers();
         let is_older = |readers: &mut BTreeMap<u64, usize>| {
@@ -255,7 +256,7 @@ impl Memtable {
         drop(self.reader_left.wait_while(readers, is_older));
     }
 
-    /// Lets go of the frozen layer: all of it is in the tree.
+    /// Drops the frozen layer once all of it is in the tree.
     pub fn thaw(&self) {
         let frozen = {
             let mut layers = self.layers.write().unwrap_or_else(PoisonError::into_inner);
@@ -275,14 +276,14 @@ impl Memtable {
         layers.frozen.is_none() && layers.active.is_empty()
     }
 
-    /// Rows in all layers.
+    /// The number of rows in all layers.
     pub fn len(&self) -> usize {
         let (active, frozen) = self.both();
         active.len() + frozen.map_or(0, |frozen| frozen.len())
     }
 }
 
-/// One moment of the memtable. Checkpoints wait for it: short-lived.
+/// A snapshot of the memtable. Checkpoints wait for it, so keep it only briefly.
 #[derive(Debug)]
 pub struct Snapshot {
     memtable: Arc<Memtable>,
@@ -305,12 +306,12 @@ impl Drop for Snapshot {
 }
 
 impl Snapshot {
-    /// A row's value at that moment: `Some(None)` when it is deleted, `None` when the tree decides.
+    /// A row's value in the snapshot: `Some(None)` if deleted, `None` if only the tree knows.
     pub fn get(&self, key: &[u8]) -> Option<Option<Vec<u8>>> {
         self.layers.iter().find_map(|layer| layer.get(key, self.number))
     }
 
-    /// Cursors from `from` on, newest layer first.
+    /// Cursors from `from` on, one for each layer, newest first.
     pub fn cursors(&self, from: Bound<&[u8]>) -> Vec<Cursor<'_>> {
         let owned = match from {
             Bound::Included(from) => Bound::Included(from.to_vec()),
@@ -328,7 +329,7 @@ impl Snapshot {
     }
 }
 
-/// Reads a layer in order, a chunk at a time.
+/// Reads a layer in order, chunk by chunk.
 #[derive(Debug)]
 pub struct Cursor<'s> {
     layer: &'s Layer,
@@ -341,7 +342,7 @@ pub struct Cursor<'s> {
 }
 
 impl Cursor<'_> {
-    /// The next row, which stays.
+    /// The next row, without consuming it.
     pub fn peek(&mut self) -> Option<&Entry> {
         while self.rows.is_empty() {
             let from = self.next.take()?;

@@ -1,23 +1,23 @@
-//! The embedded store: the only place that knows which engine keeps the data.
+//! The embedded store: the only module that depends on the storage engine.
 //!
 //! Its interface is a handful of verbs: `get`, `get_many`, `page`, `list`, `search`, `commit`,
-//! `write_payload`, `read_payload`, `stats`. A write is on the disk when `commit` returns, not
-//! before; nobody acts on a write before that.
+//! `write_payload`, `read_payload`, `stats`. A write is durable when `commit` returns, not before,
+//! and no caller acts on it earlier.
 //!
-//! The way of a commit, and where each part is:
+//! The path of a commit, and the module of each part:
 //!
-//! 1. [`writer`]: one thread groups commits ([`pace`]: when it waits for more), checks preconditions,
-//!    resolves counters and lists.
+//! 1. [`writer`]: one thread groups commits ([`pace`] decides when it waits for more), checks
+//!    preconditions, resolves counters and lists.
 //! 2. [`log`]: the group becomes one checksummed, numbered record; one `pwrite`, one `fdatasync`.
 //! 3. [`memtable`]: the group becomes visible as a whole. Nothing is visible before it is durable.
 //! 4. The commits' hooks run, in order; then the commits are answered.
-//! 5. [`checkpoint`]: in the background, rows go from the memtable into the [`tree`] (sled), in the
-//!    order of keys, in compressed [`blocks`]; then the log that held them goes. What is overwritten before that
-//!    never reaches the tree.
+//! 5. [`checkpoint`]: in the background, moves rows from the memtable into the [`tree`] (sled), in
+//!    key order and in compressed [`blocks`], and then removes their log. Rows overwritten before
+//!    that never reach the tree.
 //!
-//! [`view`] merges memtable and tree into one ordered map at one moment. [`opening`] reads tree, log
-//! and [`marker`], and refuses parts that do not belong together. A write that fails is never tried
-//! again: the process ends, and the next start reads the log.
+//! [`view`] merges memtable and tree into one ordered, consistent map. [`opening`] reads tree, log
+//! and [`marker`], and refuses parts that do not belong together. A failed write is never retried:
+//! the process exits, and the next start reads the log.
 
 pub mod commit;
 mod covered;

@@ -1,7 +1,7 @@
-//! Opening: tree, log and mark are read, shown to belong together, and put together.
+//! Opening a store: reads tree, log and marker, and checks that they belong together.
 //!
-//! What is missing, older than it was, foreign or damaged is refused in words that say what to do.
-//! Nothing is made in the place of a store that was there before, and nothing is repaired silently.
+//! Missing, outdated, foreign or damaged parts are refused with an error that says what to do.
+//! Nothing is created in place of a store that existed before, and nothing is repaired silently.
 
 use std::fs;
 use std::io;
@@ -24,7 +24,7 @@ use crate::runtime::new_id;
 /// The store's folder within the data folder.
 pub const STORE: &str = "store";
 
-/// An open store's parts.
+/// The parts of an open store.
 pub struct Opened {
     pub view: View,
     pub log: Log,
@@ -33,7 +33,7 @@ pub struct Opened {
     pub applied: u64,
 }
 
-/// Opens the store of the data folder `data`, which is locked for this process, or makes it.
+/// Opens the store of the data folder `data`, which this process has locked, or creates it.
 pub fn open(data: &Path) -> Result<Opened, Error> {
     let path = data.join(STORE);
     let mark = Marker::read(data)?;
@@ -74,7 +74,10 @@ pub fn open(data: &Path) -> Result<Opened, Error> {
     let view = View { db, memtable: Arc::new(memtable) };
     check_format(&view, data)?;
     if found.is_torn {
-        tracing::info!(record = found.last + 1, "an incomplete write was dropped from the log");
+        tracing::info!(
+            record = found.last + 1,
+            "incomplete record dropped from the end of the log"
+        );
     }
     let number = found.last.max(applied);
     let segments = Arc::new(Segments::new(log_folder.clone(), found.segments));
@@ -93,7 +96,7 @@ pub fn open(data: &Path) -> Result<Opened, Error> {
     Ok(Opened { view, log, store, applied })
 }
 
-/// Adds to a reason since when it holds at most.
+/// Adds to a reason when the store was last known to be intact.
 fn since(reason: String, mark: &Option<Marker>) -> String {
     match mark {
         None => reason,
@@ -105,7 +108,7 @@ fn since(reason: String, mark: &Option<Marker>) -> String {
     }
 }
 
-/// Refuses to make a store where one was.
+/// Refuses to create a store where one existed.
 fn refuse_missing(data: &Path, path: &Path, mark: Option<&Marker>) -> Result<(), Error> {
     let misfit = |reason| Err(Error::Misfit { folder: data.to_path_buf(), reason });
     if let Some(mark) = mark {
@@ -151,7 +154,7 @@ fn refuse_faults(
     }
 }
 
-/// Refuses parts that do not belong together, or of which one is older than it was.
+/// Refuses parts that do not belong together, or of which one is outdated.
 fn refuse_misfits(
     tree: Option<StoreId>,
     applied: u64,
@@ -167,7 +170,7 @@ fn refuse_misfits(
         (Some(tree), Some(log)) if tree != log => {
             return refuse(format!("its log belongs to another store: {BACK}"));
         }
-        // A first start that was killed leaves an empty log and a tree without a name.
+        // A first start that was killed leaves an empty log and a tree without a store id.
         (None, Some(_)) if log.last > 0 || log.checkpoint > 0 => {
             return refuse(format!("its tree is new or older than its log: {BACK}"));
         }
@@ -225,7 +228,7 @@ fn refuse_misfits(
     Ok(())
 }
 
-/// Refuses a store of a newer release, and notes in any other what this one writes.
+/// Refuses a store of a newer release; upgrades the format number of an older one.
 fn check_format(view: &View, data: &Path) -> Result<(), Error> {
     let key: Key = tree::format_key();
     let row = view.get(&key)?;
@@ -242,7 +245,7 @@ fn check_format(view: &View, data: &Path) -> Result<(), Error> {
             Err(Error::NewerFormat { folder: data.to_path_buf(), found, known: FORMAT })
         }
         Some(FORMAT) => Ok(()),
-        // Earlier formats are read as they are; from now on this one is written.
+        // Earlier formats are read as they are; from now on the current one is written.
         Some(_) | None => tree::set_format(&view.db, FORMAT),
     }
 }

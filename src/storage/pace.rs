@@ -1,9 +1,8 @@
-//! The pace of the writer: while many executions report their progress, commits gather for a moment before
-//! one sync makes them durable.
+//! The pace of the writer: under load, commits wait briefly so that more of them share one sync.
 //!
-//! A sync takes as much processor time as several commits, and under such a load every core has other work to
-//! do until it begins. Only commits of work that was accepted before count: a client waits for each of the
-//! others, and with few in flight nothing is delayed.
+//! A sync takes as much CPU time as several commits, and under such a load every core has other
+//! work meanwhile. Only commits of accepted work count: a client waits for each of the others, and
+//! with few in flight nothing is delayed.
 
 use std::time::Duration;
 
@@ -11,37 +10,38 @@ use tokio::time::Instant;
 
 /// The time over which commits are counted.
 const WINDOW: Duration = Duration::from_millis(5);
-/// Commits in a window that make the writer wait for more: beyond what one execution after the other brings.
+/// Commits per window from which the writer waits for more: above the rate of one execution at a
+/// time.
 const MANY: usize = 24;
-/// How long it waits, which is about as long as a sync takes.
+/// How long the writer waits, about the duration of a sync.
 const PAUSE: Duration = Duration::from_micros(200);
 
-/// Counts what comes.
+/// Counts commits.
 #[derive(Debug)]
 pub struct Pace {
     began: Instant,
-    /// Commits since then.
+    /// Commits in the current window.
     count: usize,
-    /// Commits in the window before.
+    /// Commits in the previous window.
     before: usize,
 }
 
 impl Pace {
-    /// Nothing has come yet.
+    /// A counter without commits.
     pub const fn new(now: Instant) -> Self {
         Self { began: now, count: 0, before: 0 }
     }
 
-    /// Notes a commit of work that was accepted before.
+    /// Counts a commit of accepted work.
     pub const fn note(&mut self) {
         self.count = self.count.saturating_add(1);
     }
 
-    /// How long a group that begins now waits for more commits.
+    /// How long a group that begins now should wait for more commits.
     pub fn pause(&mut self, now: Instant) -> Option<Duration> {
         let passed = now.saturating_duration_since(self.began);
         if passed >= WINDOW {
-            // As many in a longer time are not many.
+            // The same number over a longer time is not a high rate.
             self.before = if passed < WINDOW.saturating_mul(2) { self.count } else { 0 };
             (self.began, self.count) = (now, 0);
         }

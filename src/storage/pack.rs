@@ -1,13 +1,13 @@
-//! Packed values: how the tree holds the value of a row that is alone, and the rows of a [block].
+//! Packed values: how the tree stores the value of a single row, and the rows of a [block].
 //!
-//! A record is JSON, and most of it is the names of its fields. [`pack`] compresses a value with a
-//! dictionary of what records are made of, to a third or a quarter; the tree is written, cached and
-//! kept at that size. Only checkpoints pack and only reads of the tree unpack: the log and the
-//! memtable hold values as they are, so that a commit waits for none of this.
+//! A record is JSON and consists mostly of field names. [`pack`] compresses a value to a third or a
+//! quarter with a dictionary of typical records; the tree is written, cached and stored at that
+//! size. Only checkpoints pack and only reads of the tree unpack: the log and the memtable keep
+//! values uncompressed, so that commits never wait for compression.
 //!
-//! A packed value begins with [`MAGIC`], a block with another word behind [`RESERVED`]. A value that begins
-//! so by itself is packed whatever its size, so that they are never confused. The dictionary never changes;
-//! another one takes another number.
+//! A packed value begins with [`MAGIC`], a block with another byte after [`RESERVED`]. A value that
+//! begins with these bytes itself is always packed, so that they are never confused. The dictionary
+//! never changes; a new one gets a new number.
 //!
 //! [block]: super::blocks
 
@@ -21,16 +21,16 @@ use zstd::dict::{DecoderDictionary, EncoderDictionary};
 use super::log::form::RECORD_BYTES_MAX;
 use super::record::Malformed;
 
-/// What all begins with that is not the value itself. No record, id or text begins with the first byte.
+/// The prefix of all packed data. No record, id or text begins with the first byte.
 pub const RESERVED: [u8; 2] = [0xff, b'z'];
-/// What a packed value begins with; the last byte is the number of the dictionary.
+/// The prefix of a packed value; the last byte is the number of the dictionary.
 const MAGIC: [u8; 4] = [RESERVED[0], RESERVED[1], b's', 1];
-/// Shorter values stay as they are.
+/// Values shorter than this are not packed.
 const PACKED_FROM: usize = 96;
-/// The dictionary does most of the work: against level 1, which also makes a code for the letters that are
-/// left, a record takes half the time and 2 to 8 % more bytes.
+/// The dictionary does most of the work: compared with level 1, which also entropy-codes the
+/// literals, a record takes half the time and 2 to 8 % more bytes.
 const LEVEL: i32 = -1;
-/// Fields and texts as records have them, the most usual last.
+/// Fields and texts of typical records, the most frequent last.
 static DICTIONARY: &[u8] = include_bytes!("pack.dict");
 
 static ENCODER: LazyLock<EncoderDictionary<'static>> =
@@ -43,7 +43,7 @@ thread_local! {
     static DECOMPRESSOR: RefCell<Option<Decompressor<'static>>> = const { RefCell::new(None) };
 }
 
-/// The value as the tree holds it.
+/// The value as stored in the tree.
 pub fn pack(value: &[u8]) -> Cow<'_, [u8]> {
     let looks_packed = value.starts_with(&RESERVED);
     if value.len() < PACKED_FROM && !looks_packed {
@@ -57,10 +57,10 @@ pub fn pack(value: &[u8]) -> Cow<'_, [u8]> {
     }
 }
 
-/// The value behind what the tree holds.
+/// The value from its stored form.
 ///
 /// # Errors
-/// [`Malformed`] when it is damaged, or was packed by a later release.
+/// [`Malformed`] if it is damaged, or was packed by a later release.
 pub fn unpack(held: &[u8]) -> Result<Vec<u8>, Malformed> {
     match held.strip_prefix(&MAGIC) {
         Some(packed) => decompress(packed),
@@ -68,7 +68,7 @@ pub fn unpack(held: &[u8]) -> Result<Vec<u8>, Malformed> {
     }
 }
 
-/// The bytes compressed; `None` when there is no memory for it.
+/// Compresses `bytes`; `None` if there is not enough memory.
 pub fn compress(bytes: &[u8]) -> Option<Vec<u8>> {
     COMPRESSOR.with_borrow_mut(|compressor| {
         if compressor.is_none() {
@@ -78,7 +78,7 @@ pub fn compress(bytes: &[u8]) -> Option<Vec<u8>> {
     })
 }
 
-/// What was given to [`compress`].
+/// Decompresses the output of [`compress`].
 ///
 /// # Errors
 /// As [`unpack`].
@@ -123,7 +123,7 @@ mod tests {
         assert_eq!(unpack(&held).unwrap(), STEP.as_bytes());
     }
 
-    /// Bytes that this release writes: a later one has to read them.
+    /// Bytes that this release writes and later ones must read.
     #[test]
     fn pack_dictionary_matches_golden_bytes() {
         let digest = crc32fast::hash(DICTIONARY);

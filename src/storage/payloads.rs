@@ -1,13 +1,13 @@
 //! Payload files: JSON text too large to be stored in its record.
 //!
-//! A file's id is made from its content and from its owner, so that equal payloads of one owner (an
-//! execution, a delivery, a definition) are one file, and two owners never share one: what an owner
-//! deletes nobody else misses, and no organization can tell what another one stores.
+//! A file's id is a hash of its owner and its content. So equal payloads of one owner (an
+//! execution, a delivery, a definition) are one file, but owners never share files: a deletion by
+//! one never affects another, and no organization can find out what another one stores.
 //!
-//! A file is written and synced before the commit that refers to it, and claimed by a row in that
-//! commit; a file without such a row was never acknowledged, and the sweep after a start takes it
-//! away. A file is never changed. Releases up to 0.1.0 gave files ids of their own (UUID version
-//! 7); they are read and deleted in the same way.
+//! A file is written and synced before the commit that refers to it, and that commit adds a row
+//! that claims it. A file without such a row was never acknowledged, and the sweep after a start
+//! removes it. Files are immutable. Releases up to 0.1.0 used random ids (UUID version 7); they are
+//! read and deleted in the same way.
 
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
@@ -30,20 +30,20 @@ use crate::runtime::new_id;
 
 /// The folder of payload files, within the data folder.
 pub(super) const PAYLOADS: &str = "payloads";
-/// What a file is called while it is written: behind its name and a number.
+/// The extension of a file while it is written, after its name and a number.
 pub(super) const PART: &str = "part";
-/// Ids that are noted for the sweep of this start; past it there is no sweep.
+/// The maximum number of ids noted for the sweep of this start; beyond it, there is no sweep.
 const RECENT_MAX: usize = 1_000_000;
-/// Bytes of the copies of one text that are inline in the records of its owners.
+/// Maximum total bytes of inline copies of one text in the records of its owners.
 const INLINE_COPIES_MAX: usize = 256 * 1024;
-/// Bytes that are compared at once.
+/// Bytes compared at a time.
 const BLOCK: usize = 64 * 1024;
 
-/// A payload on its way to the disk: its length and its id are known, and nothing is written.
+/// A payload before it is written: its length and id are known.
 #[derive(Debug)]
 pub struct Prepared {
     json: Box<RawValue>,
-    /// The id of its file; none: it stays beside its record.
+    /// The id of its file; `None` if it is stored in its record.
     id: Option<PayloadId>,
 }
 
@@ -54,15 +54,15 @@ impl Prepared {
         self.json.get().len() as u64
     }
 
-    /// The id of its file, if it is written to one.
+    /// The id of its file, if it has one.
     #[must_use]
     pub const fn id(&self) -> Option<PayloadId> {
         self.id
     }
 }
 
-/// The ids that were given out since this start, while its sweep has not ended: it leaves them
-/// alone, whether a commit refers to them yet or not.
+/// The ids used since this start, until its sweep has ended. The sweep skips them, even if no
+/// commit refers to them yet.
 #[derive(Debug)]
 pub(super) struct Recent(Mutex<Option<HashSet<PayloadId>>>);
 
@@ -83,7 +83,7 @@ impl Recent {
         }
     }
 
-    /// Does `take` unless the id was given out. None of them is given out in the meantime.
+    /// Runs `take` unless the id was used. No id is used meanwhile.
     pub(super) fn unless_noted(
         &self,
         id: PayloadId,
@@ -96,17 +96,17 @@ impl Recent {
         }
     }
 
-    /// Ends the notes.
+    /// Stops noting ids.
     pub(super) fn forget(&self) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 }
 
 impl Store {
-    /// Prepares JSON text of an owner as a payload: of a large one, the id of its file is made.
+    /// Prepares JSON text of an owner as a payload; if it is large, computes the id of its file.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] when no thread is free for it.
+    /// [`Error::Unavailable`] if no thread is free.
     pub async fn prepare_payload<T: Id>(
         &self,
         owner: T,
@@ -131,11 +131,11 @@ impl Store {
         .await
     }
 
-    /// Keeps a prepared payload: inline when it is small, else in a file that is durable when this
-    /// returns. The commit that refers to it must [`Store::claim`] it.
+    /// Stores a prepared payload: inline if it is small, otherwise in a file that is durable when
+    /// this returns. The commit that refers to it must [`Store::claim`] it.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] when the disk refuses.
+    /// [`Error::Unavailable`] if the disk fails.
     pub async fn write_prepared(&self, prepared: Prepared) -> Result<Payload, Error> {
         let Prepared { json, id: Some(id) } = prepared else {
             return Ok(Payload::Inline(prepared.json));
@@ -157,11 +157,10 @@ impl Store {
         .await
     }
 
-    /// Keeps JSON text of an owner as a payload: [`Store::prepare_payload`] and
-    /// [`Store::write_prepared`].
+    /// Stores JSON text of an owner: [`Store::prepare_payload`] and [`Store::write_prepared`].
     ///
     /// # Errors
-    /// [`Error::Unavailable`] when the disk refuses.
+    /// [`Error::Unavailable`] if the disk fails.
     pub async fn write_payload<T: Id>(
         &self,
         owner: T,
@@ -171,8 +170,8 @@ impl Store {
         self.write_prepared(prepared).await
     }
 
-    /// Keeps JSON text for several owners, each of which has a payload of its own. The bytes on the
-    /// disk are shared; copies that are inline come to [`INLINE_COPIES_MAX`] bytes at most.
+    /// Stores JSON text for several owners, with a payload for each. They share the bytes on disk;
+    /// inline copies take at most [`INLINE_COPIES_MAX`] bytes in total.
     ///
     /// # Errors
     /// As [`Store::read_payload`] and [`Store::write_payload`].
@@ -194,8 +193,7 @@ impl Store {
         Ok(payloads)
     }
 
-    /// Gives another owner a payload of its own with the same text. The bytes on the disk are
-    /// shared, so that this takes no room.
+    /// Gives another owner a payload with the same text. They share the bytes on disk.
     ///
     /// # Errors
     /// As [`Store::read_payload`] and [`Store::write_payload`].
@@ -206,14 +204,14 @@ impl Store {
         self.write_prepared(prepared).await
     }
 
-    /// Has a payload that is about to be written share the bytes of another one with the same text.
+    /// Hard-links the file of a payload to another one with the same text.
     async fn link(&self, payload: &Payload, prepared: &Prepared) -> Result<(), Error> {
         if let (Some(from), Some(id)) = (payload.file(), prepared.id) {
             let shared = Arc::clone(&self.shared);
             let from = from.id;
             blocking(move || {
                 shared.recent.note(id);
-                // Where the file system has no links, the text is written below.
+                // If the file system has no hard links, the text is written below.
                 let linked = shared.payloads.ensure();
                 let _written_instead = linked.and_then(|()| link_file(&shared.folder, from, id));
                 Ok(())
@@ -223,15 +221,15 @@ impl Store {
         Ok(())
     }
 
-    /// Notes in `commit` that a record refers to the payload's file, if it has one.
+    /// Adds to `commit` a row that claims the payload's file, if it has one.
     pub fn claim(&self, commit: &mut Commit, payload: &Payload) {
         if let Some(file) = payload.file() {
             commit.put_bytes(claim_key(file.id), Claim::of(file).value());
         }
     }
 
-    /// Notes in `commit` that no record refers to the payload's file any more. The file itself goes
-    /// with [`Store::remove_payload`] after the commit, or with the next sweep.
+    /// Removes in `commit` the row that claims the payload's file. [`Store::remove_payload`] after
+    /// the commit, or the next sweep, deletes the file.
     pub fn release(&self, commit: &mut Commit, payload: &Payload) {
         if let Some(file) = payload.file() {
             commit.delete(claim_key(file.id));
@@ -241,8 +239,8 @@ impl Store {
     /// The JSON text of a payload.
     ///
     /// # Errors
-    /// [`Error::Gone`] when its file was deleted, [`Error::Payload`] when it is damaged, and
-    /// [`Error::Unavailable`] when the disk cannot be read now.
+    /// [`Error::Gone`] if its file was deleted, [`Error::Payload`] if it is damaged, and
+    /// [`Error::Unavailable`] if the disk cannot be read now.
     pub async fn read_payload(&self, payload: &Payload) -> Result<Box<RawValue>, Error> {
         let file = match payload {
             Payload::Inline(raw) => return Ok(raw.clone()),
@@ -263,27 +261,28 @@ impl Store {
         .await
     }
 
-    /// Checks that a payload file that was not found at `path` is lost, see [`RootFolder::check_lost`].
+    /// Checks that a payload file that was not found at `path` is really lost, see
+    /// [`RootFolder::check_lost`].
     ///
     /// # Errors
-    /// When the folder of payload files is away: that says nothing about its files.
+    /// If the folder of payload files is not in place, which says nothing about its files.
     pub fn check_payload_lost(&self, path: &Path) -> io::Result<()> {
         self.shared.payloads.check_lost(path)
     }
 
-    /// Takes the folder of payload files as it is, see [`RootFolder::accept_loss`].
+    /// Accepts the folder of payload files as it is, see [`RootFolder::accept_loss`].
     ///
     /// # Errors
-    /// When the disk refuses.
+    /// If the disk fails.
     pub fn accept_payload_loss(&self) -> io::Result<()> {
         self.shared.payloads.accept_loss()
     }
 
-    /// Deletes a payload's file that no record refers to any more. One that is already deleted
-    /// is not an error.
+    /// Deletes a payload's file once no record refers to it. A file that is already deleted is not
+    /// an error.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] when the disk refuses.
+    /// [`Error::Unavailable`] if the disk fails.
     pub async fn remove_payload(&self, payload: &Payload) -> Result<(), Error> {
         let Some(file) = payload.file() else { return Ok(()) };
         if self.deferred().defer(file.id, self) {
@@ -300,7 +299,7 @@ impl Store {
     }
 }
 
-/// What the row of a claim says about its file. Rows of releases up to 0.1.0 say nothing.
+/// What a claim's row records about its file. Rows of releases up to 0.1.0 are empty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Claim {
     pub bytes: u64,
@@ -316,21 +315,21 @@ impl Claim {
         [&self.bytes.to_be_bytes()[..], &self.crc32.to_be_bytes()].concat()
     }
 
-    /// The claim behind a row's value, where it says something.
+    /// Reads the value of a row; `None` if it is empty.
     pub(super) fn read(value: &[u8]) -> Option<Self> {
         let (bytes, rest) = value.split_first_chunk()?;
         let crc32 = u32::from_be_bytes(rest.try_into().ok()?);
         Some(Self { bytes: u64::from_be_bytes(*bytes), crc32 })
     }
 
-    /// Whether these are the bytes that were written.
+    /// Whether `bytes` are what was written.
     #[must_use]
     pub fn fits(&self, bytes: &[u8]) -> bool {
         bytes.len() as u64 == self.bytes && crc32fast::hash(bytes) == self.crc32
     }
 }
 
-/// The id of an owner's content: 122 bits of their SHA-256, as a UUID of version 8.
+/// The id of an owner's content: 122 bits of its SHA-256, as a UUID of version 8.
 fn id_of(owner: &[u8; 16], content: &[u8]) -> PayloadId {
     let mut hash = Context::new(&SHA256);
     hash.update(owner);
@@ -343,8 +342,8 @@ fn id_of(owner: &[u8; 16], content: &[u8]) -> PayloadId {
     PayloadId::from(bytes)
 }
 
-/// Why a payload's file cannot be read. Only a file that is absent from the folder that is known was
-/// deleted; a folder that is away (a volume that is not mounted) says nothing about its files.
+/// The error for a payload file that cannot be read. It counts as deleted only if it is absent from
+/// the known folder; an unmounted volume says nothing about its files.
 fn unread(root: &RootFolder, path: &Path, id: PayloadId, error: &io::Error) -> Error {
     if error.kind() == io::ErrorKind::NotFound && root.lacks(path) {
         return Error::Gone { id };
@@ -356,19 +355,18 @@ pub(super) fn claim_key(id: PayloadId) -> Key {
     Key::table(Table::PayloadFile).id(id)
 }
 
-/// Two characters of the id's random end name the folder, so that none grows too large.
+/// The folder is two characters of the id's random end, so that no folder grows too large.
 pub(super) fn path_of(folder: &Path, id: PayloadId) -> PathBuf {
     let name = id.to_string();
     let shard = name.get(name.len().saturating_sub(2)..).unwrap_or("00").to_owned();
     folder.join(PAYLOADS).join(shard).join(name)
 }
 
-/// Makes a file durable under its name, whole or not at all; one that is there with this content is
-/// not written again.
+/// Writes a file durably and atomically, unless a file with this content exists.
 fn keep_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let shard = path.parent().unwrap_or(path);
     if has_content(path, bytes)? {
-        // It may be there without being on the disk: written just before a kill.
+        // It may exist without being durable: written just before a crash.
         File::open(path)?.sync_all()?;
         return File::open(shard)?.sync_all();
     }
@@ -389,7 +387,7 @@ fn keep_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     written
 }
 
-/// Whether the file is there and has exactly this content; one that is damaged has not.
+/// Whether the file exists with exactly this content; a damaged file does not count.
 fn has_content(path: &Path, bytes: &[u8]) -> io::Result<bool> {
     let mut file = match File::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
@@ -412,7 +410,7 @@ fn has_content(path: &Path, bytes: &[u8]) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Gives a file a second name.
+/// Hard-links a file under a second id.
 fn link_file(folder: &Path, from: PayloadId, to: PayloadId) -> io::Result<()> {
     let from = path_of(folder, from);
     let to = path_of(folder, to);
@@ -420,7 +418,7 @@ fn link_file(folder: &Path, from: PayloadId, to: PayloadId) -> io::Result<()> {
     fs::hard_link(from, to)
 }
 
-/// Whether an error says that the disk has no block left.
+/// Whether the disk is full.
 fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }

@@ -1,4 +1,4 @@
-//! Payload files on a real disk: faults that pass are never taken for damage.
+//! Payload files on a real disk: transient errors are never mistaken for damage.
 
 use std::process::Command;
 
@@ -13,7 +13,7 @@ fn owner(number: u8) -> ExecutionId {
     [number; 16].into()
 }
 
-/// Set in the process that runs out of descriptors.
+/// Set in the child process that runs out of descriptors.
 const CHILD: &str = "ORRERY_TEST_NO_DESCRIPTORS";
 
 fn open(folder: &Path) -> Store {
@@ -52,7 +52,7 @@ async fn payload_read_distinguishes_deleted_damaged_and_unmounted() {
     store.read_payload(&other).await.unwrap();
 }
 
-/// Runs a test that changes the limits of its process in one of its own; false in that process.
+/// Runs a test that changes process limits in a child process; returns false in the child.
 fn runs_in_child(test: &str) -> bool {
     if std::env::var_os(CHILD).is_some() {
         return false;
@@ -104,7 +104,7 @@ fn store_waits_out_descriptor_shortage() {
             crate::storage::data_dir::write_new(&path, b"mark")?;
             crate::storage::data_dir::sync(folder.path())
         });
-        // As long as the shortage lasts; nothing is expected of it.
+        // For the duration of the shortage; no result is expected from it.
         std::thread::sleep(std::time::Duration::from_millis(300));
         let was_done = writing.is_finished();
         setrlimit(Resource::Nofile, limit).unwrap();
@@ -214,7 +214,7 @@ async fn payload_sweep_trashes_unclaimed_files_of_earlier_runs() {
     let orphan = store.write_payload(owner(1), text('b', 100)).await.unwrap();
     let again = store.write_payload(owner(1), text('c', 100)).await.unwrap();
     claimed(&store, &kept).await;
-    // As an older release named its files, and what a kill leaves of one that is written.
+    // A file name of an older release, and an incomplete write left by a crash.
     let (old, part): (PayloadId, PayloadId) = (new_id(), new_id());
     let old = path_of(folder.path(), old);
     keep_file(&old, b"old").unwrap();
@@ -305,7 +305,7 @@ async fn payload_usage_is_recorded_with_commits_and_released_once() {
     assert_eq!(record(1, 70_000).await, 70_000);
     assert_eq!(record(2, 80_000).await, 80_000);
     assert_eq!(usage().await, 250_000);
-    // Two that remove it at once.
+    // Two concurrent removals.
     let mut commits = [Commit::new(), Commit::new()];
     for commit in &mut commits {
         store.release_usage(commit, organization, [owner(2)]).await.unwrap();

@@ -1,32 +1,32 @@
 //! Records: one version byte, then JSON.
 //!
-//! JSON evolves by serde defaults within a version; a change that defaults cannot express takes a
-//! new version byte and a way up from the one before. Stored types use neither `flatten` nor
-//! `untagged`: with them a field that moves changes the meaning of old bytes silently.
+//! JSON evolves by serde defaults within a version; other changes take a new version byte and an
+//! upgrade from the previous one. Stored types use neither `flatten` nor `untagged`, since moving a
+//! field would then silently change the meaning of stored bytes.
 
 use std::cell::RefCell;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Bytes that a thread keeps for the next record that it writes.
+/// Buffer bytes that a thread keeps for the next record that it encodes.
 const BUFFER_BYTES_KEPT: usize = 64 * 1024;
 
 thread_local! {
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A type that the store keeps.
+/// A type that can be stored.
 pub trait Record: Serialize + DeserializeOwned {
-    /// The version that is written today.
+    /// The current version.
     const VERSION: u8 = 1;
-    /// What a person calls it, for messages.
+    /// Its name in messages.
     const NAME: &'static str;
 
-    /// Reads the JSON of an older version. Types that never changed keep the default.
+    /// Reads the JSON of an older version. Types that have never changed keep the default.
     ///
     /// # Errors
-    /// [`Malformed`] when this version was never written by any release.
+    /// [`Malformed`] if no release has written this version.
     fn upgrade(version: u8, _json: &[u8]) -> Result<Self, Malformed> {
         Err(Malformed {
             record: Self::NAME,
@@ -35,7 +35,7 @@ pub trait Record: Serialize + DeserializeOwned {
     }
 }
 
-/// Bytes in the store that are not a record of the expected kind.
+/// Stored bytes that are not a record of the expected kind.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("stored {record} cannot be read: {reason}")]
 pub struct Malformed {
@@ -43,27 +43,27 @@ pub struct Malformed {
     pub reason: String,
 }
 
-/// The bytes of `record`.
+/// Encodes `record`.
 ///
 /// # Errors
-/// [`Malformed`] when it has no JSON form (a map whose keys are not strings).
+/// [`Malformed`] if it cannot be expressed in JSON (a map whose keys are not strings).
 pub fn encode<T: Record>(record: &T) -> Result<Vec<u8>, Malformed> {
     BUFFER.with_borrow_mut(|buffer| {
         buffer.clear();
         buffer.push(T::VERSION);
         serde_json::to_writer(&mut *buffer, record)
             .map_err(|error| Malformed { record: T::NAME, reason: error.to_string() })?;
-        // As long as the record: the memtable keeps it.
+        // Without spare capacity, since the memtable keeps it.
         let bytes = buffer.to_vec();
         buffer.shrink_to(BUFFER_BYTES_KEPT);
         Ok(bytes)
     })
 }
 
-/// The record behind `bytes`.
+/// Decodes a record.
 ///
 /// # Errors
-/// [`Malformed`] when the bytes are empty, of an unknown version, or no such JSON.
+/// [`Malformed`] if the bytes are empty, of an unknown version, or not valid JSON for the type.
 pub fn decode<T: Record>(bytes: &[u8]) -> Result<T, Malformed> {
     match bytes.split_first() {
         None => Err(Malformed { record: T::NAME, reason: "it is empty".to_owned() }),

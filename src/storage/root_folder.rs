@@ -1,8 +1,8 @@
-//! A folder of files that the store refers to, distinguished from another one in its place: the
-//! empty mount point of a volume that is away, or a folder that was moved and made again.
+//! A folder of files that the store refers to. It is distinguished from a replacement, such as the
+//! empty mount point of an unmounted volume, or a folder that was moved and created again.
 //!
-//! While the folder is away nothing is written in its place, where it would be hidden once the volume
-//! is back, and no file counts as deleted.
+//! While the folder is not in place, nothing is written there, where it would be hidden once the
+//! volume is back, and no file counts as deleted.
 
 use std::fs;
 use std::io;
@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 
 use rustix::fs::{AtFlags, Mode, OFlags};
 
-/// The folder, known by its inode from the moment at which it is first seen.
+/// A folder, identified by its inode from the first time it is seen.
 #[derive(Debug)]
 pub struct RootFolder {
     path: PathBuf,
@@ -20,23 +20,23 @@ pub struct RootFolder {
 }
 
 impl RootFolder {
-    /// The folder at `path`. One that is not there yet is made when it is first written to.
+    /// The folder at `path`. A missing folder is created by the first write.
     #[must_use]
     pub fn new(path: PathBuf) -> Self {
         let inode = fs::metadata(&path).map(|data| OnceLock::from(data.ino())).unwrap_or_default();
         Self { path, inode }
     }
 
-    /// Where it is.
+    /// Its path.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Checks before a write that the folder is there; makes it when there never was one.
+    /// Checks before a write that the folder is in place; creates it if it never existed.
     ///
     /// # Errors
-    /// When it is away, or another one is in its place.
+    /// If it is missing, or another one is in its place.
     pub fn ensure(&self) -> io::Result<()> {
         if self.inode.get().is_none() {
             fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.path)?;
@@ -54,16 +54,16 @@ impl RootFolder {
         )))
     }
 
-    /// Whether the folder holds a shard, whose name has two characters: it is not missing, and not the
-    /// empty mount point of a missing volume.
+    /// Whether the folder has a shard (a folder with a two-character name), so it is neither
+    /// missing nor the empty mount point of an unmounted volume.
     #[must_use]
     pub fn has_shards(&self) -> bool {
         let Ok(shards) = fs::read_dir(&self.path) else { return false };
         shards.into_iter().flatten().any(|shard| shard.file_name().len() == 2)
     }
 
-    /// Whether the folder is there and has no file at `path`, which is a path within it. False while
-    /// that is not known.
+    /// Whether the folder is in place but has no file at `path`, a path within it. False if that
+    /// cannot be determined.
     #[must_use]
     pub fn lacks(&self, path: &Path) -> bool {
         let Ok(within) = path.strip_prefix(&self.path) else { return false };
@@ -75,11 +75,11 @@ impl RootFolder {
         is_known && found.is_err_and(|error| error == rustix::io::Errno::NOENT)
     }
 
-    /// Checks that a file that was not found at `path`, a path within the folder, is lost: the folder
-    /// is in place, and not empty.
+    /// Checks that a file that was not found at `path`, a path within the folder, is really lost:
+    /// the folder is in place and not empty.
     ///
     /// # Errors
-    /// When the folder says nothing about its files, naming it.
+    /// If the folder says nothing about its files; the error names it.
     pub fn check_lost(&self, path: &Path) -> io::Result<()> {
         if self.lacks(path) && self.has_shards() {
             return Ok(());
@@ -91,23 +91,24 @@ impl RootFolder {
         )))
     }
 
-    /// Takes the folder as it is, empty or not there: what it held is lost, and that is known.
+    /// Accepts the folder as it is, empty or missing: its content is lost.
     ///
     /// # Errors
-    /// When it cannot be made, or another one is in its place.
+    /// If it cannot be created, or another one is in its place.
     pub fn accept_loss(&self) -> io::Result<()> {
         self.ensure()?;
         if self.has_shards() { Ok(()) } else { make_shard(&self.path.join(FIRST_SHARD)) }
     }
 }
 
-/// The shard of a folder whose loss was accepted: no other is empty.
+/// The shard that marks an accepted loss; no other shard is empty.
 const FIRST_SHARD: &str = "00";
 
-/// Makes a folder directly below a root folder, for its owner alone, and makes its name durable.
+/// Creates a folder directly below a root folder, for its owner only, and syncs its directory
+/// entry.
 ///
 /// # Errors
-/// When the disk refuses, or the root folder is not there.
+/// If the disk fails, or the root folder is missing.
 pub fn make_shard(shard: &Path) -> io::Result<()> {
     match fs::DirBuilder::new().mode(0o700).create(shard) {
         Ok(()) => {}
@@ -142,7 +143,7 @@ mod tests {
         assert!(!root.lacks(&missing));
         let refused = root.check_lost(&missing).unwrap_err().to_string();
         assert!(refused.starts_with(path.to_str().unwrap()), "{refused}");
-        // A mount point, also one that something was written to.
+        // A mount point, even one that something was written to.
         fs::create_dir_all(path.join("ab")).unwrap();
         assert!(root.ensure().unwrap_err().to_string().contains("is a volume not mounted?"));
         assert!(!root.lacks(&missing) && root.check_lost(&missing).is_err());
@@ -150,7 +151,7 @@ mod tests {
         fs::rename(&away, &path).unwrap();
         root.ensure().unwrap();
         assert!(root.lacks(&missing));
-        // The mount point that a process finds at its start is the folder that it knows.
+        // The mount point found at the start of a process is the folder that it knows.
         let mount_point = above.path().join("empty");
         fs::create_dir(&mount_point).unwrap();
         let missing = mount_point.join("ab/file");

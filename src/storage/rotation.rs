@@ -1,13 +1,11 @@
-//! Rotation of `seal.key`: everything sealed with the old key is sealed again with a new one, on a
-//! store that no service uses.
+//! Rotation of `seal.key`: seals all secrets with a new key, in a store that no service uses.
 //!
-//! 1. The new key is written beside the old one, as `seal.key.next`. From then on both open what is
-//!    sealed: see [`super::Sealer::open`].
-//! 2. Rows are sealed again, some in each commit. What the new key opens already is left alone.
-//! 3. The new key takes the old one's place. That is one rename, and the end of the old key.
+//! 1. The new key is written as `seal.key.next`. From then on, both keys can unseal secrets: see
+//!    [`super::Sealer::open`].
+//! 2. Rows are resealed in batches. Secrets that the new key opens already are skipped.
+//! 3. The new key replaces the old one by a single rename.
 //!
-//! A process that dies anywhere in between leaves a store that can be used as it is; the next rotation
-//! goes on with the same new key.
+//! A crash at any point leaves a usable store; the next rotation continues with the same new key.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,24 +19,24 @@ use super::record::{Record, decode, encode};
 use super::store::{Page, Store};
 use crate::runtime::random_bytes;
 
-/// Rows that are read at once. An execution holds up to two inline payloads.
+/// Rows per page and commit. An execution has up to two inline payloads.
 const BATCH_MAX: usize = 64;
 
-/// What was done so far.
+/// The progress of a rotation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Resealed {
-    /// Rows that were looked at.
+    /// Rows examined.
     pub rows: u64,
-    /// Secrets that are sealed with the new key now.
+    /// Secrets sealed with the new key.
     pub secrets: u64,
-    /// Secrets and records that neither key opens, as before. They are left as they are.
+    /// Secrets and records that neither key opens. They are left as they are.
     pub unreadable: u64,
 }
 
-/// Is shown how far a rotation has come, after each step. An error ends the rotation there.
+/// Called with the progress after each step. An error stops the rotation.
 pub type Watch<'w> = dyn FnMut(Resealed) -> Result<(), Error> + Send + 'w;
 
-/// A rotation that has begun: the new key is on the disk.
+/// A rotation in progress: the new key is on the disk.
 #[derive(Debug)]
 pub struct Rotation {
     data: PathBuf,
@@ -48,10 +46,10 @@ pub struct Rotation {
 }
 
 impl Rotation {
-    /// Begins a rotation, or goes on with one that was interrupted.
+    /// Starts a rotation, or continues one that was interrupted.
     ///
     /// # Errors
-    /// [`Error::Folder`] when a key cannot be read or written.
+    /// [`Error::Folder`] if a key cannot be read or written.
     pub fn begin(data: &Path) -> Result<Self, Error> {
         let path = data.join(NEXT_FILE);
         let fault = |reason: String| Error::Folder { path: path.clone(), reason };
@@ -65,11 +63,10 @@ impl Rotation {
         Ok(Self { data: data.to_owned(), old, new, resealed: Resealed::default() })
     }
 
-    /// A sealed secret, sealed with the new key; `None` when it is already, or when neither key opens
-    /// it.
+    /// Seals a secret with the new key; `None` if it is already, or if neither key opens it.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] when there are no random bytes.
+    /// [`Error::Unavailable`] if there are no random bytes.
     pub fn reseal(&mut self, sealed: &str) -> Result<Option<String>, Error> {
         if self.new.open(sealed).is_ok() {
             return Ok(None);
@@ -85,11 +82,11 @@ impl Rotation {
         Ok(Some(resealed))
     }
 
-    /// Seals the secrets of all records under `prefix` again. `secret` gives the one of a record.
+    /// Reseals the secrets of all records under `prefix`. `secret` returns a record's secret.
     ///
     /// # Errors
-    /// [`Error`] when the store cannot be read or written, or `watch` says so. What was committed
-    /// stays, and is left alone by the next rotation.
+    /// [`Error`] if the store cannot be read or written, or if `watch` fails. Committed changes
+    /// stay, and the next rotation skips them.
     pub async fn records<R: Record>(
         &mut self,
         store: &Store,
@@ -121,10 +118,10 @@ impl Rotation {
         }
     }
 
-    /// Ends the rotation: the new key replaces the old one, which is deleted.
+    /// Completes the rotation: the new key replaces the old one.
     ///
     /// # Errors
-    /// [`Error::Folder`]; then the rotation has not ended.
+    /// [`Error::Folder`]; then the rotation is not complete.
     pub fn finish(self) -> Result<Resealed, Error> {
         let path = self.data.join(KEY_FILE);
         fs::rename(self.data.join(NEXT_FILE), &path)
@@ -134,7 +131,7 @@ impl Rotation {
     }
 }
 
-/// Whether a rotation of this data folder was begun and has not ended.
+/// Whether a rotation of this data folder is incomplete.
 #[must_use]
 pub fn is_under_way(data: &Path) -> bool {
     data.join(NEXT_FILE).exists()

@@ -1,9 +1,10 @@
-//! The row cache: rows of the tree that are read often and change rarely, such as workflows, kept so that
-//! reading one needs no other thread.
+//! The row cache: rows of the tree that are read often and change rarely, such as workflows, so
+//! that reading them needs no other thread.
 //!
-//! It only ever answers for rows that the memtable does not have, and holds what the tree has then. A
-//! checkpoint is what changes the tree: [`RowCache::forget`] is called with the rows that it has carried
-//! over, before they leave the memtable. A reader whose row was carried over while it read keeps nothing.
+//! It only answers for rows that the memtable lacks, and holds their values in the tree. Only
+//! checkpoints change the tree, so [`RowCache::forget`] is called with the rows that a checkpoint
+//! has moved, before they leave the memtable. A reader whose row was moved during its read caches
+//! nothing.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,12 +12,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::key::Key;
 use super::memtable::{Layer, Memtable};
 
-/// Bytes of rows that are kept; past it, all are read again as they come.
+/// Maximum bytes of cached rows; beyond it, the cache is cleared.
 const BYTES_MAX: usize = 8 * 1024 * 1024;
-/// A larger row is not kept.
+/// The maximum size of a cached row.
 const ROW_MAX: usize = 256 * 1024;
 
-/// The rows, by key.
+/// Rows by key.
 #[derive(Debug, Default)]
 pub struct RowCache {
     kept: Mutex<Kept>,
@@ -26,7 +27,7 @@ pub struct RowCache {
 struct Kept {
     rows: HashMap<Key, Option<Vec<u8>>>,
     bytes: usize,
-    /// Checkpoints so far.
+    /// The number of checkpoints so far.
     checkpoints: u64,
 }
 
@@ -35,14 +36,14 @@ impl RowCache {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the tree has under `key`, if it is known, else what [`RowCache::keep`] has to be given.
+    /// The cached value in the tree under `key`, or the number to pass to [`RowCache::keep`].
     pub fn get(&self, key: &Key) -> Result<Option<Vec<u8>>, u64> {
         let kept = self.lock();
         kept.rows.get(key).cloned().ok_or(kept.checkpoints)
     }
 
-    /// Keeps what the tree had under `key` when `checkpoints` had been made, unless it may have changed
-    /// since: by a checkpoint, or by a row of the memtable that is on its way.
+    /// Caches the value that the tree had under `key` after `checkpoints` checkpoints, unless it
+    /// may have changed since, by a checkpoint or a row in the memtable.
     pub fn keep(&self, key: Key, value: Option<Vec<u8>>, checkpoints: u64, memtable: &Memtable) {
         let bytes = key.as_bytes().len() + value.as_ref().map_or(0, Vec::len);
         let mut kept = self.lock();
@@ -58,7 +59,7 @@ impl RowCache {
         kept.rows.insert(key, value);
     }
 
-    /// Forgets the rows of a layer, which the tree now has as the layer has them.
+    /// Removes the rows of a layer that was moved to the tree.
     pub fn forget(&self, layer: &Layer) {
         let mut kept = self.lock();
         kept.checkpoints += 1;
@@ -100,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn row_cache_keeps_no_row_that_changed_while_it_was_read() {
+    fn row_cache_skips_row_that_changed_during_read() {
         let cache = RowCache::default();
         let memtable = Memtable::new(0);
         let before = cache.get(&key("a")).unwrap_err();

@@ -1,8 +1,9 @@
-//! Reading what can be read: every row of a store in which some cannot be, and where those are.
+//! Salvage: reads every readable row of a damaged store, and reports which ranges are not.
 //!
-//! [`walk`] goes on behind a page that cannot be read, by searching for the next key that can.
-//! [`read`] does so with a store that does not open any more: it makes a tree of what [`tree_file`] finds in
-//! the file of the old one, and lays the whole records of the log over it. Nothing here changes the store that it reads.
+//! [`walk`] continues after an unreadable page by searching for the next readable key. [`read`]
+//! does this for a store that no longer opens: it builds a tree from what [`tree_file`] finds in
+//! the old tree's file, and applies the intact records of the log. Neither changes the store that
+//! it reads.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,12 +23,12 @@ use super::store::Store;
 use super::view::{Moment, View};
 use super::{data_dir, log, tree, tree_file};
 
-/// Keys are distinguished by so many bytes when the end of unreadable rows is searched.
+/// Bytes by which keys are distinguished when searching for the end of an unreadable range.
 const WIDTH: usize = 40;
-/// Ranges of unreadable rows after which the rest counts as unreadable.
+/// The number of unreadable ranges after which the rest counts as unreadable.
 const RANGES_MAX: usize = 10_000;
 
-/// Rows that cannot be read: those from one key until before another.
+/// Unreadable rows, from one key until before another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unreadable {
     pub from: Key,
@@ -49,23 +50,23 @@ impl fmt::Display for Unreadable {
     }
 }
 
-/// What was read of a store, and what could not be.
+/// The result of reading a damaged store.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Wreck {
-    /// Rows that were read, by table.
+    /// The number of rows read, by table.
     pub rows: BTreeMap<String, u64>,
-    /// What is lost, in sentences.
+    /// Losses, as sentences.
     pub faults: Vec<String>,
-    /// What was damaged and could be restored.
+    /// Damage that was repaired.
     pub notes: Vec<String>,
 }
 
 impl Store {
-    /// Gives every row that can be read to `take`, in the order of keys; answers which cannot.
-    /// Blocks; for a thread of its own.
+    /// Passes every readable row to `take`, in key order; returns the unreadable ranges. Blocks;
+    /// call it on its own thread.
     ///
     /// # Errors
-    /// Whatever `take` fails with.
+    /// Any error of `take`.
     pub fn walk(
         &self,
         take: &mut dyn FnMut(Key, Vec<u8>) -> io::Result<()>,
@@ -74,7 +75,7 @@ impl Store {
     }
 }
 
-/// Gives every row that can be read to `take`; answers which cannot.
+/// Passes every readable row to `take`; returns the unreadable ranges.
 fn walk(
     moment: &Moment,
     take: &mut dyn FnMut(Key, Vec<u8>) -> io::Result<()>,
@@ -94,8 +95,8 @@ fn walk(
     }
 }
 
-/// Reads from `from` on, which it moves behind every row that was read. A part whose end is known is noted
-/// as unreadable and passed over. The inner error says why the next row cannot be read.
+/// Reads from `from` on, advancing it past every row. Skips and records a range whose end is known.
+/// The inner error says why the next row cannot be read.
 fn walk_from(
     moment: &Moment,
     from: &mut Vec<u8>,
@@ -127,8 +128,8 @@ fn walk_from(
     }
 }
 
-/// The first key behind `from` at which rows can be read again, as near as it is found: in steps
-/// that double, and then by halving the last one.
+/// The first readable key after `from`, approximately: searched in steps that double, then by
+/// bisecting the last step.
 fn next_readable(moment: &Moment, from: &[u8]) -> Option<Vec<u8>> {
     let is_readable = |key: &[u8; WIDTH]| {
         let next = tree::guarded(|| moment.range(Bound::Included(key)).next().transpose());
@@ -164,7 +165,7 @@ fn plus_bit(number: &[u8; WIDTH], bit: usize) -> Option<[u8; WIDTH]> {
     None
 }
 
-/// The number between two; `None` when there is none.
+/// The number between two; `None` if there is none.
 fn midpoint(low: &[u8; WIDTH], high: &[u8; WIDTH]) -> Option<[u8; WIDTH]> {
     let mut sums = [0_u16; WIDTH];
     let mut carry = 0;
@@ -181,11 +182,11 @@ fn midpoint(low: &[u8; WIDTH], high: &[u8; WIDTH]) -> Option<[u8; WIDTH]> {
     (middle != *low && middle != *high).then_some(middle)
 }
 
-/// Gives every row to `take` that can be read of the store in the data folder `data`, which no
-/// process may use, in the order of keys. Works in the folder `scratch`, which is empty.
+/// Passes every readable row of the store in the data folder `data` to `take`, in key order. No
+/// process may use the store. Works in the empty folder `scratch`.
 ///
 /// # Errors
-/// [`Error::Locked`]; [`Error::Folder`] when files cannot be copied; whatever `take` fails with.
+/// [`Error::Locked`]; [`Error::Folder`] if files cannot be copied; any error of `take`.
 pub fn read(
     data: &Path,
     scratch: &Path,
@@ -228,9 +229,9 @@ pub fn read(
     Ok(Wreck { rows, faults, notes })
 }
 
-/// The rows of the log that are laid over those of a tree which has its records up to `applied`. What the tree
-/// has is as new; a gap may have hidden that it is newer. A log without gaps also restores rows that the tree
-/// has lost.
+/// The rows of the log to apply to a tree that has its records up to `applied`: those of later
+/// records. If the tree has lost rows (`is_lossy`), all records are used, which restores such rows;
+/// but not if the log has gaps, since the tree may then have newer values.
 fn log_rows(folder: &Path, applied: u64, is_lossy: bool) -> io::Result<(replay::Found, Rows)> {
     let read = |from: u64| {
         let mut rows = Rows::new();
@@ -253,12 +254,12 @@ fn log_rows(folder: &Path, applied: u64, is_lossy: bool) -> io::Result<(replay::
 struct Tree {
     faults: Vec<String>,
     notes: Vec<String>,
-    /// Bytes that cannot be read, and those that can.
+    /// Unreadable and readable bytes.
     lost: u64,
     read: u64,
 }
 
-/// Brings every entry that can be read of the tree in `folder` into another one.
+/// Copies every readable entry of the tree in `folder` into another one.
 fn rebuild(folder: &Path, db: &sled::Db) -> Result<Tree, Error> {
     let mut tree = Tree::default();
     if !folder.join("db").is_file() && !folder.join(tree_file::KEPT).is_file() {
@@ -273,13 +274,13 @@ fn rebuild(folder: &Path, db: &sled::Db) -> Result<Tree, Error> {
     for damage in &found.damage {
         let tree_file::Damage { offset, bytes, .. } = damage;
         if damage.is_restored {
-            let note = "was damaged and could be restored by its check sum";
+            let note = "was damaged and has been repaired by its checksum";
             tree.notes.push(format!("the tree's file at byte {offset} ({bytes} bytes) {note}"));
         } else {
             tree.lost += bytes;
             let lost =
                 format!("{bytes} bytes of the tree's file cannot be read, from byte {offset}");
-            tree.faults.push(format!("{lost}: rows of those pages are missing or old"));
+            tree.faults.push(format!("{lost}: rows of those pages are missing or outdated"));
         }
     }
     for (from, to) in found.holes {

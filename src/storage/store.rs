@@ -1,13 +1,12 @@
-//! The store's face: a handful of verbs, and nothing of the engine behind them.
+//! The store's interface: a handful of verbs that hide the engine.
 //!
-//! A commit is on the disk when [`Store::commit`] returns `Ok`. Reads that the memtable cannot answer
-//! go to blocking threads, a bounded number at once, never on a thread that drives other tasks.
+//! A commit is durable when [`Store::commit`] returns `Ok`. Reads that the memtable cannot answer
+//! go to blocking threads, a bounded number at a time, never on a thread that drives other tasks.
 //!
-//! Payload text up to 64 KiB stays beside its record. A leaf of the engine's tree holds some 32
-//! rows and must stay under a quarter of a segment, or it becomes a file that the engine never
-//! syncs, which is why there is [`super::tree::SEGMENT_BYTES`]. Cutting values into 4 KiB rows
-//! under smaller segments was the other way: more code and more rows for the same promise
-//! (`benches/store.rs` has the figures).
+//! Payload text up to 64 KiB is stored in its record. A leaf of the engine's tree has some 32 rows
+//! and must stay under a quarter of a segment, or it becomes a file that the engine never syncs:
+//! hence [`super::tree::SEGMENT_BYTES`]. Cutting values into rows of 4 KiB with smaller segments
+//! would take more code and more rows for the same guarantee (`benches/store.rs` has the figures).
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -43,55 +42,55 @@ use crate::domain::ids::PayloadId;
 use crate::runtime;
 use crate::runtime::turns::{Turn, Turns};
 
-/// The format that this release writes. Since 2, values in the tree may be packed, and since 3, rows are in
-/// blocks there; a store of an earlier format has none, and is read as it is.
+/// The format that this release writes. Since format 2, values in the tree may be packed; since 3,
+/// rows are in blocks. Stores of earlier formats are read as they are.
 pub const FORMAT: u32 = 3;
-/// Reads through one handle that run at once.
+/// Concurrent reads through one handle.
 const READERS: usize = 16;
-/// How often a commit that waits for memory asks for a checkpoint.
+/// How often a commit that waits for memory requests a checkpoint.
 const ROOM_LOOK: Duration = Duration::from_millis(20);
-/// How often the end of the writer is looked for, 10 seconds in all: a read that has not ended keeps it waiting.
+/// Polls for the end of the writer, 10 seconds in all: a read in progress delays it.
 const CLOSING_LOOKS: u32 = 10_000;
 const CLOSING_PAUSE: Duration = Duration::from_millis(1);
-/// Rows that one page may have.
+/// Maximum rows per page.
 pub const PAGE_MAX: usize = 10_000;
 
 /// How a store is opened.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The data folder; made (0700) when absent.
+    /// The data folder; created (0700) if missing.
     pub folder: PathBuf,
-    /// Payload text up to this many bytes stays beside its record.
+    /// Payload text up to this many bytes is stored in its record.
     pub inline_bytes: usize,
 }
 
-/// A range of rows to read, in the order of their keys.
+/// A range of rows to read, in key order.
 #[derive(Debug, Clone)]
 pub struct Page {
-    /// All rows whose key begins with this.
+    /// The prefix of the keys.
     pub prefix: Key,
-    /// Only rows behind this key.
+    /// Only rows after this key.
     pub after: Option<Key>,
     /// Only rows before this key.
     pub before: Option<Key>,
-    /// At most this many rows, and never more than [`PAGE_MAX`].
+    /// The maximum number of rows, capped at [`PAGE_MAX`].
     pub limit: usize,
 }
 
-/// One row: its key and its bytes.
+/// A key and its value.
 pub type Row = (Key, Vec<u8>);
 
-/// Metrics of the store, for metrics.
+/// Metrics of the store.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Stats {
     pub commits: u64,
     pub flushes: u64,
     pub bytes_on_disk: u64,
-    /// Of these, bytes of the write-ahead log.
+    /// Of these, bytes of the log.
     pub log_bytes: u64,
-    /// Commits that wait for the writer.
+    /// Commits waiting for the writer.
     pub waiting: usize,
-    /// The disk is nearly full.
+    /// Whether the disk is nearly full.
     pub disk_is_low: bool,
 }
 
@@ -104,11 +103,11 @@ pub(super) struct Shared {
     pub(super) payloads: Arc<RootFolder>,
     pub(super) inline_bytes: usize,
     pub(super) writer_tx: mpsc::Sender<Message>,
-    /// For rows that are not in the tree, in turns between organizations.
+    /// Memory for rows that are not in the tree, shared fairly between organizations.
     memory: Arc<Turns>,
-    /// Payload files to be deleted once no backup needs them.
+    /// Payload files to delete once no backup needs them.
     pub(super) deferred: Mutex<DeferredDeletions<PayloadId>>,
-    /// Held by the one export that there may be.
+    /// Held by an export, of which there is at most one.
     pub(super) exporting: Mutex<()>,
     /// Rows that are read often.
     cache: Arc<RowCache>,
@@ -118,7 +117,7 @@ pub(super) struct Shared {
     watches: Arc<Watches>,
     failure: watch::Receiver<Option<String>>,
     _closing: Closing,
-    /// Held as long as any clone of the store is, and until it is closed.
+    /// Held as long as a clone of the store exists, and until it is closed.
     _lock: FolderLock,
     #[cfg(test)]
     pub(super) crash_point: CrashPoint,
@@ -150,7 +149,7 @@ impl Drop for Closing {
 #[derive(Clone)]
 pub struct Store {
     pub(super) shared: Arc<Shared>,
-    /// Places for those who read through this handle, in turns between organizations.
+    /// Permits for reads through this handle, shared fairly between organizations.
     readers: Arc<Turns>,
 }
 
@@ -161,17 +160,17 @@ impl std::fmt::Debug for Store {
 }
 
 impl Store {
-    /// Opens the store, making it when it is not there. Blocks; meant for the start.
+    /// Opens the store, or creates it if it does not exist. Blocks; meant for startup.
     ///
     /// # Errors
-    /// [`Error::Locked`] when another process has it open; [`Error::NewerFormat`],
-    /// [`Error::Damaged`], [`Error::Misfit`], [`Error::Folder`], [`Error::NotDurable`] with what to
-    /// do.
+    /// [`Error::Locked`] if another process has it open; [`Error::NewerFormat`],
+    /// [`Error::Damaged`], [`Error::Misfit`], [`Error::Folder`], [`Error::NotDurable`], which say
+    /// what to do.
     pub fn open(options: &Options) -> Result<Self, Error> {
         Self::open_locked(options, data_dir::make_and_lock(&options.folder)?)
     }
 
-    /// Opens the store of a folder whose lock this process has taken before.
+    /// Opens the store of a folder that this process has locked.
     ///
     /// # Errors
     /// As [`Store::open`].
@@ -185,7 +184,7 @@ impl Store {
         )
     }
 
-    /// A store whose queue holds nothing but what the test commits.
+    /// Opens a store whose writer receives only the test's commits.
     #[cfg(test)]
     pub fn open_without_checkpoints(options: &Options) -> Result<Self, Error> {
         Self::open_with(
@@ -275,14 +274,14 @@ impl Store {
         Ok(Self { shared: Arc::new(shared), readers: readers() })
     }
 
-    /// What goes wrong, for tests: a slow disk, a kill at a chosen point.
+    /// Fault injection for tests: a slow disk, a kill at a chosen point.
     #[cfg(test)]
     pub fn faults(&self) -> &Faults {
         &self.shared.faults
     }
 
-    /// The same store with places of its own for reads: those who read through it and through other
-    /// handles do not wait for each other.
+    /// A handle to the same store with its own permits for reads, so that its readers and those of
+    /// other handles do not wait for each other.
     #[must_use]
     pub fn with_own_readers(&self) -> Self {
         Self { readers: readers(), ..self.clone() }
@@ -294,7 +293,7 @@ impl Store {
         &self.shared.folder
     }
 
-    /// Watches rows that begin with these prefixes; `None` where there are too many watches.
+    /// Watches rows with these prefixes; `None` if there are too many watches.
     #[must_use]
     pub fn watch(&self, prefixes: Vec<Key>) -> Option<Watch> {
         self.shared.watches.watch(prefixes)
@@ -303,7 +302,7 @@ impl Store {
     /// The bytes under `key`.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] when the disk cannot be read.
+    /// [`Error::Unavailable`] if the disk cannot be read.
     pub async fn get(&self, key: &Key) -> Result<Option<Vec<u8>>, Error> {
         if let Some(value) = self.shared.view.memtable.get(key.as_bytes()) {
             return Ok(value);
@@ -313,8 +312,7 @@ impl Store {
         self.blocking(move || view.get(&key)).await
     }
 
-    /// As [`Store::get`], for rows that are read often and change rarely: from memory, where it was read
-    /// before.
+    /// As [`Store::get`], for rows that are read often and change rarely: cached in memory.
     ///
     /// # Errors
     /// As [`Store::get`].
@@ -339,12 +337,12 @@ impl Store {
     /// The record under `key`.
     ///
     /// # Errors
-    /// As [`Store::get`]; [`Error::Malformed`] when the bytes are not such a record.
+    /// As [`Store::get`]; [`Error::Malformed`] if the bytes are not such a record.
     pub async fn read<T: Record>(&self, key: &Key) -> Result<Option<T>, Error> {
         self.get(key).await?.map(|bytes| decode(&bytes)).transpose().map_err(Error::from)
     }
 
-    /// The bytes under each of `keys` at one moment, in their order.
+    /// The bytes under each of `keys`, in order, as one consistent read.
     ///
     /// # Errors
     /// As [`Store::get`].
@@ -362,8 +360,8 @@ impl Store {
         .await
     }
 
-    /// The bytes under each key, and whether there is a row that begins with the prefix beside it, where one
-    /// is: all at one moment, in their order.
+    /// The bytes under each key, and whether a row exists with the prefix given for it, in order,
+    /// as one consistent read.
     ///
     /// # Errors
     /// As [`Store::get`].
@@ -383,15 +381,15 @@ impl Store {
         .await
     }
 
-    /// The counter under `key`; 0 when there is none.
+    /// The counter under `key`; 0 if there is none.
     ///
     /// # Errors
-    /// As [`Store::get`]; [`Error::Malformed`] when the row is not a counter.
+    /// As [`Store::get`]; [`Error::Malformed`] if the row is not a counter.
     pub async fn counter(&self, key: &Key) -> Result<i64, Error> {
         Ok(writer::counter(self.get(key).await?.as_deref())?)
     }
 
-    /// The counters under `keys`, in their order; 0 for those that there are not.
+    /// The counters under `keys`, in order; 0 for missing ones.
     ///
     /// # Errors
     /// As [`Store::counter`].
@@ -400,7 +398,7 @@ impl Store {
         rows.iter().map(|row| Ok(writer::counter(row.as_deref())?)).collect()
     }
 
-    /// A page of rows, all as of one moment. Rows written after it may be in the next page.
+    /// A consistent page of rows. Rows written later may appear in the next page.
     ///
     /// # Errors
     /// As [`Store::get`].
@@ -408,7 +406,7 @@ impl Store {
         self.reading(move |moment| read_page(moment, &page)).await
     }
 
-    /// Several pages, all as of one moment, in their order.
+    /// Several pages, in order, as one consistent read.
     ///
     /// # Errors
     /// As [`Store::get`].
@@ -417,11 +415,11 @@ impl Store {
     }
 
     /// Makes the writes durable, all or none. They are on the disk when this returns `Ok`. Dropping
-    /// the future does not take the commit back.
+    /// the future does not cancel the commit.
     ///
     /// # Errors
-    /// [`Error::Conflict`] when a precondition does not hold, [`Error::Full`] for new work on a disk
-    /// that is nearly full, [`Error::Unavailable`] when the disk refuses.
+    /// [`Error::Conflict`] if a precondition does not hold, [`Error::Full`] for new work while the
+    /// disk is nearly full, [`Error::Unavailable`] if the disk fails.
     pub async fn commit(&self, commit: Commit) -> Result<(), Error> {
         if commit.is_new_work {
             self.admit()?;
@@ -440,8 +438,7 @@ impl Store {
     }
 
     /// Takes a part of the memory for rows that are not in the tree. An organization that holds
-    /// much of it waits for a checkpoint here, so that the writer, which all organizations share,
-    /// need not.
+    /// much of it waits here for a checkpoint, so that the shared writer need not.
     async fn room_for(&self, bytes: usize) -> Turn {
         let mut taking = std::pin::pin!(self.shared.memory.take(bytes));
         if let Some(turn) = taking.as_mut().now_or_never() {
@@ -449,19 +446,19 @@ impl Store {
         }
         let mut failure = self.shared.failure.clone();
         loop {
-            // A busy or closed writer needs no word.
+            // A busy or closed writer needs no request.
             let _begun = self.shared.writer_tx.try_send(Message::Freeze);
             tokio::select! {
                 turn = taking.as_mut() => return turn,
-                // Nothing is written any more: the writer says so.
+                // Nothing is written any more: the writer reports it.
                 _ = failure.wait_for(Option::is_some) => return self.shared.memory.none(),
                 () = tokio::time::sleep(ROOM_LOOK) => {}
             }
         }
     }
 
-    /// Resolves with the reason when the disk has refused a write. Nothing is written any more
-    /// then, and the process should end: what was acknowledged is on the disk.
+    /// Resolves with the reason when a write has failed. Nothing is written from then on, and the
+    /// process should exit: everything acknowledged is on the disk.
     pub async fn failed(&self) -> String {
         let mut failure = self.shared.failure.clone();
         match failure.wait_for(Option::is_some).await {
@@ -486,8 +483,8 @@ impl Store {
         }
     }
 
-    /// Refuses new work while the disk is nearly full. [`Store::commit`] asks this for every commit
-    /// of new work; callers that write much before they commit ask it first as well.
+    /// Refuses new work while the disk is nearly full. [`Store::commit`] calls this for every
+    /// commit of new work; callers that write much before they commit call it first as well.
     ///
     /// # Errors
     /// [`Error::Full`].
@@ -495,20 +492,20 @@ impl Store {
         if self.shared.disk_space.is_low() { Err(Error::Full) } else { Ok(()) }
     }
 
-    /// The free space of the data folder's disk, and what is kept of it in reserve.
+    /// The free space and the reserve of the data folder's disk.
     #[must_use]
     pub fn disk_space(&self) -> &DiskSpaceMonitor {
         &self.shared.disk_space
     }
 
-    /// Writes what was handed in and closes the store for all of its clones.
+    /// Writes the queued commits and closes the store for all of its clones.
     pub async fn close(self) {
         if self.shared.writer_tx.send(Message::Close).await.is_ok() {
             self.shared.writer_tx.closed().await;
         }
     }
 
-    /// Reads at one moment, on a blocking thread.
+    /// Runs a consistent read on a blocking thread.
     pub(super) async fn reading<T, F>(&self, read: F) -> Result<T, Error>
     where
         T: Send + 'static,
@@ -526,7 +523,7 @@ impl Store {
         let place = self.readers.take(1).await;
         let reading = tokio::task::spawn_blocking(move || {
             let read = read();
-            // Not when the reader goes on, which may have to wait for its turn.
+            // Not when the reader resumes, which may have to wait for its turn.
             drop(place);
             read
         });
@@ -558,7 +555,7 @@ pub(super) fn read_page(moment: &Moment, page: &Page) -> Result<Vec<Row>, Error>
     Ok(rows)
 }
 
-/// Starts a thread of the store. A panic there ends the process: what it held is in doubt, and the
+/// Starts a thread of the store. A panic in it ends the process: its state is in doubt, and the
 /// next start knows what is on the disk.
 fn start(
     name: &'static str,
@@ -567,7 +564,7 @@ fn start(
 ) -> Result<std::thread::JoinHandle<()>, Error> {
     let work = move || {
         if std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).is_err() {
-            tracing::error!(thread = name, "a thread of the store panicked");
+            tracing::error!(thread = name, "store thread panicked");
             std::process::abort();
         }
     };

@@ -1,4 +1,4 @@
-//! The store against a plain map, across reopenings; what it refuses; what a kill leaves.
+//! Compares the store with a plain map across restarts; tests refused operations and crashes.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
@@ -126,7 +126,7 @@ async fn commit_hooks_run_after_caller_drops_its_future() {
     let mut commit = put("a", b"1");
     commit.after_durable(move || ran.send(()).unwrap());
     let mut committing = Box::pin(store.commit(commit));
-    // Polled once: the writer has it.
+    // Polled once, so that the writer has it.
     assert!(futures_util::poll!(committing.as_mut()).is_pending());
     drop(committing);
     runs.await.unwrap();
@@ -341,7 +341,7 @@ proptest! {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn commits_of_an_organization_with_many_rows_in_memory_wait_and_others_pass() {
+async fn commits_of_organization_with_many_rows_in_memory_wait_while_others_pass() {
     const MIB: usize = 1024 * 1024;
     let folder = tempfile::tempdir().unwrap();
     let limits = Limits { log_bytes: 3 * MIB as u64, ..Limits::NEVER };
@@ -389,7 +389,7 @@ async fn commits_of_an_organization_with_many_rows_in_memory_wait_and_others_pas
 }
 
 #[tokio::test]
-async fn commit_that_waits_for_memory_goes_on_when_there_is_some() {
+async fn commit_waiting_for_memory_proceeds_once_available() {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open_without_checkpoints(&options(&folder)).unwrap();
     let other: OrganizationId = runtime::new_id();

@@ -1,6 +1,6 @@
-//! The sweep of payload files: after a start, those that no row claims are taken away.
+//! The sweep of payload files: after a start, removes those that no row claims.
 //!
-//! Folders are read a batch at a time and claims looked up for each batch, so that memory does not
+//! Folders are read in batches, and claims are looked up per batch, so that memory use does not
 //! grow with the store.
 
 use std::fs::{self, ReadDir};
@@ -14,12 +14,12 @@ use super::store::{Page, Store};
 use super::trash::{self, LOST, SweepOptions, Swept};
 use crate::domain::ids::{Id, PayloadId};
 
-/// Files that are looked at together.
+/// Files checked together.
 const BATCH: usize = 500;
-/// Files that one sweep takes at most; the rest goes with the next start.
+/// The maximum number of files that one sweep removes; the next start removes the rest.
 const TAKEN_MAX: usize = 100_000;
 
-/// The files of a folder of shards, a few at a time.
+/// Iterates over the files in a folder of shards.
 #[derive(Debug)]
 pub struct Shards {
     shards: Option<ReadDir>,
@@ -27,10 +27,10 @@ pub struct Shards {
 }
 
 impl Shards {
-    /// The files below `folder`, which may be absent; those in `lost` are none of them.
+    /// The files below `folder`, which may not exist; those in `lost` are excluded.
     ///
     /// # Errors
-    /// When the disk cannot be read.
+    /// If the disk cannot be read.
     pub fn of(folder: &Path) -> io::Result<Self> {
         let shards = match fs::read_dir(folder) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
@@ -39,10 +39,10 @@ impl Shards {
         Ok(Self { shards, shard: None })
     }
 
-    /// Up to `most` more files; none at the end.
+    /// Up to `most` more files; empty at the end.
     ///
     /// # Errors
-    /// When the disk cannot be read.
+    /// If the disk cannot be read.
     pub fn batch(&mut self, most: usize) -> io::Result<Vec<PathBuf>> {
         let mut found = Vec::new();
         while found.len() < most {
@@ -60,11 +60,11 @@ impl Shards {
 }
 
 impl Store {
-    /// Moves the files that were written before this start and that no record refers to into
-    /// `lost`. Files of this run are left alone. To be run once, after the start.
+    /// Moves orphaned files written before this start into `lost`. Files of this run are skipped.
+    /// Run once, after the start.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] when the disk cannot be read.
+    /// [`Error::Unavailable`] if the disk cannot be read.
     pub async fn sweep_payloads(
         &self,
         started: PayloadId,
@@ -137,20 +137,20 @@ impl Store {
         Ok(moved)
     }
 
-    /// Deletes the payload files that a sweep moved away a week ago.
+    /// Deletes the payload files that were moved to the trash a week ago.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] when the disk refuses.
+    /// [`Error::Unavailable`] if the disk fails.
     pub async fn empty_payload_trash(&self, options: SweepOptions) -> Result<usize, Error> {
         let place = self.shared.folder.join(PAYLOADS);
         on_disk(move || trash::empty(&place, options.now)).await
     }
 
-    /// Refuses a folder of payloads that is missing although records refer to files in it: a volume
-    /// that is not mounted, say.
+    /// Fails if the folder of payload files is missing although records refer to files in it, for
+    /// example because a volume is not mounted.
     ///
     /// # Errors
-    /// [`Error::Folder`] with what to do.
+    /// [`Error::Folder`], which says what to do.
     pub async fn check_payload_folder(&self) -> Result<(), Error> {
         if self.shared.payloads.has_shards() {
             return Ok(());
@@ -164,14 +164,14 @@ impl Store {
     }
 }
 
-/// Whether the file may have been written before `started`. Ids of version 7 say so by themselves;
-/// for all others the store notes what it writes.
+/// Whether the file may have been written before `started`. Ids of version 7 contain their time;
+/// for others the store notes the ids that it uses.
 fn may_be_old(id: PayloadId, started: PayloadId) -> bool {
     let version = id.bytes().get(6).map_or(0, |byte| byte >> 4);
     version != 7 || id < started
 }
 
-/// Whether a file is what a kill left of one that was being written.
+/// Whether a file is an incomplete write left by a crash.
 fn is_left(path: &Path, started: PayloadId) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let begun = name.strip_suffix(PART).and_then(|name| name.strip_suffix('.'));

@@ -1,9 +1,9 @@
-//! The trash: sweeps move files to a folder `lost` within the folder that they swept, and delete them
-//! a week later. A sweep that would take much more than a crash leaves behind takes nothing
-//! unless the operator accepts the loss.
+//! The trash: sweeps move files to a folder `lost` within the folder that they clean, and delete
+//! them a week later. A sweep that would remove much more than a crash leaves behind removes
+//! nothing unless the operator accepts the loss.
 //!
-//! A sweep deletes what no row refers to. Should the rows be the ones that are missing (an older
-//! store, a damaged one), a week and this limit protect the data from the mistake.
+//! A sweep removes orphaned files. If it is the rows that are missing (an older or damaged store),
+//! the week and this limit protect the data.
 
 use std::fs;
 use std::io;
@@ -13,47 +13,47 @@ use std::time::Duration;
 
 use crate::domain::time::Timestamp;
 
-/// The folder, within the place that is swept.
+/// The trash folder, within the folder that is swept.
 pub const LOST: &str = "lost";
-/// How long it is kept.
+/// How long trashed files are kept.
 pub const RETENTION: Duration = Duration::from_secs(7 * 24 * 3600);
-/// One sweep takes this many files, or this share of all of them where that is more: one in so many.
+/// A sweep may remove this many files, or one in so many of all files if that is more.
 const SWEEP_FILES_MAX: usize = 1000;
 const SWEEP_SHARE: usize = 100;
-/// Days have names of this length: `2026-11-21`.
+/// The length of the name of a day folder: `2026-11-21`.
 const DAY: usize = 10;
 
 /// The options of a sweep.
 #[derive(Debug, Clone, Copy)]
 pub struct SweepOptions {
     pub now: Timestamp,
-    /// The operator accepts that any number is removed.
+    /// Whether the operator accepts the removal of any number of files.
     pub accepts_loss: bool,
 }
 
 /// The result of a sweep.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Swept {
-    /// Files that nothing refers to, of so many.
+    /// Orphaned files, and all files.
     pub unused: usize,
     pub total: usize,
-    /// Files that were moved away.
+    /// Files moved to the trash.
     pub moved: usize,
-    /// There are too many to be taken unless the operator accepts it.
+    /// Whether the sweep was aborted because there were too many orphaned files.
     pub refused: bool,
 }
 
-/// Whether a sweep may take `unused` of `total` files by itself.
+/// Whether a sweep may remove `unused` of `total` files without the operator's consent.
 #[must_use]
 pub const fn may_take(unused: usize, total: usize) -> bool {
     let share = total / SWEEP_SHARE;
     unused <= SWEEP_FILES_MAX || unused <= share
 }
 
-/// Moves a file of `place` away, under its own name.
+/// Moves a file of `place` to its trash, keeping its name.
 ///
 /// # Errors
-/// When the disk refuses; the file is where it was then.
+/// If the disk fails; the file is then unchanged.
 pub fn move_in(place: &Path, path: &Path, now: Timestamp) -> io::Result<()> {
     let folder = place.join(LOST).join(day(now));
     fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
@@ -61,23 +61,23 @@ pub fn move_in(place: &Path, path: &Path, now: Timestamp) -> io::Result<()> {
     fs::rename(path, folder.join(name))
 }
 
-/// Where a file of `place` is that was moved away; `None` when there is none of that name.
+/// The path of a trashed file of `place`; `None` if there is none of that name.
 #[must_use]
 pub fn find(place: &Path, name: &str) -> Option<PathBuf> {
     let days = fs::read_dir(place.join(LOST)).ok()?;
     days.flatten().map(|day| day.path().join(name)).find(|path| path.is_file())
 }
 
-/// Deletes what was moved away more than [`RETENTION`] ago. Answers how many days of it.
+/// Deletes files trashed more than [`RETENTION`] ago. Returns the number of day folders deleted.
 ///
 /// # Errors
-/// When the disk refuses.
+/// If the disk fails.
 pub fn empty(place: &Path, now: Timestamp) -> io::Result<usize> {
     let days = match fs::read_dir(place.join(LOST)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
         days => days?,
     };
-    // A day has ended when its last moment is RETENTION ago.
+    // A day is over when its end is RETENTION ago.
     let last = now.before(RETENTION + Duration::from_secs(24 * 3600)).map(day);
     let mut removed = 0;
     for entry in days {
@@ -91,7 +91,7 @@ pub fn empty(place: &Path, now: Timestamp) -> io::Result<usize> {
     Ok(removed)
 }
 
-/// The day of a moment, such that days sort by time.
+/// The day of a time, such that days sort by time.
 fn day(time: Timestamp) -> String {
     time.to_string().chars().take(DAY).collect()
 }

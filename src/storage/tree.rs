@@ -1,8 +1,8 @@
-//! The tree: sled, opened, and the rows in it that say which store it is and how far it has come.
+//! The tree: opening sled, and the rows in it that identify the store and its last applied record.
 //!
-//! Rows reach it through checkpoints alone, in [`blocks`], one by one, never as a batch: a batch makes the
-//! engine roll its buffer twice. Its own background flush is off: nothing relies on it, and it would sync beside
-//! the log.
+//! Rows reach it only through checkpoints, in [`blocks`], one by one: a batch would make the engine
+//! roll its buffer twice. Its own background flush is off, since nothing relies on it and it would
+//! compete with the log's syncs.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,29 +19,28 @@ use super::pack;
 use crate::domain::ids::{Id, RequestId};
 use crate::runtime::new_id;
 
-/// A segment of the engine's log: a quarter of it holds a leaf of 32 rows of 64 KiB.
+/// The segment size of the engine's log: a leaf of 32 rows of 64 KiB fits into a quarter of it.
 ///
-/// Against the engine's own 512 KiB (`benches/store.rs`, `docs/performance.md`): with values of
-/// 32 KiB the small ones put pages of the tree into files that are never synced, 150 of them for 48
-/// MiB, which rules them out as they are. The price of 8 MiB is some 14 MiB more memory
-/// once a store has been filled, none while it is empty, and 1.2 to 1.5 times the disk.
+/// The engine's default is 512 KiB (`benches/store.rs`, `benches/README.md`, "store"). With values
+/// of 32 KiB, it puts pages of the tree into separate files that are never synced, 150 of them for
+/// 48 MiB, which rules it out. 8 MiB costs some 14 MiB more memory once a store has been filled,
+/// none while it is empty, and 1.2 to 1.5 times the disk.
 pub const SEGMENT_BYTES: usize = 8 * 1024 * 1024;
-/// Pages of the tree that are kept in memory, as large as they are in the file; what is read once more comes from
-/// the system's cache. Against 32 MiB it is some 17 MiB less after 300,000 executions, and no list is slower.
+/// The engine's page cache. Further pages come from the system's cache. Compared with 32 MiB, it
+/// saves some 17 MiB after 300,000 executions, and no list is slower.
 const CACHE_BYTES: u64 = 4 * 1024 * 1024;
-/// How often, and how far apart, it is looked whether an earlier store has let go of its files: ten
-/// seconds in all.
+/// Retries while a previous store of this process releases its files: ten seconds in all.
 const LET_GO_LOOKS: u32 = 1000;
 const LET_GO_PAUSE: Duration = Duration::from_millis(10);
-/// What was replaced is freed when the epoch has moved on so often that nobody can be reading it.
+/// Epochs after which replaced pages are freed, since no thread can be reading them any more.
 const EPOCHS_TO_FREE: usize = 3;
 
 thread_local! {
-    /// `Some` while panics of this thread are explained by [`guarded`] and not printed.
+    /// `Some` while [`guarded`] captures panics of this thread instead of printing them.
     static CAUGHT: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Runs a call into the engine; one of its panics becomes a reason.
+/// Runs a call into the engine and turns a panic in it into an error.
 pub fn guarded<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
@@ -66,9 +65,9 @@ pub fn guarded<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     done.map_err(|_panic| format!("the engine stopped: {reason}"))
 }
 
-/// Opens the engine. A store that was closed in this process a moment ago may still be letting go of
-/// its files, by jobs of the engine in the background; since the folder's lock is ours, nobody else
-/// can hold them, and they are waited for.
+/// Opens the engine. Background jobs of the engine may still be releasing the files of a store that
+/// this process closed a moment ago. This process has the folder's lock, so nobody else can hold
+/// them, and it retries.
 pub fn open(path: &Path) -> Result<sled::Db, Error> {
     let config = sled::Config::new()
         .path(path)
@@ -97,15 +96,15 @@ pub fn open(path: &Path) -> Result<sled::Db, Error> {
     }
 }
 
-/// Puts one of the tree's own rows. It is durable once [`flush`] has returned.
+/// Puts one of the tree's own rows. It is durable after [`flush`].
 fn put(db: &sled::Db, key: &Key, value: &[u8]) -> Result<(), Error> {
     db.put(key.as_bytes(), &pack::pack(value))
 }
 
-/// Makes everything that was put durable, and proves that the flush went through `durable`.
+/// Makes all puts durable, and verifies that the flush went through `durable`.
 pub fn flush(db: &sled::Db) -> Result<(), Error> {
     let before = durable::calls();
-    // The engine leaves out a write of what is there already, and then has nothing to flush.
+    // The engine skips a write of an unchanged value, and would have nothing to flush.
     let start: RequestId = new_id();
     put(db, &started_key(), &start.bytes())?;
     db.flush().map_err(|error| Error::unavailable(&error))?;
@@ -113,21 +112,21 @@ pub fn flush(db: &sled::Db) -> Result<(), Error> {
     if durable::calls() > before { Ok(()) } else { Err(Error::NotDurable) }
 }
 
-/// Frees the pages and buffers that were replaced, by this thread or by one of the engine's that has let go of
-/// them. The engine does so while a thread goes on replacing others: one that has done its work would
-/// keep them, and with them the buffer of a segment.
+/// Frees pages and buffers replaced by this thread or by finished threads of the engine. The engine
+/// frees them only while a thread keeps replacing others; an idle one would keep them, including
+/// the buffer of a segment.
 pub fn free_replaced() {
     for _ in 0..EPOCHS_TO_FREE {
         crossbeam_epoch::pin().flush();
     }
 }
 
-/// The row that says which store the tree belongs to.
+/// The key of the id of the store that the tree belongs to.
 fn store_key() -> Key {
     Key::table(Table::Meta).text("store")
 }
 
-/// The row that says which record of the log the tree has reached.
+/// The key of the last log record in the tree.
 fn applied_key() -> Key {
     Key::table(Table::Meta).text("applied")
 }
@@ -136,41 +135,41 @@ fn started_key() -> Key {
     Key::table(Table::Meta).text("started")
 }
 
-/// The row that says which format the store has.
+/// The key of the store's format number.
 pub fn format_key() -> Key {
     Key::table(Table::Meta).text("format")
 }
 
-/// Whether a row speaks of the tree itself: such rows stay when a store is copied.
+/// Whether a row describes the tree itself: such rows are not copied to other stores.
 pub fn is_own(key: &Key) -> bool {
     key.as_bytes().first() == Some(&(Table::Meta as u8))
         && [store_key(), applied_key(), started_key(), format_key()].contains(key)
 }
 
-/// The store that the tree belongs to; `None` before it was ever noted.
+/// The id of the store that the tree belongs to; `None` if it was never set.
 pub fn store(db: &sled::Db) -> Result<Option<StoreId>, Error> {
     let row = blocks::get(db, store_key().as_bytes())?;
     Ok(row.and_then(|bytes| StoreId::try_from(bytes).ok()))
 }
 
-/// Notes the format of the tree's rows.
+/// Sets the format number.
 pub fn set_format(db: &sled::Db, format: u32) -> Result<(), Error> {
     put(db, &format_key(), &format.to_be_bytes())
 }
 
-/// Notes which store the tree belongs to.
+/// Sets the id of the store that the tree belongs to.
 pub fn set_store(db: &sled::Db, store: StoreId) -> Result<(), Error> {
     put(db, &store_key(), &store)
 }
 
-/// The last record of the log whose rows, and those of all before it, are in the tree.
+/// The last log record whose rows, and all rows before it, are in the tree.
 pub fn applied(db: &sled::Db) -> Result<u64, Error> {
     let row = blocks::get(db, applied_key().as_bytes())?;
     Ok(row.and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_be_bytes))
 }
 
-/// Notes the last record that is in the tree; put behind all of its rows, since what the engine
-/// keeps after a crash is a prefix of what it was given.
+/// Sets the last record in the tree. Put after all of its rows, since after a crash the engine
+/// keeps a prefix of its writes.
 pub fn set_applied(db: &sled::Db, number: u64) -> Result<(), Error> {
     put(db, &applied_key(), &number.to_be_bytes())
 }

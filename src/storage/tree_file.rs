@@ -1,18 +1,19 @@
-//! The tree's file, read without its engine: for [`salvage`](super::salvage) of a store that is damaged.
+//! Reads the tree's file without its engine, to [`salvage`](super::salvage) a damaged store.
 //!
-//! The engine (sled 0.34) stops at the first message of its log that differs from its check sum, and forgets
-//! what is behind it in the last segment. This goes on behind it. The form, in the engine's `pagecache`:
+//! The engine (sled 0.34) stops at the first message of its log with a wrong checksum, and drops
+//! everything after it in the last segment. This module continues after it. The format, from the
+//! engine's `pagecache`:
 //!
 //! ```text
 //! segment  header (crc 4, lsn 8, stable lsn 8), messages
-//! message  crc 4 | kind 1 | length | number of the segment | page | body, the numbers as variable integers
-//! page     the newest node of it, and the links behind that: entries that were set or deleted
+//! message  crc 4 | kind 1 | length | segment number | page | body; numbers are variable-length
+//! page     its newest node, and the links after that: entries that were set or deleted
 //! ```
 //!
-//! A check sum finds one damaged byte and what it was, so that such a message is restored. Of a page whose
-//! message cannot be restored, an older node counts, with the links behind that.
+//! A checksum locates one damaged byte and its value, so such a message is repaired. If a page's
+//! latest message cannot be repaired, an older node is used, with the links after it.
 //!
-//! Pages can overlap where the newest state of one is lost: each key belongs to the page that was written last.
+//! Pages may overlap if the latest state of one is lost: each key belongs to the page written last.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
@@ -25,17 +26,17 @@ use super::tree::SEGMENT_BYTES;
 
 /// Bytes of a segment's header.
 const SEGMENT_HEADER: usize = 20;
-/// The longest header of a message. Nothing begins so near to the end of a segment.
+/// The maximum size of a message header. No message begins this close to the end of a segment.
 const HEADER_MAX: usize = 32;
-/// Bytes of a message's check sum.
+/// The size of a message's checksum.
 const CRC: usize = 4;
-/// The longest message whose header is guessed when nothing follows it.
+/// The maximum length of a message whose header is guessed if nothing follows it.
 const GUESSED_MAX: usize = 1024 * 1024;
 
-/// The copy of a damaged file, beside it.
+/// The copy of a damaged file, next to it.
 pub const KEPT: &str = "db.damaged";
 
-/// The kinds of messages that matter here.
+/// The relevant kinds of messages.
 mod kind {
     pub const CAP: u8 = 2;
     pub const FREE: u8 = 4;
@@ -46,27 +47,27 @@ mod kind {
     pub const ALL: std::ops::RangeInclusive<u8> = 1..=11;
 }
 
-/// What takes the entries: a key and its value.
+/// Receives the entries: a key and its value.
 pub type Take<'t> = dyn FnMut(&[u8], &[u8]) -> io::Result<()> + 't;
 
-/// A part of the file that cannot be read.
+/// A damaged part of the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Damage {
     pub offset: u64,
     pub bytes: u64,
-    /// Whether it was restored by its check sum: nothing is lost.
+    /// Whether it was repaired by its checksum, so that nothing is lost.
     pub is_restored: bool,
-    /// Whether a message behind it is whole.
+    /// Whether an intact message follows it.
     pub is_followed: bool,
 }
 
-/// What was found in the file.
+/// The result of reading the file.
 #[derive(Debug, Default)]
 pub struct Found {
     pub damage: Vec<Damage>,
-    /// Bytes of the messages that count.
+    /// Bytes of the messages used.
     pub bytes: u64,
-    /// Ranges of keys that belong to no page that can be read; an empty end is that of the tree.
+    /// Key ranges without a readable page; an empty end is the end of the tree.
     pub holes: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
@@ -78,23 +79,23 @@ struct Header {
     length: usize,
     segment: u64,
     page: u64,
-    /// How long it is.
+    /// Its size.
     bytes: usize,
 }
 
-/// Where the body of a message is.
+/// The location of a message's body.
 #[derive(Debug, Clone)]
 struct Body {
-    /// The place in the order of writing.
+    /// The log sequence number.
     lsn: u64,
     kind: u8,
     offset: u64,
     length: usize,
-    /// Its bytes, where they differ from those in the file.
+    /// The repaired bytes, if they differ from the file.
     restored: Option<Vec<u8>>,
 }
 
-/// What the file says of a page.
+/// The messages of a page.
 #[derive(Debug, Default)]
 struct Page {
     node: Option<Body>,
@@ -106,18 +107,18 @@ struct Page {
 #[derive(Debug, Default)]
 struct Node {
     low: Vec<u8>,
-    /// Empty: to the end of the tree.
+    /// Empty: up to the end of the tree.
     high: Vec<u8>,
     prefix: Vec<u8>,
-    /// `None` of an inner node.
+    /// `None` for an inner node.
     entries: Option<BTreeMap<Vec<u8>, Vec<u8>>>,
 }
 
-/// Reads every entry that can be read of the tree in `folder`, in the order of pages, newest first. Each
-/// key comes once.
+/// Reads every readable entry of the tree in `folder`, page by page, newest first. Each key is
+/// passed once.
 ///
 /// # Errors
-/// When the file cannot be opened; whatever `take` fails with.
+/// If the file cannot be opened, or `take` fails.
 pub fn read(folder: &Path, take: &mut Take<'_>) -> io::Result<Found> {
     let kept = folder.join(KEPT);
     let file = File::open(if kept.exists() { kept } else { folder.join("db") })?;
@@ -127,11 +128,11 @@ pub fn read(folder: &Path, take: &mut Take<'_>) -> io::Result<Found> {
     scan.read_pages(take)
 }
 
-/// Keeps a copy of a tree's file whose end is damaged: the engine cuts it there when it opens it. What is not
-/// followed by anything whole is what a kill has cut, and nothing is kept of it.
+/// Keeps a copy of a tree's file whose end is damaged, since the engine truncates it when it opens
+/// it. A damaged end without an intact message after it is a torn write and is not copied.
 ///
 /// # Errors
-/// When the file cannot be read or copied.
+/// If the file cannot be read or copied.
 pub fn keep_damaged(folder: &Path) -> io::Result<()> {
     let path = folder.join("db");
     let kept = folder.join(KEPT);
@@ -154,24 +155,24 @@ pub fn keep_damaged(folder: &Path) -> io::Result<()> {
         drop(fs::remove_file(&part));
         let bytes = fs::metadata(&path).map_or(0, |file| file.len());
         let reason = format!(
-            "a part of {} is damaged, and starting would cut the file there; a copy of it \
-             ({bytes} bytes) cannot be made: {error}; free as much on this disk",
+            "a part of {} is damaged, and starting would truncate the file there; a copy of it \
+             ({bytes} bytes) cannot be made: {error}; free that much space on this disk",
             path.display()
         );
         io::Error::new(error.kind(), reason)
     })
 }
 
-/// Copies a file, durably.
+/// Copies a file durably.
 fn copy_whole(from: &Path, to: &Path) -> io::Result<()> {
     fs::copy(from, to)?;
     File::open(to)?.sync_all()
 }
 
-/// Removes the copy once the store is open: what was damaged is in the log.
+/// Removes the copy once the store is open: the log contains what was damaged.
 ///
 /// # Errors
-/// When the disk refuses.
+/// If the disk fails.
 pub fn forget_damaged(folder: &Path) -> io::Result<()> {
     match fs::remove_file(folder.join(KEPT)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -187,7 +188,7 @@ struct Scan {
 }
 
 impl Scan {
-    /// Where the two segments are that were begun last: the engine cuts there alone.
+    /// The offsets of the two newest segments: the engine truncates only there.
     fn newest_segments(&mut self) -> io::Result<Vec<u64>> {
         let mut numbered = Vec::new();
         let mut offset = 0;
@@ -231,7 +232,7 @@ impl Scan {
             }
             let next = (at + 1..used).find(|next| whole(bytes, *next, number).is_some());
             if next.is_none() && !is_torn_or_damaged(bytes, at, number) {
-                // Nothing was written behind here, or before this segment was used again.
+                // Nothing was written from here on, or only before this segment was reused.
                 return;
             }
             let restored = restore(bytes, at, number, next);
@@ -251,7 +252,7 @@ impl Scan {
         }
     }
 
-    /// Which of the segments it is, in the order of writing. Where its header is damaged, its messages say so.
+    /// The number of the segment in write order; if its header is damaged, from its messages.
     fn number_of_segment(&mut self, bytes: &[u8], offset: u64) -> Option<u64> {
         const MASK: u64 = 0x7fff_ffff_ffff_ffff;
         let (crc, rest) = bytes.split_first_chunk::<4>()?;
@@ -294,7 +295,7 @@ impl Scan {
         }
     }
 
-    /// Gives the entries of all pages, those that were written last first.
+    /// Passes the entries of all pages, those written last first.
     fn read_pages(mut self, take: &mut Take<'_>) -> io::Result<Found> {
         let mut pages: Vec<(u64, Page)> = Vec::new();
         for (_, mut page) in std::mem::take(&mut self.pages) {
@@ -339,7 +340,7 @@ impl Scan {
         Ok(Some(node))
     }
 
-    /// The bytes of a body; `None` of one in a file of its own that cannot be read.
+    /// The bytes of a body; `None` if it is in a separate file that cannot be read.
     fn body(&mut self, body: &Body) -> io::Result<Option<Vec<u8>>> {
         let bytes = match &body.restored {
             Some(bytes) => bytes.clone(),
@@ -439,7 +440,7 @@ impl<'b> Reader<'b> {
     }
 }
 
-/// Where the zeros begin that a segment ends with, or somewhat behind.
+/// The offset of the zeros at the end of a segment, or somewhat after it.
 fn used(bytes: &[u8]) -> usize {
     const ZEROS: [u8; 4096] = [0; 4096];
     let is_used = |chunk: &[u8]| !ZEROS.starts_with(chunk);
@@ -460,7 +461,7 @@ fn read_at_most(file: &File, offset: u64, length: usize) -> io::Result<Vec<u8>> 
     Ok(bytes)
 }
 
-/// The header at a place, if it may be one.
+/// The header at an offset, if there may be one.
 fn header(bytes: &[u8], at: usize) -> Option<Header> {
     let own = bytes.get(at..)?;
     let (crc, rest) = own.split_first_chunk::<4>()?;
@@ -475,14 +476,14 @@ fn header(bytes: &[u8], at: usize) -> Option<Header> {
     is_within.then_some(Header { crc, kind, length, segment, page, bytes })
 }
 
-/// The header of a message of the segment `number` that is as it was written.
+/// The header of an intact message of segment `number`.
 fn whole(bytes: &[u8], at: usize, number: u64) -> Option<Header> {
     let header = header(bytes, at).filter(|header| header.segment == number)?;
     let message = bytes.get(at..at + header.bytes + header.length)?;
     (check_sum(message, header.bytes) == header.crc).then_some(header)
 }
 
-/// The check sum of a message whose header has so many bytes: of the body, then of the header.
+/// The checksum of a message with a header of this size: of the body, then of the header.
 fn check_sum(message: &[u8], header: usize) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(message.get(header..).unwrap_or_default());
@@ -490,19 +491,19 @@ fn check_sum(message: &[u8], header: usize) -> u32 {
     !hasher.finalize()
 }
 
-/// Whether a message of this segment was written at a place, where no later one is whole.
+/// Whether a message of this segment was written at an offset after which none is intact.
 fn is_torn_or_damaged(bytes: &[u8], at: usize, number: u64) -> bool {
     header(bytes, at).is_some_and(|header| header.segment == number)
         || restore(bytes, at, number, None).is_some()
 }
 
-/// Where a message ends by its own header.
+/// The end of a message according to its own header.
 fn claimed_end(bytes: &[u8], at: usize) -> usize {
     header(bytes, at).map_or(bytes.len(), |header| at + header.bytes + header.length)
 }
 
-/// The message at a place and its body, with the one byte put right that differs from what was written.
-/// `next` is where the next message begins that is whole.
+/// The message at an offset and its body, with one damaged byte repaired. `next` is the offset of
+/// the next intact message.
 fn restore(bytes: &[u8], at: usize, number: u64, next: Option<usize>) -> Option<(Header, Vec<u8>)> {
     let ends = |header: &Header| next.is_none_or(|next| at + header.bytes + header.length == next);
     let split = |message: &[u8]| {
@@ -516,7 +517,7 @@ fn restore(bytes: &[u8], at: usize, number: u64, next: Option<usize>) -> Option<
             return Some(restored);
         }
     }
-    // A byte of the header that says how long it is, or how long the message is.
+    // The damaged byte may change the length of the header or of the message.
     let most = next.map_or(GUESSED_MAX, |next| next - at).min(bytes.len() - at);
     let mut message = bytes.get(at..at + most)?.to_vec();
     for place in CRC..HEADER_MAX.min(most) {
@@ -537,8 +538,7 @@ fn restore(bytes: &[u8], at: usize, number: u64, next: Option<usize>) -> Option<
     None
 }
 
-/// A message with the one byte put right that its check sum says is wrong; `None` where there is no such
-/// byte, or more than one.
+/// Repairs the byte that the checksum locates; `None` if there is no such byte, or more than one.
 fn put_right(message: &[u8], header: usize) -> Option<Vec<u8>> {
     let stored = u32::from_le_bytes(*message.first_chunk::<4>()?);
     let mut difference = check_sum(message, header) ^ stored;
@@ -547,14 +547,14 @@ fn put_right(message: &[u8], header: usize) -> Option<Vec<u8>> {
         put_right.get_mut(..CRC)?.copy_from_slice(&(stored ^ difference).to_le_bytes());
         return Some(put_right);
     }
-    // The order of the check sum, backwards.
+    // The order of the checksum, backwards.
     let body = (header..message.len()).rev();
     let places = (CRC..header).rev().chain(body);
     let mut found = None;
     for place in places {
         let (before, byte) = step_back(difference);
         if before == u32::from(byte) {
-            // The difference began with this byte.
+            // The difference began at this byte.
             if found.replace((place, byte)).is_some() {
                 return None;
             }
@@ -566,7 +566,7 @@ fn put_right(message: &[u8], header: usize) -> Option<Vec<u8>> {
     Some(put_right)
 }
 
-/// The CRC-32 (IEEE) of each byte alone.
+/// The CRC-32 (IEEE) of each byte.
 const TABLE: [u32; 256] = {
     let mut table = [0; 256];
     let mut index: u32 = 0;
@@ -586,7 +586,7 @@ const TABLE: [u32; 256] = {
     table
 };
 
-/// The state of a check sum before a byte of zero, and that byte's index into the table.
+/// The state of a checksum before a zero byte, and that byte's index into the table.
 fn step_back(state: u32) -> (u32, u8) {
     let top = state >> 24;
     let index = TABLE.iter().position(|entry| entry >> 24 == top).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The file of a tree against what its engine reads.
+//! Compares what is read from a tree's file with what its engine reads.
 
 use proptest::prelude::*;
 
@@ -54,7 +54,7 @@ proptest! {
 }
 
 #[test]
-fn damaged_file_is_copied_whole_or_the_start_is_refused() {
+fn damaged_tree_file_is_copied_completely_or_start_fails() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("db");
     {
@@ -71,7 +71,7 @@ fn damaged_file_is_copied_whole_or_the_start_is_refused() {
     fs::create_dir(&part).unwrap();
     let refused = keep_damaged(folder.path()).unwrap_err().to_string();
     assert!(refused.contains("bytes) cannot be made: Is a directory"), "{refused}");
-    assert!(refused.contains("free as much on this disk"), "{refused}");
+    assert!(refused.contains("free that much space on this disk"), "{refused}");
     fs::remove_dir(&part).unwrap();
     keep_damaged(folder.path()).unwrap();
     assert!(fs::read(&kept).unwrap() == bytes && !part.exists());

@@ -1,9 +1,8 @@
-//! How many bytes of payloads an organization keeps.
+//! Payload usage: the bytes of stored payloads of each organization.
 //!
-//! Each owner of payloads (an execution, a delivery) has a counter of what was recorded for it, and
-//! each organization the sum. Both change in the commits that bring the payloads and take them
-//! away, so that they agree after any crash. Amounts below [`RECORDED_FROM`] are not recorded: a
-//! request brings as much by itself.
+//! Each owner of payloads (an execution, a delivery) has a counter, and each organization has the
+//! sum. Both change in the commits that add and remove the payloads, so they agree after any crash.
+//! Amounts below [`RECORDED_FROM`] are not recorded: a request alone takes as much.
 
 use super::commit::{Commit, Expect};
 use super::error::Error;
@@ -11,7 +10,7 @@ use super::key::{Key, Table};
 use super::store::Store;
 use crate::domain::ids::{Id, OrganizationId};
 
-/// The smallest amount that is recorded, in bytes.
+/// The smallest recorded amount in bytes.
 pub const RECORDED_FROM: u64 = 64 * 1024;
 
 fn of_organization(organization: OrganizationId) -> Key {
@@ -19,7 +18,7 @@ fn of_organization(organization: OrganizationId) -> Key {
 }
 
 impl Store {
-    /// Bytes of payloads that are recorded for an organization.
+    /// The recorded bytes of an organization's payloads.
     ///
     /// # Errors
     /// As [`Store::counter`].
@@ -27,7 +26,7 @@ impl Store {
         Ok(self.counter(&of_organization(organization)).await?.try_into().unwrap_or_default())
     }
 
-    /// Bytes that are recorded for one owner.
+    /// The recorded bytes of one owner.
     ///
     /// # Errors
     /// As [`Store::counter`].
@@ -40,8 +39,8 @@ impl Store {
         Ok(self.counter(&key).await?.try_into().unwrap_or_default())
     }
 
-    /// Records in `commit` that an owner's payloads have so many bytes more. Answers how many were
-    /// recorded: none of an amount below [`RECORDED_FROM`].
+    /// Adds to `commit` that an owner's payloads grew by `bytes`. Returns the number of bytes
+    /// recorded: 0 for amounts below [`RECORDED_FROM`].
     pub fn record_usage<T: Id>(
         &self,
         commit: &mut Commit,
@@ -58,8 +57,8 @@ impl Store {
         bytes
     }
 
-    /// Records in `commit` that these owners have no payloads any more. The commit is refused with
-    /// [`Error::Conflict`] where another one was first.
+    /// Adds to `commit` that these owners have no payloads any more. The commit fails with
+    /// [`Error::Conflict`] if another one did so first.
     ///
     /// # Errors
     /// As [`Store::counter`].
@@ -73,7 +72,7 @@ impl Store {
         let keys: Vec<Key> = owners.into_iter().map(of_owner).collect();
         for (key, bytes) in keys.iter().zip(self.counters(&keys).await?) {
             if bytes > 0 {
-                // Released once, however many remove the owner.
+                // Released once, even if the owner is removed concurrently.
                 commit.expect(Expect::Equal(key.clone(), bytes.to_be_bytes().to_vec()));
                 commit.add(of_organization(organization), bytes.saturating_neg());
                 commit.delete(key.clone());

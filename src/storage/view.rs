@@ -1,4 +1,4 @@
-//! The merged view: the memtable's layers over the tree, as one ordered map at one moment.
+//! The merged view: the memtable's layers over the tree, as one ordered, consistent map.
 
 use std::cmp::Ordering;
 use std::ops::Bound;
@@ -9,7 +9,7 @@ use super::error::Error;
 use super::key::Key;
 use super::memtable::{Cursor, Entry, Memtable, Snapshot};
 
-/// Where all rows are.
+/// All rows of a store.
 #[derive(Clone)]
 pub struct View {
     pub db: sled::Db,
@@ -25,20 +25,20 @@ impl View {
         }
     }
 
-    /// All rows as they are now.
+    /// A consistent view of the current rows.
     pub fn moment(&self) -> Moment {
         Moment { snapshot: self.memtable.snapshot(), db: self.db.clone() }
     }
 }
 
-/// All rows at one moment.
+/// A consistent view of all rows.
 pub struct Moment {
     snapshot: Snapshot,
     db: sled::Db,
 }
 
 impl Moment {
-    /// What the memtable knows of a row, see [`Snapshot::get`].
+    /// The memtable's value of a row, see [`Snapshot::get`].
     pub fn in_memory(&self, key: &Key) -> Option<Option<Vec<u8>>> {
         self.snapshot.get(key.as_bytes())
     }
@@ -51,24 +51,24 @@ impl Moment {
         }
     }
 
-    /// The rows from `from` on, in the order of their keys.
+    /// The rows from `from` on, in key order.
     pub fn range(&self, from: Bound<&[u8]>) -> Range<'_> {
         let tree = blocks::Iter::new(self.db.clone(), from);
         Range { cursors: self.snapshot.cursors(from), tree, ahead: None }
     }
 }
 
-/// Rows in the order of their keys: of each key the newest value, none that is deleted.
+/// Rows in key order: the newest value of each key, without deleted ones.
 pub struct Range<'m> {
     /// Newest layer first.
     cursors: Vec<Cursor<'m>>,
     tree: blocks::Iter<sled::Db>,
-    /// The tree's next row, once it was read; `Some(None)` at its end.
+    /// The tree's next row, once read; `Some(None)` at its end.
     ahead: Option<Option<(Key, Vec<u8>)>>,
 }
 
 impl Range<'_> {
-    /// The next row of the newest layer that has one under the least key, or of the tree.
+    /// The row under the least key, from the newest layer that has it, or from the tree.
     fn step(&mut self) -> Result<Option<Entry>, Error> {
         let Self { cursors, tree, ahead } = self;
         if ahead.is_none() {

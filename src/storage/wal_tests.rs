@@ -1,4 +1,4 @@
-//! The store over its log: what a kill at any step leaves, what is seen and when, and what is refused.
+//! The store with its log: crashes at any step, visibility, and refused parts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -51,7 +51,7 @@ fn commit(number: u64) -> Commit {
     commit
 }
 
-/// All rows after so many commits.
+/// All rows after this many commits.
 fn expected(commits: u64) -> BTreeMap<Key, Vec<u8>> {
     let mut rows = BTreeMap::new();
     for number in 1..=commits {
@@ -67,7 +67,7 @@ fn expected(commits: u64) -> BTreeMap<Key, Vec<u8>> {
     rows
 }
 
-/// All rows, and by the counter how many commits they are of.
+/// All rows, and the number of commits by the counter.
 async fn rows(store: &Store) -> (u64, BTreeMap<Key, Vec<u8>>) {
     let page = Page { prefix: Key::from_bytes(&[]), after: None, before: None, limit: 10_000 };
     let rows = store.page(page).await.unwrap();
@@ -79,12 +79,12 @@ async fn rows(store: &Store) -> (u64, BTreeMap<Key, Vec<u8>>) {
     (count, rows)
 }
 
-/// Copies of a data folder, each as a kill at a point would have left it.
+/// Copies of a data folder, each as a crash at a point would leave it.
 #[derive(Default)]
 struct Images {
-    /// Where the next one is wanted.
+    /// How many copies are still wanted at each point.
     wanted: Mutex<BTreeMap<Point, u32>>,
-    /// The point, the folder, and how many commits had been answered.
+    /// The point, the folder, and the number of answered commits.
     taken: Mutex<Vec<(Point, TempDir, u64)>>,
     answered: AtomicU64,
     in_checkpoint: AtomicBool,
@@ -103,7 +103,7 @@ const POINTS: [Point; 9] = [
 ];
 
 impl Images {
-    /// Takes one at every point, three times, as they come.
+    /// Copies the folder three times at every point.
     fn watch(self: &Arc<Self>, folder: &Path, faults: &Faults) {
         *self.wanted.lock().unwrap() = POINTS.map(|point| (point, 3)).into();
         let images = Arc::clone(self);
@@ -112,7 +112,7 @@ impl Images {
     }
 
     fn reached(&self, point: Point, folder: &Path) {
-        // One thread at a time: the others wait at their next point in the meantime.
+        // One thread at a time: the others wait at their next point meanwhile.
         let mut wanted = self.wanted.lock().unwrap();
         let is_writers = point <= Point::Answer;
         if !is_writers {
@@ -158,7 +158,7 @@ async fn wal_crash_at_any_step_loses_no_acknowledged_commit() {
         let (count, found) = rows(&store).await;
         assert!((answered..=answered + 1).contains(&count), "{point:?}: {answered}, {count}");
         assert_eq!(found, expected(count), "{point:?}");
-        // It goes on, and is whole once more after a second start.
+        // It continues, and is complete after a second start.
         store.commit(commit(count + 1)).await.unwrap();
         store.close().await;
         let store = usual(image.path()).unwrap();
@@ -193,7 +193,7 @@ async fn wal_commit_is_invisible_until_durable() {
     assert_eq!(seen, expect);
 }
 
-/// Both rows of a pair are always written together, while layers freeze and leave.
+/// Both rows of a pair are always written together, while layers are frozen and dropped.
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
 async fn store_page_is_consistent_during_checkpoints() {
     let folder = tempfile::tempdir().unwrap();
@@ -223,7 +223,7 @@ async fn store_page_is_consistent_during_checkpoints() {
 }
 
 #[tokio::test]
-async fn wal_overwritten_rows_never_reach_the_tree() {
+async fn wal_overwritten_rows_never_reach_tree() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path(), Limits::NEVER, &Arc::default()).unwrap();
     for number in 1..=100 {
@@ -287,7 +287,7 @@ async fn tree_values_are_packed_only_on_disk() {
     assert_eq!(store.page(page).await.unwrap(), [(key, value)]);
 }
 
-/// A store with some rows in its tree and some in its log, as a kill leaves it.
+/// A killed store with some rows in its tree and some in its log.
 async fn killed() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let image = tempfile::tempdir().unwrap();
@@ -320,7 +320,7 @@ fn segment(folder: &Path) -> std::path::PathBuf {
 
 #[tokio::test]
 async fn store_open_refuses_missing_or_mismatched_parts() {
-    // Whole, it opens.
+    // It opens while complete.
     let image = killed().await;
     assert_eq!(rows(&usual(image.path()).unwrap()).await, (30, expected(30)));
     let older = killed().await;
@@ -413,10 +413,10 @@ async fn store_open_refuses_rolled_back_parts() {
     copy_folder(&old.path().join("store"), &folder.path().join("store"));
     let said = refusal(folder.path());
     assert!(said.contains("its store is older than it was"), "{said}");
-    // With the operator's word it is taken.
+    // It opens once the operator has deleted the marker.
     fs::remove_file(folder.path().join(marker::FILE)).unwrap();
     assert_eq!(rows(&usual(folder.path()).unwrap()).await, (1, expected(1)));
-    // The tree alone, the log alone.
+    // Only the tree, only the log.
     for (from, part, says) in [
         ("store/log", "store/log", "its log is older than its tree"),
         ("store", "store/log", "its tree has lost rows or is older than its log"),

@@ -1,7 +1,8 @@
-//! Watches: who wants to know that rows under a prefix have changed, and nothing about what they hold.
+//! Watches: notifications that rows under a prefix have changed, without their content.
 //!
-//! The writer marks them once a commit is durable and visible. It never waits for anybody: what changes
-//! while nobody looks is one mark. What a commit costs depends on its rows, not on the number of watches.
+//! The writer marks watches once a commit is durable and visible, and never waits for a watcher:
+//! several changes between two looks are one mark. The cost of a commit depends on its rows, not on
+//! the number of watches.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -12,9 +13,9 @@ use tokio::sync::Notify;
 use super::key::Key;
 use super::memtable::Rows;
 
-/// Prefixes of one watch: each has a bit.
+/// Maximum prefixes per watch: each has a bit.
 pub const PREFIXES_MAX: usize = 32;
-/// Watches at the same time.
+/// Maximum concurrent watches.
 const WATCHES_MAX: usize = 1024;
 
 #[derive(Debug)]
@@ -24,7 +25,7 @@ struct Marks {
     notify: Notify,
 }
 
-/// A watch of a prefix, and the prefix's place in it.
+/// A watch, and the index of the prefix in it.
 #[derive(Debug)]
 struct Watcher {
     number: u64,
@@ -36,7 +37,7 @@ struct Watcher {
 struct Index {
     watches: usize,
     by_prefix: HashMap<Vec<u8>, Vec<Watcher>>,
-    /// How many prefixes of each length are in `by_prefix`.
+    /// The number of prefixes of each length in `by_prefix`.
     lengths: BTreeMap<usize, usize>,
 }
 
@@ -85,7 +86,7 @@ impl Watches {
         self.index.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts to watch these prefixes; `None` if there are too many watches or prefixes.
+    /// Starts watching these prefixes; `None` if there are too many watches or prefixes.
     pub fn watch(self: &Arc<Self>, prefixes: Vec<Key>) -> Option<Watch> {
         let mut index = self.index();
         if index.watches >= WATCHES_MAX || prefixes.len() > PREFIXES_MAX {
@@ -99,7 +100,7 @@ impl Watches {
         Some(Watch { number, marks, watches: Arc::clone(self) })
     }
 
-    /// The watches whose rows are among these: to be marked once the rows are visible.
+    /// The watches that match these rows, to be marked once the rows are visible.
     pub fn touched_by(&self, rows: &Rows) -> Vec<Touched> {
         if self.count.load(Ordering::Acquire) == 0 {
             return Vec::new();
@@ -110,7 +111,7 @@ impl Watches {
             let mut last: &[u8] = &[];
             for key in rows.keys() {
                 let Some(prefix) = key.as_bytes().get(..*length) else { continue };
-                // Rows are in the order of their keys: those with the same prefix follow one another.
+                // Rows are in key order, so those with the same prefix are adjacent.
                 if prefix == last {
                     continue;
                 }
@@ -125,7 +126,7 @@ impl Watches {
     }
 }
 
-/// A watch with the prefixes under which rows are about to change.
+/// A watch, and its prefixes whose rows are about to change.
 #[derive(Debug)]
 pub struct Touched {
     marks: Arc<Marks>,
@@ -139,7 +140,7 @@ impl Touched {
     }
 }
 
-/// A watch; it ends when this is dropped.
+/// A watch, which ends when dropped.
 #[derive(Debug)]
 pub struct Watch {
     number: u64,
@@ -148,7 +149,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// The indexes of the prefixes under which rows have changed since the last call, once there is one.
+    /// Waits for changes and returns the indexes of the changed prefixes since the last call.
     pub async fn changed(&self) -> Vec<usize> {
         loop {
             let marks = self.marks.changed.swap(0, Ordering::AcqRel);
@@ -206,7 +207,7 @@ mod tests {
         assert_eq!(of_table.changed().await, [0]);
         assert_eq!(both.changed().await, [0, 1]);
         assert_eq!(other.changed().await, [0]);
-        // The end of one leaves the others.
+        // Dropping one leaves the others.
         drop(both);
         write(&watches, &[1, 2]);
         assert_eq!((of_table.changed().await, other.changed().await), (vec![0], vec![0]));

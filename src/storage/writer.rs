@@ -1,10 +1,11 @@
 //! The writer: the one thread that changes the store.
 //!
-//! It takes commits from a bounded channel and merges those that wait into one group; under load it
-//! lets them gather first (`pace`). Preconditions and counters see every commit merged before them. The
-//! group becomes one record of the log, is synced once and made visible as a whole; then the writer calls
-//! the hooks of its commits in order, and answers them. The writer retries nothing: when the disk
-//! refuses, every waiting commit is answered with the reason, and the store takes no more.
+//! It takes commits from a bounded channel and merges the waiting ones into one group; under load
+//! it waits briefly for more (`pace`). Preconditions and counters see every commit merged before
+//! them. The group becomes one log record, is synced once and becomes visible as a whole; then the
+//! writer calls the hooks of its commits in order, and answers them. The writer retries nothing:
+//! when the disk fails, every waiting commit fails with the reason, and the store accepts no more
+//! commits.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -34,39 +35,39 @@ use crate::domain::ids::OrganizationId;
 use crate::runtime::turns::Turn;
 use crate::runtime::{self, Clock};
 
-/// Commits that may wait for the writer; more wait at their senders.
+/// Commits that may wait for the writer; further ones wait at their senders.
 pub const QUEUE: usize = 4096;
-/// Commits that one flush makes durable.
+/// Maximum commits per group.
 const GROUP_COMMITS_MAX: usize = 256;
-/// Bytes that one flush makes durable, unless a single commit has more.
+/// Maximum bytes per group, unless a single commit has more.
 const GROUP_BYTES_MAX: usize = 1024 * 1024;
 
-/// What the writer is sent.
+/// A message to the writer.
 pub enum Message {
     Commit {
         commit: Commit,
-        /// What it takes of the memory for rows that are not in the tree.
+        /// Its part of the memory for rows that are not in the tree.
         turn: Turn,
         done: oneshot::Sender<Result<(), Error>>,
     },
-    /// From now on, what is written also goes to this stream, or to none. Answered with whether
-    /// there was one until now, and with the number of the log's last record.
+    /// Sets the stream that also receives all writes, or removes it. Answered with whether there
+    /// was one until now, and with the number of the last log record.
     SetChangeStream {
         change_stream: Option<ChangeStream>,
         done: oneshot::Sender<(bool, u64)>,
     },
-    /// Proves the log's last record by one behind it: nothing has been written for a while.
+    /// Writes an empty record that proves the log's last one, since the store is idle.
     Seal,
     /// Begins a checkpoint.
     Freeze,
     Close,
 }
 
-/// Takes what is written, batch by batch. It is dropped when it cannot take more at once: a backup
-/// never holds the writer up.
+/// Receives all writes, batch by batch. It is dropped when it is full, so that a backup never
+/// delays the writer.
 pub type ChangeStream = std::sync::mpsc::SyncSender<Rows>;
 
-/// Counts that the writer publishes.
+/// Metrics published by the writer.
 #[derive(Debug, Default)]
 pub struct Metrics {
     pub commits: AtomicU64,
@@ -81,34 +82,34 @@ pub struct Writer {
     pub data: PathBuf,
     pub inbox: mpsc::Receiver<Message>,
     pub metrics: Arc<Metrics>,
-    /// Set once, with the reason, when the disk has refused.
+    /// Set once, with the reason, when the disk has failed.
     pub failure: Arc<watch::Sender<Option<String>>>,
     pub change_stream: Option<ChangeStream>,
     pub watches: Arc<Watches>,
     pub progress: Arc<Progress>,
-    /// To the thread of the checkpoints, which ends when this has gone.
+    /// To the checkpoint thread, which ends when this is dropped.
     pub jobs: std::sync::mpsc::Sender<Job>,
     pub checkpoints: JoinHandle<()>,
     pub limits: Limits,
-    /// What the commits since the last checkpoint began take of the memory.
+    /// The memory taken by the commits since the last checkpoint began.
     pub held: Held,
     pub pace: Pace,
     #[cfg(test)]
     pub faults: Arc<Faults>,
 }
 
-/// A commit that waits for the sync.
+/// A commit waiting for the sync.
 struct Pending {
     hooks: Vec<Hook>,
-    /// Why it is refused. It waits all the same: what it was refused for may not be durable yet, and
-    /// a caller that asks again at once has to see that.
+    /// Why it is refused. It is answered after the sync nevertheless: the reason may not be durable
+    /// yet, and a caller that retries at once has to see it.
     refused: Option<Error>,
     done: oneshot::Sender<Result<(), Error>>,
 }
 
 type Waiting = Vec<Pending>;
 
-/// Parts of the memory for rows that are not in the tree, one for each organization.
+/// Memory permits for rows that are not in the tree, one for each organization.
 #[derive(Debug, Default)]
 pub struct Held(HashMap<Option<OrganizationId>, Turn>);
 
@@ -127,7 +128,7 @@ impl Held {
 type Changes = Vec<(Key, Option<Vec<u8>>)>;
 
 impl Writer {
-    /// Works until it is asked to close. Runs on a thread of its own.
+    /// Runs until the store is closed. Call it on its own thread.
     pub fn run(mut self) {
         while let Some(first) = self.inbox.blocking_recv() {
             let started = runtime::monotonic_now();
@@ -140,7 +141,7 @@ impl Writer {
                 None => {}
                 Some(Message::SetChangeStream { change_stream, done }) => {
                     let before = std::mem::replace(&mut self.change_stream, change_stream);
-                    // Who asked and has gone has dropped the stream's receiver as well.
+                    // If the requester is gone, so is the stream's receiver.
                     let _gone = done.send((before.is_some(), self.log.number()));
                 }
                 Some(Message::Seal) => self.seal(),
@@ -154,7 +155,7 @@ impl Writer {
         self.close();
     }
 
-    /// Merges what waits, up to a message that is not a commit, which comes back.
+    /// Merges the waiting commits, up to the first other message, which is returned.
     fn gather(&mut self, first: Message, now: Instant) -> (Option<Message>, Rows, Waiting) {
         let mut rows = Rows::new();
         let mut waiting = Waiting::new();
@@ -243,7 +244,7 @@ impl Writer {
         Ok(bytes)
     }
 
-    /// Adds to a counter, after what the commit itself has added to it; gives the sum.
+    /// Adds to a counter, including additions of the same commit; returns the sum.
     fn count(
         &self,
         key: Key,
@@ -268,8 +269,8 @@ impl Writer {
         self.view.get(key)
     }
 
-    /// One record, one sync, then everybody sees the rows, then the hooks and the answers, in the
-    /// order of the commits.
+    /// Writes and syncs one record, publishes the rows, then runs the hooks and answers, in commit
+    /// order.
     fn write(&mut self, rows: Rows, waiting: Waiting) {
         let has_rows = !rows.is_empty();
         let outcome = self.append(rows, false);
@@ -290,10 +291,10 @@ impl Writer {
         }
     }
 
-    /// Makes a record durable and its rows visible. Only a seal has none.
+    /// Makes a record durable and its rows visible. Only a seal has no rows.
     fn append(&mut self, rows: Rows, is_seal: bool) -> Result<(), Error> {
         if rows.is_empty() && !is_seal {
-            // Its preconditions held, and everything that they saw is durable.
+            // Its preconditions held, and everything that they depend on is durable.
             return Ok(());
         }
         #[cfg(test)]
@@ -315,13 +316,13 @@ impl Writer {
         self.view.memtable.publish(number, rows);
         touched.into_iter().for_each(Touched::mark);
         if self.progress.wrote(number, is_seal) && !is_seal {
-            // The thread of the checkpoints ends after this one.
+            // The checkpoint thread ends after this one.
             let _running = self.jobs.send(Job::Dirty);
         }
         Ok(())
     }
 
-    /// From now on nothing is written: what the disk holds is known to the next start alone.
+    /// Stops all writes: only the next start can tell what the disk contains.
     fn fail(&self, error: &dyn std::fmt::Display) -> Error {
         tracing::error!(%error, "the store accepts no more writes");
         self.failure.send_if_modified(|reason| {
@@ -337,7 +338,7 @@ impl Writer {
 
     fn seal(&mut self) {
         if !self.has_failed() && !self.progress.is_sealed() {
-            // A failure is noted for everybody.
+            // A failure is recorded for all callers.
             let _noted = self.append(Rows::new(), true);
         }
     }
@@ -354,8 +355,8 @@ impl Writer {
         }
     }
 
-    /// Bounds the log and the memory: with twice what begins a checkpoint, the one before is waited
-    /// for.
+    /// Starts a checkpoint if one is due. Bounds log and memory: at twice the trigger, it waits for
+    /// the running checkpoint.
     fn checkpoint_if_due(&mut self) {
         if self.log.since_freeze >= self.limits.log_bytes.saturating_mul(2) {
             self.progress.wait();
@@ -363,7 +364,7 @@ impl Writer {
         self.freeze();
     }
 
-    /// Carries everything into the tree, leaves an empty log, and ends the other thread.
+    /// Moves everything to the tree, leaves an empty log, and ends the checkpoint thread.
     fn close(mut self) {
         self.seal();
         self.progress.wait();
@@ -389,16 +390,16 @@ impl Writer {
         if let Err(error) = emptied {
             tracing::error!(
                 %error,
-                "the store was not closed completely; the next start reads its log"
+                "failed to close the store completely; the next start reads its log"
             );
         }
-        // The engine goes last: the next process that opens the store waits for it.
+        // Drop the engine last: the next process that opens the store waits for it.
         drop(log);
         drop(view);
     }
 }
 
-/// The number in a counter's row.
+/// The value of a counter's row.
 pub fn counter(row: Option<&[u8]>) -> Result<i64, Malformed> {
     let Some(bytes) = row else { return Ok(0) };
     let bytes: [u8; 8] = bytes.try_into().map_err(|_length| Malformed {
@@ -408,7 +409,7 @@ pub fn counter(row: Option<&[u8]>) -> Result<i64, Malformed> {
     Ok(i64::from_be_bytes(bytes))
 }
 
-/// A sender that waits no more is not a fault: its commit counts all the same.
+/// Answers a commit. It counts even if its sender no longer waits.
 fn answer(done: oneshot::Sender<Result<(), Error>>, outcome: Result<(), Error>) {
     if done.send(outcome).is_err() {
         tracing::trace!("the caller of a commit no longer waits for it");

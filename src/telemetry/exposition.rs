@@ -1,11 +1,11 @@
-//! Reads Prometheus' text format, as this process writes it: one sample for each line. What cannot be read is
-//! left out.
+//! Parses Prometheus' text format as this process writes it: one sample per line. Unreadable lines
+//! are skipped.
 
 /// One series and its value.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sample<'t> {
     pub name: &'t str,
-    /// What is between the braces.
+    /// The text between the braces.
     labels: &'t str,
     pub value: f64,
 }
@@ -21,7 +21,7 @@ pub fn samples(text: &str) -> impl Iterator<Item = Sample<'_>> {
 }
 
 impl<'t> Sample<'t> {
-    /// The value of a label, as it is written; `None` where the series has no such label.
+    /// The value of a label, in its escaped form; `None` if the series has no such label.
     #[must_use]
     pub fn label(&self, name: &str) -> Option<&'t str> {
         let mut rest = self.labels;
@@ -46,7 +46,7 @@ impl<'t> Sample<'t> {
         self.value as u64
     }
 
-    /// The upper end of a bucket of a histogram, and how many are below it.
+    /// The upper bound of a histogram bucket, and its cumulative count.
     #[must_use]
     pub fn bucket(&self) -> Option<(f64, u64)> {
         let end = match self.label("le")? {
@@ -57,7 +57,7 @@ impl<'t> Sample<'t> {
     }
 }
 
-/// Where a value ends: at the first quote that no backslash is before.
+/// The end of a value: the first quote that is not escaped.
 fn end_of_value(text: &str) -> Option<usize> {
     let mut is_escaped = false;
     for (at, letter) in text.bytes().enumerate() {
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn exposition_is_read_line_by_line() {
+    fn exposition_is_parsed_line_by_line() {
         let text =
             "# HELP a b\n\na 1\nb{x=\"1\",y=\"a \\\"{\\\\\",le=\"+Inf\"} 2.5\nbroken\nc{x=\"1} 3\n";
         let read: Vec<Sample<'_>> = samples(text).collect();

@@ -1,8 +1,8 @@
-//! Logs and metrics: where they go, in which shape, and what each metric means.
+//! Logs and metrics: destinations, formats, and the meaning of each metric.
 //!
-//! Logs go to standard error. They name paths, ids and causes, and never hold query strings,
-//! bodies, keys or secrets: those who log keep them out, and crates that see raw traffic are never
-//! let below `warn`. A request's id is a field of its span, so that every line in it carries it.
+//! Logs go to standard error. They contain paths, ids and causes, but never query strings, bodies,
+//! keys or secrets: callers do not log them, and crates that see raw traffic are limited to `warn`.
+//! A request's id is a field of its span, so every line in it has the id.
 
 pub mod exposition;
 mod process;
@@ -29,24 +29,23 @@ pub use self::process::{
 use crate::config::{Log, LogFormat};
 use crate::runtime::Tasks;
 
-/// How often the samples of histograms are folded into their buckets, so that they do not pile up
-/// while nobody reads `/metrics`.
+/// How often histogram samples are folded into their buckets, so that they do not accumulate while
+/// nobody reads `/metrics`.
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Bounds of the buckets of a request's time, in seconds: from an answer out of memory to a held
-/// one.
+/// Bucket bounds for request durations, in seconds: from a response from memory to a long poll.
 const REQUEST_SECONDS: [f64; 14] =
     [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.25, 1.0, 5.0, 15.0, 60.0];
 
-/// Bounds of the buckets of work's time, in seconds: from a built-in model to a long workflow.
+/// Bucket bounds for execution times, in seconds: from a built-in model to a long workflow.
 const WORK_SECONDS: [f64; 14] =
     [0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0];
 
-/// Bounds of the buckets of a commit's time, in seconds.
+/// Bucket bounds for commit durations, in seconds.
 const COMMIT_SECONDS: [f64; 11] =
     [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2.5];
 
-/// Counters with labels, whose series begin with the first event.
+/// Counters with labels, whose series start with the first event.
 const LABELLED: [&str; 5] = [
     "orrery_endpoint_requests_total",
     "orrery_requests_total",
@@ -55,19 +54,20 @@ const LABELLED: [&str; 5] = [
     "orrery_webhook_deliveries_total",
 ];
 
-/// Lets the lines of the access log through at every level.
+/// Enables the access log at every level.
 const ACCESS_LOG: &str = "orrery::access=info";
 
-/// The longest value in a line of text, in characters: the journal begins another line after 48 KiB.
+/// The maximum length of a value in a text line, in characters: the journal splits lines after 48
+/// KiB.
 const VALUE_CHARS_MAX: usize = 4096;
 
-/// Replaces the filter of the logs that were started.
+/// Replaces the log filter.
 static FILTER: OnceLock<reload::Handle<EnvFilter, Registry>> = OnceLock::new();
 
-/// Why logs or metrics could not be set up.
+/// An error when setting up logs or metrics.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("the log level {level:?} cannot be read")]
+    #[error("invalid log level {level:?}")]
     Level {
         level: String,
         #[source]
@@ -81,10 +81,10 @@ pub enum Error {
     Metrics(#[source] metrics_exporter_prometheus::BuildError),
 }
 
-/// Sends the logs of this process to standard error, as `log` says.
+/// Sends the logs of this process to standard error, as configured in `log`.
 ///
 /// # Errors
-/// When the level is none, or when it was called before.
+/// If the level is invalid, or logs are already set up.
 pub fn start_logs(log: &Log) -> Result<(), Error> {
     let terminal = std::io::stderr().is_terminal();
     let (filter, handle) = reload::Layer::new(filter(&log.level)?);
@@ -101,20 +101,20 @@ pub fn start_logs(log: &Log) -> Result<(), Error> {
     Ok(())
 }
 
-/// Logs at another level from now on.
+/// Changes the log level.
 ///
 /// # Errors
-/// When the level is none, or when no logs were started.
+/// If the level is invalid, or logs are not set up.
 pub fn set_level(level: &str) -> Result<(), Error> {
     let filter = filter(level)?;
     let handle = FILTER.get().ok_or(Error::NotStarted)?;
     handle.reload(filter).map_err(|_gone| Error::NotStarted)
 }
 
-/// The metrics of this process; the first call sets them up, every other gives the same.
+/// The metrics of this process; the first call sets them up, later ones return the same.
 ///
 /// # Errors
-/// When another recorder is installed.
+/// If another recorder is installed.
 pub fn metrics() -> Result<PrometheusHandle, Error> {
     static INSTALLED: OnceLock<PrometheusHandle> = OnceLock::new();
     static INSTALLING: std::sync::Mutex<()> = std::sync::Mutex::new(());
@@ -156,45 +156,36 @@ fn describe() {
 fn describe_counters() {
     let counters = [
         ("orrery_requests_total", "Requests answered, by host, method, route and status"),
-        ("orrery_executions_total", "Executions that ended, by kind and status"),
+        ("orrery_executions_total", "Finished executions, by kind and status"),
         (
             "orrery_endpoint_requests_total",
-            "Requests to the servers of models with several, by outcome: answered or missed",
+            "Requests to endpoints of models with several, by outcome: answered or missed",
         ),
         ("orrery_commits_total", "Commits made durable"),
-        ("orrery_flushes_total", "Groups of commits that were flushed to disk together"),
-        (
-            "orrery_checkpoints_total",
-            "Checkpoints: times that rows went from the log into the tree",
-        ),
+        ("orrery_flushes_total", "Groups of commits flushed to disk together"),
+        ("orrery_checkpoints_total", "Checkpoints, which move rows from the log to the tree"),
         (
             "orrery_audit_repairs_total",
-            "Differences between memory and disk that the audit repaired, by kind",
+            "Differences between memory and disk repaired by the audit, by kind",
         ),
-        ("orrery_webhook_deliveries_total", "Deliveries that ended, by outcome"),
-        ("orrery_webhook_retries_total", "Delivery attempts that failed and will be repeated"),
-        ("orrery_webhook_unsent_total", "Delivery attempts that this machine could not make"),
-        (
-            "orrery_webhook_endpoints_disabled_total",
-            "Endpoints that were disabled: deliveries to them fail",
-        ),
-        (
-            "orrery_executions_abandoned_total",
-            "Executions that were ended because they crashed the service",
-        ),
-        ("orrery_spans_exported_total", "Spans that the collector has taken"),
+        ("orrery_webhook_deliveries_total", "Finished deliveries, by outcome"),
+        ("orrery_webhook_retries_total", "Failed delivery attempts that will be retried"),
+        ("orrery_webhook_unsent_total", "Delivery attempts not made because of a local error"),
+        ("orrery_webhook_endpoints_disabled_total", "Disabled endpoints, whose deliveries fail"),
+        ("orrery_executions_abandoned_total", "Executions failed because they crashed the service"),
+        ("orrery_spans_exported_total", "Spans accepted by the collector"),
         (
             "orrery_spans_dropped_total",
-            "Spans that were not exported; an execution whose spans were never made counts as one",
+            "Spans not exported; an execution whose spans were never derived counts as one",
         ),
-        ("orrery_sweeps_refused_total", "Sweeps by age that a wrong clock held back"),
-        ("orrery_kept_log_given_up_total", "Chains of the log archive that were given up"),
-        ("orrery_backup_failures_total", "Scheduled backups that were not written"),
-        ("orrery_backup_after_failures_total", "Runs of backup.after that failed"),
+        ("orrery_sweeps_refused_total", "Retention sweeps skipped because of an implausible clock"),
+        ("orrery_kept_log_given_up_total", "Abandoned chains of the log archive"),
+        ("orrery_backup_failures_total", "Failed scheduled backups"),
+        ("orrery_backup_after_failures_total", "Failed runs of backup.after"),
     ];
     for (name, text) in counters {
         describe_counter!(name, text);
-        // Those without labels are there from the start, so that an increase of one is seen.
+        // Counters without labels exist from the start, so that their first increase is visible.
         if !LABELLED.contains(&name) {
             metrics::counter!(name).increment(0);
         }
@@ -203,55 +194,52 @@ fn describe_counters() {
 
 fn describe_gauges() {
     let gauges = [
-        ("orrery_bodies_in_flight_bytes", "Request and reply bodies in memory"),
-        ("orrery_requests_in_flight", "Requests that are being answered"),
-        ("orrery_executions_running", "Executions that run now"),
-        ("orrery_executions_queued", "Executions that wait for their turn"),
-        (
-            "orrery_executions_retrying",
-            "Executions that are tried again after an error of the service itself",
-        ),
-        ("orrery_disk_free_bytes", "Free space of the data folder's disk, the ballast included"),
+        ("orrery_bodies_in_flight_bytes", "Request and response bodies in memory"),
+        ("orrery_requests_in_flight", "Requests in flight"),
+        ("orrery_executions_running", "Running executions"),
+        ("orrery_executions_queued", "Queued executions"),
+        ("orrery_executions_retrying", "Executions being retried after an internal error"),
+        ("orrery_disk_free_bytes", "Free space of the data folder's disk, including the ballast"),
         ("orrery_disk_reserve_bytes", "Free space below which new work is refused"),
         ("orrery_disk_low", "Whether new work is refused because the disk is nearly full: 1 or 0"),
-        ("orrery_sweep_refused_files", "Files that a refused sweep would have moved away"),
-        ("orrery_commits_waiting", "Commits that wait for the writer"),
+        (
+            "orrery_sweep_refused_files",
+            "Orphaned files that an aborted sweep would have moved to the trash",
+        ),
+        ("orrery_commits_waiting", "Commits waiting for the writer"),
         ("orrery_paused", "Whether work is held back since a restore: 1 or 0"),
         ("orrery_models", "Models in the catalog"),
         ("orrery_model_healthy", "Whether a model is expected to answer: 1, or 0 while it fails"),
-        ("orrery_model_running", "Predictions and steps that a model runs now"),
-        ("orrery_model_queued", "Predictions and steps that wait for a model"),
+        ("orrery_model_running", "Running predictions and steps of a model"),
+        ("orrery_model_queued", "Predictions and steps queued for a model"),
         (
             "orrery_endpoint_used",
-            "Whether a server of a model with several gets requests: 1, or 0 while it is left out",
+            "Whether an endpoint of a model with several is in rotation: 1 or 0",
         ),
-        ("orrery_endpoint_in_flight", "Requests that a server of a model with several has"),
+        ("orrery_endpoint_in_flight", "Requests in flight at an endpoint of a model with several"),
         ("orrery_webhook_in_flight", "Delivery attempts in flight"),
-        (
-            "orrery_webhook_open_circuits",
-            "Receivers to which nothing is sent for now, after failures",
-        ),
+        ("orrery_webhook_open_circuits", "Receivers with an open circuit breaker"),
     ];
     for (name, text) in gauges {
         describe_gauge!(name, text);
     }
     describe_gauge!("orrery_store_bytes", Unit::Bytes, "The size of the store on disk");
     let gauges = [
-        ("orrery_clock_ahead_seconds", "How far the machine's clock is ahead of the believed time"),
+        ("orrery_clock_ahead_seconds", "How far the machine's clock is ahead of the trusted time"),
         (
             "orrery_certificate_expiry_timestamp_seconds",
-            "When the served certificate ends, in Unix time",
+            "Expiry of the served certificate, in Unix time",
         ),
         (
             "orrery_backup_last_timestamp_seconds",
-            "When the newest backup was written, in Unix time; 0: never",
+            "Time of the newest backup, in Unix time; 0 if there is none",
         ),
-        ("orrery_kept_log_age_seconds", "Since when the log archive lacks something"),
+        ("orrery_kept_log_age_seconds", "Age of the oldest log that is not archived"),
     ];
     for (name, text) in gauges {
         describe_gauge!(name, Unit::Seconds, text);
     }
-    let waiting = "Log that waits for the log archive";
+    let waiting = "Log that is not archived yet";
     describe_gauge!("orrery_kept_log_waiting_bytes", Unit::Bytes, waiting);
     let lag = "How long the oldest due delivery has waited";
     describe_gauge!("orrery_webhook_lag_seconds", Unit::Seconds, lag);
@@ -259,17 +247,17 @@ fn describe_gauges() {
 
 fn describe_histograms() {
     let histograms = [
-        ("orrery_request_seconds", "Time from a request's head to its answer, by host"),
+        ("orrery_request_seconds", "Time from a request's head to its response, by host"),
         ("orrery_execution_seconds", "Time from the creation of an execution to its end"),
-        ("orrery_commit_seconds", "Time of one group of commits, until it is on disk"),
-        ("orrery_checkpoint_seconds", "Time in which rows went from the log into the tree"),
+        ("orrery_commit_seconds", "Time to make a group of commits durable"),
+        ("orrery_checkpoint_seconds", "Duration of checkpoints"),
     ];
     for (name, text) in histograms {
         describe_histogram!(name, Unit::Seconds, text);
     }
 }
 
-/// The level holds for the service itself; all else speaks up only to warn.
+/// The level applies to the service itself; other crates only log warnings.
 fn filter(level: &str) -> Result<EnvFilter, Error> {
     let directives: Vec<String> = level
         .split(',')
@@ -279,7 +267,7 @@ fn filter(level: &str) -> Result<EnvFilter, Error> {
             level => format!("warn,orrery={level}"),
         })
         .collect();
-    // The access log has a switch of its own.
+    // The access log has its own switch.
     EnvFilter::builder()
         .parse(format!("{ACCESS_LOG},{}", directives.join(",")))
         .map_err(|source| Error::Level { level: level.to_owned(), source })
@@ -307,8 +295,8 @@ where
     tracing_subscriber::registry().with(filter).with(lines)
 }
 
-/// Writes a field of a line of text. A value may come from outside: it cannot begin a line, change
-/// the terminal or reorder the text around it.
+/// Writes a field of a text line. A value may come from outside, so it must not start a line,
+/// control the terminal or reorder the surrounding text.
 fn write_field(
     writer: &mut Writer<'_>,
     field: &tracing::field::Field,
@@ -360,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn log_level_is_replaced_while_logs_are_written() {
+    fn log_level_changes_while_logs_are_written() {
         let lines = CapturedLog::default();
         let sink = lines.clone();
         let (layer, handle) = reload::Layer::new(filter("info").unwrap());

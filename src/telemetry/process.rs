@@ -1,5 +1,5 @@
-//! The metrics of the process itself, under the names that Prometheus' own clients use, and which build it
-//! is. Read from `/proc` when they are asked for; what the kernel does not say is left out.
+//! Metrics of the process itself, under the names of Prometheus' client libraries, and build
+//! information. Read from `/proc` on request; values that the kernel does not provide are omitted.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -8,26 +8,26 @@ use rustix::param::clock_ticks_per_second;
 
 use super::exposition;
 
-/// Fields of `/proc/self/stat` behind the name, from 0: user and system time, threads, start, virtual
-/// memory.
+/// Fields of `/proc/self/stat` after the name, from 0: user and system time, threads, start,
+/// virtual memory.
 const USER_TIME: usize = 11;
 const SYSTEM_TIME: usize = 12;
 const THREADS: usize = 17;
 const START: usize = 19;
 const VIRTUAL_BYTES: usize = 20;
 
-/// What the process uses now; 0 for what the kernel does not say.
+/// Current resource usage of the process; 0 for unknown values.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Figures {
     pub resident_bytes: u64,
     pub open_files: u64,
     pub open_files_max: u64,
     pub threads: u64,
-    /// Processor time, in seconds.
+    /// CPU time in seconds.
     pub cpu: f64,
 }
 
-/// The same figures that the metrics have.
+/// The values of the metrics.
 #[must_use]
 pub fn figures() -> Figures {
     let mut figures = Figures::default();
@@ -55,7 +55,7 @@ pub fn render() -> String {
     let resident = crate::runtime::memory::resident();
     put(&mut text, "process_resident_memory_bytes", "gauge", "Resident memory", resident as f64);
     if let Some(open) = open {
-        // The folder itself is open while it is read.
+        // Listing the folder itself opens a descriptor.
         let open = open.saturating_sub(1) as f64;
         put(&mut text, "process_open_fds", "gauge", "Open file descriptors", open);
     }
@@ -68,12 +68,12 @@ pub fn render() -> String {
     let name = "orrery_build_info";
     let _infallible = writeln!(
         text,
-        "# HELP {name} Which build it is\n# TYPE {name} gauge\n{name}{{{labels}}} 1\n"
+        "# HELP {name} Build information\n# TYPE {name} gauge\n{name}{{{labels}}} 1\n"
     );
     text
 }
 
-/// What the texts of `/proc/self/stat`, `/proc/stat` and `/proc/self/limits` say.
+/// Renders the texts of `/proc/self/stat`, `/proc/stat` and `/proc/self/limits`.
 fn of(stat: &str, machine: &str, limits: &str, ticks: f64) -> String {
     let mut text = String::new();
     let behind = stat.rsplit_once(") ").map_or("", |(_, behind)| behind);
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn process_metrics_are_read_from_the_kernel_texts() {
+    fn process_metrics_are_parsed_from_proc_files() {
         let stat = "7 (a) b) S 1 7 7 0 -1 4194560 1 0 0 0 250 50 0 0 20 0 12 0 1000 4096 9 18446744073709551615";
         let limits = "Limit  Soft  Hard  Units\nMax open files            1024                 4096                 files\n";
         let text = of(stat, "cpu 1\nbtime 1000000\n", limits, 100.0);
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn process_metrics_of_this_process_are_there() {
+    fn process_metrics_exist_for_this_process() {
         let text = render();
         for name in
             ["process_cpu_seconds_total", "process_open_fds", "process_resident_memory_bytes"]

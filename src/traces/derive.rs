@@ -1,5 +1,5 @@
-//! From what is stored of an execution to its spans: the execution, its wait in the queue, its steps and
-//! attempts, the calls of models. Pure.
+//! Derives spans from a stored execution: the execution itself, its time in the queue, its steps
+//! and attempts, and model calls. Pure.
 
 use std::collections::HashMap;
 
@@ -16,14 +16,14 @@ use crate::domain::time::Timestamp;
 use crate::domain::trace::{SpanId, Trace};
 use crate::engine::Outline;
 
-/// Steps of one execution of which spans are made.
+/// Maximum steps of an execution that get spans.
 pub const STEPS_MAX: usize = 1000;
-/// Spans of one execution.
+/// Maximum spans of an execution.
 pub const SPANS_MAX: usize = 2000;
-/// Characters of a name that a client or a model has chosen.
+/// Maximum characters of a name chosen by a client or a model.
 const NAME_MAX: usize = 128;
 
-/// The spans of an execution that has ended, the execution's own first.
+/// The spans of an execution that has ended, starting with its own.
 pub fn of_execution(outline: &Outline) -> Vec<Span> {
     let Outline { execution, steps, plan } = outline;
     let of = Of { execution, trace: execution.trace(), end: end_of(execution) };
@@ -95,7 +95,7 @@ pub fn of_attempt(delivery: &Delivery) -> Option<Span> {
     Some(span)
 }
 
-/// The execution that spans are made of.
+/// An execution from which spans are derived.
 struct Of<'e> {
     execution: &'e Execution,
     trace: Trace,
@@ -142,20 +142,20 @@ impl Of<'_> {
         span
     }
 
-    /// Its wait for a place.
+    /// Its time in the queue.
     fn queue(&self) -> Option<Span> {
         let Execution { id, created_at, work, .. } = self.execution;
         if matches!(work, Work::Chat(_) | Work::Decision(_)) {
             return None;
         }
-        // What ended without having begun has waited until its end.
+        // An execution that ended without starting was queued until its end.
         let started = self.execution.started_at.unwrap_or(self.end);
         let span = SpanId::of(&format!("{id}:queue"));
         let name = "queue".to_owned();
         Some(Span::new(&self.trace, span, name, *created_at, started).below(self.trace.root()))
     }
 
-    /// The one call of a model that a call of the router is, and a request for decisions.
+    /// The single model call of a chat completion or a request for decisions.
     fn call(&self, model: &str, operation: &'static str) -> Span {
         let id = SpanId::of(&Execution::call_key(self.execution.id));
         let started = self.execution.started_at.unwrap_or(self.execution.created_at);
@@ -174,7 +174,7 @@ impl Of<'_> {
         span
     }
 
-    /// An attempt by a model.
+    /// An attempt at a model.
     fn model_attempt(&self, attempt: &Attempt, key: &str, parent: SpanId) -> Span {
         let name = format!("model {}", short(&attempt.model));
         let mut span = self.attempt(attempt, key, name, parent);
@@ -194,14 +194,14 @@ impl Of<'_> {
         span
     }
 
-    /// The steps of a workflow, each below the step that it is within.
+    /// The steps of a workflow, each below its enclosing step.
     fn steps(&self, steps: &[(Instance, Step)], plan: Option<&Plan>, spans: &mut Vec<Span>) {
         let Some(plan) = plan else { return };
         let known: HashMap<&Instance, &Step> =
             steps.iter().map(|(instance, step)| (instance, step)).collect();
         for (instance, step) in steps {
             let Some(planned) = plan.at(instance.step) else { continue };
-            // One that was taken over from an earlier execution belongs to the tree of that one.
+            // A step taken over from an earlier execution belongs to that one's trace.
             let is_taken_over = step.latest() < self.execution.created_at;
             if is_taken_over || matches!(step.status, step::Status::Skipped) {
                 continue;
@@ -219,7 +219,7 @@ impl Of<'_> {
         }
     }
 
-    /// The span of the nearest step around one that has a span; the execution's where none has.
+    /// The span of the nearest enclosing step that has one, or else of the execution.
     fn holder(
         &self,
         plan: &Plan,
@@ -297,7 +297,7 @@ impl Of<'_> {
         }
     }
 
-    /// The steps of an exchange of the agent, which follow one another.
+    /// The steps of an agent exchange, which run one after the other.
     fn exchange(&self, steps: &[(Instance, Step)], model: &str, spans: &mut Vec<Span>) {
         let mut before = self.execution.started_at.unwrap_or(self.execution.created_at);
         for (place, (_, step)) in steps.iter().enumerate() {
@@ -312,7 +312,8 @@ impl Of<'_> {
             };
             let id = SpanId::of(&self.execution.exchange_step_key(place));
             let end = step.completed_at.unwrap_or(self.end);
-            // An answer is written with its end: it was asked for when the step before had ended.
+            // A model's answer is stored when it ends; it was requested when the previous step
+            // ended.
             let start = if is_tool { step.started_at } else { before };
             let mut span = Span::new(&self.trace, id, name, start, end).below(self.trace.root());
             if is_tool {
@@ -331,13 +332,13 @@ impl Of<'_> {
     }
 }
 
-/// What a step of an exchange does.
+/// The task of a step of an exchange.
 fn task(input: &Payload) -> Option<Task> {
     let Payload::Inline(text) = input else { return None };
     serde_json::from_str::<Begun>(text.get()).ok().map(|begun| begun.task)
 }
 
-/// Adds the name and the class of an error; its cause may repeat what somebody else said.
+/// Sets the name and class of an error; its cause may quote others.
 fn fail(span: &mut Span, fault: &Fault) {
     span.fail(fault.name.clone(), fault.class.as_str());
 }
@@ -347,7 +348,7 @@ fn tokens(span: &mut Span, tokens: Tokens) {
     span.set("gen_ai.usage.output_tokens", tokens.output);
 }
 
-/// As the conventions for generative AI spell it.
+/// The operation name of the semantic conventions for generative AI.
 const fn operation(operation: Operation) -> &'static str {
     match operation {
         Operation::Chat => "chat",

@@ -1,8 +1,9 @@
-//! The exporter: takes what has ended from the queue, makes spans of it, and sends them in batches.
+//! The exporter: takes ended executions and attempts from the queue, derives their spans, and sends
+//! them in batches.
 //!
-//! One request is in flight at a time. A collector that is down, busy or silent is tried again with growing
-//! pauses, a few times for each batch; the batch is dropped then. The queue fills while it waits, and what
-//! finds it full is dropped. At a shutdown what is queued is sent once, within two seconds.
+//! One request is in flight at a time. If the collector is down, busy or silent, a batch is retried
+//! a few times with growing pauses, then dropped. The queue fills meanwhile, and spans are dropped
+//! while it is full. At shutdown, the queue is sent once, within two seconds.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -23,38 +24,38 @@ use crate::http::client::{Client, Limits, Overflow, Response};
 use crate::http::tls::machine_name;
 use crate::runtime::{self, Clock, Recurring};
 
-/// Spans of one request. The spans of one execution may exceed it.
+/// Spans per request. The spans of one execution may exceed it.
 const BATCH_MAX: usize = 512;
-/// How often a batch is sent.
+/// Attempts per batch.
 const TRIES_MAX: u32 = 5;
-/// The longest pause, and the longest that a collector can ask for.
+/// The longest pause, and the longest that a collector can request.
 const PAUSE_MAX: Duration = Duration::from_secs(30);
-/// Bytes of an answer that are read.
+/// Bytes of a response that are read.
 const ANSWER_MAX: usize = 16 * 1024;
 const AGENT: &str = concat!("orrery/", env!("CARGO_PKG_VERSION"));
 const PROTOBUF: HeaderValue = HeaderValue::from_static("application/x-protobuf");
 
-/// What became of a try.
+/// The result of an attempt.
 #[derive(Debug)]
 enum Tried {
-    /// The collector took the spans, but for so many.
+    /// The collector accepted the spans, except for `rejected` of them.
     Taken { rejected: usize },
-    /// Another try may do better, not before this pause where the collector named one.
+    /// Retry later, after `wait` if the collector named a pause.
     Later { reason: String, wait: Option<Duration> },
-    /// It does not want them.
+    /// The collector refused the spans.
     Refused { reason: String },
 }
 
-/// How patient the exporter is.
+/// The timing of the exporter.
 #[derive(Debug, Clone, Copy)]
 pub struct Pace {
     /// How long a span waits for others.
     pub batch_after: Duration,
-    /// The pause after the first try; each one doubles it.
+    /// The pause after the first attempt; doubled after each further one.
     pub pause_first: Duration,
-    /// How long a request may take.
+    /// The timeout of a request.
     pub time_max: Duration,
-    /// How long the export at a shutdown may take.
+    /// The time limit of the export at shutdown.
     pub flush_max: Duration,
 }
 
@@ -69,15 +70,15 @@ impl Default for Pace {
     }
 }
 
-/// The spans of an execution, later.
+/// The future spans of an execution.
 pub type SpansFuture<'a> = Pin<Box<dyn Future<Output = Result<Vec<Span>, Error>> + Send + 'a>>;
 
-/// Knows what is stored of executions.
+/// Provides the spans of stored executions.
 pub trait Source: Send + Sync {
-    /// The spans of one that has ended.
+    /// The spans of an ended execution.
     ///
     /// # Errors
-    /// [`Error::NotFound`] when it is not stored any more; [`Error::Storage`].
+    /// [`Error::NotFound`] if it is no longer stored; [`Error::Storage`].
     fn spans_of(&self, organization: OrganizationId, id: ExecutionId) -> SpansFuture<'_>;
 }
 
@@ -117,7 +118,7 @@ impl Exporter {
         Self { traces, source, client, clock, stopping, pace, machine, trouble, batch }
     }
 
-    /// Exports until the shutdown, and what is left then for as long as the pace allows.
+    /// Exports until shutdown, then sends what is left within the time that the pace allows.
     pub async fn run(mut self, mut waiting: mpsc::Receiver<Ended>) {
         let (stopping, flush_max) = (self.stopping.clone(), self.pace.flush_max);
         let too_late = async {
@@ -162,7 +163,7 @@ impl Exporter {
                 None => self.send().await,
             }
         }
-        // Each batch that is left is sent once.
+        // Each remaining batch is sent once.
         while let Ok(ended) = waiting.try_recv() {
             self.add(ended).await;
             if self.batch.len() >= BATCH_MAX {
@@ -172,7 +173,7 @@ impl Exporter {
         self.send().await;
     }
 
-    /// Adds the spans of what has ended to the batch.
+    /// Adds the spans of an ended execution or attempt to the batch.
     async fn add(&mut self, ended: Ended) {
         let (organization, id) = match ended {
             Ended::Attempt(span) => return self.batch.push(*span),
@@ -180,16 +181,16 @@ impl Exporter {
         };
         match self.source.spans_of(organization, id).await {
             Ok(spans) => self.batch.extend(spans),
-            // It was deleted in the meantime.
+            // It was deleted meanwhile.
             Err(Error::NotFound) => count_dropped(1),
             Err(error) => {
-                tracing::warn!(execution = %id, %error, "the spans of an execution are not exported");
+                tracing::warn!(execution = %id, %error, "failed to export the spans of an execution");
                 count_dropped(1);
             }
         }
     }
 
-    /// Sends the batch, until the collector has taken it or it is dropped.
+    /// Sends the batch until the collector has accepted it or it is dropped.
     async fn send(&mut self) {
         let spans = std::mem::take(&mut self.batch);
         let Some(target) = self.traces.inner.target.load_full() else {
@@ -198,7 +199,7 @@ impl Exporter {
         if spans.is_empty() {
             return;
         }
-        // What is not sent when a shutdown runs out of time is counted there.
+        // Spans that a shutdown has no time to send are counted there.
         self.batch = spans;
         let body = Bytes::from(otlp::encode(&self.batch, &self.machine));
         let mut pause = self.pace.pause_first;
@@ -214,7 +215,7 @@ impl Exporter {
                 break;
             };
             let until = after(wait.min(PAUSE_MAX));
-            // A shutdown ends the pause: it tries once more.
+            // A shutdown ends the pause and retries once more.
             let _stopped = self.stopping.run_until_cancelled(sleep_until(until)).await;
             pause = pause.saturating_mul(2);
         }
@@ -231,7 +232,7 @@ impl Exporter {
             count_dropped(rejected);
             self.log("the collector rejects some of the spans");
         } else if self.trouble.end() {
-            tracing::info!("spans are exported again");
+            tracing::info!("span export resumed");
         }
     }
 
@@ -239,7 +240,7 @@ impl Exporter {
         if self.trouble.is_news(reason) {
             tracing::warn!(
                 reason,
-                "spans are not exported; check telemetry.otlp_endpoint and the collector behind it"
+                "span export failed; check telemetry.otlp_endpoint and the collector behind it"
             );
         }
     }
@@ -267,7 +268,7 @@ impl Exporter {
         }
     }
 
-    /// What an answer means (OTLP specification, "OTLP/HTTP Response").
+    /// Interprets a response (OTLP specification, "OTLP/HTTP Response").
     fn judge(&self, answer: &Response) -> Tried {
         let status = answer.status;
         if status.is_success() {
@@ -290,7 +291,7 @@ impl Exporter {
     }
 }
 
-/// The moment after this time.
+/// The time after this duration.
 fn after(time: Duration) -> Instant {
     let now = runtime::monotonic_now();
     now.checked_add(time).unwrap_or(now)

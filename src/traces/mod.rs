@@ -1,11 +1,11 @@
-//! Spans of what has ended, exported over OTLP/HTTP to a collector of the operator's.
+//! Traces: exports spans of ended work over OTLP/HTTP to the operator's collector.
 //!
-//! Nothing is recorded while work runs: the spans of an execution are derived from what is stored of it
-//! when it has ended, so that they cost the work nothing and survive restarts. Ended executions and attempts
-//! at deliveries wait in a bounded queue; what finds it full, and what the collector does not take in time, is
-//! dropped and counted. Nobody ever waits for an export.
+//! Nothing is recorded while work runs: spans are derived from the stored execution when it has
+//! ended, so they cost the work nothing and survive restarts. Ended executions and delivery
+//! attempts wait in a bounded queue. Spans are dropped and counted if the queue is full or the
+//! collector does not accept them in time. Nobody ever waits for an export.
 //!
-//! A span never holds an input, an output, a header, a key, or what a model or a server said.
+//! A span never contains inputs, outputs, headers, keys, or messages of models or servers.
 
 mod derive;
 mod export;
@@ -26,10 +26,10 @@ use crate::engine::Engine;
 use crate::http::client::Client;
 use crate::runtime::{Clock, Tasks};
 
-/// Ended executions and attempts that wait for their spans to be made.
+/// Maximum ended executions and attempts waiting for their spans to be derived.
 pub const QUEUE_MAX: usize = 4096;
 
-/// Where spans go.
+/// The destination of spans.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
     /// The whole URL.
@@ -38,7 +38,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// The target behind an endpoint, to which `/v1/traces` is added unless it ends so.
+    /// The target of an endpoint; appends `/v1/traces` unless it ends with it.
     #[must_use]
     pub fn new(endpoint: &str, headers: Vec<(HeaderName, HeaderValue)>) -> Self {
         let base = endpoint.trim_end_matches('/');
@@ -47,10 +47,10 @@ impl Target {
     }
 }
 
-/// Where OTLP/HTTP takes spans.
+/// The path of OTLP/HTTP for spans.
 const PATH: &str = "/v1/traces";
 
-/// What has ended.
+/// Ended work.
 #[derive(Debug)]
 enum Ended {
     Execution(OrganizationId, ExecutionId),
@@ -68,12 +68,12 @@ struct Inner {
     queue: mpsc::Sender<Ended>,
     /// Taken by the exporter.
     waiting: Mutex<Option<mpsc::Receiver<Ended>>>,
-    /// None: nothing is exported.
+    /// `None` if nothing is exported.
     target: ArcSwapOption<Target>,
 }
 
 impl Traces {
-    /// Exports to this target; `None`: nothing, until another is set.
+    /// Exports to this target; with `None`, nothing until one is set.
     #[must_use]
     pub fn new(target: Option<Target>) -> Self {
         let (queue, waiting) = mpsc::channel(QUEUE_MAX);
@@ -110,7 +110,7 @@ impl Traces {
         }
     }
 
-    /// Exports what is queued until the shutdown. A second call does nothing.
+    /// Exports the queue until shutdown. A second call does nothing.
     pub async fn run(self, tasks: Tasks, engine: Engine, client: Client, clock: Clock) {
         let Some(waiting) = self.inner.waiting.lock().await.take() else { return };
         let source = Box::new(engine);
@@ -119,7 +119,7 @@ impl Traces {
     }
 }
 
-/// Counts spans that are not exported. An execution whose spans were never made counts as one.
+/// Counts dropped spans. An execution whose spans were never derived counts as one.
 fn count_dropped(count: usize) {
     metrics::counter!("orrery_spans_dropped_total").increment(count as u64);
 }

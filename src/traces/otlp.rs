@@ -1,8 +1,8 @@
-//! Spans as the body of an OTLP request (`ExportTraceServiceRequest` of opentelemetry-proto), in Protocol
-//! Buffers, which every collector takes.
+//! Encodes spans as an OTLP request (`ExportTraceServiceRequest` of opentelemetry-proto) in
+//! Protocol Buffers, which every collector accepts.
 //!
-//! The few fields that are used are written here by their numbers, with the three wire types that they need:
-//! the crate of the definitions brings OpenTelemetry's whole SDK, and those that derive messages bring more
+//! The few fields needed are written by number, with the three wire types that they need. The
+//! official crate would bring OpenTelemetry's whole SDK, and crates that derive messages more code
 //! than this file. A test compares the bytes with those of the official implementation.
 
 use super::span::{Span, Value};
@@ -10,10 +10,10 @@ use crate::domain::time::Timestamp;
 
 /// `STATUS_CODE_ERROR`
 const ERROR: u64 = 2;
-/// The trace is sampled: the flags of the W3C's context.
+/// The sampled flag of W3C Trace Context.
 const SAMPLED: u32 = 1;
 
-/// A message that is being written: fields in any order, each with its number.
+/// A message being written: fields in any order, each with its number.
 #[derive(Debug, Default)]
 struct Message(Vec<u8>);
 
@@ -57,7 +57,7 @@ impl Message {
         self.0.extend_from_slice(&number.to_le_bytes());
     }
 
-    /// A field that is left out when it is empty, as all of these types are.
+    /// Writes a field, which is omitted if empty, as is usual for these types.
     fn bytes(&mut self, field: u32, bytes: &[u8]) {
         if !bytes.is_empty() {
             self.whole_bytes(field, bytes);
@@ -70,7 +70,7 @@ impl Message {
         self.0.extend_from_slice(bytes);
     }
 
-    /// A message within this one, also where it is empty.
+    /// Writes a nested message, even if it is empty.
     fn message(&mut self, field: u32, write: impl FnOnce(&mut Self)) {
         let mut inner = Self::default();
         write(&mut inner);
@@ -78,7 +78,7 @@ impl Message {
     }
 }
 
-/// The body of an export of `spans`, from a service on this machine.
+/// The request body for `spans` of a service on this machine.
 pub fn encode(spans: &[Span], machine: &str) -> Vec<u8> {
     let resource = [
         ("service.name", Value::from("orrery")),
@@ -145,8 +145,8 @@ fn attributes(written: &mut Message, field: u32, all: &[(&'static str, Value)]) 
     }
 }
 
-/// Spans that a collector has refused, by its answer (`ExportTraceServiceResponse`); none where it cannot
-/// be read.
+/// The number of spans that a collector rejected, from its response (`ExportTraceServiceResponse`);
+/// 0 if it cannot be read.
 pub fn rejected(answer: &[u8]) -> usize {
     let partial = fields(answer).find_map(|(field, value)| match (field, value) {
         (1, Read::Bytes(partial)) => Some(partial),
@@ -166,7 +166,7 @@ pub enum Read<'b> {
     Bytes(&'b [u8]),
 }
 
-/// The fields of a message with their numbers, as far as they can be read.
+/// The fields of a message with their numbers, up to the first unreadable one.
 pub fn fields(mut rest: &[u8]) -> impl Iterator<Item = (u64, Read<'_>)> {
     std::iter::from_fn(move || {
         let key = varint(&mut rest)?;

@@ -1,18 +1,18 @@
-//! A span: what happened when, below what. Pure data.
+//! A span. Pure data.
 
 use std::borrow::Cow;
 
 use crate::domain::time::Timestamp;
 use crate::domain::trace::{SpanId, Trace, TraceId};
 
-/// Who works in a span.
+/// The kind of a span.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// The service itself.
     Internal = 1,
     /// The service, on behalf of a client.
     Server = 2,
-    /// Somebody else, whom the service has called.
+    /// A remote party called by the service.
     Client = 3,
 }
 
@@ -37,14 +37,14 @@ pub struct Span {
     pub start: Timestamp,
     pub end: Timestamp,
     pub attributes: Vec<(&'static str, Value)>,
-    /// What kind of error it ended with.
+    /// The class of its error.
     pub error: Option<String>,
-    /// A span of the same trace that this one takes up again.
+    /// A span of the same trace that this one continues.
     pub link: Option<SpanId>,
 }
 
 impl Span {
-    /// A span of `trace`, from `start` to `end` at least.
+    /// A span of `trace` from `start` to `end` (at least `start`).
     pub fn new(trace: &Trace, id: SpanId, name: String, start: Timestamp, end: Timestamp) -> Self {
         Self {
             trace: trace.id(),
@@ -61,13 +61,13 @@ impl Span {
         }
     }
 
-    /// The same, below another.
+    /// Sets the parent.
     pub fn below(mut self, parent: SpanId) -> Self {
         self.parent = Some(parent);
         self
     }
 
-    /// The same, of this kind.
+    /// Sets the kind.
     pub fn kind(mut self, kind: Kind) -> Self {
         self.kind = kind;
         self
@@ -78,7 +78,7 @@ impl Span {
         self.attributes.push((name, value.into()));
     }
 
-    /// Says that it ended with an error of this name and class.
+    /// Sets an error of this name and class.
     pub fn fail(&mut self, name: impl Into<String>, class: &'static str) {
         self.set("error.type", class);
         self.error = Some(name.into());

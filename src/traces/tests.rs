@@ -1,4 +1,4 @@
-//! Spans: what is derived, what is written, and an exporter whose collector is down, busy, silent or gone.
+//! Deriving and encoding spans, and an exporter whose collector is down, busy, silent or gone.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -96,7 +96,7 @@ fn spans_of_prediction_have_queue_and_attempts() {
     assert_eq!(root.parent.unwrap().to_string(), "00f067aa0ba902b7");
     assert_eq!((root.kind, root.state.as_deref()), (Kind::Server, Some("v=1")));
     assert!(spans.iter().all(|span| span.trace.to_string() == "4bf92f3577b34da6a3ce929d0e0e4736"));
-    // What was sent to the model's server names the span that is exported.
+    // The request to the model's server names the exported span.
     assert_eq!(call.traceparent(), PARENT.replace("00f067aa0ba902b7", &spans[3].id.to_string()));
     assert_eq!(value(&spans[2], "error.type"), Some(&"provider_error".into()));
     assert_eq!(value(&spans[3], "gen_ai.request.model"), Some(&"caption-small".into()));
@@ -150,7 +150,7 @@ fn spans_of_workflow_follow_maps_and_branches() {
             line("workflow", "", 10, 90),
             line("queue", "workflow", 10, 20),
             line("step each", "workflow", 20, 60),
-            // The branch around it has no row, and what was taken over and skipped has no span.
+            // The enclosing branch has no row, and steps taken over or skipped have no span.
             line("step get", "step each", 30, 50),
             line("GET", "step get", 31, 90),
         ]
@@ -176,7 +176,7 @@ fn spans_of_one_execution_are_bounded() {
 
 /// The bytes that Python's `opentelemetry-proto` 1.45.2 writes for the same span.
 #[test]
-fn otlp_matches_the_official_implementation() {
+fn otlp_matches_official_implementation() {
     let origin = Origin::read(Some(PARENT), Some("v=1"), None);
     let trace = Trace::new([7; 16].into(), origin);
     let start = time(1_700_000_000_000_001);
@@ -218,7 +218,7 @@ fn otlp_matches_the_official_implementation() {
     }
 }
 
-/// The version as the golden bytes have it: its length in one byte, then its text.
+/// The version as in the golden bytes: its length in one byte, then its text.
 fn version() -> String {
     let version = env!("CARGO_PKG_VERSION");
     assert_eq!(version.len(), 5, "write the golden bytes again: the lengths in them change");
@@ -237,7 +237,7 @@ impl Source for OneSpan {
     }
 }
 
-/// What a collector does with a request.
+/// A collector's response to a request.
 #[derive(Debug, Clone, Copy)]
 enum Does {
     Answers(&'static str),
@@ -251,8 +251,8 @@ const BUSY: Does =
 const REFUSES: Does = Does::Answers("400 Bad Request\r\ncontent-length: 0\r\n\r\n");
 const REJECTS: Does = Does::Answers("200 OK\r\ncontent-length: 4\r\n\r\n\u{a}\u{2}\u{8}\u{1}");
 
-/// A collector that does these things in turn, then the last of them again and again; the spans of each request,
-/// and the headers of the last.
+/// A collector that responds in this order, repeating the last response; records the spans of each
+/// request, and the headers of the last.
 #[derive(Debug, Clone, Default)]
 struct Collector {
     got: Arc<Mutex<Vec<usize>>>,
@@ -310,7 +310,7 @@ impl Collector {
     }
 }
 
-/// How many spans a request has.
+/// The number of spans in a request.
 fn spans_in(body: &[u8]) -> usize {
     let of = |bytes, wanted| {
         otlp::fields(bytes).filter_map(move |(field, value)| match value {
@@ -328,7 +328,7 @@ const QUICK: Pace = Pace {
     flush_max: Duration::from_millis(300),
 };
 
-/// Exported and dropped spans, by a recorder of this thread.
+/// Counts exported and dropped spans with a recorder for this thread.
 struct Counted(metrics_exporter_prometheus::PrometheusHandle);
 
 impl Counted {
@@ -340,7 +340,8 @@ impl Counted {
     }
 }
 
-/// Runs an exporter until `enough` holds, then stops it: what was counted, and how long the stop took.
+/// Runs an exporter until `enough` returns true, then stops it; returns the counts, and how long
+/// the stop took.
 async fn export(
     target: Option<Target>,
     count: usize,
@@ -392,7 +393,7 @@ async fn exporter_sends_batches_with_headers() {
 }
 
 #[tokio::test]
-async fn exporter_waits_as_long_as_a_busy_collector_asks() {
+async fn exporter_waits_as_long_as_busy_collector_requests() {
     let (collector, target) = Collector::start(&[BUSY, TAKES]).await;
     let begun = monotonic_now();
     let (counted, _) = export(Some(target), 3, |counted| counted.of("exported") == 3).await;
@@ -401,7 +402,7 @@ async fn exporter_waits_as_long_as_a_busy_collector_asks() {
 }
 
 #[tokio::test]
-async fn exporter_gives_up_on_collector_that_is_down_refuses_or_hangs() {
+async fn exporter_gives_up_on_collector_that_is_down_refusing_or_hanging() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let down = format!("http://{}", listener.local_addr().unwrap());
     drop(listener);
@@ -419,7 +420,7 @@ async fn exporter_gives_up_on_collector_that_is_down_refuses_or_hangs() {
 }
 
 #[tokio::test]
-async fn exporter_flushes_at_a_stop_and_never_keeps_it_waiting() {
+async fn exporter_flushes_at_shutdown_without_delaying_it() {
     let (collector, target) = Collector::start(&[TAKES]).await;
     let (counted, _) = export(Some(target), 700, |_| true).await;
     assert_eq!((counted.of("exported"), collector.got().iter().sum::<usize>()), (700, 700));
@@ -430,7 +431,7 @@ async fn exporter_flushes_at_a_stop_and_never_keeps_it_waiting() {
 }
 
 #[tokio::test]
-async fn queue_is_bounded_and_takes_nothing_while_it_is_off() {
+async fn queue_is_bounded_and_takes_nothing_while_disabled() {
     let (collector, target) = Collector::start(&[TAKES]).await;
     let more = QUEUE_MAX + 10;
     let (counted, _) =
@@ -441,7 +442,7 @@ async fn queue_is_bounded_and_takes_nothing_while_it_is_off() {
 }
 
 #[test]
-fn target_ends_with_the_path_of_traces() {
+fn target_ends_with_traces_path() {
     for endpoint in ["http://c:4318", "http://c:4318/", "http://c:4318/v1/traces"] {
         assert_eq!(Target::new(endpoint, Vec::new()).url, "http://c:4318/v1/traces");
     }

@@ -1,9 +1,9 @@
-//! Reading the log while the writer appends to it, and how much of it is retained for archiving.
+//! Reads the log while the writer appends to it, and retains segments for archiving.
 //!
-//! Only records that are published are read: they are whole and durable. A segment is removed when
-//! the tree holds all of its records and, while the log is archived for a chain of backups, the chain
-//! holds them too. The wait for the chain is bounded in bytes: past it the chain is given up, and
-//! the service goes on.
+//! Only published records are read: they are complete and durable. A segment is removed once the
+//! tree has all of its records and, while a chain of backups archives the log, the chain has them
+//! too. The bytes that wait for the chain are bounded: beyond the bound the chain is abandoned, and
+//! the service continues.
 
 use std::fs;
 use std::io;
@@ -19,32 +19,32 @@ use crate::domain::ids::{Id, RequestId};
 use crate::runtime::new_id;
 use crate::storage::data_dir;
 
-/// The file in the log's folder that says how far the log is archived.
+/// The file in the log's folder that records how far the log is archived.
 const FILE: &str = "kept.json";
 
-/// How far a chain of backups holds the log.
+/// How far a chain of backups has archived the log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArchivePosition {
-    /// The chain's name. A chain never has two histories.
+    /// The chain's id. A chain never has two histories.
     pub chain: Uuid,
-    /// The chain holds the records behind this one …
+    /// The chain has the records after this one …
     pub from: u64,
-    /// … up to this one, durably.
+    /// … up to and including this one, durably.
     pub through: u64,
 }
 
-/// What the segments know of the chain.
+/// The archiving state of the segments.
 #[derive(Debug, Default)]
 pub struct ArchiveState {
     pub position: Option<ArchivePosition>,
-    /// Bytes of segments that may wait for the chain.
+    /// Maximum bytes of segments that may wait for the chain.
     pub budget: Option<u64>,
-    /// Why the last chain was given up, until somebody asks.
+    /// Why the last chain was abandoned, until it is taken.
     pub given_up: Option<String>,
 }
 
 impl ArchiveState {
-    /// What the log's folder says. A file that cannot be read ends the chain.
+    /// Reads the state in the log's folder. An unreadable file ends the chain.
     pub fn of(folder: &Path) -> Self {
         let kept = match fs::read(path_of_file(folder)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Self::default(),
@@ -53,7 +53,9 @@ impl ArchiveState {
         match kept {
             Ok(kept) => Self { position: Some(kept), ..Self::default() },
             Err(error) => Self {
-                given_up: Some(format!("the store's note of the log archive is damaged: {error}")),
+                given_up: Some(format!(
+                    "the stored position of the log archive is damaged: {error}"
+                )),
                 ..Self::default()
             },
         }
@@ -70,28 +72,28 @@ fn note(folder: &Path, kept: &ArchivePosition) -> io::Result<()> {
 }
 
 impl Segments {
-    /// How far the log is archived; `None` while no chain needs it.
+    /// How far the log is archived; `None` without a chain.
     pub fn archive_position(&self) -> Option<ArchivePosition> {
         self.held().archive.position.clone()
     }
 
-    /// Bytes of segments that may wait for the chain before it is given up.
+    /// Sets the maximum bytes of segments that may wait for the chain.
     pub fn set_archive_budget(&self, bytes: u64) {
         self.held().archive.budget = Some(bytes);
     }
 
-    /// Why the last chain was given up; answered once.
+    /// Why the last chain was abandoned; returned once.
     pub fn take_archive_failure(&self) -> Option<String> {
         self.held().archive.given_up.take()
     }
 
-    /// Begins a chain behind the last record that `published` names: no record behind it is removed
+    /// Starts a chain after the last record, which `published` returns: no later record is removed
     /// before the chain has it.
     pub fn start_archiving(&self, published: impl FnOnce() -> u64) -> io::Result<ArchivePosition> {
         let _alone = self.noting.lock().unwrap_or_else(PoisonError::into_inner);
         let kept = {
             let mut held = self.held();
-            // Removal holds the same lock, and removes no more than was published before.
+            // Removal holds the same lock, and removes only records published earlier.
             let from = published();
             let chain = Uuid::from_bytes(new_id::<RequestId>().bytes());
             let kept = ArchivePosition { chain, from, through: from };
@@ -103,15 +105,15 @@ impl Segments {
         Ok(kept)
     }
 
-    /// Notes that `chain` durably holds the records up to `through`. Nothing happens when another
-    /// chain, or none, is kept by now.
+    /// Records that `chain` durably has the records up to `through`. Does nothing if another chain,
+    /// or none, is active by now.
     pub fn mark_archived(&self, chain: Uuid, through: u64) -> io::Result<()> {
         let _alone = self.noting.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(kept) = self.archive_position().filter(|kept| kept.chain == chain) else {
             return Ok(());
         };
         let kept = ArchivePosition { through, ..kept };
-        // The note first: what is removed by it must stay known as kept.
+        // Write the note first: it must cover everything that is removed because of it.
         note(&self.folder, &kept)?;
         let mut held = self.held();
         if held.archive.position.as_ref().is_some_and(|held| held.chain == chain) {
@@ -120,13 +122,13 @@ impl Segments {
         Ok(())
     }
 
-    /// Gives the chain up: the log is archived no more. No later start continues the chain once this
-    /// has succeeded.
+    /// Ends the chain: the log is no longer archived. Once this succeeds, no later start continues
+    /// the chain.
     ///
     /// # Errors
-    /// When the disk refuses; then a later start may find the chain again.
+    /// If the disk fails; then a later start may find the chain again.
     pub fn stop_archiving(&self, reason: Option<String>) -> io::Result<()> {
-        // A note that is being written would come back behind its removal.
+        // A concurrent write of the note would recreate the file after its removal.
         let _alone = self.noting.lock().unwrap_or_else(PoisonError::into_inner);
         let mut held = self.held();
         if held.archive.position.take().is_some() {
@@ -140,15 +142,15 @@ impl Segments {
         sync_folder(&self.folder)
     }
 
-    /// As [`Segments::stop_archiving`]; a failure is logged.
+    /// As [`Segments::stop_archiving`], but logs a failure.
     pub fn give_up_archiving(&self, reason: Option<String>) {
         if let Err(error) = self.stop_archiving(reason) {
-            // The next start finds the log incomplete and gives the chain up again.
-            tracing::error!(%error, "failed to remove the note of the log archive");
+            // The next start finds the log incomplete and abandons the chain again.
+            tracing::error!(%error, "failed to remove the position of the log archive");
         }
     }
 
-    /// Bytes of the segments that hold records behind `through`.
+    /// Bytes of the segments that have records after `through`.
     pub fn bytes_behind(&self, through: u64) -> u64 {
         let held = self.held();
         let nexts = held.segments.iter().skip(1).map(|(first, _)| *first).chain([u64::MAX]);
@@ -159,7 +161,7 @@ impl Segments {
             .sum()
     }
 
-    /// Gives the chain up when more waits for it than may.
+    /// Abandons the chain if more bytes wait for it than allowed.
     pub(super) fn enforce_archive_budget(&self) {
         let (kept, budget) = {
             let archive = &self.held().archive;
@@ -169,16 +171,16 @@ impl Segments {
         let waiting = self.bytes_behind(kept.through);
         if waiting > budget {
             self.give_up_archiving(Some(format!(
-                "{waiting} bytes of log wait to be kept, more than `backup.log_budget` ({budget})"
+                "{waiting} bytes of log wait to be archived, more than `backup.log_budget` ({budget})"
             )));
         }
     }
 
-    /// Shows the records behind `after`, up to the published record `until`, in order; ends early
-    /// behind the one with which it has shown `most` bytes. Answers the last one shown.
+    /// Passes the records after `after` to `take`, up to the published record `until`, in order;
+    /// stops early after the record that completes `most` bytes. Returns the last record passed.
     ///
     /// # Errors
-    /// When a record is missing or cannot be read; whatever `take` fails with.
+    /// If a record is missing or cannot be read, or if `take` fails.
     pub fn follow(
         &self,
         after: u64,

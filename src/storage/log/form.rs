@@ -1,4 +1,4 @@
-//! The bytes of a segment's header and of a record.
+//! The binary format of segment headers and records.
 //!
 //! ```text
 //! header  magic 8 | format 4 | nonce 4 | store 16 | first number 8 | checkpoint 8 | zeros 12 | crc 4
@@ -6,9 +6,9 @@
 //! row     length of key 4 | length of value 4, all ones: deleted | key | value
 //! ```
 //!
-//! Numbers are big-endian; a record is padded with zeros to a multiple of eight bytes. A record's
-//! checksum begins with the segment's nonce and covers everything behind itself, so that neither the
-//! bytes of an earlier use of the file nor a value that looks like a record pass for one.
+//! Numbers are big-endian; records are padded with zeros to a multiple of eight bytes. A record's
+//! checksum starts from the segment's nonce and covers everything after it, so neither bytes of an
+//! earlier use of the file nor a value that looks like a record is mistaken for one.
 
 use std::io;
 
@@ -16,7 +16,7 @@ use super::super::key::Key;
 use super::super::memtable::{Entry, Rows};
 use crate::domain::time::Timestamp;
 
-/// The store that a log, a tree and a mark belong to.
+/// The id of a store, which its log, tree and marker share.
 pub type StoreId = [u8; 16];
 
 /// The format of segments that this release writes.
@@ -27,23 +27,23 @@ const HEADER_MAGIC: [u8; 8] = *b"orry-log";
 const RECORD: usize = 40;
 const RECORD_MAGIC: [u8; 4] = *b"rec\x01";
 const DELETED: u32 = u32::MAX;
-/// Records begin at multiples of this.
+/// The alignment of records.
 pub const ALIGN: usize = 8;
-/// Bytes of rows that one record may hold.
+/// Maximum bytes of rows in a record.
 pub const RECORD_BYTES_MAX: u64 = 1 << 30;
 
-/// What a segment begins with.
+/// The header of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
     pub store: StoreId,
     pub nonce: u32,
     /// The number of its first record.
     pub first: u64,
-    /// The last record that was in the tree for certain when the segment began.
+    /// The last record that was durably in the tree when the segment began.
     pub checkpoint: u64,
 }
 
-/// Why a header is refused.
+/// Why a header is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BadHeader {
     Damaged,
@@ -51,7 +51,7 @@ pub enum BadHeader {
 }
 
 impl Header {
-    /// Its bytes.
+    /// Encodes it.
     pub fn encode(&self) -> [u8; HEADER] {
         let parts: [&[u8]; 7] = [
             &HEADER_MAGIC,
@@ -71,7 +71,7 @@ impl Header {
         bytes
     }
 
-    /// The header at the beginning of `bytes`.
+    /// Decodes the header at the beginning of `bytes`.
     pub fn decode(bytes: &[u8]) -> Result<Self, BadHeader> {
         let text = bytes.get(..HEADER - 4).ok_or(BadHeader::Damaged)?;
         let crc = u32_at(bytes, HEADER - 4);
@@ -106,7 +106,7 @@ const fn padded(length: usize) -> usize {
     length.next_multiple_of(ALIGN)
 }
 
-/// How many bytes the record of `rows` takes.
+/// The size of the record of `rows`, in bytes.
 pub fn record_bytes(rows: &Rows) -> u64 {
     let length = |(key, value): (&Key, &Option<Vec<u8>>)| {
         8 + key.as_bytes().len() + value.as_ref().map_or(0, Vec::len)
@@ -114,7 +114,7 @@ pub fn record_bytes(rows: &Rows) -> u64 {
     padded(RECORD + rows.iter().map(length).sum::<usize>()) as u64
 }
 
-/// Writes the record of `rows` into `buffer`, which is empty.
+/// Encodes the record of `rows` into `buffer`.
 pub fn encode(
     buffer: &mut Vec<u8>,
     nonce: u32,
@@ -161,21 +161,21 @@ fn checksum(nonce: u32, bytes: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-/// A whole record, in place.
+/// A complete record, borrowed from its segment.
 #[derive(Debug, Clone, Copy)]
 pub struct Record<'b> {
     pub number: u64,
     pub checkpoint: u64,
     pub time: Timestamp,
-    /// Where the next one begins.
+    /// The offset of the next record.
     pub end: usize,
-    /// How long it is.
+    /// Its size.
     pub bytes: u64,
     rows: u32,
     body: &'b [u8],
 }
 
-/// The whole record at `at`; `None` when there is none.
+/// The record at `at`; `None` if there is no complete one.
 pub fn decode(bytes: &[u8], at: usize, nonce: u32) -> Option<Record<'_>> {
     let record = bytes.get(at..)?;
     if !record.starts_with(&RECORD_MAGIC) {
@@ -203,8 +203,7 @@ impl Record<'_> {
         Some(self.entries()?.into_iter().collect())
     }
 
-    /// Its rows in the order of their keys; `None` when they do not fill it exactly, which no release
-    /// has written.
+    /// Its rows in key order; `None` if they do not fill it exactly, which no release has written.
     pub fn entries(&self) -> Option<Vec<Entry>> {
         let mut rows = Vec::new();
         let mut rest = self.body;
@@ -222,7 +221,7 @@ impl Record<'_> {
     }
 }
 
-/// Whether the bytes at `at` begin as a record does: a write that was cut, or damage.
+/// Whether the bytes at `at` begin like a record: a torn write, or damage.
 pub fn looks_begun(bytes: &[u8], at: usize) -> bool {
     bytes.get(at..).is_some_and(|rest| rest.starts_with(&RECORD_MAGIC))
 }

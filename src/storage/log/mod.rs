@@ -1,11 +1,11 @@
-//! The write-ahead log: every group of commits as one checksummed, numbered record, durable before
-//! anything of it is visible.
+//! The write-ahead log: each group of commits is one checksummed, numbered record, which is durable
+//! before any of it becomes visible.
 //!
-//! The log is a row of segment files in `store/log`, each named by the number of its first record.
-//! The writer appends with one `pwrite` into space that was filled with zeros ahead, so that the
-//! `fdatasync` behind it need not change the file's length. Every start begins a new segment, so
-//! that the end of each earlier one is proven by the first number of the next. A failed write or
-//! sync is final: the caller must not use the log again.
+//! The log consists of segment files in `store/log`, each named by the number of its first record.
+//! The writer appends with one `pwrite` into space that was filled with zeros in advance, so that
+//! `fdatasync` need not update the file's length. Every start begins a new segment, so the first
+//! number of a segment proves the end of the previous one. A failed write or sync is final: the
+//! caller must not use the log again.
 
 pub mod follow;
 pub mod form;
@@ -25,40 +25,41 @@ use crate::domain::time::Timestamp;
 use crate::runtime::random_bytes;
 use crate::runtime::shortage::with_descriptor;
 
-/// The folder of the log within the store's own.
+/// The log's folder within the store's folder.
 pub const FOLDER: &str = "log";
-/// How a segment's file name ends.
+/// The extension of segment files.
 const SUFFIX: &str = ".log";
-/// A segment that is being made; it is renamed once it is durable.
+/// The extension of a segment that is being created; it is renamed once it is durable.
 const HALF: &str = "half";
-/// Bytes of a segment, unless a single record needs more.
+/// The size of a segment, unless a single record needs more.
 pub const SEGMENT_BYTES: u64 = 16 * 1024 * 1024;
-/// Zeros written ahead: at first, and at most at once.
+/// Bytes filled with zeros in advance: the first time, and at most at once.
 const ZEROS_FIRST: u64 = 256 * 1024;
 const ZEROS_BYTES_MAX: u64 = 2 * 1024 * 1024;
-/// Old segments kept to be written again, without zeros ahead: their blocks are allocated already. A
+/// Old segments kept for reuse without filling, since their blocks are allocated already. A
 /// checkpoint that falls behind frees as many at once.
 const SPARES: usize = 4;
 
-/// The segments of an open log, shared by the writer, which adds, and the checkpoint, which removes.
+/// The segments of an open log, shared by the writer, which adds them, and the checkpoint, which
+/// removes them.
 #[derive(Debug)]
 pub struct Segments {
     folder: PathBuf,
     held: Mutex<Held>,
-    /// Held while it is noted how far the log is kept.
+    /// Held while the archive position is written.
     noting: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
 struct Held {
-    /// The first number and the size of each segment, oldest first. The last one is written to.
+    /// The first number and the size of each segment, oldest first. The last one is being written.
     segments: Vec<(u64, u64)>,
     spares: Vec<PathBuf>,
     archive: ArchiveState,
 }
 
 impl Segments {
-    /// The segments that are there, oldest first.
+    /// The existing segments, oldest first.
     pub fn new(folder: PathBuf, segments: Vec<(u64, u64)>) -> Self {
         let archive = ArchiveState::of(&folder);
         let held = Held { segments, spares: Vec::new(), archive };
@@ -69,13 +70,13 @@ impl Segments {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Bytes of all segments.
+    /// Total bytes of all segments.
     pub fn bytes(&self) -> u64 {
         self.held().segments.iter().map(|(_, bytes)| bytes).sum()
     }
 
-    /// Removes the segments whose records all have numbers up to `applied`, never the last one, nor
-    /// one that a chain of backups lacks. Some are kept to be written again when `keep_spares`.
+    /// Removes the segments whose records are all up to `applied`, except the last one and those
+    /// that a chain of backups lacks. Keeps some for reuse if `keep_spares`.
     pub fn remove_through(&self, applied: u64, keep_spares: bool) -> io::Result<()> {
         self.enforce_archive_budget();
         let mut held = self.held();
@@ -102,18 +103,18 @@ impl Segments {
     }
 }
 
-/// Where the segment is whose first record has this number.
+/// The path of the segment whose first record has this number.
 pub fn path_of(folder: &Path, first: u64) -> PathBuf {
     folder.join(format!("{first:016x}{SUFFIX}"))
 }
 
-/// The first number that a segment's file name says; `None` for other files.
+/// The first record number in a segment's file name; `None` for other files.
 pub fn first_of(name: &str) -> Option<u64> {
     let digits = name.strip_suffix(SUFFIX).filter(|digits| digits.len() == 16)?;
     u64::from_str_radix(digits, 16).ok()
 }
 
-/// Removes half-made and spare segments: nothing of them counts.
+/// Removes incomplete and spare segments, which contain no valid records.
 pub fn remove_leftovers(folder: &Path) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
@@ -125,26 +126,26 @@ pub fn remove_leftovers(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The open end of the log.
+/// The log, open for appending.
 #[derive(Debug)]
 pub struct Log {
     store: StoreId,
     segments: Arc<Segments>,
     file: File,
     nonce: u32,
-    /// Where the next record goes, up to where the file is filled, and how far it may grow.
+    /// The offset of the next record, the end of the filled part, and the maximum size.
     at: u64,
     filled: u64,
     capacity: u64,
     /// The number of the last record.
     number: u64,
-    /// Bytes written since this was last taken to zero by the writer.
+    /// Bytes written since the writer last reset this to zero.
     pub since_freeze: u64,
     buffer: Vec<u8>,
 }
 
 impl Log {
-    /// Begins a segment behind the record `number`.
+    /// Starts a segment after record `number`.
     pub fn begin(
         segments: Arc<Segments>,
         store: StoreId,
@@ -172,12 +173,12 @@ impl Log {
         self.number
     }
 
-    /// The segments, for the checkpoint.
+    /// The segments, shared with the checkpoint.
     pub const fn segments(&self) -> &Arc<Segments> {
         &self.segments
     }
 
-    /// Writes `rows` as the next record. It counts once [`Log::sync`] has returned.
+    /// Writes `rows` as the next record. It is durable once [`Log::sync`] has returned.
     pub fn write(&mut self, rows: &Rows, checkpoint: u64, now: Timestamp) -> io::Result<u64> {
         let mut buffer = std::mem::take(&mut self.buffer);
         let number = self.number + 1;
@@ -199,12 +200,12 @@ impl Log {
         Ok(number)
     }
 
-    /// Makes what was written durable.
+    /// Syncs the written records.
     pub fn sync(&self) -> io::Result<()> {
         self.file.sync_data()
     }
 
-    /// Ends this segment and begins the next.
+    /// Starts the next segment.
     pub fn roll(&mut self, checkpoint: u64, record: u64) -> io::Result<()> {
         let capacity = SEGMENT_BYTES.max(HEADER_BYTES + record);
         let made = make(&self.segments, self.store, self.number + 1, checkpoint, capacity)?;
@@ -219,7 +220,7 @@ impl Log {
         self.at == HEADER_BYTES
     }
 
-    /// Zeros ahead of what is written, in steps that grow.
+    /// Fills the file with zeros up to `end` or further, in growing steps.
     fn fill_to(&mut self, end: u64) -> io::Result<()> {
         if end <= self.filled {
             return Ok(());
@@ -242,7 +243,7 @@ struct Made {
     filled: u64,
 }
 
-/// Makes a segment: durable under its own name, then known.
+/// Creates a segment: durable under its final name, then registered.
 fn make(
     segments: &Segments,
     store: StoreId,

@@ -1,4 +1,4 @@
-//! Reading the log: every whole record in order, and what is wrong where one is not whole.
+//! Reads the log: every complete record in order, and errors where a record is damaged.
 
 use std::fs;
 use std::io;
@@ -7,18 +7,18 @@ use std::path::Path;
 use super::form::{self, ALIGN, BadHeader, HEADER_BYTES, Header, Record, StoreId};
 use super::{first_of, path_of};
 
-/// What is wrong with a log.
+/// An error in a log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Error {
     /// A segment's header cannot be read.
     Header { segment: u64 },
     /// A newer release wrote it.
     Newer { format: u32 },
-    /// It belongs to another store.
+    /// The segment belongs to another store.
     Foreign { segment: u64 },
-    /// The record `number` is not whole although `behind`, a later one, is.
+    /// The record `number` is damaged: `behind`, a later one, is complete.
     Record { segment: u64, offset: u64, number: u64, behind: u64 },
-    /// The records from `from` until `to` are not there.
+    /// The records from `from` until `to` (exclusive) are missing.
     Gap { from: u64, to: u64 },
 }
 
@@ -44,28 +44,28 @@ impl std::fmt::Display for Error {
     }
 }
 
-/// What the log holds.
+/// The result of reading a log.
 #[derive(Debug, Clone, Default)]
 pub struct Found {
-    /// The store that it says it belongs to; `None` when there is no segment.
+    /// The store that it belongs to; `None` if there is no segment.
     pub store: Option<StoreId>,
-    /// Its first number; the last whole record's, or the one before the first.
+    /// The first number, and that of the last complete record (or the one before `first`).
     pub first: u64,
     pub last: u64,
-    /// The highest checkpoint that header or record names.
+    /// The highest checkpoint in a header or record.
     pub checkpoint: u64,
-    /// The time of the last whole record, in microseconds since 1970.
+    /// The time of the last complete record, in microseconds since 1970.
     pub last_micros: Option<i64>,
-    /// Bytes behind the last whole record that are a part of one: a write that a kill cut.
+    /// Whether an incomplete record follows the last complete one: a write cut off by a crash.
     pub is_torn: bool,
     pub errors: Vec<Error>,
     /// The first number and the size of each segment, oldest first.
     pub segments: Vec<(u64, u64)>,
 }
 
-/// Shows every whole record to `take`, in order, up to the first error; with `go_on`, those behind
-/// it too. Segments of which every record has a number up to `applied` are not read: nothing needs
-/// them, and a kill left them. An absent folder is a log without segments.
+/// Passes every complete record to `take`, in order, up to the first error; with `go_on`, also
+/// those after it. Segments with records only up to `applied` are skipped: a crash may leave them,
+/// and nothing needs them. A missing folder is an empty log.
 pub fn read(
     folder: &Path,
     applied: u64,
@@ -129,7 +129,7 @@ fn read_segment(
                 (at, expected) = (record.end, expected + 1);
             }
             _ => {
-                // Neither a record nor, if a later one is whole, the end.
+                // Not a record: the end, unless a later record is complete.
                 let Some(behind) = whole_behind(bytes, at, header.nonce, expected) else { break };
                 let error = Error::Record {
                     segment,
@@ -160,7 +160,7 @@ struct Behind {
     number: u64,
 }
 
-/// The first whole record behind `at` whose number is not below `expected`.
+/// The first complete record after `at` with a number of at least `expected`.
 fn whole_behind(bytes: &[u8], at: usize, nonce: u32, expected: u64) -> Option<Behind> {
     let places = (at..bytes.len()).step_by(ALIGN);
     let whole =

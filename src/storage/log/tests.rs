@@ -1,4 +1,4 @@
-//! The log's bytes, and what is read back when they are cut or changed.
+//! The format of the log, and reading truncated or modified logs.
 
 use proptest::prelude::*;
 
@@ -70,7 +70,7 @@ fn log_header_newer_or_damaged_is_refused() {
     assert_eq!(Header::decode(&newer), Err(BadHeader::Newer(2)));
 }
 
-/// A log of `records` records, the first half in one segment, the rest in another.
+/// Writes a log of `records` records, half of them in each of two segments.
 fn written(folder: &Path, records: u8) -> Vec<Rows> {
     let segments = Arc::new(Segments::new(folder.to_path_buf(), Vec::new()));
     let mut log = Log::begin(segments, [7; 16], 0, 0).unwrap();
@@ -124,7 +124,7 @@ fn log_torn_tail_and_damage_are_distinguished() {
         let last = 64 + 4 * record;
         change(&path_of(folder.path(), 6), last + cut, |bytes| bytes[..record - cut].fill(0));
         let (read, found) = all(folder.path(), false);
-        // Zeros at its end may be as they were written.
+        // Trailing zeros may be unchanged.
         if found.last == 10 {
             assert!(record - cut <= 8, "{cut}");
             continue;
@@ -155,7 +155,7 @@ fn log_flipped_byte_before_a_valid_record_is_reported() {
         let path = path_of(folder.path(), first);
         let whole = fs::read(&path).unwrap();
         let length = usize::try_from(form::record_bytes(&rows[0])).unwrap();
-        // In the last segment the last record has nothing behind it.
+        // In the last segment, no record follows the last one.
         let records = if first == 1 { 5 } else { 4 };
         for at in (0..64 + records * length).step_by(3) {
             change(&path, at, |bytes| bytes[0] ^= 0x20);
@@ -174,7 +174,7 @@ fn log_missing_and_foreign_segments_are_reported() {
     let other = Header { store: [8; 16], nonce: 1, first: 11, checkpoint: 0 };
     fs::write(path_of(folder.path(), 11), other.encode()).unwrap();
     assert_eq!(all(folder.path(), false).1.errors, [Error::Foreign { segment: 11 }]);
-    // Segments that are in the tree as a whole need not be whole.
+    // Segments whose records are all in the tree may be damaged.
     change(&path_of(folder.path(), 1), 70, |bytes| bytes[0] ^= 1);
     let found = read(folder.path(), 5, false, &mut |_| ()).unwrap();
     assert_eq!((found.first, found.last, found.errors.len()), (6, 10, 1));
@@ -202,7 +202,7 @@ fn log_old_segments_are_removed_or_recycled() {
     assert!(found.segments.len() < before && found.first <= 6, "{found:?}");
     assert_eq!(found.last, 7);
     assert!(rows.iter().all(|rows| *rows == big));
-    // Rolled into a file that held other records: none of them is read.
+    // Rolled into a file that held other records, none of which is read.
     log.roll(5, 0).unwrap();
     log.write(&Rows::from([row(2, None)]), 5, Timestamp::from_micros(1)).unwrap();
     let (rows, found) = all(folder.path(), false);
