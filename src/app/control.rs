@@ -1,5 +1,5 @@
 //! The token of the control socket: created at each start, in a file that only the data folder's
-//! owner can read. A program of a model has the same user but cannot read that file, so it cannot
+//! owner can read. A model's program runs as the same user but cannot read that file, so it cannot
 //! use the socket either.
 
 use std::fmt::Write as _;
@@ -16,10 +16,10 @@ use crate::runtime::random_bytes;
 /// Random bytes in a token.
 const BYTES: usize = 32;
 
-/// A new token.
+/// Generates a token.
 ///
 /// # Errors
-/// When the operating system gives no random bytes.
+/// If the operating system provides no random bytes.
 pub fn token() -> anyhow::Result<Secret> {
     let mut text = String::new();
     for byte in random_bytes::<BYTES>()? {
@@ -28,10 +28,10 @@ pub fn token() -> anyhow::Result<Secret> {
     Ok(Secret::from(text))
 }
 
-/// Writes the token for the command line to read, in the place of an earlier one.
+/// Writes the token for the command line, replacing an earlier one.
 ///
 /// # Errors
-/// When the file cannot be written.
+/// If the file cannot be written.
 pub fn keep(path: &Path, token: &Secret) -> anyhow::Result<()> {
     let half = path.with_added_extension("half");
     let write = || -> io::Result<()> {

@@ -1,34 +1,34 @@
-//! File descriptors: as many as the system allows, and a reserve of them for files.
+//! File descriptors: raises the limit and reserves a share of them.
 //!
-//! Connections of clients may take half of all descriptors. The other half is the reserve for the
+//! Clients' connections may take half of all descriptors. The other half is the reserve for the
 //! store, payloads, files, worker programs and outgoing connections, so that a flood of clients
 //! cannot keep accepted work from the disk.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// The share of all descriptors that is kept from the connections of clients: one in so many.
+/// The reserved share of all descriptors: one in this many.
 const RESERVE_SHARE: u64 = 2;
-/// Where the system sets no limit.
+/// Used if the system sets no limit.
 const UNLIMITED: u64 = 1_048_576;
 
-/// Raises the soft limit of this process to the hard one; gives the limit that holds then.
+/// Raises the soft limit of this process to the hard limit; returns the resulting limit.
 pub fn raise() -> u64 {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current == maximum {
         return current.unwrap_or(UNLIMITED);
     }
-    // The kernel takes no "unlimited" for descriptors.
+    // The kernel does not accept "unlimited" for descriptors.
     let wanted = maximum.unwrap_or(UNLIMITED);
     match setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum }) {
         Ok(()) => wanted,
         Err(error) => {
-            tracing::warn!(%error, "the limit of file descriptors cannot be raised");
+            tracing::warn!(%error, "cannot raise the limit of file descriptors");
             current.unwrap_or(UNLIMITED)
         }
     }
 }
 
-/// Connections that clients may have: as many as are configured, if the reserve leaves room.
+/// The number of client connections: the configured number, limited by the reserve.
 pub fn connections(configured: usize, descriptors: u64) -> usize {
     let kept = descriptors / RESERVE_SHARE;
     let most = usize::try_from(descriptors.saturating_sub(kept)).unwrap_or(usize::MAX).max(1);
@@ -37,7 +37,7 @@ pub fn connections(configured: usize, descriptors: u64) -> usize {
             configured,
             most,
             descriptors,
-            "limits.connections is lowered: the other file descriptors are kept for files"
+            "limits.connections lowered: the other file descriptors are reserved for files"
         );
     }
     configured.min(most)

@@ -1,18 +1,18 @@
-//! What a start that a person watches makes: the first key, and the link that sets up the dashboard.
+//! Creates what an interactive start shows: the first key, and the setup link of the dashboard.
 
 use super::FIRST_KEY;
 use crate::api::{Role, Services};
 use crate::audit::Actor;
 
-/// What is shown once, on a terminal. All of it is secret.
+/// Values shown once, on a terminal. All of them are secret.
 #[derive(Default)]
 pub struct FirstStart {
     /// The key of a store that had no organization yet.
     pub key: Option<String>,
-    /// Where the Owner of the default organization sets up the dashboard; `None` where there is one.
+    /// The dashboard setup link of the default organization; `None` if it has an Owner.
     pub setup_link: Option<String>,
-    /// What a first start has set aside on the disk, and the free space below which new work is refused, in
-    /// bytes.
+    /// On a first start: the bytes set aside on the disk, and the free space below which new work
+    /// is refused.
     pub disk: Option<(u64, u64)>,
 }
 
@@ -22,10 +22,11 @@ impl std::fmt::Debug for FirstStart {
     }
 }
 
-/// Makes the organization `default` and, where a person watches, what that person needs first.
+/// Creates the organization `default` and, in an interactive start, the first key and the setup
+/// link.
 ///
 /// # Errors
-/// When the store cannot be read or written.
+/// If the store cannot be read or written.
 pub(super) async fn prepare(services: &Services, is_watched: bool) -> anyhow::Result<FirstStart> {
     let is_first = services.accounts.organizations().await?.is_empty();
     let (organization, _made) = services.accounts.ensure_default().await?;

@@ -1,11 +1,10 @@
-//! Housekeeping: removes what a crash left behind, once after a start, and what is past its retention,
-//! then and as long as the service runs: files every minute, everything else every hour, or sooner where it is
-//! kept for less than ten. A sweep that takes longer is followed by the next at once, so that what has a
-//! retention goes in time however much of it there is.
+//! Housekeeping: removes leftovers of a crash once after a start, and data past its retention as
+//! long as the service runs: files every minute, everything else every hour, or more often if a
+//! retention is shorter than ten hours. A sweep that takes longer is followed by the next one at
+//! once, so that data expires in time whatever its amount.
 //!
-//! Nothing here decides what may go: each layer removes its own, a few at a time. Nothing goes while
-//! the machine's clock is more than a day ahead of the time that is believed, see `runtime::clock`:
-//! it may have jumped.
+//! Each layer removes its own data, in small batches. Nothing is removed while the machine's clock
+//! is more than a day ahead of the trusted time, see `runtime::clock`: it may have jumped.
 
 use std::fs;
 use std::io;
@@ -19,23 +18,23 @@ use crate::domain::time::{Now, Timestamp};
 use crate::runtime::{self, Clock, Tasks};
 use crate::storage::{Commit, Key, SweepOptions, Swept, Table};
 
-/// How often files whose time is over are looked for; a look costs one read when there are none.
+/// Interval of the sweep for expired files, which costs one read if there are none.
 const EVERY: Duration = Duration::from_secs(60);
-/// All else is swept at one of so many looks at the least.
+/// Other sweeps run at least once in this many intervals.
 const OTHERS_EVERY_MAX: u32 = 60;
-/// And so many times in the shortest time that something is kept.
+/// And this often within the shortest retention.
 const SWEEPS_EACH: u32 = 10;
 
-/// The believed time is recorded at one of so many looks.
+/// Intervals between records of the trusted time.
 const RECORD_TIME_EVERY: u32 = 10;
-/// When it is tried again after a failure.
+/// Delay before the next attempt after a failure.
 const RECORD_RETRY: Duration = Duration::from_secs(1);
 
-/// Says which sweeps were refused, for `orrery check`; absent when none was.
+/// File that lists refused sweeps, for `orrery check`; absent if there are none.
 pub const REFUSED: &str = "sweep.refused";
 
-/// Sweeps until the shutdown. What was begun before `started` has broken off; the operator may have
-/// accepted that this takes any number of files.
+/// Sweeps until the shutdown. Unfinished writes from before `started` were interrupted; with
+/// `accepts_loss`, the operator has permitted the removal of any number of files.
 pub async fn run(services: Arc<Services>, tasks: Tasks, started: PayloadId, accepts_loss: bool) {
     tasks.spawn(record_time_jumps(Arc::clone(&services), tasks.clone()));
     let options = SweepOptions { now: services.clock.believed(), accepts_loss };
@@ -81,7 +80,7 @@ pub async fn run(services: Arc<Services>, tasks: Tasks, started: PayloadId, acce
     }
 }
 
-/// How many looks there are from one sweep of what has a retention to the next, at least one.
+/// Intervals between sweeps of data with a retention, at least one.
 fn looks_between(keep: &Keep) -> u32 {
     let Keep { executions, payloads, deliveries, sessions } = *keep;
     let shortest = executions.min(payloads).min(deliveries).min(sessions);
@@ -89,14 +88,14 @@ fn looks_between(keep: &Keep) -> u32 {
     u32::try_from(looks).unwrap_or(OTHERS_EVERY_MAX).clamp(1, OTHERS_EVERY_MAX)
 }
 
-/// Takes over the time that the process before this one believed. Without one, as on a first start,
-/// the machine's clock is believed.
+/// Restores the trusted time of the previous process. Without one, as on a first start, the
+/// machine's clock is trusted.
 ///
 /// # Errors
-/// When the store cannot be read.
+/// If the store cannot be read.
 pub async fn restore_time(services: &Services) -> anyhow::Result<()> {
     if let Some(believed) = read_time(services, &time_key()).await? {
-        // Where nothing is to come, a clock that was wrong for a while is forgotten.
+        // If nothing waits for a moment, a temporarily wrong clock is forgotten.
         let awaits_moment =
             services.engine.awaits_moment().await? || services.outbox.awaits_moment().await?;
         let last = read_reading(services).await?.filter(|_| awaits_moment);
@@ -118,8 +117,8 @@ async fn read_reading(services: &Services) -> anyhow::Result<Option<Now>> {
     Ok(Some(Now { wall: Timestamp::from_sortable(wall), steady: Timestamp::from_sortable(steady) }))
 }
 
-/// Records the time whenever the machine's clock has jumped, until the shutdown: what is put off from
-/// then on is due by the steady time, which may not be the machine's.
+/// Records the time whenever the machine's clock has jumped, until the shutdown: from then on,
+/// delays are measured by the steady time, which may differ from the machine's.
 async fn record_time_jumps(services: Arc<Services>, tasks: Tasks) {
     loop {
         tokio::select! {
@@ -136,17 +135,17 @@ async fn record_time_jumps(services: Arc<Services>, tasks: Tasks) {
     }
 }
 
-/// The row of the believed time.
+/// The row of the trusted time.
 fn time_key() -> Key {
     Key::table(Table::Meta).text("believed time")
 }
 
-/// The row of the last reading of the clock: the steady time, then the machine's.
+/// The row of the last clock reading: the steady time, then the machine's.
 fn reading_key() -> Key {
     Key::table(Table::Meta).text("latest time")
 }
 
-/// Records the believed time and the last reading of the clock; whether that succeeded.
+/// Records the trusted time and the last clock reading; returns whether that succeeded.
 async fn record_time(services: &Services) -> bool {
     let believed = services.clock.believed();
     let last = services.clock.reading();
@@ -167,13 +166,13 @@ fn report_jump(clock: &Clock) {
         report_ahead(clock, ahead);
     } else if steady > wall {
         let back = humantime::format_duration(steady.since(wall)).to_string();
-        tracing::warn!(back, now = %wall, "the machine's clock was set back; what is due stays due");
+        tracing::warn!(back, now = %wall, "the machine's clock was set back; due work stays due");
     } else {
         tracing::warn!(now = %wall, "the machine's clock was set forward");
     }
 }
 
-/// Whether nothing may be deleted now because it is old.
+/// Whether deletion by age is currently suspended.
 fn is_ahead(clock: &Clock, says_so: bool) -> bool {
     let Some(ahead) = clock.ahead() else { return false };
     metrics::counter!("orrery_sweeps_refused_total").increment(1);
@@ -193,7 +192,7 @@ fn report_ahead(clock: &Clock, ahead: Duration) {
     );
 }
 
-/// Reports a sweep after a start; gives what is to be said when it was refused.
+/// Logs the result of a sweep after a start; returns the message if it was refused.
 fn report_startup_sweep(what: &'static str, swept: anyhow::Result<Swept>) -> Option<String> {
     let Swept { unused, total, moved, refused } = match swept {
         Ok(swept) => swept,
@@ -211,11 +210,11 @@ fn report_startup_sweep(what: &'static str, swept: anyhow::Result<Swept>) -> Opt
              your confirmation. If the store is complete, start once with `orrery serve \
              --accept-loss`; otherwise restore the store from a backup"
         );
-        tracing::error!(unused, total, what, "a sweep was refused: {sentence}");
+        tracing::error!(unused, total, what, "sweep refused: {sentence}");
         return Some(sentence);
     }
     if moved > 0 {
-        tracing::info!(moved, total, what, "unreferenced files were moved to `lost`");
+        tracing::info!(moved, total, what, "unreferenced files moved to `lost`");
     }
     None
 }
@@ -251,7 +250,7 @@ fn report<E: std::fmt::Display>(what: &str, swept: Result<usize, E>) {
     }
 }
 
-/// Deletes what is past the configuration's `[retention]`.
+/// Deletes data that is past the configuration's `[retention]`.
 async fn apply_retention(services: &Services) -> anyhow::Result<()> {
     let keep = services.live.load().keep;
     let now = services.clock.believed();
@@ -279,7 +278,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sweeps_follow_the_shortest_retention() {
+    fn sweeps_follow_shortest_retention() {
         let day = Duration::from_secs(86_400);
         let keep = |executions| Keep {
             executions,

@@ -1,8 +1,8 @@
-//! Sockets that systemd holds for the service (`orrery.socket`): connections wait in them while the service
-//! restarts, and none is refused.
+//! Sockets held by systemd for the service (`orrery.socket`): connections wait in them while the
+//! service restarts, and none is refused.
 //!
-//! What it takes is bound already. It never guesses: a socket that no host listens on ends the start, since
-//! what connects there would wait without an answer.
+//! These sockets are already bound. A socket that no host listens on is a startup error, because
+//! its connections would wait forever.
 
 use std::net::{SocketAddr, TcpListener};
 
@@ -10,17 +10,17 @@ use anyhow::{Context as _, bail};
 use listenfd::ListenFd;
 use rustix::io::{FdFlags, fcntl_setfd};
 
-/// The sockets that were passed to this process and are not taken yet.
+/// Sockets passed to this process that are not taken yet.
 #[derive(Debug, Default)]
 pub(super) struct Inherited {
     sockets: Vec<(SocketAddr, TcpListener)>,
 }
 
 impl Inherited {
-    /// What systemd has passed; nothing where it has not started this process with sockets.
+    /// The sockets passed by systemd; empty if it has not started this process with sockets.
     ///
     /// # Errors
-    /// When one of them is not a TCP socket that listens.
+    /// If one of them is not a listening TCP socket.
     pub(super) fn of_process() -> anyhow::Result<Self> {
         let mut passed = ListenFd::from_env();
         let mut sockets = Vec::new();
@@ -29,23 +29,23 @@ impl Inherited {
                 format!("socket {number} of orrery.socket must be a ListenStream= with a TCP port")
             })?;
             let Some(socket) = socket else { continue };
-            // Programs of models inherit nothing.
+            // Models' programs inherit nothing.
             fcntl_setfd(&socket, FdFlags::CLOEXEC)?;
             sockets.push((socket.local_addr()?, socket));
         }
         Ok(Self { sockets })
     }
 
-    /// The socket that listens on `address`.
+    /// Takes the socket that listens on `address`.
     pub(super) fn take(&mut self, address: SocketAddr) -> Option<TcpListener> {
         let place = self.sockets.iter().position(|(held, _)| is_same(*held, address))?;
         Some(self.sockets.swap_remove(place).1)
     }
 
-    /// Ends the start when a socket is left over.
+    /// Fails if a socket is left over.
     ///
     /// # Errors
-    /// When there is one.
+    /// If there is one.
     pub(super) fn nothing_left(self) -> anyhow::Result<()> {
         let Some((address, _)) = self.sockets.first() else { return Ok(()) };
         bail!(
@@ -56,8 +56,8 @@ impl Inherited {
     }
 }
 
-/// Whether a socket on `held` takes what is meant for `wanted`. `ListenStream=8080` is `[::]:8080`, which
-/// takes IPv4 too.
+/// Whether a socket on `held` serves `wanted`. `ListenStream=8080` is `[::]:8080`, which also
+/// accepts IPv4.
 fn is_same(held: SocketAddr, wanted: SocketAddr) -> bool {
     held == wanted
         || (held.port() == wanted.port()

@@ -1,4 +1,5 @@
-//! The audit log while the service runs: its start, failed authentications, the file for shippers.
+//! The audit log of the running service: starts, reloads, failed authentications, and the file for
+//! log shippers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,16 +11,17 @@ use crate::audit::{Actor, ShipOptions, Shipper};
 use crate::config::{self, Config};
 use crate::runtime::Tasks;
 
-/// How often the file is brought up to date.
+/// Update interval of the file.
 const SHIP_EVERY: Duration = Duration::from_secs(1);
-/// At one of so many looks failed authentications and last uses of keys are written: once a minute.
+/// Failed authentications and last uses of keys are written once in this many intervals: once a
+/// minute.
 const DENIED_EVERY: u32 = 60;
 
-/// Notes that the service starts, and with which configuration: its digest changes when anything
-/// in it does.
+/// Records the start of the service with a digest of its configuration, which changes with every
+/// setting.
 ///
 /// # Errors
-/// When the store cannot be written.
+/// If the store cannot be written.
 pub async fn note_start(services: &Services, config: &Config) -> anyhow::Result<()> {
     let digest = Sha256::digest(format!("{config:?}").as_bytes());
     let digest: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
@@ -28,14 +30,14 @@ pub async fn note_start(services: &Services, config: &Config) -> anyhow::Result<
     Ok(services.audit.write(&entry).await?)
 }
 
-/// Notes what a reload has changed; nothing when it has changed nothing.
+/// Records what a reload has changed; nothing if it has changed nothing.
 pub async fn note_change(services: &Services, actor: &Actor, action: &str, what: Option<String>) {
     if let Some(what) = what {
         services.audit.write_or_log(&services.audit.entry(actor, action, what)).await;
     }
 }
 
-/// A function that notes changes which the service finds by watching files: as `WHAT.reload`.
+/// Returns a function that records changes found by watching files, as `WHAT.reload`.
 pub fn noting(
     services: &Arc<Services>,
     tasks: &Tasks,
@@ -51,7 +53,7 @@ pub fn noting(
     }
 }
 
-/// Writes what was counted, and the file, until the shutdown; then once more.
+/// Writes collected counts and the file until the shutdown, and once more at its end.
 pub async fn run(services: Arc<Services>, tasks: Tasks, options: config::Audit) {
     let config::Audit { folder, max_bytes, keep } = options;
     let mut shipper = Shipper::new(services.audit.clone(), ShipOptions { folder, max_bytes, keep });
@@ -60,7 +62,7 @@ pub async fn run(services: Arc<Services>, tasks: Tasks, options: config::Audit) 
         if look == 0 || is_over {
             report(services.audit.write_denied().await);
             if let Err(error) = services.accounts.write_uses().await {
-                tracing::error!(%error, "last uses of keys cannot be written; it is tried again");
+                tracing::error!(%error, "failed to write last uses of keys; will retry");
             }
         }
         report(shipper.ship().await);
@@ -76,6 +78,6 @@ pub async fn run(services: Arc<Services>, tasks: Tasks, options: config::Audit) 
 
 fn report<E: std::fmt::Display>(result: Result<(), E>) {
     if let Err(error) = result {
-        tracing::error!(%error, "the audit log cannot be written; it is tried again");
+        tracing::error!(%error, "failed to write the audit log; will retry");
     }
 }

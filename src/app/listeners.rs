@@ -1,4 +1,4 @@
-//! The listeners: every address is bound before anything is opened, and served once everything is.
+//! The listeners: all addresses are bound before anything is opened, and served once everything is.
 
 use std::sync::Arc;
 
@@ -15,15 +15,15 @@ use crate::http::server::{Limits, Listener};
 use crate::http::tls::{Certificates, machine_name};
 use crate::runtime::{Clock, Tasks};
 
-/// A listener that is bound but does not serve yet.
+/// A bound listener that does not serve yet.
 pub(super) struct Bound {
     pub(super) role: Role,
     pub(super) listener: Listener,
     pub(super) encrypted: bool,
 }
 
-/// Binds every address of every host that systemd does not hold already, so that a taken port is known before
-/// anything else happens.
+/// Binds all addresses of all hosts that systemd does not already hold, so that a port conflict is
+/// detected before anything else happens.
 pub(super) fn bind(config: &Config) -> anyhow::Result<(Vec<Bound>, Vec<HostAddress>)> {
     let mut inherited = Inherited::of_process()?;
     let mut tcp = |address| match inherited.take(address) {
@@ -53,7 +53,7 @@ pub(super) fn bind(config: &Config) -> anyhow::Result<(Vec<Bound>, Vec<HostAddre
     Ok((bound, hosts))
 }
 
-/// The certificate for encrypted listeners; `None` where there is none of them.
+/// The certificate for encrypted listeners; `None` if no listener is encrypted.
 pub(super) fn certificates(config: &Config, clock: &Clock) -> anyhow::Result<Option<Certificates>> {
     let hosts = config.hosts.named();
     if !hosts.iter().flat_map(|(_, host)| &host.listen).any(|address| config.tls.encrypts(address))
@@ -70,7 +70,7 @@ pub(super) fn certificates(config: &Config, clock: &Clock) -> anyhow::Result<Opt
             let hosts = hosts.iter().filter_map(|(_, host)| url::Url::parse(&host.public_url).ok());
             let machine = machine_name();
             let hosts = hosts.filter_map(|url| url.host_str().map(str::to_owned));
-            // A URL that is derived has the machine's own name, which may change with each start.
+            // A derived URL contains the machine's own name, which may change with each start.
             names.extend(hosts.filter(|host| !host.eq_ignore_ascii_case(&machine)));
             Certificates::self_signed(&config.data_dir, &names, clock.now())?
         }
@@ -78,7 +78,7 @@ pub(super) fn certificates(config: &Config, clock: &Clock) -> anyhow::Result<Opt
     Ok(Some(made))
 }
 
-/// The limits that the hosts share.
+/// The limits shared by the hosts.
 pub(super) fn server_limits(config: &Config) -> Limits {
     let per_address = Share::AtMost(config.limits.connections_per_address);
     Limits {
@@ -93,7 +93,7 @@ pub(super) fn server_limits(config: &Config) -> Limits {
     }
 }
 
-/// The same with places of its own, for one listener.
+/// The same limits with connection slots of its own, for one listener.
 pub(super) fn for_operator(limits: &Limits) -> Limits {
     Limits {
         connections: Arc::new(Semaphore::new(OPERATOR_CONNECTIONS)),

@@ -1,8 +1,8 @@
-//! The composition root: opens every layer in order, serves, and stops them in reverse.
+//! The composition root: opens all layers in order, serves, and stops them in reverse.
 //!
-//! The only place that knows all layers. [`start`] is a whole service in this process, [`serve`]
-//! runs one until a signal, [`offline()`] opens one for the command line's own requests, without
-//! listeners and without running any work.
+//! The only module that knows all layers. [`start`] runs a whole service in this process, [`serve`]
+//! runs one until a signal, and [`offline()`] opens one for the command line's own requests,
+//! without listeners and without running work.
 
 mod backups;
 mod control;
@@ -84,27 +84,27 @@ pub use self::rehearsal::{Rehearsed, rehearse};
 pub use self::rotation::{Resealed, UNDER_WAY as ROTATION_UNDER_WAY, Watch, rotate_seal};
 pub use self::serving::{Running, serve};
 
-/// The control socket's name within the data folder.
+/// The control socket's file name in the data folder.
 pub const CONTROL_SOCKET: &str = "control.sock";
-/// Who may use the socket: a file that its owner can read, and no program behind a fence.
+/// The file with the socket's token, which its owner can read but sandboxed programs cannot.
 pub const CONTROL_TOKEN: &str = "control.token";
-/// Where runs of programs have their folders, within the data folder.
+/// Folder of programs' runs, in the data folder.
 const WORK: &str = "work";
 /// The balance route's bucket (`docs/spec/hosts.md`, "Limits").
 const BALANCE_PER_SECOND: u32 = 3;
-/// Connections to the control socket and, apart from them, to the metrics: no client of the other
-/// hosts can take these.
+/// Connections to the control socket and, separately, to the metrics: clients of the other hosts
+/// cannot use them up.
 const OPERATOR_CONNECTIONS: usize = 128;
-/// The name of the key that a first start makes.
+/// The name of the key created by a first start.
 const FIRST_KEY: &str = "first key";
 
 /// The hosts in the order of `config::Hosts::named`.
 const ROLES: [Role; 5] = [Role::Base, Role::Workflows, Role::Flows, Role::Agent, Role::Dashboard];
 
-/// Opens the store and everything over it. Nothing listens and nothing runs yet.
+/// Opens the store and all layers above it. Nothing listens and nothing runs yet.
 ///
 /// # Errors
-/// When the store, its key file or the metrics cannot be opened, in a sentence that says what to do.
+/// If the store, its key file or the metrics cannot be opened; the message says what to do.
 fn open(
     config: &Config,
     (tasks, work): (&Tasks, &Tasks),
@@ -184,7 +184,7 @@ fn open(
     }))
 }
 
-/// The models of the catalog, for definitions.
+/// The catalog's models, for definitions.
 struct CatalogModels(Catalog);
 
 impl workflows::Models for CatalogModels {
@@ -206,22 +206,22 @@ fn open_workflows(
         .reserving(api::words_beside("workflow"))
 }
 
-/// Hands what is committed to the outbox.
+/// Passes committed deliveries to the outbox.
 fn waking(outbox: &Outbox) -> engine::OnDelivery {
     let outbox = outbox.clone();
     Arc::new(move |delivery: Delivery| outbox.wake(delivery))
 }
 
-/// What only a service that listens has.
+/// Parts that only a listening service has.
 #[derive(Default)]
 struct Live {
     control_token: Option<Secret>,
     groups: Option<Arc<Groups>>,
-    /// On the data folder, taken before anything else.
+    /// Lock of the data folder, taken before anything else.
     lock: Option<FolderLock>,
 }
 
-/// What is on the disk.
+/// The layers that own data on the disk.
 struct Kept {
     store: Store,
     sealer: Sealer,
@@ -237,7 +237,7 @@ fn open_kept(
     lock: Option<FolderLock>,
 ) -> anyhow::Result<Kept> {
     private::tighten(&config.data_dir)?;
-    // Before the store: a new folder has its key first.
+    // Before the store: a new folder gets its key first.
     let sealer = Sealer::open_used(&config.data_dir)?;
     if rotation::is_under_way(&config.data_dir) {
         tracing::warn!("{}", rotation::UNDER_WAY);
@@ -269,16 +269,16 @@ fn open_kept(
     Ok(Kept { store, sealer, accounts, signed_urls, files })
 }
 
-/// Whether a rotation of `seal.key` was begun and has not ended.
+/// Whether a rotation of `seal.key` was started and has not finished.
 #[must_use]
 pub fn is_rotation_under_way(config: &Config) -> bool {
     rotation::is_under_way(&config.data_dir)
 }
 
-/// What is stored by a service that is stopped.
+/// Opens the data of a stopped service.
 ///
 /// # Errors
-/// When a service runs on it, or it cannot be opened.
+/// If a service runs on it, or it cannot be opened.
 pub fn stopped_store(config: &Config) -> anyhow::Result<Source> {
     let Kept { store, files, .. } = open_kept(config, Clock::system(), &[], None)?;
     Ok(Source { store, files })
@@ -307,7 +307,7 @@ fn open_catalog(
     Ok(catalog)
 }
 
-/// Opens the control socket, and asks it something for the watchdog.
+/// Opens the control socket and starts the watchdog, which uses it.
 fn listen_to_operator(
     config: &Config,
     services: &Arc<Services>,
@@ -322,18 +322,19 @@ fn listen_to_operator(
     Ok(())
 }
 
-/// Starts a whole service: when this returns, it listens and has taken up unfinished work.
+/// Starts a whole service: when this returns, it listens and has resumed unfinished work.
 ///
 /// # Errors
-/// When a port, the store, a certificate or the control socket cannot be had.
+/// If a port, the store, a certificate or the control socket is unavailable.
 pub async fn start(config: &Config) -> anyhow::Result<Running> {
     let (running, started) = bring_up(config, take_groups).await?;
     attend(&running, config, started).await?;
     Ok(running)
 }
 
-/// Opens everything, listens where the configuration has addresses, takes up unfinished work, and says that it
-/// is ready; gives the moment before which whatever is half done was broken off.
+/// Opens everything, listens on the configured addresses, resumes unfinished work, and reports
+/// readiness. Returns the start of this process as an id: unfinished writes from before it were
+/// interrupted.
 async fn bring_up(
     config: &Config,
     groups: impl FnOnce() -> Option<Arc<Groups>>,
@@ -390,17 +391,17 @@ async fn bring_up(
         models = services.catalog.len(),
         disk_free_bytes = disk.free(),
         disk_reserve_bytes = disk.reserve(),
-        "the service is up"
+        "service ready"
     );
     let grace = config.engine.shutdown_grace;
     Ok((Running { services, tasks, grace, addresses, background }, started))
 }
 
-/// Takes the data folder and the addresses. A folder that this start has made is removed where it cannot
-/// listen: commands would take it for the data of a service.
+/// Locks the data folder and binds the addresses. A folder created by this start is removed if
+/// binding fails: commands would take it for a service's data.
 fn lock_and_bind(config: &Config) -> anyhow::Result<(FolderLock, Vec<Bound>, Vec<HostAddress>)> {
     let is_new = !config.data_dir.exists();
-    // Before the ports: a second start on one folder says so, and not that its ports are taken.
+    // Before the ports: a second start on one folder should report that, not taken ports.
     let lock = storage::make_and_lock(&config.data_dir)?;
     match bind(config) {
         Ok((bound, hosts)) => Ok((lock, bound, hosts)),
@@ -413,7 +414,7 @@ fn lock_and_bind(config: &Config) -> anyhow::Result<(FolderLock, Vec<Bound>, Vec
     }
 }
 
-/// Starts what looks after a service as long as it runs.
+/// Starts the background upkeep of a running service.
 async fn attend(running: &Running, config: &Config, started: PayloadId) -> anyhow::Result<()> {
     let Running { services, tasks, .. } = running;
     reload::watch_models(services, tasks);
@@ -435,55 +436,59 @@ async fn attend(running: &Running, config: &Config, started: PayloadId) -> anyho
     Ok(())
 }
 
-/// Exports the spans of what ends from now on, where the configuration says so or a reload will.
+/// Exports the spans of work that ends from now on, if the configuration or a later reload enables
+/// it.
 fn export_traces(config: &Config, services: &Services, tasks: &Tasks) -> Traces {
     let traces = Traces::new(options::trace_target(config));
     let of_executions = traces.clone();
     services.engine.set_on_end(Box::new(move |execution| of_executions.ended(execution)));
     let of_deliveries = traces.clone();
     services.outbox.set_on_attempt(Box::new(move |delivery| of_deliveries.attempted(delivery)));
-    // The operator's own URL, as those of manifests.
+    // The operator's own URL, like those of manifests.
     let client = Client::trusted().with_share(places::Share::Deliveries);
     let (engine, clock) = (services.engine.clone(), services.clock.clone());
     tasks.spawn(traces.clone().run(tasks.clone(), engine, client, clock));
     traces
 }
 
-/// The service's control group, where it is delegated. Says what the programs of models can do here
-/// that they should not.
+/// The service's control group, if it is delegated. Warns about gaps of the sandbox for models'
+/// programs.
 fn take_groups() -> Option<Arc<Groups>> {
     for concern in fence::concerns() {
         tracing::warn!("{concern}");
     }
     match Groups::take() {
         Ok(groups) => {
-            tracing::info!(limits = groups.has_limits(), "programs of models get control groups");
+            tracing::info!(
+                limits = groups.has_limits(),
+                "control groups enabled for models' programs"
+            );
             Some(Arc::new(groups))
         }
         Err(reason) => {
             tracing::info!(
                 %reason,
-                "programs of models have limits for each process only; as a service of systemd, they get control groups"
+                "no control groups: models' programs only have limits per process; run as a systemd service to enable control groups"
             );
             None
         }
     }
 }
 
-/// Removes what runs of programs have left behind. Programs make what is in there, so nothing in it
-/// keeps the service from starting.
+/// Removes the leftovers of programs' runs. Programs control its content, so a failure does not
+/// prevent the start.
 fn remove_work(folder: &Path) {
     if let Err(error) = std::fs::remove_dir_all(folder)
         && error.kind() != std::io::ErrorKind::NotFound
     {
         tracing::warn!(
             %error, folder = %folder.display(),
-            "failed to remove what earlier runs left behind"
+            "failed to remove leftovers of earlier runs"
         );
     }
 }
 
-/// Warns where several organizations can reach the network that the box is in.
+/// Warns if several organizations can reach the box's network.
 async fn warn_of_open_networks(services: &Services) -> anyhow::Result<()> {
     let organizations = services.accounts.organizations().await?.len();
     if let Some(warning) = services.egress.warning(organizations) {

@@ -1,5 +1,5 @@
-//! A service without listeners, for the command line while no service runs on the data folder. It runs
-//! no work.
+//! A service without listeners, for the command line while no service runs on the data folder. It
+//! runs no work.
 
 use super::{configured_hosts, open};
 use crate::api::{HostService, Role};
@@ -8,8 +8,8 @@ use crate::http::request::Peer;
 use crate::http::{Body, Response};
 use crate::runtime::Tasks;
 
-/// A service for the command line's own requests: it answers as the control socket would, but
-/// listens nowhere and runs no work.
+/// A service for the command line's own requests: it answers like the control socket, but listens
+/// nowhere and runs no work.
 #[derive(Debug)]
 pub struct Offline {
     control: HostService,
@@ -25,11 +25,11 @@ impl Offline {
 /// Opens the store of `config` while no service runs on it.
 ///
 /// # Errors
-/// When a service does run on it, or it cannot be opened.
+/// If a service runs on it, or it cannot be opened.
 pub async fn offline(config: &Config) -> anyhow::Result<Offline> {
     let tasks = Tasks::new();
     let services = open(config, (&tasks, &tasks), configured_hosts(config), None)?;
-    // Nothing is taken up here that a change would have to wait for.
+    // No unfinished work is resumed here, so requests need not wait for it.
     services.readiness.set();
     Ok(Offline { control: HostService::new(Role::Control, services, false)? })
 }

@@ -1,5 +1,5 @@
-//! What the layers below are given of the configuration: each has an options type of its own, made
-//! here from the sections of the file. Opens nothing and decides nothing.
+//! Converts sections of the configuration into the options types of the layers below. Opens nothing
+//! and decides nothing.
 
 use hyper::header::{HeaderName, HeaderValue};
 
@@ -12,7 +12,7 @@ use crate::http::tls::machine_name;
 use crate::storage::Store;
 use crate::{engine, files, members, traces, webhooks};
 
-/// The rate of each key or link, where the configuration limits it.
+/// The configured rate limit of each key or link, if any.
 pub(super) fn limiter(config: &Config) -> Option<Limiter> {
     let rate = config.limits.rate.as_ref();
     rate.map(|rate| Limiter::new(rate.requests_per_second.get(), rate.burst.get()))
@@ -53,11 +53,11 @@ pub(super) fn settings(config: &Config, hosts: Vec<HostAddress>) -> Settings {
     }
 }
 
-/// Where the spans of executions go.
+/// The destination of execution spans.
 pub(super) fn trace_target(config: &Config) -> Option<traces::Target> {
     let config::Telemetry { otlp_endpoint, otlp_headers } = &config.telemetry;
     let header = |(name, value): &(String, config::Secret)| {
-        // Both were checked when they were read.
+        // Both were validated when they were read.
         let name = HeaderName::try_from(name.as_str()).ok()?;
         let mut value = HeaderValue::from_str(value.expose()).ok()?;
         value.set_sensitive(true);
@@ -83,7 +83,7 @@ pub(super) fn live(config: &Config) -> Live {
     }
 }
 
-/// Which addresses the configuration lets clients have called.
+/// The addresses that clients' URLs may reach.
 #[must_use]
 pub fn policy(config: &Config) -> Policy {
     let allow = config.egress.allow.clone();
@@ -116,7 +116,7 @@ pub(super) fn outbox_options(webhooks: &config::Webhooks) -> webhooks::Options {
     }
 }
 
-/// The hosts of a service that does not listen, by the addresses of its configuration.
+/// The hosts of a service that does not listen, with the addresses of its configuration.
 pub(super) fn configured_hosts(config: &Config) -> Vec<HostAddress> {
     let hosts = ROLES.into_iter().zip(config.hosts.named());
     hosts.map(|(role, (_, host))| HostAddress { role, url: host.public_url.clone() }).collect()

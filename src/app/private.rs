@@ -1,8 +1,8 @@
-//! Keeps the data folder to its owner: folders 0700, files 0600.
+//! Keeps the data folder private to its owner: folders 0700, files 0600.
 //!
-//! New files get these permissions from the process's umask and from the calls that make them. This
-//! module finds what an older version, a copy or an operator left wider, and tightens it before
-//! anything in the folder is opened.
+//! New files get these permissions from the process's umask and from the code that creates them.
+//! This module finds permissions that an older version, a copy or an operator left too open, and
+//! tightens them before anything in the folder is opened.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -17,21 +17,21 @@ use crate::runtime::Tasks;
 
 /// The permissions of the group and of all other users.
 const OF_OTHERS: u32 = 0o077;
-/// Folders that may hold millions of files, each made with mode 0600. A closed folder in them is
-/// proof enough: nobody else can reach what is below it.
+/// Folders that may contain millions of files, each created with mode 0600. A private folder in
+/// them is not descended into: nobody else can reach its content.
 const LARGE: [&str; 3] = ["files", "payloads", "work"];
 
-/// Files of the data folder that nobody else may read.
+/// Secret files of the data folder.
 pub(super) const SECRETS: [&str; 5] =
     ["seal.key", "seal.key.next", "control.token", "tls/ca.key", "tls/server.key"];
-/// How often a running service looks at the modes of these.
+/// How often a running service checks their modes.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
-/// Removes the permissions of other users from the data folder and from everything in it, without
-/// following symbolic links. Returns how many files and folders it has changed.
+/// Removes other users' permissions from the data folder and everything in it, without following
+/// symbolic links. Returns the number of changed files and folders.
 ///
 /// # Errors
-/// When something stays open to others, in a sentence that names it.
+/// If something stays open to others; the message names it.
 pub fn tighten(data: &Path) -> anyhow::Result<usize> {
     let mut changed = 0;
     let Ok(data) = fs::canonicalize(data) else { return Ok(changed) };
@@ -63,8 +63,8 @@ pub fn tighten(data: &Path) -> anyhow::Result<usize> {
     Ok(changed)
 }
 
-/// Closes what a running service keeps to itself whenever its mode changes: a program that may change
-/// modes can open it to other users of the machine.
+/// Makes the running service's private files private again whenever their modes change: a program
+/// that may change modes can open them to other users of the machine.
 pub async fn keep_closed(data: PathBuf, tasks: Tasks) {
     let paths: Arc<[PathBuf]> =
         std::iter::once(data.clone()).chain(SECRETS.iter().map(|name| data.join(name))).collect();
@@ -74,7 +74,7 @@ pub async fn keep_closed(data: PathBuf, tasks: Tasks) {
             () = tasks.stopping() => return,
         }
         let paths = Arc::clone(&paths);
-        // A thread that ends with a panic ends this look alone.
+        // A panic in the thread only ends this check.
         let _next_look = tokio::task::spawn_blocking(move || close_all(&paths)).await;
     }
 }
@@ -84,14 +84,14 @@ fn close_all(paths: &[PathBuf]) {
         match close(path) {
             Ok(false) => {}
             Ok(true) => {
-                tracing::error!(path = %path.display(), "other users could reach it; closed")
+                tracing::error!(path = %path.display(), "file was accessible to other users; permissions restored")
             }
             Err(error) => tracing::error!("{error:#}"),
         }
     }
 }
 
-/// Closes one file or folder to others. Returns whether it was open.
+/// Makes one file or folder private. Returns whether it was open.
 fn close(path: &Path) -> anyhow::Result<bool> {
     let metadata = match fs::symlink_metadata(path) {
         // A half-written file that its process has renamed since the listing.
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn private_secrets_are_closed_again_while_the_service_runs() {
+    fn private_secrets_are_restored_while_service_runs() {
         let outer = tempfile::tempdir().unwrap();
         let paths = ["", "seal.key", "control.token"].map(|name| outer.path().join(name));
         for path in paths.iter().skip(1) {

@@ -1,5 +1,5 @@
-//! How the operator's programs are started: the workers of `command` models, and the MCP servers of the agent.
-//! Starts nothing itself.
+//! How the operator's programs are started: workers of `command` models and MCP servers of the
+//! agent. Starts nothing itself.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::guard::groups::Groups;
 use crate::runners::command::GuardConfig;
 use crate::runtime::Tasks;
 
-/// How programs are guarded.
+/// The sandbox options of programs.
 pub(super) fn guard(config: &Config, tasks: &Tasks, groups: Option<Arc<Groups>>) -> GuardConfig {
     GuardConfig {
         program: config.program.clone(),

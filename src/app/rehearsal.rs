@@ -1,8 +1,7 @@
-//! The rehearsal of an upgrade: this program on a copy of a service's data, started as a service would be,
-//! on no port. It runs no work, sends nothing, starts no program of the operator's, and writes nowhere but in
-//! the copy.
+//! Upgrade rehearsal: starts this release on a copy of a service's data, without ports. It runs no
+//! work, sends nothing, starts none of the operator's programs, and writes only to the copy.
 //!
-//! The copy comes from a restored backup: what the service would go on with is held back in it.
+//! The copy is a restored backup, so its unfinished executions are paused.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -23,37 +22,37 @@ use crate::runtime::monotonic_now;
 use crate::storage::record::{Record, decode};
 use crate::storage::{self, Key, Page, Row, Table, held_back};
 
-/// Rows that are read at a time.
+/// Rows per read.
 const PAGE: usize = 500;
-/// What is wrong that one rehearsal tells of.
+/// The most errors reported by one rehearsal.
 const FAULTS_MAX: usize = 100;
 
-/// What a start on a copy came to.
+/// The result of a start on a copy.
 #[derive(Debug, Clone, Default)]
 pub struct Rehearsed {
-    /// From the start to the moment in which a service would answer.
+    /// Time until the service would be ready.
     pub start: Duration,
-    /// The form of the store's rows that this release writes.
+    /// The store format that this release writes.
     pub store_format: u32,
-    /// Bytes of the disk that were free beside the copy.
+    /// Free bytes on the disk beside the copy.
     pub free: u64,
-    /// What a service would take up.
+    /// Unfinished work that a service would resume.
     pub executions: u64,
     pub deliveries: u64,
-    /// Versions of workflows that this release can run.
+    /// Workflow versions that this release can run.
     pub workflows: u64,
     pub models: usize,
-    /// What this release cannot read or run, in sentences.
+    /// Problems that prevent this release from reading or running data, as sentences.
     pub faults: Vec<String>,
-    /// What is wrong with manifests.
+    /// Errors in manifests.
     pub manifests: Vec<String>,
 }
 
-/// Starts this program on `data`, a restored data folder, in place of that of `config`; reads what is stored
-/// in the forms of this release; stops.
+/// Starts this program on `data`, a restored data folder, instead of that of `config`; reads
+/// everything that is stored with this release's types; stops.
 ///
 /// # Errors
-/// When it does not start, or the store cannot be read.
+/// If it does not start, or the store cannot be read.
 pub async fn rehearse(config: &Config, data: PathBuf) -> anyhow::Result<Rehearsed> {
     let began = monotonic_now();
     let (running, _started) = bring_up(&on_copy(config, data), || None).await?;
@@ -67,7 +66,7 @@ pub async fn rehearse(config: &Config, data: PathBuf) -> anyhow::Result<Rehearse
     Ok(found)
 }
 
-/// The configuration for a copy: without addresses, and without anything that would reach out of it. Every
+/// The configuration for a copy: without listeners and without anything that reaches outside. Every
 /// section is named, so that a new one is not forgotten.
 fn on_copy(config: &Config, data: PathBuf) -> Config {
     let Config {
@@ -115,7 +114,7 @@ fn on_copy(config: &Config, data: PathBuf) -> Config {
     copy.audit.folder = data.join("audit");
     copy.backup.folder = data.join("backups");
     (copy.backup.every, copy.backup.log) = (None, None);
-    // The command that made the copy has seen that there is room; it needs no ballast of its own.
+    // The command that made the copy has already checked for room; the copy needs no ballast.
     copy.limits.disk_reserve = Some(0);
     copy.data_dir = data;
     copy
@@ -148,7 +147,7 @@ async fn look(running: &Running, found: &mut Rehearsed) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Compiles every version of a workflow.
+/// Compiles all versions of a workflow.
 async fn compile(services: &Services, workflow: &Workflow, found: &mut Rehearsed) {
     for version in &workflow.versions {
         match services.workflows.compiled(version.revision).await {
@@ -161,7 +160,7 @@ async fn compile(services: &Services, workflow: &Workflow, found: &mut Rehearsed
     }
 }
 
-/// Reads a table's records in the form of this release, and gives those that are few enough to be kept.
+/// Reads a table's records with this release's types; returns only those of small tables.
 async fn read<T: Record + Send>(
     services: &Services,
     table: Table,
@@ -170,7 +169,7 @@ async fn read<T: Record + Send>(
     let mut kept = Vec::new();
     let is_kept = matches!(table, Table::Workflow);
     rows(services, Key::table(table), &mut |(key, value)| {
-        // Counters and references are in some of the tables, too.
+        // Some tables also contain counters and references.
         if value.get(1) != Some(&b'{') {
             return;
         }

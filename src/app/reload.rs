@@ -1,8 +1,8 @@
-//! Reloads while the service runs: configuration, manifests and certificates, on SIGHUP and
-//! `orrery reload`; manifests and certificates also when their files change.
+//! Reloads the running service: configuration, manifests and certificates on SIGHUP and `orrery
+//! reload`; manifests and certificates also when their files change.
 //!
-//! What is broken leaves its last good state in use. The audit log gets one entry for each change of what
-//! is served, and none for a look that finds nothing. Ports, folders and sizes hold from the next start.
+//! A broken file leaves the last good state in use. The audit log gets one entry per actual change,
+//! and none for a check without changes. Ports, folders and sizes apply after a restart.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -17,19 +17,19 @@ use crate::runtime::Tasks;
 use crate::telemetry;
 use crate::traces::Traces;
 
-/// What a reload compares with, and what it changes.
+/// The state that reloads compare with and change.
 struct Reloading {
     services: Weak<Services>,
     certificates: Option<Certificates>,
     traces: Traces,
-    /// As it holds now.
+    /// The current configuration.
     config: Mutex<Config>,
-    /// Two reloads at once would take each other's files for changes.
+    /// Concurrent reloads would take each other's files for changes.
     one_at_a_time: tokio::sync::Mutex<()>,
 }
 
 impl Running {
-    /// Reads configuration, manifests and certificates again.
+    /// Reloads configuration, manifests and certificates.
     pub async fn reload(&self) {
         if let Some(reloader) = self.services.reloader.get() {
             let _told_by_the_log = reloader.reload(Actor::operator("SIGHUP")).await;
@@ -37,7 +37,7 @@ impl Running {
     }
 }
 
-/// What reloads this service, for signals and the control socket.
+/// The reloader of this service, for signals and the control socket.
 pub(super) fn reloader(
     services: &Arc<Services>,
     certificates: Option<Certificates>,
@@ -73,7 +73,7 @@ impl Reloading {
             applied = reloaded.applied.join(", "),
             needs_restart = reloaded.needs_restart.join(", "),
             faults = reloaded.kept.len(),
-            "configuration, manifests and certificates were read again"
+            "configuration, manifests and certificates reloaded"
         );
         reloaded
     }
@@ -121,7 +121,7 @@ impl Reloading {
     }
 }
 
-/// Applies what can change while the service runs, and notes it in `now` and `reloaded`.
+/// Applies settings that can change at runtime, and records them in `now` and `reloaded`.
 fn apply(services: &Services, now: &mut Config, new: &Config, reloaded: &mut Reloaded) {
     let mut applied = |section: &str| reloaded.applied.push(section.to_owned());
     if now.log.level != new.log.level && telemetry::set_level(&new.log.level).is_ok() {
@@ -205,24 +205,24 @@ pub fn watch_models(services: &Arc<Services>, tasks: &Tasks) {
     let note = journal::noting(services, tasks, "models");
     services.catalog.watch(tasks, move |report| {
         log_errors(report);
-        tracing::info!(models = report.loaded, "the models folder was read again");
+        tracing::info!(models = report.loaded, "models folder reloaded");
         changed.engine.models_changed();
         report.changes().into_iter().for_each(&note);
     });
 }
 
-/// Follows what runners find out about their models.
+/// Applies what runners find out about their models.
 pub fn maintain_models(services: &Arc<Services>, tasks: &Tasks) {
     let changed = Arc::clone(services);
     services.catalog.run_maintenance(tasks, move || changed.engine.models_changed());
 }
 
-/// Logs what is wrong with manifests.
+/// Logs the errors of manifests.
 pub fn log_errors(report: &Report) {
     for error in &report.errors {
         tracing::warn!(
             %error,
-            "a manifest is invalid; its last valid version, if any, stays in use"
+            "invalid manifest; its last valid version, if any, stays in use"
         );
     }
 }
@@ -232,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reload_names_sections_that_need_a_restart() {
+    fn reload_lists_sections_that_need_restart() {
         let now = Config::defaults();
         assert!(differences(&now, &now).is_empty());
         let mut new = now.clone();

@@ -1,9 +1,9 @@
-//! `orrery seal rotate`: a new `seal.key`, and everything that is sealed sealed again with it.
+//! `orrery seal rotate`: replaces `seal.key` and reseals all sealed data with the new key.
 //!
-//! On the store of a stopped service only: a running one holds executions in memory, with their sealed
-//! secrets, and would write those of the old key again behind the rotation.
+//! Only on the store of a stopped service: a running one holds executions with their sealed secrets
+//! in memory, and would write secrets under the old key again after the rotation.
 //!
-//! A rotation ends the chain of the log archive: each chain has one `seal.key` only.
+//! A rotation ends the chain of the log archive: each chain has only one `seal.key`.
 
 use anyhow::Context as _;
 
@@ -15,7 +15,7 @@ use crate::{engine, schedules, secrets, storage, webhooks, workflows};
 
 use super::{Kept, open_kept};
 
-/// What is to be said of a rotation that was interrupted.
+/// The warning about an interrupted rotation.
 pub const UNDER_WAY: &str = "a rotation of seal.key was interrupted: both keys are in use until you stop \
     the service and run `orrery seal rotate` once more";
 
@@ -24,8 +24,8 @@ pub use crate::storage::rotation::{Resealed, Watch, is_under_way};
 /// Rotates the key of the data folder of `config`. `watch` is called after each step.
 ///
 /// # Errors
-/// When a service runs on the store, or the disk fails: then the store can be used as it is, and the
-/// next rotation goes on where this one ended.
+/// If a service runs on the store, or the disk fails. The store stays usable then, and the next
+/// rotation resumes where this one stopped.
 pub async fn rotate_seal(config: &Config, watch: &mut Watch<'_>) -> anyhow::Result<Resealed> {
     let Kept { store, .. } = open_kept(config, Clock::system(), &[], None)?;
     let rotated = rotate(config, &store, watch).await;
@@ -40,11 +40,11 @@ async fn rotate(
 ) -> anyhow::Result<Resealed> {
     let audit = Audit::new(store.clone(), Clock::system());
     let operator = Actor::operator("command line");
-    // Before the first step: there is no rotation that the log does not know of.
+    // Before the first step, so that the audit log records every rotation.
     audit.write(&audit.entry(&operator, "seal.rotate", "begun")).await?;
     watch(Resealed::default())?;
-    // The backup that a chain of the log archive follows holds the old key: rows that are sealed with
-    // the new one must not be applied behind it. The next start begins a chain with a full backup.
+    // The backup that a chain of the log archive follows contains the old key: rows sealed with the
+    // new key must not be applied after it. The next start begins a chain with a full backup.
     store.end_chain().context("the chain of the log archive cannot be ended")?;
     let mut rotation = Rotation::begin(&config.data_dir)?;
     watch(rotation.resealed)?;
@@ -80,7 +80,7 @@ mod tests {
         store.commit(commit).await.unwrap();
         store.close().await;
 
-        // Interrupted behind the first step that the new key is there for.
+        // Interrupted after the first step for which the new key exists.
         let store = Store::open(&options).unwrap();
         assert!(store.archive_position().is_some());
         let data = config.data_dir.clone();

@@ -1,4 +1,4 @@
-//! The chat router, decisions by its models and the agent, as the configuration asks for them.
+//! Creates the chat router, the decisions and the agent as configured.
 
 use std::sync::Arc;
 
@@ -22,18 +22,19 @@ use crate::signed_urls::SignedUrls;
 use crate::storage::Store;
 use crate::workflows::Workflows;
 
-/// The part of a shutdown's grace that answers may go on for; the rest is for recording them.
+/// The fraction of a shutdown's grace for which answers may continue; the rest is for recording
+/// them.
 const STOP_GRACE_DIVISOR: u32 = 2;
 
-/// What sends the requests: to the operator's own URLs, as those of manifests.
+/// The client for the operator's own URLs, like those of manifests.
 fn client(config: &Config) -> Client {
     Builder::new(None).connect_timeout(config.router.connect_timeout).build()
 }
 
-/// A router with the settings of the configuration.
+/// Creates the router with the settings of the configuration.
 ///
 /// # Errors
-/// When the upstream's key cannot be sent in a header.
+/// If the upstream's key cannot be sent in a header.
 pub fn open(
     config: &Config,
     tasks: &Tasks,
@@ -87,7 +88,7 @@ pub fn open(
     Ok(Chat::new(dependencies, options))
 }
 
-/// Decisions with the settings of the configuration.
+/// Creates the decisions with the settings of the configuration.
 pub fn decisions(config: &Config, tasks: &Tasks, clock: &Clock, chat: &Chat) -> Decisions {
     let dependencies =
         decisions::Dependencies { clock: clock.clone(), tasks: tasks.clone(), chat: chat.clone() };
@@ -96,7 +97,7 @@ pub fn decisions(config: &Config, tasks: &Tasks, clock: &Clock, chat: &Chat) -> 
     Decisions::new(dependencies, options)
 }
 
-/// The agent with the settings of the configuration. `kept` is where it finds what is kept.
+/// Creates the agent with the settings of the configuration.
 pub fn agent(
     (config, tasks): (&Config, &Tasks),
     (store, clock, files, signed_urls): (&Store, &Clock, &Files, &SignedUrls),
@@ -133,7 +134,7 @@ pub fn agent(
     Agent::new(dependencies, options)
 }
 
-/// A server of tools as the agent knows it.
+/// Converts the settings of a tool server for the agent.
 fn mcp_server(server: &McpServer) -> servers::Settings {
     let transport = match server.transport.clone() {
         McpTransport::Http { url, headers } => servers::Transport::Http { url, headers },

@@ -1,4 +1,5 @@
-//! What schedules start: executions of workflows and predictions, through the catalog and the engine.
+//! Starts the work of schedules: executions of workflows and predictions, through the catalog and
+//! the engine.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,10 +22,10 @@ use crate::storage::record::Malformed;
 use crate::storage::{self, Commit, Store};
 use crate::workflows::{self, Workflows, count_trigger};
 
-/// When work that found no room is tried again.
+/// Delay before work that found no room is retried.
 const BUSY_RETRY: Duration = Duration::from_secs(5);
 
-/// The engine and the catalog, as schedules see them.
+/// The layers that scheduled work needs.
 #[derive(Debug)]
 struct Scheduled {
     engine: Engine,
@@ -50,7 +51,7 @@ pub(super) fn open(
     Schedules::new(store.clone(), clock.clone(), Arc::new(work))
 }
 
-/// Checked work.
+/// Validated work.
 struct Ready {
     work: Doing,
     input: Value,
@@ -119,7 +120,8 @@ impl Work for Scheduled {
 }
 
 impl Scheduled {
-    /// The work of a schedule as of now. What belongs into its commit is added to `beside`.
+    /// Prepares the work of a schedule from its current definition, and adds its rows to the commit
+    /// `beside`.
     async fn prepare(&self, schedule: &Schedule, beside: &mut Commit) -> Result<Ready, Fault> {
         let input = schedule.input.clone();
         match &schedule.target {

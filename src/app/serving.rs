@@ -1,7 +1,7 @@
-//! A running service from its start to its end: signals, the notifications of systemd, the shutdown.
+//! A running service from start to end: signals, systemd notifications, shutdown.
 //!
-//! A shutdown waits only for work that can end: executions, deliveries and connections. What lasts as
-//! long as the process, such as the idle workers of a model, ends with it.
+//! A shutdown waits only for work that can end: executions, deliveries and connections. Parts that
+//! last as long as the process, such as idle workers of models, end with it.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::config::Config;
 use crate::runtime::shortage::lacks_descriptor;
 use crate::runtime::{Background, Tasks};
 
-/// A shutdown that takes longer says what it waits for.
+/// A shutdown that takes longer logs what it waits for.
 const QUIET: Duration = Duration::from_millis(100);
 
 /// A service in this process.
@@ -30,13 +30,14 @@ pub struct Running {
 }
 
 impl Running {
-    /// Where a host listens; its first address.
+    /// The first listening address of a host.
     #[must_use]
     pub fn address(&self, role: Role) -> Option<SocketAddr> {
         self.addresses.iter().find(|(held, _)| *held == role).map(|(_, address)| *address)
     }
 
-    /// Stops: no new connections, what ends within the grace ends, the rest is left to recovery.
+    /// Stops: accepts no new connections, waits for work within the grace period, and leaves the
+    /// rest to recovery.
     pub async fn stop(self) {
         self.tasks.stop();
         if !self.tasks.ended(self.grace.min(QUIET)).await {
@@ -56,7 +57,7 @@ impl Running {
         drop(self.background);
     }
 
-    /// What a shutdown waits for.
+    /// Describes the work that a shutdown waits for.
     fn unfinished(&self) -> String {
         let (executions, _queued) = self.services.engine.totals();
         let deliveries = self.services.outbox.metrics().borrow().in_flight;
@@ -69,7 +70,7 @@ impl Running {
     }
 }
 
-/// What there is of each thing; connections without a request where there is nothing.
+/// Lists the nonzero counts; "open connections" if there are none.
 fn described(counts: &[(usize, &str)]) -> String {
     let named: Vec<String> = counts
         .iter()
@@ -83,13 +84,13 @@ fn described(counts: &[(usize, &str)]) -> String {
     if named.is_empty() { "open connections".to_owned() } else { named.join(", ") }
 }
 
-/// Runs a service until SIGTERM or SIGINT, a second of which ends the shutdown at once; SIGHUP reads
-/// configuration, models and certificates again. Once it is ready, `ready` is called with what a start makes that a person
-/// watches: nothing unless `is_watched`.
+/// Runs a service until SIGTERM or SIGINT; a second one ends the shutdown at once. SIGHUP reloads
+/// configuration, models and certificates. Once the service is ready, calls `ready` with the values
+/// of an interactive start, which are empty unless `is_watched`.
 ///
 /// # Errors
-/// When it cannot start, or when the disk refused a write: what was acknowledged is kept, and the
-/// next start takes up the rest.
+/// If it cannot start, or the disk refused a write: acknowledged data is safe then, and the next
+/// start resumes the rest.
 pub async fn serve(
     config: Config,
     is_watched: bool,
@@ -120,7 +121,7 @@ pub async fn serve(
     if is_stopped {
         tracing::info!("stopped");
     } else {
-        // Somebody chose it: what runs still is not the cause of a crash.
+        // A deliberate stop: the running work is not the cause of a crash.
         services.engine.stopped();
         tracing::info!("ended at once; work resumes at the next start");
     }
@@ -143,7 +144,7 @@ fn remedy(reason: &str) -> &'static str {
     }
 }
 
-/// Notifies systemd where `NOTIFY_SOCKET` asks for it.
+/// Notifies systemd if `NOTIFY_SOCKET` is set.
 pub(super) fn notify(state: sd_notify::NotifyState<'_>) {
     if let Err(error) = sd_notify::notify(&[state]) {
         tracing::debug!(%error, "sd_notify failed");
@@ -155,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shutdown_names_what_it_waits_for() {
+    fn shutdown_lists_pending_work() {
         let things = |executions, deliveries| {
             described(&[(executions, "execution"), (deliveries, "webhook delivery")])
         };

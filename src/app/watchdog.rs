@@ -1,7 +1,7 @@
-//! systemd's watchdog (`WatchdogSec=`): notified for as long as a request over the control socket is accepted,
-//! routed and answered from the store.
+//! systemd's watchdog (`WatchdogSec=`): notified as long as a request over the control socket is
+//! accepted, routed and answered from the store.
 //!
-//! Only that counts: a full disk or a failing model does not end the service.
+//! Other problems, such as a full disk or a failing model, do not end the service.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -16,12 +16,12 @@ use crate::config::secret::Secret;
 use crate::http::unix_socket;
 use crate::runtime::Tasks;
 
-/// What is asked for: a route that reads a few rows of the store, however much there is.
+/// The queried route: it reads a few rows of the store, whatever its size.
 const ROUTE: &str = "/api/base/v1/limits";
-/// Round trips within the time after which systemd ends the service.
+/// Round trips within `WatchdogSec=`.
 const TRIPS: u32 = 3;
 
-/// Notifies the watchdog until the shutdown; does nothing where systemd has set no time.
+/// Notifies the watchdog until the shutdown; does nothing without `WatchdogSec=`.
 pub(super) fn feed(tasks: &Tasks, socket: PathBuf, token: Secret) {
     let Some(limit) = sd_notify::watchdog_enabled() else { return };
     let every = limit / TRIPS;
@@ -30,7 +30,7 @@ pub(super) fn feed(tasks: &Tasks, socket: PathBuf, token: Secret) {
         loop {
             match tokio::time::timeout(every, round_trip(socket.clone(), token.clone())).await {
                 Ok(Ok(())) => super::serving::notify(sd_notify::NotifyState::Watchdog),
-                Ok(Err(error)) => tracing::warn!(%error, "the watchdog got no answer"),
+                Ok(Err(error)) => tracing::warn!(%error, "watchdog request failed"),
                 Err(_late) => warn_late(every),
             }
             tokio::select! {
@@ -42,10 +42,10 @@ pub(super) fn feed(tasks: &Tasks, socket: PathBuf, token: Secret) {
 }
 
 fn warn_late(every: Duration) {
-    tracing::warn!("the service did not answer its watchdog within {} s", every.as_secs());
+    tracing::warn!("no answer to the watchdog within {} s", every.as_secs());
 }
 
-/// One request over a connection of its own.
+/// One request over its own connection.
 async fn round_trip(socket: PathBuf, token: Secret) -> anyhow::Result<()> {
     let request = Request::builder()
         .uri(ROUTE)

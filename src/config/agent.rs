@@ -1,5 +1,5 @@
-//! The section `[agent]`: the model that thinks, its limits, and the servers of the Model Context Protocol
-//! that give it more tools. Each of their tables is read as strictly as a section.
+//! The section `[agent]`: its models, its limits, and the MCP servers that give it more tools. The
+//! table of each server is read as strictly as a section.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,22 +14,22 @@ const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// The largest limit of an exchange's cost, in US dollars.
+/// The largest cost limit of an exchange, in US dollars.
 const COST_MAX: f64 = 1_000_000.0;
-/// The largest context that can be meant, in tokens.
+/// The largest plausible context, in tokens.
 const CONTEXT_MAX: u32 = 100_000_000;
-/// Servers that give tools.
+/// Maximum number of MCP servers.
 const SERVERS_MAX: usize = 16;
 /// Characters of a server's name.
 const NAME_MAX: usize = 24;
-/// The least address space that a program can start in, and the most that can be meant.
+/// The smallest address space in which a program can start, and the largest plausible one.
 const MEMORY_MIN: u64 = 64 * 1024 * 1024;
 const MEMORY_MAX: u64 = 1 << 50;
-/// What a table of `mcp_servers` looks like.
+/// Expected form of a table in `mcp_servers`.
 const SERVER: &str = "a table such as { name = \"search\", url = \"https://search.lan/mcp\" }";
 const KEYS: &str = "name, url, headers, command, directory, env, writable, memory_bytes and allow";
 
-/// Reads the section; paths start at `folder`.
+/// Reads the section; paths are relative to `folder`.
 pub(super) fn agent(section: &mut Section<'_>, folder: &Path) -> Agent {
     let servers = section.get("mcp_servers", Vec::new(), list(|value| server(value, folder)));
     for (index, server) in servers.iter().enumerate() {
@@ -54,7 +54,7 @@ pub(super) fn agent(section: &mut Section<'_>, folder: &Path) -> Agent {
     }
 }
 
-/// The keys of a server, as far as they are there.
+/// The keys of a server's table that are present.
 #[derive(Default)]
 struct Keys {
     name: Option<String>,
@@ -66,7 +66,8 @@ struct Keys {
     writable: Vec<PathBuf>,
     memory_bytes: Option<u64>,
     allow: Option<Vec<String>>,
-    /// Those that the other kind of server has no use for.
+    /// A key that only applies to servers with a `url`, and one that only applies to servers with a
+    /// `command`.
     of_url: Option<&'static str>,
     of_command: Option<&'static str>,
 }
@@ -127,7 +128,7 @@ fn server(value: &Value<'_>, folder: &Path) -> Parsed<McpServer> {
     Ok(McpServer { name, transport, allow: keys.allow })
 }
 
-/// A name that the names of tools can begin with.
+/// A name that is valid as a prefix of tool names.
 fn name(value: &Value<'_>) -> Parsed<String> {
     let text = values::string(value)?;
     let is_good = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';

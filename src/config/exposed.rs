@@ -1,7 +1,7 @@
-//! Secrets that are written into a configuration or a manifest that other users can read.
+//! Detects secrets in configurations and manifests that other users can read.
 //!
-//! A name decides what is a secret, and the password in a URL: so a new key needs no mark. What refers to
-//! another place, as `${file:…}` does, is not one.
+//! A key's name, or a password in a URL, marks a secret, so new keys need no annotation. References
+//! such as `${file:…}` are not secrets.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
@@ -11,17 +11,17 @@ use toml::de::{DeTable, DeValue};
 use super::FILE_BYTES_MAX;
 use super::reader::read_file;
 
-/// The permission bits of users who are neither the owner nor in the group.
+/// Permission bits of users who are neither the owner nor in the group.
 const OTHERS: u32 = 0o007;
-/// Parts of names whose texts are secrets.
+/// Words in a key's name that mark a secret.
 const WORDS: [&str; 8] =
     ["key", "apikey", "token", "secret", "password", "passphrase", "authorization", "cookie"];
-/// Keys that such a part makes no secret of: they name a file.
+/// Exceptions: keys that name a file.
 const PATHS: [&str; 1] = ["tls.private_key"];
-/// How deep tables are looked into.
+/// Maximum depth of nested tables.
 const DEPTH_MAX: usize = 16;
 
-/// The warning about the secrets in the file at `path`, if other users can read any.
+/// The warning about secrets in the file at `path` that other users can read.
 #[must_use]
 pub fn warning(path: &Path) -> Option<String> {
     let mode = std::fs::metadata(path).ok()?.mode() & 0o777;
@@ -67,7 +67,7 @@ fn look_at(value: &DeValue<'_>, name: &str, path: &str, depth: usize, found: &mu
     }
 }
 
-/// Whether a text is a secret itself and does not refer to one.
+/// Whether a text is itself a secret, rather than a reference to one.
 fn is_secret(name: &str, path: &str, text: &str) -> bool {
     let refers = text.is_empty() || text.contains("${") || text.contains("{{");
     if refers || PATHS.contains(&path) {
@@ -87,7 +87,7 @@ mod tests {
 
     use super::*;
 
-    /// The warning about a file with this text and mode.
+    /// The warning for a file with this text and mode.
     fn said(text: &str, mode: u32) -> Option<String> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("config.toml");
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn secret_in_readable_file_is_named() {
+    fn secret_in_readable_file_is_reported() {
         for (text, key) in [
             ("[router]\nupstream_key = 'sk-upstream'", "`router.upstream_key`"),
             (

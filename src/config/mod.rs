@@ -1,14 +1,14 @@
-//! The configuration: every key as a checked, typed value.
+//! The configuration: all keys as validated, typed values.
 //!
-//! `config.example.toml` shows each key with its default, and a test proves that it says the
-//! truth. [`Config::load`] reads a file and reports everything that is wrong with it at once, each
-//! error with its line and column; [`Config::defaults`] is what holds without a file. Whatever
-//! is in a [`Config`] is in range: no later code checks again.
+//! `config.example.toml` shows each key with its default, which a test verifies. [`Config::load`]
+//! reads a file and reports all errors at once, each with its line and column; [`Config::defaults`]
+//! applies without a file. All values in a [`Config`] are in range, so later code does not check
+//! them again.
 //!
-//! `reader`, `values` and `secret` read the manifests of models as well.
+//! `reader`, `values` and `secret` also read the manifests of models.
 //!
-//! Nothing here binds a port, makes a folder or changes the machine; files are only read, and a
-//! secret never appears in an error or in `Debug`.
+//! Nothing here binds a port, creates a folder or changes the machine. Files are only read, and
+//! secrets never appear in errors or in `Debug`.
 
 mod agent;
 pub mod exposed;
@@ -31,17 +31,17 @@ use ipnet::IpNet;
 use self::reader::read_file;
 pub use self::secret::Secret;
 
-/// The largest configuration file that is read, in bytes.
+/// The largest configuration file, in bytes.
 pub const FILE_BYTES_MAX: u64 = 1024 * 1024;
-/// The last port of the base host that leaves ports to the others and to the metrics.
+/// The largest port of the base host that leaves ports for the other hosts and the metrics.
 pub const FIRST_PORT_MAX: u16 = u16::MAX - sections::HOSTS;
 
-/// Every option of the service. Absent options are `None`: the feature is off.
+/// All options of the service. `None` means that a feature is off.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// Where the service keeps everything it writes.
+    /// Folder of everything that the service writes.
     pub data_dir: PathBuf,
-    /// Where the model manifests lie, one TOML file for each model.
+    /// Folder of the model manifests, one TOML file per model.
     pub models_dir: PathBuf,
     pub hosts: Hosts,
     pub tls: Tls,
@@ -63,16 +63,15 @@ pub struct Config {
     pub metrics: Metrics,
     pub log: Log,
     pub telemetry: Telemetry,
-    /// This program, which is started again as the guard of a model's workers. No file sets it.
+    /// This program, which is also started as the guard of models' workers. Not set by files.
     pub program: PathBuf,
-    /// The file that this was read from, for a reload. No file sets it.
+    /// The file that this was read from, for reloads. Not set by files.
     pub file: Option<PathBuf>,
-    /// Whether the operator accepts that files are missing or swept away, for this start. No file
-    /// sets it.
+    /// Whether the operator accepts missing or removed files, for this start. Not set by files.
     pub accept_loss: bool,
 }
 
-/// One face of the service for each role, each on addresses of its own.
+/// The hosts of the service, each with its own addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hosts {
     pub base: Host,
@@ -83,7 +82,7 @@ pub struct Hosts {
 }
 
 impl Hosts {
-    /// The hosts with their names in the configuration, in the order in which they are shown.
+    /// The hosts with their names in the configuration, in display order.
     #[must_use]
     pub fn named(&self) -> [(&'static str, &Host); 5] {
         [
@@ -96,12 +95,12 @@ impl Hosts {
     }
 }
 
-/// Where a host listens, and what links to it start with.
+/// The addresses of a host, and the base URL of links to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Host {
     /// At least one address.
     pub listen: Vec<SocketAddr>,
-    /// Absolute, without a slash at its end.
+    /// Absolute, without a trailing slash.
     pub public_url: String,
 }
 
@@ -109,16 +108,16 @@ pub struct Host {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tls {
     pub mode: TlsMode,
-    /// More names for the self-made certificate, beside localhost and the machine's own.
+    /// Additional names for the self-signed certificate, besides localhost and the machine's own.
     pub names: Vec<String>,
 }
 
-/// Where the certificate comes from.
+/// The source of the certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TlsMode {
-    /// Plain on loopback addresses, self-made on all others.
+    /// Plain HTTP on loopback addresses, self-signed on all others.
     Auto,
-    /// Self-made everywhere.
+    /// Self-signed everywhere.
     SelfSigned,
     /// The operator's own, in PEM files.
     Files { certificate: PathBuf, private_key: PathBuf },
@@ -138,42 +137,43 @@ impl Tls {
     }
 }
 
-/// Bounds on what one client may ask for.
+/// Limits on requests of clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
-    /// The largest request body, in bytes; what is over it gets 413.
+    /// The largest request body, in bytes; larger ones get 413.
     pub body_bytes: usize,
-    /// How long `POST /v1/prediction/run` holds its answer.
+    /// How long `POST /v1/prediction/run` waits for the result.
     pub sync_wait: Duration,
-    /// How long the head of a request may take.
+    /// Time limit for the head of a request.
     pub header_timeout: Duration,
-    /// How long a body may stand still without a byte.
+    /// Time limit without a byte of a body.
     pub body_timeout: Duration,
-    /// How long a whole body may take that is held in memory; files are not.
+    /// Time limit for a whole body that is held in memory; files are exempt.
     pub body_total_timeout: Duration,
-    /// The slowest average of a body, in bytes per second, after a head start of `body_timeout`.
+    /// Minimum average rate of a body, in bytes per second, after a head start of `body_timeout`.
     pub body_min_rate: usize,
-    /// Bytes of request and reply bodies in memory, over all hosts.
+    /// Bytes of request and response bodies in memory, over all hosts.
     pub bodies_in_flight: usize,
     /// Bytes that the answers to outgoing requests may take in memory.
     pub answers_in_flight: usize,
-    /// Requests that are being answered, over all hosts.
+    /// Requests in flight, over all hosts.
     pub requests_in_flight: usize,
-    /// How long a client may accept no byte of its reply.
+    /// How long a client may accept no byte of its response.
     pub write_timeout: Duration,
-    /// How long a connection lives without a request.
+    /// Lifetime of a connection without a request.
     pub keep_alive: Duration,
     /// Open connections over all hosts.
     pub connections: usize,
-    /// Bytes of the data folder's disk that new work leaves free; none: by the disk's size.
+    /// Bytes of the data folder's disk that new work leaves free; `None`: depends on the disk's
+    /// size.
     pub disk_reserve: Option<u64>,
-    /// Open connections of one address.
+    /// Open connections per address.
     pub connections_per_address: usize,
-    /// Requests for each key.
+    /// Request rate per key.
     pub rate: Option<Rate>,
-    /// Tokens of chat and embeddings that one key may use in a day (UTC); none: no limit.
+    /// Tokens of chat and embeddings per key and day (UTC); `None`: no limit.
     pub tokens_per_day: Option<u64>,
-    /// Bytes of memory for all language models of this machine; `None`: what it has free.
+    /// Bytes of memory for all language models of this machine; `None`: its free memory.
     pub model_memory_bytes: Option<u64>,
 }
 
@@ -184,47 +184,47 @@ pub struct Rate {
     pub burst: NonZeroU32,
 }
 
-/// How work is run.
+/// Limits of the engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Engine {
     /// Executions held in memory at one time; the rest wait on disk.
     pub active: usize,
-    /// How long a whole workflow may take.
+    /// Time limit of a workflow.
     pub workflow_timeout: Duration,
     /// How long a shutdown waits for running work.
     pub shutdown_grace: Duration,
-    /// Bytes of inputs and outputs that one execution may make.
+    /// Total bytes of inputs and outputs of one execution.
     pub execution_bytes: u64,
-    /// Bytes of inputs and outputs that one organization may keep; none: half of the disk.
+    /// Stored bytes of inputs and outputs of one organization; `None`: half of the disk.
     pub organization_bytes: Option<u64>,
-    /// Executions that one may start, directly and through others.
+    /// Executions that one execution may start, directly and indirectly.
     pub descendants: u64,
-    /// Bytes that those may take.
+    /// Bytes of those executions on disk.
     pub tree_bytes: u64,
-    /// Bytes of memory that all running workflows take.
+    /// Bytes of memory of all running workflows.
     pub workflow_memory: usize,
-    /// The largest payload kept in the store itself, in bytes; larger ones are files.
+    /// The largest payload stored in the store itself, in bytes; larger ones are files.
     pub payload_inline_bytes: usize,
 }
 
-/// How long finished things are kept.
+/// Retention of ended work.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Retention {
     pub executions: Duration,
     pub payloads: Duration,
     pub deliveries: Duration,
-    /// Sessions of the agent in which nothing is said.
+    /// Sessions of the agent without messages.
     pub sessions: Duration,
 }
 
 /// How webhooks are delivered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Webhooks {
-    /// The delay before the second attempt, before the third, and so on.
+    /// Delays before the second attempt, the third, and so on.
     pub schedule: Vec<Duration>,
-    /// How long one attempt may take.
+    /// Time limit of one attempt.
     pub timeout: Duration,
-    /// How long after a redelivery the next one is refused.
+    /// Minimum time between redeliveries.
     pub redelivery_cooldown: Duration,
     /// Whether `X-Webhook-Secret` carries the secret itself.
     pub send_plain_secret: bool,
@@ -236,17 +236,17 @@ pub struct Webhooks {
     pub circuit_failures: u32,
     /// How long an open circuit waits before its probe.
     pub circuit_open: Duration,
-    /// How long nothing succeeds at a webhook endpoint until it is disabled.
+    /// Time without a successful delivery after which a webhook endpoint is disabled.
     pub disable_endpoint_after: Duration,
 }
 
-/// Which addresses URLs from clients may reach. `allow` wins over `deny`, `deny` over the built-in
+/// Addresses that URLs from clients may reach. `allow` wins over `deny`, `deny` over the built-in
 /// rules.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Egress {
     pub allow: Vec<IpNet>,
     pub deny: Vec<IpNet>,
-    /// Whether names of one label are looked up beyond the hosts file.
+    /// Whether single-label names are looked up beyond the hosts file.
     pub single_label_names: bool,
 }
 
@@ -255,7 +255,7 @@ pub struct Egress {
 pub struct Files {
     /// The largest file, in bytes.
     pub max_bytes: u64,
-    /// What all files of one organization may take, in bytes.
+    /// Total bytes of all files of one organization.
     pub quota_bytes: Option<u64>,
     pub retention: Duration,
 }
@@ -264,16 +264,16 @@ pub struct Files {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Billing {
     pub enabled: bool,
-    /// Whether what the balance cannot pay is refused.
+    /// Whether work that the balance cannot pay is refused.
     pub enforce: bool,
 }
 
 /// The dashboard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dashboard {
-    /// How long a session lasts without a request.
+    /// Lifetime of a session without a request.
     pub session_idle: Duration,
-    /// How long a session lasts in all.
+    /// Maximum lifetime of a session.
     pub session_max: Duration,
     /// Whether admin keys may administer the box below `/admin/v1`.
     pub admin_api: bool,
@@ -282,30 +282,30 @@ pub struct Dashboard {
 /// The chat router.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Router {
-    /// Where model ids go that are not local, with its `/v1` and without a slash at its end; none:
-    /// they do not exist.
+    /// Upstream for model ids that are not local, with its `/v1` and without a trailing slash;
+    /// `None`: such ids do not exist.
     pub upstream_url: Option<String>,
     pub upstream_key: Option<Secret>,
-    /// The part of a price that is added to it: 0.05 adds 5 %.
+    /// Fraction added to each price: 0.05 adds 5 %.
     pub platform_fee: f64,
-    /// What the upstream's models cost, each model once.
+    /// Prices of the upstream's models, each model once.
     pub prices: Vec<ModelPrice>,
-    /// Whether the history keeps the answers of models.
+    /// Whether the history keeps models' answers.
     pub keep_content: bool,
-    /// How long resolving, connecting and the TLS handshake may take together.
+    /// Time limit for resolving, connecting and the TLS handshake together.
     pub connect_timeout: Duration,
-    /// How long the first byte of an answer may take.
+    /// Time limit for the first byte of an answer.
     pub first_byte_timeout: Duration,
-    /// How long an answer that has begun may pause.
+    /// Time limit for a pause within an answer.
     pub idle_timeout: Duration,
-    /// How long the upstream's list of models is used before it is asked for again.
+    /// Time for which the upstream's list of models is cached.
     pub catalog_ttl: Duration,
 }
 
-/// What a model of the upstream costs, in US dollars.
+/// Price of an upstream model, in US dollars.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelPrice {
-    /// The id, as the upstream spells it.
+    /// The model's id, as the upstream spells it.
     pub model: String,
     pub per_million_input_tokens: f64,
     pub per_million_output_tokens: f64,
@@ -314,100 +314,100 @@ pub struct ModelPrice {
 /// Decisions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decisions {
-    /// Names of decision models with the chat models that they stand for.
+    /// Aliases of decision models, with their chat models.
     pub aliases: Vec<(String, String)>,
-    /// Answers to a question where the model gives no probabilities.
+    /// Samples of a question if the model gives no probabilities.
     pub samples: u32,
 }
 
 /// The agent.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Agent {
-    /// The chat model that thinks; none: the agent takes no prompts.
+    /// The agent's chat model; `None`: the agent takes no prompts.
     pub model: Option<String>,
-    /// The one that thinks in mode `eco`; none: the same.
+    /// The model for mode `eco`; `None`: the same one.
     pub eco_model: Option<String>,
-    /// The id that clients know.
+    /// The model id that clients see.
     pub model_id: String,
-    /// How long an exchange may run.
+    /// Time limit of an exchange.
     pub timeout: Duration,
-    /// Answers and uses of tools of one exchange.
+    /// Answers and tool calls of one exchange.
     pub max_steps: u32,
-    /// What an exchange may cost, in US dollars; none: no limit.
+    /// Maximum cost of an exchange, in US dollars; `None`: no limit.
     pub max_cost: Option<f64>,
-    /// Tokens of the context of a model that this box does not run.
+    /// Context size, in tokens, of a model that this box does not run.
     pub context_tokens: u32,
-    /// Servers that give it more tools, each name once.
+    /// Servers with additional tools; their names are unique.
     pub mcp_servers: Vec<McpServer>,
 }
 
-/// A server of the Model Context Protocol.
+/// A server of the Model Context Protocol (MCP).
 #[derive(Debug, Clone, PartialEq)]
 pub struct McpServer {
-    /// What the names of its tools begin with.
+    /// Prefix of its tools' names.
     pub name: String,
     pub transport: McpTransport,
-    /// The tools that are used; none: all.
+    /// The permitted tools; `None`: all.
     pub allow: Option<Vec<String>>,
 }
 
-/// How a server is reached.
+/// How to connect to a server.
 #[derive(Debug, Clone, PartialEq)]
 pub enum McpTransport {
-    /// By Streamable HTTP.
+    /// Streamable HTTP.
     Http { url: String, headers: Vec<(String, Secret)> },
-    /// A program that is started, by its standard streams.
+    /// A program started by the service, over its standard streams.
     Program {
         /// The program and its arguments, never empty.
         command: Vec<String>,
         directory: PathBuf,
         env: Vec<(String, Secret)>,
-        /// Folders that it may write to, beside its own.
+        /// Folders that it may write to, besides its own.
         writable: Vec<PathBuf>,
-        /// The address space that it may have.
+        /// Its address space limit.
         memory_bytes: Option<u64>,
     },
 }
 
-/// Backups on a timetable.
+/// Scheduled backups.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Backup {
     pub every: Option<Duration>,
-    /// How many are kept.
+    /// Number of backups to keep.
     pub keep: usize,
     pub folder: PathBuf,
     /// Public keys of age (`age1…`) whose holders can read backups; empty: see `passphrase`.
     pub recipients: Vec<String>,
-    /// Encrypts backups where there are no recipients; none: they are not encrypted.
+    /// Encrypts backups if there are no recipients; `None`: they are not encrypted.
     pub passphrase: Option<Secret>,
-    /// How often the log is kept beside them.
+    /// Interval of the log archive.
     pub log: Option<Duration>,
-    /// Bytes of log that may wait for that.
+    /// Maximum bytes of log that wait to be archived.
     pub log_budget: u64,
-    /// The program that is run after each backup, with its arguments; empty: none.
+    /// Program to run after each backup, with its arguments; empty: none.
     pub after: Vec<String>,
-    /// How long it may run.
+    /// Time limit of that program.
     pub after_timeout: Duration,
 }
 
-/// The audit log's file for log shippers.
+/// The file of the audit log for log shippers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Audit {
     pub folder: PathBuf,
-    /// A file that has grown past it is rotated.
+    /// Size at which the file is rotated.
     pub max_bytes: u64,
-    /// Rotated files that are kept.
+    /// Number of rotated files to keep.
     pub keep: usize,
 }
 
-/// What is allowed for the sake of older clients.
+/// Compatibility with older clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Compat {
     /// Whether a prediction may omit `version`.
     pub optional_version: bool,
 }
 
-/// Browsers from elsewhere.
+/// Cross-origin requests of browsers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cors {
     /// Origins such as `https://app.example`, or `*` alone. Empty: off.
@@ -421,39 +421,40 @@ pub struct Metrics {
     pub listen: Vec<SocketAddr>,
 }
 
-/// Where the spans of executions go.
+/// Export of the spans of executions.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Telemetry {
-    /// The OTLP/HTTP endpoint of a collector, to which `/v1/traces` is added unless it ends so; none: off.
+    /// OTLP/HTTP endpoint of a collector, to which `/v1/traces` is appended unless present; `None`:
+    /// off.
     pub otlp_endpoint: Option<String>,
-    /// Headers of each request to it.
+    /// Headers of each export request.
     pub otlp_headers: Vec<(String, Secret)>,
 }
 
-/// What is logged, and how.
+/// Logging options.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Log {
     /// A level, or a list such as `info,orrery::engine=debug`.
     pub level: String,
     pub format: LogFormat,
-    /// Whether each request has a line.
+    /// Whether each request is logged.
     pub access: bool,
 }
 
-/// The shape of a log line.
+/// Format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogFormat {
-    /// Text on a terminal, else JSON.
+    /// Text on a terminal, otherwise JSON.
     Auto,
     Text,
     Json,
 }
 
 impl LogFormat {
-    /// All of them.
+    /// All formats.
     pub const ALL: [Self; 3] = [Self::Auto, Self::Text, Self::Json];
 
-    /// As the configuration spells it.
+    /// The spelling in the configuration.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -464,12 +465,12 @@ impl LogFormat {
     }
 }
 
-/// One thing that is wrong with a configuration file.
+/// One error in a configuration file.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub struct Error {
-    /// From 1; 0 when the error is the whole file's.
+    /// From 1; 0 if the error concerns the whole file.
     pub line: usize,
-    /// From 1, in characters; 0 when the error is the whole file's.
+    /// From 1, in characters; 0 if the error concerns the whole file.
     pub column: usize,
     pub message: String,
 }
@@ -483,10 +484,10 @@ impl fmt::Display for Error {
     }
 }
 
-/// `path`, made absolute in the current folder.
+/// Makes `path` absolute, relative to the current folder.
 ///
-/// Every path that comes from the configuration, a manifest or the command line is made absolute once, where
-/// it is read: models' programs and workers run in other folders, and a reload compares paths.
+/// Every path from the configuration, a manifest or the command line is made absolute once, when it
+/// is read: models' programs and workers run in other folders, and a reload compares paths.
 #[must_use]
 pub fn absolute(path: &Path) -> PathBuf {
     let made = if path.as_os_str().is_empty() {
@@ -498,7 +499,7 @@ pub fn absolute(path: &Path) -> PathBuf {
 }
 
 impl Config {
-    /// What holds without a file: data in `./orrery-data`, every host on a loopback port.
+    /// The configuration without a file: data in `./orrery-data`, all hosts on loopback ports.
     #[must_use]
     pub fn defaults() -> Self {
         let (config, errors, _known) =
@@ -507,8 +508,8 @@ impl Config {
         config
     }
 
-    /// What holds without a file on another address, or with the base host on another port, which the
-    /// ports of the other hosts and of the metrics follow.
+    /// The configuration without a file on another address or with another port of the base host,
+    /// which the ports of the other hosts and of the metrics follow.
     #[must_use]
     pub fn defaults_on(address: Option<IpAddr>, first_port: Option<u16>) -> Self {
         let defaults = sections::Defaults::listening_on(address, first_port);
@@ -516,7 +517,7 @@ impl Config {
         config
     }
 
-    /// What holds for an installed service whose configuration is not known.
+    /// The configuration of an installed service whose file is unknown.
     #[must_use]
     pub fn for_installed() -> Self {
         let defaults = sections::Defaults::with_a_file();
@@ -524,17 +525,17 @@ impl Config {
         config
     }
 
-    /// Reads the file at `path`. Paths in it that are not absolute start at its own folder.
+    /// Reads the file at `path`. Relative paths in it start at its folder.
     ///
     /// # Errors
-    /// Everything that is wrong with it, in the order of its lines.
+    /// All errors of the file, in the order of its lines.
     pub fn load(path: &Path) -> Result<Self, Vec<Error>> {
         let (config, errors) = Self::examine(path);
         if errors.is_empty() { Ok(config) } else { Err(errors) }
     }
 
-    /// Reads the file at `path` as far as it can be read: a default replaces what is
-    /// wrong. For `orrery check`, which looks on; nothing is to be served with errors left.
+    /// Reads the file at `path` as far as possible; defaults replace invalid values. For `orrery
+    /// check`, which continues after errors; never serve a configuration with errors.
     #[must_use]
     pub fn examine(path: &Path) -> (Self, Vec<Error>) {
         secret::hide_from_programs(path);

@@ -1,8 +1,8 @@
-//! Reads TOML files strictly, table by table: the configuration and the manifests.
+//! Strict reader of TOML files, table by table: the configuration and the manifests.
 //!
-//! Each key is asked for by name with its type, and every key that was not asked for is refused with
-//! its line and the nearest key of the same table. An error never stops the reading: a default takes
-//! the place of the value, so that one pass finds everything that is wrong with a file.
+//! Callers request each key by name and type. Every key that was not requested is an error with its
+//! line and the nearest key of the same table. Errors never stop the reading: a default replaces
+//! the value, so that one pass finds all errors of a file.
 
 use std::cell::{Cell, RefCell};
 use std::io::Read as _;
@@ -16,21 +16,21 @@ use super::Error;
 use crate::domain::spelling::nearest;
 use crate::runtime::regular_file;
 
-/// A value that is not what its key expects, and its bytes in the file.
+/// An invalid value and its byte range in the file.
 #[derive(Debug)]
 pub struct Problem {
     pub at: Range<usize>,
     pub message: String,
 }
 
-/// What reading one value gives.
+/// The result of parsing one value.
 pub type Parsed<T> = Result<T, Vec<Problem>>;
 
 /// A key that the service knows.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Known {
     pub path: String,
-    /// Whether leaving it out means a default, and not "off".
+    /// Whether omitting it means a default rather than "off".
     pub has_default: bool,
 }
 
@@ -38,16 +38,16 @@ pub struct Known {
 #[derive(Debug)]
 pub struct Reader<'t> {
     text: &'t str,
-    /// The text is not TOML, so that nothing can be said to be missing.
+    /// Whether the text is not valid TOML, so that no key can be reported as missing.
     is_broken: Cell<bool>,
     errors: RefCell<Vec<Error>>,
     known: RefCell<Vec<Known>>,
-    /// Tables that were asked for.
+    /// Tables that were requested.
     sections: RefCell<Vec<String>>,
     unknown: RefCell<Vec<Unknown>>,
 }
 
-/// A key that nobody has asked for. What is said of it depends on keys that are read after it.
+/// An unrequested key. Its error message depends on keys that are read later.
 #[derive(Debug)]
 struct Unknown {
     at: Range<usize>,
@@ -55,11 +55,11 @@ struct Unknown {
     name: String,
     /// The nearest key of the same table.
     near: Option<&'static str>,
-    /// What the table has.
+    /// The keys of the table.
     names: Vec<&'static str>,
 }
 
-/// So many other places of a key are named.
+/// Maximum number of suggested locations of a key.
 const PLACES_MAX: usize = 3;
 
 impl<'t> Reader<'t> {
@@ -74,8 +74,8 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// The document. Where the text is not TOML, notes every such place and gives an empty document:
-    /// guessing at a broken one would only add wrong errors.
+    /// Parses the document. If the text is not valid TOML, records all syntax errors and returns an
+    /// empty document: continuing with a broken one would only add misleading errors.
     pub fn document(&self) -> DeTable<'t> {
         let (document, errors) = DeTable::parse_recoverable(self.text);
         if errors.is_empty() {
@@ -88,13 +88,13 @@ impl<'t> Reader<'t> {
         DeTable::new()
     }
 
-    /// Notes an error at `at`, or at no place in particular.
+    /// Records an error at `at`, or without a position.
     pub fn error(&self, at: Option<&Range<usize>>, message: String) {
         let (line, column) = at.map_or((0, 0), |span| line_column(self.text, span.start));
         self.errors.borrow_mut().push(Error { line, column, message });
     }
 
-    /// All errors in the order of lines, and all keys that were asked for.
+    /// Returns all errors in line order, and all requested keys.
     pub fn finish(self) -> (Vec<Error>, Vec<Known>) {
         for unknown in self.unknown.take() {
             let hint = self.hint(&unknown);
@@ -109,7 +109,8 @@ impl<'t> Reader<'t> {
 }
 
 impl Reader<'_> {
-    /// What was probably meant by a key: TOML gives every key behind a heading to that heading's table.
+    /// Suggests the intended key: in TOML, every key after a heading belongs to that heading's
+    /// table.
     fn hint(&self, unknown: &Unknown) -> String {
         let Unknown { table, name, near, names, .. } = unknown;
         let sections = self.sections.borrow();
@@ -149,18 +150,18 @@ fn join(table: &str, name: &str) -> String {
     if table.is_empty() { name.to_owned() } else { format!("{table}.{name}") }
 }
 
-/// One table of the file; also where the file leaves it out, so that defaults are read alike.
+/// One table of the file; also if the file omits it, so that defaults are read in the same way.
 #[derive(Debug)]
 pub struct Section<'r> {
     reader: &'r Reader<'r>,
     path: String,
     table: Option<&'r DeTable<'r>>,
-    /// The bytes of the table; for what is missing in it.
+    /// Byte range of the table, for errors about missing keys.
     at: Option<Range<usize>>,
     names: Vec<&'static str>,
-    /// Keys that were refused already, and are suggested to nobody.
+    /// Keys that were already refused and are not suggested.
     refused: Vec<&'static str>,
-    /// Keys that were not asked for are not refused.
+    /// Whether unrequested keys are allowed.
     is_open: bool,
 }
 
@@ -183,7 +184,7 @@ impl<'r> Section<'r> {
         Self { reader, path, table, at, names: Vec::new(), refused: Vec::new(), is_open: false }
     }
 
-    /// The value of `name`, or `default` where it is left out or wrong.
+    /// The value of `name`, or `default` if it is absent or invalid.
     pub fn get<T>(
         &mut self,
         name: &'static str,
@@ -193,7 +194,7 @@ impl<'r> Section<'r> {
         self.read(name, true, parse).unwrap_or(default)
     }
 
-    /// The value of `name`; `None` where it is left out or wrong.
+    /// The value of `name`; `None` if it is absent or invalid.
     pub fn optional<T>(
         &mut self,
         name: &'static str,
@@ -202,7 +203,7 @@ impl<'r> Section<'r> {
         self.read(name, false, parse)
     }
 
-    /// The value of `name`, which the table must have; `None` where it is left out or wrong.
+    /// The value of the required key `name`; `None` if it is absent or invalid.
     pub fn required<T>(
         &mut self,
         name: &'static str,
@@ -213,7 +214,7 @@ impl<'r> Section<'r> {
         value
     }
 
-    /// The table `name`, read with `read`; where it is left out, read as an empty one.
+    /// The table `name`, read with `read`; an absent table is read as an empty one.
     pub fn section<T>(
         &mut self,
         name: &'static str,
@@ -224,7 +225,7 @@ impl<'r> Section<'r> {
         Section::new(self.reader, self.join(name), table, self.span(name)).run(read)
     }
 
-    /// The table `name`, read with `read` if it is there.
+    /// The table `name`, read with `read` if it is present.
     pub fn optional_section<T>(
         &mut self,
         name: &'static str,
@@ -236,7 +237,7 @@ impl<'r> Section<'r> {
         Section::new(self.reader, self.join(name), Some(table), Some(value.span())).run(read)
     }
 
-    /// The table `name`, which the file must have, read with `read`.
+    /// The required table `name`, read with `read`.
     pub fn required_section<T>(
         &mut self,
         name: &'static str,
@@ -247,7 +248,7 @@ impl<'r> Section<'r> {
         value
     }
 
-    /// Notes an error where `name` is left out.
+    /// Records an error if `name` is absent.
     pub fn need(&self, name: &str) {
         if self.find(name).is_none() && !self.reader.is_broken.get() {
             self.reader.error(self.at.as_ref(), format!("`{}` is missing", self.join(name)));
@@ -262,22 +263,22 @@ impl<'r> Section<'r> {
         self.refused.push(name);
     }
 
-    /// Leaves the keys that nobody asks for alone, where the table itself is not understood.
+    /// Allows unrequested keys, if the table itself is not understood.
     pub const fn ignore_others(&mut self) {
         self.is_open = true;
     }
 
-    /// The bytes of the value of `name`, if the file has it.
+    /// The byte range of the value of `name`, if present.
     pub fn span(&self, name: &str) -> Option<Range<usize>> {
         self.find(name).map(Spanned::span)
     }
 
-    /// Notes an error at the value of `name`.
+    /// Records an error at the value of `name`.
     pub fn error(&self, name: &str, message: String) {
         self.reader.error(self.span(name).as_ref(), message);
     }
 
-    /// Notes an error at `at`, or at no place in particular.
+    /// Records an error at `at`, or without a position.
     pub fn error_at(&self, at: Option<&Range<usize>>, message: String) {
         self.reader.error(at, message);
     }
@@ -356,10 +357,10 @@ impl<'r> Section<'r> {
     }
 }
 
-/// The text of a file of at most `limit` bytes.
+/// Reads the text of a file of at most `limit` bytes.
 ///
 /// # Errors
-/// A sentence that names the file and says what is wrong.
+/// A sentence that names the file and the problem.
 pub fn read_file(path: &Path, limit: u64) -> Result<String, String> {
     let shown = path.display();
     let file = regular_file::open(path).map_err(|error| format!("cannot open {shown}: {error}"))?;
@@ -373,7 +374,7 @@ pub fn read_file(path: &Path, limit: u64) -> Result<String, String> {
     String::from_utf8(bytes).map_err(|error| format!("{shown} is not UTF-8: {error}"))
 }
 
-/// Line and column of a byte of `text`, both from 1, the column in characters.
+/// Line and column of a byte offset in `text`, both from 1, the column in characters.
 fn line_column(text: &str, offset: usize) -> (usize, usize) {
     let before = text.get(..offset).unwrap_or(text);
     let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);

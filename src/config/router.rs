@@ -1,5 +1,5 @@
-//! The section `[router]`: where chat models are that this box does not run itself, and what they
-//! cost. The only section with a list of tables; each of them is read as strictly as a section.
+//! The section `[router]`: the upstream for chat models that this box does not run, and prices.
+//! Each table in the list of prices is read as strictly as a section.
 
 use std::path::Path;
 use std::time::Duration;
@@ -17,11 +17,11 @@ const DAY: Duration = Duration::from_secs(86_400);
 const FEE_MAX: f64 = 10.0;
 /// The largest price of a million tokens, in US dollars.
 const PRICE_MAX: f64 = 1_000_000.0;
-/// What a table of `prices` looks like.
+/// Expected form of a table in `prices`.
 const PRICE: &str = "a table such as { model = \"openai/gpt-x\", per_million_input_tokens = 2.5, \
                      per_million_output_tokens = 10.0 }";
 
-/// Reads the section; a secret's path starts at `folder`.
+/// Reads the section; a secret's path is relative to `folder`.
 pub(super) fn router(section: &mut Section<'_>, folder: &Path) -> Router {
     let time = || duration(MILLISECOND..=HOUR);
     let upstream_url = section.optional("upstream_url", web_address);
@@ -50,12 +50,12 @@ pub(super) fn router(section: &mut Section<'_>, folder: &Path) -> Router {
     }
 }
 
-/// A key that a header can carry.
+/// A key that can be sent in a header.
 fn key(value: &Value<'_>, folder: &Path) -> Parsed<Secret> {
     let key = values::secret(folder)(value)?;
     let is_good = |byte: u8| byte.is_ascii_graphic();
     if key.expose().is_empty() || !key.expose().bytes().all(is_good) {
-        // The fault does not repeat it.
+        // The error does not repeat the key.
         let message = "a key must have visible ASCII characters only, and at least one";
         return Err(problem(value, message.to_owned()));
     }

@@ -1,4 +1,4 @@
-//! Secrets of the configuration and the manifests: read from a file or the environment, never
+//! Secrets of the configuration and the manifests: read from files or the environment, never
 //! printed.
 
 use std::collections::BTreeSet;
@@ -12,13 +12,13 @@ use super::reader::read_file;
 /// The largest secret, in bytes.
 const BYTES_MAX: u64 = 64 * 1024;
 
-/// Permission bits that make a file no secret: any for everyone, and writing for the group. A group
-/// may read, since that is how a file that root owns reaches the service's user.
+/// Permission bits that expose a secret file: any for everyone, and writing for the group. The
+/// group may read, because that is how a file owned by root reaches the service's user.
 const FORBIDDEN_MODE: u32 = 0o027;
 
 /// The permission bit that lets everyone write.
 const CHANGED_BY_OTHERS: u32 = 0o002;
-/// The bit of a folder that keeps users from removing the files of others.
+/// The bit of a folder that prevents users from removing files of others.
 const STICKY: u32 = 0o1000;
 
 /// A text that must not appear in logs or answers.
@@ -26,7 +26,7 @@ const STICKY: u32 = 0o1000;
 pub struct Secret(String);
 
 impl Secret {
-    /// The text itself, for the one place that sends it.
+    /// The text itself, for the code that sends it.
     #[must_use]
     pub fn expose(&self) -> &str {
         &self.0
@@ -45,24 +45,24 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// The files that hold secrets of this service, as far as this process has read them.
+/// The secret files that this process has read.
 static PRIVATE: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
-/// Notes that the programs of models may not open the file at `path`.
+/// Records that models' programs may not open the file at `path`.
 pub fn hide_from_programs(path: &Path) {
     PRIVATE.lock().unwrap_or_else(PoisonError::into_inner).insert(super::absolute(path));
 }
 
-/// The files that the programs of models may not open, whichever service of this process reads them.
+/// The files that models' programs may not open, of all services in this process.
 #[must_use]
 pub fn hidden_from_programs() -> Vec<PathBuf> {
     PRIVATE.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
 }
 
-/// The secret in the file at `path`, without the line ends after it.
+/// Reads the secret in the file at `path`, without trailing line ends.
 ///
 /// # Errors
-/// A sentence without the secret: no such file, too open permissions, empty.
+/// A sentence without the secret: file not found, permissions too open, empty.
 pub fn from_file(path: &Path) -> Result<Secret, String> {
     hide_from_programs(path);
     let shown = path.display();
@@ -83,7 +83,8 @@ pub fn from_file(path: &Path) -> Result<Secret, String> {
     Ok(Secret(secret.to_owned()))
 }
 
-/// Why somebody other than root and the user of this process can change the file or folder at `path`.
+/// Explains how users other than root and this process's user can change the file or folder at
+/// `path`; `None` if they cannot.
 #[must_use]
 pub fn changeable_by_others(path: &Path) -> Option<String> {
     let metadata = std::fs::metadata(path).ok()?;
@@ -104,10 +105,11 @@ pub fn changeable_by_others(path: &Path) -> Option<String> {
     })
 }
 
-/// Why somebody other than root and the user of this process can change or replace the program at `path`.
+/// Explains how users other than root and this process's user can change or replace the program at
+/// `path`; `None` if they cannot.
 #[must_use]
 pub fn replaceable_by_others(path: &Path) -> Option<String> {
-    // In a folder with the sticky bit each user removes their own files alone.
+    // In a folder with the sticky bit, users can only remove their own files.
     let is_sticky = |folder: &Path| {
         std::fs::metadata(folder).is_ok_and(|metadata| metadata.mode() & STICKY != 0)
     };
@@ -115,11 +117,11 @@ pub fn replaceable_by_others(path: &Path) -> Option<String> {
     [Some(path), folder].into_iter().flatten().find_map(changeable_by_others)
 }
 
-/// `text` with each `${file:PATH}`, `${env:NAME}` and `${credential:NAME}` in it replaced. Paths that are not absolute
+/// Replaces each `${file:PATH}`, `${env:NAME}` and `${credential:NAME}` in `text`. Relative paths
 /// start at `folder`.
 ///
 /// # Errors
-/// A sentence without any secret, for a reference that is broken or leads nowhere.
+/// A sentence without any secret, for a malformed or unresolvable reference.
 pub fn expand(text: &str, folder: &Path) -> Result<Secret, String> {
     let mut result = String::new();
     let mut rest = text;
@@ -145,7 +147,7 @@ pub fn expand(text: &str, folder: &Path) -> Result<Secret, String> {
     Ok(Secret(result))
 }
 
-/// A credential that systemd passes (`LoadCredential=`).
+/// A credential passed by systemd (`LoadCredential=`).
 fn credential(name: &str) -> Result<Secret, String> {
     let folder = std::env::var_os("CREDENTIALS_DIRECTORY");
     let folder = folder.ok_or_else(|| {

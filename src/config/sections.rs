@@ -1,7 +1,7 @@
-//! Every section with its keys, ranges and defaults: the one place where a default is written.
+//! All sections with their keys, ranges and defaults: the only place that defines defaults.
 //!
-//! `Config::defaults` is this reading of an empty file, so that a default and its check cannot
-//! drift apart. What concerns several keys is checked here too, after they are read.
+//! `Config::defaults` reads an empty file with this code, so that a default and its check cannot
+//! diverge. Constraints between several keys are also checked here, after they are read.
 
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
@@ -37,15 +37,15 @@ const MIB: u64 = 1024 * KIB;
 const GIB: u64 = 1024 * MIB;
 const TIB: u64 = 1024 * GIB;
 
-/// Where Prometheus finds the metrics of a service on the usual ports.
+/// Port of the metrics of a service on the usual ports.
 const METRICS_PORT: u16 = 9464;
-/// Hosts, each with a port of its own.
+/// Number of hosts, each with its own port.
 pub(super) const HOSTS: u16 = 5;
 
-/// The largest budget of tokens a day: far more than a machine makes.
+/// The largest daily token budget: far more than a machine can produce.
 const TOKENS_PER_DAY_MAX: u64 = 1_000_000_000_000;
 
-/// What differs between a service with a configuration file and one without.
+/// Defaults that differ between a service with a configuration file and one without.
 #[derive(Debug, Clone)]
 pub(super) struct Defaults {
     data_dir: &'static str,
@@ -56,12 +56,12 @@ pub(super) struct Defaults {
     first_port: u16,
     metrics_port: u16,
     allow: &'static [&'static str],
-    /// The machine's name, for links to a host that listens on every address.
+    /// The machine's name, for links to a host that listens on all addresses.
     pub(super) machine: String,
 }
 
 impl Defaults {
-    /// For trying out: everything on loopback and under the working folder.
+    /// For trying the service: everything on loopback and under the working folder.
     pub(super) fn without_a_file() -> Self {
         Self {
             data_dir: "orrery-data",
@@ -74,8 +74,9 @@ impl Defaults {
         }
     }
 
-    /// The same on other addresses. The metrics follow the hosts' ports where those are moved, and
-    /// clients may have the loopback addresses called only while nobody else reaches the hosts.
+    /// The same on other addresses. The metrics port follows the hosts' ports if those are moved,
+    /// and client URLs may reach loopback addresses only while the hosts are not reachable from
+    /// other machines.
     pub(super) fn listening_on(address: Option<IpAddr>, first_port: Option<u16>) -> Self {
         let here = Self::without_a_file();
         let address = address.unwrap_or(here.address);
@@ -88,7 +89,7 @@ impl Defaults {
         }
     }
 
-    /// For a box that serves a network.
+    /// For a service on a network.
     pub(super) fn with_a_file() -> Self {
         Self {
             data_dir: "/var/lib/orrery",
@@ -102,9 +103,9 @@ impl Defaults {
     }
 }
 
-/// Reads `text`; relative paths, those of the defaults included, start at `folder`, and every path of the
-/// result is absolute. Returns the configuration (defaults where a value is wrong), the errors, and every
-/// key that the service knows.
+/// Reads `text`; relative paths, including those of the defaults, start at `folder`, and all paths
+/// of the result are absolute. Returns the configuration (with defaults for invalid values), the
+/// errors, and all known keys.
 pub(super) fn read(
     text: &str,
     folder: &Path,
@@ -183,7 +184,7 @@ fn everything(root: &mut Section<'_>, folder: &Path, defaults: &Defaults) -> Con
     }
 }
 
-/// Addresses of one listener, by whom they are taken, and where that is written.
+/// The addresses of one listener, and where they are configured.
 struct Listener {
     name: &'static str,
     addresses: Vec<SocketAddr>,
@@ -245,8 +246,8 @@ fn refuse_shared_addresses(root: &Section<'_>, taken: &[Listener]) {
     }
 }
 
-/// Whether a second listener cannot be bound beside the first. Port 0 is any free port, and the
-/// IPv6 wildcard takes IPv4 connections too.
+/// Whether two listeners conflict. Port 0 means any free port, and the IPv6 wildcard also takes
+/// IPv4 connections.
 fn overlap(one: &SocketAddr, other: &SocketAddr) -> bool {
     let covers = |wide: &SocketAddr, narrow: &SocketAddr| {
         wide.ip().is_unspecified() && (wide.is_ipv6() || narrow.is_ipv4())
@@ -256,8 +257,7 @@ fn overlap(one: &SocketAddr, other: &SocketAddr) -> bool {
         && (one.ip() == other.ip() || covers(one, other) || covers(other, one))
 }
 
-/// What links start with where nothing is written: the first address, or the machine's name where
-/// that is every address.
+/// The default base URL of links: the first address, or the machine's name if that is a wildcard.
 fn public_url(listen: &[SocketAddr], tls: &Tls, machine: &str) -> String {
     let Some(first) = listen.first() else { return String::new() };
     let host = match first.ip() {
@@ -272,7 +272,7 @@ fn public_url(listen: &[SocketAddr], tls: &Tls, machine: &str) -> String {
     }
 }
 
-/// The kernel's name of this machine; `localhost` where it tells none.
+/// The kernel's name of this machine; `localhost` if it has none.
 fn machine_name() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let name = name.trim();
@@ -346,7 +346,7 @@ fn limits(section: &mut Section<'_>) -> Limits {
     }
 }
 
-/// One client alone may hold half of the budget, which has to be enough for one body.
+/// One client alone may hold half of the budget, which must suffice for one body.
 fn bodies_in_flight(section: &mut Section<'_>, body_bytes: usize) -> usize {
     let least = body_bytes.saturating_mul(2);
     let default = least.max(256 * 1024 * 1024);

@@ -1,4 +1,5 @@
-//! The example file says the truth, and each kind of mistake is found with its place.
+//! Tests that the example file is accurate, and that each kind of mistake is found with its
+//! position.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt as _;
@@ -20,7 +21,7 @@ fn good(text: &str) -> Config {
     config
 }
 
-/// The errors of `text`, one on each line, as `LINE:COLUMN message`.
+/// The errors of `text`, one per line, as `LINE:COLUMN message`.
 fn errors(text: &str) -> String {
     let (_, errors, _) = read(text, Path::new("/etc/orrery"), &defaults());
     let lines: Vec<String> =
@@ -47,7 +48,7 @@ fn paths(text: &str) -> BTreeSet<String> {
     found
 }
 
-/// The example with every option that is off switched on.
+/// The example with every disabled option enabled.
 fn example_with_options() -> String {
     let switched_on = |line: &str| match line.strip_prefix('#') {
         Some(key) if key.starts_with(|first: char| first.is_ascii_lowercase()) => key.to_owned(),
@@ -125,7 +126,7 @@ fn config_reports_all_errors_at_once_with_positions() {
 }
 
 #[test]
-fn config_key_in_the_wrong_table_is_sent_to_its_own() {
+fn config_key_in_wrong_table_gets_hint() {
     for (text, expect) in [
         ("[log]\ndata_dir = 'x'", "`data_dir` belongs to the top of the file, above `[log]`"),
         ("[hosts.base]\nmodels_dir = 'x'", "to the top of the file, above `[hosts.base]`"),
@@ -227,7 +228,7 @@ fn config_invalid_value_names_expected_form() {
     }
 }
 
-/// Reads what is wrong, and says so in one line.
+/// Checks that `text` has the expected error, on one line.
 fn check_error(text: &str, expected: &str) {
     let message = errors(text);
     assert!(message.contains(expected), "{text}: {message}");
@@ -356,7 +357,7 @@ fn config_load_error_names_the_file() {
 }
 
 #[test]
-fn every_path_of_a_configuration_is_absolute() {
+fn config_paths_are_absolute() {
     let here = std::env::current_dir().unwrap();
     assert_eq!(super::absolute(Path::new("")), here);
     let text = "data_dir = 'data'\nmodels_dir = './models.d'\n[backup]\nfolder = '../copies'\n\

@@ -1,8 +1,8 @@
-//! The types of values in configuration and manifests: durations, sizes, addresses, networks, and lists
-//! of them.
+//! Parsers for the values in configuration and manifests: durations, sizes, addresses, networks,
+//! and lists of them.
 //!
-//! Each function turns one TOML value into a checked Rust one, or says in a sentence what was
-//! expected and what was found.
+//! Each function converts one TOML value into a validated Rust value, or explains in a sentence
+//! what was expected and what was found.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -23,7 +23,7 @@ use crate::domain::time::{span, span_text};
 /// The longest list in a file.
 const LIST_MAX: usize = 1024;
 
-/// A TOML value with its place in the file.
+/// A TOML value with its position in the file.
 pub type Value<'v> = Spanned<DeValue<'v>>;
 
 /// `true` or `false`.
@@ -31,7 +31,7 @@ pub fn flag(value: &Value<'_>) -> Parsed<bool> {
     value.get_ref().as_bool().ok_or_else(|| wrong(value, "true or false"))
 }
 
-/// Text that is not empty.
+/// A non-empty text.
 pub fn text(value: &Value<'_>) -> Parsed<String> {
     match value.get_ref().as_str() {
         Some(text) if !text.is_empty() => Ok(text.to_owned()),
@@ -54,7 +54,7 @@ where
     }
 }
 
-/// A whole number from 1.
+/// A whole number of at least 1.
 pub fn positive(value: &Value<'_>) -> Parsed<NonZeroU32> {
     let number = whole(1..=u32::MAX)(value)?;
     NonZeroU32::new(number).ok_or_else(|| wrong(value, "a whole number from 1"))
@@ -87,7 +87,7 @@ pub fn size(range: RangeInclusive<u64>) -> impl Fn(&Value<'_>) -> Parsed<u64> {
     }
 }
 
-/// Bytes that are held in memory, in `range`.
+/// Bytes held in memory, in `range`.
 pub fn memory_size(range: RangeInclusive<u64>) -> impl Fn(&Value<'_>) -> Parsed<usize> {
     move |value| {
         let bytes = size(range.clone())(value)?;
@@ -95,7 +95,7 @@ pub fn memory_size(range: RangeInclusive<u64>) -> impl Fn(&Value<'_>) -> Parsed<
     }
 }
 
-/// A span of time such as `"300ms"`, `"10s"` or `"2h"`, in `range`.
+/// A duration such as `"300ms"`, `"10s"` or `"2h"`, in `range`.
 pub fn duration(range: RangeInclusive<Duration>) -> impl Fn(&Value<'_>) -> Parsed<Duration> {
     move |value| {
         let span = value.get_ref().as_str().and_then(span);
@@ -110,7 +110,7 @@ pub fn duration(range: RangeInclusive<Duration>) -> impl Fn(&Value<'_>) -> Parse
     }
 }
 
-/// A path; one that is not absolute starts at `folder`.
+/// A path; a relative path starts at `folder`.
 pub fn path(folder: &Path) -> impl Fn(&Value<'_>) -> Parsed<PathBuf> {
     move |value| text(value).map(|path| folder.join(path))
 }
@@ -123,7 +123,7 @@ pub fn addresses(value: &Value<'_>) -> Parsed<Vec<SocketAddr>> {
     }
 }
 
-/// A list of at least one address, or one address.
+/// One address, or a list of at least one.
 pub fn some_addresses(value: &Value<'_>) -> Parsed<Vec<SocketAddr>> {
     match addresses(value)? {
         none if none.is_empty() => Err(wrong(value, "at least one address")),
@@ -131,7 +131,7 @@ pub fn some_addresses(value: &Value<'_>) -> Parsed<Vec<SocketAddr>> {
     }
 }
 
-/// A list whose elements `element` reads.
+/// A list whose elements are parsed by `element`.
 pub fn list<T>(element: impl Fn(&Value<'_>) -> Parsed<T>) -> impl Fn(&Value<'_>) -> Parsed<Vec<T>> {
     move |value| {
         let array = value.get_ref().as_array().ok_or_else(|| wrong(value, "a list"))?;
@@ -150,7 +150,7 @@ pub fn list<T>(element: impl Fn(&Value<'_>) -> Parsed<T>) -> impl Fn(&Value<'_>)
     }
 }
 
-/// A list of at least one element that `element` reads, or one of them.
+/// One element parsed by `element`, or a list of at least one.
 pub fn one_or_more<T>(
     element: impl Fn(&Value<'_>) -> Parsed<T>,
 ) -> impl Fn(&Value<'_>) -> Parsed<Vec<T>> {
@@ -161,14 +161,14 @@ pub fn one_or_more<T>(
     }
 }
 
-/// A public key of age, such as `age-keygen` prints.
+/// A public key of age, as printed by `age-keygen`.
 pub fn recipient(value: &Value<'_>) -> Parsed<String> {
     let text = value.get_ref().as_str().unwrap_or_default();
     if text.parse::<age::x25519::Recipient>().is_ok() {
         return Ok(text.to_owned());
     }
     if text.starts_with("AGE-SECRET-KEY-") {
-        // The error does not repeat it.
+        // The error does not repeat the key.
         let message = "expected a public key of age (age1…), found a secret key, which belongs \
                        elsewhere";
         return Err(problem(value, message.to_owned()));
@@ -185,8 +185,8 @@ pub fn network(value: &Value<'_>) -> Parsed<IpNet> {
         .ok_or_else(|| wrong(value, "a network such as \"10.0.0.0/8\" or one address"))
 }
 
-/// An absolute http or https URL without user, query and fragment; given without the slash at its
-/// end.
+/// An absolute http or https URL without user, query and fragment; returned without a trailing
+/// slash.
 pub fn web_address(value: &Value<'_>) -> Parsed<String> {
     let good = |url: &url::Url| {
         matches!(url.scheme(), "http" | "https")
@@ -204,7 +204,7 @@ pub fn web_address(value: &Value<'_>) -> Parsed<String> {
     }
 }
 
-/// `"*"`, or an origin as a browser sends it: scheme, host and port, and nothing after them.
+/// `"*"`, or an origin as browsers send it: only scheme, host and port.
 pub fn origin(value: &Value<'_>) -> Parsed<String> {
     let text = value.get_ref().as_str().unwrap_or_default();
     let is_origin =
@@ -215,7 +215,7 @@ pub fn origin(value: &Value<'_>) -> Parsed<String> {
     Err(wrong(value, "an origin such as \"https://app.example\", or \"*\""))
 }
 
-/// A host name or an address, as a certificate carries it.
+/// A host name or an address, as in a certificate.
 pub fn host_name(value: &Value<'_>) -> Parsed<String> {
     let text = value.get_ref().as_str().unwrap_or_default();
     let is_label = |label: &str| {
@@ -230,8 +230,8 @@ pub fn host_name(value: &Value<'_>) -> Parsed<String> {
     Err(wrong(value, "a host name such as \"box.lan\" or an IP address"))
 }
 
-/// A level, with levels for parts of the service after it. Other crates cannot be named: their
-/// detailed logs hold what goes over the wire, keys among it.
+/// A log level, optionally with levels for parts of the service. Other crates cannot be named:
+/// their detailed logs contain network data, including keys.
 pub fn log_level(value: &Value<'_>) -> Parsed<String> {
     let is_level =
         |text: &str| matches!(text, "off" | "error" | "warn" | "info" | "debug" | "trace");
@@ -255,18 +255,18 @@ pub fn log_level(value: &Value<'_>) -> Parsed<String> {
     }
 }
 
-/// Any text, an empty one too.
+/// Any text, including an empty one.
 pub fn string(value: &Value<'_>) -> Parsed<String> {
     value.get_ref().as_str().map(str::to_owned).ok_or_else(|| wrong(value, "a text"))
 }
 
-/// A text that `T` parses; its error says what it expects.
+/// A text parsed by `T`, whose error explains the expected form.
 pub fn parsed<T: FromStr<Err: fmt::Display>>(value: &Value<'_>) -> Parsed<T> {
     let text = value.get_ref().as_str().ok_or_else(|| wrong(value, "a text"))?;
     text.parse().map_err(|error: T::Err| problem(value, error.to_string()))
 }
 
-/// One of `all`, as `spell` spells it.
+/// One of `all`, in the spelling of `spell`.
 pub fn one_of<T: Copy>(
     all: &'static [T],
     spell: impl Fn(T) -> &'static str,
@@ -290,7 +290,7 @@ pub fn url(value: &Value<'_>) -> Parsed<String> {
     text.map(str::to_owned).ok_or_else(|| wrong(value, "an absolute http or https URL"))
 }
 
-/// A table whose keys are the operator's own; `entry` reads each of them with its value.
+/// A table with keys chosen by the operator; `entry` parses each key with its value.
 pub fn map<T>(
     entry: impl Fn(&str, &Value<'_>) -> Parsed<T>,
 ) -> impl Fn(&Value<'_>) -> Parsed<Vec<T>> {
@@ -308,7 +308,7 @@ pub fn map<T>(
     }
 }
 
-/// A table of headers, each of which `entry` reads. The names of headers are the same in any letter case.
+/// A table of headers, each of which `entry` parses. Header names are case-insensitive.
 pub fn headers<T>(
     entry: impl Fn(&str, &Value<'_>) -> Parsed<T>,
 ) -> impl Fn(&Value<'_>) -> Parsed<Vec<T>> {
@@ -328,7 +328,7 @@ pub fn headers<T>(
     }
 }
 
-/// A header of a map: its name, and its value with `${file:…}` and `${env:…}` replaced.
+/// An HTTP header of a map: its name, and its value with `${file:…}` and `${env:…}` replaced.
 pub fn header(folder: &Path) -> impl Fn(&str, &Value<'_>) -> Parsed<(String, Secret)> {
     move |name, value| {
         let secret = secret(folder)(value)?;
@@ -344,7 +344,7 @@ pub fn header(folder: &Path) -> impl Fn(&str, &Value<'_>) -> Parsed<(String, Sec
     }
 }
 
-/// Any value as JSON. TOML has dates and numbers that JSON has not.
+/// Any value as JSON. TOML has dates and numbers that JSON does not have.
 pub fn json(value: &Value<'_>) -> Parsed<serde_json::Value> {
     let none = |what: &str| wrong(value, &format!("a value that JSON supports, such as {what}"));
     Ok(match value.get_ref() {
@@ -373,7 +373,7 @@ pub fn secret(folder: &Path) -> impl Fn(&Value<'_>) -> Parsed<Secret> {
     }
 }
 
-/// The value at a JSON pointer within `value`: as far as it can be followed.
+/// The value at a JSON pointer within `value`, as far as the pointer can be followed.
 #[must_use]
 pub fn within<'a, 'v>(value: &'a Value<'v>, pointer: &str) -> &'a Value<'v> {
     let mut place = value;
@@ -388,7 +388,7 @@ pub fn within<'a, 'v>(value: &'a Value<'v>, pointer: &str) -> &'a Value<'v> {
     place
 }
 
-/// The error of a value that is not `expected`.
+/// The error for a value that is not `expected`.
 pub fn wrong(value: &Value<'_>, expected: &str) -> Vec<Problem> {
     let found = match value.get_ref() {
         DeValue::String(text) => format!("{:?}", text.chars().take(80).collect::<String>()),
@@ -418,7 +418,7 @@ fn integer(value: &Value<'_>) -> Option<i64> {
     i64::from_str_radix(integer.as_str(), integer.radix()).ok()
 }
 
-/// Units of sizes, the longest names first.
+/// Units of sizes, longest names first.
 const UNITS: [(&str, u64); 8] = [
     ("KiB", 1 << 10),
     ("MiB", 1 << 20),
@@ -430,7 +430,7 @@ const UNITS: [(&str, u64); 8] = [
     ("B", 1),
 ];
 
-/// The bytes of a text such as `8MiB`, if it is one.
+/// The bytes of a text such as `8MiB`; `None` if it is invalid.
 #[must_use]
 pub fn bytes_of(text: &str) -> Option<u64> {
     let (number, unit) = UNITS

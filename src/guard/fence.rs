@@ -1,14 +1,15 @@
-//! The fence around a model's program (`orrery fence …`): the guard starts this process, which gives
-//! up what the program must not have and then becomes the program.
+//! The sandbox of a model's program (`orrery fence …`): the guard starts this process, which drops
+//! its privileges and then becomes the program.
 //!
-//! Landlock lets the program read and execute what its user may, but nothing that is hidden (the
-//! data folder, configuration, secrets), and lets it write only to its own folder, to the folders
-//! that its manifest names and to devices. It cannot trace or signal a process outside of the fence
-//! or connect to abstract sockets there. Network and devices stay open to it. A kernel without
-//! Landlock leaves `no_new_privs`, the dropped capabilities and the limits.
+//! Landlock lets the program read and execute what its user may, except hidden paths (the data
+//! folder, configuration, secrets), and write only to its own folder, to the folders that its
+//! manifest names and to devices. It cannot trace or signal processes outside of the sandbox or
+//! connect to abstract sockets there. Network and devices stay open to it. On a kernel without
+//! Landlock, `no_new_privs`, the dropped capabilities and the limits remain.
 //!
-//! Landlock rules only ever allow. To hide a folder, every sibling of it and of each folder above it
-//! gets a rule; so what is made later beside a hidden path is hidden from programs that run already.
+//! Landlock rules can only allow. To hide a folder, every sibling of it and of each folder above it
+//! gets a rule; so files created later next to a hidden path are hidden from programs that already
+//! run.
 
 use std::ffi::OsString;
 use std::fs::{self, FileType};
@@ -30,13 +31,13 @@ use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set, set_no_
 
 use super::{filter, sandbox};
 
-/// The newest Landlock interface that is used: an older kernel enforces what it knows.
+/// The newest Landlock ABI in use; an older kernel enforces what it supports.
 pub(super) const NEWEST: ABI = ABI::V9;
-/// Memory and ports of the machine.
+/// Devices for the memory and ports of the machine.
 const RAW_DEVICES: [&str; 3] = ["mem", "kmem", "port"];
-/// Folders of `/dev` that hold files of programs, not devices.
+/// Folders of `/dev` that contain files of programs, not devices.
 const SHARED_MEMORY: [&str; 3] = ["shm", "mqueue", "hugepages"];
-/// What a service that runs as root would hand to a program, and what leads around the fence.
+/// Capabilities that a service running as root would pass on, and those that bypass the sandbox.
 const DROPPED: [CapabilitySet; 16] = [
     CapabilitySet::AUDIT_CONTROL,
     CapabilitySet::BPF,
@@ -56,38 +57,38 @@ const DROPPED: [CapabilitySet; 16] = [
     CapabilitySet::SYS_TIME,
 ];
 
-/// What a program may reach.
+/// What a program may access.
 #[derive(Debug, Clone, Default, PartialEq, Eq, clap::Args)]
 pub struct Walls {
-    /// What it may not open: files, and folders with everything in them
+    /// File or folder, with its content, that it may not open
     #[arg(long, value_name = "PATH")]
     pub hide: Vec<PathBuf>,
-    /// A folder whose manifests it may not open
+    /// Folder whose manifests it may not open
     #[arg(long, value_name = "FOLDER")]
     pub hide_manifests: Option<PathBuf>,
-    /// A folder within what is hidden that it may read
+    /// Folder below a hidden path that it may read
     #[arg(long, value_name = "FOLDER")]
     pub read: Vec<PathBuf>,
-    /// A folder that it may write to, but for what is hidden in it
+    /// Folder that it may write to, except for hidden paths in it
     #[arg(long, value_name = "FOLDER")]
     pub write: Vec<PathBuf>,
-    /// Its own folder, also within what is hidden
+    /// Its own folder, which may be below a hidden path
     #[arg(long, value_name = "FOLDER")]
     pub home: Option<PathBuf>,
-    /// The address space that each of its processes may have
+    /// Address space limit of each of its processes
     #[arg(long, value_name = "BYTES")]
     pub memory_bytes: Option<u64>,
 }
 
 impl Walls {
-    /// What it may not open, without symbolic links.
+    /// The hidden paths, without symbolic links.
     fn hidden(&self) -> Vec<PathBuf> {
         let mut hidden: Vec<PathBuf> = self.hide.iter().map(|path| resolved(path)).collect();
         hidden.extend(self.hide_manifests.iter().flat_map(|folder| manifests(&resolved(folder))));
         hidden
     }
 
-    /// As the command line spells them. Every path is absolute: the program starts elsewhere.
+    /// The command-line arguments. All paths are absolute: the program starts in another folder.
     #[must_use]
     pub fn arguments(&self) -> Vec<OsString> {
         let lists = [("--hide", &self.hide), ("--read", &self.read), ("--write", &self.write)];
@@ -104,10 +105,10 @@ impl Walls {
     }
 }
 
-/// A program and its walls.
+/// Arguments of `orrery fence`.
 #[derive(Debug, Clone, PartialEq, Eq, clap::Args)]
 pub struct FenceArgs {
-    /// The guard: the program ends with it
+    /// Process id of the guard: the program dies with it
     #[arg(long, value_name = "PID")]
     pub parent: i32,
     #[command(flatten)]
@@ -117,7 +118,7 @@ pub struct FenceArgs {
     pub command: Vec<OsString>,
 }
 
-/// Becomes the program; returns only when that fails, with the reason.
+/// Becomes the program; returns only on failure, with the reason.
 #[must_use]
 pub fn run(args: &FenceArgs) -> io::Error {
     let Some((program, arguments)) = args.command.split_first() else {
@@ -135,26 +136,26 @@ pub fn run(args: &FenceArgs) -> io::Error {
 
 fn give_up(args: &FenceArgs) -> io::Result<()> {
     seal_modes(&args.walls)?;
-    // The program dies with its guard, so killing the guard frees no program.
+    // The program dies with its guard, so killing the guard cannot free the program.
     set_parent_process_death_signal(Some(Signal::KILL))?;
     if getppid().map(Pid::as_raw_nonzero).is_none_or(|parent| parent.get() != args.parent) {
         return Err(io::Error::other("its guard has ended"));
     }
     for capability in DROPPED {
-        // Without privileges there is nothing to drop, and the kernel refuses to.
+        // Without privileges there is nothing to drop, and the kernel refuses.
         let _unprivileged = remove_capability_from_bounding_set(capability);
     }
     set_no_new_privs(true)?;
     restrict(&args.walls)?;
     filter::apply_to_program()?;
-    // Last: this process needs memory of its own until here.
+    // Last: this process needs memory until here.
     if let Some(bytes) = args.walls.memory_bytes {
         setrlimit(Resource::As, Rlimit { current: Some(bytes), maximum: Some(bytes) })?;
     }
     Ok(())
 }
 
-/// Keeps modes, owners and attributes of all files as they are, except where the program may write.
+/// Protects modes, owners and attributes of all files, except where the program may write.
 fn seal_modes(walls: &Walls) -> io::Result<()> {
     let devices = SHARED_MEMORY.iter().map(|name| Path::new("/dev").join(name));
     let writable = walls.write.iter().map(|path| resolved(path)).chain(devices);
@@ -166,19 +167,19 @@ fn seal_modes(walls: &Walls) -> io::Result<()> {
     sandbox::seal_mounts(&places).map(drop)
 }
 
-/// How much of the fence this kernel enforces.
+/// How much of the sandbox this kernel enforces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Strength {
     /// No Landlock.
     None,
-    /// Files, but not signals (Landlock before its sixth interface, Linux 6.12).
+    /// Files, but not signals (Landlock before ABI 6, Linux 6.12).
     Files,
     /// Files, signals, tracing.
     Whole,
 }
 
 impl Strength {
-    /// What a program can do here that a whole fence keeps it from, and what would help.
+    /// What a program can do here despite the sandbox, and what would prevent it.
     #[must_use]
     pub const fn concern(self) -> Option<&'static str> {
         match self {
@@ -196,12 +197,12 @@ impl Strength {
     }
 }
 
-/// What the kernel does not keep programs from, of all parts of the fence.
+/// What this kernel does not prevent programs from doing, for all parts of the sandbox.
 pub fn concerns() -> impl Iterator<Item = &'static str> {
     [strength().concern(), filter::concern(), namespace_concern()].into_iter().flatten()
 }
 
-/// What a program can do where the service cannot give it mounts of its own.
+/// What a program can do if the service cannot create a mount namespace.
 #[must_use]
 pub fn namespace_concern() -> Option<&'static str> {
     let is = |setting: &str, value: &str| {
@@ -231,7 +232,7 @@ pub fn strength() -> Strength {
     }
 }
 
-/// Puts this thread, and so the program that it becomes, behind the walls.
+/// Restricts this thread, and so the program that it becomes.
 fn restrict(walls: &Walls) -> io::Result<()> {
     let ruleset = Ruleset::default()
         .handle_access(AccessFs::from_all(NEWEST))
@@ -256,7 +257,7 @@ fn looking() -> BitFlags<AccessFs> {
     AccessFs::ReadFile | AccessFs::ReadDir | AccessFs::Execute | AccessFs::ResolveUnix
 }
 
-/// Everything but making devices: a device node of the disk would lead around the fence.
+/// Everything except creating devices: a device node of the disk would bypass the sandbox.
 fn writing() -> BitFlags<AccessFs> {
     AccessFs::from_all(NEWEST) & !(AccessFs::MakeBlock | AccessFs::MakeChar | AccessFs::IoctlDev)
 }
@@ -269,7 +270,7 @@ fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_empty| path.to_path_buf())
 }
 
-/// `path` without symbolic links, also where its end is not there yet.
+/// `path` without symbolic links, even if its last parts do not exist yet.
 fn resolved(path: &Path) -> PathBuf {
     let path = absolute(path);
     let there = path.ancestors().find_map(|part| Some((part, fs::canonicalize(part).ok()?)));
@@ -280,21 +281,21 @@ fn resolved(path: &Path) -> PathBuf {
     }
 }
 
-/// The files of a folder whose name ends in `.toml`.
+/// The `.toml` files of a folder.
 fn manifests(folder: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     let paths = entries.flatten().map(|entry| entry.path());
     paths.filter(|path| path.extension().is_some_and(|kind| kind == "toml")).collect()
 }
 
-/// The rules so far.
+/// The Landlock rules so far.
 struct Allowed {
     ruleset: RulesetCreated,
     hidden: Vec<PathBuf>,
 }
 
 impl Allowed {
-    /// Allows everything in `root` but what is hidden. Within a hidden folder it allows nothing,
+    /// Allows everything in `root` except hidden paths. Within a hidden folder it allows nothing,
     /// unless `also_within`.
     fn all_below(
         &mut self,
@@ -316,11 +317,11 @@ impl Allowed {
                 self.allow(&folder, rights)?;
                 continue;
             }
-            // The right to list a folder holds in all folders below it.
+            // The right to list a folder applies to all folders below it.
             if below.all(|hidden| hidden.is_file()) {
                 self.allow(&folder, AccessFs::ReadDir.into())?;
             }
-            // What cannot be listed here cannot be listed by the program.
+            // If this process cannot list the folder, neither can the program.
             let Ok(entries) = fs::read_dir(&folder) else { continue };
             for entry in entries.flatten() {
                 let path = entry.path();
@@ -341,10 +342,10 @@ impl Allowed {
         Ok(())
     }
 
-    /// Allows `rights` on a file, or on a folder with everything below it.
+    /// Allows `rights` on a file, or on a folder and everything below it.
     fn allow(&mut self, path: &Path, rights: BitFlags<AccessFs>) -> io::Result<()> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        // What has gone, or cannot be reached from here, cannot be reached by the program.
+        // A path that is gone, or unreachable from here, is unreachable for the program.
         let Ok(file) = rustix::fs::open(path, flags, Mode::empty()) else { return Ok(()) };
         let is_folder = rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode)
             == rustix::fs::FileType::Directory;
@@ -357,20 +358,20 @@ impl Allowed {
     }
 }
 
-/// Whether a folder is part of `/dev` and holds devices.
+/// Whether a folder is part of `/dev` and contains devices.
 fn is_of_devices(folder: &Path) -> bool {
     let dev = Path::new("/dev");
     folder.starts_with(dev) && !SHARED_MEMORY.iter().any(|name| folder.starts_with(dev.join(name)))
 }
 
-/// What to allow on an entry of a folder that is not allowed as a whole; `None`: nothing.
+/// The rights for an entry of a folder that is not allowed as a whole; `None`: none.
 fn rights_in(
     is_dev: bool,
     path: &Path,
     kind: FileType,
     rights: BitFlags<AccessFs>,
 ) -> Option<BitFlags<AccessFs>> {
-    // A rule follows the link, so it would open what the link leads to.
+    // A rule follows the link, so it would allow the link's target.
     if kind.is_symlink() {
         return None;
     }

@@ -1,10 +1,11 @@
-//! The filter of system calls (seccomp) of a model's program and of the processes that compute on
-//! untrusted input.
+//! System call filter (seccomp) for models' programs and for processes that compute on untrusted
+//! input.
 //!
-//! Landlock does not see calls that change limits, priorities, modes and owners, or that open sockets
-//! other than TCP. The kernel permits most of them between all processes of a user, so without this filter
-//! a program can end or starve the service. A denied call fails with `EPERM`; calls of a foreign
-//! architecture end the process. A kernel without seccomp leaves the rest of the fence.
+//! Landlock does not cover calls that change limits, priorities, modes and owners, or that open
+//! sockets other than TCP. The kernel permits most of them between all processes of a user, so
+//! without this filter a program can kill or starve the service. A denied call fails with `EPERM`;
+//! calls of a foreign architecture kill the process. On a kernel without seccomp, the rest of the
+//! sandbox remains.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,7 +17,7 @@ use seccompiler::{
     SeccompRule, TargetArch, apply_filter, sock_filter,
 };
 
-/// Calls that are newer than the C library's list. Their numbers are those of every architecture.
+/// System calls newer than the C library's list. Their numbers are the same on every architecture.
 const PROCESS_MRELEASE: i64 = 448;
 const FCHMODAT2: i64 = 452;
 const SETXATTRAT: i64 = 463;
@@ -24,8 +25,8 @@ const REMOVEXATTRAT: i64 = 466;
 const OPEN_TREE_ATTR: i64 = 467;
 const FILE_SETATTR: i64 = 469;
 
-/// What neither a program nor a worker needs: other processes' memory, kernel interfaces with a large
-/// attack surface, mounts, keys of the user, the machine.
+/// Calls that neither a program nor a worker needs: other processes' memory, kernel interfaces with
+/// a large attack surface, mounts, the user's keys, machine settings.
 const DENIED: &[i64] = &[
     libc::SYS_acct,
     libc::SYS_add_key,
@@ -72,7 +73,7 @@ const DENIED: &[i64] = &[
     OPEN_TREE_ATTR,
     PROCESS_MRELEASE,
 ];
-/// What a worker does not need beside that: sockets, memory shared by name, attributes of files, other
+/// Calls that a worker does not need either: sockets, named shared memory, file attributes, other
 /// programs, signals.
 const DENIED_TO_WORKERS: &[i64] = &[
     libc::SYS_accept,
@@ -121,7 +122,7 @@ const DENIED_TO_WORKERS: &[i64] = &[
     REMOVEXATTRAT,
     SETXATTRAT,
 ];
-/// The same that only x86-64 has.
+/// More such calls, which only x86-64 has.
 #[cfg(target_arch = "x86_64")]
 const DENIED_TO_WORKERS_HERE: &[i64] = &[
     libc::SYS_chmod,
@@ -136,7 +137,7 @@ const DENIED_TO_WORKERS_HERE: &[i64] = &[
 ];
 #[cfg(not(target_arch = "x86_64"))]
 const DENIED_TO_WORKERS_HERE: &[i64] = &[];
-/// Calls whose first argument is the process or thread that they change.
+/// Calls whose first argument is the target process or thread.
 const OF_PROCESS: &[i64] = &[
     libc::SYS_migrate_pages,
     libc::SYS_move_pages,
@@ -145,12 +146,12 @@ const OF_PROCESS: &[i64] = &[
     libc::SYS_sched_setparam,
     libc::SYS_sched_setscheduler,
 ];
-/// `ioprio_set` of a process, as opposed to a group of processes or all of a user.
+/// `ioprio_set` for a process, as opposed to a process group or all processes of a user.
 const IOPRIO_WHO_PROCESS: u64 = 1;
-/// From here on numbers are those of the x32 interface, which would pass every rule.
+/// Numbers from here on belong to the x32 interface, which would pass every rule.
 #[cfg(target_arch = "x86_64")]
 const X32: u32 = 0x4000_0000;
-/// `BPF_LD | BPF_W | BPF_ABS`, `BPF_JMP | BPF_JGE | BPF_K` and `BPF_RET | BPF_K` of the kernel's filters.
+/// `BPF_LD | BPF_W | BPF_ABS`, `BPF_JMP | BPF_JGE | BPF_K` and `BPF_RET | BPF_K` of the kernel.
 #[cfg(target_arch = "x86_64")]
 const LOAD_WORD: u16 = 0x20;
 #[cfg(target_arch = "x86_64")]
@@ -160,18 +161,18 @@ const RETURN: u16 = 0x06;
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
-/// Filters the calls of this thread and of the program that it becomes, from now on.
+/// Filters the calls of this thread and of the program that it becomes.
 ///
 /// # Errors
-/// When the kernel refuses the filter; not where it has no seccomp.
+/// If the kernel refuses the filter; not if it has no seccomp.
 pub(super) fn apply_to_program() -> io::Result<()> {
     install(program_rules()?, libc::EPERM)
 }
 
-/// Filters the calls of a process that starts no program and opens no socket.
+/// Filters the calls of a process that starts no programs and opens no sockets.
 ///
 /// # Errors
-/// The same.
+/// As [`apply_to_program`].
 pub(super) fn apply_to_worker() -> io::Result<()> {
     let mut rules = program_rules()?;
     for call in DENIED_TO_WORKERS.iter().chain(DENIED_TO_WORKERS_HERE) {
@@ -180,8 +181,8 @@ pub(super) fn apply_to_worker() -> io::Result<()> {
     let own = getpid().as_raw_nonzero().get().unsigned_abs().into();
     // `abort` sends itself a signal.
     rules.insert(libc::SYS_tgkill, vec![rule(&[(0, Ne, own)])?]);
-    // Threads, but no processes. The C library takes `clone` where there is no `clone3`, whose flags a
-    // filter cannot see.
+    // Threads, but no processes. The C library falls back to `clone` without `clone3`, whose flags
+    // a filter cannot see.
     let threads = u64::from(libc::CLONE_THREAD.unsigned_abs());
     rules.insert(libc::SYS_clone, vec![rule(&[(0, MaskedEq(threads), 0)])?]);
     install(BTreeMap::from([(libc::SYS_clone3, Vec::new())]), libc::ENOSYS)?;
@@ -195,7 +196,7 @@ pub fn is_available() -> bool {
     actions.is_ok_and(|actions| actions.split_whitespace().any(|action| action == "errno"))
 }
 
-/// What a program can do on a kernel that does not filter system calls.
+/// What a program can do on a kernel without system call filters.
 pub(super) fn concern() -> Option<&'static str> {
     (!is_available()).then_some(
         "this kernel has no seccomp: a program of a command model can change the service's limits and \
@@ -204,7 +205,7 @@ pub(super) fn concern() -> Option<&'static str> {
 }
 
 fn program_rules() -> io::Result<Rules> {
-    // The program has the process of the fence: the same id.
+    // The program keeps the process id of this process.
     let own = getpid().as_raw_nonzero().get().unsigned_abs().into();
     let mut rules: Rules = DENIED.iter().map(|call| (*call, Vec::new())).collect();
     for call in OF_PROCESS {
@@ -220,7 +221,7 @@ fn program_rules() -> io::Result<Rules> {
         (libc::SYS_ioprio_set, IOPRIO_WHO_PROCESS),
     ] {
         let foreign = rule(&[(0, Eq, process), (1, Ne, 0), (1, Ne, own)])?;
-        // A group or all processes of a user, which may be the service's.
+        // A process group or all processes of a user may include the service.
         rules.insert(call, vec![rule(&[(0, Ne, process)])?, foreign]);
     }
     #[cfg(target_arch = "x86_64")]
@@ -234,7 +235,7 @@ fn rule(of: &[(u8, SeccompCmpOp, u64)]) -> io::Result<SeccompRule> {
     SeccompRule::new(conditions(of)?).map_err(invalid)
 }
 
-/// Conditions on arguments of 32 bits: number, comparison, value.
+/// Conditions on 32-bit arguments: number, comparison, value.
 fn conditions(of: &[(u8, SeccompCmpOp, u64)]) -> io::Result<Vec<SeccompCondition>> {
     let condition = |(argument, comparison, value): &(u8, SeccompCmpOp, u64)| {
         SeccompCondition::new(*argument, SeccompCmpArgLen::Dword, comparison.clone(), *value)
@@ -242,7 +243,7 @@ fn conditions(of: &[(u8, SeccompCmpOp, u64)]) -> io::Result<Vec<SeccompCondition
     of.iter().map(condition).collect::<Result<_, _>>().map_err(invalid)
 }
 
-/// Lets calls that match a rule fail with `errno`.
+/// Makes calls that match a rule fail with `errno`.
 fn install(rules: Rules, errno: i32) -> io::Result<()> {
     let refused = SeccompAction::Errno(errno.unsigned_abs());
     let architecture = TargetArch::try_from(std::env::consts::ARCH).map_err(invalid)?;
@@ -250,7 +251,7 @@ fn install(rules: Rules, errno: i32) -> io::Result<()> {
     let filter = filter.and_then(BpfProgram::try_from).map_err(invalid)?;
     let program: BpfProgram = without_x32().into_iter().chain(filter).collect();
     match apply_filter(&program) {
-        // A kernel without seccomp, or a container's filter that does not let it be changed.
+        // A kernel without seccomp, or a container whose own filter forbids changes.
         Err(seccompiler::Error::Seccomp(error))
             if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EINVAL | libc::EPERM)) =>
         {
@@ -260,12 +261,12 @@ fn install(rules: Rules, errno: i32) -> io::Result<()> {
     }
 }
 
-/// Refuses the second set of numbers that the kernel may know under the same architecture.
+/// Rejects the second set of numbers that the kernel may accept under the same architecture.
 #[cfg(target_arch = "x86_64")]
 fn without_x32() -> Vec<sock_filter> {
     let step = |code, jt, jf, k| sock_filter { code, jt, jf, k };
     vec![
-        // The number is the first field of `seccomp_data`.
+        // The system call number is the first field of `seccomp_data`.
         step(LOAD_WORD, 0, 0, 0),
         step(JUMP_AT_LEAST, 0, 1, X32),
         step(RETURN, 0, 0, libc::SECCOMP_RET_ERRNO | libc::ENOSYS.unsigned_abs()),

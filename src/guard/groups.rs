@@ -1,33 +1,33 @@
-//! Control groups for the programs of models, where the service's own group is delegated to it
-//! (`Delegate=` of systemd): a limit on memory and processes for a guard with everything below it,
-//! and one write that kills all of it, also what has escaped from its guard.
+//! Control groups for models' programs, if the service's own group is delegated to it (`Delegate=`
+//! of systemd): they limit the memory and processes of a guard with all its descendants, and one
+//! write kills them all, including those that escaped from the guard.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What the names of groups that this module makes begin with.
+/// Name prefix of the groups that this module creates.
 const PREFIX: &str = "orrery-";
-/// The group that the service itself moves to: a group with groups below it may hold no process.
+/// The group of the service itself: a group with child groups may contain no process.
 const SERVICE: &str = "orrery-service";
-/// Processes and threads of one guard with everything below it.
+/// Processes and threads of one guard with all its descendants.
 const PIDS_MAX: u64 = 4096;
 
-/// The service's own group, in which it makes others.
+/// The service's own group, in which it creates others.
 #[derive(Debug)]
 pub struct Groups {
     folder: PathBuf,
-    /// Whether memory and processes can be limited, and not only killed together.
+    /// Whether memory and processes can be limited, or only killed together.
     has_limits: bool,
     made: AtomicU64,
 }
 
 impl Groups {
-    /// Takes over the group of this process, which moves into a group below it.
+    /// Takes over the group of this process, which moves into a child group.
     ///
     /// # Errors
-    /// Why there is none to take.
+    /// Why the group cannot be taken over.
     pub fn take() -> Result<Self, String> {
         let folder = own_folder().ok_or("cgroup version 2 is not mounted")?;
         let shown = folder.display();
@@ -45,16 +45,16 @@ impl Groups {
         Ok(Self { folder, has_limits, made: AtomicU64::new(0) })
     }
 
-    /// Whether memory and processes are limited, and not only killed together.
+    /// Whether memory and processes are limited, or only killed together.
     #[must_use]
     pub const fn has_limits(&self) -> bool {
         self.has_limits
     }
 
-    /// A group for one guard with everything below it.
+    /// Creates a group for one guard with all its descendants.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// If the kernel refuses.
     pub fn make(&self, memory_bytes: Option<u64>) -> io::Result<Group> {
         let group = self.make_folder("worker")?;
         if self.has_limits {
@@ -67,11 +67,11 @@ impl Groups {
         Ok(group)
     }
 
-    /// A group for processes that share limits. When they take too much memory together, the kernel
-    /// kills one of them.
+    /// Creates a group for processes that share limits. If they exceed the memory limit together,
+    /// the kernel kills one of them.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// If the kernel refuses.
     pub fn make_shared(&self, name: &str, memory_bytes: u64, pids: u64) -> io::Result<Group> {
         let group = self.make_folder(name)?;
         if self.has_limits {
@@ -89,27 +89,27 @@ impl Groups {
     }
 }
 
-/// The group of one guard. Dropping it removes it, if nothing is in it.
+/// The group of one guard. Dropping it removes it if it is empty.
 #[derive(Debug)]
 pub struct Group {
     folder: PathBuf,
 }
 
 impl Group {
-    /// Where it is.
+    /// Path of the group's folder.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.folder
     }
 
-    /// Kills everything in it (Linux 5.14).
+    /// Kills all processes in it (Linux 5.14).
     pub fn kill(&self) {
         if let Err(error) = write(&self.folder, "cgroup.kill", "1") {
-            tracing::debug!(%error, group = %self.folder.display(), "a group cannot be killed");
+            tracing::debug!(%error, group = %self.folder.display(), "cannot kill control group");
         }
     }
 
-    /// Removes it. Returns whether nothing was in it any more.
+    /// Removes it. Returns whether it is gone.
     #[must_use]
     pub fn remove(&self) -> bool {
         match fs::remove_dir(&self.folder) {
@@ -128,18 +128,18 @@ impl Drop for Group {
 /// Moves this process into the group.
 ///
 /// # Errors
-/// When the kernel refuses.
+/// If the kernel refuses.
 pub fn enter(folder: &Path) -> io::Result<()> {
     write(folder, "cgroup.procs", "0")
 }
 
 fn write(folder: &Path, file: &str, value: &str) -> io::Result<()> {
-    // Without `create`: what is not a control group has no such file.
+    // Without `create`: a folder that is not a control group has no such file.
     let mut file = fs::OpenOptions::new().write(true).open(folder.join(file))?;
     io::Write::write_all(&mut file, value.as_bytes())
 }
 
-/// Kills and removes what a service that was killed has left.
+/// Kills and removes the groups left by a killed service.
 fn remove_left(folder: &Path) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries.flatten() {
@@ -150,7 +150,7 @@ fn remove_left(folder: &Path) {
     }
 }
 
-/// The folder of this process's group; `None` without groups of the second version.
+/// The folder of this process's group; `None` without cgroup version 2.
 #[must_use]
 pub fn own_folder() -> Option<PathBuf> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
@@ -159,7 +159,7 @@ pub fn own_folder() -> Option<PathBuf> {
     Some(mount_of_groups(&mounts)?.join(own))
 }
 
-/// Where the second version of control groups is mounted, by the text of `mountinfo`.
+/// The mount point of cgroup version 2, from the text of `mountinfo`.
 fn mount_of_groups(mounts: &str) -> Option<PathBuf> {
     // 36 35 98:0 /root /where options - type source options
     mounts.lines().find_map(|line| {

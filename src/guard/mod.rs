@@ -1,12 +1,12 @@
-//! The guard: the process between the service and a worker of a `command` model, started from the
+//! The guard: a process between the service and a worker of a `command` model, started from the
 //! same binary (`orrery guard …`).
 //!
-//! It starts the worker behind a fence (see [`fence`]) and waits. When the worker ends, when the
-//! service asks, or when the service has ended, everything that the worker has started ends too,
-//! also what has left its process group or lost its parent. A worker ends with its guard. The guard
-//! reads and writes nothing: the worker's pipes are its own.
+//! It starts the worker in a sandbox (see [`fence`]) and waits. When the worker exits, when the
+//! service asks, or when the service has ended, the guard kills everything that the worker has
+//! started, including processes that have left its process group or lost their parent. A worker
+//! dies with its guard. The guard reads and writes nothing: only the worker uses its pipes.
 //!
-//! The processes of built-in models need no guard: they can start nothing (see [`sandbox`]).
+//! Processes of built-in models need no guard: they cannot start anything (see [`sandbox`]).
 
 pub mod fence;
 pub mod filter;
@@ -30,29 +30,29 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use self::fence::Walls;
 
-/// How long a worker has to end by itself when it is asked to.
+/// Time for a worker to exit after SIGTERM.
 const GRACE: Duration = Duration::from_millis(300);
-/// How long the guard tries to kill what is left.
+/// Time limit for killing the remaining processes.
 const KILLING: Duration = Duration::from_secs(10);
-/// How often it checks whether it has ended.
+/// Polling interval while waiting for processes to end.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
-/// The exit code when the worker's program cannot be started, as shells have it.
+/// Exit code if the worker's program cannot be started, as in shells.
 pub const NOT_STARTED: u8 = 127;
-/// Precedes what the guard itself writes to standard error.
+/// Prefix of the guard's own messages on standard error.
 pub const LOG_PREFIX: &str = "orrery guard: ";
 
-/// What is guarded.
+/// Arguments of `orrery guard`.
 #[derive(Debug, Clone, PartialEq, Eq, clap::Args)]
 pub struct GuardArgs {
-    /// The process that this one works for
+    /// Process id of the service
     #[arg(long, value_name = "PID")]
     pub parent: i32,
-    /// The control group to move to
+    /// Control group to join
     #[arg(long, value_name = "FOLDER")]
     pub group: Option<PathBuf>,
     #[command(flatten)]
     pub walls: Walls,
-    /// Where the program starts
+    /// Working directory of the program
     #[arg(long, value_name = "FOLDER")]
     pub directory: PathBuf,
     /// The program and its arguments
@@ -60,12 +60,12 @@ pub struct GuardArgs {
     pub command: Vec<OsString>,
 }
 
-/// Starts the worker and waits for its end; answers its exit code, as shells have it.
+/// Starts the worker and waits for it; returns its exit code, as shells report it.
 ///
 /// # Errors
-/// When the limits cannot be set or the worker cannot be started.
+/// If the limits cannot be set or the worker cannot be started.
 pub fn run(args: &GuardArgs) -> io::Result<u8> {
-    // Before anything is started, so that nothing is left when the service dies in the meantime.
+    // Set before anything is started, so that nothing is left if the service dies in the meantime.
     set_parent_process_death_signal(Some(Signal::TERM))?;
     if getppid().map(Pid::as_raw_nonzero).is_none_or(|parent| parent.get() != args.parent) {
         return Ok(NOT_STARTED);
@@ -73,7 +73,7 @@ pub fn run(args: &GuardArgs) -> io::Result<u8> {
     if let Some(group) = &args.group {
         groups::enter(group)?;
     }
-    // What loses its parent becomes a child of this process, and no one else's.
+    // Orphaned descendants become children of this process.
     set_child_subreaper(Some(getpid()))?;
     setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
     tokio::runtime::Builder::new_current_thread().enable_io().build()?.block_on(watch(args))
@@ -82,7 +82,7 @@ pub fn run(args: &GuardArgs) -> io::Result<u8> {
 async fn watch(args: &GuardArgs) -> io::Result<u8> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut child_ended = signal(SignalKind::child())?;
-    // From this thread, which lives as long as the process: the worker dies with it.
+    // Spawned from this thread, which lives as long as the process: the worker dies with it.
     let mut fenced = Command::new("/proc/self/exe");
     fenced.arg("fence").arg("--parent").arg(getpid().as_raw_nonzero().to_string());
     fenced.args(args.walls.arguments()).arg("--").args(&args.command);
@@ -92,7 +92,7 @@ async fn watch(args: &GuardArgs) -> io::Result<u8> {
         let folder = args.directory.display();
         io::Error::new(error.kind(), format!("'{program}' cannot be started in {folder}: {error}"))
     })?;
-    // The pipes are the worker's alone: when it closes one, the service must see that.
+    // Only the worker may hold the pipes: when it closes one, the service must notice.
     let nothing = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdin(&nothing)?;
     rustix::stdio::dup2_stdout(&nothing)?;
@@ -112,10 +112,10 @@ async fn watch(args: &GuardArgs) -> io::Result<u8> {
     Ok(status.map_or(0, code_of))
 }
 
-/// Sends the worker SIGTERM, and waits a moment for its exit.
+/// Sends SIGTERM to the worker and waits briefly for its exit.
 fn terminate_worker(worker: Option<Pid>) -> io::Result<Option<ExitStatus>> {
     if let Some(worker) = worker {
-        // It may have ended in the meantime.
+        // The worker may have exited in the meantime.
         let _gone = kill_process(worker, Signal::TERM);
     }
     let asked = runtime::monotonic_now();
@@ -128,7 +128,7 @@ fn terminate_worker(worker: Option<Pid>) -> io::Result<Option<ExitStatus>> {
     Ok(None)
 }
 
-/// Takes note of every child that has ended; the worker's status when it is one of them.
+/// Reaps all ended children; returns the worker's status if it is among them.
 fn reap(worker: Option<Pid>) -> io::Result<Option<ExitStatus>> {
     let mut found = None;
     loop {
@@ -144,7 +144,7 @@ fn reap(worker: Option<Pid>) -> io::Result<Option<ExitStatus>> {
     }
 }
 
-/// Kills every child, and those that become children by that, until there is none.
+/// Kills all children, including those that become children meanwhile, until none is left.
 fn kill_descendants() {
     let begun = runtime::monotonic_now();
     while begun.elapsed() < KILLING {
@@ -162,7 +162,7 @@ fn kill_descendants() {
     }
 }
 
-/// The processes whose parent is this one.
+/// The child processes of this process.
 fn children() -> Vec<Pid> {
     let own = getpid().as_raw_nonzero().get();
     let Ok(processes) = std::fs::read_dir("/proc") else { return Vec::new() };
@@ -171,7 +171,7 @@ fn children() -> Vec<Pid> {
             let name = entry.ok()?.file_name();
             let pid: i32 = name.to_str()?.parse().ok()?;
             let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-            // pid (name) state parent …, and the name may hold anything.
+            // Format: pid (name) state parent …; the name may contain anything.
             let parent = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?;
             (parent.parse() == Ok(own)).then(|| Pid::from_raw(pid)).flatten()
         })

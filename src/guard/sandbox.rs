@@ -1,15 +1,14 @@
-//! The sandbox of a process that computes on untrusted input: no files, no network, no other
-//! processes, no privileges, bounded memory and processor time.
+//! The sandbox of processes that compute on untrusted input: no files, network, other processes or
+//! privileges, and limited memory and processor time.
 //!
-//! [`Sandbox::enter`] is for a process of this binary that has one thread and speaks over its standard
-//! streams alone. It needs nothing of the file system, so all of it is denied: by Landlock, and on
-//! kernels without Landlock by a limit of zero file descriptors, without which no file, socket or
-//! pipe can be opened. [`enter_reading`] is for one that also reads files that it is given, and has
-//! threads. A [`filter`] of system calls covers what the two leave open. Nothing of this can be undone
-//! from inside.
+//! [`Sandbox::enter`] is for a single-threaded process of this binary that uses only its standard
+//! streams. It needs no files, so all of them are denied: by Landlock, and on kernels without it by
+//! a limit of zero file descriptors, so that no file, socket or pipe can be opened.
+//! [`enter_reading`] is for a process with threads that also reads given files. A [`filter`] of
+//! system calls covers the rest. None of this can be undone from inside.
 //!
-//! This is one of the three places with `unsafe`: closing inherited descriptors and changing mounts have
-//! no safe form.
+//! This is one of the four places with `unsafe`: closing inherited descriptors and changing mounts
+//! have no safe form.
 
 #![expect(unsafe_code, reason = "a C function without a safe form is called: see the head")]
 
@@ -37,20 +36,20 @@ use rustix::time::{ClockId, clock_gettime};
 use super::fence::NEWEST;
 use super::filter;
 
-/// Address space beside the data: the program itself, its libraries' tables, the stack.
+/// Address space in addition to data: the program itself, its libraries' tables, the stack.
 const ADDRESSES_BESIDE: u64 = 512 * 1024 * 1024;
 /// Descriptors of a process that reads files: its streams, those of its runtime, and the files.
 const FILES_MAX: u64 = 64;
-/// The first descriptor behind the standard streams.
+/// The first descriptor after the standard streams.
 const FIRST_INHERITED: libc::c_uint = 3;
 
-/// A process that has given up everything but its standard streams and computing.
+/// A process that can only use its standard streams and compute.
 #[derive(Debug)]
 pub struct Sandbox {
     memory: OwnMemory,
 }
 
-/// The memory figures of this process, opened while files can be.
+/// Memory usage of this process; opened before files are denied.
 #[derive(Debug)]
 pub struct OwnMemory {
     statm: File,
@@ -61,15 +60,15 @@ impl OwnMemory {
         Ok(Self { statm: File::open("/proc/self/statm")? })
     }
 
-    /// Bytes of data that the process has, its stack included: what it may write, and no files that it maps.
+    /// Bytes of data of this process, stack included: its writable memory, without mapped files.
     ///
     /// # Errors
-    /// When the kernel does not say.
+    /// If the kernel does not report it.
     pub fn data(&self) -> io::Result<u64> {
         let mut text = [0; 128];
         let read = self.statm.read_at(&mut text, 0)?;
         let text = String::from_utf8_lossy(text.get(..read).unwrap_or_default());
-        // size resident shared text lib data dt, in pages
+        // Format: size resident shared text lib data dt, in pages.
         let pages = text.split_whitespace().nth(5).and_then(|word| word.parse::<u64>().ok());
         let pages = pages.ok_or(io::ErrorKind::InvalidData)?;
         Ok(pages.saturating_mul(page_size() as u64))
@@ -77,11 +76,11 @@ impl OwnMemory {
 }
 
 impl Sandbox {
-    /// Shuts this process in. It ends with `parent`, and never has more than `data_max` bytes of
-    /// data (heap and private mappings).
+    /// Puts this process into the sandbox. It dies with `parent`, and never has more than
+    /// `data_max` bytes of data (heap and private mappings).
     ///
     /// # Errors
-    /// When `parent` has ended, or the kernel refuses a step; a kernel without Landlock does not.
+    /// If `parent` has ended, or the kernel refuses a step. A kernel without Landlock is no error.
     pub fn enter(parent: i32, data_max: u64) -> io::Result<Self> {
         end_with(parent)?;
         close_inherited()?;
@@ -104,18 +103,18 @@ impl Sandbox {
         Ok(Self { memory })
     }
 
-    /// Bounds what follows: `memory` bytes of data beside what there is now, and `cpu_seconds` of
-    /// processor time. An allocation beyond the first fails; beyond the second the kernel ends the
-    /// process (`SIGXCPU`).
+    /// Limits the next run: `memory` bytes of data in addition to the current ones, and
+    /// `cpu_seconds` of processor time. Allocations beyond the first limit fail; beyond the second
+    /// the kernel kills the process (`SIGXCPU`).
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// If the kernel refuses.
     pub fn limit(&self, memory: u64, cpu_seconds: u64) -> io::Result<()> {
         let most = getrlimit(Resource::Data).maximum;
         let data = self.memory.data()?.saturating_add(memory).min(most.unwrap_or(u64::MAX));
         setrlimit(Resource::Data, Rlimit { current: Some(data), maximum: most })?;
         let used = clock_gettime(ClockId::ProcessCPUTime).tv_sec;
-        // Whole seconds: the one that has begun does not count.
+        // Whole seconds: the current partial second does not count.
         let until = u64::try_from(used).unwrap_or(0).saturating_add(cpu_seconds).saturating_add(1);
         let most = getrlimit(Resource::Cpu).maximum;
         setrlimit(Resource::Cpu, Rlimit { current: Some(until), maximum: most })?;
@@ -123,13 +122,13 @@ impl Sandbox {
     }
 }
 
-/// Shuts in a process that has one thread still: of all files it can read these alone, it can start no
-/// program and reach no network. It ends with `parent`, and never has more than `data_max` bytes of
-/// data, beside files that it maps. Answers how much memory it has.
+/// Restricts a process that is still single-threaded: it can read only these files, start no
+/// program and reach no network. It dies with `parent`, and never has more than `data_max` bytes of
+/// data, mapped files excluded. Returns its memory usage.
 ///
 /// # Errors
-/// When `parent` has ended, a file is not there, or the kernel refuses a step; a kernel without
-/// Landlock does not.
+/// If `parent` has ended, a file is missing, or the kernel refuses a step. A kernel without
+/// Landlock is no error.
 pub fn enter_reading(parent: i32, files: &[&Path], data_max: Option<u64>) -> io::Result<OwnMemory> {
     end_with(parent)?;
     close_inherited()?;
@@ -152,7 +151,7 @@ pub fn enter_reading(parent: i32, files: &[&Path], data_max: Option<u64>) -> io:
     Ok(memory)
 }
 
-/// This process ends when `parent` does.
+/// Makes this process die with `parent`.
 fn end_with(parent: i32) -> io::Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     if getppid().map(Pid::as_raw_nonzero).is_none_or(|id| id.get() != parent) {
@@ -161,36 +160,36 @@ fn end_with(parent: i32) -> io::Result<()> {
     Ok(())
 }
 
-/// Closes what the service was itself started with; what it opens is not inherited.
+/// Closes descriptors that the service itself inherited; those that it opens are not inherited.
 fn close_inherited() -> io::Result<()> {
-    // SAFETY: the caller's process has opened nothing itself, so no value in it owns a descriptor
-    // behind the standard streams.
+    // SAFETY: this process has opened nothing itself, so no value in it owns a descriptor after the
+    // standard streams.
     let result = unsafe { libc::close_range(FIRST_INHERITED, libc::c_uint::MAX, 0) };
     if result == 0 {
         return Ok(());
     }
     let error = io::Error::last_os_error();
     match error.raw_os_error() {
-        // Linux before 5.9, or a container's filter that does not know the call.
+        // Linux before 5.9, or a container's filter without this call.
         Some(libc::ENOSYS | libc::EPERM) => Ok(()),
         _ => Err(error),
     }
 }
 
-/// Drops all capabilities. Without them a process of root cannot raise its limits again.
+/// Drops all capabilities. Without them even a root process cannot raise its limits again.
 fn drop_capabilities() -> io::Result<()> {
     let none = CapabilitySet::empty();
     let sets = CapabilitySets { effective: none, permitted: none, inheritable: none };
     let Err(error) = set_capabilities(None, sets) else { return Ok(()) };
-    // A filter of system calls may deny this also where there is nothing to drop.
+    // A system call filter may deny this even if there is nothing to drop.
     match capabilities(None) {
         Ok(held) if held.permitted.is_empty() => Ok(()),
         Ok(_) | Err(_) => Err(error.into()),
     }
 }
 
-/// Denies files but for reading `readable`, TCP, signals and abstract sockets, as far as the kernel's
-/// Landlock covers them.
+/// Denies files except for reading `readable`, TCP, signals and abstract sockets, as far as the
+/// kernel's Landlock covers them.
 fn deny_access(readable: &[&Path]) -> io::Result<()> {
     let mut ruleset = Ruleset::default()
         .handle_access(AccessFs::from_all(NEWEST))
@@ -206,15 +205,15 @@ fn deny_access(readable: &[&Path]) -> io::Result<()> {
     ruleset.restrict_self().map(drop).map_err(io::Error::other)
 }
 
-/// Makes every mount read-only for this process and its children, except for `places` that are marked
-/// writable; a later place may be within an earlier one. Modes, owners, times and attributes of files
-/// cannot be changed on a read-only mount, which Landlock does not prevent.
+/// Makes every mount read-only for this process and its children, except for `places` that are
+/// marked writable; a later place may be within an earlier one. On a read-only mount, modes,
+/// owners, times and attributes of files cannot be changed, which Landlock does not prevent.
 ///
-/// Needs a mount namespace, and so a user namespace where the process has no privileges; without them
-/// nothing changes, and the answer is `false`.
+/// Needs a mount namespace, and so a user namespace if the process has no privileges; without them
+/// it changes nothing and returns `false`.
 ///
 /// # Errors
-/// When a step fails after the first one has changed something.
+/// If a step fails after the first change.
 pub(super) fn seal_mounts(places: &[(PathBuf, bool)]) -> io::Result<bool> {
     let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let directory = std::env::current_dir()?;
@@ -230,7 +229,7 @@ pub(super) fn seal_mounts(places: &[(PathBuf, bool)]) -> io::Result<bool> {
     let sealed = mount(None, root, libc::MS_REC | libc::MS_PRIVATE)
         .and_then(|()| set_attribute(root, libc::MOUNT_ATTR_RDONLY, 0, libc::AT_RECURSIVE));
     if sealed.is_err() {
-        // A namespace alone is of no use to the program, and does no harm.
+        // The new namespace alone gives the program nothing and does no harm.
         return Ok(false);
     }
     for (path, is_writable) in places.iter().filter(|(path, _)| path.exists()) {
@@ -241,16 +240,16 @@ pub(super) fn seal_mounts(places: &[(PathBuf, bool)]) -> io::Result<bool> {
             set_attribute(path, libc::MOUNT_ATTR_RDONLY, 0, libc::AT_RECURSIVE)?;
         }
     }
-    // The process is still in the mount below.
+    // The process is still in the underlying mount.
     std::env::set_current_dir(directory)?;
     Ok(true)
 }
 
-/// Makes a mount writable again, with those below it where the machine has none of them read-only.
+/// Makes a mount writable again; also the mounts below it, unless the machine has read-only ones.
 fn set_writable(path: &Path) -> io::Result<()> {
     let clear = |flags| set_attribute(path, 0, libc::MOUNT_ATTR_RDONLY, flags);
     match clear(libc::AT_RECURSIVE).or_else(|_locked| clear(0)) {
-        // The machine's own mount is read-only, and stays so.
+        // The machine's own mount is read-only and stays so.
         Err(error) if error.raw_os_error() == Some(libc::EPERM) => Ok(()),
         done => done,
     }
@@ -265,17 +264,17 @@ fn mount(from: Option<&Path>, to: &Path, flags: libc::c_ulong) -> io::Result<()>
     let from = from.map(c_path).transpose()?;
     let from = from.as_ref().map_or(std::ptr::null(), |path| path.as_ptr());
     let to = c_path(to)?;
-    // SAFETY: both paths end in a zero byte and outlive the call; the kernel permits null for the others.
+    // SAFETY: both paths end in a zero byte and outlive the call; null is valid for the others.
     done(unsafe { libc::mount(from, to.as_ptr(), std::ptr::null(), flags, std::ptr::null()) })
 }
 
-/// Changes attributes of the mount at `path`; with `AT_RECURSIVE` also of those below it.
+/// Changes attributes of the mount at `path`, and with `AT_RECURSIVE` of those below it.
 fn set_attribute(path: &Path, set: u64, clear: u64, flags: libc::c_int) -> io::Result<()> {
     let path = c_path(path)?;
     let attributes =
         libc::mount_attr { attr_set: set, attr_clr: clear, propagation: 0, userns_fd: 0 };
-    // SAFETY: the path ends in a zero byte, the structure has the size that is given, and both outlive
-    // the call.
+    // SAFETY: the path ends in a zero byte, the size matches the structure, and both outlive the
+    // call.
     let answer = unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,
@@ -297,7 +296,7 @@ fn done(result: libc::c_int) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Processor time that this thread has used so far.
+/// Processor time used by this thread.
 #[must_use]
 pub fn processor_time() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
@@ -315,7 +314,7 @@ mod tests {
     use crate::guard::fence::{Strength, strength};
 
     const TEST: &str = "guard::sandbox::tests::sandbox_denies_files_network_and_processes";
-    /// Set in the process that the test starts: where the test listens.
+    /// Set in the test's child process: the address of the test's listener.
     const ADDRESS: &str = "ORRERY_TEST_SANDBOX_ADDRESS";
     const PARENT: &str = "ORRERY_TEST_SANDBOX_PARENT";
     const MIB: u64 = 1024 * 1024;
@@ -336,12 +335,12 @@ mod tests {
         let said = String::from_utf8_lossy(&child.stderr);
         assert!(child.status.success(), "{said}\n{}", String::from_utf8_lossy(&child.stdout));
         listener.set_nonblocking(true).unwrap();
-        // One connection: that from before the sandbox.
+        // One connection: the one from before the sandbox.
         assert!(listener.accept().is_ok());
         assert!(listener.accept().is_err());
     }
 
-    /// What the kernel permits between all processes of a user.
+    /// Calls that the kernel permits between all processes of a user.
     fn denies_calls_that_landlock_does_not_see(parent: i32) {
         if !filter::is_available() {
             return;
@@ -368,13 +367,13 @@ mod tests {
         std::thread::scope(|scope| scope.spawn(|| ()).join()).unwrap();
     }
 
-    /// Runs in a process of its own, which it shuts in.
+    /// Runs in its own process, which it restricts.
     fn try_everything(address: &str, parent: i32) {
         // All of it works before.
         drop(TcpStream::connect(address).unwrap());
         drop(File::open("/etc/hosts").unwrap());
         let fence = strength();
-        // Landlock alone, which holds the thread that asks for it.
+        // Landlock alone, which only restricts the calling thread.
         let shut_in = || deny_access(&[]).map(|()| File::open("/etc/hosts").map(drop));
         let denied = std::thread::scope(|scope| scope.spawn(shut_in).join()).unwrap().unwrap();
         if fence > Strength::None {
@@ -404,7 +403,7 @@ mod tests {
             bytes = Vec::new();
             assert_eq!(bytes.try_reserve_exact(256 * 1024 * 1024).is_ok(), fits, "{allowed} MiB");
         }
-        // What it has been given once does not add up beyond the most.
+        // Memory granted earlier does not raise the maximum.
         assert!(bytes.try_reserve_exact(600 * 1024 * 1024).is_err());
     }
 }

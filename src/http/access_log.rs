@@ -1,7 +1,8 @@
-//! One line for each request, written when the last byte of its answer was sent or the client went away.
+//! The access log: one line per request, written when the last byte of its answer was sent or the
+//! client disconnected.
 //!
-//! It names who asked for what and what came of it. Never a query string, a header, a body or a key: what
-//! it has of the request is its method, its path and its ids.
+//! A line shows who requested what, and the result. It contains only the method, the path and ids
+//! of the request, never a query string, a header, a body or a key.
 
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
@@ -18,14 +19,15 @@ use super::{Peer, Response};
 use crate::domain::ids::{ExecutionId, OrganizationId};
 use crate::domain::trace::{Origin, Trace};
 
-/// Characters of a path that are written.
+/// Characters of a path in a line.
 const PATH_MAX: usize = 512;
-/// The target of the lines, by which the log's filter lets them through.
+/// Log target of access lines; the log filter always passes it.
 const TARGET: &str = "orrery::access";
-/// The target of the lines without an access log, at the level debug.
+/// Log target of request lines while the access log is off, at level debug.
 pub const DETAIL: &str = "orrery::api::dispatch";
 
-/// What becomes known of a request while it is answered; clones share it. Empty where no line is written.
+/// Facts about a request, collected while it is answered; clones share them. Empty if no line is
+/// written.
 #[derive(Debug, Clone, Default)]
 pub struct Note(Option<Arc<Known>>);
 
@@ -37,33 +39,33 @@ struct Known {
 }
 
 impl Note {
-    /// A note that is read.
+    /// A note that collects.
     #[must_use]
     pub fn kept() -> Self {
         Self(Some(Arc::default()))
     }
 
-    /// Whether anybody reads it.
+    /// Whether a line is written from it.
     #[must_use]
     pub const fn is_kept(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Whose request it is.
+    /// Sets the organization of the request.
     pub fn of(&self, organization: OrganizationId) {
         if let Some(known) = &self.0 {
             let _first = known.organization.set(organization);
         }
     }
 
-    /// It starts an execution: the first counts.
+    /// Sets the execution that the request started; only the first counts.
     pub fn started(&self, execution: ExecutionId) {
         if let Some(known) = &self.0 {
             let _first = known.execution.set(execution);
         }
     }
 
-    /// What the request says about itself.
+    /// Sets the request's origin.
     pub fn from(&self, origin: Option<Arc<Origin>>) {
         if let Some(known) = &self.0 {
             let _first = known.origin.set(origin);
@@ -71,24 +73,24 @@ impl Note {
     }
 }
 
-/// The line of a request.
+/// The access line of a request.
 #[derive(Debug)]
 pub struct Line {
     pub request_id: String,
     pub host: &'static str,
     pub method: Method,
     pub path: String,
-    /// The pattern that the path matches; empty where none does.
+    /// The pattern that the path matches, or empty.
     pub route: &'static str,
     pub peer: Peer,
     pub started: Instant,
-    /// Whether it belongs to the access log; else it is a line for who looks for an error.
+    /// Whether the line belongs to the access log; otherwise it is a debug line.
     pub is_access: bool,
     pub note: Note,
 }
 
 impl Line {
-    /// The answer, which writes the line at its end.
+    /// Wraps the answer so that the line is written at its end.
     #[must_use]
     pub fn end_with(self, answer: Response) -> Response {
         let status = answer.status();
@@ -132,13 +134,13 @@ impl Line {
     }
 }
 
-/// A body that writes its line when it is dropped.
+/// A body that writes its access line when it is dropped.
 struct Logged {
     inner: Body,
     line: Line,
     status: StatusCode,
     bytes: u64,
-    /// There is nothing to send, or everything was sent.
+    /// Nothing to send, or everything sent.
     has_no_body: bool,
 }
 
@@ -187,7 +189,7 @@ mod tests {
     use super::*;
     use crate::runtime::{CapturedLog, monotonic_now};
 
-    /// The lines that are written for an answer whose body is read by `read`.
+    /// The lines written for an answer of whose body `reads` frames are read.
     async fn lines(line: Line, answer: Response, reads: usize) -> Vec<Value> {
         let written = CapturedLog::default();
         let sink = written.clone();
@@ -227,7 +229,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn access_line_tells_who_asked_and_what_came_of_it() {
+    async fn access_line_has_caller_and_result() {
         let parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
         let note = Note::kept();
         note.from(Origin::read(Some(parent), None, None));
@@ -258,7 +260,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn access_line_of_execution_without_a_caller_has_its_own_trace() {
+    async fn access_line_of_execution_without_caller_has_its_own_trace() {
         let note = Note::kept();
         note.started([7; 16].into());
         let written = lines(line(true, note), answer(""), 0).await;
@@ -267,7 +269,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn access_line_says_that_the_client_went_away() {
+    async fn access_line_marks_aborted_answer() {
         let mut line = line(false, Note::kept());
         line.path = "/é".repeat(PATH_MAX);
         let pieces = [Ok(Bytes::from_static(b"ab")), Ok(Bytes::from_static(b"cd"))];

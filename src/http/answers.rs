@@ -1,9 +1,9 @@
-//! Answers in memory: what the answers to outgoing requests may take together, while they arrive and
-//! while they are parsed. Work waits for its part, in turns between organizations; nothing fails
-//! because other answers are large.
+//! Memory budget for answers to outgoing requests, while they arrive and while they are parsed.
+//! Work waits for its share, in turns between organizations; nothing fails because other answers
+//! are large.
 //!
-//! An answer takes its part for arriving once, for all of it, and its part for being parsed after
-//! that. What is parsed waits for nothing that another answer holds, so no two wait for each other.
+//! An answer takes its arrival share once, for all of it, and its parsing share afterwards. Parsing
+//! never waits for anything that another answer holds, so answers cannot deadlock.
 
 use std::sync::{Arc, LazyLock};
 
@@ -14,19 +14,19 @@ use crate::runtime::turns::{Turn, Turns};
 
 /// Bytes of all answers until [`set_limit`] is called.
 const LIMIT: usize = 192 * 1024 * 1024;
-/// The part of the limit for answers that arrive, or wait to be parsed. The rest is for those that are parsed
-/// and not stored yet.
+/// The divisor of the limit for answers that are arriving or wait to be parsed. The rest is for answers
+/// that are parsed and not stored yet.
 const ARRIVING_SHARE: usize = 3;
-/// Shorter answers count nothing while they arrive: hyper's own buffers hold as much.
+/// Shorter answers are not counted while they arrive: hyper's own buffers hold as much.
 pub(super) const SMALL: usize = 64 * 1024;
-/// Shorter answers count nothing while they are parsed.
+/// Shorter answers are not counted while they are parsed.
 const TINY: usize = 4 * 1024;
-/// Longer answers are parsed on a thread for blocking work.
+/// Longer answers are parsed on a blocking thread.
 const QUICK: usize = 256 * 1024;
-/// What a parsed JSON value takes, in bytes: arrays grow by doubling, and fields have names.
+/// Bytes of a parsed JSON value: arrays grow by doubling, and fields have names.
 const VALUE_BYTES: usize = 72;
-/// The most JSON values of a model's answer: the tensors and embeddings of a full request fit, and
-/// one takes at most 288 MB.
+/// The most JSON values in a model's answer: enough for the tensors and embeddings of a full
+/// request; such an answer takes at most 288 MB.
 pub const MODEL_VALUES_MAX: usize = 4_000_000;
 
 static ARRIVING: LazyLock<Arc<Turns>> = LazyLock::new(|| Turns::new(parts(LIMIT).0));
@@ -50,25 +50,25 @@ pub fn set_limit(bytes: usize) {
 #[error("the answer holds more than {0} JSON values")]
 pub struct TooManyValues(usize);
 
-/// Waits until an answer of up to `bytes` may arrive. `None`: a short one may at once.
+/// Waits until an answer of up to `bytes` may arrive. `None`: a short answer may arrive at once.
 pub(super) async fn arrive(bytes: usize) -> Option<Turn> {
     if bytes <= SMALL { None } else { Some(ARRIVING.take(bytes).await) }
 }
 
-/// The same bytes, which keep their part until the last of their clones is dropped.
+/// Returns the same bytes, which keep their share until their last clone is dropped.
 pub(super) fn bind(bytes: Bytes, turn: Option<Turn>) -> Bytes {
     let Some(mut turn) = turn else { return bytes };
     turn.shrink_to(bytes.len());
     Bytes::from_owner(Held { bytes, _turn: turn })
 }
 
-/// Counts the JSON values of an answer, and waits until there is room for them. What it gives is to
-/// be kept until what is parsed is stored.
+/// Counts the JSON values of an answer and waits until there is room for them. The caller keeps the
+/// returned [`Room`] until the parsed value is stored.
 ///
 /// # Errors
 /// [`TooManyValues`] when there are more than `most`.
 pub async fn room(text: &[u8], most: usize) -> Result<Room, TooManyValues> {
-    // Only an array or an object holds others; a text may have any number of commas.
+    // Only an array or an object contains other values; a text may contain any number of commas.
     let is_nested = matches!(text.trim_ascii_start().first(), Some(b'[' | b'{'));
     let values = if is_nested { count_values(text) } else { 1 };
     if values > most {
@@ -77,12 +77,12 @@ pub async fn room(text: &[u8], most: usize) -> Result<Room, TooManyValues> {
     if text.len() <= TINY {
         return Ok(Room(None));
     }
-    // Its text is written once more when it is stored.
+    // Storing the answer writes its text once more.
     let bytes = values.saturating_mul(VALUE_BYTES).saturating_add(text.len().saturating_mul(2));
     Ok(Room(Some(Arc::new(PARSED.take(bytes).await))))
 }
 
-/// Parses an answer of so many bytes, a long one on a thread for blocking work. `None`: that has panicked.
+/// Parses an answer of `bytes`, on a blocking thread if it is long. `None` if the parser panicked.
 pub async fn parse_aside<T: Send + 'static>(
     bytes: usize,
     parse: impl FnOnce() -> T + Send + 'static,
@@ -93,11 +93,11 @@ pub async fn parse_aside<T: Send + 'static>(
     tokio::task::spawn_blocking(parse).await.ok()
 }
 
-/// Room for a parsed answer.
+/// A share of the budget for a parsed answer.
 #[derive(Debug, Clone, Default)]
 pub struct Room(Option<Arc<Turn>>);
 
-/// It says nothing about the answer.
+/// Room does not affect the equality of answers.
 impl PartialEq for Room {
     fn eq(&self, _other: &Self) -> bool {
         true
@@ -105,7 +105,7 @@ impl PartialEq for Room {
 }
 
 impl Room {
-    /// Whether it is counted.
+    /// Whether the answer is counted.
     #[must_use]
     pub const fn is_counted(&self) -> bool {
         self.0.is_some()
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn answers_that_arrive_hold_their_length() {
+    async fn answers_arriving_hold_their_length() {
         assert!(arrive(SMALL).await.is_none());
         let turn = arrive(1024 * 1024).await;
         let before = ARRIVING.used();

@@ -1,6 +1,5 @@
-//! Which host a request names: exactly one, or it is refused (RFC 9112 part 3.2, RFC 9113 part
-//! 8.3.1). A request that two parsers could send to two hosts is how requests are smuggled past a
-//! proxy.
+//! Checks that a request names exactly one host (RFC 9112 section 3.2, RFC 9113 section 8.3.1).
+//! Requests are smuggled past a proxy when two parsers disagree on the host.
 
 use hyper::header::HOST;
 use hyper::http::uri::Authority;
@@ -11,7 +10,7 @@ use super::Error;
 /// Checks the `Host` header fields and, over HTTP/2, `:authority`.
 ///
 /// # Errors
-/// 400 when there is none, more than one, one that is malformed, or two that differ.
+/// 400 if the host is missing, repeated or malformed, or if the two differ.
 pub fn check<B>(request: &Request<B>) -> Result<(), Error> {
     let mut hosts = request.headers().get_all(HOST).iter();
     let host = hosts.next();

@@ -1,4 +1,4 @@
-//! Bodies, of requests and replies alike: one boxed type, so that handlers need no type parameter.
+//! Bodies of requests and responses: one boxed type, so that handlers need no type parameter.
 
 use std::pin::Pin;
 use std::sync::{Mutex, PoisonError};
@@ -12,29 +12,30 @@ use hyper::body::{Frame, SizeHint};
 
 use super::budget::Lease;
 
-/// Whatever a body can fail with.
+/// Any error of a body.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// A body that is read or written in pieces.
 pub type Body = BoxBody<Bytes, BoxError>;
 
-/// A body that is there whole.
+/// A body that is complete in memory.
 #[must_use]
 pub fn full(bytes: impl Into<Bytes>) -> Body {
     Full::new(bytes.into()).map_err(|never| match never {}).boxed()
 }
 
-/// A body of no bytes.
+/// An empty body.
 #[must_use]
 pub fn empty() -> Body {
     Empty::new().map_err(|never| match never {}).boxed()
 }
 
-/// A body that is made in pieces, each when the one before it was taken. Dropping the body drops
-/// the stream with all that it holds.
+/// A body produced piece by piece, each after the previous one was consumed. Dropping the body
+/// drops the stream and everything it owns.
 #[must_use]
 pub fn stream(pieces: impl Stream<Item = Result<Bytes, BoxError>> + Send + 'static) -> Body {
-    // Bodies go from thread to thread by reference too; the mutex allows that and is never locked.
+    // Bodies are also shared between threads by reference; the mutex allows that and is never
+    // locked.
     let mut pieces = Mutex::new(Box::pin(pieces));
     let frames = stream::poll_fn(move |context| {
         let pieces = pieces.get_mut().unwrap_or_else(PoisonError::into_inner);
@@ -43,7 +44,7 @@ pub fn stream(pieces: impl Stream<Item = Result<Bytes, BoxError>> + Send + 'stat
     BodyExt::boxed(StreamBody::new(frames))
 }
 
-/// A body that is counted while it exists: one in `requests`, and its bytes in `bytes`.
+/// A body that counts toward budgets while it exists: one in `requests`, and its bytes in `bytes`.
 #[derive(Debug)]
 pub struct Counted {
     inner: Body,
@@ -52,8 +53,7 @@ pub struct Counted {
 }
 
 impl Counted {
-    /// Counts `inner`. What it holds already is covered by `bytes`; pieces that are made later are
-    /// added as they come.
+    /// Counts `inner`. `bytes` already covers what it holds; later pieces are added as they arrive.
     #[must_use]
     pub fn new(inner: Body, bytes: Lease, request: Option<Lease>) -> Self {
         Self { inner, bytes, _request: request }

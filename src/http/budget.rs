@@ -1,9 +1,9 @@
-//! Budgets: a number of bytes, requests or connections that all peers share, so that no flood takes
-//! more memory than the configuration says.
+//! Budgets: shared limits on bytes, requests or connections, so that no flood takes more memory
+//! than configured.
 //!
-//! Code that takes something holds a [`Lease`], which gives it back when it is dropped. Under
-//! [`Share::Fair`] a peer may hold as much as is still free: one peer alone reaches half of the
-//! budget, two reach a third each, and there is always something left for the next one.
+//! A [`Lease`] holds part of a budget and releases it when dropped. Under [`Share::Fair`] a peer
+//! may hold as much as is still free: one peer alone gets half of the budget, two get a third each,
+//! and something is always left for the next one.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -13,7 +13,7 @@ use bytes::Bytes;
 
 use super::request::Peer;
 
-/// Bits of an IPv6 address that name a network; one host commonly owns all addresses below them.
+/// Bits of an IPv6 address that identify a network; one host commonly owns all addresses in it.
 const IPV6_NETWORK_BITS: u32 = 64;
 
 /// How much of a budget one peer may hold.
@@ -25,7 +25,7 @@ pub enum Share {
     AtMost(usize),
 }
 
-/// Who holds a part of a budget: an IPv4 address or an IPv6 network of 64 bits.
+/// A holder of part of a budget: an IPv4 address or a 64-bit IPv6 network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Holder(IpAddr);
 
@@ -41,7 +41,7 @@ impl Holder {
     }
 }
 
-/// A limit over all peers together.
+/// A limit shared by all peers.
 #[derive(Debug)]
 pub struct Budget {
     limit: usize,
@@ -55,26 +55,26 @@ struct Used {
     by_holder: HashMap<Holder, usize>,
 }
 
-/// The budget has no room for what a peer asked for, or the peer holds its share already.
+/// The budget has no room for a request of a peer, or the peer already holds its share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the budget is used up")]
 pub struct Full;
 
 impl Budget {
-    /// A budget of `limit`, of which nothing is used.
+    /// Creates an unused budget of `limit`.
     #[must_use]
     pub fn new(limit: usize, share: Share) -> Arc<Self> {
         Arc::new(Self { limit, share, used: Mutex::default() })
     }
 
-    /// A lease of nothing yet, for `peer`. What the owner of the data folder does over the control
-    /// socket or in this process is not counted: its lease is always granted.
+    /// An empty lease for `peer`. Requests over the control socket or from this process are not
+    /// counted; their leases always grow.
     #[must_use]
     pub fn lease(self: &Arc<Self>, peer: &Peer) -> Lease {
         Lease { budget: Arc::clone(self), holder: peer.ip().map(Holder::of), amount: 0 }
     }
 
-    /// What all peers hold together.
+    /// The total held by all peers.
     #[must_use]
     pub fn used(&self) -> usize {
         self.lock().total
@@ -95,10 +95,10 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// Takes `more`.
+    /// Takes `more` from the budget.
     ///
     /// # Errors
-    /// [`Full`], and nothing is taken, when there is no room or the peer's share does not allow it.
+    /// [`Full`] if there is no room or the peer's share does not allow it; nothing is taken then.
     pub fn grow(&mut self, more: usize) -> Result<(), Full> {
         let Some(holder) = self.holder else { return Ok(()) };
         let Budget { limit, share, .. } = *self.budget;
@@ -118,7 +118,7 @@ impl Lease {
         Ok(())
     }
 
-    /// Takes as much as is missing to `amount`.
+    /// Grows the lease to `amount`.
     ///
     /// # Errors
     /// As [`Lease::grow`].
@@ -126,8 +126,8 @@ impl Lease {
         self.grow(amount.saturating_sub(self.amount))
     }
 
-    /// Takes as much as is missing to `amount`, room or not: for what is in memory already. Others
-    /// are refused until it is released.
+    /// Grows the lease to `amount` even if there is no room: for bytes that are already in memory.
+    /// Others are refused until it is released.
     pub fn force_to(&mut self, amount: usize) {
         let more = amount.saturating_sub(self.amount);
         if let Some(holder) = self.holder.filter(|_| more > 0) {
@@ -136,20 +136,20 @@ impl Lease {
         }
     }
 
-    /// What the lease covers from now on; this one is left with nothing.
+    /// Moves everything that the lease covers into a new lease.
     #[must_use]
     pub fn split(&mut self) -> Self {
         let amount = std::mem::take(&mut self.amount);
         Self { budget: Arc::clone(&self.budget), holder: self.holder, amount }
     }
 
-    /// Another lease of the same holder, which covers nothing yet.
+    /// An empty lease of the same holder.
     #[must_use]
     pub fn sibling(&self) -> Self {
         Self { budget: Arc::clone(&self.budget), holder: self.holder, amount: 0 }
     }
 
-    /// The same bytes, which keep the lease until the last of their clones is dropped.
+    /// Returns the same bytes, which keep the lease until their last clone is dropped.
     #[must_use]
     pub fn bind(self, bytes: Bytes) -> Bytes {
         if self.amount == 0 { bytes } else { Bytes::from_owner(Leased { bytes, _lease: self }) }
@@ -183,7 +183,7 @@ impl Used {
     }
 }
 
-/// Bytes with the lease that covers them.
+/// Bytes together with the lease that covers them.
 struct Leased {
     bytes: Bytes,
     _lease: Lease,

@@ -1,11 +1,10 @@
-//! The client: every request that the service sends out goes through here.
+//! HTTP client for all outgoing requests of the service.
 //!
-//! [`Client::guarded`] is for URLs that clients supply, [`Client::trusted`] for those in the
-//! operator's own manifests. Redirects are never followed, nothing is retried once it was sent,
-//! and an answer is read up to a limit within a time. What goes to `http://` is sent by the task that
-//! asks for it, over connections of `pool`; `https://`, where HTTP/2 may be agreed on, and answers that
-//! are read as they arrive have hyper's client. A request first waits for its place (see `places`);
-//! its limit of time begins then.
+//! [`Client::guarded`] is for URLs supplied by clients, [`Client::trusted`] for those in the
+//! operator's manifests. Redirects are never followed, a sent request is never retried, and answers
+//! are limited in size and time. The calling task sends `http://` requests itself, over connections
+//! of `pool`; hyper's client sends `https://` requests, which may negotiate HTTP/2, and reads
+//! streamed answers. A request first waits for its slot (see `places`); its time limit starts then.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, PoisonError, RwLock};
@@ -31,10 +30,10 @@ use super::pool::{KEEP_IDLE, Pool};
 use crate::runtime::shortage::Pauses;
 use crate::runtime::turns;
 
-/// How long resolving, connecting and the TLS handshake may take together.
+/// Time limit for resolving, connecting and the TLS handshake together.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long an answer may take and how large it may be.
+/// Time and size limits of an answer.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     /// From the call to the last byte of the answer.
@@ -43,16 +42,16 @@ pub struct Limits {
     pub overflow: Overflow,
 }
 
-/// What becomes of an answer past the limit.
+/// What happens to an answer beyond the limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Overflow {
-    /// It counts as an error.
+    /// The request fails.
     Fail,
-    /// Its head is given, the rest is not read.
+    /// The answer is cut at the limit; the rest is not read.
     Truncate,
 }
 
-/// An answer, read whole or up to the limit.
+/// An answer, complete or cut at the limit.
 #[derive(Debug, Clone)]
 pub struct Response {
     pub status: StatusCode,
@@ -61,9 +60,8 @@ pub struct Response {
     pub truncated: bool,
 }
 
-/// Why there is no answer. What these print is for those who asked: whatever kept a connection
-/// from being made reads the same, so that nobody learns from it which hosts and ports of this
-/// network exist. [`Error::detail`] is for the log.
+/// Why there is no answer. The messages are for callers: all connection failures read the same, so
+/// that callers cannot map the hosts and ports of this network. [`Error::detail`] is for the log.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
     #[error("{}", public(.0))]
@@ -78,8 +76,8 @@ pub enum Error {
     Content(#[from] content::Error),
 }
 
-/// What is said of a connection that was not made. An address that is forbidden as it is written
-/// in the URL tells nothing that is not known already.
+/// The public message of a connection failure. A denied address that is written in the URL reveals
+/// nothing new.
 fn public(error: &connector::Error) -> String {
     match error {
         connector::Error::Forbidden(_) | connector::Error::NoHost => error.to_string(),
@@ -95,7 +93,7 @@ fn public(error: &connector::Error) -> String {
 }
 
 impl Error {
-    /// What went wrong, with names and addresses: for the operator.
+    /// The full error, with names and addresses, for the operator.
     #[must_use]
     pub fn detail(&self) -> String {
         match self {
@@ -106,10 +104,10 @@ impl Error {
     }
 }
 
-/// The public roots and the machine's own, which take 25 ms to read.
+/// The public roots and the machine's own, which take 25 ms to load.
 static ROOTS: LazyLock<RootCertStore> = LazyLock::new(|| {
     let mut roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
-    // A box may have none, or some that cannot be read: the public ones stay.
+    // The machine may have no roots, or unreadable ones: the public ones stay.
     let native = rustls_native_certs::load_native_certs();
     let (_added, _ignored) = roots.add_parsable_certificates(native.certs);
     roots
@@ -125,8 +123,8 @@ pub struct Client {
 
 type HyperClient = legacy::Client<Connector, Full<Bytes>>;
 
-/// Hyper's client. It cannot close its unused connections, so it is replaced for that: the requests
-/// that are under way keep theirs.
+/// Hyper's client. It cannot close its idle connections, so [`Shed::shed`] replaces it; requests in
+/// flight keep their connections.
 #[derive(Debug)]
 struct Hyper {
     current: RwLock<HyperClient>,
@@ -156,14 +154,14 @@ impl Shed for Hyper {
     fn shed(&self) {
         let fresh = Self::fresh(&self.connector);
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
-        // Its unused connections are closed when the lock is released.
+        // Its idle connections are closed when it is dropped, after the lock is released.
         let former = std::mem::replace(&mut *current, fresh);
         drop(current);
         drop(former);
     }
 }
 
-/// How a client is made, where the defaults do not fit.
+/// Builds a client with other settings than the defaults.
 #[derive(Debug)]
 pub struct Builder {
     policy: Option<Arc<Policy>>,
@@ -174,7 +172,7 @@ pub struct Builder {
 }
 
 impl Client {
-    /// A client for URLs that come from outside: each address is judged by `policy`.
+    /// A client for URLs from outside: `policy` checks each address.
     #[must_use]
     pub fn guarded(policy: Policy) -> Self {
         Builder::new(Some(policy)).build()
@@ -186,7 +184,7 @@ impl Client {
         Builder::new(None).build()
     }
 
-    /// A client of the same kind whose connections are of another share.
+    /// A client of the same kind that takes its connections from another share.
     #[must_use]
     pub fn with_share(&self, share: Share) -> Self {
         let connector = &self.inner.connector;
@@ -207,7 +205,7 @@ impl Client {
     /// Sends a request and reads the answer. Dropping the future closes the connection.
     ///
     /// # Errors
-    /// [`Error`], in a sentence for the person who set the URL.
+    /// [`Error`], whose message is for the person who set the URL.
     pub async fn send(&self, request: Request<Bytes>, limits: &Limits) -> Result<Response, Error> {
         let _place = self.places.take().await;
         if exchange::is_plain(&request) {
@@ -216,9 +214,9 @@ impl Client {
         self.send_other(request, limits).await
     }
 
-    /// As [`Client::send`], but a request that this machine cannot send (no file descriptor, no memory)
-    /// is tried again until `limits.total` is over. Nothing of it has left the machine by then. For
-    /// work that must not end because of a shortage that passes.
+    /// Like [`Client::send`], but retries until `limits.total` is over if this machine cannot send
+    /// the request (no file descriptors, no memory). Nothing has left the machine by then. For work
+    /// that must survive temporary shortages.
     ///
     /// # Errors
     /// As [`Client::send`].
@@ -243,7 +241,7 @@ impl Client {
         }
     }
 
-    /// Sends over a connection that this task drives. A shortage is waited out with `pauses`.
+    /// Sends over a connection driven by this task. `pauses` waits out shortages.
     async fn send_plain(
         &self,
         request: Request<Bytes>,
@@ -259,7 +257,7 @@ impl Client {
         within(limits.total, authority.host(), is_connected, exchange).await
     }
 
-    /// Sends by hyper's client.
+    /// Sends with hyper's client.
     async fn send_other(
         &self,
         request: Request<Bytes>,
@@ -276,7 +274,7 @@ impl Client {
         within(limits.total, &host, is_connected, exchange).await
     }
 
-    /// Sends a request and gives the answer with its body unread. The caller bounds the reading.
+    /// Sends a request and returns the answer with its body unread. The caller limits the reading.
     ///
     /// # Errors
     /// As [`Client::send`].
@@ -291,7 +289,7 @@ impl Client {
 }
 
 impl Builder {
-    /// The machine's resolver, the public roots and the machine's own.
+    /// Uses the machine's resolver, the public roots and the machine's own roots.
     #[must_use]
     pub fn new(policy: Option<Policy>) -> Self {
         let share = if policy.is_some() { Share::Steps } else { Share::Models };
@@ -304,7 +302,7 @@ impl Builder {
         }
     }
 
-    /// Bounds resolving, connecting and the TLS handshake together.
+    /// Limits resolving, connecting and the TLS handshake together.
     #[must_use]
     pub fn connect_timeout(mut self, limit: Duration) -> Self {
         self.connect_timeout = limit;
@@ -317,21 +315,21 @@ impl Builder {
         self
     }
 
-    /// Resolves names by `resolver`.
+    /// Resolves names with `resolver`.
     #[must_use]
     pub fn resolver(mut self, resolver: Arc<dyn Resolve>) -> Self {
         self.resolver = resolver;
         self
     }
 
-    /// Trusts these certificates too. Ones that cannot be read are left out.
+    /// Also trusts these certificates. Unreadable ones are ignored.
     #[must_use]
     pub fn trust(mut self, certificates: Vec<rustls_pki_types::CertificateDer<'static>>) -> Self {
         let (_added, _ignored) = self.roots.add_parsable_certificates(certificates);
         self
     }
 
-    /// The client.
+    /// Builds the client.
     #[must_use]
     pub fn build(self) -> Client {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -354,13 +352,13 @@ impl Builder {
     }
 }
 
-/// Logs why there is no answer, whole.
+/// Logs the full reason for a missing answer.
 pub(super) fn report(host: &str, error: &Error) {
-    tracing::info!(host, detail = error.detail(), "an outgoing request failed");
+    tracing::info!(host, detail = error.detail(), "outgoing request failed");
 }
 
-/// The answer of an exchange that has so long for it; why there is none goes to the log. What it means that
-/// the time is over depends on whether there was a connection by then.
+/// Runs an exchange with a time limit and logs its error. A time-out counts as a connection failure
+/// if there was no connection by then.
 async fn within(
     limit: Duration,
     host: &str,
@@ -377,7 +375,7 @@ async fn within(
     answer.inspect_err(|error| report(host, error))
 }
 
-/// Reads an answer whole, without its content coding unless it may be cut.
+/// Reads a whole answer and decodes its content coding, unless the answer may be cut.
 pub(super) async fn collect(
     answer: hyper::Response<Incoming>,
     limits: &Limits,
@@ -390,7 +388,7 @@ pub(super) async fn collect(
     Ok(Response { status: head.status, headers: head.headers, body, truncated })
 }
 
-/// The body up to the limit, and whether there was more.
+/// Reads the body up to the limit; also returns whether it was truncated.
 async fn read(body: &mut Incoming, limits: &Limits) -> Result<(Bytes, bool), Error> {
     let mut read = Pieces::default();
     let announced = body.size_hint().exact().and_then(|bytes| usize::try_from(bytes).ok());
@@ -419,11 +417,11 @@ async fn read(body: &mut Incoming, limits: &Limits) -> Result<(Bytes, bool), Err
     Ok((answers::bind(read.whole(), turn), false))
 }
 
-/// What has been read of a body. Most bodies arrive in one piece, which is not copied.
+/// The part of a body read so far. Most bodies arrive in one piece, which is not copied.
 #[derive(Default)]
 struct Pieces {
     first: Bytes,
-    /// All of them, if there are several.
+    /// All pieces, if there are several.
     all: BytesMut,
 }
 
@@ -448,7 +446,7 @@ impl Pieces {
     }
 }
 
-/// What went wrong, by the innermost error that says it.
+/// Converts the error, preferring the connector's own error in its chain.
 fn cause(error: &legacy::Error) -> Error {
     let mut next: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(current) = next {
@@ -460,7 +458,7 @@ fn cause(error: &legacy::Error) -> Error {
     Error::Protocol { reason: words(error) }
 }
 
-/// The innermost cause in words.
+/// The message of the innermost cause.
 pub(super) fn words(error: &(dyn std::error::Error + 'static)) -> String {
     let mut innermost = error;
     while let Some(source) = innermost.source() {

@@ -1,4 +1,4 @@
-//! The client against servers that misbehave, and names that resolve to where they must not.
+//! Tests of the client against misbehaving servers and names that resolve to denied addresses.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -25,7 +25,7 @@ impl Resolve for Fixed {
     }
 }
 
-/// Has no descriptor for the first two questions.
+/// Has no descriptor for the first two lookups.
 #[derive(Debug, Default)]
 struct Short(AtomicUsize);
 
@@ -71,7 +71,8 @@ async fn http_client_waits_out_descriptor_shortage() {
 const LIMITS: Limits =
     Limits { total: Duration::from_secs(20), answer_bytes: 1000, overflow: Overflow::Fail };
 
-/// A server that reads something and then says `answer`, to `connections` clients; its port.
+/// Starts a server that reads something and then answers `answer`, for `connections` clients;
+/// returns its port.
 async fn server(answer: &'static [u8], connections: usize) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -160,7 +161,7 @@ async fn http_client_connect_failures_share_one_public_message() {
         (client(Arc::new(Fixed(Vec::new()))), "nowhere.example"),
         (fixed("169.254.169.254"), "astray.example"),
         (fixed("127.0.0.1"), "own.example"),
-        // A name of one label asks no name server, whatever it would say.
+        // A single-label name asks no name server, whatever it would answer.
         (fixed("8.8.8.8"), "single"),
     ] {
         let error = get(&client, format!("http://{host}/"), &hasty).await.unwrap_err();
@@ -170,7 +171,7 @@ async fn http_client_connect_failures_share_one_public_message() {
     assert!(seen.iter().all(|one| *one == ("the host cannot be reached".to_owned(), true)));
 }
 
-/// Whether it counts as no connection.
+/// Whether the error counts as a connection failure.
 const fn is_unconnected(error: &Error) -> bool {
     matches!(error, Error::Connection(_))
 }
@@ -193,12 +194,12 @@ async fn http_client_egress_guard_checks_resolved_address() {
     }
     let literal = get(&client(false, &[]), format!("http://127.0.0.1:{port}/"), &LIMITS).await;
     assert!(literal.unwrap_err().to_string().contains("loopback"));
-    // A name with a forbidden and a permitted address is reached by the permitted one.
+    // A name with a denied and a permitted address is reached at the permitted one.
     let mixed = client(true, &["169.254.169.254", "127.0.0.1"]);
     assert_eq!(get(&mixed, url, &LIMITS).await.unwrap().status, StatusCode::OK);
 }
 
-/// What a server receives of a request, with its port as in the URL.
+/// The bytes of a request that a server receives, with its port as in the URL.
 async fn received(client: &Client, request: Request<Bytes>, is_plain: bool) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -251,8 +252,8 @@ async fn http_client_sends_same_bytes_over_own_and_hypers_pool() {
     }
 }
 
-/// Says where it listens, accepts everything, answers the first `answered` requests and keeps their
-/// connections, then answers nothing.
+/// Starts a server that accepts everything, answers the first `answered` requests and keeps their
+/// connections, then answers nothing; returns its URL.
 async fn hanging(answered: usize) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
@@ -311,14 +312,14 @@ async fn http_client_leaves_places_to_other_organizations() {
 }
 
 #[tokio::test]
-async fn http_client_counts_no_wait_for_a_place_as_time() {
+async fn http_client_time_limit_excludes_wait_for_slot() {
     let client = Builder::new(None).places(Places::new(1)).build();
     let held = client.places.take().await;
     let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi";
     let url = format!("http://127.0.0.1:{}/", server(answer, 1).await);
     let limits = Limits { total: Duration::from_secs(5), ..LIMITS };
     let release = async {
-        // Longer than the limit: the clock of the request does not run yet.
+        // Longer than the limit: the request's time limit has not started yet.
         tokio::time::sleep(Duration::from_secs(6)).await;
         drop(held);
     };
@@ -327,7 +328,7 @@ async fn http_client_counts_no_wait_for_a_place_as_time() {
 }
 
 #[tokio::test]
-async fn http_client_closes_unused_connections_for_new_ones() {
+async fn http_client_closes_idle_connections_for_new_ones() {
     let client = Builder::new(None).places(Places::new(2)).build();
     let mut urls = Vec::new();
     for _ in 0..9 {

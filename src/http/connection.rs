@@ -1,9 +1,9 @@
-//! What a connection is doing, and until when it may: the deadlines that hyper has no option for.
+//! State and deadlines of one connection, including those that hyper has no option for.
 //!
-//! [`Activity`] is shared by the parts of one connection: its transport ([`Watched`]), the replies
-//! that are on their way ([`Outgoing`]), and the task that closes the connection when
-//! [`Activity::overdue`] says so. Nothing here wakes a task for each request; the task looks at the
-//! deadlines itself, as often as the shortest of them.
+//! The parts of one connection share an [`Activity`]: its transport ([`Watched`]), its pending
+//! responses ([`Outgoing`]), and the task that closes the connection when [`Activity::overdue`]
+//! resolves. Requests do not wake that task; it checks the deadlines by itself, as often as the
+//! shortest of them.
 
 use std::io;
 use std::pin::Pin;
@@ -22,24 +22,24 @@ use super::head_lines::{HeadLines, REFUSAL};
 use super::refused_head;
 use crate::runtime;
 
-/// Bytes of a response that are handed over at once. The next ones follow when the client has made
-/// room for them, which is how a client that does not read is noticed.
+/// Bytes of a response handed to the transport at once. The next piece follows when the client has
+/// made room for it, which detects clients that do not read.
 const PIECE: usize = 64 * 1024;
 
-/// Bytes up to which the parts of a small response, its head and its body, are copied together: the system
-/// takes one piece for less than several.
+/// A small response up to this size has its head and body copied together: one write is cheaper
+/// than a vectored one.
 const JOINED_MAX: usize = 1024;
 
-/// Bytes that are read and discarded behind a head that was refused, so that the client reads the answer: a
-/// connection that is closed with unread bytes is reset.
+/// Bytes read and discarded after a refused head, so that the client can read the answer: closing a
+/// connection with unread bytes resets it.
 const DISCARDED_MAX: usize = 1024 * 1024;
-/// Bytes that are discarded at once.
+/// Bytes discarded per read.
 const DISCARDED_PIECE: usize = 8 * 1024;
 
-/// How long a connection may take for each thing.
+/// Time limits of a connection.
 #[derive(Debug, Clone, Copy)]
 pub struct Timeouts {
-    /// For the head of a request, from its first byte; for the first one, from the start.
+    /// For the head of a request, from its first byte; for the first head, from the start.
     pub header: Duration,
     /// Without a request.
     pub keep_alive: Duration,
@@ -47,12 +47,12 @@ pub struct Timeouts {
     pub write: Duration,
 }
 
-/// Why a connection is to be closed.
+/// Why a connection must be closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Overdue {
-    /// The head of a request did not come in time.
+    /// The head of a request did not arrive in time.
     Head,
-    /// No request came in time.
+    /// No request arrived in time.
     Idle,
     /// The client does not read its response.
     Stalled,
@@ -63,28 +63,28 @@ pub enum Overdue {
 pub struct Activity {
     timeouts: Timeouts,
     state: Mutex<State>,
-    /// The transport had no byte to read, since the last request began.
+    /// Whether the transport had nothing to read since the last request began.
     has_waited: AtomicBool,
 }
 
 #[derive(Debug)]
 struct State {
-    /// Requests that are being answered.
+    /// Requests in flight.
     running: usize,
-    /// For what is awaited while none is.
+    /// Deadline of the next head or request while none is in flight.
     deadline: Instant,
     awaits_head: bool,
-    /// Replies that wait for the client to make room, by number, and since when: one of HTTP/1.1, of HTTP/2
-    /// as many as a connection may have streams.
+    /// Responses that wait for the client to make room: their number, and since when. One over
+    /// HTTP/1.1, up to the stream limit over HTTP/2.
     waiting: Vec<(u64, Instant)>,
     next_response: u64,
-    /// The transport takes no more bytes. The kernel has a time limit of its own for that.
+    /// The transport accepts no more bytes. The kernel has its own time limit for that.
     is_blocked: bool,
     unblocked_at: Instant,
 }
 
 impl Activity {
-    /// Of a connection that begins now, and whose first head is awaited.
+    /// For a connection that starts now and awaits its first head.
     pub fn new(timeouts: Timeouts) -> Arc<Self> {
         let now = runtime::monotonic_now();
         let state = State {
@@ -99,7 +99,7 @@ impl Activity {
         Arc::new(Self { timeouts, state: Mutex::new(state), has_waited: AtomicBool::new(true) })
     }
 
-    /// A request has come; it is being answered until the guard is dropped.
+    /// Marks a request as in flight until the guard is dropped.
     pub fn begin(self: &Arc<Self>) -> PendingResponse {
         let mut state = self.lock();
         state.running += 1;
@@ -108,13 +108,13 @@ impl Activity {
         PendingResponse { number: state.next_response, activity: Arc::clone(self) }
     }
 
-    /// Whether the head of a request is awaited: of the first one, or of one that has begun to come.
+    /// Whether the connection awaits a head: the first one, or one that has started to arrive.
     pub fn awaits_head(&self) -> bool {
         self.lock().awaits_head
     }
 
-    /// Lets other connections run first where this request came together with the one before it. A
-    /// client that pipelines thousands of requests would keep its thread otherwise.
+    /// Lets other connections run first if this request arrived together with the previous one.
+    /// Otherwise, a client that pipelines thousands of requests would monopolize its thread.
     pub async fn take_turn(&self) {
         if !self.has_waited.swap(false, Ordering::Relaxed) {
             tokio::task::yield_now().await;
@@ -124,7 +124,7 @@ impl Activity {
     /// Resolves when a deadline has passed.
     pub async fn overdue(&self) -> Overdue {
         let Timeouts { header, keep_alive, write } = self.timeouts;
-        // A deadline that is set from now on is not before this; so none is slept through.
+        // No deadline set from now on is earlier than this, so none is missed while sleeping.
         let step = header.min(keep_alive).min(write);
         loop {
             let now = runtime::monotonic_now();
@@ -137,13 +137,13 @@ impl Activity {
         }
     }
 
-    /// The deadline that has passed, if one has.
+    /// The deadline that has passed, if any.
     pub fn is_overdue(&self) -> Option<Overdue> {
         let next = self.lock().next(self.timeouts.write);
         next.filter(|(at, _)| *at <= runtime::monotonic_now()).map(|(_, overdue)| overdue)
     }
 
-    /// Bytes came outside of a request: the next head has begun.
+    /// Bytes arrived between requests: the next head has started.
     fn head_begins(&self) {
         let mut state = self.lock();
         if state.running == 0 && !state.awaits_head {
@@ -152,7 +152,7 @@ impl Activity {
         }
     }
 
-    /// The transport took bytes, or took none.
+    /// The transport accepted bytes, or did not.
     fn wrote(&self, took_some: bool) {
         let mut state = self.lock();
         if took_some && !state.is_blocked {
@@ -161,7 +161,7 @@ impl Activity {
         let now = runtime::monotonic_now();
         (state.is_blocked, state.unblocked_at) = (!took_some, now);
         if state.running == 0 && !state.awaits_head {
-            // The end of the last response is still on its way.
+            // The end of the last response is still being sent.
             state.deadline = now + self.timeouts.keep_alive;
         }
     }
@@ -176,7 +176,7 @@ impl State {
         self.waiting.retain(|(waiting, _)| *waiting != number);
     }
 
-    /// The next deadline, and what it is for.
+    /// The next deadline and its reason.
     fn next(&self, write: Duration) -> Option<(Instant, Overdue)> {
         if self.running == 0 {
             let awaited = if self.awaits_head { Overdue::Head } else { Overdue::Idle };
@@ -188,7 +188,7 @@ impl State {
     }
 }
 
-/// A request that is being answered.
+/// A request in flight.
 #[derive(Debug)]
 pub struct PendingResponse {
     number: u64,
@@ -196,7 +196,7 @@ pub struct PendingResponse {
 }
 
 impl PendingResponse {
-    /// Notes whether the next step is the client's, which has to make room for what comes next.
+    /// Records whether the response now waits for the client to make room.
     fn waits_for_client(&self, waits: bool) {
         let mut state = self.activity.lock();
         state.waits_no_more(self.number);
@@ -217,7 +217,7 @@ impl Drop for PendingResponse {
     }
 }
 
-/// The body of a response on its way, handed over in pieces of [`PIECE`] bytes.
+/// A response body on its way, handed over in pieces of [`PIECE`] bytes.
 #[derive(Debug)]
 pub struct Outgoing {
     inner: Body,
@@ -276,16 +276,16 @@ impl hyper::body::Body for Outgoing {
     }
 }
 
-/// A connection's transport, which tells its [`Activity`] what happens on it.
+/// A connection's transport, which reports to its [`Activity`].
 #[derive(Debug)]
 pub struct Watched<S> {
     inner: S,
     activity: Arc<Activity>,
-    /// For HTTP/1.1.
+    /// Only for HTTP/1.1.
     lines: Option<HeadLines>,
-    /// What is left to write of the answer to a head that the parser refused.
+    /// The unwritten rest of the answer to a head that the parser refused.
     refusal: Option<Bytes>,
-    /// Bytes that were discarded behind that head.
+    /// Bytes discarded after that head.
     discarded: usize,
 }
 
@@ -295,7 +295,7 @@ impl<S> Watched<S> {
         Self { inner, activity, lines: Some(HeadLines::new()), refusal: None, discarded: 0 }
     }
 
-    /// For HTTP/2, where bytes that come between requests may be anything.
+    /// For HTTP/2, where any frame may arrive between requests.
     pub fn http2(inner: S, activity: Arc<Activity>) -> Self {
         Self { inner, activity, lines: None, refusal: None, discarded: 0 }
     }
@@ -331,7 +331,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Watched<S> {
-    /// Writes the answer to a head that was refused.
+    /// Writes the answer to a refused head.
     fn poll_refuse(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while let Some(rest) = self.refusal.as_mut().filter(|rest| !rest.is_empty()) {
             let written = Pin::new(&mut self.inner).poll_write(context, rest);
@@ -344,7 +344,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Watched<S> {
         Poll::Ready(Ok(()))
     }
 
-    /// Reads what the client still sends behind a head that was refused. The deadline of the head ends it.
+    /// Reads what the client still sends after a refused head, until the deadline of the head.
     fn poll_discard(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let mut piece = [0; DISCARDED_PIECE];
         while self.discarded < DISCARDED_MAX {

@@ -1,8 +1,8 @@
-//! The connector: from a URL to a connection, through the resolver, the guard, TCP and TLS.
+//! Connects to the host of a URL: resolver, egress guard, TCP and TLS.
 //!
-//! The guard is asked about each address after the name was resolved and right before it is
-//! connected to; there is no way around it. A static binary has no system resolver, so names are
-//! resolved here, with the hosts file and the name servers that the machine is set up with.
+//! The guard checks each address after the name was resolved and right before connecting; there is
+//! no way around it. A static binary has no system resolver, so names are resolved here, with the
+//! machine's hosts file and name servers.
 
 use std::fmt;
 use std::io;
@@ -25,9 +25,9 @@ use super::egress::{Forbidden, Policy};
 use super::places::{Places, Socket};
 use crate::runtime::shortage::{is_shortage, mentions_shortage};
 
-/// Between two looks for room, while unused connections are being closed.
+/// Pause before the next try for a descriptor while idle connections are being closed.
 const ROOM_PAUSE: Duration = Duration::from_millis(20);
-/// Addresses of one name that are tried.
+/// Addresses tried per name.
 const ADDRESSES_MAX: usize = 8;
 
 /// Why there is no connection.
@@ -48,7 +48,7 @@ pub enum Error {
     Timeout { host: String, limit: Duration },
     #[error("the URL has no host")]
     NoHost,
-    /// This machine lacks what a connection needs (file descriptors, memory): it says nothing about
+    /// This machine lacks resources for a connection (file descriptors, memory); says nothing about
     /// the other side.
     #[error("this machine has no resources left for a connection: {reason}")]
     Local { reason: String },
@@ -58,7 +58,7 @@ pub enum Error {
 #[derive(Debug, Clone)]
 pub struct Unresolved {
     pub reason: String,
-    /// This machine lacks what a look-up needs: it says nothing about the name.
+    /// This machine lacks resources for a lookup; says nothing about the name.
     pub is_local: bool,
 }
 
@@ -68,26 +68,26 @@ impl From<String> for Unresolved {
     }
 }
 
-/// The addresses of a name, later.
+/// A future of the addresses of a name.
 pub type Resolving<'a> = Pin<Box<dyn Future<Output = Result<Vec<IpAddr>, Unresolved>> + Send + 'a>>;
 
-/// Resolves names; a seam for tests.
+/// Resolves names; replaceable in tests.
 pub trait Resolve: Send + Sync + fmt::Debug {
     /// The addresses of `host`, or why there are none.
     fn resolve<'a>(&'a self, host: &'a str) -> Resolving<'a>;
 
-    /// As [`Resolve::resolve`], without asking any name server.
+    /// Like [`Resolve::resolve`], without asking any name server.
     fn resolve_here<'a>(&'a self, host: &'a str) -> Resolving<'a>;
 }
 
-/// Resolves by the hosts file and the name servers that the machine is set up with.
+/// Resolves names with the machine's hosts file and name servers.
 #[derive(Debug)]
 pub struct SystemResolver {
     resolver: Result<TokioResolver, String>,
 }
 
 impl SystemResolver {
-    /// Reads the machine's settings. A box without any still resolves `localhost`.
+    /// Reads the machine's settings. Without any, it still resolves `localhost`.
     #[must_use]
     pub fn new() -> Self {
         let resolver = TokioResolver::builder_tokio().and_then(|builder| builder.build());
@@ -123,7 +123,7 @@ impl Resolve for SystemResolver {
     }
 }
 
-/// Why a name has no address, in words: the resolver's own show its types.
+/// Why a name has no address, readable: the resolver's own messages show its types.
 fn unresolved(error: &hickory_resolver::net::NetError) -> String {
     if error.is_nx_domain() {
         return "there is no such name".to_owned();
@@ -132,7 +132,7 @@ fn unresolved(error: &hickory_resolver::net::NetError) -> String {
         return "the name has no address".to_owned();
     }
     let text = error.to_string();
-    // What is behind the first mark is a rendering of types.
+    // The text after the first such character is a rendering of types.
     let end = text.find(['{', '(']).unwrap_or(text.len());
     let words = text.get(..end).unwrap_or_default().trim_end();
     format!("{words}; look at the name servers of this machine (/etc/resolv.conf)")
@@ -142,7 +142,7 @@ const HOSTS_FILE: &str = "/etc/hosts";
 const NOT_HERE: &str =
     "a name of one label is looked up in the hosts file only (egress.single_label_names)";
 
-/// The addresses that a hosts file has for a name.
+/// The addresses of a name in a hosts file.
 fn in_hosts_file(text: &str, host: &str) -> Vec<IpAddr> {
     let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default());
     let addresses = lines.filter_map(|line| {
@@ -153,13 +153,13 @@ fn in_hosts_file(text: &str, host: &str) -> Vec<IpAddr> {
     addresses.collect()
 }
 
-/// Whether a name has one label only and is not this machine's own.
+/// Whether a name has only one label and is not `localhost`.
 fn is_single_label(host: &str) -> bool {
     let name = host.trim_end_matches('.');
     !name.contains('.') && !name.eq_ignore_ascii_case("localhost")
 }
 
-/// Makes connections.
+/// Opens connections.
 #[derive(Clone)]
 pub struct Connector {
     pub(super) resolver: Arc<dyn Resolve>,
@@ -185,7 +185,7 @@ impl Connector {
     /// A TCP connection without TLS, and its descriptor.
     ///
     /// # Errors
-    /// [`Error`], also where the guard permits none of the host's addresses.
+    /// [`Error`], also if the guard permits none of the host's addresses.
     pub(super) async fn connect_plain(
         &self,
         host: &str,
@@ -194,7 +194,7 @@ impl Connector {
         self.in_time(host, self.connect_tcp(bare(host), port)).await
     }
 
-    /// Bounds the time of `connecting`.
+    /// Limits the time of `connecting`.
     async fn in_time<T>(
         &self,
         host: &str,
@@ -228,7 +228,7 @@ impl Connector {
         Ok(Stream { io: TokioIo::new(Box::new(stream)), is_http2, _socket: socket })
     }
 
-    /// Tries the permitted addresses in turn; the last refusal counts.
+    /// Tries the permitted addresses in turn; returns the last error.
     async fn connect_tcp(&self, host: &str, port: u16) -> Result<(TcpStream, Socket), Error> {
         let literal = host.parse::<IpAddr>().ok();
         let addresses = match literal {
@@ -272,8 +272,8 @@ impl Connector {
         Err(refusal)
     }
 
-    /// A descriptor of this client's share. It waits until the unused connections that give way are
-    /// closed.
+    /// Takes a descriptor of this client's share. Waits until idle connections are closed if there
+    /// is none.
     async fn socket(&self) -> Socket {
         loop {
             if let Some(socket) = self.places.open() {
@@ -289,15 +289,15 @@ fn bare(host: &str) -> &str {
     host.trim_start_matches('[').trim_end_matches(']')
 }
 
-/// Sends what is written at once.
+/// Sends small writes at once (`TCP_NODELAY`).
 fn without_delay(stream: TcpStream) -> TcpStream {
     if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%error, "a socket option could not be set");
+        tracing::debug!(%error, "cannot set socket option");
     }
     stream
 }
 
-/// A refusal in words that do not depend on the platform.
+/// A connection error in words that do not depend on the platform.
 fn reason(error: &io::Error) -> String {
     let kind = error.kind();
     if kind == io::ErrorKind::ConnectionRefused {
@@ -326,7 +326,7 @@ impl tower_service::Service<Uri> for Connector {
 trait Io: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin {}
 impl<T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin> Io for T {}
 
-/// A connection, with TLS or without.
+/// A connection, with or without TLS.
 pub struct Stream {
     io: TokioIo<Box<dyn Io>>,
     is_http2: bool,

@@ -1,5 +1,5 @@
-//! Contents of other programs: content codings undone, character sets converted to UTF-8, JSON read without
-//! changing its numbers.
+//! Decodes content from other programs: content codings, character sets, and JSON without changing
+//! its numbers.
 
 use std::borrow::Cow;
 use std::io::{self, Read};
@@ -16,9 +16,9 @@ use super::request::count_values;
 
 /// The most content codings of one body.
 const CODINGS_MAX: usize = 2;
-/// The characters of a number or a label that an error repeats.
+/// Characters of a number or a label quoted in an error.
 const QUOTED_CHARS: usize = 40;
-/// What some programs put before text in UTF-8.
+/// The byte-order mark that some programs put before UTF-8 text.
 pub const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// Why a body cannot be read.
@@ -44,7 +44,8 @@ pub enum Error {
     Number(String),
 }
 
-/// Undoes the content codings of a body; the headers no longer name them then. At most `limit` bytes come out.
+/// Decodes the content codings of a body and removes them from the headers. Returns at most `limit`
+/// bytes.
 ///
 /// # Errors
 /// [`Error::Coding`], [`Error::Damaged`], [`Error::TooLarge`].
@@ -64,7 +65,7 @@ pub fn decode(headers: &mut HeaderMap, body: Bytes, limit: usize) -> Result<Byte
     for coding in codings.iter().rev() {
         body = match *coding {
             "gzip" | "x-gzip" => read_all(MultiGzDecoder::new(&*body), "gzip", limit)?,
-            // Many servers send deflate without the zlib format that the name stands for.
+            // Many servers send raw deflate without the zlib format that the name stands for.
             "deflate" => read_all(ZlibDecoder::new(&*body), "deflate", limit)
                 .or_else(|_not_zlib| read_all(DeflateDecoder::new(&*body), "deflate", limit))?,
             other => return Err(Error::Coding(brief(other))),
@@ -85,7 +86,8 @@ fn read_all(reader: impl Read, coding: &'static str, limit: usize) -> Result<Byt
     if all.len() > limit { Err(Error::TooLarge(limit)) } else { Ok(all.into()) }
 }
 
-/// A body as UTF-8 text, by its byte-order mark or else the charset of its `Content-Type`; without the mark.
+/// A body as UTF-8 text without a byte-order mark, decoded by that mark or else the charset of its
+/// `Content-Type`.
 ///
 /// # Errors
 /// [`Error::Charset`], [`Error::Text`].
@@ -95,8 +97,8 @@ pub fn text<'b>(headers: &HeaderMap, body: &'b [u8]) -> Result<Cow<'b, str>, Err
     if has_faults { Err(Error::Text(encoding.name())) } else { Ok(text) }
 }
 
-/// The beginning of a body in UTF-8, without a byte-order mark. What cannot be read, such as a character that is cut at
-/// the end, is replaced.
+/// The beginning of a body in UTF-8, without a byte-order mark. Unreadable bytes, such as a
+/// character that is cut at the end, are replaced.
 #[must_use]
 pub fn start<'b>(headers: &HeaderMap, body: &'b [u8]) -> Cow<'b, [u8]> {
     match encoding(headers, body) {
@@ -108,8 +110,7 @@ pub fn start<'b>(headers: &HeaderMap, body: &'b [u8]) -> Cow<'b, [u8]> {
     }
 }
 
-/// Whether a body is in UTF-8 as far as it says: also where it names a character set that is not known, and is valid
-/// UTF-8 all the same.
+/// Whether a body is UTF-8: by its declared charset, or if that is unknown, by its bytes.
 #[must_use]
 pub fn is_utf8(headers: &HeaderMap, body: &[u8]) -> bool {
     match encoding(headers, body) {
@@ -129,7 +130,8 @@ fn encoding(headers: &HeaderMap, body: &[u8]) -> Result<&'static Encoding, Error
     }
 }
 
-/// Whether `Content-Type` says that a body is JSON: `application/json`, or a type that ends with `+json`.
+/// Whether `Content-Type` says that a body is JSON: `application/json`, `text/json`, or a type that
+/// ends with `+json`.
 #[must_use]
 pub fn claims_json(headers: &HeaderMap) -> bool {
     let kind = content_type(headers).unwrap_or_default();
@@ -137,7 +139,7 @@ pub fn claims_json(headers: &HeaderMap) -> bool {
     matches!(kind.as_str(), "application/json" | "text/json") || kind.ends_with("+json")
 }
 
-/// The JSON of a model's answer, whatever its `Content-Type` says of the type.
+/// Parses the JSON of a model's answer, whatever type its `Content-Type` names.
 ///
 /// # Errors
 /// As [`text`] and [`parse`]; [`Error::TooManyValues`].
@@ -167,10 +169,10 @@ pub fn check_values(text: &[u8]) -> Result<(), Error> {
     }
 }
 
-/// Parses JSON; a byte-order mark before it is ignored.
+/// Parses JSON; ignores a leading byte-order mark.
 ///
 /// # Errors
-/// [`Error::Json`]; [`Error::Number`] instead of changing an integer.
+/// [`Error::Json`]; [`Error::Number`] for an integer that parsing would change.
 pub fn parse<T: DeserializeOwned>(text: &[u8]) -> Result<T, Error> {
     let text = without_mark(text);
     let value = serde_json::from_slice(text).map_err(|error| {
@@ -182,11 +184,11 @@ pub fn parse<T: DeserializeOwned>(text: &[u8]) -> Result<T, Error> {
     Ok(value)
 }
 
-/// Checks a valid JSON text.
+/// Checks the numbers of a valid JSON text.
 ///
 /// # Errors
-/// [`Error::Number`] for an integer that 64 bits cannot hold: parsed, it would become a floating-point number and
-/// lose digits.
+/// [`Error::Number`] for an integer that does not fit into 64 bits: parsed, it would become a
+/// floating-point number and lose digits.
 pub fn check_numbers(json: &[u8]) -> Result<(), Error> {
     match wide_integer(json) {
         Some(number) => Err(Error::Number(brief(number))),
@@ -200,7 +202,7 @@ pub fn without_mark(bytes: &[u8]) -> &[u8] {
     bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(bytes)
 }
 
-/// The first integer that 64 bits cannot hold.
+/// The first integer that does not fit into 64 bits.
 fn wide_integer(json: &[u8]) -> Option<&str> {
     let mut rest = json;
     while let Some(start) = rest.iter().position(|byte| matches!(byte, b'"' | b'-' | b'0'..=b'9')) {
@@ -224,7 +226,7 @@ fn wide_integer(json: &[u8]) -> Option<&str> {
     None
 }
 
-/// What follows the closing quotation mark of a string.
+/// The bytes after the closing quotation mark of a string.
 fn after_string(mut rest: &[u8]) -> &[u8] {
     while let Some(at) = rest.iter().position(|byte| matches!(byte, b'"' | b'\\')) {
         let is_end = rest.get(at) == Some(&b'"');

@@ -1,4 +1,4 @@
-//! Contents of other programs: codings, character sets, byte-order marks and numbers.
+//! Tests of content from other programs: codings, character sets, byte-order marks and numbers.
 
 use std::io::Write as _;
 
@@ -22,7 +22,7 @@ fn gzip(text: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn body_coding_is_undone_or_refused() {
+fn body_coding_is_decoded_or_rejected() {
     let mut zlib = ZlibEncoder::new(Vec::new(), Compression::fast());
     zlib.write_all(b"text").unwrap();
     let mut raw = DeflateEncoder::new(Vec::new(), Compression::fast());
@@ -83,7 +83,7 @@ fn body_text_follows_byte_order_mark_and_charset() {
 }
 
 #[test]
-fn json_integers_beyond_64_bits_are_refused() {
+fn json_integers_beyond_64_bits_are_rejected() {
     let parsed = |text: &str| parse::<Value>(text.as_bytes());
     for text in [
         "18446744073709551616",
@@ -111,7 +111,7 @@ fn json_integers_beyond_64_bits_are_refused() {
 }
 
 #[test]
-fn json_claim_is_read_from_the_media_type() {
+fn json_claim_follows_media_type() {
     for (kind, claims) in [
         ("application/json", true),
         ("Application/JSON; charset=utf-8", true),

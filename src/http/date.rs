@@ -1,4 +1,5 @@
-//! The `Date` of answers. Hyper's own panics past the year 9999, and with it every answer of a connection.
+//! The `Date` header of responses. Hyper's own panics after the year 9999, which would break every
+//! response.
 
 use std::cell::RefCell;
 use std::sync::LazyLock;
@@ -14,7 +15,7 @@ thread_local! {
     static LAST: RefCell<Option<(i64, HeaderValue)>> = const { RefCell::new(None) };
 }
 
-/// The machine's time as a header's value.
+/// The current time as a header value.
 pub fn now() -> HeaderValue {
     let now = CLOCK.now();
     let second = now.unix_seconds();

@@ -1,12 +1,11 @@
-//! The egress guard: which addresses the service connects to on a client's behalf.
+//! The egress guard: decides which addresses the service may connect to on a client's behalf.
 //!
-//! It judges addresses, not names: the connector asks it about the address that it is about to
-//! connect to, after the name was resolved, so that no name and no redirect gets around it. It
-//! resolves nothing and sends nothing itself. URLs in manifests are the operator's own and do not
-//! come here.
+//! It checks addresses, not names: the connector asks about each address right before connecting,
+//! after the name was resolved, so that no name and no redirect bypasses it. It resolves nothing
+//! and sends nothing itself. URLs in manifests are the operator's own and are not checked.
 //!
 //! Every address of this machine counts as loopback: a service that listens on one of them trusts
-//! its own box no less than one that listens on 127.0.0.1.
+//! its machine just like one that listens on 127.0.0.1.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::sync::Arc;
@@ -15,23 +14,23 @@ use arc_swap::ArcSwapOption;
 use ipnet::IpNet;
 use url::{Host, Url};
 
-/// The verdicts that the configuration sets: `allow` wins over `deny`, `deny` over the defaults.
+/// The rules of the configuration: `allow` wins over `deny`, `deny` over the defaults.
 #[derive(Debug, Clone)]
 pub struct Policy {
     pub allow: Vec<IpNet>,
     pub deny: Vec<IpNet>,
-    /// Whether this machine's own loopback may be called: so without a configuration file.
+    /// Whether this machine's loopback may be called; true without a configuration file.
     pub loopback: bool,
-    /// Whether names of one label, such as `nas`, are looked up beyond the hosts file: the name
-    /// servers that are asked may be anybody's.
+    /// Whether single-label names, such as `nas`, are looked up beyond the hosts file: anybody may
+    /// run the name servers.
     pub single_label_names: bool,
-    /// Whether an address is one of this machine's own.
+    /// Whether an address belongs to this machine.
     pub is_own: fn(IpAddr) -> bool,
-    /// What a reload of the configuration has put in the place of the lists, for all clones.
+    /// Lists from a configuration reload, which replace these for all clones.
     pub replaced: Arc<ArcSwapOption<Lists>>,
 }
 
-/// The lists of a policy, as a reload replaces them.
+/// The lists of a policy that a reload replaces.
 #[derive(Debug)]
 pub struct Lists {
     pub allow: Vec<IpNet>,
@@ -52,18 +51,18 @@ impl Default for Policy {
     }
 }
 
-/// Networks whose addresses mean something on a site alone.
+/// Networks whose addresses are only valid within a site.
 const PRIVATE: [&str; 5] =
     ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7"];
 
-/// Whether `address` belongs to an interface of this machine, now. The kernel lets a socket be bound
-/// to such an address only; nothing is sent. When there is no socket to ask with, the address counts
-/// as its own.
+/// Whether `address` currently belongs to an interface of this machine. The kernel lets a socket be
+/// bound only to such an address; nothing is sent. If no socket can be created, the address counts
+/// as this machine's own.
 fn is_own(address: IpAddr) -> bool {
-    /// Set aside for documentation: no machine has it.
+    /// Reserved for documentation: no machine has it.
     const NOBODYS: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
     match UdpSocket::bind((address, 0)) {
-        // Machines that share addresses for failover may bind to any (`ip_nonlocal_bind`).
+        // Machines that share addresses for failover may bind to any address (`ip_nonlocal_bind`).
         Ok(_) if UdpSocket::bind((NOBODYS, 0)).is_ok() => is_source(address),
         Ok(_) => true,
         Err(error) => error.kind() != std::io::ErrorKind::AddrNotAvailable,
@@ -77,12 +76,12 @@ fn is_source(address: IpAddr) -> bool {
         IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
     };
     let Ok(socket) = UdpSocket::bind((any, 0)) else { return true };
-    // The discard port: any would do.
+    // The discard port; any port would do.
     socket.connect((address, 9)).is_ok()
         && socket.local_addr().is_ok_and(|from| from.ip() == address)
 }
 
-/// An address that the guard refuses.
+/// An address that the guard denies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the address {address} is not allowed ({reason})")]
 pub struct Forbidden {
@@ -105,7 +104,7 @@ pub enum UrlError {
     Forbidden(#[from] Forbidden),
 }
 
-/// The longest URL that is taken, in bytes.
+/// The longest accepted URL, in bytes.
 pub const URL_MAX: usize = 8192;
 
 impl Policy {
@@ -140,7 +139,7 @@ impl Policy {
         }
     }
 
-    /// The private networks that may be called, in part at least.
+    /// The private networks that may be called, at least in part.
     #[must_use]
     pub fn open_private_networks(&self) -> Vec<IpNet> {
         let private = PRIVATE.iter().filter_map(|net| net.parse::<IpNet>().ok());
@@ -154,15 +153,15 @@ impl Policy {
         self.replaced.store(Some(Arc::new(lists)));
     }
 
-    /// Whether names of one label are looked up beyond the hosts file.
+    /// Whether single-label names are looked up beyond the hosts file.
     #[must_use]
     pub fn looks_up_single_labels(&self) -> bool {
         let replaced = self.replaced.load();
         replaced.as_deref().map_or(self.single_label_names, |lists| lists.single_label_names)
     }
 
-    /// What to warn the operator of a box with so many organizations of: from two on, private
-    /// networks should not be open to all of them.
+    /// The warning for a box with this number of organizations: with two or more, private networks
+    /// should not be open to all of them.
     #[must_use]
     pub fn warning(&self, organizations: usize) -> Option<String> {
         let open: Vec<String> =
@@ -176,11 +175,11 @@ impl Policy {
         })
     }
 
-    /// Reads a URL that a client supplied. A host written as an address is judged at once; a name
-    /// is judged when it is resolved.
+    /// Parses a URL from a client. An address as host is checked at once; a name is checked when it
+    /// is resolved.
     ///
     /// # Errors
-    /// [`UrlError`] in words that fit behind the name of the field.
+    /// [`UrlError`], whose message fits after the name of the field.
     pub fn check_url(&self, text: &str) -> Result<Url, UrlError> {
         if text.len() > URL_MAX {
             return Err(UrlError::TooLong);
@@ -205,8 +204,8 @@ impl Policy {
     }
 }
 
-/// The address that is meant: an IPv4 one inside an IPv6 one (mapped, NAT64, 6to4, Teredo) is
-/// judged as itself.
+/// The effective address: an IPv4 address inside an IPv6 address (mapped, NAT64, 6to4, Teredo) is
+/// checked as itself.
 fn embedded(address: IpAddr) -> IpAddr {
     let IpAddr::V6(v6) = address else { return address };
     if let Some(v4) = v6.to_ipv4_mapped() {
@@ -275,7 +274,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn egress_replaced_lists_hold_for_every_clone() {
+    fn egress_replaced_lists_apply_to_every_clone() {
         let policy = Policy::default();
         let clone = policy.clone();
         let address = |text: &str| text.parse::<IpAddr>().unwrap();
@@ -296,7 +295,7 @@ mod tests {
 
     #[test]
     fn egress_policy_classifies_addresses() {
-        // Whatever addresses the machine has that runs this.
+        // Independent of the addresses of the machine that runs the test.
         let policy = Policy { is_own: |_| false, ..Policy::default() };
         for (address, expect) in [
             ("8.8.8.8", "ok"),
@@ -382,7 +381,7 @@ mod tests {
         assert_eq!(verdict(&policy, "10.9.8.8"), "ok");
         let allow = vec!["10.9.8.7/32".parse().unwrap()];
         assert_eq!(verdict(&Policy { allow, ..policy }, "10.9.8.7"), "ok");
-        // What the kernel says: loopback is its own, a documentation address is not.
+        // The kernel's answer: loopback is its own, a documentation address is not.
         for (address, expect) in
             [("127.0.0.1", true), ("127.8.8.8", true), ("192.0.2.1", false), ("8.8.8.8", false)]
         {

@@ -1,5 +1,5 @@
-//! Errors on their way to a client: what the client may read, and, in fields of their own, what
-//! only the log may. The one place where an error becomes a status and a body.
+//! Errors sent to clients: the public message, and separately the cause for the log. The only place
+//! where an error becomes a status and a body.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,13 +13,13 @@ use super::response::{self, Response};
 use crate::domain::json_object::Mismatch;
 use crate::wire;
 
-/// A refused request or a failed answer. The body: `docs/spec/hosts.md`, "Error body".
+/// A refused request or a failed response. The body: `docs/spec/hosts.md`, "Error body".
 #[derive(Debug)]
 pub struct Error {
     pub status: StatusCode,
     /// Safe for the client to read.
     pub message: String,
-    /// Boxed, so that the error stays small beside the answers that it stands in for.
+    /// Boxed to keep the error small next to the responses it replaces in a `Result`.
     more: Box<More>,
 }
 
@@ -33,18 +33,18 @@ struct More {
     open_ai: OpenAi,
 }
 
-/// What OpenAI's error body says beyond the message.
+/// Fields of OpenAI's error body besides the message.
 #[derive(Debug, Default)]
 pub struct OpenAi {
-    /// Instead of the type that follows from the status.
+    /// Overrides the type that follows from the status.
     pub kind: Option<String>,
-    /// The field of the request that is wrong.
+    /// The invalid field of the request.
     pub param: Option<String>,
     pub code: Option<String>,
 }
 
 impl Error {
-    /// Any status with a message for the client.
+    /// An error of any status with a message for the client.
     #[must_use]
     pub fn status(status: StatusCode, message: impl Into<String>) -> Self {
         Self { status, message: message.into(), more: Box::default() }
@@ -103,8 +103,8 @@ impl Error {
             .with_header(header::RETRY_AFTER, seconds)
     }
 
-    /// 503 with `Retry-After`, for what the present load does not allow. It is the clients' doing
-    /// and can be frequent, so it is logged as what a client does.
+    /// 503 with `Retry-After`, when the current load does not permit the request. Clients cause it
+    /// and it can be frequent, so it is logged like a client error.
     #[must_use]
     pub fn busy(message: impl Into<String>) -> Self {
         let mut error = Self::status(StatusCode::SERVICE_UNAVAILABLE, message)
@@ -141,7 +141,7 @@ impl Error {
     /// Adds `details` to the body.
     #[must_use]
     pub fn with_details(mut self, details: impl serde::Serialize) -> Self {
-        // What has no JSON form is left out: the message says what matters.
+        // A value without a JSON form is left out: the message has the essentials.
         self.more.details = serde_json::to_value(details).ok();
         self
     }
@@ -155,7 +155,7 @@ impl Error {
         self
     }
 
-    /// Adds what OpenAI's clients read.
+    /// Adds the fields for OpenAI's clients.
     #[must_use]
     pub fn with_open_ai(mut self, open_ai: OpenAi) -> Self {
         self.more.open_ai = open_ai;
@@ -169,14 +169,14 @@ impl Error {
         self
     }
 
-    /// Adds what only the log may read.
+    /// Adds the cause, which only the log shows.
     #[must_use]
     pub fn with_source(mut self, source: impl Into<BoxError>) -> Self {
         self.more.source = Some(source.into());
         self
     }
 
-    /// The chain of internal causes, for the log; empty when there is none.
+    /// The chain of causes, for the log; empty if there is none.
     #[must_use]
     pub fn cause(&self) -> String {
         let mut sentence = String::new();
@@ -191,7 +191,7 @@ impl Error {
         sentence
     }
 
-    /// The response that the client gets.
+    /// The response for the client.
     #[must_use]
     pub fn into_response(self) -> Response {
         let body = wire::error::Error {
@@ -203,7 +203,7 @@ impl Error {
         with_headers(response, self.more.headers)
     }
 
-    /// The response that one of OpenAI's clients gets. A missing key reads the same on every route.
+    /// The response for an OpenAI client. A missing key reads the same on every route.
     #[must_use]
     pub fn into_open_ai_response(self) -> Response {
         if self.status == StatusCode::UNAUTHORIZED {
@@ -239,7 +239,7 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// A number of the wire that this machine cannot hold: only on a 32-bit one.
+/// A number on the wire that does not fit this machine: only on 32-bit machines.
 impl From<Mismatch> for Error {
     fn from(mismatch: Mismatch) -> Self {
         Self::bad_request(mismatch.to_string())

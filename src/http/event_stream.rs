@@ -1,32 +1,32 @@
-//! Reads server-sent events as they arrive, piece by piece, as the HTML standard writes them; the
-//! counterpart of `sse`. It holds at most one unfinished event, which has a limit, and changes
-//! nothing: the text of an event is what came.
+//! Parses server-sent events as they arrive, as the HTML standard defines them; the counterpart of
+//! `sse`. It buffers at most one unfinished event, up to a limit, and keeps the text of events
+//! unchanged.
 
 use bytes::{Bytes, BytesMut};
 
-/// An event with the blank line behind it, or a comment alone.
+/// An event with its terminating blank line, or a lone comment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
-    /// As it came.
+    /// The text as received.
     pub raw: Bytes,
-    /// Its `data` lines, joined by line breaks; `None` where it has none.
+    /// Its `data` lines, joined by line breaks; `None` if it has none.
     pub data: Option<Bytes>,
 }
 
-/// An event is longer than the limit.
+/// An event exceeds the limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("an event has more than {limit} bytes")]
 pub struct TooLong {
     pub limit: usize,
 }
 
-/// Takes pieces of a stream apart into events.
+/// Splits a stream into events.
 #[derive(Debug)]
 pub struct EventReader {
     pending: BytesMut,
-    /// Where the line begins that is not complete yet.
+    /// Start of the current incomplete line.
     line: usize,
-    /// Bytes that were searched for the end of a line.
+    /// Bytes already searched for a line end.
     scanned: usize,
     limit: usize,
 }
@@ -38,21 +38,21 @@ impl EventReader {
         Self { pending: BytesMut::new(), line: 0, scanned: 0, limit }
     }
 
-    /// Adds what came.
+    /// Adds received bytes.
     pub fn push(&mut self, piece: &[u8]) {
         self.pending.extend_from_slice(piece);
     }
 
-    /// Bytes that are held.
+    /// Number of buffered bytes.
     #[must_use]
     pub fn pending(&self) -> usize {
         self.pending.len()
     }
 
-    /// The next complete event.
+    /// Returns the next complete event.
     ///
     /// # Errors
-    /// [`TooLong`], also while it is not complete.
+    /// [`TooLong`], even before the event is complete.
     pub fn next_event(&mut self) -> Result<Option<Event>, TooLong> {
         let too_long = TooLong { limit: self.limit };
         while let Some((end, next)) = self.line_end() {
@@ -67,7 +67,7 @@ impl EventReader {
         if self.pending.len() > self.limit { Err(too_long) } else { Ok(None) }
     }
 
-    /// What is left when the stream has ended: an event without its blank line.
+    /// Returns what is left at the end of the stream: an event without its blank line.
     #[must_use]
     pub fn rest(&mut self) -> Option<Event> {
         (self.line, self.scanned) = (0, 0);
@@ -75,8 +75,8 @@ impl EventReader {
         (!raw.is_empty()).then(|| raw.into())
     }
 
-    /// Where the current line ends and the next one begins. The byte behind a carriage return decides
-    /// whether it is the whole end of the line.
+    /// The end of the current line and the start of the next one. A trailing carriage return needs
+    /// the next byte, which may be a line feed of the same line end.
     fn line_end(&mut self) -> Option<(usize, usize)> {
         let behind = self.pending.get(self.scanned..).unwrap_or_default();
         let Some(at) = behind.iter().position(|byte| matches!(byte, b'\n' | b'\r')) else {
@@ -127,7 +127,7 @@ fn data_of(line: &[u8]) -> Option<&[u8]> {
 mod tests {
     use super::*;
 
-    /// The events of a stream that comes in pieces of this size: raw text and data.
+    /// The events of a stream that arrives in pieces of this size: raw text and data.
     fn events(text: &str, size: usize) -> Vec<(String, Option<String>)> {
         let mut reader = EventReader::new(100);
         let mut found = Vec::new();
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn event_stream_is_read_alike_in_pieces_of_any_size() {
+    fn event_stream_parsing_is_independent_of_piece_size() {
         for (stream, expected) in [
             ("data: a\n\ndata:b\n\n", vec![("data: a\n\n", Some("a")), ("data:b\n\n", Some("b"))]),
             (
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn event_stream_refuses_event_over_limit() {
+    fn event_stream_rejects_event_over_limit() {
         let refused = Err(TooLong { limit: 10 });
         let mut reader = EventReader::new(10);
         reader.push(b"data: a\n\n");

@@ -1,8 +1,8 @@
-//! A connection for `http://` and one exchange over it.
+//! A connection for `http://` and single exchanges over it.
 //!
-//! The task that makes a call drives the connection itself: no other task has to be scheduled for
-//! its request and its answer, and a call that is dropped closes its connection. `pool` keeps the
-//! connections between calls.
+//! The calling task drives the connection itself: no other task has to be scheduled for its request
+//! and its answer, and dropping the call closes the connection. `pool` keeps the connections
+//! between calls.
 
 use std::future::poll_fn;
 use std::mem;
@@ -23,19 +23,19 @@ use super::client::{Error, Limits, Response, collect, words};
 use super::places::Socket;
 use super::relay::Relay;
 
-/// The port that a `Host` header leaves out.
+/// The port that a `Host` header omits.
 const HTTP_PORT: u16 = 80;
 
 type Driver = http1::Connection<TokioIo<TcpStream>, Full<Bytes>>;
 
-/// A request as it is sent: its URI is a path, its `Host` is set.
+/// A request ready to send: its URI is a path, its `Host` is set.
 pub(super) type Outgoing = Request<Full<Bytes>>;
 
 /// Why there is no answer.
 pub(super) enum Failure {
     /// Nothing of the request was sent.
     Unsent { request: Box<Outgoing>, reason: String },
-    /// Something may have been sent.
+    /// Part of the request may have been sent.
     Ended(Error),
 }
 
@@ -57,7 +57,7 @@ pub(super) fn is_plain<B>(request: &Request<B>) -> bool {
         && request.method() != Method::CONNECT
 }
 
-/// Splits a request into where it goes and what is sent there. `None` without a host.
+/// Splits a request into its destination and the message to send. `None` without a host.
 pub(super) fn prepare(request: Request<Bytes>) -> Option<(Authority, Outgoing)> {
     let mut request = request.map(Full::new);
     let parts = mem::take(request.uri_mut()).into_parts();
@@ -71,7 +71,7 @@ pub(super) fn prepare(request: Request<Bytes>) -> Option<(Authority, Outgoing)> 
     Some((authority, request))
 }
 
-/// The host and a port other than the scheme's, without the user's name and password.
+/// The host, and the port unless it is the scheme's, without user name and password.
 fn host_header(authority: &Authority) -> Option<HeaderValue> {
     let host = authority.host();
     match authority.port_u16() {
@@ -84,23 +84,23 @@ fn host_header(authority: &Authority) -> Option<HeaderValue> {
     }
 }
 
-/// The port that an authority means.
+/// The port of an authority.
 pub(super) fn port_of(authority: &Authority) -> u16 {
     authority.port_u16().unwrap_or(HTTP_PORT)
 }
 
-/// A connection that nothing drives while it is unused.
+/// A connection that nothing drives while it is idle.
 pub(super) struct Connection {
     authority: Authority,
     sender: http1::SendRequest<Full<Bytes>>,
-    /// `None` from its end on.
+    /// `None` once the connection has ended.
     driver: Option<Driver>,
     relay: Relay,
     socket: Option<Socket>,
 }
 
 impl Connection {
-    /// HTTP/1.1 over `stream`, which leads to `authority`.
+    /// HTTP/1.1 over `stream`, which is connected to `authority`.
     pub(super) async fn new(stream: TcpStream, authority: Authority) -> Result<Box<Self>, Error> {
         let mut builder = http1::Builder::new();
         // Head and body are one write.
@@ -121,13 +121,14 @@ impl Connection {
         self.socket = Some(socket);
     }
 
-    /// Where it leads.
+    /// The host and port that it is connected to.
     pub(super) const fn authority(&self) -> &Authority {
         &self.authority
     }
 
-    /// Sends `request` and reads the answer, up to its limit. A connection whose peer has closed it
-    /// returns the request: hyper looks for the end of the stream before it writes.
+    /// Sends `request` and reads the answer, up to its limit. If the peer has closed the
+    /// connection, the request is returned unsent: hyper checks for the end of the stream before it
+    /// writes.
     pub(super) async fn exchange(
         &mut self,
         request: Outgoing,
@@ -144,7 +145,7 @@ impl Connection {
                 if let Some(driving) = driver
                     && Pin::new(driving).poll(own).is_ready()
                 {
-                    // What the connection still owes the exchange comes as an error when it is dropped.
+                    // Dropping the driver turns the pending part of the exchange into an error.
                     *driver = None;
                 }
                 exchange.as_mut().poll(own)
@@ -153,7 +154,7 @@ impl Connection {
         .await
     }
 
-    /// Whether it can take a request, as far as is known after what has arrived by now.
+    /// Whether it can take a request, judged by everything that has arrived so far.
     pub(super) fn is_open(&mut self) -> bool {
         if let Some(driving) = &mut self.driver
             && let Poll::Ready(_ended) = Pin::new(driving).poll(&mut self.relay.context())
@@ -163,7 +164,7 @@ impl Connection {
         self.is_ready()
     }
 
-    /// Whether it can take another request after an answer that was read to its end.
+    /// Whether it can take another request after an answer that was read completely.
     pub(super) fn is_reusable(&mut self) -> bool {
         self.driver.is_some() && (self.sender.is_ready() || self.is_open())
     }

@@ -1,5 +1,5 @@
-//! The names at the top of a JSON body that its route does not know: found without making a tree of the
-//! body, refused where the request asks for strictness (RFC 7240), and kept for the answer elsewhere.
+//! Detects unknown top-level fields of a JSON body without building a tree of it. A strict request
+//! (RFC 7240) is refused; otherwise the answer carries a warning.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -10,14 +10,14 @@ use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use super::Error;
 use crate::domain::spelling;
 
-/// Unknown names that are named in one answer.
+/// Unknown names listed in one answer.
 const NAMED_MAX: usize = 10;
-/// Characters of a name that are shown.
+/// Characters shown of a name.
 const NAME_CHARS_MAX: usize = 60;
-/// Larger bodies are looked at only where the request asks for strictness, in bytes.
+/// Larger bodies are only checked for strict requests, in bytes.
 const LOOKED_AT_MAX: usize = 256 * 1024;
 
-/// What the body of a request is compared with.
+/// The field check of a request's body.
 #[derive(Debug, Clone)]
 pub struct FieldCheck {
     known: Arc<[String]>,
@@ -26,19 +26,19 @@ pub struct FieldCheck {
 }
 
 impl FieldCheck {
-    /// A check against these names. A strict one refuses a body with others.
+    /// A check against the known names. A strict check refuses a body with others.
     #[must_use]
     pub fn new(known: Arc<[String]>, is_strict: bool) -> Self {
         Self { known, is_strict, found: Arc::default() }
     }
 
-    /// Whether the request asked for it.
+    /// Whether the request asked for strictness.
     #[must_use]
     pub const fn is_strict(&self) -> bool {
         self.is_strict
     }
 
-    /// Looks at a whole body; what is not an object of JSON is left to those who read it.
+    /// Checks a whole body; anything but a JSON object is left to the body's parser.
     ///
     /// # Errors
     /// 400 for a body with unknown names, in a strict check.
@@ -64,19 +64,19 @@ impl FieldCheck {
         Ok(())
     }
 
-    /// Adds a sentence to what the answer says of the request.
+    /// Adds a warning to the answer.
     pub(super) fn add(&self, sentence: String) {
         self.found.lock().unwrap_or_else(PoisonError::into_inner).push(sentence);
     }
 
-    /// A sentence for each unknown name of the body that was looked at.
+    /// A sentence for each unknown name in the checked body.
     #[must_use]
     pub fn found(&self) -> Vec<String> {
         self.found.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-/// Reads an object for the names that are not among these.
+/// Collects the names in an object that are not known.
 struct Unknown<'k>(&'k [String]);
 
 impl<'de> Visitor<'de> for Unknown<'_> {
@@ -96,7 +96,7 @@ impl<'de> Visitor<'de> for Unknown<'_> {
     }
 }
 
-/// Reads a name; nothing, where it is among these.
+/// Reads a name; `None` if it is known.
 struct UnlessKnown<'k>(&'k [String]);
 
 impl<'de> DeserializeSeed<'de> for UnlessKnown<'_> {
@@ -120,7 +120,7 @@ impl Visitor<'_> for UnlessKnown<'_> {
     }
 }
 
-/// Says that a name is not known, and which name may be meant. Safe to be a header's value.
+/// A sentence that says that a name is unknown and suggests a similar one. Safe as a header value.
 #[must_use]
 pub fn sentence(what: &str, name: &str, known: &[&str]) -> String {
     let is_plain = |letter: char| letter.is_ascii_graphic() && !matches!(letter, '"' | '\\');
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn body_fields_unknown_are_named_or_refused() {
+    fn body_fields_unknown_are_reported_or_rejected() {
         let body = br#"{"model": "m", "webhook": "x", "input": {"inner": 1}, "zzz": [1]}"#;
         let lax = check(false);
         lax.look(body).unwrap();
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn body_fields_leave_other_bodies_alone() {
+    fn body_fields_ignore_other_bodies() {
         for body in [&b""[..], b"[1]", b"{", b"null", b"\xff", br#"{"model": 1}"#] {
             let check = check(true);
             check.look(body).unwrap();
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn body_fields_are_safe_in_a_header_and_few() {
+    fn body_fields_warnings_are_header_safe_and_limited() {
         let names: Vec<String> =
             (0..100).map(|number| format!("\"{number}\\r\\nSet-Cookie: é\": 1")).collect();
         let lax = check(false);

@@ -1,39 +1,39 @@
-//! Line ends of HTTP/1.1 heads: a line that ends in LF without CR is refused.
+//! Rejects lines of HTTP/1.1 heads that end in LF without CR.
 //!
-//! hyper's parser takes a bare LF for the end of a line, as RFC 9112 part 2.2 allows; a proxy in
-//! front that does not would see other header fields than this server does, which is how requests
-//! are smuggled. [`HeadLines`] follows the bytes that a connection reads, through heads, bodies and
-//! chunks, and replaces a bare LF by a byte that is valid nowhere in a head, so that the parser
-//! itself answers 400 and closes the connection.
+//! hyper's parser accepts a bare LF as a line end, as RFC 9112 section 2.2 allows. A proxy in front
+//! that does not would see other header fields than this server, which enables request smuggling.
+//! [`HeadLines`] follows the bytes that a connection reads, through heads, bodies and chunks, and
+//! replaces a bare LF with a byte that is invalid everywhere in a head, so that the parser itself
+//! answers 400 and closes the connection.
 //!
-//! It keeps the start of one line and no more. What the parser refuses anyway is not checked here.
+//! It buffers only the start of one line, and does not check what the parser refuses anyway.
 
-/// The byte that is put in the place of a bare LF.
+/// The byte that replaces a bare LF.
 const INVALID: u8 = 0;
-/// What is read after a bare LF: the end of the line and of the head, so that the parser does not
-/// wait for it.
+/// Bytes delivered after a bare LF: the end of the line and of the head, so that the parser does
+/// not wait for it.
 pub const REFUSAL: &[u8] = b"\0\r\n\r\n";
-/// Bytes of a line that are kept: enough for `Content-Length` and the longest number.
+/// Bytes kept of a line: enough for `Content-Length` and the longest number.
 const LINE_START: usize = 64;
 
-/// Where in a connection's stream of requests the next byte belongs.
+/// The kind of the next byte in a connection's stream of requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     /// A line of a head.
     Head,
     /// A body or a chunk with this many bytes left.
     Data { left: u64, chunked: bool },
-    /// The line end behind a chunk's data.
+    /// The line end after a chunk's data.
     ChunkEnd,
     /// The line with a chunk's size.
     ChunkSize,
-    /// A line behind the last chunk.
+    /// A line after the last chunk.
     Trailer,
-    /// Nothing is checked any more: the parser refuses what has come.
+    /// Nothing is checked any more: the parser refuses the input.
     Refused,
 }
 
-/// How long the body behind a head is.
+/// Length of the body after a head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Framing {
     Length(u64),
@@ -46,19 +46,19 @@ pub struct HeadLines {
     place: State,
     /// The start of the line that is being read, without its end.
     line: Vec<u8>,
-    /// The line is longer than what is kept of it.
+    /// Whether the line is longer than the part that is kept.
     is_long: bool,
-    /// The last byte was CR.
+    /// Whether the last byte was CR.
     after_cr: bool,
-    /// A line of this head has come, other than empty ones before it.
+    /// Whether this head has had a non-empty line.
     has_begun: bool,
     framing: Framing,
-    /// A bare LF has come, and [`REFUSAL`] has not been read.
+    /// Whether a bare LF has arrived and [`REFUSAL`] has not been read yet.
     owes_refusal: bool,
 }
 
 impl HeadLines {
-    /// At the beginning of a connection.
+    /// At the start of a connection.
     pub fn new() -> Self {
         Self {
             place: State::Head,
@@ -71,7 +71,7 @@ impl HeadLines {
         }
     }
 
-    /// Whether [`REFUSAL`] is to be read next, in the place of what the client sends; once.
+    /// Returns once whether [`REFUSAL`] must be read next instead of the client's bytes.
     pub fn take_refusal(&mut self) -> bool {
         std::mem::take(&mut self.owes_refusal)
     }
@@ -102,7 +102,7 @@ impl HeadLines {
         }
     }
 
-    /// Takes what ends in CR and LF and has no other CR. False: nothing was taken.
+    /// Takes a line that ends in CR LF and has no other CR. Returns false if nothing was taken.
     fn take_line(&mut self, line: &[u8]) -> bool {
         let Some(line) = line.strip_suffix(b"\r\n").filter(|line| !line.contains(&b'\r')) else {
             return false;
@@ -169,8 +169,8 @@ impl HeadLines {
         };
     }
 
-    /// Takes from a head's line what it says of the body. `Transfer-Encoding` overrides
-    /// `Content-Length` (RFC 9112 part 6.3).
+    /// Reads the body's framing from a header line. `Transfer-Encoding` overrides `Content-Length`
+    /// (RFC 9112 section 6.3).
     fn header_line(&mut self) -> State {
         let Some(colon) = self.line.iter().position(|byte| *byte == b':') else {
             return State::Head;
@@ -200,7 +200,7 @@ fn chunk_size(line: &[u8]) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// The bytes behind the check, read `step` at a time; `!` shows what was replaced.
+    /// The bytes after the check, read `step` at a time; `!` marks a replaced byte.
     fn checked(text: &str, step: usize) -> String {
         let mut lines = HeadLines::new();
         let mut bytes = text.as_bytes().to_vec();
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn head_lines_leave_bodies_alone() {
+    fn head_lines_ignore_bodies() {
         let long = "x".repeat(10_000);
         for text in [
             "POST / HTTP/1.1\r\nContent-Length: 4\r\n\r\n\n\n\n\n".to_owned(),

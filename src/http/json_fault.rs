@@ -1,6 +1,6 @@
-//! What is wrong with a text that is not JSON, in words for its author.
+//! Explains JSON syntax errors to their author.
 
-/// Words of other notations for values that JSON writes otherwise, or does not have.
+/// Literals of other notations that JSON writes differently or does not have.
 const FOREIGN: [(&str, &str); 8] = [
     ("NaN", "JSON does not have it: send null, or a string"),
     ("nan", "JSON does not have it: send null, or a string"),
@@ -11,10 +11,10 @@ const FOREIGN: [(&str, &str); 8] = [
     ("True", "JSON writes true"),
     ("False", "JSON writes false"),
 ];
-/// The bytes at the start that show another notation.
+/// Bytes at the start that are checked for another notation.
 const START_BYTES: usize = 200;
 
-/// The fault that the parser reported, without its place.
+/// The parser's error message, without its position.
 #[must_use]
 pub fn sentence(text: &[u8], error: &serde_json::Error) -> String {
     let message = error.to_string();
@@ -37,7 +37,7 @@ pub fn sentence(text: &[u8], error: &serde_json::Error) -> String {
     }
 }
 
-/// The word at the place of the fault, where it is one of another notation.
+/// A hint if the word at the error is a literal of another notation.
 fn foreign(text: &[u8], error: &serde_json::Error) -> Option<String> {
     let line = text.split(|byte| *byte == b'\n').nth(error.line().checked_sub(1)?)?;
     let is_letter = |byte: &u8| byte.is_ascii_alphabetic();
@@ -50,7 +50,7 @@ fn foreign(text: &[u8], error: &serde_json::Error) -> Option<String> {
     Some(format!("{word} is not a JSON value; {hint}"))
 }
 
-/// The notation that the text seems to be in, where it is none of JSON from its first line on.
+/// A hint if the first line looks like another notation.
 fn notation(text: &[u8], error: &serde_json::Error) -> Option<&'static str> {
     if error.line() > 1 {
         return None;
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn json_faults_are_said_in_words() {
+    fn json_faults_have_readable_messages() {
         for (text, said) in [
             ("{\"a\": NaN}", "NaN is not a JSON value"),
             ("{\"a\": nan}", "nan is not a JSON value"),

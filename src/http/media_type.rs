@@ -1,15 +1,15 @@
-//! Media types (RFC 9110, section 8.3): compared by what they mean, not by how they are spelled.
+//! Media types (RFC 9110, section 8.3), compared by meaning, not by spelling.
 
 use std::collections::BTreeMap;
 
 use hyper::HeaderMap;
 use hyper::header::CONTENT_TYPE;
 
-/// Parameters that are read; a type with more is not read at all.
+/// The most parameters; a type with more is rejected.
 const PARAMETERS_MAX: usize = 20;
 
-/// A type with its parameters. Two are equal when they mean the same: letter case, space, quotes and the
-/// order of parameters do not matter.
+/// A type with its parameters. Two are equal if they mean the same: letter case, space, quotes and
+/// the order of parameters do not matter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MediaType {
     /// `type/subtype` in lower case.
@@ -18,7 +18,7 @@ pub struct MediaType {
 }
 
 impl MediaType {
-    /// Reads a type; `None` for text that is none.
+    /// Parses a type; `None` if it is invalid.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let mut parts = split(text).into_iter();
@@ -40,20 +40,20 @@ impl MediaType {
         Some(Self { essence, parameters })
     }
 
-    /// Whether it is this `type/subtype`, with whatever parameters.
+    /// Whether it is this `type/subtype`, with any parameters.
     #[must_use]
     pub fn is(&self, essence: &str) -> bool {
         self.essence == essence
     }
 }
 
-/// The type of a message; `None` where it names none.
+/// The type of a message; `None` if it has none.
 #[must_use]
 pub fn of(headers: &HeaderMap) -> Option<MediaType> {
     MediaType::parse(headers.get(CONTENT_TYPE)?.to_str().ok()?)
 }
 
-/// The parts between the semicolons that are not within quotes.
+/// The parts between unquoted semicolons.
 fn split(text: &str) -> Vec<&str> {
     let (mut is_quoted, mut is_escaped) = (false, false);
     text.split(|letter| {

@@ -1,7 +1,8 @@
-//! HTTP, both ways: the server that every listener shares, and the client with its egress guard.
+//! HTTP server and client: the server shared by all listeners, and the client with its egress
+//! guard.
 //!
-//! Plumbing only: it knows methods, headers and bodies, and nothing of models or organizations.
-//! What a request means is decided in `api`.
+//! Transport only: it knows methods, headers and bodies, but nothing of models or organizations.
+//! `api` interprets requests.
 
 pub mod access_log;
 pub mod answers;

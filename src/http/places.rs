@@ -1,9 +1,9 @@
-//! Places: the file descriptors that outgoing connections may take.
+//! Slots for outgoing connections: shares of the process's file descriptors.
 //!
-//! Each kind of work has a named share of the process's limit. A request waits for its place in the
-//! share before anything is resolved or sent, in turns between organizations. Unused connections
-//! count too: they are closed when a new one needs their room. What the shares leave is the reserve
-//! of clients' connections, the store, files and worker processes.
+//! Each kind of work has a named share of the process's limit. A request waits for a slot in its
+//! share before anything is resolved or sent, in turns between organizations. Idle connections
+//! count too: they are closed when a new one needs the room. The rest is the reserve for clients'
+//! connections, the store, files and worker processes.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
@@ -15,10 +15,10 @@ use crate::runtime::turns::{Turn, Turns};
 
 /// The most connections of one share, however many descriptors there are: each takes some 40 KB.
 const CONNECTIONS_MAX: u64 = 4096;
-/// Where the system sets no limit.
+/// Used if the system sets no limit.
 const UNLIMITED: u64 = 1_048_576;
-/// Connections beyond a share that may be open for a moment, while unused ones are being closed: one
-/// for so many of the share.
+/// Connections beyond a share that may be open briefly while idle ones are being closed: one per
+/// this many of the share.
 const CLOSING_SHARE: usize = 4;
 
 /// Work that opens connections.
@@ -35,7 +35,7 @@ pub enum Share {
 }
 
 impl Share {
-    /// One descriptor in so many.
+    /// The share takes one descriptor in this many.
     const fn one_in(self) -> u64 {
         match self {
             Self::Steps => 8,
@@ -51,11 +51,11 @@ pub(super) struct Places {
     turns: Arc<Turns>,
     limit: usize,
     open: AtomicUsize,
-    /// The pools that may hold unused connections.
+    /// The pools that may hold idle connections.
     pools: Mutex<Vec<Weak<dyn Shed>>>,
 }
 
-/// A pool that can close its unused connections.
+/// A pool that can close its idle connections.
 pub(super) trait Shed: Send + Sync + std::fmt::Debug {
     fn shed(&self);
 }
@@ -67,7 +67,7 @@ impl Places {
         Arc::new(Self { turns: Turns::new(limit), limit, open, pools })
     }
 
-    /// The places of a share, of which this process has one set.
+    /// The slots of a share; each share exists once in this process.
     pub(super) fn of(share: Share) -> Arc<Self> {
         type Shares = [Arc<Places>; 4];
         static SHARES: LazyLock<Shares> = LazyLock::new(|| {
@@ -84,25 +84,25 @@ impl Places {
         })
     }
 
-    /// A pool whose unused connections give way.
+    /// Registers a pool whose idle connections may be closed for new ones.
     pub(super) fn register(&self, pool: Weak<dyn Shed>) {
         let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
         pools.retain(|pool| pool.strong_count() > 0);
         pools.push(pool);
     }
 
-    /// Waits for a request's place.
+    /// Waits for a slot for a request.
     pub(super) async fn take(&self) -> Turn {
         self.turns.take(1).await
     }
 
-    /// Whether another connection may be kept that no request needs.
+    /// Whether there is room to keep another idle connection.
     pub(super) fn has_spare(&self) -> bool {
         self.open.load(Ordering::Relaxed) < self.limit
     }
 
-    /// Counts a new connection. Where the share is used up, unused ones are closed for it. `None`
-    /// while too many are still being closed.
+    /// Counts a new connection. If the share is used up, idle ones are closed for it. `None` while
+    /// too many are still being closed.
     pub(super) fn open(self: &Arc<Self>) -> Option<Socket> {
         if !self.has_spare() {
             let pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -116,25 +116,25 @@ impl Places {
         (before < most).then_some(socket)
     }
 
-    /// Requests that have their place.
+    /// Requests that hold a slot.
     #[cfg(test)]
     pub(super) fn used(&self) -> usize {
         self.turns.used()
     }
 
-    /// Connections that are open.
+    /// Open connections.
     #[cfg(test)]
     pub(super) fn open_now(&self) -> usize {
         self.open.load(Ordering::Relaxed)
     }
 
-    /// The most unused connections for one host.
+    /// The most idle connections for one host.
     pub(super) fn idle_per_host(&self) -> usize {
         (self.limit / 2).max(1)
     }
 }
 
-/// Descriptors that this process may have: a start raises the soft limit to the hard one.
+/// Descriptors that this process may have: startup raises the soft limit to the hard limit.
 fn descriptors() -> u64 {
     getrlimit(Resource::Nofile).maximum.unwrap_or(UNLIMITED)
 }
@@ -144,7 +144,7 @@ fn places(descriptors: u64, share: Share) -> usize {
     usize::try_from(places).unwrap_or(usize::MAX)
 }
 
-/// An open connection's descriptor, as it is counted.
+/// A counted descriptor of an open connection.
 #[derive(Debug)]
 pub(super) struct Socket {
     places: Arc<Places>,
@@ -156,7 +156,7 @@ impl Drop for Socket {
     }
 }
 
-/// The body of an answer while it arrives. It holds its request's place.
+/// The body of an answer while it arrives. It holds its request's slot.
 #[derive(Debug)]
 pub struct Arriving {
     body: Incoming,

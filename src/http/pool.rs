@@ -1,11 +1,11 @@
-//! The pool of connections for `http://`: unused ones are kept for the next call to the same host.
+//! Connection pool for `http://`: idle connections are kept for the next call to the same host.
 //!
-//! The last one that was returned is the first to be taken, so that a burst's surplus grows old. A
-//! connection that its peer has closed while it was unused is noticed before anything is written to
-//! it, and every few seconds a task drops those that are closed or too old; it runs only while there
-//! are any. A connection goes back only when its answer was read to the end. A call that waits for a
-//! new connection takes one that is returned sooner; the new one is then made for the next call, while
-//! there is room for one that nobody uses (see `places`).
+//! The most recently returned connection is taken first, so that the surplus of a burst grows old.
+//! A connection closed by its peer while idle is detected before anything is written to it. A task,
+//! which runs only while there are idle connections, drops those that are closed or too old every
+//! few seconds. A connection is returned only if its answer was read completely. A call that waits
+//! for a new connection takes a returned one if that is sooner; the new one then goes to the pool
+//! if there is room for an idle one (see `places`).
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -26,16 +26,16 @@ use super::places::Shed;
 use crate::runtime::shortage::Pauses;
 use crate::runtime::{Tasks, monotonic_now};
 
-/// How long an unused connection is kept.
+/// How long an idle connection is kept.
 pub(super) const KEEP_IDLE: Duration = Duration::from_secs(60);
-/// Between two looks at the unused connections.
+/// Interval between sweeps of the idle connections.
 const SWEEP_EVERY: Duration = Duration::from_secs(5);
-/// Connections that are looked at while the lock is held: some 100 ns each.
+/// Connections checked per lock: some 100 ns each.
 const SWEEP_BATCH: usize = 16;
-/// Connections that may turn out to be closed before a call makes its own.
+/// Closed connections that a call tries before it opens its own.
 const CLOSED_MAX: usize = 8;
 
-/// Connections, by where they lead.
+/// Connections by host and port.
 pub(super) struct Pool {
     connector: Connector,
     idle_per_host: usize,
@@ -44,9 +44,9 @@ pub(super) struct Pool {
 
 #[derive(Default)]
 struct State {
-    /// Those of one host are in the order in which they were returned.
+    /// Connections of one host are in the order in which they were returned.
     idle: HashMap<Authority, Vec<Idle>>,
-    /// Calls that wait for a connection, some of them not any more.
+    /// Calls that wait for a connection; some may have gone.
     waiting: HashMap<Authority, VecDeque<oneshot::Sender<Box<Connection>>>>,
     has_sweeper: bool,
 }
@@ -69,16 +69,17 @@ impl fmt::Debug for Pool {
 }
 
 impl Pool {
-    /// An empty pool that keeps up to `idle_per_host` unused connections for each host.
+    /// An empty pool that keeps up to `idle_per_host` idle connections per host.
     pub(super) fn new(connector: Connector, idle_per_host: usize) -> Self {
         Self { connector, idle_per_host, state: Mutex::default() }
     }
 
-    /// Sends a request over a connection of the pool or a new one, and reads the answer. `is_connected`
-    /// is set once there is a connection. With `pauses`, a shortage of this machine is waited out.
+    /// Sends a request over a connection of the pool or a new one, and reads the answer. Sets
+    /// `is_connected` once there is a connection. `pauses`, if given, waits out a resource shortage
+    /// of this machine.
     ///
     /// # Errors
-    /// [`Error`]; a request that may have been sent is not sent again.
+    /// [`Error`]; a request that may have been sent is not retried.
     pub(super) async fn exchange(
         self: &Arc<Self>,
         authority: &Authority,
@@ -111,7 +112,8 @@ impl Pool {
         }
     }
 
-    /// A connection, and whether it has been used before: after some that were closed it is a new one.
+    /// A connection, and whether it has been used before. After [`CLOSED_MAX`] closed ones it is
+    /// always new.
     async fn obtain(
         self: &Arc<Self>,
         authority: &Authority,
@@ -121,7 +123,7 @@ impl Pool {
         if may_reuse && let Some(kept) = self.take(authority) {
             return Ok((kept, true));
         }
-        // Boxed, since it is rare and much larger than what a call over a kept connection needs.
+        // Boxed because it is rare and much larger than a call over an idle connection.
         let making = Box::pin(Arc::clone(self).make(authority.clone()));
         if may_reuse {
             return Box::pin(self.first_of(making, authority)).await;
@@ -129,7 +131,7 @@ impl Pool {
         Ok((making.await?, false))
     }
 
-    /// The new connection or one that is returned in the meantime, as [`Pool::obtain`] says it.
+    /// The new connection or one that is returned in the meantime, as for [`Pool::obtain`].
     async fn first_of(
         self: &Arc<Self>,
         making: impl Future<Output = Result<Box<Connection>, Error>> + Unpin + Send + 'static,
@@ -154,7 +156,7 @@ impl Pool {
         }
     }
 
-    /// A new connection; the connector asks its guard about each address.
+    /// Opens a connection; the connector's guard checks each address.
     async fn make(self: Arc<Self>, authority: Authority) -> Result<Box<Connection>, Error> {
         let connecting = self.connector.connect_plain(authority.host(), port_of(&authority));
         let (stream, socket) = connecting.await.map_err(Error::Connection)?;
@@ -163,15 +165,15 @@ impl Pool {
         Ok(connection)
     }
 
-    /// Puts the connection that is being made into the pool.
+    /// Puts a connection into the pool once it is open.
     async fn keep(self: Arc<Self>, making: impl Future<Output = Result<Box<Connection>, Error>>) {
         match making.await {
             Ok(made) => self.put(made),
-            Err(error) => tracing::debug!(%error, "a surplus connection was not made"),
+            Err(error) => tracing::debug!(%error, "cannot open surplus connection"),
         }
     }
 
-    /// The unused connection that was returned last, unless it is too old.
+    /// Takes the most recently returned idle connection, unless it is too old.
     fn take(&self, authority: &Authority) -> Option<Box<Connection>> {
         let now = monotonic_now();
         let mut state = self.lock();
@@ -180,15 +182,15 @@ impl Pool {
         if !last.is_expired(now) {
             return Some(last.connection);
         }
-        // The others are older still. They are closed when the lock is released.
+        // The others are even older. They are closed after the lock is released.
         let expired = mem::take(idle);
         drop(state);
         drop(expired);
         None
     }
 
-    /// Keeps a connection for the next call, if it can serve one and there is room for it. A call that
-    /// waits for one gets it at once.
+    /// Keeps a connection for the next call, if it is reusable and there is room. A call that waits
+    /// for one gets it at once.
     fn put(self: &Arc<Self>, mut connection: Box<Connection>) {
         if !connection.is_reusable() {
             return;
@@ -209,7 +211,7 @@ impl Pool {
             None => state.idle.entry(connection.authority().clone()).or_default(),
         };
         if idle.len() >= self.idle_per_host {
-            // It is closed after the lock is released.
+            // The connection is closed after the lock is released.
             return;
         }
         idle.push(Idle { connection, since });
@@ -220,8 +222,8 @@ impl Pool {
         }
     }
 
-    /// Drops the connections that are closed or too old. Whether any are left: if not, the next one that is
-    /// returned needs another sweeper.
+    /// Drops connections that are closed or too old. Returns whether any are left: if not, the next
+    /// returned connection starts another sweeper.
     async fn sweep(&self) -> bool {
         let authorities: Vec<Authority> = self.lock().idle.keys().cloned().collect();
         for authority in &authorities {
@@ -237,8 +239,8 @@ impl Pool {
         state.has_sweeper
     }
 
-    /// Looks at the connections of one host from `at` on; where to go on. Calls take connections from the
-    /// end in the meantime, so the ones before `at` have been looked at.
+    /// Checks connections of one host from `at` on; returns where to continue. Meanwhile, calls
+    /// take connections from the end, so those before `at` stay checked.
     fn sweep_batch(&self, authority: &Authority, at: usize) -> Option<usize> {
         let now = monotonic_now();
         let mut state = self.lock();
@@ -260,13 +262,13 @@ impl Pool {
 
 impl Shed for Pool {
     fn shed(&self) {
-        // They are closed when the lock is released.
+        // The connections are closed after the lock is released.
         let unused = mem::take(&mut self.lock().idle);
         drop(unused);
     }
 }
 
-/// A call's place among those that wait for a connection.
+/// A call's entry among those that wait for a connection.
 struct Place<'a> {
     pool: &'a Pool,
     authority: &'a Authority,
@@ -281,7 +283,8 @@ impl<'a> Place<'a> {
     }
 }
 
-/// A call that leaves clears the places of those that left before, so that the last one leaves none.
+/// Leaving also removes the entries at the front of calls that left earlier, so that the last call
+/// leaves none.
 impl Drop for Place<'_> {
     fn drop(&mut self) {
         self.returned.close();
@@ -294,10 +297,10 @@ impl Drop for Place<'_> {
     }
 }
 
-/// Waits before another attempt where this machine has a shortage, within the limit of `pauses`.
+/// Waits before another attempt if this machine has a shortage, within the limit of `pauses`.
 ///
 /// # Errors
-/// The error, where another attempt makes no sense.
+/// The error, if another attempt makes no sense.
 async fn wait_out(
     error: Error,
     authority: &Authority,
@@ -312,10 +315,10 @@ async fn wait_out(
     Ok(())
 }
 
-/// The task that looks at the unused connections of a pool. The pool may end before it does.
+/// The task that sweeps a pool's idle connections. The pool may be dropped first.
 struct Sweeper {
     pool: Weak<Pool>,
-    /// The pool knows that it has no sweeper any more.
+    /// Whether the pool knows that its sweeper has ended.
     has_ended: bool,
 }
 
@@ -332,7 +335,7 @@ impl Sweeper {
     }
 }
 
-/// A sweeper also ends with its runtime; the next call on another one starts its successor.
+/// A sweeper also ends with its runtime; the next call on another runtime starts a new one.
 impl Drop for Sweeper {
     fn drop(&mut self) {
         if !self.has_ended

@@ -1,4 +1,4 @@
-//! The pool against servers that keep, close and cut connections; all on loopback.
+//! Tests of the pool against servers that keep, close and cut connections; all on loopback.
 
 use std::io;
 use std::net::TcpStream as Socket;
@@ -21,7 +21,7 @@ const HI: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi";
 /// Long enough for any call of these tests.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Counts what it has seen.
+/// Counts connections and requests.
 #[derive(Clone, Default)]
 struct Seen {
     connections: Arc<AtomicUsize>,
@@ -37,7 +37,7 @@ impl Seen {
         self.requests.load(Ordering::SeqCst)
     }
 
-    /// The path of the next request; `None` when the client has closed the connection.
+    /// The path of the next request; `None` if the client has closed the connection.
     async fn request(&self, stream: &mut TcpStream) -> Option<String> {
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
@@ -50,7 +50,7 @@ impl Seen {
     }
 }
 
-/// A server that runs `serve` for each connection; its URL.
+/// Starts a server that runs `serve` for each connection; returns its URL.
 async fn server<F>(serve: impl Fn(Seen, TcpStream) -> F + Send + 'static) -> (String, Seen)
 where
     F: Future<Output = ()> + Send + 'static,
@@ -80,7 +80,7 @@ async fn get(client: &Client, url: &str) -> Result<Response, Error> {
     client.send(Request::get(url).body(Bytes::new()).unwrap(), &LIMITS).await
 }
 
-/// Unused connections in the pool of `client`.
+/// Idle connections in the pool of `client`.
 fn idle(client: &Client) -> usize {
     client.pool.lock().idle.values().map(Vec::len).sum()
 }
@@ -96,15 +96,15 @@ async fn pool_reuses_connection_for_sequential_calls() {
     let clone = client.clone();
     get(&clone, &url).await.unwrap();
     assert_eq!((seen.connections(), seen.requests()), (1, 6));
-    // Another name of the same host is another key.
+    // Another name of the same host is another pool key.
     get(&client, &url.replace("127.0.0.1", "localhost")).await.unwrap();
     assert_eq!((seen.connections(), idle(&client)), (2, 2));
 }
 
 #[tokio::test]
-async fn pool_makes_as_many_connections_as_there_are_concurrent_calls_and_keeps_them() {
+async fn pool_opens_one_connection_per_concurrent_call_and_keeps_them() {
     const CALLS: usize = 40;
-    // Nobody is answered before all are there.
+    // No request is answered before all have arrived.
     let barrier = Arc::new(Barrier::new(CALLS));
     let (url, seen) = server(move |seen, mut stream| {
         let barrier = Arc::clone(&barrier);
@@ -125,8 +125,8 @@ async fn pool_makes_as_many_connections_as_there_are_concurrent_calls_and_keeps_
     }
 }
 
-/// A connection to `listener` that is unused in the pool of `client`: its socket, which keeps it open
-/// too, and the server's end.
+/// Opens a connection to `listener` that is idle in the pool of `client`; returns its socket, which
+/// also keeps it open, and the server's end.
 async fn kept(client: &Client, listener: &TcpListener) -> (Socket, TcpStream) {
     let address = listener.local_addr().unwrap();
     let stream = TcpStream::connect(address).await.unwrap().into_std().unwrap();
@@ -138,12 +138,13 @@ async fn kept(client: &Client, listener: &TcpListener) -> (Socket, TcpStream) {
     (socket, end)
 }
 
-/// Waits until bytes or the end of the stream have arrived at `socket` and the runtime has been notified of it.
+/// Waits until bytes or the end of the stream have arrived at `socket` and the runtime has been
+/// notified.
 async fn see_arrival(socket: &Socket) {
     while socket.peek(&mut [0]).is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
         tokio::task::yield_now().await;
     }
-    // Each looks for events, since nothing else is to be done.
+    // Each yield polls for events, because no other task is ready.
     for _ in 0..10 {
         tokio::task::yield_now().await;
     }
@@ -158,7 +159,7 @@ async fn answer_one(listener: &TcpListener) -> TcpStream {
 }
 
 #[tokio::test]
-async fn pool_replaces_connections_that_were_closed_while_unused() {
+async fn pool_replaces_connections_closed_while_idle() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
     for closed in [1, CLOSED_MAX, CLOSED_MAX + 1, CLOSED_MAX + 10] {
@@ -186,11 +187,11 @@ async fn pool_replaces_connection_on_which_server_spoke_first() {
     drop(socket);
     let (answer, _end) = tokio::join!(get(&client, &url), answer_one(&listener));
     assert_eq!(answer.unwrap().status, StatusCode::OK);
-    // Nothing was sent on the first one.
+    // Nothing was sent on the first connection.
     assert_eq!(end.read(&mut [0]).await.unwrap(), 0);
 }
 
-/// Resolves the first question at once and the others when it is allowed.
+/// Resolves the first name at once and later ones when permitted.
 #[derive(Debug, Default)]
 struct Slow {
     asked: AtomicUsize,
@@ -222,12 +223,12 @@ async fn pool_gives_returned_connection_to_call_that_waits_for_new_one() {
     assert_eq!((first.unwrap().body, second.unwrap().body), ("hi".into(), "hi".into()));
     assert_eq!((seen.connections(), slow.asked.load(Ordering::SeqCst)), (1, 2));
     assert!(client.pool.lock().waiting.is_empty());
-    // The other connection is made for the next call.
+    // The other connection is opened for the next call.
     slow.allowed.notify_one();
     while idle(&client) < 2 {
         tokio::task::yield_now().await;
     }
-    // A call that is dropped while it waits leaves nothing.
+    // A call dropped while it waits leaves nothing behind.
     client.pool.lock().idle.clear();
     tokio::select! {
         answer = get(&client, &url) => panic!("{answer:?}"),
@@ -241,7 +242,7 @@ async fn request_is_not_sent_again_after_peer_has_read_it() {
     let (url, seen) = server(|seen, mut stream| async move {
         seen.request(&mut stream).await.unwrap();
         stream.write_all(HI).await.unwrap();
-        // Reads another and says nothing.
+        // Reads another request and does not answer.
         let _path = seen.request(&mut stream).await;
     })
     .await;
@@ -254,10 +255,10 @@ async fn request_is_not_sent_again_after_peer_has_read_it() {
     assert_eq!((seen.connections(), seen.requests()), (2, 3));
 }
 
-/// How many chunks a large answer has.
+/// Chunks of a large answer.
 const CHUNKS: usize = 3000;
 
-/// Answers by the path: a length, chunks, or the end of the connection delimits the body.
+/// Answers by path: the body is delimited by a length, chunks, or the end of the connection.
 async fn say_much(seen: Seen, mut stream: TcpStream) {
     while let Some(path) = seen.request(&mut stream).await {
         let head = match path.as_str() {
@@ -299,14 +300,14 @@ async fn exchange_reads_large_bodies_of_any_framing() {
     tokio::time::timeout(PATIENCE, read_large_bodies()).await.unwrap();
 }
 
-/// Outside the worker threads a used-up budget wakes at once.
+/// Outside the worker threads, an exhausted task budget wakes at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn exchange_reads_large_bodies_outside_worker_threads() {
     tokio::time::timeout(PATIENCE, read_large_bodies()).await.unwrap();
 }
 
 #[tokio::test]
-async fn exchange_that_is_not_read_to_its_end_keeps_no_connection() {
+async fn exchange_not_fully_read_keeps_no_connection() {
     let (url, seen) = server(|seen, mut stream| async move {
         let path = seen.request(&mut stream).await.unwrap();
         let answer: &[u8] = match path.as_str() {
@@ -337,7 +338,7 @@ async fn exchange_that_is_not_read_to_its_end_keeps_no_connection() {
 }
 
 #[tokio::test]
-async fn call_that_is_dropped_or_out_of_time_closes_its_connection() {
+async fn call_dropped_or_timed_out_closes_its_connection() {
     let (news, mut heard) = mpsc::unbounded_channel();
     let (url, _seen) = server(move |seen, mut stream| {
         let news = news.clone();
@@ -379,11 +380,11 @@ async fn pool_keeps_no_more_connections_than_its_limit() {
         ends.push(kept(&client, &listener).await.1);
     }
     assert_eq!(idle(&client), 2);
-    // The one that was returned last found no room.
+    // The last returned connection found no room.
     assert_eq!(ends[2].read(&mut [0]).await.unwrap(), 0);
 }
 
-/// Lets the sweeper look until `left` connections are unused; how often it looked.
+/// Lets the sweeper run until `left` connections are idle; returns the number of sweeps.
 async fn looks_until(client: &Client, left: usize) -> u32 {
     let mut looks = 0;
     while idle(client) != left {
@@ -404,7 +405,7 @@ async fn sweeper_drops_old_and_closed_connections_and_ends() {
         connections.push(kept(&client, &listener).await);
     }
     tokio::time::pause();
-    // Every third one is closed by its peer.
+    // The peer closes every third connection.
     let mut open = Vec::new();
     for (number, (socket, end)) in connections.into_iter().enumerate() {
         if number % 3 == 0 {
@@ -426,20 +427,20 @@ async fn sweeper_drops_old_and_closed_connections_and_ends() {
         tokio::task::yield_now().await;
     }
     assert!(has_ended());
-    // The next connection has a sweeper again.
+    // The next idle connection has a sweeper again.
     let (_socket, _end) = kept(&client, &listener).await;
     assert!(!has_ended());
     looks_until(&client, 0).await;
 }
 
 #[tokio::test]
-async fn pool_gives_no_connection_that_is_too_old() {
+async fn pool_never_returns_expired_connection() {
     let client = Client::trusted();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (socket, mut end) = kept(&client, &listener).await;
     drop(socket);
     tokio::time::pause();
-    // The sweeper has had no turn yet.
+    // The sweeper has not run yet.
     tokio::time::advance(KEEP_IDLE).await;
     let authority = listener.local_addr().unwrap().to_string().parse().unwrap();
     assert!(client.pool.take(&authority).is_none());
@@ -456,7 +457,7 @@ async fn exchange_loses_no_wake_up_under_load() {
         let mut at = 0;
         stream.set_nodelay(true).unwrap();
         while seen.request(&mut stream).await.is_some() {
-            // Cut at another place each time: in the head, in the body, before its end.
+            // Cut at a different place each time: in the head, in the body, before its end.
             at = (at + 7) % (answer.len() - 1);
             let (first, second) = answer.split_at(at + 1);
             stream.write_all(first).await.unwrap();
@@ -482,7 +483,8 @@ async fn exchange_loses_no_wake_up_under_load() {
     let ended = tokio::time::timeout(PATIENCE, join_all(calling)).await.expect("all are answered");
     assert!(ended.into_iter().all(|one| one.is_ok()));
     assert_eq!(seen.requests(), TASKS * CALLS);
-    // A call that waited for a new connection and got another one leaves the new one for the next.
+    // A call that waited for a new connection and got another one leaves the new one for the next
+    // call.
     assert!(seen.connections() < 2 * TASKS && idle(&client) == seen.connections());
 }
 
@@ -502,7 +504,7 @@ fn connection_of_one_runtime_serves_another_and_ends_with_its_own() {
     let on_worker = second.spawn(async move { get(&own, &other).await.map(|answer| answer.body) });
     assert_eq!(second.block_on(on_worker).unwrap().unwrap(), "hi");
     assert_eq!(seen.connections(), 1);
-    // Its connection and its sweeper are lost, and both are replaced.
+    // Its connection and its sweeper are lost; both are replaced.
     drop(first);
     assert!(!client.pool.lock().has_sweeper);
     assert_eq!(second.block_on(get(&client, &url)).unwrap().body, "hi");

@@ -1,5 +1,5 @@
-//! Which process listens on a port, as far as `/proc` shows it to this user. Only reads, and answers
-//! `None` for what it is not shown.
+//! Finds the process that listens on a port, as far as `/proc` shows it to this user; `None` if it
+//! does not.
 
 use std::fmt;
 use std::fs;
@@ -8,11 +8,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 /// The state of a listening socket in `/proc/net/tcp`.
 const LISTENING: &str = "0A";
 
-/// A process that listens.
+/// A listening process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
     pub pid: u32,
-    /// Its name, without control characters.
+    /// The process name, without control characters.
     pub name: String,
 }
 
@@ -22,7 +22,7 @@ impl fmt::Display for Holder {
     }
 }
 
-/// The process that keeps others from listening on `address`.
+/// The process that prevents others from listening on `address`.
 #[must_use]
 pub fn of(address: SocketAddr) -> Option<Holder> {
     let sockets: Vec<String> = ["/proc/net/tcp", "/proc/net/tcp6"]
@@ -49,7 +49,7 @@ fn has_open(pid: u32, sockets: &[String]) -> bool {
     })
 }
 
-/// The inodes of the sockets in the kernel's table that listen where `address` is.
+/// The inodes of the sockets in the kernel's table that conflict with `address`.
 fn listening(table: &str, address: SocketAddr) -> Vec<u64> {
     let inode = |line: &str| {
         let fields: Vec<&str> = line.split_whitespace().collect();
@@ -64,7 +64,8 @@ fn listening(table: &str, address: SocketAddr) -> Vec<u64> {
     table.lines().skip(1).filter_map(inode).collect()
 }
 
-/// `0100007F:1F90` is 127.0.0.1:8080: words of four bytes, each in the order of a little-endian machine.
+/// Parses the kernel's notation: `0100007F:1F90` is 127.0.0.1:8080, words of four bytes in
+/// little-endian order.
 fn socket_address(text: &str) -> Option<SocketAddr> {
     let (ip, port) = text.split_once(':')?;
     let port = u16::from_str_radix(port, 16).ok()?;
@@ -87,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn port_holder_reads_addresses_of_the_kernel() {
+    fn port_holder_parses_kernel_addresses() {
         for (text, address) in [
             ("0100007F:1F90", "127.0.0.1:8080"),
             ("00000000:0050", "0.0.0.0:80"),

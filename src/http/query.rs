@@ -1,21 +1,21 @@
-//! The query string of a request: read once, looked up by name, numbers checked against a range.
+//! The query string of a request, with lookup by name and range-checked numbers.
 
 use std::ops::RangeInclusive;
 
 use super::Error;
 use crate::domain::time::Timestamp;
 
-/// Parameters that are read; the rest of a longer query is not looked at.
+/// The most parameters; the rest of a longer query is ignored.
 const PARAMETERS_MAX: usize = 100;
 
-/// The parameters in the order in which they came.
+/// The parameters in their original order.
 #[derive(Debug, Clone, Default)]
 pub struct Query {
     pairs: Vec<(String, String)>,
 }
 
 impl Query {
-    /// Reads the text behind the `?`.
+    /// Parses the text after the `?`.
     #[must_use]
     pub fn parse(text: Option<&str>) -> Self {
         let pairs = form_urlencoded::parse(text.unwrap_or_default().as_bytes());
@@ -33,12 +33,12 @@ impl Query {
         self.pairs.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
-    /// All values under `name`, in the order in which they came.
+    /// All values under `name`, in their original order.
     pub fn all<'q>(&'q self, name: &'q str) -> impl Iterator<Item = &'q str> {
         self.pairs.iter().filter(move |(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
-    /// The whole number under `name`, or `default` when it is not given.
+    /// The whole number under `name`, or `default` if it is absent.
     ///
     /// # Errors
     /// 400 that states the range.
@@ -57,8 +57,8 @@ impl Query {
     }
 }
 
-/// The time that a parameter or field `name` holds. The `+` of an offset may have become a space, as which a query reads
-/// it.
+/// Parses the time in a parameter or field `name`. A query decodes the `+` of an offset as a space,
+/// so a space is accepted there.
 ///
 /// # Errors
 /// 400 with an example.
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn query_time_may_have_a_plain_plus() {
+    fn query_time_accepts_plain_plus() {
         let same = "2026-11-20T09:30:00Z".parse::<Timestamp>().unwrap();
         for text in [
             "2026-11-20T09:30:00Z",

@@ -1,4 +1,4 @@
-//! Token buckets: so many requests a second for each key or organization, and a burst.
+//! Token buckets: limits requests per second for each key or organization, with a burst.
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
@@ -13,16 +13,16 @@ use governor::{Quota, RateLimiter};
 
 use crate::domain::ids::{Id as _, KeyId, OrganizationId};
 
-/// Buckets that are kept without a look at them. Past it, those that are full again are dropped,
-/// which changes nothing for their keys.
+/// Buckets kept without cleanup. Beyond this number, full buckets are dropped, which changes
+/// nothing for their keys.
 const BUCKETS: usize = 10_000;
 
-/// One bucket for each key that has called recently.
+/// One bucket per key that has called recently.
 #[derive(Debug)]
 pub struct Limiter<C: Clock = DefaultClock> {
     buckets: RateLimiter<KeyId, DefaultKeyedStateStore<KeyId>, C, NoOpMiddleware<C::Instant>>,
-    /// How many buckets there may be before the next look: twice what the last one left, so that
-    /// the cost of looking stays a small part of each check.
+    /// Number of buckets that triggers the next cleanup: twice what the last one left, so that its
+    /// cost stays a small part of each check.
     look_at: AtomicUsize,
 }
 
@@ -42,10 +42,10 @@ impl<C: Clock> Limiter<C> {
         Self { buckets, look_at: AtomicUsize::new(BUCKETS) }
     }
 
-    /// Takes one from the key's bucket.
+    /// Takes a token from the key's bucket.
     ///
     /// # Errors
-    /// The time until there is one, when it is empty.
+    /// The time until the next token, if the bucket is empty.
     pub fn check(&self, key: KeyId) -> Result<(), Duration> {
         if self.buckets.len() > self.look_at.load(Ordering::Relaxed) {
             self.buckets.retain_recent();
@@ -58,18 +58,18 @@ impl<C: Clock> Limiter<C> {
     }
 }
 
-/// One bucket for each organization that has a limit of its own; it holds what a second gives.
+/// One bucket per organization with a limit of its own; it holds one second's worth of tokens.
 #[derive(Debug, Default)]
 pub struct OrganizationLimiter {
-    /// Each with its requests a second: another number begins with a full bucket.
+    /// Each with its rate: a changed rate starts with a full bucket.
     buckets: Mutex<HashMap<OrganizationId, (u32, Limiter)>>,
 }
 
 impl OrganizationLimiter {
-    /// Takes one from the organization's bucket, which gains `per_second`.
+    /// Takes a token from the organization's bucket, which gains `per_second`.
     ///
     /// # Errors
-    /// The time until there is one, when it is empty.
+    /// The time until the next token, if the bucket is empty.
     pub fn check(&self, organization: OrganizationId, per_second: u32) -> Result<(), Duration> {
         let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
         let full = || (per_second, Limiter::new(per_second, per_second));
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn organization_limiter_keeps_one_bucket_for_each_and_follows_its_limit() {
+    fn organization_limiter_has_one_bucket_each_and_follows_limit() {
         let limiter = OrganizationLimiter::default();
         let (one, other) = (OrganizationId::from([1; 16]), OrganizationId::from([2; 16]));
         assert_eq!(limiter.check(one, 1), Ok(()));
@@ -137,7 +137,7 @@ mod tests {
         for number in 0..=BUCKETS as u64 {
             assert_eq!(limiter.check(key(number)), Ok(()));
         }
-        // All of them called this very second: none may be forgotten.
+        // All of them called in this second: none may be dropped.
         assert!(limiter.check(key(0)).is_err());
         assert_eq!(limiter.buckets.len(), BUCKETS + 1);
         clock.advance(Duration::from_secs(60));

@@ -1,5 +1,5 @@
-//! The body of an answer to a request whose head hyper refuses: hyper answers by itself, with an empty
-//! body, and clients expect the error body of the API.
+//! Adds the API's error body to hyper's answers for invalid heads: hyper sends them itself, with an
+//! empty body.
 
 use bytes::Bytes;
 use hyper::StatusCode;
@@ -8,12 +8,12 @@ use super::date;
 use super::server::{HEAD_BYTES, HEADERS_MAX};
 use crate::wire::error::Error;
 
-/// The longest head that hyper writes by itself, in bytes.
+/// The longest head that hyper writes itself, in bytes.
 const OWN_HEAD_MAX: usize = 256;
 const EMPTY: &str = "content-length: 0\r\n";
 
-/// The answer to send in the place of `written`, if that is hyper's own answer to a head that it refuses.
-/// An answer of a handler with one of these statuses has a body.
+/// The answer to send instead of `written`, if that is hyper's own answer to an invalid head. A
+/// handler's answer with one of these statuses has a body.
 pub fn answer_to(written: &[u8]) -> Option<Bytes> {
     if written.len() > OWN_HEAD_MAX || !written.starts_with(b"HTTP/1.") {
         return None;
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refused_head_gets_a_body_and_other_answers_stay() {
+    fn refused_head_gets_body_and_other_answers_stay() {
         let own = "HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n";
         let answer = answer_to(own.as_bytes()).unwrap();
         let answer = std::str::from_utf8(&answer).unwrap();

@@ -1,9 +1,9 @@
 //! The waker of a connection that is driven by the task of its current user.
 //!
-//! A call polls two things in turn: the connection, and what it awaits of it. Each wakes the other
-//! through hyper's channels, and both keep the waker of their last poll. So a connection has one waker
-//! for its whole life, over all its users. A wake-up during a poll means another round of the same
-//! poll; only one that comes between polls reaches the task.
+//! A call polls two things in turn: the connection, and its own exchange. Each wakes the other
+//! through hyper's channels, and both keep the waker of their last poll. So a connection has one
+//! waker for its whole life, across all its users. A wake-up during a poll causes another round of
+//! the same poll; only a wake-up between polls reaches the task.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU8;
@@ -12,15 +12,15 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use futures_util::task::AtomicWaker;
 
-/// A poll is under way.
+/// A poll is in progress.
 const POLLING: u8 = 1;
-/// There was a wake-up since the last poll began.
+/// A wake-up has arrived since the last poll began.
 const WOKEN: u8 = 2;
-/// Rounds of one poll, after which the other tasks of the thread get their turn. It also ends the rounds
-/// where a source that has used up the task's budget wakes it at once.
+/// Rounds of one poll before other tasks of the thread get their turn. This also ends the rounds
+/// when a source that has used up the task's budget wakes it at once.
 const ROUNDS_MAX: usize = 16;
 
-/// A waker that stays the same while tasks take turns in polling with it.
+/// A waker that stays the same while tasks take turns polling with it.
 pub(super) struct Relay {
     waker: Waker,
     shared: Arc<Shared>,
@@ -55,15 +55,15 @@ impl Relay {
         Context::from_waker(&self.waker)
     }
 
-    /// Polls `step` until it is ready, or until nothing woke it while it ran. From then on a wake-up
-    /// reaches the task of `outer`.
+    /// Polls `step` until it is ready, or until nothing woke it while it ran. From then on a
+    /// wake-up reaches the task of `outer`.
     ///
-    /// No wake-up is lost. `state` changes by read-modify-write operations alone, so they have one order,
-    /// and each sees what was written before those that precede it. A wake-up before the swap is served by
-    /// the step after it. One between the swap and the exchange fails the exchange, and there is another
-    /// round. One after the exchange finds no poll under way and wakes the task, whose waker was
-    /// registered before the exchange. Where the state is left at `POLLING`, either nobody waits any
-    /// more or the task has been woken to poll again.
+    /// No wake-up is lost. `state` changes only by read-modify-write operations, so they have one
+    /// order, and each sees everything written before its predecessors. A wake-up before the swap
+    /// is served by the step after it. One between the swap and the exchange fails the exchange,
+    /// which causes another round. One after the exchange finds no poll in progress and wakes the
+    /// task, whose waker was registered before the exchange. If the state is left at `POLLING`,
+    /// either nobody is waiting any more or the task has been woken to poll again.
     pub(super) fn poll<T>(
         &self,
         outer: &Context<'_>,
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn relay_polls_again_for_wakes_within_and_wakes_task_for_later_ones() {
+    fn relay_repolls_on_wake_during_poll_and_wakes_task_afterwards() {
         let count = Arc::<Count>::default();
         let waker = Waker::from(Arc::clone(&count));
         let outer = Context::from_waker(&waker);
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn relay_yields_to_step_that_wakes_itself_without_end() {
+    fn relay_yields_when_step_wakes_itself_forever() {
         let count = Arc::<Count>::default();
         let waker = Waker::from(Arc::clone(&count));
         let relay = Relay::new();
@@ -149,7 +149,7 @@ mod tests {
         assert_eq!((rounds, count.0.load(Ordering::SeqCst)), (ROUNDS_MAX, 1));
     }
 
-    /// Another thread publishes numbers and wakes once for each; the poller waits for one after the other.
+    /// Another thread publishes numbers and wakes once for each; the poller waits for each in turn.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn relay_loses_no_wake_from_other_thread() {
         const NUMBERS: usize = 20_000;
@@ -161,8 +161,9 @@ mod tests {
             for number in 1..=NUMBERS {
                 source.store(number, Ordering::Relaxed);
                 waker.wake_by_ref();
-                // The next one when this one was seen, so that a lost wake-up is a deadlock; at once, so
-                // that it comes while the poll that saw this one still runs.
+                // Publish the next number only after this one was seen, so that a lost wake-up is a
+                // deadlock; and at once, so that it arrives while the poll that saw this one still
+                // runs.
                 let mut spins = 0_u32;
                 while seen.load(Ordering::Acquire) < number && Arc::strong_count(&seen) > 1 {
                     spins = spins.wrapping_add(1);

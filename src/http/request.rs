@@ -1,4 +1,4 @@
-//! A request that found its route, with bounded ways to read its body.
+//! A routed request, with bounded ways to read its body.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -27,18 +27,18 @@ use crate::domain::json_object::with_integers;
 use crate::runtime;
 use crate::wire::error::Position;
 
-/// Who is at the other end of the connection.
+/// The other end of the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Peer {
     Tcp(SocketAddr),
     /// The control socket, which only its owner can open.
     Unix,
-    /// This process itself: the command line without a running service.
+    /// This process: the command line without a running service.
     InProcess,
 }
 
 impl Peer {
-    /// Its address, over a network.
+    /// Its address, if it is connected over a network.
     #[must_use]
     pub const fn ip(&self) -> Option<IpAddr> {
         match self {
@@ -64,26 +64,26 @@ impl fmt::Display for Peer {
     }
 }
 
-/// JSON values in one body: the tree of a body with more takes a multiple of its text.
+/// The most JSON values in one body: a tree with more takes a multiple of its text.
 pub const JSON_VALUES_MAX: usize = 1_000_000;
-/// How many bytes one byte of gzip or deflate becomes at most.
+/// The most bytes that one byte of gzip or deflate can become.
 const INFLATED: usize = 1032;
-/// What one JSON value takes in a tree, in bytes.
+/// Bytes of one JSON value in a tree.
 const VALUE_BYTES: usize = size_of::<Value>();
 
-/// How much of a body is read, and how patiently. Only the time spent waiting for the client counts.
+/// Limits on the size and pace of a body. Only the time spent waiting for the client counts.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     pub body_bytes: usize,
-    /// The longest time without a byte, and the head start that `body_rate` gives.
+    /// The longest time without a byte, and the head start for `body_rate`.
     pub body_idle: Duration,
-    /// The longest time for the whole body; `None` for a body that goes to the disk as it comes.
+    /// The longest time for the whole body; `None` for a body that is streamed to disk.
     pub body_total: Option<Duration>,
-    /// The slowest average, in bytes per second.
+    /// The lowest average rate, in bytes per second.
     pub body_rate: usize,
 }
 
-/// A request that found its route.
+/// A request that was matched to a route.
 pub struct Request {
     pub method: Method,
     pub path: String,
@@ -91,20 +91,20 @@ pub struct Request {
     pub headers: HeaderMap,
     pub peer: Peer,
     pub request_id: String,
-    /// What is learned of it for the access log.
+    /// Collects facts for the access log.
     pub note: Note,
     params: Params,
     body: Option<Body>,
-    /// Bytes of the body that were read.
+    /// Bytes of the body read so far.
     read: usize,
-    /// How long the client was waited for.
+    /// Time spent waiting for the client.
     waited: Duration,
-    /// What was read of the body and not handed out yet.
+    /// The part of the body that was read but not handed out yet.
     held: BytesMut,
-    /// Covers what is held in memory of the body.
+    /// Covers the part of the body in memory.
     lease: Lease,
     limits: Limits,
-    /// What the names at the top of its body are compared with.
+    /// The check for unknown fields of its body.
     pub fields: Option<FieldCheck>,
 }
 
@@ -116,15 +116,15 @@ impl fmt::Debug for Request {
 
 impl Request {
     /// Adds a warning about a probable mistake to a successful answer. The sentence is also sent as
-    /// the value of a header, so names in it must be plain.
+    /// a header value, so names in it must be plain.
     pub fn warn(&self, sentence: impl Into<String>) {
         if let Some(fields) = &self.fields {
             fields.add(sentence.into());
         }
     }
 
-    /// A request whose body is read under `limits`; what of it is in memory at one time is
-    /// taken from the budget of `lease`.
+    /// A request whose body is read under `limits`; the part in memory is charged to the budget of
+    /// `lease`.
     #[must_use]
     pub fn new(
         request: hyper::Request<Body>,
@@ -154,27 +154,27 @@ impl Request {
         }
     }
 
-    /// The part of the path that the route calls `name`; empty when it has none.
+    /// The path parameter `name`; empty if there is none.
     #[must_use]
     pub fn param(&self, name: &str) -> &str {
         self.params.get(name)
     }
 
-    /// Whether the request has a body that was not read yet.
+    /// Whether the request has an unread body.
     #[must_use]
     pub fn has_body(&self) -> bool {
         self.body.as_ref().is_some_and(|body| !body.is_end_stream()) || !self.held.is_empty()
     }
 
-    /// The whole body; empty when read a second time. It counts against the budget until the last clone of
-    /// the bytes is dropped, together with what a tree of its JSON values takes.
+    /// Reads the whole body; empty on a second read. It counts against the budget until the last
+    /// clone of the bytes is dropped, together with the tree of its JSON values.
     ///
     /// # Errors
-    /// 413 over the limit, before a byte is read where Content-Length says so, or with too many JSON
-    /// values; 408 when it is too slow; 400 when it breaks off; 503 when the budget is used up.
+    /// 413 over the limit, before a byte is read if Content-Length says so, or with too many JSON
+    /// values; 408 if it is too slow; 400 if it breaks off; 503 if the budget is used up.
     pub async fn body(&mut self) -> Result<Bytes, Error> {
         self.buffer(self.limits.body_bytes).await?;
-        // The limit may be reached exactly: this reads the end, or refuses what follows.
+        // The limit may be reached exactly: this reads the end, or refuses more.
         while let Some(chunk) = self.next_chunk().await? {
             self.keep(&chunk)?;
         }
@@ -193,7 +193,7 @@ impl Request {
         Ok(self.lease.split().bind(whole))
     }
 
-    /// The body without the content codings that `Content-Encoding` names.
+    /// Decodes the content codings that `Content-Encoding` names.
     fn decoded(&mut self, body: Bytes) -> Result<Bytes, Error> {
         if !self.headers.contains_key(CONTENT_ENCODING) {
             return Ok(body);
@@ -218,7 +218,8 @@ impl Request {
         })
     }
 
-    /// The body in UTF-8, where its byte-order mark or `Content-Type` names another character set.
+    /// Converts the body to UTF-8 if its byte-order mark or `Content-Type` names another character
+    /// set.
     fn in_utf8(&mut self, body: Bytes) -> Result<Bytes, Error> {
         if content::is_utf8(&self.headers, &body) {
             return Ok(body);
@@ -230,8 +231,8 @@ impl Request {
         Ok(Bytes::from(text.into_owned()))
     }
 
-    /// The first `most` bytes of the body, or all of it when it is shorter, in UTF-8 as far as they
-    /// can be read. They stay part of what [`Request::body`] reads.
+    /// The first `most` bytes of the body, or all of a shorter one, in UTF-8 as far as they are
+    /// readable. They remain part of what [`Request::body`] reads.
     ///
     /// # Errors
     /// As [`Request::body`].
@@ -244,7 +245,7 @@ impl Request {
         Ok(content::start(&self.headers, bytes))
     }
 
-    /// Reads until `most` bytes are held, or the body ends.
+    /// Reads until `most` bytes are buffered or the body ends.
     async fn buffer(&mut self, most: usize) -> Result<(), Error> {
         if let Some(body) = &self.body {
             let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
@@ -263,7 +264,7 @@ impl Request {
         Ok(())
     }
 
-    /// Keeps a chunk, which must fit into the budget.
+    /// Buffers a chunk, which must fit into the budget.
     fn keep(&mut self, chunk: &Bytes) -> Result<(), Error> {
         let length = self.held.len().saturating_add(chunk.len());
         if length > self.held.capacity() {
@@ -274,8 +275,8 @@ impl Request {
         Ok(())
     }
 
-    /// The next chunk of the body as it arrives; `None` at its end, and from then on. Chunks are not
-    /// counted: a handler that takes them one at a time holds one at a time.
+    /// The next chunk of the body as it arrives; `None` at the end. Chunks are not counted: a
+    /// handler that takes them one at a time holds one at a time.
     ///
     /// # Errors
     /// As [`Request::body`].
@@ -310,11 +311,11 @@ impl Request {
         }
     }
 
-    /// The next frame of the body, within the limits on time.
+    /// The next frame of the body, within the time limits.
     async fn next_frame(&mut self) -> Result<Option<Result<Frame<Bytes>, BoxError>>, Error> {
         let (patience, too_slow) = self.patience();
         let Some(body) = &mut self.body else { return Ok(None) };
-        // What is here already needs no timer.
+        // Data that has already arrived needs no timer.
         if let Some(frame) = body.frame().now_or_never() {
             return Ok(frame);
         }
@@ -326,7 +327,7 @@ impl Request {
         })
     }
 
-    /// How long the next byte may take, and what is to be said when it takes longer.
+    /// The time limit for the next byte, and which limit it is.
     fn patience(&self) -> (Duration, TooSlow) {
         let Limits { body_idle, body_total, body_rate, .. } = self.limits;
         let mut least = (body_idle, TooSlow::Idle);
@@ -344,7 +345,7 @@ impl Request {
         least
     }
 
-    /// The body as a T; an empty one is an empty object.
+    /// Parses the body as a T; an empty body is an empty object.
     ///
     /// # Errors
     /// As [`Request::body`] and [`parse`].
@@ -353,7 +354,7 @@ impl Request {
     }
 }
 
-/// Which of the limits on time a body broke.
+/// The time limit that a body exceeded.
 #[derive(Debug, Clone, Copy)]
 enum TooSlow {
     Idle,
@@ -375,13 +376,13 @@ impl TooSlow {
     }
 }
 
-/// The refusal when request and response bodies in memory have reached `limits.bodies_in_flight`.
+/// The error when request and response bodies in memory have reached `limits.bodies_in_flight`.
 #[must_use]
 pub fn busy() -> Error {
     Error::busy("too many bodies are in flight; try again in a moment")
 }
 
-/// An upper bound of the JSON values in `text`, names of fields included, found without parsing it.
+/// An upper bound of the JSON values in `text`, field names included, computed without parsing it.
 #[must_use]
 pub fn count_values(text: &[u8]) -> usize {
     let mut values = 1_usize;
@@ -399,24 +400,25 @@ pub fn count_values(text: &[u8]) -> usize {
     values
 }
 
-/// JSON of a request's body as a T. An empty body is an empty object; `Content-Type` is not asked
-/// for.
+/// Parses the JSON of a request's body as a T. An empty body is an empty object; `Content-Type` is
+/// ignored.
 ///
 /// # Errors
-/// As [`parse_value`]; 400 with what serde says of the field when it is JSON of another shape.
+/// As [`parse_value`]; 400 with serde's message about the field if the JSON has another shape.
 pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
-    // In two steps: only so are "no JSON" and "JSON of another shape" distinguishable whatever T is.
+    // Two steps, to tell invalid JSON from JSON of another shape for any T.
     T::deserialize(parse_value(bytes)?).or_else(|error| {
-        // A type of integers refuses 2.0, which is the same number.
+        // An integer type rejects 2.0, which is the same number.
         let value = with_integers(parse_value(bytes)?);
         T::deserialize(value).map_err(|_again| wrong_shape(&error))
     })
 }
 
-/// JSON of a request's body, of whatever shape. An empty body is an empty object.
+/// Parses the JSON of a request's body, of any shape. An empty body is an empty object.
 ///
 /// # Errors
-/// 400 `invalid JSON body` with line and column when it is not JSON, and for an integer beyond 64 bits.
+/// 400 `invalid JSON body` with line and column for invalid JSON, and 400 for an integer beyond 64
+/// bits.
 pub fn parse_value(bytes: &[u8]) -> Result<Value, Error> {
     let bytes = content::without_mark(bytes);
     if bytes.iter().all(u8::is_ascii_whitespace) {

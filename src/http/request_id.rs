@@ -1,4 +1,4 @@
-//! The id of a request: the client's own where it is fit to be echoed, else a fresh one.
+//! Request ids: the client's own if it may be echoed, otherwise a new one.
 
 use hyper::HeaderMap;
 
@@ -8,14 +8,14 @@ use crate::runtime::new_id;
 /// The longest id that is echoed, in characters.
 const LENGTH_MAX: usize = 128;
 
-/// The request's id: the client's `X-Request-Id` when it is 1 to 128 visible ASCII characters, else
-/// a fresh UUIDv7 (`docs/spec/hosts.md`, "Request ids").
+/// The request's id: the client's `X-Request-Id` if it is 1 to 128 visible ASCII characters,
+/// otherwise a new UUIDv7 (`docs/spec/hosts.md`, "Request ids").
 #[must_use]
 pub fn of(headers: &HeaderMap) -> String {
     given(headers).map_or_else(|| new_id::<RequestId>().to_string(), str::to_owned)
 }
 
-/// The client's own id, where it is fit to be echoed.
+/// The client's own id, if it may be echoed.
 #[must_use]
 pub fn given(headers: &HeaderMap) -> Option<&str> {
     let given = headers.get("x-request-id").and_then(|value| value.to_str().ok());

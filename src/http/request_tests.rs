@@ -1,4 +1,4 @@
-//! Reading bodies: every hostile kind ends in a clear refusal, in bounded time and memory.
+//! Tests of reading bodies: hostile bodies are refused clearly, in bounded time and memory.
 
 use std::convert::Infallible;
 

@@ -1,4 +1,4 @@
-//! Responses: the few shapes that handlers answer with.
+//! Responses: the few kinds that handlers return.
 
 use bytes::Bytes;
 use hyper::StatusCode;
@@ -7,28 +7,28 @@ use serde::Serialize;
 
 use super::body::{self, Body};
 
-/// What goes back to the client.
+/// A response to a client.
 pub type Response = hyper::Response<Body>;
 
-/// A response of JSON.
+/// A JSON response.
 #[must_use]
 pub fn json<T: Serialize + ?Sized>(status: StatusCode, value: &T) -> Response {
     match serde_json::to_vec(value) {
         Ok(bytes) => json_text(status, bytes.into()),
         Err(error) => {
-            tracing::error!(%error, "a response has no JSON form");
+            tracing::error!(%error, "cannot serialize response");
             empty(StatusCode::INTERNAL_SERVER_ERROR)
         }
     }
 }
 
-/// A response of JSON that is text already.
+/// A response whose JSON is already text.
 #[must_use]
 pub fn json_text(status: StatusCode, text: Bytes) -> Response {
     with_type(status, HeaderValue::from_static("application/json"), text)
 }
 
-/// A response of plain text in UTF-8.
+/// A response of plain UTF-8 text.
 #[must_use]
 pub fn text(status: StatusCode, text: impl Into<Bytes>) -> Response {
     with_type(status, HeaderValue::from_static("text/plain; charset=utf-8"), text.into())

@@ -1,14 +1,14 @@
-//! The router: from method and path to whatever a route leads to.
+//! Router from method and path to route values.
 //!
-//! A thin layer on matchit: it adds methods, trailing slashes, and patterns with a suffix behind
-//! the rest of the path (`/v1/models/{*slug}/schemas/openapi`), since slugs hold slashes.
+//! A thin layer on matchit: it adds methods, trailing slashes, and patterns with a suffix after a
+//! catch-all (`/v1/models/{*slug}/schemas/openapi`), because slugs contain slashes.
 
 use std::collections::BTreeMap;
 
 use hyper::Method;
 use percent_encoding::percent_decode_str;
 
-/// Two patterns that conflict, or one that matchit does not read.
+/// A duplicate route, or a pattern that matchit rejects.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the route {pattern} cannot be added: {reason}")]
 pub struct Error {
@@ -16,36 +16,37 @@ pub struct Error {
     reason: String,
 }
 
-/// The parts of a path that a pattern names, decoded.
+/// The decoded path parameters of a match.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Params(Vec<(String, String)>);
 
 impl Params {
-    /// The part called `name`; empty when there is none.
+    /// The parameter `name`; empty if there is none.
     #[must_use]
     pub fn get(&self, name: &str) -> &str {
         self.0.iter().find(|(key, _)| key == name).map_or("", |(_, value)| value)
     }
 }
 
-/// What a path leads to.
+/// The result of a lookup.
 #[derive(Debug)]
 pub enum Outcome<'a, T> {
     Found {
         value: &'a T,
         params: Params,
     },
-    /// The path is known, the method is not among `allow` (as the header `Allow` wants it).
+    /// The path is known, but the method is not among `allow` (in the format of the `Allow`
+    /// header).
     WrongMethod {
         allow: String,
     },
     NotFound,
 }
 
-/// The routes of one pattern: by the suffix behind its rest (mostly none), then by method.
+/// The routes of one pattern: by the suffix after its catch-all (mostly none), then by method.
 #[derive(Debug)]
 struct Entry<T> {
-    /// The rest parameter's name, for a pattern that ends in one.
+    /// The name of the catch-all parameter, if the pattern ends in one.
     rest: Option<String>,
     suffixes: Vec<(String, BTreeMap<String, T>)>,
 }
@@ -65,16 +66,16 @@ impl<T> Default for Router<T> {
 }
 
 impl<T> Router<T> {
-    /// No routes.
+    /// A router without routes.
     #[must_use]
     pub fn new() -> Self {
         Self { paths: matchit::Router::new(), entries: Vec::new(), index: BTreeMap::new() }
     }
 
-    /// Adds a route. A pattern is written without a slash at its end and matches with one too.
+    /// Adds a route. A pattern is written without a trailing slash and also matches with one.
     ///
     /// # Errors
-    /// [`Error`] when the pattern is malformed, or the route is there already.
+    /// [`Error`] if the pattern is malformed or the route already exists.
     pub fn insert(&mut self, method: Method, pattern: &str, value: T) -> Result<(), Error> {
         let fault = |reason: String| Error { pattern: pattern.to_owned(), reason };
         let (path, rest, suffix) = split_rest(pattern);
@@ -96,10 +97,10 @@ impl<T> Router<T> {
         Ok(())
     }
 
-    /// Where `path` leads. HEAD is served by GET's route.
+    /// Finds the route of `path`. GET routes also serve HEAD.
     ///
     /// # Errors
-    /// 400 when a part of the path is not UTF-8 once decoded.
+    /// 400 if a decoded part of the path is not UTF-8.
     pub fn find(&self, method: &Method, path: &str) -> Result<Outcome<'_, T>, super::Error> {
         let trimmed = match path.strip_suffix('/') {
             Some("") | None => path,
@@ -136,7 +137,7 @@ impl<T> Entry<T> {
         let at = match self.suffixes.iter().position(|(held, _)| held == suffix) {
             Some(at) => at,
             None => {
-                // Longest first, so that the most precise one is found first.
+                // Longest first, so that the most specific one is found first.
                 let longer = |(held, _): &(String, _)| held.len() >= suffix.len();
                 let at = self.suffixes.iter().take_while(|held| longer(held)).count();
                 self.suffixes.insert(at, (suffix.to_owned(), BTreeMap::new()));
@@ -156,7 +157,7 @@ impl<T> Entry<T> {
     }
 }
 
-/// A pattern's part that matchit reads, the name of its rest, and the suffix behind that.
+/// The part of a pattern for matchit, the name of its catch-all, and the suffix after it.
 fn split_rest(pattern: &str) -> (&str, Option<&str>, &str) {
     let Some(start) = pattern.find("{*") else { return (pattern, None, "") };
     let Some(length) = pattern.get(start..).and_then(|rest| rest.find('}')) else {
@@ -234,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn router_refuses_duplicate_route() {
+    fn router_rejects_duplicate_route() {
         let mut router = router();
         let error = router.insert(Method::GET, "/v1/models", "again").unwrap_err();
         assert_eq!(

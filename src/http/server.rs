@@ -1,8 +1,7 @@
-//! The server: one accept loop for all listeners, with their limits, their time-outs and the drain
-//! at the end in one place.
+//! HTTP server: one accept loop for all listeners, with limits, time-outs and graceful shutdown in
+//! one place.
 //!
-//! It never decides what a request means: a [`Service`] does. A panic there costs its own request
-//! a 500 and nothing else.
+//! A [`Service`] interprets requests. A panic there only fails its own request, with a 500.
 
 use std::io;
 use std::net::SocketAddr;
@@ -34,42 +33,43 @@ use super::response::Response;
 use super::unread;
 use crate::runtime::{self, Tasks};
 
-/// Connections that wait to be accepted, per listener.
+/// Connections in the accept queue, per listener.
 const BACKLOG: u32 = 1024;
-/// Header fields in one request.
+/// Maximum header fields per request.
 pub(super) const HEADERS_MAX: usize = 100;
-/// Bytes of a request's head.
+/// Maximum bytes of a request's head.
 pub(super) const HEAD_BYTES: usize = 64 * 1024;
-/// Requests that one HTTP/2 connection may have open.
+/// Concurrent requests of one HTTP/2 connection.
 const STREAMS: u32 = 128;
-/// Bytes of a request's body that an HTTP/2 client may send before the handler has read any, for
-/// each request and for the whole connection.
+/// Bytes of a request's body that an HTTP/2 client may send before the handler has read any: per
+/// request, and for the whole connection.
 const STREAM_WINDOW: u32 = 256 * 1024;
 const CONNECTION_WINDOW: u32 = 1024 * 1024;
-/// Bytes of a response that wait in an HTTP/2 connection for the client to make room, for each request.
+/// Bytes of a response buffered in an HTTP/2 connection until the client makes room, per request.
 const SEND_BUFFER: usize = 128 * 1024;
-/// How often an HTTP/2 connection is asked whether it is still there.
+/// Interval of pings on an HTTP/2 connection.
 const PING_EVERY: Duration = Duration::from_secs(30);
-/// How long a shutdown waits for a request that a connection may be about to send, and how often it looks.
+/// How long a shutdown waits for a request that a connection may be about to send, and how often it
+/// checks.
 const LAST_HEAD: Duration = Duration::from_secs(2);
 const LAST_HEAD_STEP: Duration = Duration::from_millis(10);
-/// How long accepting rests after the machine ran out of file descriptors.
+/// Pause after a failed accept, such as when file descriptors run out.
 const REST_AFTER_FAULT: Duration = Duration::from_millis(100);
 /// The first byte of a TLS handshake.
 const TLS_HANDSHAKE: u8 = 0x16;
-/// What browsers keep of a host that speaks TLS: a year.
+/// How long browsers insist on TLS for this host: a year.
 const HSTS: HeaderValue = HeaderValue::from_static("max-age=31536000");
-/// What a plain-HTTP client reads whose address has too many connections.
+/// Response to a plain-HTTP client whose address has too many connections.
 const TOO_MANY: &str = "HTTP/1.1 429 Too Many Requests\r\nRetry-After: 1\r\n\
     Content-Type: application/json\r\nContent-Length: 62\r\nConnection: close\r\n\r\n\
     {\"error\":\"too many connections from one address\",\"status\":429}";
-/// How an HTTP/2 connection without TLS begins; no HTTP/1.1 method does.
+/// First bytes of an HTTP/2 connection without TLS; no HTTP/1.1 method starts like this.
 const HTTP2_BEGINS: &[u8] = b"PRI";
 
-/// An answer on its way.
+/// A future response.
 pub type ResponseFuture = Pin<Box<dyn Future<Output = Response> + Send>>;
 
-/// What answers requests.
+/// Answers requests.
 pub trait Service: Send + Sync + 'static {
     /// Answers one request.
     fn call(&self, request: hyper::Request<Body>, peer: Peer) -> ResponseFuture;
@@ -78,15 +78,15 @@ pub trait Service: Send + Sync + 'static {
 /// The limits of a listener. Listeners that share `connections` compete for them.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// For the TLS handshake and for each request's head.
+    /// Time limit for the TLS handshake and for each request's head.
     pub header_timeout: Duration,
-    /// Without a request.
+    /// Time limit without a request.
     pub keep_alive: Duration,
-    /// Without a byte that the peer accepts, while there is one for it.
+    /// Time limit without the peer accepting a byte while one is pending.
     pub write_timeout: Duration,
-    /// Places for connections; while none is free, none is accepted.
+    /// Connection slots; without a free one, no connection is accepted.
     pub connections: Arc<Semaphore>,
-    /// Connections of each address.
+    /// Connections per address.
     pub per_address: Arc<Budget>,
 }
 
@@ -100,7 +100,7 @@ impl Limits {
     }
 }
 
-/// An address that cannot be listened on.
+/// Cannot listen on an address.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {address}: {reason}")]
 pub struct BindError {
@@ -108,10 +108,10 @@ pub struct BindError {
     pub reason: String,
 }
 
-/// How a port is chosen, without a configuration and with one.
+/// How to choose a port, without and with a configuration.
 const CHOOSE_PORT: &str = "`orrery serve --port 9000`, or `listen` in the configuration";
 
-/// Why an address cannot be listened on, and what to do.
+/// Explains why listening on an address failed, and what to do.
 #[must_use]
 pub fn refusal(address: SocketAddr, error: &io::Error) -> String {
     match (error.kind(), port_holder::of(address)) {
@@ -131,7 +131,7 @@ pub fn refusal(address: SocketAddr, error: &io::Error) -> String {
     }
 }
 
-/// Where connections come from.
+/// The kind of listening socket.
 #[derive(Debug)]
 enum ListenerKind {
     Tcp(TcpListener),
@@ -148,7 +148,7 @@ impl Listener {
     /// Listens on a TCP address.
     ///
     /// # Errors
-    /// [`BindError`] when the address is taken or not this machine's.
+    /// [`BindError`] if the address is taken or does not belong to this machine.
     pub fn tcp(address: SocketAddr) -> Result<Self, BindError> {
         let bind = || {
             let socket = match address {
@@ -166,10 +166,10 @@ impl Listener {
         Ok(Self { kind: ListenerKind::Tcp(listener) })
     }
 
-    /// Listens on a socket that is bound already.
+    /// Listens on a socket that is already bound.
     ///
     /// # Errors
-    /// [`BindError`] when it cannot be used.
+    /// [`BindError`] if it cannot be used.
     pub fn of_bound(socket: std::net::TcpListener) -> Result<Self, BindError> {
         let address = socket.local_addr().map(|address| address.to_string());
         let taken = socket.set_nonblocking(true).and_then(|()| TcpListener::from_std(socket));
@@ -180,11 +180,11 @@ impl Listener {
         Ok(Self { kind: ListenerKind::Tcp(listener) })
     }
 
-    /// Listens on a Unix socket that only its owner can open. A socket file that a dead process
-    /// left is replaced.
+    /// Listens on a Unix socket that only its owner can open. Replaces a socket file left by a dead
+    /// process.
     ///
     /// # Errors
-    /// [`BindError`] when the file cannot be made.
+    /// [`BindError`] if the file cannot be created.
     pub fn unix(path: &Path) -> Result<Self, BindError> {
         use std::os::unix::fs::PermissionsExt;
         let bind = || {
@@ -203,7 +203,7 @@ impl Listener {
         Ok(Self { kind: ListenerKind::Unix(listener) })
     }
 
-    /// The address that it listens on; `None` for a Unix socket.
+    /// The listening address; `None` for a Unix socket.
     #[must_use]
     pub fn address(&self) -> Option<SocketAddr> {
         match &self.kind {
@@ -212,7 +212,7 @@ impl Listener {
         }
     }
 
-    /// Serves until a shutdown begins; connections then finish what they have begun. Each
+    /// Serves until a shutdown begins; connections then finish the requests in flight. Each
     /// connection is a task of `tasks`, so that the shutdown waits for it.
     pub async fn serve(
         self,
@@ -246,7 +246,7 @@ impl Listener {
                         tasks_of_loop.spawn(serving);
                     }
                     Err(error) => {
-                        tracing::warn!(%error, "a connection could not be accepted");
+                        tracing::warn!(%error, "cannot accept connection");
                         tokio::time::sleep(REST_AFTER_FAULT).await;
                     }
                 }
@@ -262,7 +262,7 @@ impl Listener {
         match &self.kind {
             ListenerKind::Tcp(listener) => {
                 let (stream, address) = listener.accept().await?;
-                // Answers are written whole; waiting to fill a segment would only delay them.
+                // Responses are written whole; waiting to fill a segment would only delay them.
                 stream.set_nodelay(true)?;
                 Ok(Stream::Tcp(stream, Peer::Tcp(address)))
             }
@@ -285,29 +285,29 @@ impl Stream {
         }
     }
 
-    /// Closes the connection of an address that has too many, and says so where the client
-    /// understands it without a handshake. A client that does not read is not waited for.
+    /// Closes the connection of an address that has too many. A plain-HTTP client gets a response
+    /// first; a client that does not read is not waited for.
     fn refuse(self, encrypted: bool) {
-        tracing::debug!(peer = %self.peer(), "an address has too many connections");
+        tracing::debug!(peer = %self.peer(), "too many connections from one address");
         if let Self::Tcp(stream, _) = &self
             && !encrypted
             && let Err(error) = stream.try_write(TOO_MANY.as_bytes())
         {
-            tracing::debug!(%error, "a connection broke off");
+            tracing::debug!(%error, "connection broke off");
         }
     }
 }
 
-/// What ends a connection.
+/// Why a connection ends.
 enum Limit {
     Overdue(Overdue),
-    /// The service stops.
+    /// The service is shutting down.
     Stopping,
 }
 
 type Limiting<'c> = Pin<Box<dyn Future<Output = Limit> + Send + 'c>>;
 
-/// One connection: it holds its place and its address's share until it ends.
+/// One connection: it holds its slot and its address's share until it ends.
 struct Connection {
     service: Arc<dyn Service>,
     timeouts: Timeouts,
@@ -322,7 +322,7 @@ impl Connection {
         if let Stream::Tcp(stream, _) = &stream
             && let Err(error) = limit_writes(stream, write_timeout)
         {
-            tracing::debug!(%error, "a connection broke off");
+            tracing::debug!(%error, "connection broke off");
             return;
         }
         match (stream, tls) {
@@ -332,8 +332,8 @@ impl Connection {
         }
     }
 
-    /// Shakes hands, then speaks what the handshake agreed on. A client that speaks plain HTTP to this
-    /// port gets an answer that says so.
+    /// Performs the TLS handshake, then speaks the negotiated protocol. A client that speaks plain
+    /// HTTP to this port gets an explanatory response.
     async fn secured(self, mut stream: TcpStream, peer: Peer, tls: TlsAcceptor) {
         let timeout = self.timeouts.header;
         let mut first = [0];
@@ -352,7 +352,7 @@ impl Connection {
         }
     }
 
-    /// Tells HTTP/2 from HTTP/1.1 by the first bytes, within the time for a head.
+    /// Distinguishes HTTP/2 from HTTP/1.1 by the first bytes, within the time limit for a head.
     async fn plain(self, mut stream: TcpStream, peer: Peer) {
         let mut first = [0; HTTP2_BEGINS.len()];
         let mut length = 0;
@@ -388,7 +388,8 @@ impl Connection {
     async fn http1<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(self, io: S, peer: Peer) {
         let activity = Activity::new(self.timeouts);
         let mut builder = hyper::server::conn::http1::Builder::new();
-        // The activity has the time limits of heads: hyper's would also end idle connections.
+        // The activity enforces the time limits of heads: hyper's would also close idle
+        // connections.
         builder
             .timer(TokioTimer::new())
             .header_read_timeout(None::<Duration>)
@@ -400,7 +401,8 @@ impl Connection {
             service_fn(|request| answer(&self.service, request, peer, &activity, self.encrypted));
         let io = TokioIo::new(Watched::http1(io, Arc::clone(&activity)));
         let mut connection = std::pin::pin!(builder.serve_connection(io, service));
-        // They are polled when one of them has something to say, and not with each byte that comes.
+        // These futures are polled only when one of them is woken, not with every byte that
+        // arrives.
         let mut limits: FuturesUnordered<Limiting<'_>> = FuturesUnordered::new();
         limits.push(Box::pin(async { Limit::Overdue(activity.overdue().await) }));
         limits.push(Box::pin(async {
@@ -419,8 +421,9 @@ impl Connection {
         }
     }
 
-    /// Resolves when the connection is to take no further request: the shutdown has begun, and a request that
-    /// a client has begun to send, or is about to on a new connection, is here or late.
+    /// Resolves when the connection must take no further requests: the shutdown has begun, and any
+    /// request that the client has started to send, or is about to send on a new connection, has
+    /// arrived or is late.
     async fn stopping(&self, activity: &Activity) {
         self.tasks.stopping().await;
         let begun = runtime::monotonic_now();
@@ -462,7 +465,7 @@ impl Connection {
             }
             () = self.stopping(&activity) => {}
         }
-        // A client that has a request on its way is answered.
+        // A request that is already on its way is still answered.
         connection.as_mut().graceful_shutdown();
         tokio::select! {
             ended = connection.as_mut() => log_end(ended),
@@ -471,7 +474,7 @@ impl Connection {
     }
 }
 
-/// Waits until a connection that was asked to end has nothing left to answer, or stalls.
+/// Waits until a connection that was told to close has nothing left to answer, or stalls.
 async fn after_goodbye(activity: &Activity, patience: Duration) -> Overdue {
     loop {
         tokio::time::sleep(patience).await;
@@ -481,7 +484,7 @@ async fn after_goodbye(activity: &Activity, patience: Duration) -> Overdue {
     }
 }
 
-/// Lets the kernel end the connection when the peer has accepted no byte for `timeout`. Only the
+/// Makes the kernel close the connection when the peer has accepted no byte for `timeout`. Only the
 /// kernel sees single bytes: a socket becomes writable when a large part of its buffer is free.
 fn limit_writes(stream: &TcpStream, timeout: Duration) -> io::Result<()> {
     let timeout_ms = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX).max(1);
@@ -489,13 +492,13 @@ fn limit_writes(stream: &TcpStream, timeout: Duration) -> io::Result<()> {
 }
 
 fn log_overdue(overdue: Overdue, peer: Peer) {
-    tracing::debug!(?overdue, %peer, "a connection was closed");
+    tracing::debug!(?overdue, %peer, "connection closed");
 }
 
-/// A connection that broke off is the client's affair.
+/// Clients may drop connections at any time, so this is only logged at debug level.
 fn log_end(ended: Result<(), hyper::Error>) {
     if let Err(error) = ended {
-        tracing::debug!(%error, "a connection broke off");
+        tracing::debug!(%error, "connection broke off");
     }
 }
 
@@ -513,7 +516,7 @@ async fn answer(
     let (request, unread) = unread::watch(request);
     let answered = AssertUnwindSafe(async { service.call(request, peer).await }).catch_unwind();
     let response = answered.await.unwrap_or_else(|_panic| {
-        tracing::error!("a handler panicked");
+        tracing::error!("handler panicked");
         super::Error::internal("a handler panicked").into_response()
     });
     let mut response = if is_head { without_body(response) } else { response };
@@ -533,7 +536,7 @@ async fn answer(
     Ok(response.map(|body| Outgoing::new(body, guard)))
 }
 
-/// The head of a response, with the length that its body would have had.
+/// Drops the body of a response and keeps its length.
 fn without_body(response: Response) -> Response {
     let (mut parts, body) = response.into_parts();
     if let Some(length) = body.size_hint().exact() {
@@ -562,14 +565,14 @@ async fn speaks_https(stream: &mut TcpStream, timeout: Duration) {
         TEXT.len()
     );
     let telling = async {
-        // Read once first: closing with unread bytes would reset the connection and lose the text.
+        // Read first: closing with unread bytes would reset the connection and lose the text.
         let mut unread = [0; 4096];
         let _read = stream.read(&mut unread).await?;
         stream.write_all(head.as_bytes()).await?;
         stream.shutdown().await
     };
     if let Ok(Err(error)) = tokio::time::timeout(timeout, telling).await {
-        tracing::debug!(%error, "a connection broke off");
+        tracing::debug!(%error, "connection broke off");
     }
 }
 

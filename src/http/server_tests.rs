@@ -1,4 +1,4 @@
-//! The server over real sockets on loopback: hostile clients, limits, panics and the drain.
+//! Tests of the server over real sockets on loopback: hostile clients, limits, panics and shutdown.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -13,15 +13,15 @@ use crate::http::budget::Share;
 use crate::http::tls::Certificates;
 use crate::runtime;
 
-/// Answers by path: `/panic` panics, `/hold` waits for `release`, `/endless` goes on until it is
-/// dropped, `/events` sends one piece and another after `release`, others say their path.
+/// Answers by path: `/panic` panics, `/hold` waits for `release`, `/endless` streams until it is
+/// dropped, `/events` sends one piece and another after `release`, others return their path.
 struct Sample {
     entered: Arc<Notify>,
     release: Arc<Notify>,
     called: Arc<AtomicUsize>,
 }
 
-/// A response without an end, which releases `dropped` when it is dropped.
+/// An endless response, which notifies `dropped` when it is dropped.
 fn endless(dropped: Arc<Notify>) -> Response {
     struct OnDrop(Arc<Notify>);
     impl Drop for OnDrop {
@@ -35,7 +35,7 @@ fn endless(dropped: Arc<Notify>) -> Response {
     Response::new(body::stream(pieces))
 }
 
-/// A piece now, and another when `release` says so.
+/// One piece now, and another after `release`.
 fn events(release: Arc<Notify>) -> Response {
     let pieces = futures_util::stream::unfold(0, move |number| {
         let release = Arc::clone(&release);
@@ -77,7 +77,7 @@ struct Running {
     tasks: Tasks,
     entered: Arc<Notify>,
     release: Arc<Notify>,
-    /// Requests so far.
+    /// Number of requests so far.
     called: Arc<AtomicUsize>,
 }
 
@@ -109,7 +109,7 @@ fn start_with(limits: Limits) -> Running {
     Running { address, tasks, entered, release, called }
 }
 
-/// Sends `request` and reads until the server closes.
+/// Sends `request` and reads until the server closes the connection.
 async fn talk(address: SocketAddr, request: &[u8]) -> String {
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(request).await.unwrap();
@@ -139,7 +139,7 @@ async fn server_head_returns_length_without_body() {
     assert!(answer.contains("content-length: 4") && answer.ends_with("\r\n\r\n"), "{answer}");
 }
 
-/// Sends the two requests `first` and `GET /after` together, as a client that reuses its connection.
+/// Sends `first` and `GET /after` together, like a client that reuses its connection.
 async fn talk_twice(first: &str) -> String {
     let server = start(10, PATIENT);
     let after = "GET /after HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
@@ -202,7 +202,7 @@ async fn server_refuses_too_many_or_too_large_headers() {
 }
 
 #[tokio::test]
-async fn server_answers_a_head_that_is_not_http_with_the_error_body() {
+async fn server_answers_invalid_head_with_error_body() {
     let server = start(10, PATIENT);
     for (request, status) in [
         ("GET / HTTP/1.1\r\nHost: a\r\nbad header\r\n\r\n".to_owned(), 400),
@@ -248,7 +248,7 @@ async fn server_shutdown_drains_requests_and_stops_accepting() {
     server.tasks.stop();
     server.release.notify_one();
     let answer = held.await.unwrap();
-    // That the server closed the connection is what let `talk` come to its end.
+    // `talk` only returns because the server closed the connection.
     assert!(answer.ends_with("held"), "{answer}");
     assert!(server.tasks.ended(PATIENT).await);
     assert!(TcpStream::connect(server.address).await.is_err());
@@ -269,7 +269,7 @@ async fn server_accepts_http2_without_tls() {
     assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), "/two");
 }
 
-/// A frame of HTTP/2: type, flags, stream, payload.
+/// An HTTP/2 frame: type, flags, stream, payload.
 type Frame = (u8, u8, u32, Vec<u8>);
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
@@ -295,13 +295,13 @@ async fn next_frame(stream: &mut TcpStream) -> Frame {
 }
 
 #[tokio::test]
-async fn server_answers_http2_without_a_reset_if_rest_of_body_is_small() {
+async fn server_answers_http2_without_reset_if_rest_of_body_is_small() {
     for body in [&b"{}"[..], &[b'x'; 16_000]] {
         let server = start(10, PATIENT);
         let mut stream = TcpStream::connect(server.address).await.unwrap();
         stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
         send_frame(&mut stream, (SETTINGS, 0, 0, Vec::new())).await;
-        // POST, http, / and the authority `a`, from the static table of HPACK.
+        // POST, http, / and the authority `a`, from HPACK's static table.
         let head = vec![0x83, 0x86, 0x84, 0x41, 1, b'a'];
         send_frame(&mut stream, (HEADERS, END_HEADERS, 1, head)).await;
         while server.called.load(Ordering::SeqCst) == 0 {
@@ -315,7 +315,7 @@ async fn server_answers_http2_without_a_reset_if_rest_of_body_is_small() {
                 seen.push(kind);
             }
             if kind == DATA && flags & END_STREAM != 0 {
-                // What comes before the answer to a ping has been sent before it.
+                // Everything that arrives before the ping's answer was sent before it.
                 send_frame(&mut stream, (PING, 0, 0, vec![0; 8])).await;
             }
             if kind == PING {
@@ -327,14 +327,15 @@ async fn server_answers_http2_without_a_reset_if_rest_of_body_is_small() {
 }
 
 #[tokio::test]
-async fn server_sends_whole_http2_answer_before_it_resets_a_long_body() {
+async fn server_sends_whole_http2_answer_before_resetting_long_body() {
     let server = start(10, PATIENT);
     let mut stream = TcpStream::connect(server.address).await.unwrap();
     stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
     send_frame(&mut stream, (SETTINGS, 0, 0, Vec::new())).await;
     let head = vec![0x83, 0x86, 0x84, 0x41, 1, b'a'];
     send_frame(&mut stream, (HEADERS, END_HEADERS, 1, head)).await;
-    // The body never ends. The answer comes whole while the stream is open, and the reset after it.
+    // The body never ends. The complete response arrives while the stream is open, and the reset
+    // after it.
     let mut seen = Vec::new();
     loop {
         let (kind, flags, id, payload) = next_frame(&mut stream).await;
@@ -445,7 +446,7 @@ async fn server_closes_client_that_does_not_read() {
     tokio::time::timeout(PATIENT, server.release.notified()).await.unwrap();
     drop(stream);
 
-    // Over HTTP/2, where the connection is read and its streams are not.
+    // HTTP/2, where the client reads the connection but not its streams.
     let stream = TcpStream::connect(server.address).await.unwrap();
     let mut builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
     builder.initial_stream_window_size(100).initial_connection_window_size(1 << 20);

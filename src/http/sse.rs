@@ -1,7 +1,7 @@
-//! Server-sent events: a response that goes on, as the HTML standard writes it.
+//! Server-sent events as a streamed response, in the format of the HTML standard.
 //!
-//! It is pulled: nothing is made before the client has taken what came before, and a client that
-//! hangs up drops the stream with all that it holds.
+//! The stream is pull-based: nothing is produced before the client has taken the previous events,
+//! and a client that disconnects drops the stream and everything it owns.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -13,16 +13,15 @@ use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use super::body;
 use super::response::Response;
 
-/// After so long without an event a comment is sent, so that nobody between takes the connection
-/// for dead.
+/// Interval of comments during silence, so that no proxy considers the connection dead.
 pub const HEARTBEAT: Duration = Duration::from_secs(15);
-/// When a browser comes again after its connection broke, in milliseconds.
+/// Delay before a browser reconnects, in milliseconds.
 const RETRY_MS: u32 = 1000;
 
 /// One event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
-    /// What a client that comes again sends as `Last-Event-ID`. One line.
+    /// The `Last-Event-ID` that a reconnecting client sends. One line.
     pub id: String,
     /// One line.
     pub name: &'static str,
@@ -34,7 +33,7 @@ impl Event {
         let mut text = String::with_capacity(self.data.len() + 64);
         // Writing to a string cannot fail.
         let _always = write!(text, "id: {}\nevent: {}\n", self.id, self.name);
-        // A lone CR ends a line too: text behind it would be read as a field of its own.
+        // A lone CR also ends a line: text after it would be parsed as another field.
         for line in self.data.replace("\r\n", "\n").split(['\n', '\r']) {
             let _always = writeln!(text, "data: {line}");
         }
@@ -43,7 +42,7 @@ impl Event {
     }
 }
 
-/// A response of `events`, several at a time as they come, with a heartbeat while none does.
+/// A response of `events`, batched as they arrive, with a heartbeat during silence.
 pub fn response(events: impl Stream<Item = Vec<Event>> + Send + 'static) -> Response {
     let beating = futures_util::stream::unfold(Box::pin(events), |mut events| async move {
         let text = match tokio::time::timeout(HEARTBEAT, events.next()).await {
@@ -58,7 +57,7 @@ pub fn response(events: impl Stream<Item = Vec<Event>> + Send + 'static) -> Resp
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    // Proxies such as nginx pass the events on as they come.
+    // Makes proxies such as nginx pass events on without buffering.
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
     response
 }

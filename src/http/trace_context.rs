@@ -1,4 +1,5 @@
-//! Trace context and request ids as headers: read from requests, added to those that are sent out.
+//! Trace context and request ids in headers: parses them from requests and adds them to outgoing
+//! calls.
 
 use std::sync::Arc;
 
@@ -12,8 +13,8 @@ const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// What a request says about where it comes from; `None` where it says nothing that is valid. Two
-/// `traceparent` headers are as good as none.
+/// The origin in a request's headers; `None` if it has no valid one. Two `traceparent` headers
+/// count as none.
 #[must_use]
 pub fn of(headers: &HeaderMap) -> Option<Arc<Origin>> {
     let mut parents = headers.get_all(TRACEPARENT).iter();
@@ -25,8 +26,8 @@ pub fn of(headers: &HeaderMap) -> Option<Arc<Origin>> {
     Origin::read(parent, state.as_deref(), request_id::given(headers))
 }
 
-/// Adds a call's trace context and request id to its headers. What is there already stays: a `tracestate`
-/// is added to our own `traceparent` alone.
+/// Adds a call's trace context and request id to its headers. Existing headers stay, and
+/// `tracestate` is only added together with our own `traceparent`.
 pub fn pass_on(headers: &mut HeaderMap, call: &Call) {
     if !headers.contains_key(TRACEPARENT) && !headers.contains_key(TRACESTATE) {
         insert(headers, TRACEPARENT, &call.traceparent());
@@ -40,7 +41,7 @@ pub fn pass_on(headers: &mut HeaderMap, call: &Call) {
 }
 
 fn insert(headers: &mut HeaderMap, name: HeaderName, value: &str) {
-    // Both were checked when they were read.
+    // Both were validated when they were read.
     if let Ok(value) = HeaderValue::from_str(value) {
         headers.insert(name, value);
     }
@@ -81,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_of_the_author_win() {
+    fn headers_set_by_author_take_precedence() {
         let origin = of(&headers(&[("traceparent", PARENT), ("tracestate", "a=1")]));
         let call = Trace::new([7; 16].into(), origin).call("a");
         let mut plain = HeaderMap::new();

@@ -1,7 +1,7 @@
 //! Unix sockets at paths of any length.
 //!
-//! The kernel takes at most 107 bytes for the path of a socket. A longer one is reached through a descriptor
-//! of its folder, as `/proc/self/fd/N/NAME`.
+//! The kernel accepts at most 107 bytes for the path of a socket. A longer path is reached through
+//! a descriptor of its folder, as `/proc/self/fd/N/NAME`.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -10,13 +10,13 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 use tokio::net::{UnixListener, UnixStream};
 
-/// Bytes of `sun_path` in `sockaddr_un`, less the NUL at its end (unix(7)).
+/// Bytes of `sun_path` in `sockaddr_un`, without the trailing NUL (unix(7)).
 const PATH_MAX: usize = 107;
 
 /// Connects to the socket at `path`.
 ///
 /// # Errors
-/// Those of connect(2), and of opening the folder of a long path.
+/// Errors of connect(2), and of opening the folder of a long path.
 pub async fn connect(path: &Path) -> io::Result<UnixStream> {
     let (short, _folder) = shortened(path)?;
     UnixStream::connect(short).await
@@ -33,13 +33,13 @@ pub fn is_listening(path: &Path) -> bool {
 /// Listens on a new socket at `path`.
 ///
 /// # Errors
-/// Those of bind(2), and of opening the folder of a long path.
+/// Errors of bind(2), and of opening the folder of a long path.
 pub(super) fn bind(path: &Path) -> io::Result<UnixListener> {
     let (short, _folder) = shortened(path)?;
     UnixListener::bind(short)
 }
 
-/// A path of the same socket that the kernel takes, valid while the descriptor beside it is open.
+/// A path of the same socket that the kernel accepts, valid while the returned descriptor is open.
 fn shortened(path: &Path) -> io::Result<(PathBuf, Option<OwnedFd>)> {
     let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
         return Ok((path.to_path_buf(), None));

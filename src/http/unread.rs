@@ -1,9 +1,9 @@
-//! What a handler leaves unread of a request's body: a little is read and discarded before the answer, so
-//! that an HTTP/1.1 connection can go on, and so that HTTP/2 clients read the answer: some lose it when the
-//! stream is reset right after it (RFC 9113, section 8.1, permits that). With more, an HTTP/1.1 answer says
-//! that the connection closes.
+//! Handles the unread part of a request's body. A little is read and discarded before the response,
+//! so that an HTTP/1.1 connection can be reused and HTTP/2 clients read the response: some lose it
+//! if the stream is reset right after it (RFC 9113, section 8.1, permits that). With more left, an
+//! HTTP/1.1 response announces that the connection closes.
 //!
-//! It never waits long for a client, and never asks one to send a body that nobody wants.
+//! It never waits long for a client, and never asks one to send a body that nobody reads.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,29 +17,30 @@ use hyper::header::EXPECT;
 
 use super::body::{Body, BoxError};
 
-/// The most bytes that are thrown away for the sake of the connection, and how long they may take.
+/// The most bytes discarded to keep a connection, and the time limit for that.
 const DISCARDED_MAX: usize = 256 * 1024;
 const PATIENCE: Duration = Duration::from_millis(250);
-/// How long an HTTP/2 stream stays open behind an answer to a body that was not read, so that the client
-/// reads the answer before the reset.
+/// How long an HTTP/2 stream stays open after the response to an unread body, so that the client
+/// reads the response before the reset.
 const LINGER: Duration = Duration::from_millis(500);
 
-/// Where a handler's body comes back to when it was not read to its end.
+/// Receives a handler's body back if it was not read completely.
 #[derive(Debug, Clone, Default)]
 pub struct Unread {
     rest: Arc<Mutex<Option<Incoming>>>,
-    /// The client waits for a `100 Continue`, which reading would send.
+    /// Whether the client waits for `100 Continue`, which reading would send.
     is_expected: bool,
 }
 
-/// The body as the handler reads it.
+/// The body as the handler reads it; returned on drop.
 #[derive(Debug)]
 struct Lent {
     inner: Option<Incoming>,
     unread: Unread,
 }
 
-/// The request for the handler, and what knows of its body; none for requests without one.
+/// Wraps the body of a request so that its unread part comes back; `None` for requests without a
+/// body.
 pub fn watch(request: hyper::Request<Incoming>) -> (hyper::Request<Body>, Option<Unread>) {
     use hyper::body::Body as _;
     if request.body().is_end_stream() {
@@ -53,10 +54,10 @@ pub fn watch(request: hyper::Request<Incoming>) -> (hyper::Request<Body>, Option
 }
 
 impl Unread {
-    /// Reads the rest of the body and discards it.
+    /// Reads and discards the rest of the body.
     ///
     /// # Errors
-    /// What is left of a body that is too long, or too slow.
+    /// The rest of a body that is too long or too slow.
     pub async fn discard(self) -> Result<(), Incoming> {
         let rest = self.rest.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(mut rest) = rest else { return Ok(()) };
@@ -78,15 +79,15 @@ impl Unread {
     }
 }
 
-/// An answer whose stream stays open behind its last byte until the client ends its body, or [`LINGER`]
-/// has passed.
+/// A response whose stream stays open after its last byte until the client ends its body or
+/// [`LINGER`] has passed.
 struct Lingering {
     answer: Body,
     rest: Option<Incoming>,
     deadline: Pin<Box<tokio::time::Sleep>>,
 }
 
-/// The answer to a request over HTTP/2 whose body is not read to its end.
+/// The response to an HTTP/2 request whose body was not read completely.
 pub fn linger(answer: Body, rest: Incoming) -> Body {
     let deadline = Box::pin(tokio::time::sleep(LINGER));
     Lingering { answer, rest: Some(rest), deadline }.boxed()

@@ -1,8 +1,10 @@
-//! `backup.after`: the operator's own program that takes a backup away, run after each one that was written.
+//! `backup.after`: the operator's program that copies a backup elsewhere, run after each scheduled
+//! one.
 //!
-//! It gets the path in its environment, so much time, and nothing of the service's own environment but where
-//! programs are. What it prints is not read, but for the end of its standard error. That it failed is
-//! logged, counted, and noted in the data folder until it succeeds, for `orrery doctor`.
+//! The program gets the path in its environment, a time limit, and only a few variables of the
+//! service's own environment. Its output is ignored, except for the end of its standard error. A
+//! failure is logged, counted, and recorded in the data folder until it succeeds, for `orrery
+//! doctor`.
 
 use std::fs;
 use std::io;
@@ -16,16 +18,16 @@ use tokio::process::{Child, Command};
 use crate::api::Services;
 use crate::config;
 
-/// The note of a failure, in the data folder.
+/// The record of a failure, in the data folder.
 pub const FAILED: &str = "backup.after-failed";
-/// The variable with the path of the backup.
+/// The environment variable with the path of the backup.
 const FILE: &str = "ORRERY_BACKUP_FILE";
-/// What it finds of the service's environment.
+/// Variables that the program inherits from the service.
 const PASSED_ON: [&str; 6] = ["PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ"];
-/// Bytes of its standard error that a failure shows.
+/// Bytes of its standard error shown after a failure.
 const TAIL: usize = 2048;
 
-/// Runs the program for a backup, if the configuration names one. Dropped, it ends the program.
+/// Runs the configured program for a backup, if any. Dropping the future kills the program.
 pub async fn run(services: &Services, config: &config::Backup, backup: &Path) {
     let Some((program, arguments)) = config.after.split_first() else { return };
     let mut command = Command::new(program);
@@ -43,18 +45,18 @@ pub async fn run(services: &Services, config: &config::Backup, backup: &Path) {
         Ok(child) => match tokio::time::timeout(limit, ended(child)).await {
             Ok(ended) => ended,
             Err(_elapsed) => {
-                Err(format!("it was ended after {} s (backup.after_timeout)", limit.as_secs()))
+                Err(format!("it was killed after {} s (backup.after_timeout)", limit.as_secs()))
             }
         },
     };
     let noted = match &ended {
         Ok(()) => {
-            tracing::info!(path = %backup.display(), program, "backup.after has succeeded");
+            tracing::info!(path = %backup.display(), program, "backup.after succeeded");
             remove(&services.store.folder().join(FAILED))
         }
         Err(reason) => {
             metrics::counter!("orrery_backup_after_failures_total").increment(1);
-            tracing::error!(path = %backup.display(), program, reason, "backup.after has failed");
+            tracing::error!(path = %backup.display(), program, reason, "backup.after failed");
             let note = format!("{program} failed for {}: {reason}", backup.display());
             fs::write(services.store.folder().join(FAILED), note)
         }
@@ -71,7 +73,7 @@ fn remove(note: &Path) -> io::Result<()> {
     }
 }
 
-/// Kills a program and what it has started, unless it has ended.
+/// Kills a program and its process group on drop, unless it has exited.
 struct Group(Option<Pid>);
 
 impl Drop for Group {
@@ -82,7 +84,7 @@ impl Drop for Group {
     }
 }
 
-/// Waits for the end of the program; why it failed otherwise.
+/// Waits for the program to exit; an error explains its failure.
 async fn ended(mut child: Child) -> Result<(), String> {
     let pid = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
     let mut group = Group(pid);

@@ -1,9 +1,9 @@
-//! The log archive: each `backup.log`, what was committed since the last time goes into the folder of
-//! backups, see [`backup::archive_log`].
+//! The log archive: every `backup.log`, new commits are written to the folder of backups, see
+//! [`backup::archive_log`].
 //!
-//! A chain begins with a full backup and ends when it cannot go on, or when more log waits for it
-//! than `backup.log_budget`. Then the log, a metric and `orrery check` say so, the service goes on,
-//! and the next chain begins with a full backup at once.
+//! A chain starts with a full backup and ends if it cannot continue, or if more log than
+//! `backup.log_budget` waits for it. The log, a metric and `orrery check` then report it, the
+//! service keeps running, and a full backup starts the next chain at once.
 
 use std::fs;
 use std::io;
@@ -16,24 +16,25 @@ use crate::backup::{self, LOG, Part, Source};
 use crate::config::Config;
 use crate::runtime::{Recurring, Tasks};
 
-/// Says why the last chain was given up, for `orrery check`; absent while there is one.
+/// File that records why the last chain was abandoned, for `orrery check`; absent while there is a
+/// chain.
 pub const GIVEN_UP: &str = "kept-log.given-up";
-/// How often it is looked whether so much log waits that the turn comes early.
+/// Interval of the checks for an early rotation.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// Bytes of log that bring the turn early.
+/// Log size that triggers an early rotation.
 const EARLY_BYTES: u64 = 64 * 1024 * 1024;
 
-/// Keeps the log until the shutdown.
+/// Archives the log until the shutdown.
 pub async fn run(services: Arc<Services>, tasks: Tasks, config: Config) {
     let Some(every) = config.backup.log else {
-        // A chain of an earlier start would hold the log for nobody.
+        // A chain of an earlier start would retain the log for nothing.
         services.store.stop_archiving(None);
         note_given_up(&services, None);
         return;
     };
     services.store.set_archive_budget(config.backup.log_budget);
     let look_every = every.min(LOOK_EVERY);
-    // What an earlier process left to do is due.
+    // Work left by an earlier process is due at once.
     let mut since_turn = every;
     let mut whole_at = services.clock.monotonic();
     let mut trouble = Recurring::default();
@@ -42,7 +43,7 @@ pub async fn run(services: Arc<Services>, tasks: Tasks, config: Config) {
             since_turn = Duration::ZERO;
             if turn(&services, &config, &mut trouble).await {
                 if trouble.end() {
-                    tracing::info!("the log is kept again");
+                    tracing::info!("log archiving resumed");
                 }
                 whole_at = services.clock.monotonic();
             }
@@ -55,7 +56,7 @@ pub async fn run(services: Arc<Services>, tasks: Tasks, config: Config) {
     }
 }
 
-/// Keeps what there is; whether there is a chain that holds it all now.
+/// Archives the pending log; returns whether the current chain is complete.
 async fn turn(services: &Services, config: &Config, trouble: &mut Recurring) -> bool {
     if let Some(reason) = services.store.take_archive_failure() {
         given_up(services, &reason);
@@ -64,7 +65,7 @@ async fn turn(services: &Services, config: &Config, trouble: &mut Recurring) -> 
         match archive(services, config).await {
             Ok(None) => return services.store.archive_position().is_some(),
             Ok(Some(Part { first, last, bytes, damaged })) => {
-                tracing::debug!(first, last, bytes, damaged, "the log was kept");
+                tracing::debug!(first, last, bytes, damaged, "log archived");
             }
             Err(backup::Error::Chain(reason)) => {
                 services.store.stop_archiving(None);
@@ -80,7 +81,7 @@ async fn turn(services: &Services, config: &Config, trouble: &mut Recurring) -> 
                 if trouble.is_news(&error.to_string()) {
                     tracing::warn!(
                         %error,
-                        "the log was not kept; it stays in the store and is tried again: look at the \
+                        "failed to archive the log; it stays in the store for the next attempt: check the \
                          folder that the error names, or at the folder of backups"
                     );
                 }
@@ -90,7 +91,7 @@ async fn turn(services: &Services, config: &Config, trouble: &mut Recurring) -> 
     }
 }
 
-/// Whether log that waits takes the room that new work needs.
+/// Whether pending log takes up the room that new work needs.
 fn is_in_the_way(services: &Services) -> bool {
     services.store.stats().disk_is_low && services.store.unarchived_bytes() > EARLY_BYTES
 }
@@ -110,9 +111,7 @@ async fn archive(services: &Services, config: &Config) -> Result<Option<Part>, b
 
 fn given_up(services: &Services, reason: &str) {
     metrics::counter!("orrery_kept_log_given_up_total").increment(1);
-    tracing::error!(
-        "the log archive was abandoned: {reason}. The next chain begins with a full backup"
-    );
+    tracing::error!("log archive abandoned: {reason}. The next chain starts with a full backup");
     note_given_up(services, Some(reason));
 }
 
@@ -123,7 +122,7 @@ fn report(services: &Services, whole_at: Duration) {
     metrics::gauge!("orrery_kept_log_waiting_bytes").set(f64::from(waiting) * 1024.0);
 }
 
-/// Notes for `orrery check` why there is no chain, or that there is one.
+/// Records for `orrery check` why there is no chain, or removes that record.
 pub fn note_given_up(services: &Services, reason: Option<&str>) {
     let path: &Path = &services.store.folder().join(GIVEN_UP);
     let noted = match reason {

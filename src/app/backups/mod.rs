@@ -1,11 +1,11 @@
-//! Scheduled backups: one each `backup.every` into `backup.folder`, of which the newest
-//! `backup.keep` stay, with the log archive behind the oldest of them.
+//! Scheduled backups: one every `backup.every` in `backup.folder`. The newest `backup.keep` are
+//! kept, with the log archive from the oldest of them on.
 //!
-//! A backup has its name only when it is whole and on the disk. One that fails is logged and tried
-//! again at the next turn; those that are there stay then.
+//! A backup gets its final name only when it is complete and on the disk. A failed one is logged
+//! and retried at the next turn; existing ones are kept then.
 //!
-//! A name says whether a backup is one of these: it has the time at which it was written. Others, made
-//! by hand, may be in the same folder; they are never deleted, and the schedule does not count them.
+//! Only files with the schedule's naming pattern, which contains the time of writing, count. Other
+//! files in the folder, such as manual backups, are never deleted, and the schedule ignores them.
 
 pub mod after;
 mod log_archive;
@@ -28,11 +28,11 @@ use crate::storage;
 const PREFIX: &str = "orrery-";
 const SUFFIX: &str = ".backup";
 const PART: &str = "part";
-/// What it means that a backup is not encrypted, and what to do.
+/// The risk of an unencrypted backup, and what to do.
 pub const UNENCRYPTED: &str = "anyone who has the file can read everything in it, including the \
     sealed secrets, because seal.key is inside; set `backup.recipient` or `backup.passphrase_file`";
 
-/// Writes backups until the shutdown.
+/// Writes scheduled backups until the shutdown.
 pub async fn run(services: Arc<Services>, tasks: Tasks, config: Config) {
     tasks.spawn(log_archive::run(Arc::clone(&services), tasks.clone(), config.clone()));
     let reserve = config.limits.disk_reserve;
@@ -45,7 +45,7 @@ pub async fn run(services: Arc<Services>, tasks: Tasks, config: Config) {
         publish(&config.folder);
         let due = until_due(&config.folder, every, services.clock.now());
         let due = if lacks_base(&services, &config) { Duration::ZERO } else { due };
-        // A chain of the log archive that is given up needs a backup at once.
+        // An abandoned chain of the log archive needs a backup at once.
         let wait = config.log.map_or(due, |log| due.min(log));
         tokio::select! {
             () = tasks.stopping() => return,
@@ -61,7 +61,7 @@ pub async fn run(services: Arc<Services>, tasks: Tasks, config: Config) {
             Ok((path, summary)) => {
                 tracing::info!(
                     path = %path.display(), rows = summary.rows, files = summary.files,
-                    damaged = summary.damaged.len(), "a backup was written"
+                    damaged = summary.damaged.len(), "backup written"
                 );
                 services.audit.write_or_log(&entry).await;
                 tokio::select! {
@@ -72,7 +72,7 @@ pub async fn run(services: Arc<Services>, tasks: Tasks, config: Config) {
             Err(error) => {
                 services.audit.write_or_log(&entry.refused(&error.to_string())).await;
                 metrics::counter!("orrery_backup_failures_total").increment(1);
-                tracing::error!(%error, "no backup was written");
+                tracing::error!(%error, "backup failed");
                 tokio::select! {
                     () = tasks.stopping() => return,
                     () = tokio::time::sleep(every.min(Duration::from_secs(3600))) => {}
@@ -82,41 +82,41 @@ pub async fn run(services: Arc<Services>, tasks: Tasks, config: Config) {
     }
 }
 
-/// Sets the gauge of the newest backup's time.
+/// Sets the metric of the newest backup's time.
 fn publish(folder: &Path) {
     let written = newest(folder).and_then(|path| fs::metadata(path).ok()?.modified().ok());
     let written = written.and_then(|time| time.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
     metrics::gauge!("orrery_backup_last_timestamp_seconds").set(written.as_secs_f64());
 }
 
-/// Whether the log is to be kept and no backup is there that the chain follows.
+/// Whether the log archive is enabled but the backup that its chain follows is missing.
 fn lacks_base(services: &Services, config: &config::Backup) -> bool {
     let has_base = |kept: storage::ArchivePosition| backup::has_base(&config.folder, kept.chain);
     config.log.is_some()
         && !services.store.archive_position().is_some_and(|kept| has_base(kept).unwrap_or(true))
 }
 
-/// How long until the newest scheduled backup is `every` old.
+/// Time until the newest scheduled backup is `every` old.
 fn until_due(folder: &Path, every: Duration, now: Timestamp) -> Duration {
     let written = |path: &PathBuf| {
         let time = fs::metadata(path).ok()?.modified().ok()?;
         Some(Timestamp::from_micros(0).plus(time.duration_since(UNIX_EPOCH).ok()?))
     };
     let found = scheduled(folder).unwrap_or_default();
-    // One of a clock that was ahead by more than that says nothing.
+    // Ignore backups that are dated further in the future: the clock was ahead.
     let latest = now.plus(every);
     let last = found.iter().filter_map(written).filter(|written| *written <= latest).max();
     last.map_or(Duration::ZERO, |written| every.saturating_sub(now.since(written)))
 }
 
-/// Whether a store was refused because it is damaged, or parts of it are missing or do not fit.
+/// Whether a store was rejected because it is damaged or incomplete, or its parts do not match.
 #[must_use]
 pub fn is_damage(error: &anyhow::Error) -> bool {
     use storage::Error::{Damaged, Misfit};
     matches!(error.downcast_ref(), Some(Damaged { .. } | Misfit { .. }))
 }
 
-/// Adds to the refusal of a damaged store which scheduled backup there is in `folder`.
+/// Adds the newest scheduled backup in `folder` to the error about a damaged store.
 pub fn advised(error: storage::Error, folder: &Path) -> anyhow::Error {
     let error = anyhow::Error::new(error);
     match newest(folder).filter(|_| is_damage(&error)) {
@@ -129,12 +129,12 @@ pub fn advised(error: storage::Error, folder: &Path) -> anyhow::Error {
     }
 }
 
-/// The newest scheduled backup of a folder; `None` when there is none.
+/// The newest scheduled backup in a folder, if any.
 pub fn newest(folder: &Path) -> Option<PathBuf> {
     scheduled(folder).ok()?.pop()
 }
 
-/// The scheduled backups of a folder, oldest first, as their names sort.
+/// The scheduled backups in a folder, oldest first; their names sort by time.
 fn scheduled(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder)? {
@@ -147,12 +147,12 @@ fn scheduled(folder: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// What the scheduled backup of a moment is called.
+/// The file name of the scheduled backup of a moment.
 fn name_of(time: Timestamp) -> String {
     format!("{PREFIX}{}{SUFFIX}", time.to_string().replace(':', "-"))
 }
 
-/// Whether [`name_of`] gives this name to any moment.
+/// Whether [`name_of`] returns this name for some moment.
 fn is_scheduled(name: &str) -> bool {
     let middle = name.strip_prefix(PREFIX).and_then(|rest| rest.strip_suffix(SUFFIX));
     let Some((day, time)) = middle.and_then(|middle| middle.split_once('T')) else { return false };
@@ -160,7 +160,7 @@ fn is_scheduled(name: &str) -> bool {
     time.is_ok_and(|time| name_of(time) == name)
 }
 
-/// Where backups go, and how.
+/// Destination and options of backups.
 struct Target {
     folder: PathBuf,
     keep: usize,
@@ -176,15 +176,15 @@ impl Target {
     }
 }
 
-/// How the configuration has backups encrypted.
+/// The configured encryption of backups.
 ///
 /// # Errors
-/// When a recipient is none, which a configuration that was checked never holds.
+/// If a recipient is invalid, which a validated configuration never contains.
 pub fn encryption(config: &config::Backup) -> Result<Encryption, backup::Error> {
     Encryption::new(&config.recipients, config.passphrase.as_ref())
 }
 
-/// What is to be said of backups on a timetable that are not encrypted.
+/// Warning for unencrypted scheduled backups.
 #[must_use]
 pub fn concern(config: &config::Backup) -> Option<String> {
     let is_open = config.recipients.is_empty() && config.passphrase.is_none();
@@ -253,7 +253,7 @@ fn write(
         let _left_for_the_next_try = fs::remove_file(&part);
     }
     let summary = written?;
-    // This one stays. Those of a clock that was ahead, whose names sort behind it, go first.
+    // Keep this one. Prune future-dated backups first; their names sort after it.
     let found = scheduled(folder)?;
     let (older, mut others): (Vec<_>, Vec<_>) =
         found.into_iter().filter(|other| *other != path).partition(|other| *other < path);
@@ -263,7 +263,7 @@ fn write(
     }
     if let Err(error) = backup::prune(folder, place.store.archive_position().map(|kept| kept.chain))
     {
-        tracing::warn!(%error, "failed to delete a log archive that no backup needs");
+        tracing::warn!(%error, "failed to prune the log archive");
     }
     Ok((path, summary))
 }

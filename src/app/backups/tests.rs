@@ -1,4 +1,5 @@
-//! The folder of scheduled backups: which files count, which go, and when the next one is due.
+//! Tests of the folder of scheduled backups: which files count, which are pruned, and when the next
+//! one is due.
 
 use tempfile::TempDir;
 
@@ -32,7 +33,7 @@ impl Fixture {
         fs::write(self.backups().join(name), "x").unwrap();
     }
 
-    /// Writes a scheduled backup; the names of all files in the folder afterwards.
+    /// Writes a scheduled backup; returns the names of all files in the folder afterwards.
     async fn write(&self, keep: usize, now: &str) -> Vec<String> {
         let place = self.place.clone();
         let folder = self.backups();
@@ -74,14 +75,14 @@ fn backup_name_with_time_of_writing_is_scheduled() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn backup_retention_leaves_backups_made_by_hand() {
+async fn backup_retention_keeps_manual_backups() {
     let fixture = Fixture::new();
     for name in ["orrery-1.backup", "orrery-before-upgrade.backup", "notes.txt"] {
         fixture.add(name);
     }
     let now = Timestamp::from_micros(0).plus(UNIX_EPOCH.elapsed().unwrap());
     let every = Duration::from_secs(3600);
-    // One that was made by hand a moment ago does not count.
+    // A manual backup made a moment ago does not count.
     assert_eq!(newest(&fixture.backups()), None);
     assert_eq!(until_due(&fixture.backups(), every, now), Duration::ZERO);
     fixture.add("orrery-2020-01-01T00-00-00.000Z.backup");
@@ -97,7 +98,7 @@ async fn backup_retention_leaves_backups_made_by_hand() {
     assert_eq!(left, expected);
     let last = newest(&fixture.backups()).unwrap();
     assert!(last.ends_with("orrery-2026-11-20T09-30-00.123Z.backup"), "{}", last.display());
-    // Although another name sorts behind it, the next one is not due.
+    // Although another name sorts after it, the next one is not due.
     assert!(until_due(&fixture.backups(), every, now) > Duration::ZERO);
 }
 
@@ -113,11 +114,11 @@ async fn backup_just_written_stays_after_clock_was_ahead() {
     fixture.add(ahead);
     let second = "orrery-2026-11-21T09-30-00.123Z.backup";
     assert_eq!(fixture.write(1, "2026-11-21T09:30:00.123Z").await, [second]);
-    // Those that are ahead go before those of the time before.
+    // Future-dated backups are pruned before older ones.
     fixture.add(ahead);
     let third = "orrery-2026-11-22T09-30-00.123Z.backup";
     assert_eq!(fixture.write(2, "2026-11-22T09:30:00.123Z").await, [second, third]);
-    // They put off no backup either.
+    // They do not delay the next backup either.
     let every = Duration::from_secs(3600);
     let now = Timestamp::from_micros(0).plus(UNIX_EPOCH.elapsed().unwrap());
     assert!(until_due(&fixture.backups(), every, now) > Duration::ZERO);

@@ -1,4 +1,4 @@
-//! Whether there are backups, how old the newest is, whether it can be read, and who can read it.
+//! Checks of backups: whether there are any, their age, readability and encryption.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read as _};
@@ -12,18 +12,18 @@ use crate::backup::{self, Keys};
 use crate::config;
 use crate::domain::time::Timestamp;
 
-/// A backup is late when it is so many times as old as the time between two.
+/// A backup is late at this multiple of the backup interval.
 const LATE: u32 = 2;
-/// A backup up to this size is checked whole, if this machine can decrypt it; of a larger one so many
-/// bytes at its beginning and at its end are read.
+/// A backup up to this size is verified completely, if this machine can decrypt it; of larger ones,
+/// only `PART` bytes at the start and at the end are read.
 const WHOLE_MAX: u64 = 64 * 1024 * 1024;
 const PART: u64 = 8 * 1024 * 1024;
 
-/// The last reading of a backup, so that the same one is not read again.
+/// The result of the last read, so that the same backup is not read twice.
 #[derive(Debug, Default)]
 pub(super) struct Read(Mutex<Option<(Seen, Finding)>>);
 
-/// What tells one backup from another.
+/// Identifies a backup.
 #[derive(Debug, PartialEq, Eq)]
 struct Seen {
     path: PathBuf,
@@ -31,7 +31,7 @@ struct Seen {
     modified: Option<Duration>,
 }
 
-/// Whether backups on a schedule are encrypted.
+/// Whether scheduled backups are encrypted.
 pub(super) fn encryption(config: &config::Backup) -> Option<Finding> {
     if let Some(concern) = backups::concern(config) {
         return Some(
@@ -42,13 +42,13 @@ pub(super) fn encryption(config: &config::Backup) -> Option<Finding> {
     config.every.map(|_| Finding::good("backup", "on a schedule, encrypted"))
 }
 
-/// How old the newest backup is, and whether it should be newer.
+/// The age of the newest backup, and whether it is late.
 pub(super) fn age(config: &config::Backup, now: Timestamp) -> Finding {
     let late = |detail: String| {
         Finding::warning("backups", detail).mended_by("orrery backup FILE; journalctl -u orrery")
     };
     let Some(every) = config.every else {
-        return Finding::warning("backups", "none are made: set `backup.every`")
+        return Finding::warning("backups", "not scheduled: set `backup.every`")
             .mended_by("set backup.every, backup.folder and backup.recipient");
     };
     let written = backups::newest(&config.folder).and_then(|path| modified(&path));
@@ -56,11 +56,11 @@ pub(super) fn age(config: &config::Backup, now: Timestamp) -> Finding {
         return late("there is none yet".to_owned());
     };
     let age = now.since(Timestamp::from_micros(0).plus(written));
-    let detail = format!("the newest is {} old; one is made each {}", words(age), words(every));
+    let detail = format!("the newest is {} old; one is made every {}", words(age), words(every));
     if age > every.saturating_mul(LATE) { late(detail) } else { Finding::good("backups", detail) }
 }
 
-/// Looks whether the newest backup should be newer; `None` where none are made on a schedule.
+/// A check whether the newest backup is late; `None` without scheduled backups.
 pub(super) fn late(config: &config::Backup) -> Option<LateBackup> {
     config.every?;
     let config = config.clone();
@@ -75,7 +75,7 @@ fn modified(path: &Path) -> Option<Duration> {
 }
 
 impl Read {
-    /// Reads the newest backup, unless it was read before.
+    /// Reads the newest backup, unless it was already read.
     pub(super) fn newest(&self, config: &config::Backup) -> Option<Finding> {
         let path = backups::newest(&config.folder)?;
         let bytes = fs::metadata(&path).ok()?.len();
@@ -99,7 +99,7 @@ impl Read {
     }
 }
 
-/// Reads a backup as far as it may take, and says how far that was.
+/// Reads a backup as far as its size allows, and says how far.
 fn read(seen: &Seen, config: &config::Backup) -> anyhow::Result<String> {
     let file = File::open(&seen.path)?;
     let is_encrypted = backup::is_encrypted(&seen.path)?;
@@ -116,17 +116,17 @@ fn read(seen: &Seen, config: &config::Backup) -> anyhow::Result<String> {
             let plain = backup::open(BufReader::new(file), &keys)?;
             let summary = backup::verify(plain, &mut |_bytes| {})?;
             let rows = summary.rows;
-            Ok(format!("the newest was read whole: {rows} rows, {mib} MiB"))
+            Ok(format!("the newest was verified: {rows} rows, {mib} MiB"))
         }
         None => {
             read_ends(file, seen.bytes)?;
             let how = "`orrery verify` reads all of it";
-            Ok(format!("beginning and end of the newest can be read, {mib} MiB; {how}"))
+            Ok(format!("start and end of the newest are readable, {mib} MiB; {how}"))
         }
     }
 }
 
-/// Reads a part at the beginning and one at the end.
+/// Reads one part at the start and one at the end.
 fn read_ends(mut file: File, bytes: u64) -> io::Result<()> {
     use std::io::Seek as _;
     io::copy(&mut file.by_ref().take(PART), &mut io::sink())?;
@@ -141,27 +141,27 @@ mod tests {
     use crate::config::Config;
 
     #[test]
-    fn doctor_names_the_age_of_the_newest_backup() {
+    fn doctor_reports_age_of_newest_backup() {
         let folder = tempfile::tempdir().unwrap();
         let mut config = Config::defaults().backup;
         config.folder = folder.path().to_owned();
         config.every = None;
         let now = Timestamp::from_micros(0).plus(UNIX_EPOCH.elapsed().unwrap());
-        assert_eq!(age(&config, now).detail, "none are made: set `backup.every`");
-        assert!(super::late(&config).is_none(), "nobody is to be woken by what was chosen");
+        assert_eq!(age(&config, now).detail, "not scheduled: set `backup.every`");
+        assert!(super::late(&config).is_none(), "a deliberate choice is no alarm");
         config.every = Some(Duration::from_secs(3600));
         assert_eq!(age(&config, now).detail, "there is none yet");
         let look = super::late(&config).unwrap();
         assert_eq!(look(now).as_deref(), Some("there is none yet"));
         fs::write(folder.path().join("orrery-2026-11-20T09-30-00.123Z.backup"), "").unwrap();
         let found = age(&config, now.plus(Duration::from_secs(60)));
-        assert!(!found.concern && found.detail.ends_with("one is made each 1 hour"), "{found:?}");
+        assert!(!found.concern && found.detail.ends_with("one is made every 1 hour"), "{found:?}");
         let late = age(&config, now.plus(Duration::from_secs(3 * 3600 + 60)));
         assert!(late.concern && late.detail.starts_with("the newest is 3 hours old"), "{late:?}");
     }
 
     #[test]
-    fn doctor_reads_the_newest_backup_once() {
+    fn doctor_reads_newest_backup_once() {
         let folder = tempfile::tempdir().unwrap();
         let mut config = Config::defaults().backup;
         config.folder = folder.path().to_owned();

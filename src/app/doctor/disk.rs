@@ -1,4 +1,4 @@
-//! How the disk of the data folder keeps what it is given: tried with a small file, which is deleted again.
+//! Checks the disk of the data folder by flushing a small file, which is deleted again.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
@@ -8,22 +8,22 @@ use std::time::Duration;
 use crate::api::Finding;
 use crate::runtime;
 
-/// Flushes that are timed.
+/// Number of timed flushes.
 const FLUSHES: usize = 9;
-/// What one writes, in bytes.
+/// Bytes written per flush.
 const BLOCK: usize = 4096;
-/// A median above it slows every commit down.
+/// A larger median slows down every commit.
 const SLOW: Duration = Duration::from_millis(50);
-/// No disk that keeps what it has acknowledged is faster.
+/// No disk that really persists data is faster.
 const TOO_FAST: Duration = Duration::from_micros(5);
-/// File systems without a disk, by the magic number of `statfs`: tmpfs and ramfs.
+/// File systems in memory, by the magic number of `statfs`: tmpfs and ramfs.
 const IN_MEMORY: [u64; 2] = [0x0102_1994, 0x8584_58F6];
 
 pub(super) fn findings(folder: &Path) -> Option<Finding> {
     if !folder.is_dir() {
         return None;
     }
-    let mend = "move the data folder to a disk that keeps what it acknowledges";
+    let mend = "move the data folder to a disk that stores what it acknowledges";
     if is_in_memory(folder) {
         let detail = "the data folder is in memory: a restart of the machine loses everything";
         return Some(Finding::fault("fsync", detail).mended_by(mend));
@@ -37,12 +37,12 @@ pub(super) fn findings(folder: &Path) -> Option<Finding> {
     })
 }
 
-/// What a median time of a flush says.
+/// Evaluates the median time of a flush.
 fn judge(time: Duration) -> Result<Finding, String> {
     let shown = format!("{:.2} ms", time.as_secs_f64() * 1000.0);
     if time < TOO_FAST {
         return Err(format!(
-            "a flush takes {shown}: no disk is so fast, it may acknowledge what it has not kept"
+            "a flush takes {shown}: no disk is that fast, it may acknowledge data that it has not stored"
         ));
     }
     if time > SLOW {
@@ -51,14 +51,14 @@ fn judge(time: Duration) -> Result<Finding, String> {
     Ok(Finding::good("fsync", format!("a flush takes {shown}")))
 }
 
-/// Whether a folder is on a file system without a disk.
+/// Whether a folder is on a file system in memory.
 #[must_use]
 pub fn is_in_memory(folder: &Path) -> bool {
     let magic = rustix::fs::statfs(folder).map(|found| found.f_type.cast_unsigned());
     magic.is_ok_and(|magic| IN_MEMORY.contains(&magic))
 }
 
-/// The median time of a flush behind a write.
+/// The median time of a flush after a write.
 fn flush_time(folder: &Path) -> io::Result<Duration> {
     let path = folder.join(format!(".orrery-doctor-{}", std::process::id()));
     let tried = try_flushes(&path);
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn doctor_tries_flushes_and_leaves_nothing() {
+    fn doctor_times_flushes_and_leaves_nothing() {
         let folder = tempfile::tempdir().unwrap();
         assert!(findings(folder.path()).is_some());
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
@@ -95,8 +95,8 @@ mod tests {
     }
 
     #[test]
-    fn flush_time_is_judged() {
-        assert!(judge(Duration::from_micros(1)).unwrap_err().contains("no disk is so fast"));
+    fn flush_time_has_verdict() {
+        assert!(judge(Duration::from_micros(1)).unwrap_err().contains("no disk is that fast"));
         assert!(
             judge(Duration::from_millis(80)).unwrap_err().starts_with("a flush takes 80.00 ms")
         );

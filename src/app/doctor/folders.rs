@@ -1,5 +1,5 @@
-//! Whether the folders are there, writable, and closed to others; and whether the process may open
-//! as many files as it is configured to serve connections.
+//! Checks that the folders exist, are writable and private, and that the process may open enough
+//! files for the configured connections.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -12,10 +12,10 @@ use crate::config::Config;
 use crate::config::secret::changeable_by_others;
 use crate::storage;
 
-/// Files that the service opens beside one for each connection: the store, payloads, logs,
+/// Files that the service opens in addition to one per connection: the store, payloads, logs,
 /// upstream connections.
 const FILES_BESIDE_CONNECTIONS: u64 = 1024;
-/// The share of the disk below which its room is a concern, in hundredths.
+/// Free share of the disk, in percent, below which it is a concern.
 const LOW_PERCENT: u64 = 10;
 const MIB: u64 = 1024 * 1024;
 const GB: u64 = 1_000_000_000;
@@ -34,20 +34,20 @@ pub(super) fn findings(config: &Config) -> Vec<Finding> {
     findings
 }
 
-/// A configuration or a folder of models that others can change.
+/// A configuration or a folder of models that other users can change.
 fn changeable(config: &Config) -> Option<Finding> {
     let paths = config.file.iter().chain([&config.models_dir]);
     let reason = paths.into_iter().find_map(|path| changeable_by_others(path))?;
     Some(Finding::warning("models", reason))
 }
 
-/// Bytes that are free on a folder's disk.
+/// Free bytes on a folder's disk.
 #[must_use]
 pub fn free_bytes(folder: &Path) -> u64 {
     storage::DiskSpaceMonitor::with_reserve(folder.to_path_buf(), None).free()
 }
 
-/// The free space of the disk, and whether the service would refuse new work for it.
+/// The free space of the disk, and whether the service would refuse new work.
 fn disk(folder: &Path, reserve: Option<u64>) -> Option<Finding> {
     let there = folder.ancestors().find(|folder| folder.is_dir())?;
     let monitor = storage::DiskSpaceMonitor::with_reserve(there.to_path_buf(), reserve);
@@ -70,26 +70,26 @@ fn disk(folder: &Path, reserve: Option<u64>) -> Option<Finding> {
     Some(Finding::good("disk", detail))
 }
 
-/// Why the log archive has no chain, as the service notes it.
+/// Why the log archive has no chain, as recorded by the service.
 fn given_up_log(folder: &Path) -> Option<Finding> {
     let reason = fs::read_to_string(folder.join("kept-log.given-up")).ok()?;
     let detail = format!(
-        "the log is not kept: {reason}. It is kept again from the next full backup, which is tried \
+        "the log is not archived: {reason}. Archiving resumes with the next full backup, which is tried \
          at least once an hour"
     );
     Some(Finding::new("log archive", Verdict::Fault, detail))
 }
 
-/// How the program that takes backups away has failed, as the service notes it.
+/// The last failure of `backup.after`, as recorded by the service.
 fn not_taken_away(folder: &Path) -> Option<Finding> {
-    // What the program said may name other machines: it is the operator's.
+    // The program's output may name other machines, so only the operator sees it.
     let reason = fs::read_to_string(folder.join(after::FAILED)).ok()?;
-    let detail = "the program that takes backups away has failed for the newest one";
+    let detail = "the program failed for the newest backup";
     let mend = format!("{reason}; run it by hand with ORRERY_BACKUP_FILE set");
     Some(Finding::fault("backup.after", detail).mended_by(mend))
 }
 
-/// The sweeps that the last start refused, as the service notes them.
+/// The sweeps refused by the last start, as recorded by the service.
 fn refused_sweeps(folder: &Path) -> Vec<Finding> {
     let noted = fs::read_to_string(folder.join("sweep.refused")).unwrap_or_default();
     noted.lines().map(|line| Finding::new("sweep", Verdict::Fault, line)).collect()
@@ -109,7 +109,7 @@ fn data(folder: &Path) -> Finding {
     found
 }
 
-/// A folder that is there and takes a file, or that can be made.
+/// Checks that a folder exists and is writable, or can be created.
 fn writable(subject: &str, folder: &Path) -> Finding {
     let shown = folder.display();
     match fs::metadata(folder) {
@@ -145,14 +145,14 @@ fn writable(subject: &str, folder: &Path) -> Finding {
     }
 }
 
-/// Whether `folder` takes a file; the file is deleted again at once.
+/// Creates a file in `folder` and deletes it at once.
 fn try_a_file(folder: &Path) -> std::io::Result<()> {
     let probe = folder.join(format!(".orrery-check-{}", std::process::id()));
     fs::OpenOptions::new().write(true).create_new(true).open(&probe)?;
     fs::remove_file(&probe)
 }
 
-/// A finding where the limit on open files is too low for the connections that are allowed.
+/// Warns if the limit on open files is too low for the configured connections.
 fn open_files(connections: usize) -> Option<Finding> {
     let limits = fs::read_to_string("/proc/self/limits").ok()?;
     let hard = hard_limit(&limits)?;
@@ -187,7 +187,7 @@ mod tests {
         let inner = folder.path().join("data");
         assert_eq!(data(&inner).verdict, Verdict::Good);
         assert!(data(&inner).detail.contains("created at the first start"));
-        assert!(!inner.exists(), "a check makes nothing");
+        assert!(!inner.exists(), "a check creates nothing");
         fs::create_dir(&inner).unwrap();
         fs::set_permissions(&inner, fs::Permissions::from_mode(0o755)).unwrap();
         assert_eq!(data(&inner).verdict, Verdict::Warning);

@@ -1,4 +1,5 @@
-//! What the machine has: the kernel's fences and groups, memory, the processor, and who sets its clock.
+//! Checks of the machine: sandbox features, control groups, memory, processor and time
+//! synchronization.
 
 use std::fs;
 use std::path::Path;
@@ -10,9 +11,9 @@ use crate::runners::llm::worker;
 
 const KIB: u64 = 1024;
 const MIB: u64 = 1024 * 1024;
-/// Less than this is short for a service with workers, in bytes.
+/// Free memory, in bytes, below which a service with workers is short of it.
 const MEMORY_MIN: u64 = 256 * MIB;
-/// What a time service leaves when it has set the clock, or while it runs.
+/// Files that time services leave after setting the clock or while they run.
 const TIME_SERVICES: [(&str, &str); 4] = [
     ("/run/systemd/timesync/synchronized", "systemd-timesyncd"),
     ("/run/chrony", "chrony"),
@@ -26,16 +27,16 @@ pub(super) fn findings() -> Vec<Finding> {
     vec![control_groups(own.as_deref()), free_memory(&memory, own.as_deref()), time_service("/")]
 }
 
-/// How much the kernel keeps the programs of models from.
+/// How far the kernel confines models' programs.
 pub(super) fn sandbox() -> Finding {
     let concerns: Vec<&str> = fence::concerns().collect();
     if concerns.is_empty() {
-        return Finding::good("sandbox", "the kernel confines programs of models to their folder");
+        return Finding::good("sandbox", "the kernel confines models' programs to their folders");
     }
     Finding::warning("sandbox", concerns.join("; "))
 }
 
-/// Whether this build and this processor run models of the runner `llm`.
+/// Whether this build and this processor support models of the runner `llm`.
 pub(super) fn language_models() -> Finding {
     match worker::unsupported() {
         Some(concern) => Finding::warning("llm", concern),
@@ -43,7 +44,7 @@ pub(super) fn language_models() -> Finding {
     }
 }
 
-/// Whether the programs of models can have control groups of their own.
+/// Whether models' programs can have control groups of their own.
 fn control_groups(own: Option<&Path>) -> Finding {
     match own {
         None => Finding::warning(
@@ -59,7 +60,7 @@ fn control_groups(own: Option<&Path>) -> Finding {
     }
 }
 
-/// The memory that is left, of the machine and of the service's control group.
+/// The available memory of the machine and of the service's control group.
 fn free_memory(text: &str, group: Option<&Path>) -> Finding {
     let field = |name: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(name))?;
@@ -79,17 +80,14 @@ fn free_memory(text: &str, group: Option<&Path>) -> Finding {
     Finding::good("memory", detail)
 }
 
-/// Which service sets the machine's clock, as far as its files say.
+/// The service that sets the machine's clock, judged by its files.
 fn time_service(root: &str) -> Finding {
     let found = TIME_SERVICES
         .iter()
         .find(|(path, _)| Path::new(root).join(path.trim_start_matches('/')).exists());
     match found {
         Some((_, name)) => Finding::good("time", format!("{name} sets the machine's clock")),
-        None => Finding::good(
-            "time",
-            "not known whether a service sets the machine's clock: `timedatectl` says",
-        ),
+        None => Finding::good("time", "no time service detected: check with `timedatectl`"),
     }
 }
 
@@ -98,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_of_machine_and_group_is_judged() {
+    fn memory_of_machine_and_group_has_verdict() {
         let text = "MemTotal:        2048000 kB\nMemAvailable:    1024000 kB\n";
         assert_eq!(free_memory(text, None).detail, "1000 of 2000 MiB are available");
         let folder = tempfile::tempdir().unwrap();
@@ -111,11 +109,11 @@ mod tests {
     }
 
     #[test]
-    fn control_groups_and_time_service_are_named() {
+    fn control_groups_and_time_service_are_reported() {
         assert!(control_groups(None).mend.is_some());
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().to_str().unwrap();
-        assert!(time_service(root).detail.starts_with("not known"));
+        assert!(time_service(root).detail.starts_with("no time service"));
         fs::create_dir_all(folder.path().join("run/chrony")).unwrap();
         assert_eq!(time_service(root).detail, "chrony sets the machine's clock");
     }

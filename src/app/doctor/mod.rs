@@ -1,5 +1,6 @@
-//! What can be found about the machine, the data folder and the backups without the store: by `orrery check`
-//! before a start, by `orrery doctor`, and by the dashboard. Looks, and leaves nothing behind.
+//! Checks of the machine, the data folder and the backups that need no open store: for `orrery
+//! check` before a start, `orrery doctor`, and the dashboard. Read-only, except for temporary
+//! files.
 
 mod backup;
 mod disk;
@@ -42,13 +43,13 @@ pub fn of(config: &Config) -> Doctor {
     Doctor::new(move |now| findings(&config, now, &read), late_backup, private, hosts, started)
 }
 
-/// Everything that is found without the store and without a running service.
+/// All findings that need neither the store nor a running service.
 #[must_use]
 pub fn without_store(config: &Config, now: Timestamp) -> Vec<Finding> {
     findings(config, now, &backup::Read::default())
 }
 
-/// What is settled before a start, for `orrery check`.
+/// Findings that are known before a start, for `orrery check`.
 #[must_use]
 pub fn settled(config: &Config, now: Timestamp) -> Vec<Finding> {
     let mut found = folders::findings(config);
@@ -66,7 +67,7 @@ pub fn settled(config: &Config, now: Timestamp) -> Vec<Finding> {
     found
 }
 
-/// Warns of an upstream URL without a path, because most servers have their API below `/v1`.
+/// Warns about an upstream URL without a path, because most servers have their API below `/v1`.
 fn upstream_without_path(config: &Config) -> Option<Finding> {
     let url = config.router.upstream_url.as_deref()?;
     if Url::parse(url).ok()?.path() != "/" {
@@ -94,7 +95,7 @@ fn missing_programs(config: &Config) -> Vec<Finding> {
     servers.chain(after).map(|detail| Finding::warning("program", detail)).collect()
 }
 
-/// The configuration and the manifests with secrets that other users can read.
+/// Warnings about secrets in the configuration and the manifests that other users can read.
 pub fn exposed(config: &Config) -> impl Iterator<Item = String> {
     let manifests = models::manifest_files(&config.models_dir).unwrap_or_default();
     let files: Vec<PathBuf> = config.file.iter().cloned().chain(manifests).collect();
@@ -111,7 +112,7 @@ fn findings(config: &Config, now: Timestamp, read: &backup::Read) -> Vec<Finding
     found
 }
 
-/// The paths that a finding may name, and what members of organizations read in their place.
+/// The paths that findings may contain, and their replacements for members of organizations.
 fn private(config: &Config) -> Vec<(String, &'static str)> {
     let file = config.file.as_deref().unwrap_or(Path::new(""));
     let mut private = vec![
@@ -125,12 +126,12 @@ fn private(config: &Config) -> Vec<(String, &'static str)> {
         private.push((private_key.display().to_string(), "the private key"));
     }
     private.retain(|(path, _)| !path.is_empty());
-    // The longest first: one may lie within another.
+    // Longest first: one may be inside another.
     private.sort_by_key(|(path, _)| std::cmp::Reverse(path.len()));
     private
 }
 
-/// Names of hosts that the configuration refers to.
+/// Host names in the configuration.
 fn hosts(config: &Config) -> Vec<String> {
     let servers = config.agent.mcp_servers.iter().filter_map(|server| match &server.transport {
         McpTransport::Http { url, .. } => Some(url.as_str()),
@@ -150,7 +151,7 @@ mod tests {
     use crate::config::McpServer;
 
     #[test]
-    fn doctor_looks_up_hosts_of_the_configuration_once() {
+    fn doctor_looks_up_configured_hosts_once() {
         let mut config = Config::defaults();
         assert!(hosts(&config).is_empty());
         config.router.upstream_url = Some("https://models.example/v1".to_owned());
@@ -206,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn findings_name_whole_paths() {
+    fn findings_contain_full_paths() {
         let mut config = Config::defaults();
         config.data_dir = crate::config::absolute(Path::new("data"));
         let doctor = of(&config);
@@ -217,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn members_read_findings_without_paths() {
+    fn findings_for_members_contain_no_paths() {
         let folder = tempfile::tempdir().unwrap();
         let mut config = Config::defaults();
         config.data_dir = folder.path().join("data");

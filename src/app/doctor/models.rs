@@ -1,11 +1,11 @@
-//! Whether the manifests of the models folder are valid.
+//! Checks that the manifests in the models folder are valid.
 
 use std::path::{Path, PathBuf};
 
 use crate::api::{Finding, Verdict};
 use crate::catalog;
 
-/// The most manifests that are looked at.
+/// The most manifests to check.
 const MANIFESTS_MAX: usize = 10_000;
 
 pub(super) fn findings(folder: &Path) -> Vec<Finding> {
@@ -48,10 +48,10 @@ pub(super) fn manifest_files(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// The slug of a good manifest, or its faults, each with file, line and column.
+/// The slug of a valid manifest, or its errors with file, line and column.
 ///
 /// # Errors
-/// The faults.
+/// The errors of the manifest.
 pub fn check(file: &Path) -> Result<String, Vec<String>> {
     let checked = catalog::check(file).map(|slug| slug.to_string());
     checked.map_err(|faults| faults.iter().map(ToString::to_string).collect())

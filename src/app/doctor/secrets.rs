@@ -1,4 +1,4 @@
-//! Whether the files of the data folder belong to its owner, and its secrets to nobody else.
+//! Checks that the data folder's files belong to its owner, and that its secrets are private.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use crate::api::Finding;
 use crate::app::private::SECRETS;
 
-/// Entries of a folder that are looked at.
+/// The most entries to check per folder.
 const ENTRIES_MAX: usize = 10_000;
-/// Folders whose entries are looked at, beside the data folder itself.
+/// Folders to check, besides the data folder itself.
 const FOLDERS: [&str; 3] = ["tls", "payloads", "files"];
 
 pub(super) fn findings(data: &Path) -> Option<Finding> {
@@ -32,10 +32,10 @@ pub(super) fn findings(data: &Path) -> Option<Finding> {
                 .mended_by(format!("chown -R --reference={shown} {shown}")),
         );
     }
-    Some(Finding::good("secrets", "the files of the data folder are closed to others"))
+    Some(Finding::good("secrets", "other users cannot access the data folder"))
 }
 
-/// A secret that is written into a file that other users can read.
+/// A finding about a secret in a file that other users can read.
 pub(super) fn exposed(warning: &str) -> Finding {
     Finding::warning("secrets", warning).mended_by("\"${file:PATH}\" in its place, or chmod o-rwx")
 }
@@ -44,7 +44,7 @@ fn is_open(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|found| found.mode() & 0o077 != 0)
 }
 
-/// A file in the data folder that belongs to somebody else.
+/// A file in the data folder that belongs to another user.
 fn foreign(data: &Path, owner: u32) -> Option<PathBuf> {
     let folders =
         std::iter::once(data.to_owned()).chain(FOLDERS.iter().map(|name| data.join(name)));

@@ -1,4 +1,5 @@
-//! Whether certificate and key fit together and hold, and whether keys cross a network in the clear.
+//! Checks that certificate and key match and are valid, and that keys do not cross a network
+//! unencrypted.
 
 use std::path::Path;
 
@@ -27,7 +28,7 @@ pub(super) fn findings(config: &Config, now: Timestamp) -> Vec<Finding> {
                 .find(|address| !address.ip().to_canonical().is_loopback());
             vec![match open {
                 Some(address) => {
-                    let detail = format!("off: keys cross the network in the clear on {address}");
+                    let detail = format!("off: keys cross the network unencrypted on {address}");
                     Finding::new("tls", Verdict::Warning, detail)
                 }
                 None => Finding::new("tls", Verdict::Good, "off, on loopback addresses only"),
@@ -52,7 +53,7 @@ pub(super) fn findings(config: &Config, now: Timestamp) -> Vec<Finding> {
     }
 }
 
-/// Whether a certificate and its key fit together and hold now.
+/// Whether a certificate and its key match and are currently valid.
 fn certificate_of(certificate: &Path, key: &Path, now: Timestamp) -> Finding {
     let summary = match tls::inspect(certificate, key, now) {
         Ok(summary) => summary,
@@ -66,7 +67,7 @@ fn certificate_of(certificate: &Path, key: &Path, now: Timestamp) -> Finding {
     let verdict = if refused { Verdict::Fault } else { Verdict::Warning };
     let shown = certificate.display();
     Finding::new("tls", verdict, format!("{shown}: the certificate {concern}"))
-        .mended_by("renew it; the service reads a new one by itself")
+        .mended_by("renew it; the service loads the new one automatically")
 }
 
 #[cfg(test)]

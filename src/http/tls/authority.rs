@@ -1,11 +1,11 @@
-//! The box's own certificate authority, and the certificate that it issues to the listeners.
+//! The box's own certificate authority, and the listeners' certificate that it issues.
 //!
-//! Clients are given the authority once. So it is never replaced while its key is there: a
-//! certificate of it that is lost, or near its end, is written again under the same name and key.
-//! The same happens when it permits any name, as those of former releases do, and when it does not
-//! permit a name that the configuration asks for. The machine's own host name alone, which may change
-//! with every start of a container, is left out of the listeners' certificate instead.
-//! The listeners' certificate is for nobody to keep: it is created again whenever it does not fit.
+//! Clients install the authority once, so it is never replaced while its key exists. A certificate
+//! of it that is lost or near its end is reissued with the same name and key. So is one without
+//! name constraints, as former releases created them, and one that does not permit a name in the
+//! configuration. The machine's own host name, which may change with every start of a container, is
+//! instead left out of the listeners' certificate. Nobody installs the listeners' certificate: it
+//! is recreated whenever it does not fit.
 
 use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
@@ -30,32 +30,32 @@ use crate::domain::time::Timestamp;
 use crate::runtime;
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
-/// How long the authority holds.
+/// Validity of the authority.
 const AUTHORITY_LIFE: Duration = DAY.saturating_mul(20 * 365);
-/// The authority's certificate is written again when so much is left: more than the life of a
-/// listeners' certificate, so that none outlives it, and time for clients to be given the new one
-/// while the old still holds.
+/// Remaining validity at which the authority's certificate is reissued: longer than the life of a
+/// listeners' certificate, so that none outlives it, and long enough to give clients the new one
+/// while the old one is valid.
 const AUTHORITY_OVERLAP: Duration = DAY.saturating_mul(2 * 365);
-/// How long a listeners' certificate holds: Apple's systems refuse more than 825 days, and 398
-/// where they take an authority for a public one.
+/// Validity of a listeners' certificate: Apple's systems reject more than 825 days, and more than
+/// 398 if they take an authority for a public one.
 const LIFE: Duration = DAY.saturating_mul(397);
-/// A listeners' certificate is renewed when so much is left.
+/// Remaining validity at which a listeners' certificate is renewed.
 const RENEW_BEFORE: Duration = DAY.saturating_mul(30);
-/// How far a client's clock may be behind.
+/// Tolerance for clients' clocks that are behind.
 const CLOCK_SKEW: Duration = DAY;
-/// 2025-01-01T00:00:00Z. A clock before it has not been set yet (boards without a battery start in
-/// 1970). The authority holds from then on, so that a clock that was ahead when it was made does
-/// no harm either.
+/// 2025-01-01T00:00:00Z. An earlier clock has not been set yet (boards without a battery start in
+/// 1970). The authority is valid from this date, so that it also survives a clock that was ahead
+/// when it was created.
 const EARLIEST: Timestamp = Timestamp::from_micros(1_735_689_600_000_000);
-/// Names in one certificate, which is sent whole in each full handshake: as many as the configuration
-/// takes, and room for the hosts' own.
+/// The most names in one certificate, which is sent in each full handshake: the limit of the
+/// configuration plus room for the hosts' own.
 const NAMES_MAX: usize = 300;
 
 const FOLDER_MODE: u32 = 0o700;
 const KEY_MODE: u32 = 0o600;
 const CERTIFICATE_MODE: u32 = 0o600;
 
-/// Where the authority and the certificate are kept.
+/// Paths of the authority and the certificate.
 #[derive(Debug)]
 pub(super) struct Folder {
     path: PathBuf,
@@ -79,12 +79,13 @@ impl Folder {
     }
 }
 
-/// The names that the certificate is for, each in the one form that a certificate carries.
+/// The names of the certificate, in canonical form.
 #[derive(Debug)]
 pub(super) struct Names {
-    /// Those that every box has, and those that are asked for.
+    /// The names of every box, and the requested ones.
     asked: BTreeSet<String>,
-    /// The machine's own; only where the authority permits it already, or is written anyway.
+    /// The machine's own name; only included if the authority permits it already or is reissued
+    /// anyway.
     machine: Option<String>,
 }
 
@@ -93,7 +94,7 @@ impl Names {
         self.asked.iter().chain(&self.machine).cloned().collect()
     }
 
-    /// Those that are asked for, and the machine's own if the authority may vouch for it.
+    /// The requested names, and the machine's own if the authority permits it.
     fn permitted(&self, authority: &X509Certificate<'_>) -> BTreeSet<String> {
         let mut names = self.all();
         names.retain(|name| self.asked.contains(name) || constraints::permits(authority, name));
@@ -113,12 +114,12 @@ pub(super) fn all_names(more: &[String]) -> Result<Names, Error> {
     if names.len() > NAMES_MAX {
         return Err(Error::Names { count: names.len(), most: NAMES_MAX });
     }
-    // A host name that no certificate can carry is none that a client connects to.
+    // A host name that no certificate can carry is not one that clients connect to.
     Ok(Names { asked: names, machine: canonical(&machine_name()) })
 }
 
-/// The certificate in the folder, if it fits; otherwise a new one, of a new authority if there is
-/// none.
+/// Returns the certificate in the folder if it fits; otherwise issues a new one, from a new
+/// authority if there is none.
 pub(super) fn provide(folder: &Folder, names: &Names, now: Timestamp) -> Result<Pair, Error> {
     let now = now.max(EARLIEST);
     make(&folder.path)?;
@@ -135,22 +136,22 @@ pub(super) fn provide(folder: &Folder, names: &Names, now: Timestamp) -> Result<
     if let Some(machine) = names.machine.as_ref().filter(|machine| !permitted.contains(*machine)) {
         tracing::warn!(
             %machine,
-            "the certificate is not for the machine's host name, which the authority does not \
-             permit: to have it, add it to `tls.names`, and give clients the new authority"
+            "certificate omits the machine's host name, which the authority does not \
+             permit: to include it, add it to `tls.names` and give clients the new authority"
         );
     }
     let certificate = folder.certificate.display();
-    tracing::info!(%certificate, %reason, "a certificate was made");
+    tracing::info!(%certificate, %reason, "certificate issued");
     pair::read(&folder.certificate, &folder.key)
 }
 
-/// Whether it is time for a new certificate.
+/// Whether a new certificate is due.
 pub(super) fn is_due(pair: &Pair, now: Timestamp) -> bool {
     let now = now.max(EARLIEST);
     now < pair.not_before || now.plus(RENEW_BEFORE) >= pair.not_after
 }
 
-/// Why the certificate is not the one to serve.
+/// Why the certificate cannot be served any longer; `None` if it can.
 fn misfit(
     pair: &Pair,
     folder: &Folder,
@@ -172,8 +173,8 @@ fn misfit(
     Ok((!is_issued).then_some("the authority changed"))
 }
 
-/// The authority's certificate; made where it is missing, near its end, without constraints, or in
-/// the way of a name.
+/// Returns the authority's certificate; creates it if it is missing, near its end, without
+/// constraints, or does not permit a name.
 fn authority(
     folder: &Folder,
     names: &Names,
@@ -193,12 +194,12 @@ fn authority(
                 Some(reason) => reason,
             }
         };
-        tracing::warn!(path = %path.display(), "the authority is written again: {reason}");
+        tracing::warn!(path = %path.display(), "authority certificate reissued: {reason}");
     }
     make_authority(folder, names, now)
 }
 
-/// Why the authority's certificate is to be written again, and what that means for clients.
+/// Why the authority's certificate must be reissued, and what that means for clients.
 fn outdated(
     folder: &Folder,
     authority: &X509Certificate<'_>,
@@ -208,8 +209,8 @@ fn outdated(
     if now.plus(AUTHORITY_OVERLAP).unix_seconds() >= authority.validity().not_after.timestamp() {
         return Ok(Some("it expires soon: give clients the new file in time".to_owned()));
     }
-    // One that somebody else wrote, or that can sign nothing any more, is left as it is. A name that
-    // the latter does not permit is an error where the certificate is issued.
+    // A foreign authority, or one whose key is missing, is left as it is. A name that the latter
+    // does not permit is an error when the certificate is issued.
     let key = match authority_key(folder) {
         Err(Error::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
             return Ok(None);
@@ -236,7 +237,7 @@ fn outdated(
     }))
 }
 
-/// Writes an authority: of the key that is there, or else of a new one.
+/// Writes an authority with the existing key, or else a new one.
 fn make_authority(
     folder: &Folder,
     names: &Names,
@@ -246,7 +247,7 @@ fn make_authority(
         Ok(key) => key,
         Err(Error::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
             let key = KeyPair::generate()?;
-            // The key comes first: a certificate whose key is lost could never sign anything.
+            // The key is written first: a certificate whose key is lost could never sign anything.
             write(&folder.authority_key, key.serialize_pem().as_bytes(), KEY_MODE)?;
             key
         }
@@ -263,11 +264,11 @@ fn make_authority(
     let certificate = params.self_signed(&key)?;
     write(&folder.authority, certificate.pem().as_bytes(), CERTIFICATE_MODE)?;
     let path = folder.authority.display();
-    tracing::info!(%path, "a certificate authority was written: give this file to clients");
+    tracing::info!(%path, "certificate authority written: give this file to clients");
     Ok(certificate.into())
 }
 
-/// Writes a certificate for the listeners, with a key of its own.
+/// Issues a certificate for the listeners, with its own key.
 fn issue(
     folder: &Folder,
     authority: &CertificateDer<'_>,
@@ -287,12 +288,12 @@ fn issue(
     params.not_before = asn1(before(now, CLOCK_SKEW))?.to_datetime();
     params.not_after = asn1(now.plus(LIFE))?.to_datetime();
     let issued = params.signed_by(&key, &issuer)?;
-    // A kill between the two leaves a pair that does not fit: the next start creates it again.
+    // A kill between the two writes leaves a pair that does not match: the next start recreates it.
     write(&folder.key, key.serialize_pem().as_bytes(), KEY_MODE)?;
     write(&folder.certificate, issued.pem().as_bytes(), CERTIFICATE_MODE)
 }
 
-/// The authority's key, if it is the one of the authority's certificate.
+/// The authority's key, if it matches the authority's certificate.
 fn signer(folder: &Folder) -> Result<KeyPair, Error> {
     let certificate = folder.authority.clone();
     let key = folder.authority_key.clone();
@@ -314,8 +315,8 @@ fn authority_key(folder: &Folder) -> Result<KeyPair, Error> {
         .map_err(|error| Error::Key { path: path.clone(), reason: error.to_string() })
 }
 
-/// A name that goes with the key: two boxes have two, and one box has the same forever, also when
-/// its host name changes.
+/// A name derived from the key: two boxes have different names, and a box keeps its name when its
+/// host name changes.
 pub(super) fn authority_name(key: &KeyPair) -> DistinguishedName {
     let mut name = DistinguishedName::new();
     name.push(DnType::OrganizationName, "Orrery");
@@ -329,7 +330,7 @@ fn mark(key: &KeyPair) -> String {
     format!("Orrery authority {digest}")
 }
 
-/// Random, because a client may refuse two certificates of one authority with the same number.
+/// Random, because clients may reject two certificates of one authority with the same number.
 fn serial_number() -> Result<SerialNumber, Error> {
     Ok(SerialNumber::from_slice(&runtime::random_bytes::<16>()?))
 }
@@ -344,9 +345,9 @@ fn asn1(moment: Timestamp) -> Result<ASN1Time, Error> {
         .map_err(|_out_of_range| Error::Make(rcgen::Error::Time))
 }
 
-/// The one form of a name that is written and compared: `None` for what is not a name.
+/// The canonical form of a name; `None` for an invalid one.
 fn canonical(name: &str) -> Option<String> {
-    // A URL writes an IPv6 address in brackets, and hosts of URLs are names here.
+    // URLs write IPv6 addresses in brackets, and hosts of URLs are names here.
     let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
     if let Ok(address) = bare.parse::<IpAddr>() {
         return Some(address.to_string());
@@ -357,12 +358,12 @@ fn canonical(name: &str) -> Option<String> {
     Some(name)
 }
 
-/// What the kernel calls this machine.
+/// The kernel's name for this machine.
 pub(super) fn machine_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// Makes the folder, or closes one that is there to others.
+/// Creates the folder, or makes an existing one private.
 fn make(folder: &Path) -> Result<(), Error> {
     let make = || {
         DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(folder)?;
@@ -374,14 +375,14 @@ fn make(folder: &Path) -> Result<(), Error> {
     make().map_err(|source| Error::Write { path: folder.to_path_buf(), source })
 }
 
-/// Writes a file durably: it is there whole or not at all.
+/// Writes a file durably and atomically.
 fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<(), Error> {
     let half = path.with_added_extension("half");
     let write = || {
         let mut options = OpenOptions::new();
         let mut file =
             options.write(true).create(true).truncate(true).mode(KEY_MODE).open(&half)?;
-        // Also for a half-written file that was there before, and whatever the umask is.
+        // Also corrects the mode of an existing half-written file, whatever the umask is.
         file.set_permissions(Permissions::from_mode(mode))?;
         file.write_all(bytes)?;
         file.sync_all()?;
@@ -391,7 +392,7 @@ fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<(), Error> {
     write().map_err(|source| Error::Write { path: path.to_path_buf(), source })
 }
 
-/// Makes the names in a folder durable.
+/// Makes changes of names in a folder durable.
 fn sync(folder: &Path) -> io::Result<()> {
     let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
     File::open(folder)?.sync_all()

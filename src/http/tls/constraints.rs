@@ -1,9 +1,8 @@
-//! Name constraints (RFC 5280, section 4.2.1.10): for which names certificates of the self-made
-//! authority count. A client that trusts the authority trusts it for this box and for nothing else,
-//! even if its key is stolen.
+//! Name constraints (RFC 5280, section 4.2.1.10) of the box's own authority. A client that trusts
+//! the authority trusts it for this box's names and for nothing else, even if its key is stolen.
 //!
-//! Host names and IP addresses are constrained, each to those of the box. A constraint on a host name
-//! permits the names below it too.
+//! Host names and IP addresses are constrained to those of the box. A constraint on a host name
+//! also permits the names below it.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -12,8 +11,8 @@ use rcgen::{CidrSubnet, GeneralSubtree, NameConstraints};
 use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 
-/// Constraints that permit these names. They always hold an IPv4 and an IPv6 address and a host
-/// name, so that no kind of name is left without a constraint.
+/// Constraints that permit these names. They always include an IPv4 and an IPv6 address and a host
+/// name, so that no kind of name is unconstrained.
 pub(super) fn permitting(names: &BTreeSet<String>) -> NameConstraints {
     let subtree = |name: &String| match name.parse::<IpAddr>() {
         Ok(IpAddr::V4(address)) => {
@@ -28,12 +27,12 @@ pub(super) fn permitting(names: &BTreeSet<String>) -> NameConstraints {
     NameConstraints { permitted_subtrees, excluded_subtrees: Vec::new() }
 }
 
-/// Whether an authority is constrained at all.
+/// Whether an authority has constraints.
 pub(super) fn has_any(authority: &X509Certificate<'_>) -> bool {
     !matches!(authority.name_constraints(), Ok(None))
 }
 
-/// Whether an authority may vouch for a name. One without constraints may for every name.
+/// Whether an authority permits a name. One without constraints permits every name.
 pub(super) fn permits(authority: &X509Certificate<'_>, name: &str) -> bool {
     let Ok(constraints) = authority.name_constraints() else { return false };
     let Some(constraints) = constraints else { return true };
@@ -54,12 +53,12 @@ pub(super) fn permits(authority: &X509Certificate<'_>, name: &str) -> bool {
     })
 }
 
-/// The domain that a name, which may be a wildcard, is in.
+/// The domain of a name without the wildcard label.
 fn domain(name: &str) -> &str {
     name.strip_prefix("*.").unwrap_or(name)
 }
 
-/// Whether an address is in a subnet: the subnet's address, then its mask.
+/// Whether an address is in a subnet, given as the subnet's address followed by its mask.
 fn is_within(subnet: &[u8], address: &[u8]) -> bool {
     let Some((base, mask)) = subnet.split_at_checked(address.len()) else { return false };
     mask.len() == address.len()

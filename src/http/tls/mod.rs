@@ -1,9 +1,9 @@
-//! TLS of the listeners: a certificate of one's own making, or the operator's files, both renewed
-//! while connections are served.
+//! TLS of the listeners: the box's own certificate or the operator's files, both reloaded while
+//! connections are served.
 //!
-//! What cannot be served never takes the place of what is: a file that is broken is logged, and
-//! the certificate from before stays. A certificate that ended is served and logged, since only
-//! its clients can say whether they mind. Which listeners are encrypted is decided elsewhere.
+//! A certificate that cannot be served never replaces a working one: a broken file is logged, and
+//! the previous certificate stays in use. An expired certificate is served and logged, because only
+//! its clients can decide whether to accept it. Other modules decide which listeners are encrypted.
 
 mod authority;
 mod constraints;
@@ -32,12 +32,13 @@ use authority::{Folder, Names};
 use pair::Pair;
 pub use pair::{Concern, Summary};
 
-/// How often the files and the end of the certificate are looked at.
+/// Interval of the checks for changed files and due renewals.
 const POLL_EVERY: Duration = Duration::from_secs(1);
-/// What connections may speak, the best first (RFC 7301).
+/// Protocols for ALPN (RFC 7301), the preferred one first.
 const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
-/// Why there is no certificate to serve. Each names the file, and never shows what a key file holds.
+/// Why there is no certificate to serve. Messages name the file, and never show the content of a
+/// key file.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("cannot read {}: {source}{}", path.display(), hint(source))]
@@ -96,7 +97,7 @@ pub enum Error {
     Setup(rustls::Error),
 }
 
-/// What to do about a file that cannot be read, where that is known.
+/// A known remedy for a file that cannot be read.
 fn hint(error: &io::Error) -> &'static str {
     if error.kind() == io::ErrorKind::PermissionDenied {
         return "; the service's user must be able to read it and to enter its folder";
@@ -104,14 +105,14 @@ fn hint(error: &io::Error) -> &'static str {
     ""
 }
 
-/// What the kernel calls this machine.
+/// The kernel's name for this machine.
 #[must_use]
 pub fn machine_name() -> String {
     authority::machine_name()
 }
 
-/// What the listeners prove themselves with. Clones share one state: what one of them reloads, all
-/// of them serve, from the next handshake on.
+/// The listeners' certificate. Clones share one state: a reload of one applies to all of them, from
+/// the next handshake on.
 #[derive(Clone)]
 pub struct Certificates {
     shared: Arc<Shared>,
@@ -121,7 +122,7 @@ struct Shared {
     source: Source,
     current: Arc<Current>,
     acceptor: TlsAcceptor,
-    /// Held while files are read and written, so that one reload does not see half of another.
+    /// Locked while files are read and written, so that reloads do not overlap.
     looked: Mutex<Looked>,
 }
 
@@ -132,7 +133,7 @@ enum Source {
     Files { certificate: PathBuf, key: PathBuf },
 }
 
-/// The certificate that the next handshake gets, whatever name the client asks for.
+/// The certificate for the next handshake, whatever name the client asks for.
 #[derive(Debug)]
 struct Current(ArcSwap<CertifiedKey>);
 
@@ -142,20 +143,20 @@ impl ResolvesServerCert for Current {
     }
 }
 
-/// What the last look at the files found.
+/// Result of the last check of the files.
 #[derive(Debug)]
 struct Looked {
     stamps: [Option<Stamp>; 2],
-    /// What is served.
+    /// The served pair.
     pair: Pair,
-    /// Why what is served is not what the files hold, as it was logged.
+    /// The logged reason why the files' current content is not served.
     failure: Option<String>,
-    /// What was logged about what is served.
+    /// Concerns already logged about the served certificate.
     concerns: Vec<Concern>,
 }
 
-/// Tells whether a file is the one from before. The time of the inode's change is in it, since a
-/// copy may bring an old time of modification with it.
+/// Identifies the version of a file. It includes the inode's change time, because a copy may
+/// preserve an old modification time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Stamp {
     file: (u64, u64),
@@ -165,7 +166,7 @@ struct Stamp {
 }
 
 impl Stamp {
-    /// `None` when the file cannot be looked at.
+    /// `None` if the file's metadata cannot be read.
     fn of(path: &Path) -> Option<Self> {
         let metadata = fs::metadata(path).ok()?;
         Some(Self {
@@ -177,26 +178,26 @@ impl Stamp {
     }
 }
 
-/// What is to be known of a certificate and its key before they are served: whether they fit
-/// together, which names they are for, until when, and what clients will not like about them.
+/// Checks a certificate and its key before they are served: whether they match, their names and
+/// validity, and what clients may reject.
 ///
 /// # Errors
-/// [`Error`] when they cannot be served.
+/// [`Error`] if they cannot be served.
 pub fn inspect(certificate: &Path, key: &Path, now: Timestamp) -> Result<Summary, Error> {
     Ok(pair::read(certificate, key)?.summary(now))
 }
 
 impl Certificates {
-    /// A certificate of this box's own authority, both kept in `dir/tls` and made where they are
-    /// missing. It is for `localhost`, 127.0.0.1, ::1, this machine's host name, and `names` (host
-    /// names, also such as `*.box.lan`, and IP addresses). The authority's name constraints permit
-    /// these names and no others: a client that was given it needs another one when a name is added
-    /// to `names`, and for no other reason before it ends.
+    /// A certificate from this box's own authority, both stored in `dir/tls` and created if
+    /// missing. It is valid for `localhost`, 127.0.0.1, ::1, this machine's host name, and `names`
+    /// (host names, also such as `*.box.lan`, and IP addresses). The authority's name constraints
+    /// permit these names and no others: until it expires, clients only need a new one when a name
+    /// is added to `names`.
     ///
-    /// Reads and writes files; one process at a time for one `dir`.
+    /// Reads and writes files; only one process at a time may use a `dir`.
     ///
     /// # Errors
-    /// [`Error`] when a name is none, or the folder cannot be read or written.
+    /// [`Error`] if a name is invalid, or the folder cannot be read or written.
     pub fn self_signed(dir: &Path, names: &[String], now: Timestamp) -> Result<Self, Error> {
         let names = authority::all_names(names)?;
         let source = Source::SelfMade { folder: Folder::new(dir.join("tls")), names };
@@ -204,11 +205,10 @@ impl Certificates {
         Self::serving(source, pair)
     }
 
-    /// The operator's certificate (with those of the authorities behind it) and private key, in
-    /// PEM. Reads files.
+    /// The operator's certificate chain and private key, in PEM. Reads files.
     ///
     /// # Errors
-    /// [`Error`] when they cannot be served.
+    /// [`Error`] if they cannot be served.
     pub fn files(certificate: &Path, key: &Path) -> Result<Self, Error> {
         let pair = pair::read(certificate, key)?;
         let certificate = certificate.to_path_buf();
@@ -219,20 +219,21 @@ impl Certificates {
     fn serving(source: Source, pair: Pair) -> Result<Self, Error> {
         let current = Arc::new(Current(ArcSwap::new(Arc::clone(&pair.certified))));
         let acceptor = TlsAcceptor::from(Arc::new(server_config(&current)?));
-        // No stamps: the first look reads the files once more, and misses no change before it.
+        // No stamps: the first check reads the files again, so that no earlier change is missed.
         let looked = Looked { stamps: [None, None], pair, failure: None, concerns: Vec::new() };
         let shared = Shared { source, current, acceptor, looked: Mutex::new(looked) };
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// Shakes hands with the certificate that is current at the time: TLS 1.2 and 1.3, `h2` and
-    /// `http/1.1`. All acceptors share their session tickets.
+    /// The TLS acceptor, which serves the current certificate at each handshake: TLS 1.2 and 1.3,
+    /// `h2` and `http/1.1`. All acceptors share their session tickets.
     #[must_use]
     pub fn acceptor(&self) -> TlsAcceptor {
         self.shared.acceptor.clone()
     }
 
-    /// The certificate of the self-made authority, for clients to be given; `None` for files.
+    /// The certificate of the box's own authority, for clients to install; `None` for the
+    /// operator's files.
     #[must_use]
     pub fn ca_path(&self) -> Option<&Path> {
         match &self.shared.source {
@@ -241,20 +242,19 @@ impl Certificates {
         }
     }
 
-    /// Reads the files again, and renews a self-made certificate that is due. Reads and writes
-    /// files: not for a thread that serves. Says what is served now, if that is another certificate
-    /// than before.
+    /// Reloads the files, and renews a self-signed certificate that is due. Reads and writes files:
+    /// call it on a blocking thread. Returns a description of the certificate if it has changed.
     ///
     /// # Errors
-    /// [`Error`] when they cannot be served. It is logged already, and the certificate from before
-    /// is served on.
+    /// [`Error`] if they cannot be served. It is already logged, and the previous certificate stays
+    /// in use.
     pub fn reload(&self, now: Timestamp) -> Result<Option<String>, Error> {
         self.refresh(&mut self.looked(), now)
     }
 
-    /// Reloads when a file has changed, when a self-made certificate is due, and when the last time
-    /// failed, until the service stops; logs what clients will not like about the certificate.
-    /// `changed` is called with each certificate that takes the place of another.
+    /// Until the service stops, reloads when a file has changed, when a self-signed certificate is
+    /// due, and when the last reload failed; logs concerns about the certificate. Calls `changed`
+    /// with each new certificate.
     pub fn watch(
         &self,
         tasks: &Tasks,
@@ -277,21 +277,21 @@ impl Certificates {
                 match tokio::task::spawn_blocking(move || polled.poll(now)).await {
                     Ok(other) => other.into_iter().for_each(&changed),
                     Err(error) => {
-                        tracing::error!(%error, "the certificate could not be checked");
+                        tracing::error!(%error, "cannot check certificate");
                     }
                 }
             }
         });
     }
 
-    /// One look of [`Certificates::watch`]; what is served now, if that has changed.
+    /// One check of [`Certificates::watch`]; describes the certificate if it has changed.
     fn poll(&self, now: Timestamp) -> Option<String> {
         let mut looked = self.looked();
         let source = &self.shared.source;
         let is_due = looked.failure.is_some()
             || source.stamps() != looked.stamps
             || source.is_due(&looked.pair, now);
-        // An error is logged already.
+        // The error is already logged.
         let other = is_due.then(|| self.refresh(&mut looked, now).ok().flatten()).flatten();
         let summary = looked.pair.summary(now);
         metrics::gauge!("orrery_certificate_expiry_timestamp_seconds")
@@ -307,7 +307,7 @@ impl Certificates {
 
     fn refresh(&self, looked: &mut Looked, now: Timestamp) -> Result<Option<String>, Error> {
         let source = &self.shared.source;
-        // Taken before the files are read: what changes in the meantime is seen by the next look.
+        // Taken before the files are read: the next check sees any change in the meantime.
         looked.stamps = source.stamps();
         let certificate = source.certificate().display();
         match source.load(now) {
@@ -316,7 +316,7 @@ impl Certificates {
                 let until = pair.not_after;
                 let is_other = pair.certified.cert != looked.pair.certified.cert;
                 if is_other || looked.failure.is_some() {
-                    tracing::info!(%certificate, %names, %until, "the certificate is served");
+                    tracing::info!(%certificate, %names, %until, "serving certificate");
                 }
                 let other = is_other.then(|| format!("{certificate}, until {until}, for {names}"));
                 self.shared.current.0.store(Arc::clone(&pair.certified));
@@ -327,7 +327,7 @@ impl Certificates {
             Err(error) => {
                 let text = error.to_string();
                 if looked.failure.as_ref() != Some(&text) {
-                    tracing::warn!(%certificate, %error, "the previous certificate stays in use");
+                    tracing::warn!(%certificate, %error, "cannot load certificate: previous one stays in use");
                 }
                 looked.failure = Some(text);
                 Err(error)
@@ -336,7 +336,7 @@ impl Certificates {
     }
 
     fn looked(&self) -> MutexGuard<'_, Looked> {
-        // Every state that a panic could leave behind is one that the next look puts right.
+        // The next check repairs every state that a panic could leave behind.
         self.shared.looked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -370,7 +370,7 @@ impl Source {
         [Stamp::of(certificate), Stamp::of(key)]
     }
 
-    /// Whether a new certificate is to be made though no file has changed.
+    /// Whether a new certificate is due although no file has changed.
     fn is_due(&self, pair: &Pair, now: Timestamp) -> bool {
         match self {
             Self::SelfMade { .. } => authority::is_due(pair, now),
@@ -387,7 +387,7 @@ fn server_config(current: &Arc<Current>) -> Result<ServerConfig, Error> {
         .with_no_client_auth()
         .with_cert_resolver(Arc::<Current>::clone(current));
     config.alpn_protocols = PROTOCOLS.iter().map(|protocol| protocol.to_vec()).collect();
-    // A client that comes back brings its session with it: nothing is kept here for each client.
+    // A returning client presents its session ticket: the server keeps no state per client.
     config.ticketer = crypto::ring::Ticketer::new().map_err(Error::Setup)?;
     Ok(config)
 }

@@ -1,6 +1,6 @@
-//! A certificate and its private key: read from PEM files, checked to fit together, described.
+//! A certificate and its private key: read from PEM files, checked to match, summarized.
 //!
-//! Writes nothing, looks at no clock, and puts nothing of a key into an error.
+//! Writes nothing, reads no clock, and never puts key material into an error.
 
 use std::fmt;
 use std::fs;
@@ -25,24 +25,24 @@ use crate::runtime::regular_file;
 
 /// The largest certificate or key file, in bytes.
 const BYTES_MAX: u64 = 1024 * 1024;
-/// A certificate ends soon when this part of its life, or less, is left: an operator who renews by a
-/// machine does so earlier, however short the lives are.
+/// A certificate ends soon when this fraction of its life, or less, is left: automated renewal
+/// happens earlier, however short the lives are.
 const LAST_PART: i64 = 10;
-/// Permission bits that make a file no secret: any for everyone, and writing for the group.
+/// Permission bits that expose a secret file: any for everyone, and writing for the group.
 const OPEN_MODE: u32 = 0o027;
 
-/// What is to be known of a certificate.
+/// Summary of a certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Summary {
-    /// The host names and IP addresses that it is for.
+    /// Its host names and IP addresses.
     pub names: Vec<String>,
     pub not_before: Timestamp,
     pub not_after: Timestamp,
-    /// What clients, or the operator, will not like about it.
+    /// Problems for clients or the operator.
     pub concerns: Vec<Concern>,
 }
 
-/// What speaks against a certificate that can be served.
+/// A problem with a certificate that can still be served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Concern {
     NotYetValid {
@@ -55,16 +55,16 @@ pub enum Concern {
     EndsSoon {
         not_after: Timestamp,
     },
-    /// It carries a common name at most, which clients no longer read (RFC 9525).
+    /// It has at most a common name, which clients no longer read (RFC 9525).
     NoNames,
-    /// Others than the owner can reach the private key.
+    /// Users other than the owner can access the private key.
     OpenKey {
         mode: u32,
     },
 }
 
 impl Concern {
-    /// Whether clients refuse the certificate for it; otherwise it works, for now.
+    /// Whether clients reject the certificate because of it; otherwise it works, for now.
     #[must_use]
     pub const fn is_refused(self) -> bool {
         match self {
@@ -74,15 +74,15 @@ impl Concern {
     }
 }
 
-/// Reads on from "the certificate …".
+/// Continues "the certificate …".
 impl fmt::Display for Concern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotYetValid { not_before } => {
                 write!(f, "is not valid before {not_before}: check the machine's clock")
             }
-            Self::Ended { not_after } => write!(f, "ended at {not_after}: renew it"),
-            Self::EndsSoon { not_after } => write!(f, "ends at {not_after}: renew it"),
+            Self::Ended { not_after } => write!(f, "expired at {not_after}: renew it"),
+            Self::EndsSoon { not_after } => write!(f, "expires at {not_after}: renew it"),
             Self::NoNames => f.write_str(
                 "names no host: have it issued with the names as subject alternative names",
             ),
@@ -129,7 +129,7 @@ impl Pair {
     }
 }
 
-/// Reads a certificate, with those of the authorities behind it, and its key.
+/// Reads a certificate chain and its key.
 pub(super) fn read(certificate: &Path, key: &Path) -> Result<Pair, Error> {
     let chain = chain(certificate)?;
     let secret = secret(key)?;
@@ -147,7 +147,7 @@ pub(super) fn read(certificate: &Path, key: &Path) -> Result<Pair, Error> {
         .map_err(|error| Error::Key { path: key.to_path_buf(), reason: error.to_string() })?;
     let certified = CertifiedKey::new(chain, signer);
     match certified.keys_match() {
-        // Unknown: a kind of key whose public half cannot be computed. None of ring's is one.
+        // Unknown: a kind of key whose public half cannot be computed. ring has none.
         Ok(()) | Err(rustls::Error::InconsistentKeys(InconsistentKeys::Unknown)) => {}
         Err(rustls::Error::InconsistentKeys(_)) => {
             let certificate = certificate.to_path_buf();
@@ -160,7 +160,7 @@ pub(super) fn read(certificate: &Path, key: &Path) -> Result<Pair, Error> {
     Ok(Pair { certified: Arc::new(certified), names, not_before, not_after, key_mode })
 }
 
-/// The certificates in a PEM file: at least one.
+/// The certificates in a PEM file, at least one.
 pub(super) fn chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
     let bytes = bytes_of(path)?;
     let chain = CertificateDer::pem_slice_iter(&bytes)
@@ -172,7 +172,7 @@ pub(super) fn chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> 
     Ok(chain)
 }
 
-/// The certificate in `der`, which came from the file at `path`.
+/// Parses the certificate `der` from the file at `path`.
 pub(super) fn parse<'a>(
     der: &'a CertificateDer<'_>,
     path: &Path,
@@ -184,7 +184,7 @@ pub(super) fn parse<'a>(
 /// All bytes of a certificate or key file.
 pub(super) fn bytes_of(path: &Path) -> Result<Vec<u8>, Error> {
     let no_file = || Error::NotAFile { path: path.to_path_buf(), most: BYTES_MAX };
-    // Asked before opening, which would wait for the other end of a named pipe.
+    // Checked before opening, because opening a named pipe would block.
     if !metadata(path)?.is_file() {
         return Err(no_file());
     }
@@ -209,7 +209,7 @@ fn secret(path: &Path) -> Result<PrivateKeyDer<'static>, Error> {
     let bytes = bytes_of(path)?;
     PrivateKeyDer::from_pem_slice(&bytes).map_err(|error| {
         let path = path.to_path_buf();
-        // Both forms of encrypted keys carry the word: in the section's name (PKCS #8), or in a
+        // Both forms of encrypted keys contain the word: in the section's name (PKCS #8), or in a
         // header (the older form), which is not base64.
         let is_encrypted = bytes.windows(9).any(|window| window == b"ENCRYPTED");
         if is_encrypted {
@@ -226,7 +226,7 @@ fn unfit(path: &Path, error: &dyn fmt::Display) -> Error {
     Error::Certificate { path: path.to_path_buf(), reason: error.to_string() }
 }
 
-/// The host names and IP addresses that a certificate is for; addresses in their shortest form.
+/// The host names and IP addresses of a certificate; addresses in their shortest form.
 fn names_of(certificate: &X509Certificate<'_>) -> Vec<String> {
     let Ok(Some(extension)) = certificate.subject_alternative_name() else { return Vec::new() };
     let name = |name: &GeneralName<'_>| {

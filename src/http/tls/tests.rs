@@ -1,4 +1,4 @@
-//! TLS by real handshakes: certificates made, kept, replaced, reloaded, refused.
+//! Tests of TLS with real handshakes: certificates created, kept, replaced, reloaded, rejected.
 
 use std::os::unix::fs::PermissionsExt as _;
 
@@ -25,7 +25,7 @@ fn days(count: u32) -> Timestamp {
     NOW.plus(DAY * count)
 }
 
-/// The clock of a client, which stands still.
+/// A client's clock, which stands still.
 #[derive(Debug)]
 struct At(Timestamp);
 
@@ -36,11 +36,11 @@ impl TimeProvider for At {
     }
 }
 
-/// A client that trusts the authority in one file and nothing else.
+/// A client that trusts only the authority in one file.
 #[derive(Clone)]
 struct Client(ClientConfig);
 
-/// What a handshake agreed on.
+/// Result of a handshake.
 #[derive(Debug)]
 struct Agreed {
     version: ProtocolVersion,
@@ -76,7 +76,7 @@ impl Client {
         self
     }
 
-    /// Shakes hands over a pipe, and sends a word there and back.
+    /// Performs a handshake over a pipe, and sends a word back and forth.
     async fn connect(&self, server: &Certificates, name: &str) -> Result<Agreed, String> {
         let (near, far) = tokio::io::duplex(64 * 1024);
         let name = ServerName::try_from(name.to_owned()).unwrap();
@@ -126,7 +126,7 @@ fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().permissions().mode() & 0o777
 }
 
-/// An operator's files: a certificate that signs itself, and its key.
+/// An operator's files: a self-signed certificate and its key.
 struct Files {
     dir: TempDir,
     certificate: PathBuf,
@@ -167,7 +167,7 @@ impl Files {
     }
 }
 
-/// What the next handshake is given.
+/// The certificate of the next handshake.
 fn served(certificates: &Certificates) -> Vec<u8> {
     certificates.shared.current.0.load().cert[0].to_vec()
 }
@@ -247,8 +247,8 @@ fn tls_folder_and_keys_are_private_to_owner() {
     {
         assert_eq!(mode(&tls.join(name)), expected, "{name}");
     }
-    // A folder that was opened is closed again, and a half-written key that others could read is
-    // replaced by one that they cannot.
+    // An opened folder is made private again, and a half-written key that others could read is
+    // replaced by a private one.
     fs::set_permissions(&tls, fs::Permissions::from_mode(0o755)).unwrap();
     fs::write(tls.join("server.key.half"), "left by a kill").unwrap();
     fs::set_permissions(tls.join("server.key.half"), fs::Permissions::from_mode(0o666)).unwrap();
@@ -264,7 +264,7 @@ async fn certificate_is_kept_while_valid_and_reissued_otherwise() {
     let client = Client::trusting(first.ca_path().unwrap(), days(366));
     let authority = read(&dir, "ca.pem");
     let certificate = read(&dir, "server.pem");
-    // 397 days of life, renewed when 30 are left.
+    // Valid for 397 days, renewed when 30 are left.
     let mut authority = authority;
     for (names, now, is_kept) in [
         (vec!["BOX.lan", "127.0.0.1"], days(366), true),
@@ -272,13 +272,13 @@ async fn certificate_is_kept_while_valid_and_reissued_otherwise() {
         (vec!["box.lan"], days(366), false),
         (vec!["box.lan"], days(366 + 366), true),
         (vec!["box.lan"], days(366 + 368), false),
-        // A clock that was ahead, and was set right.
+        // The clock was ahead, and was set right.
         (vec!["box.lan"], NOW, false),
     ] {
         let before = read(&dir, "server.pem");
         let server = made(&dir, &names, now).unwrap();
         assert_eq!(read(&dir, "server.pem") == before, is_kept, "{names:?} at {now}");
-        // A name that is added needs another authority; one that is left out does not.
+        // An added name needs a reissued authority; a removed one does not.
         let is_added = names.contains(&"shed.lan");
         assert_eq!(read(&dir, "ca.pem") == authority, !is_added, "{names:?} at {now}");
         authority = read(&dir, "ca.pem");
@@ -286,7 +286,7 @@ async fn certificate_is_kept_while_valid_and_reissued_otherwise() {
         client.connect(&server, "box.lan").await.unwrap();
     }
     assert_ne!(read(&dir, "server.pem"), certificate);
-    // Who holds an object from before serves what it has, until it reloads.
+    // An older instance serves its own certificate until it reloads.
     assert!(client.connect(&first, "box.lan").await.is_ok());
 }
 
@@ -297,7 +297,7 @@ async fn ca_certificate_is_renewed_with_same_key_and_name() {
     let kept = dir.path().join("given-to-a-client.pem");
     fs::copy(server.ca_path().unwrap(), &kept).unwrap();
     let old = fs::read(&kept).unwrap();
-    // Lost, and near its end: written again, of the same key and under the same name.
+    // Lost, and near its end: reissued with the same key and name.
     fs::remove_file(server.ca_path().unwrap()).unwrap();
     for now in [NOW, days(18 * 365 + 1)] {
         let server = made(&dir, &[], now).unwrap();
@@ -320,7 +320,7 @@ async fn certificate_recovers_after_wrong_clock() {
         server.reload(NOW).unwrap();
         let authority = server.ca_path().unwrap();
         Client::trusting(authority, NOW).connect(&server, "localhost").await.unwrap();
-        // What clients were given in between still holds: they need nothing new.
+        // The authority that clients installed in between stays valid.
         assert_eq!(read(&dir, "ca.pem"), given);
         let chain = pair::chain(authority).unwrap();
         let now = ASN1Time::from_timestamp(NOW.unix_seconds()).unwrap();
@@ -337,7 +337,7 @@ async fn certificate_of_other_ca_is_reissued() {
     let own_key = || KeyPair::from_pem(&fs::read_to_string(&key).unwrap()).unwrap();
     let own_name = authority::authority_name(&own_key());
     let other_name = rcgen::DistinguishedName::new();
-    // Under the same name by another key; of the same key under another name.
+    // The same name with another key, and the same key with another name.
     for (name, signer) in [(own_name, KeyPair::generate().unwrap()), (other_name, own_key())] {
         let before = (fs::read(authority).unwrap(), fs::read(&key).unwrap(), served(&server));
         let mut params = CertificateParams::default();
@@ -373,7 +373,7 @@ fn ca_key_loss_matters_only_when_reissuing() {
     made(&dir, &[], NOW).unwrap();
     let error = made(&dir, &["box.lan"], NOW).unwrap_err().to_string();
     assert!(error.contains(&key.display().to_string()) && error.contains("put it back"), "{error}");
-    // A key of another authority signs nothing in this one's name.
+    // Another authority's key cannot sign in this one's name.
     fs::write(&key, KeyPair::generate().unwrap().serialize_pem()).unwrap();
     let error = made(&dir, &["box.lan"], NOW).unwrap_err();
     assert!(matches!(error, Error::Mismatch { .. }), "{error}");
@@ -406,7 +406,7 @@ async fn certificate_is_reissued_after_crash_or_foreign_files() {
             panic!("damage {number}: {error}");
         }
     }
-    // The authority does not replace one that is only damaged: clients would be locked out.
+    // A damaged authority is not replaced: clients would be locked out.
     fs::write(dir.path().join("tls/ca.pem"), "no certificate").unwrap();
     assert!(matches!(made(&dir, &[], NOW), Err(Error::NoCertificate { .. })));
 }
@@ -462,7 +462,7 @@ async fn tls_watch_reloads_changes_and_survives_broken_files() {
     let tasks = Tasks::new();
     let clock = Clock::scripted(NOW);
     server.watch(&tasks, &clock, |_| {});
-    // The clock is paused: it moves on only when every task, and every thread of theirs, rests.
+    // The clock is paused: it advances only when all tasks and their threads are idle.
     let two_looks = || tokio::time::sleep(2 * POLL_EVERY);
     two_looks().await;
     let first = served(&server);
@@ -501,7 +501,7 @@ async fn tls_watch_renews_due_certificate_or_keeps_serving_old() {
     two_looks().await;
     assert_eq!(served(&server), first);
 
-    // The key is away: what is served still holds for a month.
+    // The key is missing: the served certificate is valid for another month.
     let key = dir.path().join("tls/ca.key");
     let away = dir.path().join("away");
     fs::rename(&key, &away).unwrap();
@@ -537,7 +537,7 @@ fn certificate_summary_lists_names_validity_and_concerns() {
     assert!(early[0].is_refused() && Concern::Ended { not_after }.is_refused());
     assert!(!Concern::EndsSoon { not_after }.is_refused());
     let text = format!("the certificate {}", Concern::Ended { not_after });
-    assert_eq!(text, "the certificate ended at 2027-02-18T09:30:00.000Z: renew it");
+    assert_eq!(text, "the certificate expired at 2027-02-18T09:30:00.000Z: renew it");
 
     fs::set_permissions(&files.key, fs::Permissions::from_mode(0o644)).unwrap();
     assert_eq!(at(NOW), [Concern::OpenKey { mode: 0o644 }]);
@@ -548,7 +548,7 @@ fn certificate_summary_lists_names_validity_and_concerns() {
 }
 
 #[test]
-fn tls_errors_name_the_file_and_the_remedy() {
+fn tls_errors_name_file_and_remedy() {
     const OLD_ENCRYPTED: &str = "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n\
                                  DEK-Info: AES-256-CBC,00\n\nAAAA\n-----END RSA PRIVATE KEY-----\n";
     const ENCRYPTED: &str =
@@ -585,7 +585,7 @@ fn tls_errors_name_the_file_and_the_remedy() {
         fs::write(&files.key, KeyPair::generate().unwrap().serialize_pem()).unwrap();
     };
     check(&other_key, "site.key", "is not that of the first certificate");
-    // The chain in the wrong order.
+    // A chain in the wrong order.
     let other_first = |files: &Files| {
         let own = fs::read_to_string(&files.certificate).unwrap();
         let other = fs::read_to_string(Files::new(&["other"]).certificate).unwrap();
@@ -602,7 +602,7 @@ fn tls_unwritable_folder_is_named_in_error() {
     assert!(error.contains(&dir.path().join("tls").display().to_string()), "{error}");
 }
 
-/// Writes an authority of the folder's key, with these constraints or none.
+/// Writes an authority with the folder's key, with these constraints or none.
 fn write_authority(dir: &TempDir, permitted: Option<&[&str]>) {
     let key = dir.path().join("tls/ca.key");
     let key = KeyPair::from_pem(&fs::read_to_string(key).unwrap()).unwrap();
@@ -668,7 +668,7 @@ async fn ca_without_constraints_is_upgraded_for_existing_clients() {
     let written = read(&dir, "ca.pem");
     made(&dir, &["box.lan"], NOW).unwrap();
     assert_eq!(read(&dir, "ca.pem"), written, "it is written once");
-    // An authority whose key is kept elsewhere is left as it is, and so is somebody else's.
+    // A foreign authority, and one whose key is kept elsewhere, are left as they are.
     write_authority(&dir, None);
     let bare = read(&dir, "ca.pem");
     fs::rename(dir.path().join("tls/ca.key"), dir.path().join("away")).unwrap();
@@ -689,7 +689,7 @@ async fn certificate_omits_machine_name_not_permitted_by_ca() {
         inspect(&dir.path().join("tls/server.pem"), &dir.path().join("tls/server.key"), NOW);
     assert_eq!(names.unwrap().names, permitted);
     Client::trusting(server.ca_path().unwrap(), NOW).connect(&server, "box.lan").await.unwrap();
-    // A name that is asked for is worth another authority: who has the former one refuses the box.
+    // A requested name is worth a reissued authority: clients with the previous one reject the box.
     let given = dir.path().join("given-to-a-client.pem");
     fs::copy(server.ca_path().unwrap(), &given).unwrap();
     let server = made(&dir, &["box.lan", "shed.lan"], NOW).unwrap();
