@@ -1,8 +1,8 @@
 //! Billing: a ledger for each organization, and the balance that its entries add up to.
 //!
-//! An entry and its change of the balance are in one commit; the balance is a counter that the
-//! store's writer adds to, so that charges at the same moment never lose one another. A charge
-//! is in the commit of the completion that caused it: exactly once.
+//! An entry and its change of the balance are one commit. The balance is a counter that the store's
+//! writer adds to, so concurrent charges are never lost. A charge is part of the commit of the
+//! completion that caused it, so it happens exactly once.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,10 +20,10 @@ impl Record for LedgerEntry {
     const NAME: &'static str = "ledger entry";
 }
 
-/// The largest top-up: a thousand million dollars, far from where adding would saturate.
+/// Maximum top-up: a billion dollars, far below the point where additions would saturate.
 pub const TOP_UP_MAX: Usd = Usd::from_micros(1_000_000_000_000_000);
 
-/// Why a ledger refuses.
+/// Errors of ledger operations.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("a top-up must be more than 0 and at most {TOP_UP_MAX} USD")]
@@ -38,47 +38,46 @@ impl From<Malformed> for Error {
     }
 }
 
-/// The ledgers of a store; clones share what is on its way to be reserved.
+/// The ledgers of a store. Clones share the pending reservations.
 #[derive(Debug, Clone)]
 pub struct Billing {
     store: Store,
     clock: Clock,
-    /// Reserved, and not committed yet.
+    /// Reserved, but not committed yet.
     pending: Arc<Mutex<HashMap<OrganizationId, Usd>>>,
-    /// Held while a balance is looked at and something is reserved on it.
+    /// Held while a balance is read and an amount is reserved.
     turn: Arc<tokio::sync::Mutex<()>>,
     recorder: Recorder,
 }
 
-/// What work may cost, before it has run.
+/// The possible cost of work, before it has run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Price {
-    /// The most that is known.
+    /// The known maximum.
     pub known: Usd,
-    /// More may come, by what is used: then the balance must be above zero.
+    /// Whether usage-based costs may be added, which requires a balance above zero.
     pub open: bool,
 }
 
 impl Price {
-    /// The most of either.
+    /// Returns the maximum of both prices.
     #[must_use]
     pub fn dearer(self, other: Self) -> Self {
         Self { known: self.known.max(other.known), open: self.open || other.open }
     }
 }
 
-/// Why nothing is reserved.
+/// Why nothing was reserved.
 #[derive(Debug, thiserror::Error)]
 pub enum Unreserved {
-    /// The balance, less what unfinished work may cost, does not pay for what is asked.
+    /// The balance, minus existing reservations, does not cover the price.
     #[error("payment required")]
     Short { balance: Usd, reserved: Usd, needed: Usd },
     #[error(transparent)]
     Storage(#[from] storage::Error),
 }
 
-/// Something that is reserved; the commit that this was made for says so on the disk, and then this
-/// may go.
+/// A pending reservation. Drop it once the commit that contains [`reserve`] is durable.
 #[derive(Debug)]
 pub struct Reservation {
     billing: Billing,
@@ -87,7 +86,7 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// How much.
+    /// Returns the reserved amount.
     #[must_use]
     pub const fn amount(&self) -> Usd {
         self.amount
@@ -106,25 +105,26 @@ impl Drop for Reservation {
     }
 }
 
-/// Adds to the commit of new work that its organization may have to pay `amount` for it.
+/// Adds to the commit of new work that `amount` is reserved for it.
 pub fn reserve(commit: &mut Commit, organization: OrganizationId, amount: Usd) {
     if amount > Usd::ZERO {
         commit.add(reserved_key(organization), amount.micros());
     }
 }
 
-/// Adds to the commit of work that ends what [`reserve`] added to that of its beginning, taken back.
+/// Adds to the commit that ends work that its reservation is released.
 pub fn release(commit: &mut Commit, organization: OrganizationId, amount: Usd) {
     if amount > Usd::ZERO {
         commit.add(reserved_key(organization), (-amount).micros());
     }
 }
 
-/// Adds a charge to the commit of what is charged for. `amount` is not negative; `entry` is new:
-/// its time is its place in the ledger. Whether it is charged once is the caller's commit.
+/// Adds a charge to the commit of the work that is charged. `amount` is not negative. `entry` is a
+/// new ID, whose time determines the position in the ledger. The caller's commit ensures that the
+/// charge happens only once.
 ///
 /// # Errors
-/// [`Malformed`] never in practice: an entry has a JSON form.
+/// [`Malformed`] never in practice: an entry always serializes.
 pub fn charge(
     commit: &mut Commit,
     organization: OrganizationId,
@@ -154,7 +154,7 @@ fn write(
 }
 
 impl Billing {
-    /// The ledgers of a store.
+    /// Opens the ledgers of a store.
     #[must_use]
     pub fn new(store: Store, clock: Clock) -> Self {
         let pending = Arc::default();
@@ -163,14 +163,14 @@ impl Billing {
         Self { store, clock, pending, turn, recorder }
     }
 
-    /// The same ledgers in the name of `actor`: the audit log says so.
+    /// Returns the same ledgers with `actor` as the audit log's actor.
     #[must_use]
     pub fn by(&self, actor: Actor) -> Self {
         Self { recorder: self.recorder.by(actor), ..self.clone() }
     }
 
-    /// Reserves what work may cost, if the balance can pay it. The caller commits [`reserve`] of the
-    /// same amount, and keeps what this gives until then.
+    /// Reserves the possible cost of work, if the balance covers it. The caller commits [`reserve`]
+    /// with the same amount, and keeps the returned reservation until then.
     ///
     /// # Errors
     /// [`Unreserved`].
@@ -180,11 +180,12 @@ impl Billing {
         price: Price,
     ) -> Result<Reservation, Unreserved> {
         let _one_looks_at_a_time = self.turn.lock().await;
-        // What is committed between the look at `pending` and the look at the counter counts twice:
-        // that errs on the safe side.
+        // A commit between the read of `pending` and the read of the counter counts twice, which
+        // errs on the safe side.
         let on_its_way = self.pending().get(&organization).copied().unwrap_or_default();
         let keys = [balance_key(organization), reserved_key(organization)];
-        // As the service: others wait for their look behind this one, and the organization's own reads may be many.
+        // Read on behalf of the service: others wait for this read, and the organization may have
+        // many reads queued.
         let counters = turns::on_behalf_of(None::<OrganizationId>, self.store.counters(&keys));
         let mut counters = counters.await?.into_iter().map(Usd::from_micros);
         let balance = counters.next().unwrap_or_default();
@@ -203,7 +204,7 @@ impl Billing {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the organization has; below zero when it owes.
+    /// Returns the organization's balance; below zero if it owes.
     ///
     /// # Errors
     /// [`storage::Error`] when the store cannot be read.
@@ -211,10 +212,11 @@ impl Billing {
         self.store.counter(&balance_key(organization)).await.map(Usd::from_micros)
     }
 
-    /// Adds to the balance and answers what it is then, charges of the meantime included.
+    /// Adds to the balance and returns the new balance, including concurrent charges.
     ///
     /// # Errors
-    /// [`Error::Amount`] for what is not above zero or over [`TOP_UP_MAX`]; [`Error::Storage`].
+    /// [`Error::Amount`] for an amount that is not above zero or is over [`TOP_UP_MAX`];
+    /// [`Error::Storage`].
     pub async fn top_up(&self, organization: OrganizationId, amount: Usd) -> Result<Usd, Error> {
         if amount <= Usd::ZERO || amount > TOP_UP_MAX {
             return Err(Error::Amount);
@@ -234,7 +236,7 @@ impl Billing {
         Ok(self.balance(organization).await?)
     }
 
-    /// Up to `limit` entries, newest first, behind `after`.
+    /// Lists up to `limit` entries after `after`, newest first.
     ///
     /// # Errors
     /// [`storage::Error`] when the store cannot be read.
@@ -251,7 +253,7 @@ impl Billing {
     }
 }
 
-/// What unfinished work of the organization may cost, as the disk has it.
+/// Returns the amount that is reserved in the store for the organization's unfinished work.
 ///
 /// # Errors
 /// [`storage::Error`] when the store cannot be read.
@@ -259,7 +261,8 @@ pub async fn reserved(store: &Store, organization: OrganizationId) -> Result<Usd
     store.counter(&reserved_key(organization)).await.map(Usd::from_micros)
 }
 
-/// Adds to a commit the correction of what is reserved: an audit has found it wrong by that.
+/// Adds to a commit the correction of the reserved amount, which an audit has found to be off by
+/// `by`.
 pub fn correct_reserved(commit: &mut Commit, organization: OrganizationId, by: Usd) {
     commit.add(reserved_key(organization), by.micros());
 }

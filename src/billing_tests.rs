@@ -1,4 +1,4 @@
-//! Ledgers: whatever is charged and topped up at the same moment, the entries add up to the balance.
+//! Ledgers: the entries always add up to the balance, even with concurrent charges and top-ups.
 
 use proptest::prelude::*;
 
@@ -17,7 +17,7 @@ fn open(folder: &std::path::Path) -> Billing {
     Billing::new(Store::open(&options).unwrap(), clock)
 }
 
-/// All entries, read page by page.
+/// Reads all entries page by page.
 async fn whole_ledger(billing: &Billing, organization: OrganizationId) -> Vec<LedgerEntry> {
     let mut entries: Vec<LedgerEntry> = Vec::new();
     loop {
@@ -38,12 +38,12 @@ async fn invariant_entries_add_up_to_the_balance(billing: &Billing, organization
     assert!(entries.windows(2).all(|pair| pair[0].id.bytes() > pair[1].id.bytes()), "{entries:?}");
 }
 
-/// What a client or the engine does to a ledger.
+/// An action of a client or the engine on a ledger.
 #[derive(Debug, Clone)]
 enum Act {
     TopUp(i64),
     Charge(i64),
-    /// A charge in a commit whose precondition does not hold.
+    /// A charge in a commit whose precondition fails.
     ChargeInVain(i64),
 }
 
@@ -115,7 +115,7 @@ proptest! {
 }
 
 #[tokio::test]
-async fn hold_does_not_wait_behind_the_reads_of_its_organization() {
+async fn hold_is_not_delayed_by_reads_of_its_organization() {
     const READS: usize = 5000;
     let folder = tempfile::tempdir().unwrap();
     let billing = open(folder.path());
@@ -125,7 +125,7 @@ async fn hold_does_not_wait_behind_the_reads_of_its_organization() {
     for _ in 0..READS {
         reads.push(turns::on_behalf_of(mine, billing.ledger(mine, None, 10)));
     }
-    // Most of them are still queued when the balance is looked at.
+    // Most of the reads are still queued when the balance is read.
     let first = futures_util::StreamExt::next(&mut reads).await;
     assert!(first.is_some_and(|read| read.is_ok()));
     let price = Price { known: Usd::from_micros(1), open: false };

@@ -1,8 +1,8 @@
-//! Fallback chains: saved by the operator for an organization and a primary model, looked up when a
-//! prediction names one.
+//! Fallback chains: saved by the operator for an organization and a primary model, and looked up
+//! when a prediction selects one.
 //!
-//! A chain is checked when it is saved, against the request schemas of the models in it: what the
-//! mapping makes of the primary's input must be able to fit. Nothing here runs a model.
+//! A chain is validated against the request schemas of its models when it is saved: the mapped
+//! input must be able to match. This module never runs a model.
 
 use serde_json::{Map, Value};
 
@@ -16,17 +16,17 @@ use crate::storage::commit::Expect;
 use crate::storage::record::{Malformed, decode, encode};
 use crate::storage::{self, Commit, Key, Page, Record, Store, Table};
 
-/// Chains of one organization; a list shows all of them.
+/// Maximum number of chains of one organization; a list contains all of them.
 const CHAINS_MAX: usize = 1_000;
 
 impl Record for Chain {
     const NAME: &'static str = "fallback chain";
 }
 
-/// The request schema of a model, or `None` when the catalog does not have the model.
+/// Looks up the request schema of a model; `None` if the catalog does not have the model.
 pub type SchemaOf<'a> = &'a (dyn Fn(&str) -> Option<Value> + Sync);
 
-/// Why a chain cannot be saved or found.
+/// Errors of chain operations.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("a chain's name must have 1 to {NAME_MAX} characters of a-z, 0-9 and -")]
@@ -39,7 +39,7 @@ pub enum Error {
     NotFound { model: String, name: String },
     #[error("there are {CHAINS_MAX} chains already; delete some first")]
     TooMany,
-    /// Whether it fits could not be checked now.
+    /// Validation is not possible now.
     #[error(transparent)]
     ValidationUnavailable(#[from] Unavailable),
     #[error(transparent)]
@@ -52,7 +52,7 @@ impl From<Malformed> for Error {
     }
 }
 
-/// What a chain is changed to; absent fields stay.
+/// Changes to a chain. Omitted fields keep their value.
 #[derive(Debug, Default)]
 pub struct Change {
     pub entries: Option<Vec<Entry>>,
@@ -68,23 +68,23 @@ pub struct Chains {
 }
 
 impl Chains {
-    /// The chains of a store.
+    /// Opens the chains of a store.
     #[must_use]
     pub fn new(store: Store, clock: Clock) -> Self {
         let recorder = Recorder::new(clock.clone());
         Self { store, clock, recorder }
     }
 
-    /// The same chains in the name of `actor`: the audit log says so.
+    /// Returns the same chains with `actor` as the audit log's actor.
     #[must_use]
     pub fn by(&self, actor: Actor) -> Self {
         Self { recorder: self.recorder.by(actor), ..self.clone() }
     }
 
-    /// Saves a new chain, enabled.
+    /// Saves a new chain, which is enabled.
     ///
     /// # Errors
-    /// [`Error::Exists`], [`Error::Invalid`] with what does not fit, [`Error::TooMany`],
+    /// [`Error::Exists`], [`Error::Invalid`] with the mismatch, [`Error::TooMany`],
     /// [`Error::Storage`].
     pub async fn create(
         &self,
@@ -124,7 +124,7 @@ impl Chains {
         }
     }
 
-    /// The first by name of a model's enabled chains, if it has one.
+    /// Returns the first enabled chain of a model by name, if any.
     ///
     /// # Errors
     /// [`Error::Storage`]
@@ -144,7 +144,7 @@ impl Chains {
         Ok(None)
     }
 
-    /// Changes a chain, for predictions that are created from then on.
+    /// Changes a chain for predictions created from then on.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::Invalid`], [`Error::Storage`].
@@ -173,7 +173,7 @@ impl Chains {
         Ok(chain)
     }
 
-    /// Deletes a chain; predictions that have a copy of it keep it.
+    /// Deletes a chain. Predictions that have a copy of it keep the copy.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::Storage`].
@@ -193,7 +193,7 @@ impl Chains {
         }
     }
 
-    /// The chain that a prediction names; one that is disabled is not found.
+    /// Returns the chain that a prediction selects. Disabled chains are not found.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::Storage`].
@@ -211,7 +211,7 @@ impl Chains {
         found.filter(|chain| chain.enabled).ok_or_else(|| missing(model, name))
     }
 
-    /// An organization's chains, by model and name.
+    /// Lists an organization's chains by model and name.
     ///
     /// # Errors
     /// [`Error::Storage`].
@@ -227,7 +227,7 @@ fn key(organization: OrganizationId, model: &str, name: &str) -> Key {
     Key::table(Table::Chain).id(organization).text(model).text(name)
 }
 
-/// What the audit log says that an act was on.
+/// Returns a chain's name in the audit log.
 fn subject(model: &str, name: &str) -> String {
     format!("{name} of {model}")
 }
@@ -238,7 +238,7 @@ fn missing(model: &str, name: &str) -> Error {
 
 // --- what fits ---
 
-/// Checks a chain against the request schemas of its models.
+/// Validates a chain against the request schemas of its models.
 async fn check(model: &str, entries: &[Entry], schema_of: SchemaOf<'_>) -> Result<(), Error> {
     let unknown = |model: &str| Error::Invalid(format!("there is no model {model}"));
     let primary = schema_of(model).ok_or_else(|| unknown(model))?;
@@ -265,8 +265,8 @@ async fn check(model: &str, entries: &[Entry], schema_of: SchemaOf<'_>) -> Resul
     schema::compile(check).await?
 }
 
-/// Whether what the mapping makes of an input that fits `primary` is able to fit `fallback`: every
-/// field that is required is there, each constant fits, and no type is one that cannot.
+/// Checks whether the mapped input of `primary` can match `fallback`: every required field is
+/// present, each constant is valid, and no type is incompatible.
 fn fits(primary: &Value, fallback: &Value, map: Option<&Map<String, Value>>) -> Result<(), String> {
     let required = fallback.get("required").and_then(Value::as_array).into_iter().flatten();
     for name in required.filter_map(Value::as_str) {
@@ -321,11 +321,11 @@ fn property<'s>(schema: &'s Value, name: &str) -> Option<&'s Value> {
     schema.get("properties")?.get(name)
 }
 
-/// Whether an input of this schema may have the field.
+/// Whether an input with this schema may have the field.
 fn may_have(schema: &Value, name: &str) -> bool {
     let names = schema.get("properties").and_then(Value::as_object);
     let is_closed = schema.get("additionalProperties") == Some(&Value::Bool(false));
-    // Where names are given, others are taken for mistakes.
+    // If the schema names its fields, other fields count as mistakes.
     names.is_none_or(|names| names.contains_key(name) || (names.is_empty() && !is_closed))
 }
 

@@ -1,4 +1,4 @@
-//! Chains on a real store, and what fits between two schemas.
+//! Chains on a real store, and compatibility of two schemas.
 
 use serde_json::json;
 
@@ -97,7 +97,7 @@ async fn chain_is_created_toggled_and_deleted() {
     assert_eq!(chains.list(owner).await.unwrap(), []);
 }
 
-/// The bytes that release 0.1.0 writes: a change here needs a new version and a way up.
+/// The bytes that release 0.1.0 writes. A change here needs a new record version and a migration.
 #[test]
 fn chain_matches_golden_bytes() {
     let golden = concat!(

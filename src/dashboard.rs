@@ -1,8 +1,8 @@
-//! The dashboard's files: embedded in the binary, compressed once, each with the headers that a browser
-//! needs to keep it, to check it for a change, and to run nothing but it.
+//! The dashboard's files: embedded in the binary, compressed once, and served with the headers for
+//! caching, revalidation and the content security policy.
 //!
-//! This never reads a disk and never knows what the page shows: the page asks the service itself, on
-//! the same origin.
+//! This module never reads from disk and does not know the dashboard's data: the page requests it
+//! from the service, on the same origin.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -22,9 +22,9 @@ use rust_embed::RustEmbed;
 
 use crate::http::{Response, response};
 
-/// What a browser may do with any answer of the dashboard: run and show what comes from this origin, talk
-/// to this origin, and nothing else. No inline script, no inline style but the one of `index.html`, by its
-/// hash, no text that becomes markup, no frame around it.
+/// The content security policy of the dashboard: only content from this origin, and connections
+/// only to this origin. No inline scripts, no inline styles except the one in `index.html`, by its
+/// hash, no text that becomes markup, and no framing.
 const POLICY: HeaderValue = HeaderValue::from_static(
     "default-src 'none'; script-src 'self'; \
      style-src 'self' 'sha256-BJmK7Z9aTgguCQ95NicYWwcJc8bWIvtU/RUBf01TYUU='; \
@@ -33,18 +33,18 @@ const POLICY: HeaderValue = HeaderValue::from_static(
      base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; \
      trusted-types 'none'",
 );
-/// Characters of a request's header that are read; what is longer counts as absent.
+/// Maximum length of a request header. A longer one counts as absent.
 const HEADER_MAX: usize = 4096;
 
 #[derive(RustEmbed)]
 #[folder = "static/"]
 struct Files;
 
-/// The compressed files, each made once. Their number is that of the embedded files.
+/// The compressed files, each compressed once. Their number is limited by the embedded files.
 static COMPRESSED: Mutex<Option<HashMap<String, Bytes>>> = Mutex::new(None);
 
-/// Adds the headers that protect every answer of the dashboard's host, where it has none of its own: files
-/// of users come with a stricter policy.
+/// Adds the protective headers to a response of the dashboard's host, unless it already has its
+/// own: files of users have a stricter policy.
 pub fn protect(headers: &mut HeaderMap) {
     let of_origin = HeaderValue::from_static("same-origin");
     for (name, value) in [
@@ -59,9 +59,9 @@ pub fn protect(headers: &mut HeaderMap) {
     }
 }
 
-/// The file at `path` (`index.html`, `style.css`, …), unless there is none; 304 without a body when
-/// the browser has it already. `asked` are the request's headers. A browser keeps a file and asks before
-/// each use, so that an update of the binary shows at once.
+/// Returns the embedded file at `path` (`index.html`, `style.css`, …), or a 304 without a body if
+/// the browser has it already. `asked` are the request's headers. Browsers cache a file but
+/// revalidate it before each use, so that an update of the binary takes effect at once.
 #[must_use]
 pub fn asset(path: &str, asked: &HeaderMap) -> Option<Response> {
     let file = Files::get(path)?;
@@ -90,12 +90,12 @@ pub fn asset(path: &str, asked: &HeaderMap) -> Option<Response> {
     protect(headers);
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     headers.insert(VARY, HeaderValue::from_static("accept-encoding"));
-    // Weak: the same file may come compressed or not.
+    // A weak tag, because the same file may be sent compressed or not.
     headers.insert(ETAG, HeaderValue::try_from(format!("W/{tag}")).ok()?);
     Some(answer)
 }
 
-/// Whether an `Accept-Encoding` names gzip and does not rule it out.
+/// Whether an `Accept-Encoding` accepts gzip.
 fn accepts_gzip(accepted: &str) -> bool {
     accepted.split(',').any(|one| {
         let (name, weight) = one.split_once(';').unwrap_or((one, ""));
@@ -103,7 +103,7 @@ fn accepts_gzip(accepted: &str) -> bool {
     })
 }
 
-/// The file at `path` in gzip.
+/// Returns the file at `path`, compressed with gzip.
 fn compressed(path: &str, bytes: &Bytes) -> Option<Bytes> {
     let mut made = COMPRESSED.lock().unwrap_or_else(PoisonError::into_inner);
     let made = made.get_or_insert_with(HashMap::new);
@@ -117,14 +117,13 @@ fn compressed(path: &str, bytes: &Bytes) -> Option<Bytes> {
     Some(small)
 }
 
-/// Half of the content's SHA-256, in base 16 and quotation marks: a strong `ETag` (RFC 9110,
-/// section 8.8.3).
+/// Half of the content's SHA-256, in quoted hexadecimal: a strong `ETag` (RFC 9110, section 8.8.3).
 fn tag(hash: &[u8; 32]) -> String {
     let digits: String = hash.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
     format!("\"{digits}\"")
 }
 
-/// Whether `known`, an `If-None-Match`, names `tag` (RFC 9110, section 13.1.2: compared weakly).
+/// Whether `known`, an `If-None-Match`, matches `tag` (RFC 9110, section 13.1.2: weak comparison).
 fn matches(known: &str, tag: &str) -> bool {
     known.split(',').map(str::trim).any(|one| {
         one == "*" || one == tag || one.strip_prefix("W/").is_some_and(|weak| weak == tag)

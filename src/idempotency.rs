@@ -1,11 +1,12 @@
-//! `Idempotency-Key`: a create or trigger that comes twice under one key happens once.
+//! `Idempotency-Key`: a create or trigger request that is repeated with the same key takes effect
+//! once.
 //!
-//! The first answer's essence is written in the commit of what was created, under the condition
-//! that no other has written one in the meantime: neither is there without the other, and never two. While
-//! the first is being answered, a second waits for it, a bounded time. Keys are forgotten after 24
-//! hours (`docs/spec/hosts.md`, "Idempotency keys").
+//! The essence of the first response is recorded in the commit that creates the resource, on the
+//! condition that no other response has been recorded meanwhile. So neither exists without the
+//! other, and never twice. While the first request is in progress, a second one waits for it, for a
+//! limited time. Keys are forgotten after 24 hours (`docs/spec/hosts.md`, "Idempotency keys").
 //!
-//! This never makes an answer and never keeps the body of a request, only its hash.
+//! This module builds no responses and stores only the hash of a request's body.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -24,38 +25,38 @@ use crate::storage::commit::Expect;
 use crate::storage::record::{Malformed, decode};
 use crate::storage::{self, Commit, Key, Page, Record, Store, Table};
 
-/// How long a key is remembered.
+/// Retention of a key.
 pub const REMEMBERED: Duration = Duration::from_secs(24 * 3600);
-/// The longest key, in characters.
+/// Maximum length of a key, in characters.
 pub const KEY_MAX: usize = 255;
-/// How long a second request waits for the first one's answer.
+/// How long a second request waits for the first one.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Rows that a sweep looks at in one go.
+/// Rows that a sweep processes at a time.
 const SWEEP_BATCH: usize = 500;
-/// The longest body, in bytes of JSON, that is kept with an answer.
+/// Maximum size of a stored response body, in bytes of JSON.
 pub const BODY_MAX: usize = 32 * 1024;
 
-/// A key that cannot be one.
+/// An invalid key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("Idempotency-Key must have 1 to {KEY_MAX} characters")]
 pub struct InvalidKey;
 
-/// Checks a key as it came.
+/// Validates a key.
 ///
 /// # Errors
-/// [`InvalidKey`] in a sentence for the client.
+/// [`InvalidKey`] with a message for the client.
 pub fn check_key(key: &str) -> Result<(), InvalidKey> {
     if (1..=KEY_MAX).contains(&key.chars().count()) { Ok(()) } else { Err(InvalidKey) }
 }
 
 type KeyHash = [u8; 32];
 
-/// What is stored of the response to the first request.
+/// The stored part of the response to the first request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredResponse {
-    /// The id of what was created; the answer is made from it again.
+    /// The ID of the created resource, from which the response can be rebuilt.
     pub subject: String,
-    /// The answer itself, where it cannot be made again from the subject alone.
+    /// The full response, if it cannot be rebuilt from the subject.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answer: Option<FullResponse>,
 }
@@ -65,18 +66,18 @@ pub struct StoredResponse {
 pub struct FullResponse {
     /// The HTTP status.
     pub status: u16,
-    /// [`BODY_MAX`] bytes at most.
+    /// At most [`BODY_MAX`] bytes.
     pub body: Value,
 }
 
 impl StoredResponse {
-    /// One thing was created; its id says all.
+    /// A response that can be rebuilt from the ID of the created resource.
     #[must_use]
     pub fn created(subject: impl ToString) -> Self {
         Self { subject: subject.to_string(), answer: None }
     }
 
-    /// Something was created whose answer is kept whole.
+    /// A response that is stored in full.
     #[must_use]
     pub fn whole(subject: impl ToString, status: u16, body: Value) -> Self {
         Self { subject: subject.to_string(), answer: Some(FullResponse { status, body }) }
@@ -85,14 +86,14 @@ impl StoredResponse {
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Remembered {
-    /// SHA-256 of the request's body, in base 16.
+    /// The SHA-256 of the request's body, in hexadecimal.
     body: String,
     answered: StoredResponse,
     at: Timestamp,
 }
 
 impl Remembered {
-    /// Whether its time is over: it counts as absent then.
+    /// Whether the record has expired, so that it counts as absent.
     fn is_past(&self, now: Timestamp) -> bool {
         now.since(self.at) >= REMEMBERED
     }
@@ -105,17 +106,17 @@ impl Record for Remembered {
 /// The result of claiming a key.
 #[derive(Debug)]
 pub enum Begin {
-    /// It is the first: create, and record the answer in the same commit.
+    /// The first request: create, and record the response in the same commit.
     New(Claim),
-    /// It happened already.
+    /// A repeated request: respond from the record.
     Replay(StoredResponse),
     /// The key was used with another body.
     Mismatch,
-    /// The first is still being answered, after [`PATIENCE`].
+    /// The first request is still in progress after [`PATIENCE`].
     InProgress,
 }
 
-/// The keys of a store and the requests that are under way.
+/// The keys of a store, and the requests in progress.
 #[derive(Debug, Clone)]
 pub struct Idempotency {
     store: Store,
@@ -123,13 +124,13 @@ pub struct Idempotency {
     under_way: Arc<Mutex<HashMap<KeyHash, watch::Receiver<()>>>>,
 }
 
-/// The exclusive claim to a key; dropping it lets the next request try.
+/// The exclusive claim to a key. Dropping it lets the next request try.
 #[derive(Debug)]
 pub struct Claim {
     under_way: Arc<Mutex<HashMap<KeyHash, watch::Receiver<()>>>>,
     hash: KeyHash,
     row: Key,
-    /// What `row` must still contain when the answer is written.
+    /// The expected content of `row` when the response is recorded.
     expect: Expect,
     body: String,
     now: Timestamp,
@@ -137,13 +138,13 @@ pub struct Claim {
 }
 
 impl Idempotency {
-    /// The keys of a store.
+    /// Opens the keys of a store.
     #[must_use]
     pub fn new(store: Store, clock: Clock) -> Self {
         Self { store, clock, under_way: Arc::default() }
     }
 
-    /// Looks a key up for one organization and route, and takes it when it is new.
+    /// Looks up a key for one organization and route, and claims it if it is new.
     ///
     /// # Errors
     /// [`storage::Error`] when the store cannot be read.
@@ -163,14 +164,14 @@ impl Idempotency {
                 Ok(done) => return self.look_up(hash, row, body, done).await,
                 Err(first) => first,
             };
-            // An error says that the first is done: its claim was dropped.
+            // An error means that the first request is done, because its claim was dropped.
             if tokio::time::timeout_at(deadline, first.changed()).await.is_err() {
                 return Ok(Begin::InProgress);
             }
         }
     }
 
-    /// Takes the key, or returns a receiver that resolves when it is free.
+    /// Claims the key, or returns a receiver that resolves when it is free.
     fn take(&self, hash: KeyHash) -> Result<watch::Sender<()>, watch::Receiver<()>> {
         let mut under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
         match under_way.entry(hash) {
@@ -190,8 +191,8 @@ impl Idempotency {
         body: String,
         done: watch::Sender<()>,
     ) -> Result<Begin, storage::Error> {
-        // The later of both readings when it is recorded, the earlier when it is judged: a clock that
-        // is wrong for a while makes no key forgotten too early.
+        // Keys are recorded with the later clock reading and expire by the earlier one, so that a
+        // temporarily wrong clock makes no key expire too early.
         let now = self.clock.steady();
         let believed = self.clock.believed();
         let under_way = Arc::clone(&self.under_way);
@@ -211,8 +212,8 @@ impl Idempotency {
         }
     }
 
-    /// Deletes the keys that are past their time; answers how many. Costs what it deletes: keys are
-    /// by time as well.
+    /// Deletes expired keys and returns their number. Keys are indexed by time, so the cost depends
+    /// only on the number of expired ones.
     ///
     /// # Errors
     /// [`storage::Error`] when the store cannot be read or written.
@@ -234,7 +235,7 @@ impl Idempotency {
             let found = self.store.get_many(&rows).await?;
             let deletions = due.into_iter().zip(rows).zip(found).map(|((expiry, row), bytes)| {
                 let is_past = |bytes: &Vec<u8>| {
-                    // What cannot be read is of no use to anyone.
+                    // An unreadable record is useless, so delete it.
                     decode(bytes).map_or(true, |row: Remembered| row.is_past(now))
                 };
                 self.delete(row, bytes.filter(is_past), Some(expiry))
@@ -245,7 +246,7 @@ impl Idempotency {
         }
     }
 
-    /// Puts keys by time that a release up to 0.1.0 wrote, once; deletes those that are past.
+    /// Adds keys from releases up to 0.1.0 to the index by time, once; deletes expired ones.
     async fn index(&self, now: Timestamp) -> Result<usize, storage::Error> {
         let mark = Key::table(Table::Meta).text("idempotency keys by time");
         if self.store.get(&mark).await?.is_some() {
@@ -282,8 +283,8 @@ impl Idempotency {
         Ok(swept)
     }
 
-    /// Deletes a row that has these bytes, and its place among those by time: each in a commit of its
-    /// own, which the store's writer merges. False when there was no such row.
+    /// Deletes a row that has these bytes, and its index entry. Each deletion is its own commit;
+    /// the store's writer merges them. Returns false if there was no such row.
     async fn delete(
         &self,
         row: Key,
@@ -300,35 +301,35 @@ impl Idempotency {
         }
         match self.store.commit(commit).await {
             Ok(()) => Ok(is_there),
-            // A new answer has taken its place, with a time of its own.
+            // A new response has replaced it, with its own time.
             Err(storage::Error::Conflict { .. }) => Ok(false),
             Err(error) => Err(error),
         }
     }
 }
 
-/// All keys by the moment at which they were recorded.
+/// The prefix of the index of keys by time.
 fn expiries() -> Key {
     Key::table(Table::IdempotencyExpiry)
 }
 
-/// The place of a key's row among those by time.
+/// The index entry of a key's row.
 fn expiry(at: Timestamp, row: &Key) -> Key {
     expiries().time(at).raw(row.as_bytes().get(1..).unwrap_or_default())
 }
 
-/// The row behind a key of [`expiry`].
+/// Returns the row of an index entry.
 fn row_of_expiry(expiry: &Key) -> Key {
     Key::table(Table::Idempotency).raw(expiry.as_bytes().get(9..).unwrap_or_default())
 }
 
 impl Claim {
-    /// Adds the answer to the commit of what is created. The claim should live until that commit
-    /// has returned: a later request waits for it then. Should it not, that commit still counts
-    /// alone: of two under one key the second fails with [`storage::Error::Conflict`].
+    /// Adds the response to the commit of the created resource. The claim should live until that
+    /// commit has returned, so that later requests wait for it. If it does not, only one commit
+    /// still counts: with two under one key, the second fails with [`storage::Error::Conflict`].
     ///
     /// # Errors
-    /// [`Malformed`] when the answer's body is longer than [`BODY_MAX`].
+    /// [`Malformed`] when the response body is longer than [`BODY_MAX`].
     pub fn record(&self, commit: &mut Commit, answered: StoredResponse) -> Result<(), Malformed> {
         let body = answered.answer.as_ref().map_or(0, |answer| answer.body.to_string().len());
         if body > BODY_MAX {

@@ -1,4 +1,5 @@
-//! Requests under one key: in turn, at once, with another body, a day later, hung up on.
+//! Requests with one key: repeated, concurrent, with another body, a day later, and after a
+//! disconnect.
 
 use serde_json::json;
 
@@ -8,7 +9,7 @@ use crate::storage::Options;
 use crate::storage::record::encode;
 
 const ORGANIZATION: [u8; 16] = [1; 16];
-/// What represents the created thing: a counter of how often it was created.
+/// The created resource: a counter of how often it was created.
 const CREATED: [u8; 16] = [9; 16];
 
 fn keys() -> (tempfile::TempDir, Idempotency, Clock) {
@@ -90,7 +91,7 @@ async fn idempotency_key_is_remembered_while_clock_is_wrong() {
     clock.set(Timestamp::from_micros(start));
     clock.advance(Duration::from_secs(30 * 24 * 3600));
     let right = clock.now();
-    // As the clock is when the key is recorded, and when it comes again.
+    // The clock's state when the key is recorded, and when it is repeated.
     for (name, recorded, asked) in
         [("ahead", 0, 365), ("back", 0, -365), ("was ahead", 365, 0), ("was back", -365, 0)]
     {
@@ -164,7 +165,7 @@ async fn idempotency_keys_of_older_release_are_indexed_by_time_once() {
         keys.store.commit(commit).await.unwrap();
         clock.advance(REMEMBERED / 2);
     }
-    assert_eq!(keys.sweep().await.unwrap(), 1, "the old one was found by reading them all");
+    assert_eq!(keys.sweep().await.unwrap(), 1, "a full scan found the old key");
     assert_eq!(word(&begin(&keys, "young", "body").await), "replay id");
     clock.advance(REMEMBERED / 2);
     assert_eq!(keys.sweep().await.unwrap(), 1);
@@ -185,7 +186,7 @@ async fn idempotency_repeat_waits_for_first_request_then_times_out() {
     let (_folder, keys, _) = keys();
     let claim = fresh(&keys, "k", "body").await;
     assert_eq!(word(&begin(&keys, "k", "body").await), "in progress");
-    // The store's writer is outside of tokio's time: from here on it is the real one.
+    // The store's writer does not use tokio's time, so use real time from here on.
     tokio::time::resume();
     let (second, ()) = tokio::join!(begin(&keys, "k", "body"), finish(&keys, claim, "id-1"));
     assert_eq!(word(&second), "replay id-1");
@@ -221,9 +222,9 @@ async fn idempotency_concurrent_requests_create_once() {
     assert!(keys.under_way.lock().unwrap().is_empty());
 }
 
-/// A client hangs up: its claim goes, while its commit is still on the way to the disk.
+/// The client disconnects: its claim is dropped while its commit is still being written.
 #[tokio::test]
-async fn idempotency_commit_wins_after_its_ticket_is_dropped() {
+async fn idempotency_commit_wins_after_its_claim_is_dropped() {
     let (_folder, keys, clock) = keys();
     for (round, subject) in [(1, "id-1"), (2, "id-3")] {
         let first = fresh(&keys, "k", "body").await;
@@ -237,7 +238,7 @@ async fn idempotency_commit_wins_after_its_ticket_is_dropped() {
         drop(second);
         assert_eq!(word(&begin(&keys, "k", "body").await), format!("replay {subject}"));
         assert_eq!(keys.store.counter(&created()).await.unwrap(), round);
-        // The second round: the same over an answer whose day is over.
+        // The second round: the same with an existing response that has expired.
         clock.advance(REMEMBERED);
     }
 }

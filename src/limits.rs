@@ -1,7 +1,7 @@
-//! The limits of organizations, in memory: what `accounts` has stored, for those who enforce it.
+//! The limits of organizations in memory, for enforcement.
 //!
-//! Nothing here is durable and nothing is enforced here. `accounts` fills it when the service starts and
-//! replaces an entry once its commit is on the disk.
+//! This module stores nothing durably and enforces nothing. `accounts` loads the limits at startup,
+//! and replaces an entry once its commit is durable.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -10,17 +10,17 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use crate::domain::account::Limits;
 use crate::domain::ids::OrganizationId;
 
-/// Called with the limits that an organization has from now on.
+/// A callback with an organization's new limits.
 pub type OnChange = Box<dyn Fn(OrganizationId, Limits) + Send + Sync>;
 
 #[derive(Default)]
 struct Shared {
-    /// Those of organizations that have any.
+    /// The limits of organizations that have any.
     limits: RwLock<HashMap<OrganizationId, Limits>>,
     on_change: OnceLock<OnChange>,
 }
 
-/// The limits of all organizations; clones share them.
+/// The limits of all organizations. Clones share them.
 #[derive(Clone, Default)]
 pub struct Handle {
     shared: Arc<Shared>,
@@ -33,7 +33,7 @@ impl fmt::Debug for Handle {
 }
 
 impl Handle {
-    /// What an organization may use.
+    /// Returns the limits of an organization.
     #[must_use]
     pub fn of(&self, organization: OrganizationId) -> Limits {
         let limits = self.shared.limits.read().unwrap_or_else(PoisonError::into_inner);
@@ -54,7 +54,7 @@ impl Handle {
         }
     }
 
-    /// Has `on_change` called with each change from now on. Only the first call counts.
+    /// Registers `on_change` for all later changes. Only the first call has an effect.
     pub fn on_change(&self, on_change: OnChange) {
         let _first_only = self.shared.on_change.set(on_change);
     }
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_are_kept_for_organizations_that_have_any() {
+    fn only_organizations_with_limits_are_stored() {
         let limits = Handle::default();
         let changes = Arc::new(Mutex::new(Vec::new()));
         let seen = Arc::clone(&changes);

@@ -1,8 +1,8 @@
-//! Named secrets of an organization: set and deleted by its clients and the operator, sealed at rest,
-//! and read by the requests of `http` steps.
+//! An organization's named secrets: set and deleted by its clients and the operator, sealed at
+//! rest, and read by the requests of `http` steps.
 //!
-//! A value goes in and never comes out: a list shows names and dates. A new value takes effect at the
-//! next attempt, since each attempt reads it. Nothing here decides where a value may be used.
+//! No response contains a value; lists show names and dates. A new value takes effect at the next
+//! attempt, since each attempt reads it. This module does not decide where a value may be used.
 
 use crate::audit::{Actor, Recorder};
 use crate::domain::ids::OrganizationId;
@@ -13,16 +13,16 @@ use crate::storage::record::{Malformed, decode, encode};
 use crate::storage::rotation::{Rotation, Watch};
 use crate::storage::{self, Commit, Key, Page, Record, Sealer, Store, Table};
 
-/// Secrets of one organization; a list shows all of them.
+/// Maximum number of secrets of one organization; a list contains all of them.
 const SECRETS_MAX: usize = 1_000;
-/// How often a change is tried again when somebody else was first.
+/// Number of attempts at a change when there are concurrent changes.
 const TRIES: usize = 10;
 
 impl Record for Secret {
     const NAME: &'static str = "secret";
 }
 
-/// Why a secret cannot be set, found or read.
+/// Errors of secret operations.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("a secret's name must have 1 to {NAME_MAX} characters of a-z A-Z 0-9 _ -")]
@@ -53,24 +53,24 @@ pub struct Secrets {
 }
 
 impl Secrets {
-    /// The secrets of a store.
+    /// Opens the secrets of a store.
     #[must_use]
     pub fn new(store: Store, sealer: Sealer, clock: Clock) -> Self {
         let recorder = Recorder::new(clock.clone());
         Self { store, sealer, clock, recorder }
     }
 
-    /// The same secrets in the name of `actor`: the audit log says so.
+    /// Returns the same secrets with `actor` as the audit log's actor.
     #[must_use]
     pub fn by(&self, actor: Actor) -> Self {
         Self { recorder: self.recorder.by(actor), ..self.clone() }
     }
 
-    /// Sets the value of a secret, a new one or one that there is. True when it is new.
+    /// Creates or replaces a secret. Returns true if it is new.
     ///
     /// # Errors
-    /// [`Error::InvalidName`], [`Error::InvalidValue`], [`Error::TooMany`], [`Error::Storage`]: then
-    /// nothing was changed.
+    /// [`Error::InvalidName`], [`Error::InvalidValue`], [`Error::TooMany`], [`Error::Storage`];
+    /// then nothing was changed.
     pub async fn set(
         &self,
         organization: OrganizationId,
@@ -122,7 +122,7 @@ impl Secrets {
         Err(storage::Error::Conflict { key }.into())
     }
 
-    /// Whether there is a secret of this name with this value.
+    /// Whether a secret with this name exists and has this value.
     ///
     /// # Errors
     /// [`Error::Storage`].
@@ -155,7 +155,7 @@ impl Secrets {
         }
     }
 
-    /// An organization's secrets, by name, their values sealed.
+    /// Lists an organization's secrets by name, with sealed values.
     ///
     /// # Errors
     /// [`Error::Storage`].
@@ -166,7 +166,7 @@ impl Secrets {
         rows.iter().map(|(_, bytes)| Ok(decode(bytes)?)).collect()
     }
 
-    /// Those of `names` that the organization does not have, in their order.
+    /// Returns those of `names` that the organization does not have, in the given order.
     ///
     /// # Errors
     /// [`Error::Storage`].
@@ -184,8 +184,8 @@ impl Secrets {
         Ok(missing)
     }
 
-    /// The values of those of `names` that there are. One that cannot be unsealed is left out, and
-    /// the log says so.
+    /// Returns the values of those of `names` that exist. A secret that cannot be unsealed is
+    /// omitted and logged.
     ///
     /// # Errors
     /// [`Error::Storage`].
@@ -202,7 +202,7 @@ impl Secrets {
             match self.sealer.unseal(&secret.sealed) {
                 Ok(value) => values.push((secret.name, value)),
                 Err(error) => {
-                    tracing::error!(%organization, name, %error, "a secret is unreadable")
+                    tracing::error!(%organization, name, %error, "failed to unseal a secret")
                 }
             }
         }
@@ -210,10 +210,10 @@ impl Secrets {
     }
 }
 
-/// Seals all secrets again, when `seal.key` is rotated.
+/// Reseals all secrets when `seal.key` is rotated.
 ///
 /// # Errors
-/// When the store cannot be read or written, or `watch` says so. What was committed stays.
+/// When the store cannot be read or written, or when `watch` fails. Earlier commits remain.
 pub async fn reseal(
     store: &Store,
     rotation: &mut Rotation,
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn secret_outlives_a_restart() {
+    async fn secret_persists_across_restart() {
         let folder = tempfile::tempdir().unwrap();
         let organization = OrganizationId::from(OURS);
         let secrets = opened(folder.path());
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn secret_with_wrong_name_or_value_is_refused() {
+    async fn invalid_secret_name_or_value_is_rejected() {
         let folder = tempfile::tempdir().unwrap();
         let secrets = opened(folder.path());
         let organization = OrganizationId::from(OURS);

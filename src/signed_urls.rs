@@ -1,15 +1,16 @@
-//! Signed URLs, or links: URLs that open one thing of one organization without its key, for browsers
-//! and for those to whom an output is passed on.
+//! Signed URLs, or links: URLs that give access to one resource of one organization without a key,
+//! for browsers and for recipients of an output.
 //!
-//! A link's token is bound to its path, names the organization and the key in whose name it was
-//! made, and carries its expiry; nobody can make one without the service's own key file. Nothing of
-//! it is stored. A link ends with what it opens, at its expiry, and when its key is deleted or
-//! expires: deleting the key revokes every link that was made with it. A link that a member makes in the
-//! dashboard carries the member's id in the place of a key's, and ends when the member is removed.
+//! A link's token is bound to its path, contains the organization, the key with which it was made
+//! and the expiry, and is authenticated with the service's own key file. Nothing about it is
+//! stored. A link becomes invalid when its resource is deleted, when it expires, and when its key
+//! is deleted or expires: deleting a key revokes all links made with it. A link that a member makes
+//! in the dashboard contains the member's ID instead of a key's, and becomes invalid when the
+//! member is removed.
 //!
-//! Outputs are stored with links that have no host; [`SignedUrls::render`] puts the present `public_url`
-//! before them when an output is read. URLs that were stored with an earlier one are recognized by
-//! their token.
+//! Outputs are stored with links that have no host. [`SignedUrls::render`] adds the current
+//! `public_url` when an output is read. URLs that were stored with an earlier `public_url` are
+//! recognized by their token.
 
 use std::fmt;
 use std::pin::Pin;
@@ -24,42 +25,42 @@ use crate::domain::time::Timestamp;
 use crate::runtime::Clock;
 use crate::storage::{self, Sealer};
 
-/// The query parameter that carries the token.
+/// The query parameter with the token.
 pub const PARAMETER: &str = "token";
-/// What the path of every file begins and ends with; between them is its id.
+/// The start of every file's path, before its ID; below, the end, after its ID.
 const FILE_START: &str = "/v1/files/";
 const FILE_END: &str = "/content";
-/// Characters of an id as text.
+/// Length of an ID as text.
 const ID_CHARS: usize = 36;
-/// The form of a token: the version, the organization, the key, the expiry, the authentication code.
+/// The token format: version, organization, key, expiry, authentication code.
 const VERSION: u8 = 2;
 const HEAD_BYTES: usize = 1 + 16 + 16 + 8;
 
-/// In whose name a link opens, and until when.
+/// The key that authorizes a link, and its expiry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Link {
     pub organization: OrganizationId,
-    /// The key that it was made with.
+    /// The key that the link was made with.
     pub key: KeyId,
     pub expires_at: Timestamp,
 }
 
-/// An answer about a key, later.
+/// A future with the validity of a key.
 pub type KeyLookup<'a> = Pin<Box<dyn Future<Output = Result<bool, storage::Error>> + Send + 'a>>;
 
-/// Who knows which keys are valid.
+/// A lookup of valid keys.
 pub trait Keys: Send + Sync {
-    /// Whether the organization has this key still, and it has not expired.
+    /// Whether the organization still has this key, and it has not expired.
     fn is_live(&self, organization: OrganizationId, key: KeyId) -> KeyLookup<'_>;
 }
 
-/// Makes links and checks them.
+/// Creates and checks links.
 #[derive(Clone)]
 pub struct SignedUrls {
     sealer: Sealer,
     clock: Clock,
     keys: Arc<dyn Keys>,
-    /// Where clients reach the base host, without a slash at its end.
+    /// The public URL of the base host, without a trailing slash.
     base: String,
 }
 
@@ -70,19 +71,19 @@ impl fmt::Debug for SignedUrls {
 }
 
 impl SignedUrls {
-    /// Signed URLs below `base`, the URL of the base host without a slash at its end.
+    /// Creates links below `base`, the public URL of the base host without a trailing slash.
     #[must_use]
     pub const fn new(sealer: Sealer, clock: Clock, keys: Arc<dyn Keys>, base: String) -> Self {
         Self { sealer, clock, keys, base }
     }
 
-    /// The URL that opens `path` of the base host.
+    /// Returns a URL that gives access to `path` on the base host.
     #[must_use]
     pub fn url(&self, link: Link, path: &str) -> String {
         self.below(&self.base, link, path)
     }
 
-    /// The same without the host, as it is stored.
+    /// Returns the URL without the host, as it is stored.
     #[must_use]
     pub fn relative(&self, link: Link, path: &str) -> String {
         self.below("", link, path)
@@ -95,7 +96,8 @@ impl SignedUrls {
         [base, path, "?", PARAMETER, "=", &token].concat()
     }
 
-    /// The same URL in another name, with the expiry that it has. A URL that is not a link stays.
+    /// Returns the same URL, re-signed for another key or member and with the same expiry. A URL
+    /// that is not a link is unchanged.
     #[must_use]
     pub fn made_again(&self, url: &str, by: impl FnOnce(Timestamp) -> Link) -> String {
         let link = self.split(url).and_then(|(path, token)| {
@@ -105,7 +107,7 @@ impl SignedUrls {
         link.unwrap_or_else(|| url.to_owned())
     }
 
-    /// The link behind `token`, if it opens `path` now.
+    /// Returns the link of `token`, if it is valid for `path` now.
     ///
     /// # Errors
     /// [`storage::Error`] when its key cannot be looked up.
@@ -118,13 +120,14 @@ impl SignedUrls {
         Ok(is_live.then_some(link))
     }
 
-    /// The link behind `token`, if it opened `path` until its end.
+    /// Returns the link of `token`, if it was valid for `path` until it expired.
     #[must_use]
     pub fn lapsed(&self, path: &str, token: &str) -> Option<Link> {
         self.genuine(path, token).filter(|link| link.expires_at <= self.clock.now())
     }
 
-    /// The path of one of our own links, if `url` is one and opens it now, and its organization.
+    /// If `url` is one of the service's own links and still valid, returns its path and
+    /// organization.
     ///
     /// # Errors
     /// As [`SignedUrls::check`].
@@ -136,9 +139,9 @@ impl SignedUrls {
         Ok(self.check(path, token).await?.map(|link| (path, link.organization)))
     }
 
-    /// The JSON text of an output with the present base before every link to a file of this
-    /// organization: before those that are a whole string, and in place of what stood before the
-    /// others. Everything else stays as it is, byte for byte.
+    /// Returns the JSON text of an output with the current base URL in every link to a file of this
+    /// organization: added to links that are a whole string, and replacing the previous base URL of
+    /// others. Everything else is unchanged, byte for byte.
     #[must_use]
     pub fn render(&self, organization: OrganizationId, output: Box<RawValue>) -> Box<RawValue> {
         let text = output.get();
@@ -163,12 +166,12 @@ impl SignedUrls {
             return output;
         }
         rendered.push_str(text.get(done..).unwrap_or_default());
-        // A URL needs no escape in JSON; should one ever, the output stays as it was stored.
+        // A URL needs no escaping in JSON. If one ever does, the output stays as it was stored.
         RawValue::from_string(rendered).unwrap_or(output)
     }
 
     fn split<'a>(&self, url: &'a str) -> Option<(&'a str, &'a str)> {
-        // The token proves whose link it is; the `public_url` may have changed since it was made.
+        // The token proves the organization; `public_url` may have changed since the link was made.
         if let Some(found) = find_link(url, 0)
             && (found.start, found.end) == (0, url.len())
             && found.path_at > 0
@@ -179,8 +182,8 @@ impl SignedUrls {
         Some((path, query.strip_prefix(PARAMETER)?.strip_prefix('=')?))
     }
 
-    /// The link behind a token that this service has made for `path`. Takes the same time for every
-    /// wrong token of the right length.
+    /// Returns the link of a token that this service has made for `path`. Takes constant time for
+    /// wrong tokens of the right length.
     fn genuine(&self, path: &str, token: &str) -> Option<Link> {
         let bytes = URL_SAFE_NO_PAD.decode(token).ok()?;
         let (head, mac) = bytes.split_first_chunk::<HEAD_BYTES>()?;
@@ -200,9 +203,9 @@ impl SignedUrls {
     }
 }
 
-/// A link to a file in a text.
+/// A link to a file found in a text.
 struct Found<'a> {
-    /// Where the URL begins: at its scheme, or, without one, at its path.
+    /// The start of the URL: its scheme or, without one, its path.
     start: usize,
     path_at: usize,
     end: usize,
@@ -210,7 +213,7 @@ struct Found<'a> {
     token: Option<&'a str>,
 }
 
-/// The first path of a file in `text` from `from` on.
+/// Finds the first path of a file in `text`, starting at `from`.
 fn find_link(text: &str, from: usize) -> Option<Found<'_>> {
     let mut search = from;
     loop {
@@ -237,7 +240,7 @@ fn find_link(text: &str, from: usize) -> Option<Found<'_>> {
     }
 }
 
-/// Where the URL begins whose path begins at `path`; without a scheme before it, at the path.
+/// Returns the start of the URL whose path starts at `path`: its scheme or, without one, the path.
 fn start_of_url(text: &str, from: usize, path: usize) -> usize {
     let before = text.get(from..path).unwrap_or_default();
     let is_part = |c: char| !c.is_whitespace() && !matches!(c, '"' | '\\' | '<' | '>');
@@ -248,7 +251,7 @@ fn start_of_url(text: &str, from: usize, path: usize) -> usize {
     begins("https://").max(begins("http://")).unwrap_or(path)
 }
 
-/// Whether a JSON string contains nothing but what is there.
+/// Whether the range is the whole content of a JSON string.
 fn is_whole_string(text: &str, start: usize, end: usize) -> bool {
     let before = text.get(..start).unwrap_or_default();
     let after = text.get(end..).unwrap_or_default();
@@ -265,7 +268,7 @@ fn signed(head: &[u8], path: &str) -> Vec<u8> {
     [b"link\0", head, path.as_bytes()].concat()
 }
 
-/// Every key is valid: for tests of what links lead to.
+/// Treats every key as valid, for tests of linked resources.
 #[cfg(test)]
 #[derive(Debug)]
 pub struct AllKeysLive;
@@ -351,7 +354,7 @@ mod tests {
     }
     const FILE: &str = "/v1/files/0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e/content";
 
-    /// The links of one service before and after its `public_url` changed.
+    /// The links of one service before and after a change of `public_url`.
     fn moved(clock: &Clock, folder: &std::path::Path) -> (SignedUrls, SignedUrls) {
         let at = |base: &str| SignedUrls { base: base.to_owned(), ..urls(clock, folder) };
         (at("http://old:8080/below"), at("https://new.lan"))

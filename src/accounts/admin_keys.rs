@@ -1,8 +1,8 @@
-//! Admin keys: they administer the box over HTTP and belong to no organization.
+//! Admin keys, which administer the box over HTTP and belong to no organization.
 //!
-//! They are made, hashed, listed and deleted like API keys and are in the same index, under an owner that
-//! no organization can be. They begin differently, so that neither is ever looked up as the other, and
-//! who owns the record found decides as well.
+//! They are created, hashed, listed and deleted like API keys, and share their index, with an owner
+//! ID that no organization can have. Their prefix differs, so that neither kind is ever looked up
+//! as the other; the owner of the record is checked as well.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::storage::commit::Expect;
 use crate::storage::record::{decode, encode};
 use crate::storage::{self, Commit};
 
-/// What every admin key begins with; as long as that of API keys.
+/// The prefix of every admin key, as long as that of API keys.
 pub const ADMIN_KEY_PREFIX: &str = "sma_";
 
 /// Why a key is refused.
@@ -29,7 +29,8 @@ pub enum KeyFault {
 }
 
 impl Accounts {
-    /// Makes an admin key. The text is the full key: it is not kept and cannot be shown again.
+    /// Creates an admin key. The text is the full key, which is not stored and cannot be shown
+    /// again.
     ///
     /// # Errors
     /// [`Error::InvalidKeyName`], [`Error::Randomness`], [`Error::Storage`].
@@ -43,7 +44,7 @@ impl Accounts {
         self.make_key((ADMIN_KEY_PREFIX, box_owner()), (name, created_by), expires_at).await
     }
 
-    /// The admin key as it came in a request; `None` for every key that is not a valid admin key.
+    /// Authenticates an admin key; `None` for every key that is not a valid admin key.
     ///
     /// # Errors
     /// [`Error::Storage`] when the store cannot be read.
@@ -68,7 +69,7 @@ impl Accounts {
         Ok(if key.is_some() { KeyFault::Expired } else { KeyFault::Unknown })
     }
 
-    /// Makes a key that is valid until then, or until it is deleted.
+    /// Creates a key that expires at the given time, or never.
     ///
     /// # Errors
     /// As [`Accounts::create_key`].
@@ -81,7 +82,7 @@ impl Accounts {
         self.make_key((KEY_PREFIX, organization), (name, created_by), expires_at).await
     }
 
-    /// Changes when a key expires. No request gets by with an expired one once this has returned.
+    /// Changes when a key expires. Once this has returned, no request succeeds with an expired key.
     ///
     /// # Errors
     /// [`Error::NoKey`], [`Error::Storage`].
@@ -92,7 +93,7 @@ impl Accounts {
         expires_at: Option<Timestamp>,
     ) -> Result<ApiKey, Error> {
         let accounts = self.clone();
-        // A client that hangs up must not leave the old end in memory.
+        // If the client disconnects, the old expiry must not stay in memory.
         let changing = async move { accounts.write_expiry(organization, id, expires_at).await };
         self.tasks.complete(changing).await.unwrap_or_else(|error| {
             Err(storage::Error::Unavailable { reason: error.to_string() }.into())

@@ -1,4 +1,4 @@
-//! Limits of organizations: part of their records, and kept in memory for those who enforce them.
+//! Limits of organizations: stored in their records, and cached in memory for enforcement.
 
 use super::{Accounts, Error, organization_key};
 use crate::domain::account::{Limits, Organization};
@@ -7,7 +7,8 @@ use crate::storage::commit::Expect;
 use crate::storage::{self, Commit};
 
 impl Accounts {
-    /// Reads the limits of all organizations into memory. Called once, before anything is enforced.
+    /// Loads the limits of all organizations into memory. Called once at startup, before any limit
+    /// is enforced.
     ///
     /// # Errors
     /// [`Error::Storage`].
@@ -21,8 +22,8 @@ impl Accounts {
         Ok(())
     }
 
-    /// Changes the limits of an organization, for everything that is asked for from now on. Nothing that was
-    /// accepted is ended by that. Equal limits change nothing.
+    /// Changes the limits of an organization for all later requests. Accepted work is not affected.
+    /// Identical limits change nothing.
     ///
     /// # Errors
     /// [`Error::NoOrganization`], [`Error::Storage`].
@@ -32,7 +33,7 @@ impl Accounts {
         change: impl FnOnce(Limits) -> Limits + Send + 'static,
     ) -> Result<Organization, Error> {
         let accounts = self.clone();
-        // A client that hangs up must not leave old limits in memory.
+        // If the client disconnects, the old limits must not stay in memory.
         let changing = self.tasks.complete(async move { accounts.write_limits(id, change).await });
         changing.await.unwrap_or_else(|error| {
             Err(storage::Error::Unavailable { reason: error.to_string() }.into())
@@ -63,7 +64,7 @@ impl Accounts {
     }
 }
 
-/// The limits, for the audit log.
+/// Formats the limits for the audit log.
 fn described(limits: Limits) -> String {
     let Limits { requests_per_second, running, queued, storage_bytes } = limits;
     let named = [

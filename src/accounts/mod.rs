@@ -1,9 +1,9 @@
 //! Accounts: organizations and their API keys.
 //!
-//! A key's full value exists in the answer to its creation and nowhere else: the store has its
-//! SHA-256, which is also the row's key, so that looking one up costs the same however many there
-//! are. (A key has 160 random bits; there is nothing for a slow hash to protect.) The keys in use
-//! are kept in memory, so that most requests touch no disk.
+//! A full key exists only in the response that creates it. The store has its SHA-256, which is also
+//! the row's key, so that a lookup costs the same regardless of the number of keys. (A key has 160
+//! random bits, so a slow hash would add no protection.) Keys in use are cached, so that most
+//! requests need no disk access.
 
 mod admin_keys;
 mod limiting;
@@ -33,23 +33,23 @@ use crate::storage::{self, Commit, Key, Page, Record, Store, Table};
 
 pub use self::admin_keys::{ADMIN_KEY_PREFIX, KeyFault};
 
-/// What every API key begins with (`docs/spec/hosts.md`, "Authentication").
+/// The prefix of every API key (`docs/spec/hosts.md`, "Authentication").
 pub const KEY_PREFIX: &str = "smk_";
 /// Random bytes in a key: 160 bits.
 const KEY_BYTES: usize = 20;
-/// Digits of a key: 32 of them, five bits each, without look-alikes.
+/// The alphabet of a key: 32 digits, five bits each, without look-alikes.
 const DIGITS: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
-/// Characters of a key: the prefix and 32 digits.
+/// The length of a key: the prefix and 32 digits.
 const KEY_LENGTH: usize = KEY_PREFIX.len() + KEY_BYTES * 8 / 5;
-/// Characters of a key that are kept for display.
+/// The number of characters of a key that are stored for display.
 const SHOWN: usize = KEY_PREFIX.len() + 4;
-/// Keys that are kept in memory; past it all are dropped and read again as they come.
+/// Maximum number of cached keys. When it is reached, the cache is cleared.
 const CACHED_KEYS: usize = 10_000;
-/// How long something that was opened with a key goes on without a look whether the key is there.
+/// How often a stream that was opened with a key checks that the key still exists.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
-/// The longest name of an organization or a key.
+/// Maximum length of the name of an organization or a key.
 const NAME_MAX: usize = 64;
-/// Organizations, or keys of one organization, that a list shows; it stops there.
+/// Maximum number of organizations, or of keys of one organization, in a list.
 const LISTED: usize = 10_000;
 
 impl Record for Organization {
@@ -60,7 +60,7 @@ impl Record for ApiKey {
     const NAME: &'static str = "API key";
 }
 
-/// Why an account cannot be made or found.
+/// Errors of account operations.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("a name must have 1 to {NAME_MAX} characters of a-z, 0-9 and -")]
@@ -73,7 +73,7 @@ pub enum Error {
     Exists(String),
     #[error("there is no organization {0}")]
     NoOrganization(String),
-    #[error("there is no such key")]
+    #[error("key not found")]
     NoKey,
     #[error(transparent)]
     Randomness(#[from] crate::runtime::NoRandomness),
@@ -87,15 +87,15 @@ impl From<storage::record::Malformed> for Error {
     }
 }
 
-/// The first characters of a key (`smk_abcd`): enough to tell keys apart, too little to use one.
+/// The first characters of a key (`smk_abcd`), enough to identify a key but not to use it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Prefix([u8; SHOWN]);
 
 impl Prefix {
-    /// Where the dashboard calls and no key is presented.
+    /// Shown for the dashboard, which uses no key.
     pub const DASHBOARD: Self = Self(*b"--------");
 
-    /// Of a key in its full form, or of its prefix; shorter text is filled up with `_`.
+    /// Returns the prefix of a full key or of a prefix. Shorter text is padded with `_`.
     fn of(key: &str) -> Self {
         let mut shown = [b'_'; SHOWN];
         for (place, byte) in shown.iter_mut().zip(key.bytes().filter(u8::is_ascii)) {
@@ -117,7 +117,7 @@ impl fmt::Debug for Prefix {
     }
 }
 
-/// Who calls, as a valid key says.
+/// The caller, identified by a valid key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Caller {
     pub organization: OrganizationId,
@@ -128,7 +128,7 @@ pub struct Caller {
 
 type Hash = [u8; 32];
 
-/// What a request needs of a key.
+/// The part of a key's record that requests need.
 #[derive(Debug, Clone)]
 struct Known {
     caller: Caller,
@@ -136,7 +136,7 @@ struct Known {
     noted: usage::Minute,
 }
 
-/// A key that was there when it was looked for.
+/// A key that existed when it was looked up.
 #[derive(Debug, Clone, Copy)]
 struct Live {
     organization: OrganizationId,
@@ -146,34 +146,34 @@ struct Live {
 #[derive(Debug, Default)]
 struct Cache {
     keys: HashMap<Hash, Known>,
-    /// The same by the id, for links: whose it is and when it expires.
+    /// The same by ID, for links: the organization and the expiry.
     live: HashMap<KeyId, Live>,
-    /// Counts deletions: a key read before one and entered behind it could rise from the dead.
+    /// Counts deletions, so that a key read before its deletion is not cached after it.
     deletions: u64,
 }
 
-/// The accounts; clones share the keys in memory.
+/// The accounts of a store. Clones share the cache.
 #[derive(Debug, Clone)]
 pub struct Accounts {
     store: Store,
     clock: Clock,
     cache: Arc<RwLock<Cache>>,
-    /// Notified after every deletion: what was opened with the key looks again.
+    /// Notified after every deletion, so that streams check their keys again.
     deleted: Arc<watch::Sender<()>>,
-    /// Deletions. A shutdown need not wait for them: the store writes what it was handed, and the
-    /// keys in memory end with the process.
+    /// Running deletions. A shutdown need not wait for them: the store writes what it has been
+    /// handed, and the cache ends with the process.
     tasks: Tasks,
     recorder: Recorder,
-    /// Last uses of keys that are not written yet.
+    /// Last uses of keys that have not been written yet.
     uses: Arc<usage::Pending>,
-    /// The limits of organizations, for those who enforce them.
+    /// The limits of organizations, for enforcement.
     limits: limits::Handle,
-    /// Held from the reading of an organization to the change of its limits in memory.
+    /// Held from the read of an organization until its limits are changed in memory.
     limiting: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Accounts {
-    /// The accounts of a store.
+    /// Opens the accounts of a store.
     #[must_use]
     pub fn new(store: Store, clock: Clock) -> Self {
         let deleted = Arc::new(watch::Sender::new(()));
@@ -185,19 +185,19 @@ impl Accounts {
         Self { store, clock, cache, deleted, tasks, recorder, uses, limits, limiting }
     }
 
-    /// The limits of all organizations, in memory.
+    /// Returns the limits of all organizations in memory.
     #[must_use]
     pub const fn limits(&self) -> &limits::Handle {
         &self.limits
     }
 
-    /// The same accounts in the name of `actor`: the audit log says so.
+    /// Returns the same accounts with `actor` as the audit log's actor.
     #[must_use]
     pub fn by(&self, actor: Actor) -> Self {
         Self { recorder: self.recorder.by(actor), ..self.clone() }
     }
 
-    /// Makes an organization.
+    /// Creates an organization.
     ///
     /// # Errors
     /// [`Error::InvalidName`], [`Error::Exists`], [`Error::Storage`].
@@ -223,7 +223,7 @@ impl Accounts {
         }
     }
 
-    /// The organization called `name`.
+    /// Returns the organization called `name`.
     ///
     /// # Errors
     /// [`Error::NoOrganization`], [`Error::Storage`].
@@ -237,7 +237,7 @@ impl Accounts {
         self.store.read(&organization_key(id.into())).await?.ok_or_else(missing)
     }
 
-    /// The organization `default`, made when it is not there. Answers whether it was made.
+    /// Returns the organization `default` and whether it had to be created.
     ///
     /// # Errors
     /// [`Error::Storage`].
@@ -249,8 +249,8 @@ impl Accounts {
         }
     }
 
-    /// The organization of that name; without one, or with the name `default`, the default one, made
-    /// when it is not there.
+    /// Returns the organization with this name. Without a name, or for `default`, returns the
+    /// default organization, and creates it if necessary.
     ///
     /// # Errors
     /// [`Error::NoOrganization`], [`Error::Storage`].
@@ -261,7 +261,7 @@ impl Accounts {
         }
     }
 
-    /// The organizations, oldest first, [`LISTED`] at most.
+    /// Lists the organizations, oldest first, up to [`LISTED`].
     ///
     /// # Errors
     /// [`Error::Storage`].
@@ -270,7 +270,7 @@ impl Accounts {
         rows.iter().map(|(_, bytes)| Ok(decode(bytes)?)).collect()
     }
 
-    /// An organization by its id.
+    /// Returns an organization by ID.
     ///
     /// # Errors
     /// [`Error::NoOrganization`], [`Error::Storage`].
@@ -279,7 +279,7 @@ impl Accounts {
         found.ok_or_else(|| Error::NoOrganization(id.to_string()))
     }
 
-    /// Makes a key. The text is the full key: it is not kept and cannot be shown again.
+    /// Creates a key. The text is the full key, which is not stored and cannot be shown again.
     ///
     /// # Errors
     /// [`Error::InvalidKeyName`], [`Error::NoOrganization`], [`Error::Randomness`],
@@ -295,7 +295,7 @@ impl Accounts {
         self.make_key((KEY_PREFIX, organization), (name, created_by), expires_at).await
     }
 
-    /// When a key expires that is made now.
+    /// Returns the expiry of a key that is created now.
     fn expiry(&self, expires_in: Option<Duration>) -> Result<Option<Timestamp>, Error> {
         let Some(span) = expires_in else { return Ok(None) };
         self.clock.now().checked_plus(span).map(Some).ok_or(Error::InvalidExpiry)
@@ -322,7 +322,7 @@ impl Accounts {
         };
         let hash = hash(&full);
         let mut commit = Commit::new();
-        // A new key that is there already cannot be: that is 1 in 2^160.
+        // No collision check is needed: the chance is 1 in 2^160.
         if owner != box_owner() {
             commit.expect(Expect::Present(organization_key(owner)));
         }
@@ -335,7 +335,7 @@ impl Accounts {
         }
     }
 
-    /// The keys of an organization, oldest first, [`LISTED`] at most.
+    /// Lists the keys of an organization, oldest first, up to [`LISTED`].
     ///
     /// # Errors
     /// [`Error::Storage`].
@@ -347,7 +347,7 @@ impl Accounts {
         found.iter().flatten().map(|bytes| Ok(decode(bytes)?)).collect()
     }
 
-    /// A key of an organization by its id; `None` when it was deleted.
+    /// Returns a key of an organization by ID; `None` if it has been deleted.
     ///
     /// # Errors
     /// [`Error::Storage`].
@@ -360,14 +360,14 @@ impl Accounts {
         Ok(self.store.read(&Key::table(Table::ApiKey).raw(&hash)).await?)
     }
 
-    /// Deletes a key; no request gets by with it once this has returned, nor once its commit is on
-    /// the disk when nobody waits for the return any more.
+    /// Deletes a key. No request succeeds with it once this has returned, nor, if the caller is
+    /// gone, once the commit is durable.
     ///
     /// # Errors
     /// [`Error::NoKey`], [`Error::Storage`].
     pub async fn delete_key(&self, organization: OrganizationId, id: KeyId) -> Result<(), Error> {
         let accounts = self.clone();
-        // A client that hangs up must not leave a deleted key in memory.
+        // If the client disconnects, the deleted key must not stay in memory.
         let deleting = self.tasks.complete(async move { accounts.delete(organization, id).await });
         deleting.await.unwrap_or_else(|error| {
             Err(storage::Error::Unavailable { reason: error.to_string() }.into())
@@ -396,7 +396,7 @@ impl Accounts {
         Ok(())
     }
 
-    /// Takes a key out of memory: it was deleted or changed.
+    /// Removes a deleted or changed key from the cache.
     fn forget(&self, hash: &Hash, id: KeyId) {
         let mut cache = self.cache.write().unwrap_or_else(PoisonError::into_inner);
         cache.deletions += 1;
@@ -406,8 +406,8 @@ impl Accounts {
         self.deleted.send_replace(());
     }
 
-    /// A key that is there and has not expired; the dashboard's own is always there. A link may name a
-    /// member in the place of a key.
+    /// Returns a key that exists and has not expired. The dashboard's own key always exists. A link
+    /// may contain a member's ID instead of a key's.
     async fn live(&self, organization: OrganizationId, id: KeyId) -> Result<Option<Live>, Error> {
         if id == dashboard_key(organization) {
             return Ok(Some(Live { organization, expires_at: None }));
@@ -422,7 +422,7 @@ impl Accounts {
                 let key = self.key(organization, id).await?;
                 let live = key.map(|key| Live { organization, expires_at: key.expires_at });
                 if live.is_none() && self.has_member(organization, id).await? {
-                    // Not cached: a removed member is not a deleted key.
+                    // Not cached, because removing a member does not clear the cache.
                     return Ok(Some(Live { organization, expires_at: None }));
                 }
                 let mut cache = self.cache.write().unwrap_or_else(PoisonError::into_inner);
@@ -442,7 +442,7 @@ impl Accounts {
         Ok(live.filter(|live| live.organization == organization && !has_expired(live)))
     }
 
-    /// Has streams that a link opened look again whether its key or member is there.
+    /// Makes streams that were opened by a link check again that their key or member exists.
     pub fn recheck_links(&self) {
         self.deleted.send_replace(());
     }
@@ -453,8 +453,8 @@ impl Accounts {
         Ok(self.store.get(&row).await?.is_some())
     }
 
-    /// Resolves when the organization does not have this key any more, or it has expired. While the
-    /// store cannot be read, the key counts as there.
+    /// Resolves when the key is deleted or expires. While the store cannot be read, the key counts
+    /// as existing.
     pub async fn ended(&self, organization: OrganizationId, id: KeyId) {
         let mut deleted = self.deleted.subscribe();
         loop {
@@ -472,7 +472,7 @@ impl Accounts {
         }
     }
 
-    /// The caller behind a key as it came in a request; `None` for every key that is not valid.
+    /// Authenticates an API key; `None` for every key that is not valid.
     ///
     /// # Errors
     /// [`Error::Storage`] when the store cannot be read.
@@ -481,7 +481,7 @@ impl Accounts {
         Ok(found.filter(|caller| caller.organization != box_owner()))
     }
 
-    /// The holder of a key that begins so.
+    /// Authenticates a key with this prefix.
     async fn identify(&self, prefix: &str, presented: &str) -> Result<Option<Caller>, Error> {
         if !has_the_form_of_a_key(prefix, presented) {
             return Ok(None);
@@ -490,8 +490,8 @@ impl Accounts {
         let (known, deletions) = {
             let cache = self.cache.read().unwrap_or_else(PoisonError::into_inner);
             let held = cache.keys.get_key_value(&hash);
-            // The map has compared already; this comparison is the one that decides, and takes the
-            // same time whatever the bytes.
+            // The map has already compared the hashes; this comparison is the authoritative one,
+            // and takes constant time.
             let held = held.filter(|(held, _)| bool::from(held.ct_eq(&hash)));
             (held.map(|(_, known)| known.clone()), cache.deletions)
         };
@@ -506,7 +506,7 @@ impl Accounts {
         Ok(self.valid(&known))
     }
 
-    /// Keeps a key that was read when `deletions` had been counted, unless there was another since.
+    /// Caches a key that was read at the count `deletions`, unless a deletion followed.
     fn remember(&self, hash: Hash, known: Known, deletions: u64) {
         let mut cache = self.cache.write().unwrap_or_else(PoisonError::into_inner);
         if cache.deletions == deletions {
@@ -517,7 +517,7 @@ impl Accounts {
         }
     }
 
-    /// The caller behind a known key, unless it has expired; notes that the key was used.
+    /// Returns the caller of a cached key unless it has expired, and records the use.
     fn valid(&self, known: &Known) -> Option<Caller> {
         if known.expires_at.is_some_and(|end| end <= self.clock.now()) {
             return None;
@@ -550,13 +550,13 @@ fn is_organization_name(name: &str) -> bool {
         && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
 }
 
-/// Whether the text could be a key. What could not is refused before anything is hashed or read.
+/// Whether the text has the format of a key. Anything else is rejected before hashing or reading.
 fn has_the_form_of_a_key(prefix: &str, text: &str) -> bool {
     let digits = text.strip_prefix(prefix).filter(|_| text.len() == KEY_LENGTH);
     digits.is_some_and(|digits| digits.bytes().all(|digit| DIGITS.contains(&digit)))
 }
 
-/// A prefix and 160 random bits in 32 digits.
+/// Generates a key: the prefix and 160 random bits in 32 digits.
 fn random_key(prefix: &str) -> Result<String, crate::runtime::NoRandomness> {
     let mut key = prefix.to_owned();
     let bytes: [u8; KEY_BYTES] = random_bytes()?;
@@ -570,7 +570,7 @@ fn random_key(prefix: &str) -> Result<String, crate::runtime::NoRandomness> {
     Ok(key)
 }
 
-/// What the audit log calls a key.
+/// Returns a key's name in the audit log.
 fn subject(key: &ApiKey) -> String {
     format!("{} {}… {}", key.id, key.prefix, key.name)
 }

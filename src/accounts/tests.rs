@@ -1,4 +1,4 @@
-//! Keys: made, found, expired, deleted, also while requests come in with them.
+//! Keys: creation, lookup, expiry and deletion, also during concurrent requests.
 
 use super::*;
 use crate::storage::Options;
@@ -34,7 +34,7 @@ async fn api_key_authenticates_until_deleted() {
 }
 
 #[tokio::test]
-async fn api_key_malformed_is_refused_and_not_cached() {
+async fn malformed_api_key_is_rejected_and_not_cached() {
     let (_folder, accounts, _, organization) = accounts().await;
     let (_, full) = accounts.create_key(organization, "ci", "root", None).await.unwrap();
     let upper = full.to_uppercase();
@@ -63,11 +63,11 @@ async fn api_key_malformed_is_refused_and_not_cached() {
 }
 
 #[tokio::test]
-async fn api_key_in_use_is_read_from_disk_once() {
+async fn cached_api_key_is_read_from_disk_once() {
     let (_folder, accounts, _, organization) = accounts().await;
     let (_, full) = accounts.create_key(organization, "ci", "root", None).await.unwrap();
     let first = accounts.authenticate(&full).await.unwrap();
-    // The row goes behind the accounts' back, as nothing in the service would do it.
+    // Delete the row directly, which the service never does, to detect another read.
     let mut commit = Commit::new();
     commit.delete(hash_key(&hash(&full)));
     accounts.store.commit(commit).await.unwrap();
@@ -249,7 +249,7 @@ fn account_records_match_golden_bytes() {
 }
 
 #[tokio::test]
-async fn admin_key_is_never_taken_for_an_api_key_nor_the_other_way() {
+async fn admin_keys_and_api_keys_are_not_interchangeable() {
     let (_folder, accounts, clock, organization) = accounts().await;
     let (admin, full) = accounts.create_admin_key("box", "root", None).await.unwrap();
     let (_, ordinary) = accounts.create_key(organization, "ci", "root", None).await.unwrap();

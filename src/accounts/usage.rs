@@ -1,7 +1,9 @@
-//! When each key was last used: noted in memory by the minute, written to the store in batches.
+//! The time when each key was last used: recorded in memory once a minute, and written to the store
+//! in batches.
 //!
-//! A request takes a lock only for the first use of a key in a minute, and never waits for the disk.
-//! A kill loses up to one interval of uses; what is shown is then too old, never too new.
+//! A request takes a lock only for the first use of a key in a minute, and never waits for the
+//! disk. A crash loses the uses of up to one interval: the reported time may then be too old, but
+//! never too new.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -14,26 +16,27 @@ use crate::storage::commit::Expect;
 use crate::storage::{self, Commit, Key, Table};
 
 const MINUTE: i64 = 60_000_000;
-/// Keys whose last use waits to be written; uses of further keys are not noted until the next write.
+/// Maximum number of keys with unwritten uses. Uses of further keys are not recorded until the next
+/// write.
 const PENDING_MAX: usize = 100_000;
-/// Rows in one commit.
+/// Maximum number of rows in one commit.
 const BATCH_MAX: usize = 256;
 
-/// The minute in which a cached key was last noted; copies of a cached key share it.
+/// The minute in which a cached key was last recorded. Copies of the cached key share it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Minute(Arc<AtomicI64>);
 
 impl Minute {
-    /// Whether `now` is in another minute than the last use that was noted. True once per minute.
+    /// Whether `now` is in another minute than the last recorded use. Returns true once per minute.
     fn advance(&self, now: Timestamp) -> bool {
         let minute = now.micros() / MINUTE;
-        // Two threads may both find another minute: the swap lets one of them note it. A clock that
-        // was set back is followed.
+        // Two threads may both see a new minute; the swap lets only one of them record it. A clock
+        // that is set back also counts as a new minute.
         self.0.load(Ordering::Relaxed) != minute && self.0.swap(minute, Ordering::Relaxed) != minute
     }
 }
 
-/// A key and the organization that it belongs to.
+/// A key's organization and ID.
 type Of = (OrganizationId, KeyId);
 
 /// Last uses that are not in the store yet.
@@ -48,7 +51,7 @@ impl Pending {
         }
     }
 
-    /// Puts back what was taken and could not be written, unless there is a later use.
+    /// Restores uses that could not be written, unless there is a later use.
     fn put_back<'u>(&self, taken: impl Iterator<Item = &'u (Of, Timestamp)>) {
         let mut uses = self.lock();
         for (of, at) in taken {
@@ -65,13 +68,13 @@ impl Pending {
     }
 }
 
-/// Where the last use of a key is kept.
+/// Returns the row of a key's last use.
 pub(super) fn key_use(organization: OrganizationId, id: KeyId) -> Key {
     Key::table(Table::KeyUse).id(organization).id(id)
 }
 
 impl Accounts {
-    /// Notes a use of a key, for the next [`Accounts::write_uses`].
+    /// Records a use of a key for the next [`Accounts::write_uses`].
     pub(super) fn used(&self, organization: OrganizationId, key: KeyId, minute: &Minute) {
         let now = self.clock.now();
         if minute.advance(now) {
@@ -79,10 +82,10 @@ impl Accounts {
         }
     }
 
-    /// Writes the last uses that were noted since the last call. Called once a minute.
+    /// Writes the uses recorded since the last call. Called once a minute.
     ///
     /// # Errors
-    /// [`Error::Storage`]; what was not written waits for the next call.
+    /// [`Error::Storage`]. Unwritten uses are retried by the next call.
     pub async fn write_uses(&self) -> Result<(), Error> {
         let uses = self.uses.take();
         for (number, some) in uses.chunks(BATCH_MAX).enumerate() {
@@ -96,7 +99,7 @@ impl Accounts {
 
     async fn write_some_uses(&self, uses: &[(Of, Timestamp)]) -> Result<(), storage::Error> {
         match self.commit_uses(uses).await {
-            // One of the keys was deleted: each is written on its own, but for that one.
+            // One of the keys was deleted: write each of the others in its own commit.
             Err(storage::Error::Conflict { .. }) => {
                 for one in uses.chunks(1) {
                     match self.commit_uses(one).await {
@@ -119,7 +122,7 @@ impl Accounts {
         self.store.commit(commit).await
     }
 
-    /// When each of these keys of one organization was last used, as far as that was written.
+    /// Returns when each of these keys was last used, according to the store.
     ///
     /// # Errors
     /// [`Error::Storage`].
@@ -165,13 +168,13 @@ mod tests {
             assert!(accounts.authenticate(&gone).await.unwrap().is_some());
         }
         assert_eq!(shown(&accounts).await, [None, None, None], "a request wrote");
-        // A key that is deleted in between takes none of the others with it, and leaves no row.
+        // A key that is deleted meanwhile does not affect the others, and leaves no row.
         accounts.delete_key(organization.id, deleted.id).await.unwrap();
         accounts.write_uses().await.unwrap();
         let first = Some("2026-11-20T09:30:10.000Z".to_owned());
         assert_eq!(shown(&accounts).await, [first, None, None]);
 
-        // Within the minute nothing is noted, so nothing is written.
+        // Within the same minute nothing is recorded, so nothing is written.
         clock.advance(Duration::from_secs(20));
         accounts.authenticate(&full).await.unwrap();
         assert!(accounts.uses.take().is_empty());

@@ -1,4 +1,4 @@
-//! Who calls: the key in either header form or in the body, and the token buckets behind it.
+//! Authentication by key, link, session or admin key, and rate limits.
 
 use std::fmt;
 
@@ -21,26 +21,26 @@ use crate::http::{self, Request};
 use crate::members::{By, Visit};
 use crate::signed_urls::{self, Link};
 
-/// Who is let in.
+/// An authenticated caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Principal {
-    /// Nobody identified: a public route.
+    /// No identification, on a public route.
     Anonymous,
-    /// The holder of a key.
+    /// The holder of an API key.
     Caller(Caller),
-    /// The holder of a link.
+    /// The holder of a signed link.
     Link(Link),
-    /// A member, by the session of the dashboard.
+    /// A member with a dashboard session.
     Member(Box<Visit>),
-    /// The holder of an admin key, in the name of no organization.
+    /// The holder of an admin key, not acting for an organization.
     Admin(KeyId),
-    /// The operator in the name of an organization, over the control socket or by an admin key.
+    /// The operator acting for an organization, over the control socket or with an admin key.
     Operator(OrganizationId, Option<KeyId>),
 }
 
 impl Principal {
-    /// The organization in whose name the request is made, and the key, if there is one. A member has
-    /// none: what members make is recorded under the dashboard's own id.
+    /// Returns the organization that the request acts for, and its API key. Members have no key;
+    /// what they create is recorded under the dashboard's own key ID.
     #[must_use]
     pub fn caller(&self) -> Option<Caller> {
         match self {
@@ -58,7 +58,7 @@ impl Principal {
         }
     }
 
-    /// The key that is presented, or that the link was made with; the id of a member.
+    /// The rate-limiting key: the API key, the key that a link was made with, or the member's ID.
     fn key(&self) -> Option<KeyId> {
         match self {
             Self::Caller(caller) => Some(caller.key),
@@ -70,17 +70,20 @@ impl Principal {
     }
 }
 
-/// Names the organization that the operator acts for on routes that belong to one.
+/// The header with the organization that the operator acts for, on routes that belong to an
+/// organization.
 const ORGANIZATION: &str = "x-orrery-organization";
-/// The part of a path that names an organization.
+/// The path parameter that names an organization.
 const ORGANIZATION_PARAMETER: &str = "organization";
-/// Bytes of a body that are read to find its `api_key` while it is not known who calls.
+/// Maximum number of body bytes read before authentication, to find `api_key`.
 const KEY_WITHIN: usize = 64 * 1024;
 
-/// Authenticates a request as `access` demands. Keys in headers are checked before a byte of the body is read.
+/// Authenticates a request as `access` requires. Keys in headers are checked before any byte of the
+/// body is read.
 ///
 /// # Errors
-/// 401 without a valid key, link or session; 403 without the permission; what reading the body refuses, where it carries the key; 503 when the store cannot be read.
+/// 401 without a valid key, link or session; 403 without the permission; errors of reading the body
+/// if it contains the key; 503 when the store cannot be read.
 pub async fn check(
     services: &Services,
     access: Access,
@@ -137,8 +140,7 @@ async fn refusal(services: &Services, request: &Request, in_body: Option<&str>) 
     refused_key::explained(error, &services.accounts, request, (Taken::ApiKey, in_body)).await
 }
 
-/// What a link is answered that opens nothing: one that ended together with its file, as that of a deleted
-/// file.
+/// Returns the error for a link that is not valid. A link to a deleted file ends with the file.
 async fn unopened(
     services: &Services,
     request: &Request,
@@ -154,15 +156,15 @@ async fn unopened(
     Ok(refusal(services, request, None).await)
 }
 
-/// Marks a request that the page sends by itself.
+/// Marks a request that the page sends without a user action.
 const UNATTENDED: &str = "x-orrery-unattended";
 
-/// Whether a person or the page alone sends a request.
+/// Whether a person or only the page sent a request.
 pub fn by(headers: &HeaderMap) -> By {
     if headers.contains_key(UNATTENDED) { By::Page } else { By::Person }
 }
 
-/// The member whose session the request's cookie is of.
+/// Authenticates a member by the session cookie.
 async fn by_session(
     services: &Services,
     request: &Request,
@@ -181,8 +183,8 @@ async fn by_session(
     Ok(Principal::Member(Box::new(visit)))
 }
 
-/// The holder of an admin key, in the header `Authorization` and nowhere else: no cookie and no link opens
-/// these routes, so that no page of a browser can use somebody's right to them.
+/// Authenticates an admin key, which must be in the header `Authorization`. Cookies and links do
+/// not work on these routes, so a web page cannot use somebody's admin rights.
 async fn by_admin_key(services: &Services, request: &Request) -> Result<Principal, http::Error> {
     let found = match bearer(&request.headers) {
         Some(key) => services.accounts.authenticate_admin(key).await?,
@@ -197,8 +199,9 @@ async fn by_admin_key(services: &Services, request: &Request) -> Result<Principa
     Err(refused_key::explained(error, &services.accounts, request, taken).await)
 }
 
-/// The operator: over the control socket, anyone who can read the token beside it. A program of a model
-/// reaches the socket, for it has the service's user, and has no token.
+/// Authenticates the operator on the control socket: anyone who can read the token file next to it.
+/// A model's program runs as the service's user and can reach the socket, but cannot read the
+/// token.
 fn local(services: &Services, request: &Request) -> Result<Principal, http::Error> {
     let expected = match request.peer {
         Peer::InProcess => return Ok(Principal::Anonymous),
@@ -215,8 +218,7 @@ fn local(services: &Services, request: &Request) -> Result<Principal, http::Erro
     Err(http::Error::status(StatusCode::UNAUTHORIZED, message))
 }
 
-/// The operator on a route that belongs to an organization: the one that the header names, or the default
-/// one.
+/// The operator acting for an organization: the one in the header, or the default one.
 ///
 /// # Errors
 /// 400 for a name that is not text; 404 for an organization that does not exist; 503 when the store
@@ -236,8 +238,8 @@ pub async fn in_the_name_of(
     Ok(Principal::Operator(organization.id, by.key()))
 }
 
-/// The holder of an admin key on a route whose path names an organization: in that one's name. Of the
-/// organization itself there may be none yet.
+/// The holder of an admin key acting for the organization in the path. On routes for the
+/// organization itself, it may not exist yet.
 ///
 /// # Errors
 /// 404 for an organization that does not exist; 503 when the store cannot be read.
@@ -259,8 +261,8 @@ pub async fn in_the_name_of_path(
     }
 }
 
-/// The value of the top-level field `api_key` of a JSON object, of which `text` may be only the
-/// beginning. Nothing else of it is kept, however it is nested.
+/// Returns the top-level field `api_key` of a JSON object. `text` may be a prefix of the object.
+/// Other fields are skipped without storing them, however deeply they are nested.
 fn key_in(text: &[u8]) -> Option<String> {
     struct Finder<'a>(&'a mut Option<String>);
     impl<'de> Visitor<'de> for Finder<'_> {
@@ -272,7 +274,7 @@ fn key_in(text: &[u8]) -> Option<String> {
             while let Some(name) = fields.next_key::<String>()? {
                 if name == "api_key" {
                     *self.0 = Some(fields.next_value()?);
-                    // The rest is not read: the error ends the reading and is nobody's concern.
+                    // The rest of the object is not parsed, so the resulting error is expected.
                     return Ok(());
                 }
                 fields.next_value::<IgnoredAny>()?;
@@ -288,11 +290,12 @@ fn key_in(text: &[u8]) -> Option<String> {
     found
 }
 
-/// Takes one token from the key's bucket, and one from its organization's, where that has one. The links that were made with a key share a bucket of
-/// their own of the same size: those who hold a link cannot use up what its maker may ask for.
+/// Takes one token from the key's bucket, and one from its organization's bucket if it has one. The
+/// links made with a key share a separate bucket of the same size, so that holders of links cannot
+/// use up the rate limit of the key.
 ///
 /// # Errors
-/// 429 with `Retry-After` when it is empty.
+/// 429 with `Retry-After` when a bucket is empty.
 pub fn check_rate_limit(
     services: &Services,
     rate: Rate,
@@ -302,7 +305,7 @@ pub fn check_rate_limit(
     let limiter = match (rate, principal) {
         (Rate::Free, _) => None,
         (Rate::Configured, Principal::Link(_)) => live.link_rate.as_ref(),
-        // Pages of the dashboard show the balance wherever somebody looks.
+        // The dashboard shows the balance on many pages, so its members have the normal rate here.
         (Rate::Configured, _) | (Rate::Balance, Principal::Member(_)) => live.rate.as_ref(),
         (Rate::Balance, _) => Some(&services.balance_rate),
     };
@@ -314,7 +317,8 @@ pub fn check_rate_limit(
         Principal::Caller(caller) if rate != Rate::Free => {
             limits::check_requests(services, caller.organization)
         }
-        // Those who hold a link use up nothing of its maker's, and the dashboard shows what is used up.
+        // Holders of links do not use up the organization's rate, and the dashboard shows how much
+        // of it is used.
         Principal::Caller(_)
         | Principal::Anonymous
         | Principal::Link(_)
@@ -324,7 +328,7 @@ pub fn check_rate_limit(
     }
 }
 
-/// The key in `X-API-Key`, or in `Authorization: Bearer` (the scheme in any letter case).
+/// Returns the key in `X-API-Key`, or in `Authorization: Bearer` (case-insensitive).
 pub fn presented_key(headers: &HeaderMap) -> Option<&str> {
     if let Some(key) = headers.get("x-api-key") {
         return key.to_str().ok().map(str::trim);
@@ -332,7 +336,7 @@ pub fn presented_key(headers: &HeaderMap) -> Option<&str> {
     bearer(headers)
 }
 
-/// The key in `Authorization: Bearer`.
+/// Returns the key in `Authorization: Bearer`.
 pub fn bearer(headers: &HeaderMap) -> Option<&str> {
     let value = headers.get(AUTHORIZATION)?.to_str().ok()?;
     let (scheme, key) = value.split_once(' ')?;

@@ -1,6 +1,6 @@
-//! What the service does at this moment, for `orrery top`: what the lanes hold, and the metrics that
-//! Prometheus reads, put together. On the control socket. Its cost is bounded by lanes and series, and does
-//! not grow with what is stored.
+//! Current activity of the service, for `orrery top` on the control socket: the lanes, combined
+//! with the metrics that Prometheus reads. The cost is bounded by the number of lanes and metric
+//! series and does not depend on the amount of stored data.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,15 +20,15 @@ use crate::wire::activity::{
     Activity, Deliveries, Disk, Executions, Host, Lane, Machine, Process, Store,
 };
 
-/// Lanes that are listed.
+/// Maximum number of lanes in the response.
 const LANES_MAX: usize = 100;
-/// Models that a warning names.
+/// Maximum number of models that a warning names.
 const NAMED_MAX: usize = 5;
 const KIB: u64 = 1024;
-/// Hosts whose answers are those to the operator's own tools.
+/// Hosts that only serve the operator's own tools.
 const NOT_SHOWN: [&str; 2] = ["control", "metrics"];
 
-pub const SHOW: Doc = Doc::new("admin", "admin_activity", "What the service does now");
+pub const SHOW: Doc = Doc::new("admin", "admin_activity", "Get the current activity");
 
 /// `GET /admin/activity`
 pub async fn show(context: Context) -> Result<Response, http::Error> {
@@ -40,7 +40,7 @@ pub async fn show(context: Context) -> Result<Response, http::Error> {
     }
     let waiting = services.outbox.waiting().await.map_err(http::Error::internal)?;
     let in_memory = *services.outbox.metrics().borrow();
-    // These read files of the kernel.
+    // These functions read files in /proc.
     let reading = tokio::task::spawn_blocking(|| (telemetry::process_figures(), machine()));
     let (process, machine) = reading.await.map_err(http::Error::internal)?;
     let counted = Counted::of(&services.metrics.render());
@@ -96,16 +96,15 @@ pub async fn show(context: Context) -> Result<Response, http::Error> {
     Ok(response::json(StatusCode::OK, &activity))
 }
 
-/// What an operator should do something about, as far as it is known without a look at the machine: that is
-/// the doctor's.
+/// Returns warnings for the operator that need no check of the machine. The doctor has the others.
 async fn warnings(services: &Services) -> Result<Vec<String>, http::Error> {
     let mut warnings = root::warnings(services).await?;
     if !services.readiness.get() {
-        warnings.push("starting: unfinished work is being read".to_owned());
+        warnings.push("starting: loading unfinished work".to_owned());
     }
     if services.engine.paused_since().is_some() {
         warnings.push(
-            "work is held back since a restore; `orrery resume` lets it go on, once the machine that \
+            "work is paused since a restore; run `orrery resume` once the machine that \
              the backup came from is off"
                 .to_owned(),
         );
@@ -125,7 +124,7 @@ async fn warnings(services: &Services) -> Result<Vec<String>, http::Error> {
     Ok(warnings)
 }
 
-/// A lane with the name that people know it by.
+/// Adds the name that people know a lane by.
 async fn described(services: &Services, found: LaneActivity) -> Lane {
     let LaneActivity { lane, load, failed, times } = found;
     let (kind, name) = lane.split_once(':').unwrap_or((&lane, ""));
@@ -170,7 +169,7 @@ fn machine() -> Machine {
     }
 }
 
-/// What the metrics say.
+/// The counters in the metrics.
 #[derive(Debug, Default)]
 struct Counted {
     executions: Executions,
@@ -180,7 +179,7 @@ struct Counted {
 }
 
 impl Counted {
-    /// Of the text that Prometheus reads.
+    /// Parses the metrics text that Prometheus reads.
     fn of(text: &str) -> Self {
         let mut counted = Self::default();
         let mut times: BTreeMap<String, Vec<(f64, u64)>> = BTreeMap::new();
@@ -233,7 +232,7 @@ impl Counted {
     }
 }
 
-/// Prometheus' buckets, each of which counts those below it too, as a histogram.
+/// Converts Prometheus's cumulative buckets into a histogram.
 fn not_cumulative(mut buckets: Vec<(f64, u64)>) -> Histogram {
     buckets.sort_by(|(one, _), (other, _)| one.total_cmp(other));
     let (mut from, mut below) = (0.0, 0);

@@ -1,5 +1,6 @@
-//! The operator's routes on the control socket: what the command line asks for. Every process that can open
-//! the socket owns the data folder; no key is asked for. And what of it members may see.
+//! The operator's routes on the control socket, for the command line. They need no key, because
+//! every process that can open the socket owns the data folder. Also the parts of them that members
+//! may see.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -24,14 +25,14 @@ use crate::wire::operator::{
     Organizations,
 };
 
-/// Reports of a test that wait for the client.
+/// Maximum number of test reports that are buffered for the client.
 const REPORTS_MAX: usize = 256;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct KeyRequest {
     name: String,
-    /// An admin key, of no organization.
+    /// Whether to create an admin key, which belongs to no organization.
     #[serde(default)]
     admin: bool,
     organization: Option<String>,
@@ -47,7 +48,7 @@ struct NewOrganization {
 
 pub const CREATE_KEY: Doc = Doc::new("admin", "admin_create_key", "Create an API key");
 
-/// `POST /admin/keys`: the only answer that ever holds a full key.
+/// `POST /admin/keys`: the only response that ever contains a full key.
 pub async fn create_key(mut context: Context) -> Result<Response, http::Error> {
     let new: KeyRequest = context.request.json().await?;
     let accounts = &context.services.accounts.by(context.actor());
@@ -72,10 +73,11 @@ pub async fn create_key(mut context: Context) -> Result<Response, http::Error> {
 
 pub const LIST_KEYS: Doc = Doc::new("admin", "admin_list_keys", "List API keys");
 
-/// `GET /admin/keys?organization=`: of one organization, or of all and the admin keys.
+/// `GET /admin/keys?organization=`: the keys of one organization, or of all organizations with the
+/// admin keys.
 pub async fn list_keys(context: Context) -> Result<Response, http::Error> {
     let accounts = &context.services.accounts;
-    // What was noted up to now is part of the answer.
+    // Flush buffered uses first, so that the response includes them.
     accounts.write_uses().await?;
     let mut keys = Vec::new();
     for organization in context.named_organizations().await? {
@@ -99,7 +101,7 @@ pub const DELETE_KEY: Doc = Doc::new("admin", "admin_delete_key", "Delete an API
 
 /// `DELETE /admin/keys/{id}`
 pub async fn delete_key(context: Context) -> Result<Response, http::Error> {
-    let missing = || http::Error::not_found("there is no such key");
+    let missing = || http::Error::not_found("key not found");
     let id: KeyId = context.request.param("id").parse().map_err(|_no_id| missing())?;
     let accounts = &context.services.accounts.by(context.actor());
     let owners = accounts.organizations().await?.into_iter().map(|one| one.id);
@@ -183,13 +185,16 @@ pub async fn list_models(context: Context) -> Result<Response, http::Error> {
 }
 
 pub const LIST_LOADS: Doc = Doc {
-    responses: &[ResponseDoc::json::<ModelLoads>(200, "The models, with what runs and what waits")],
+    responses: &[ResponseDoc::json::<ModelLoads>(
+        200,
+        "The models, with their running and queued executions",
+    )],
     ..Doc::new("models", "list_model_loads", "List models with their load")
 };
 
 pub const LIST_ALL_LOADS: Doc = Doc { id: "admin_list_models", ..LIST_LOADS };
 
-/// `GET /models` of the dashboard. What runs and waits is counted over all organizations.
+/// `GET /models` of the dashboard. The load is counted over all organizations.
 pub async fn list_loads(context: Context) -> Result<Response, http::Error> {
     let services = &context.services;
     let describe = |model: &std::sync::Arc<crate::catalog::Model>| {
@@ -229,16 +234,17 @@ struct Trial {
 
 pub const TEST_MODEL: Doc = Doc::new("admin", "admin_test_model", "Run one input through a model");
 
-/// `POST /admin/models/test`: runs one input through a model's runner, beside its queue. Nothing is
-/// stored and nobody pays. Answers with events: what the model reports while it runs, then the outcome;
-/// a run that fails is a good answer. A client that goes away ends the run.
+/// `POST /admin/models/test`: runs one input through a model's runner, outside its queue. Nothing
+/// is stored or charged. The response is a stream of events: the progress of the run, then its
+/// result. A failed run is also a successful response. If the client disconnects, the run is
+/// stopped.
 pub async fn test_model(mut context: Context) -> Result<Response, http::Error> {
     let trial: Trial = context.request.json().await?;
-    // A manifest that was written a moment ago counts.
+    // Include manifests that have just been written.
     let report = reread(&context).await?;
     if let Some(file) = broken_source(&context.services.catalog, &trial.slug, &report) {
         return Err(http::Error::conflict(format!(
-            "the manifest {0} is invalid; `orrery model check {0}` says what is wrong with it",
+            "the manifest {0} is invalid; `orrery model check {0}` shows the problems",
             file.display()
         )));
     }
@@ -270,7 +276,7 @@ pub async fn test_model(mut context: Context) -> Result<Response, http::Error> {
 }
 
 fn as_event(event: &ModelTestEvent) -> sse::Event {
-    // Texts and JSON alone: it has a JSON form.
+    // Strings and JSON values always serialize.
     let data = serde_json::to_string(event).unwrap_or_default();
     sse::Event { id: String::new(), name: "test", data }
 }
@@ -309,7 +315,7 @@ async fn test(
     body
 }
 
-/// Reads the models folder again, and notes what has changed.
+/// Reloads the models folder and logs the changes.
 async fn reread(context: &Context) -> Result<catalog::Report, http::Error> {
     let services = &context.services;
     let report = services.catalog.reload_off_thread().await.map_err(http::Error::internal)?;
@@ -321,7 +327,8 @@ async fn reread(context: &Context) -> Result<catalog::Report, http::Error> {
     Ok(report)
 }
 
-/// The invalid file that describes a model, or may: one that it came from, or that has its name.
+/// Returns the invalid file that describes a model, or may: the file that the model was loaded
+/// from, or one with the model's name.
 fn broken_source(catalog: &Catalog, slug: &str, report: &catalog::Report) -> Option<PathBuf> {
     let source = catalog.source(slug);
     let is_unknown = catalog.get(slug).is_none();
@@ -335,14 +342,14 @@ fn broken_source(catalog: &Catalog, slug: &str, report: &catalog::Report) -> Opt
 }
 
 pub const RELOAD: Doc =
-    Doc::new("admin", "admin_reload", "Read configuration, manifests and certificates again");
+    Doc::new("admin", "admin_reload", "Reload the configuration, manifests and certificates");
 
-/// `POST /admin/reload`: reads configuration, manifests and certificates again. What is broken is
-/// reported, and its last good state stays in use.
+/// `POST /admin/reload`: reloads the configuration, manifests and certificates. Invalid files are
+/// reported, and their last valid state stays in use.
 pub async fn reload(context: Context) -> Result<Response, http::Error> {
     let reloader = context.services.reloader.get().cloned();
     let starting =
-        || http::Error::unavailable("no service runs: it reads everything when it starts");
+        || http::Error::unavailable("no service is running; it will read all files when it starts");
     let body = reloader.ok_or_else(starting)?.reload(context.actor()).await;
     Ok(response::json(StatusCode::OK, &body))
 }

@@ -1,4 +1,4 @@
-//! The agent's host (`docs/spec/agent.md`, "Routes"): prompts, tasks, and the memory of sessions.
+//! The agent's host (`docs/spec/agent.md`, "Routes"): prompts, tasks and session memory.
 
 use std::sync::Arc;
 
@@ -24,15 +24,16 @@ use crate::wire::agent::{
 
 const X_SESSION_ID: HeaderName = HeaderName::from_static("x-session-id");
 const X_TASK_ID: HeaderName = HeaderName::from_static("x-task-id");
-/// The key of what the operator asks at the command line.
+/// The key of prompts that the operator sends on the command line.
 const NOBODY: [u8; 16] = [0; 16];
 const DONE: &[u8] = b"data: [DONE]\n\n";
 const KEEP_ALIVE: &[u8] = b": keep-alive\n\n";
 
-const TASK: (&str, &str) = ("X-Task-Id", "The id of the task, by which its events are resumed");
-const SESSION: (&str, &str) = ("X-Session-Id", "The session that remembers the exchange");
+const TASK: (&str, &str) =
+    ("X-Task-Id", "The ID of the task, which can be used to resume its events");
+const SESSION: (&str, &str) = ("X-Session-Id", "The session that the exchange belongs to");
 
-/// The answers of both routes that take a prompt.
+/// The responses of both prompt routes.
 macro_rules! answers {
     ($answer:ty) => {
         &[
@@ -40,16 +41,16 @@ macro_rules! answers {
                 headers: &[TASK, SESSION],
                 ..ResponseDoc::json_or_events::<$answer>(
                     200,
-                    "Server-sent events that end with `[DONE]`; with `stream: false`, the answer",
+                    "Server-sent events that end with `[DONE]`; with `stream: false`, the reply",
                 )
             },
-            ResponseDoc::error(402, "The balance does not cover an answer"),
+            ResponseDoc::error(402, "Insufficient balance"),
             ResponseDoc::error(
                 409,
-                "As many exchanges of the session wait as may, or it was cancelled",
+                "Too many exchanges of the session are waiting, or the exchange was cancelled",
             ),
             ResponseDoc::error(502, "The exchange failed"),
-            ResponseDoc::error(504, "The exchange took too long"),
+            ResponseDoc::error(504, "The exchange timed out"),
         ]
     };
 }
@@ -58,7 +59,7 @@ pub const COMPLETIONS: Doc = Doc {
     errors: ErrorForm::OpenAi,
     request: Some(RequestDoc::json::<CompletionRequest>()),
     responses: answers!(Completion<'static>),
-    ..Doc::new("agent", "create_agent_completion", "Ask the agent, in OpenAI's form")
+    ..Doc::new("agent", "create_agent_completion", "Send a prompt to the agent, in OpenAI's format")
 };
 
 /// `POST /v1/chat/completions` of the agent's host
@@ -70,7 +71,7 @@ pub const CHAT: Doc = Doc {
     errors: ErrorForm::OpenAi,
     request: Some(RequestDoc::json::<MessageRequest>()),
     responses: answers!(Reply<'static>),
-    ..Doc::new("agent", "chat_with_agent", "Ask the agent")
+    ..Doc::new("agent", "chat_with_agent", "Send a prompt to the agent")
 };
 
 /// `POST /chat`
@@ -79,9 +80,9 @@ pub async fn chat(context: Context) -> Result<Response, http::Error> {
 }
 
 pub const CHAT_FOR: Doc =
-    Doc::new("admin", "admin_chat_with_agent", "Ask the agent for an organization");
+    Doc::new("admin", "admin_chat_with_agent", "Send a prompt to the agent for an organization");
 
-/// `POST /admin/agent/chat?organization=`: paid by the organization; its row names no key.
+/// `POST /admin/agent/chat?organization=`: charged to the organization; the history row has no key.
 pub async fn chat_for(context: Context) -> Result<Response, http::Error> {
     let named = context.request.query.get("organization");
     let organization = context.services.accounts.organization_or_default(named).await?.id;
@@ -93,11 +94,11 @@ pub const FOLLOW: Doc = Doc {
     responses: &[
         ResponseDoc {
             headers: &[TASK],
-            ..ResponseDoc::events(200, "The events behind `Last-Event-ID`, then `[DONE]`")
+            ..ResponseDoc::events(200, "The events after `Last-Event-ID`, then `[DONE]`")
         },
-        ResponseDoc::error(404, "There is no such task"),
+        ResponseDoc::error(404, "Task not found"),
     ],
-    ..Doc::new("agent", "follow_task", "Follow a task, or resume its events")
+    ..Doc::new("agent", "follow_task", "Stream the events of a task, or resume the stream")
 };
 
 /// `GET /v1/tasks/{task}/events`
@@ -113,9 +114,12 @@ pub async fn follow(context: Context) -> Result<Response, http::Error> {
 
 pub const CANCEL: Doc = Doc {
     responses: &[
-        ResponseDoc::json::<TaskCancelled>(200, "The task is cancelled, with what it was running"),
-        ResponseDoc::error(404, "There is no such task"),
-        ResponseDoc::error(409, "The task has ended already"),
+        ResponseDoc::json::<TaskCancelled>(
+            200,
+            "The task and the executions it was running are cancelled",
+        ),
+        ResponseDoc::error(404, "Task not found"),
+        ResponseDoc::error(409, "The task has already ended"),
     ],
     ..Doc::new("agent", "cancel_task", "Cancel a task")
 };
@@ -138,9 +142,9 @@ pub const MEMORY: Doc = Doc {
     query: SESSION_QUERY,
     responses: &[ResponseDoc::json::<Memory<'static>>(
         200,
-        "What the session remembers; nothing where there is none",
+        "The memory of the session; empty if the session does not exist",
     )],
-    ..Doc::new("sessions", "get_memory", "What a session remembers")
+    ..Doc::new("sessions", "get_memory", "Get the memory of a session")
 };
 
 /// `GET /memory?session_id=`
@@ -167,8 +171,8 @@ pub async fn memory(context: Context) -> Result<Response, http::Error> {
 
 pub const CLEAR: Doc = Doc {
     query: SESSION_QUERY,
-    responses: &[ResponseDoc::json::<Cleared<'static>>(200, "The session is forgotten")],
-    ..Doc::new("sessions", "clear_memory", "Forget a session")
+    responses: &[ResponseDoc::json::<Cleared<'static>>(200, "The session's memory is deleted")],
+    ..Doc::new("sessions", "clear_memory", "Delete the memory of a session")
 };
 
 /// `DELETE /memory?session_id=`
@@ -180,8 +184,8 @@ pub async fn clear(context: Context) -> Result<Response, http::Error> {
 }
 
 pub const SESSIONS: Doc = Doc {
-    responses: &[ResponseDoc::json::<Sessions>(200, "Their names")],
-    ..Doc::new("sessions", "list_sessions", "The organization's sessions")
+    responses: &[ResponseDoc::json::<Sessions>(200, "The IDs of the sessions")],
+    ..Doc::new("sessions", "list_sessions", "List sessions")
 };
 
 /// `GET /sessions`
@@ -192,8 +196,8 @@ pub async fn sessions(context: Context) -> Result<Response, http::Error> {
 }
 
 pub const MODELS: Doc = Doc {
-    responses: &[ResponseDoc::json::<Models<'static>>(200, "The one model")],
-    ..Doc::new("agent", "list_agent_models", "The agent as a model")
+    responses: &[ResponseDoc::json::<Models<'static>>(200, "The agent's model")],
+    ..Doc::new("agent", "list_agent_models", "List the agent's models")
 };
 
 /// `GET /v1/models` of the agent's host
@@ -213,17 +217,17 @@ fn task_of(context: &Context) -> Result<ExecutionId, http::Error> {
     context.request.param("task").parse().map_err(missing)
 }
 
-/// The session that the query names.
+/// Returns the session in the query.
 fn session_of(context: &Context) -> Result<&str, http::Error> {
     let name = context.request.query.get("session_id").unwrap_or_default();
     check_session_name(name)?;
     Ok(name)
 }
 
-/// How events are written.
+/// The format of the events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Form {
-    /// As OpenAI's chunks that also have the event's fields.
+    /// OpenAI's chunks, which also have the event's fields.
     OpenAi,
     Flat,
 }
@@ -253,8 +257,8 @@ fn session_header(context: &Context) -> Option<&str> {
     context.request.headers.get(&X_SESSION_ID)?.to_str().ok()
 }
 
-/// The answer to a chat completion of another host that names the agent as its model, with OpenAI's default for
-/// `stream`.
+/// Handles a chat completion of another host whose model is the agent. `stream` has OpenAI's
+/// default.
 pub async fn complete(
     context: Context,
     caller: Caller,
@@ -292,7 +296,7 @@ async fn start(
         tokio::select! {
             news = services.agent.next(&mut feed) => events.extend(news?),
             () = services.engine.stopping() => {
-                let message = "the service is stopping; the task goes on with the next start";
+                let message = "the service is shutting down; the task resumes after the restart";
                 return Err(http::Error::unavailable(message));
             }
         }
@@ -302,7 +306,7 @@ async fn start(
     Ok(identified(whole, task, Some(&session)))
 }
 
-/// The answer at once, from the events of an exchange that has ended.
+/// Returns the complete reply from the events of a finished exchange.
 fn whole(
     services: &Services,
     execution: &Execution,
@@ -377,19 +381,19 @@ fn identified(mut answer: Response, task: ExecutionId, session: Option<&str>) ->
     if let Ok(id) = HeaderValue::from_str(&task.to_string()) {
         headers.insert(X_TASK_ID, id);
     }
-    // A name that no header can carry is in the body of the request.
+    // A name that is not valid in a header is still in the body of the response.
     if let Some(Ok(name)) = session.map(HeaderValue::from_str) {
         headers.insert(X_SESSION_ID, name);
     }
     answer
 }
 
-/// A client that follows a task.
+/// A client that streams a task's events.
 struct Watch {
     services: Arc<Services>,
     feed: Feed,
     form: Form,
-    /// Resolves when the key is not valid any more.
+    /// Resolves when the key is no longer valid.
     over: BoxFuture<'static, ()>,
     is_done: bool,
 }
@@ -412,7 +416,7 @@ impl Watch {
         Self { services: Arc::clone(services), feed, form, over, is_done: false }
     }
 
-    /// The next bytes; `None` at the end, and when the client has to come again.
+    /// Returns the next bytes; `None` at the end, and when the client has to reconnect.
     async fn next(&mut self) -> Option<Bytes> {
         if self.is_done {
             return None;
@@ -439,7 +443,7 @@ impl Watch {
         Some(bytes.into())
     }
 
-    /// An event as a chunk of OpenAI's, with its own fields at the top level.
+    /// Returns an event as an OpenAI chunk, with the event's fields at the top level.
     fn chunk(&self, event: Value) -> Value {
         let text = |name: &str| event.get(name).and_then(Value::as_str);
         let content = match text("type") {
@@ -460,7 +464,7 @@ impl Watch {
         });
         if let (Value::Object(chunk), Value::Object(event)) = (&mut chunk, event) {
             for (name, value) in event {
-                // The chunk's own fields keep their meaning: `model` is the agent's.
+                // Fields of the chunk take precedence: `model` is the agent's.
                 chunk.entry(name).or_insert(value);
             }
         }
@@ -477,7 +481,7 @@ fn stream_of(watch: Watch) -> Response {
     let headers = answer.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    // Proxies such as nginx pass the events on as they come.
+    // Tells proxies such as nginx not to buffer the events.
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
     answer
 }

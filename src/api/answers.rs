@@ -1,5 +1,5 @@
-//! Answers to steps that wait for events: by a key, or by the step's link, in a request or from the page
-//! that the link shows (`docs/spec/steps.md`, "Events").
+//! Answers to steps that wait for events: with a key or the step's link, in a request or from the
+//! page behind the link (`docs/spec/steps.md`, "Events").
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ use crate::schema::Patience;
 use crate::wire::answer::{Accepted, Event};
 use crate::workflows::Compiled;
 
-/// Fields of a schema that the page has a control for.
+/// Maximum number of schema fields with a control on the page.
 const CONTROLS_MAX: usize = 50;
 const FORM: &str = "application/x-www-form-urlencoded";
 const PAYLOAD: &str = "payload";
@@ -35,22 +35,22 @@ const POLICY: &str =
     "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; frame-ancestors 'none'";
 
 const ACCEPTED: ResponseDoc =
-    ResponseDoc::json::<Accepted<'static>>(202, "It is the one answer, and durable");
-const MISSING: ResponseDoc = ResponseDoc::error(404, "There is no such execution");
+    ResponseDoc::json::<Accepted<'static>>(202, "The event was accepted and is durable");
+const MISSING: ResponseDoc = ResponseDoc::error(404, "Execution not found");
 const ANSWERED: ResponseDoc =
-    ResponseDoc::error(409, "The event has been answered, or the execution has ended");
+    ResponseDoc::error(409, "The event was already sent, or the execution has ended");
 
 pub const SEND: Doc = Doc {
     request: Some(RequestDoc::json::<Event>()),
     responses: &[ACCEPTED, MISSING, ANSWERED],
-    ..Doc::new("executions", "send_event", "Send an event that a step waits for, now or later")
+    ..Doc::new("executions", "send_event", "Send an event to a waiting step, now or in advance")
 };
 
 pub const SEND_BY_LINK: Doc = Doc {
-    summary: "Send an event that a step waits for, with a key or the token of its link",
+    summary: "Send an event to a waiting step, with an API key or the token of its link",
     responses: &[
         ACCEPTED,
-        ResponseDoc::raw(200, "text/html", "The form of the page was taken"),
+        ResponseDoc::raw(200, "text/html", "The page's form was accepted"),
         MISSING,
         ANSWERED,
     ],
@@ -76,7 +76,7 @@ pub async fn send(mut context: Context) -> Result<Response, http::Error> {
         Err(error) => Err(error),
     };
     match taken {
-        Ok(()) => Ok(html(StatusCode::OK, "Answered", "<p>Your answer was taken.</p>")),
+        Ok(()) => Ok(html(StatusCode::OK, "Answered", "<p>Your answer was recorded.</p>")),
         Err(error) if error.status == StatusCode::BAD_REQUEST => {
             let sent = fields_of(&bytes);
             let form = form(&workflow_name(&context, &execution).await?, &name, &compiled, &sent);
@@ -89,14 +89,15 @@ pub async fn send(mut context: Context) -> Result<Response, http::Error> {
     }
 }
 
-/// Whether a body holds the fields of the page's form. Some clients call every body a form; JSON begins
-/// with a brace, which a form encodes.
+/// Whether a body contains the fields of the page's form. Some clients declare every body as a
+/// form. JSON begins with a brace, which a form encodes.
 fn is_form(headers: &HeaderMap, body: &[u8]) -> bool {
     media_type::of(headers).is_some_and(|kind| kind.is(FORM))
         && !body.trim_ascii_start().starts_with(b"{")
 }
 
-/// The payload of a JSON body, which must have it and nothing else: an answer cannot be taken back.
+/// Returns the payload of a JSON body. Other fields are rejected, because an answer cannot be
+/// undone.
 fn of_json(body: &[u8]) -> Result<Value, http::Error> {
     if body.trim_ascii().is_empty() {
         return Err(http::Error::bad_request(NO_PAYLOAD));
@@ -111,7 +112,7 @@ fn of_json(body: &[u8]) -> Result<Value, http::Error> {
     }
 }
 
-/// Checks a payload and gives it to the step.
+/// Validates a payload and sends it to the step.
 async fn answer(
     context: &Context,
     execution: &Execution,
@@ -145,14 +146,14 @@ async fn workflow_name(context: &Context, execution: &Execution) -> Result<Strin
 
 pub const PAGE: Doc = Doc {
     responses: &[ResponseDoc::raw(200, "text/html", "A form that sends the event"), MISSING],
-    ..Doc::new("executions", "event_page", "The page on which a person answers a step that waits")
+    ..Doc::new("executions", "event_page", "Show a page with a form to answer a waiting step")
 };
 
 /// `GET /executions/{execution}/events/{name}`
 pub async fn page(context: Context) -> Result<Response, http::Error> {
     let (execution, name) = target(&context).await?;
     if execution.status.is_final() {
-        let ended = "<p>This execution has ended. Nothing waits for your answer.</p>";
+        let ended = "<p>This execution has ended. It no longer needs your answer.</p>";
         return Ok(html(StatusCode::OK, "Ended", ended));
     }
     let compiled = compiled(&context, &execution).await?;
@@ -160,7 +161,7 @@ pub async fn page(context: Context) -> Result<Response, http::Error> {
     Ok(html(StatusCode::OK, &name, &form))
 }
 
-/// The execution and the event that the path names.
+/// Returns the execution and the event in the path.
 async fn target(context: &Context) -> Result<(Execution, String), http::Error> {
     let organization = context.organization()?;
     let missing = || http::Error::from(engine::Error::NotFound);
@@ -177,7 +178,7 @@ async fn target(context: &Context) -> Result<(Execution, String), http::Error> {
     Ok((execution, name.to_owned()))
 }
 
-/// The properties of a schema that the page has controls for: those with a plain type.
+/// Returns the properties of a schema that have a control on the page: those with a primitive type.
 fn controls(schema: &Value) -> Vec<(&String, &str, &Value)> {
     let properties = schema.get("properties").and_then(Value::as_object);
     let plain = properties.into_iter().flatten().filter_map(|(name, property)| {
@@ -191,15 +192,16 @@ fn fields_of(body: &[u8]) -> Vec<(String, String)> {
     form_urlencoded::parse(body).into_owned().collect()
 }
 
-/// The last value that a form has for a field: a ticked box comes after the hidden field of its name.
+/// Returns the last value of a form field: the value of a checked box follows the hidden field with
+/// the same name.
 fn sent_value<'s>(sent: &'s [(String, String)], name: &str) -> Option<&'s str> {
     sent.iter().rev().find(|(held, _)| held == name).map(|(_, value)| value.as_str())
 }
 
-/// The payload that a form means: by the schema's properties, or the button and a comment.
+/// Returns the payload of a form: from the schema's properties, or from the button and a comment.
 ///
 /// # Errors
-/// 400 for a form without a field of the page: it says nothing about the answer.
+/// 400 for a form with none of the page's fields, because it contains no answer.
 fn of_form(schema: Option<&Value>, body: &[u8]) -> Result<Value, http::Error> {
     let sent = fields_of(body);
     let mut payload = Map::new();
@@ -224,7 +226,7 @@ fn of_form(schema: Option<&Value>, body: &[u8]) -> Result<Value, http::Error> {
         return Err(http::Error::bad_request("the form has none of the fields of this page"));
     }
     for (name, kind, _) in controls {
-        // The schema refuses anything but a number or a truth value.
+        // The schema rejects anything that is not a number or a boolean.
         let read = match (kind, sent_value(&sent, name)) {
             (_, None | Some("")) => None,
             ("string", Some(text)) => Some(text.into()),
@@ -240,7 +242,7 @@ fn of_form(schema: Option<&Value>, body: &[u8]) -> Result<Value, http::Error> {
     Ok(payload.into())
 }
 
-/// The form for an event, with what was sent before.
+/// Returns the form for an event, filled with the values that were sent before.
 fn form(workflow: &str, name: &str, compiled: &Compiled, sent: &[(String, String)]) -> String {
     let event = compiled.plan.event(name).map(|(_, event)| event);
     let mut form = format!(
@@ -284,7 +286,7 @@ fn control(name: &str, kind: &str, property: &Value, sent: Option<&str>) -> Stri
     let held = escaped(sent.unwrap_or_default());
     let choices = property.get("enum").and_then(Value::as_array);
     let input = match (kind, choices) {
-        // A browser sends nothing for a box without a tick; the hidden field says so.
+        // A browser sends nothing for an unchecked box, so the hidden field sends `false`.
         ("boolean", _) => {
             let checked = if sent == Some("true") { " checked" } else { "" };
             let box_of = format!("type=\"checkbox\" name=\"{name}\" value=\"true\"{checked}");
@@ -305,12 +307,12 @@ fn control(name: &str, kind: &str, property: &Value, sent: Option<&str>) -> Stri
     format!("<label>{label}{input}</label>")
 }
 
-/// A sentence about what is wrong, which screen readers say at once.
+/// An error message that screen readers announce at once.
 fn alert(message: &str) -> String {
     format!("<p role=\"alert\"><b>{}</b></p>", escaped(message))
 }
 
-/// Text within HTML, also within an attribute's quotes.
+/// Escapes text for HTML, including quoted attributes.
 fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
@@ -326,7 +328,7 @@ fn escaped(text: &str) -> String {
     escaped
 }
 
-/// A page that runs no script and loads nothing.
+/// Returns a page that runs no script and loads nothing.
 fn html(status: StatusCode, title: &str, content: &str) -> Response {
     let text = format!(
         "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\">\
@@ -341,7 +343,7 @@ fn html(status: StatusCode, title: &str, content: &str) -> Response {
     let mut page = response::with_type(status, kind, text.into());
     let headers = page.headers_mut();
     headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
-    // The address has the token in it.
+    // The URL contains the token.
     headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     page
@@ -354,7 +356,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answer_form_is_read_by_its_schema() {
+    fn answer_form_is_parsed_by_its_schema() {
         let schema = json!({"properties": {
             "amount": {"type": "number"}, "ok": {"type": "boolean"}, "note": {"type": "string"},
             "many": {"type": "array"}, "count": {"type": "integer"},
@@ -382,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn answer_needs_a_payload_and_nothing_else() {
+    fn answer_requires_only_a_payload() {
         for (body, read) in [
             (&b"{\"payload\": null}"[..], Some(Value::Null)),
             (b" {\"payload\": false}", Some(json!(false))),
@@ -400,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn answer_page_escapes_what_it_shows() {
+    fn answer_page_escapes_its_content() {
         let property = json!({"title": "<script>", "enum": ["\"'&"], "type": "string"});
         let shown = control("a\"b", "string", &property, None);
         assert_eq!(

@@ -1,4 +1,4 @@
-//! The audit log, for the operator and, of their organization, for members: who did what.
+//! The audit log, for the operator and, limited to their organization, for members.
 
 use hyper::StatusCode;
 
@@ -13,21 +13,21 @@ use crate::wire::operator::Acts;
 const LIMIT_DEFAULT: u64 = 50;
 const LIMIT_MAX: u64 = 10_000;
 
-pub const LIST: Doc = Doc::new("admin", "admin_list_audit", "The audit log, newest first");
+pub const LIST: Doc = Doc::new("admin", "admin_list_audit", "List audit log entries, newest first");
 
 pub const LIST_ALL: Doc = Doc {
     query: &[
-        doc::Param::new("action", doc::Kind::Text, "The beginning of the action, such as `key`"),
+        doc::Param::new("action", doc::Kind::Text, "A prefix of the action, such as `key`"),
         doc::Param::new("organization", doc::Kind::Text, "The name of an organization"),
-        doc::Param::new("from", doc::Kind::Time, "Not before this moment"),
-        doc::Param::new("to", doc::Kind::Time, "Before this moment"),
+        doc::Param::new("from", doc::Kind::Time, "Only entries at or after this time"),
+        doc::Param::new("to", doc::Kind::Time, "Only entries before this time"),
         doc::Param::limit(LIMIT_MAX, LIMIT_DEFAULT),
     ],
-    responses: &[ResponseDoc::json::<Acts>(200, "What was done, newest first")],
+    responses: &[ResponseDoc::json::<Acts>(200, "The entries, newest first")],
     ..LIST
 };
 
-/// `GET /admin/audit?action=&organization=&from=&to=&limit=`: newest first.
+/// `GET /admin/audit?action=&organization=&from=&to=&limit=`
 pub async fn list(context: Context) -> Result<Response, http::Error> {
     let services = &context.services;
     let query = &context.request.query;
@@ -44,7 +44,7 @@ pub async fn list(context: Context) -> Result<Response, http::Error> {
         to: moment("to")?,
     };
     let limit = usize::try_from(query.number("limit", 1..=LIMIT_MAX, LIMIT_DEFAULT)?)?;
-    // What was counted up to now is part of the answer.
+    // Flush counted refusals first, so that the response includes them.
     services.audit.write_denied().await?;
     let entries = services.audit.list(&filter, limit).await?;
     let entries = entries.iter().map(|entry| entry.show(None)).collect();
@@ -55,14 +55,14 @@ const OWN_LIMIT_MAX: u64 = 1000;
 
 pub const OF_ORGANIZATION: Doc = Doc {
     query: &[
-        doc::Param::new("action", doc::Kind::Text, "The beginning of the action, such as `key`"),
+        doc::Param::new("action", doc::Kind::Text, "A prefix of the action, such as `key`"),
         doc::Param::limit(OWN_LIMIT_MAX, LIMIT_DEFAULT),
     ],
-    responses: &[ResponseDoc::json::<AuditEvents>(200, "What was done, newest first")],
-    ..Doc::new("audit", "list_audit", "The audit log of the organization")
+    responses: &[ResponseDoc::json::<AuditEvents>(200, "The entries, newest first")],
+    ..Doc::new("audit", "list_audit", "List audit log entries")
 };
 
-/// `GET /audit?action=&limit=`: of the member's organization.
+/// `GET /audit?action=&limit=`: the audit log of the member's organization.
 pub async fn of_organization(context: Context) -> Result<Response, http::Error> {
     let query = &context.request.query;
     let filter = Filter {

@@ -1,4 +1,4 @@
-//! `GET /admin/backup`: a backup, as it is written. The client keeps it; the service keeps nothing of it.
+//! `GET /admin/backup`: streams a full backup to the client. The service keeps no copy.
 
 use std::io::{self, Write};
 
@@ -15,11 +15,11 @@ use crate::files::{BlobPin, Files};
 use crate::http::body::BoxError;
 use crate::http::{self, Response, body};
 
-/// Bytes that are sent at once, and how many such pieces may wait for the reader.
+/// The size of a chunk in bytes, and below, the number of chunks that are buffered for the reader.
 const PIECE: usize = 256 * 1024;
 const PIECES: usize = 16;
 
-pub const WRITE: Doc = Doc::new("admin", "admin_backup", "Everything in one file, as it is now");
+pub const WRITE: Doc = Doc::new("admin", "admin_backup", "Stream a full backup");
 
 /// `GET /admin/backup`
 pub async fn write(context: Context) -> Result<Response, http::Error> {
@@ -44,10 +44,10 @@ pub async fn write(context: Context) -> Result<Response, http::Error> {
     Ok(answer)
 }
 
-/// A backup that is being written. A reader that goes away drops it, and its writer fails then.
+/// A backup in progress. If the reader disconnects, it is dropped, and then the writer fails.
 type Writing = (mpsc::Receiver<Bytes>, JoinHandle<Result<(), backup::Error>>, Files, BlobPin);
 
-/// The next piece; behind the last, how it ended.
+/// Returns the next chunk; after the last one, the result of the backup.
 async fn next_piece(
     writing: Option<Writing>,
 ) -> Option<(Result<Bytes, BoxError>, Option<Writing>)> {
@@ -57,14 +57,14 @@ async fn next_piece(
     }
     let ended = writing.await.unwrap_or_else(|panic| Err(io::Error::other(panic).into()));
     if let Err(error) = files.unpin(pin).await {
-        tracing::error!(%error, "failed to remove unreferenced contents");
+        tracing::error!(%error, "failed to remove orphaned payload files");
     }
     let error = ended.err()?;
-    tracing::error!(%error, "a backup was interrupted");
+    tracing::error!(%error, "backup interrupted");
     Some((Err(error.into()), None))
 }
 
-/// Sends what is written, piece by piece, as fast as it is read.
+/// Sends the backup in chunks, as fast as the client reads it.
 struct Pieces {
     pieces: mpsc::Sender<Bytes>,
     held: Vec<u8>,

@@ -1,4 +1,4 @@
-//! Billing: the balance, and the operator's routes to see and change it.
+//! Billing: the balance, and the operator's routes to read and change it.
 
 use hyper::StatusCode;
 use serde::Deserialize;
@@ -24,7 +24,7 @@ struct TopUp {
 
 pub const BALANCE: Doc = Doc {
     responses: &[ResponseDoc::json::<Balance>(200, "The balance")],
-    ..Doc::new("billing", "get_balance", "The balance of the organization")
+    ..Doc::new("billing", "get_balance", "Get the balance")
 };
 
 /// `GET /v1/billing/balance`
@@ -37,7 +37,7 @@ pub async fn balance(context: Context) -> Result<Response, http::Error> {
     Ok(response::json(StatusCode::OK, &Balance { balance_usd: balance.dollars() }))
 }
 
-pub const SHOW: Doc = Doc::new("admin", "admin_show_balance", "The balance of an organization");
+pub const SHOW: Doc = Doc::new("admin", "admin_show_balance", "Get the balance of an organization");
 
 /// `GET /admin/balance?organization=`
 pub async fn show(context: Context) -> Result<Response, http::Error> {
@@ -50,7 +50,7 @@ pub async fn show(context: Context) -> Result<Response, http::Error> {
     Ok(response::json(StatusCode::OK, &operator::Balance::of(&organization, balance)))
 }
 
-pub const TOP_UP: Doc = Doc::new("admin", "admin_top_up", "Add to a balance");
+pub const TOP_UP: Doc = Doc::new("admin", "admin_top_up", "Top up a balance");
 
 /// `POST /admin/balance/top-up`
 pub async fn top_up(mut context: Context) -> Result<Response, http::Error> {
@@ -69,9 +69,9 @@ pub async fn top_up(mut context: Context) -> Result<Response, http::Error> {
 }
 
 pub const LEDGER: Doc =
-    Doc::new("admin", "admin_list_ledger", "The entries that add up to a balance");
+    Doc::new("admin", "admin_list_ledger", "List the ledger entries of an organization");
 
-/// `GET /admin/balance/ledger?organization=&limit=`: the newest entries.
+/// `GET /admin/balance/ledger?organization=&limit=`: the latest entries.
 pub async fn ledger(context: Context) -> Result<Response, http::Error> {
     let services = &context.services;
     let query = &context.request.query;
@@ -85,13 +85,13 @@ pub async fn ledger(context: Context) -> Result<Response, http::Error> {
 
 pub const OWN_LEDGER: Doc = Doc {
     query: &[doc::Param::limit(LIMIT_MAX, LIMIT_DEFAULT)],
-    responses: &[ResponseDoc::json::<Ledger>(200, "The newest entries, newest first")],
-    ..Doc::new("ledger", "list_ledger", "The entries that add up to the balance")
+    responses: &[ResponseDoc::json::<Ledger>(200, "The latest entries, newest first")],
+    ..Doc::new("ledger", "list_ledger", "List ledger entries")
 };
 
 pub const LEDGER_OF: Doc = Doc { id: "list_organization_ledger", ..OWN_LEDGER };
 
-/// `GET /ledger?limit=`: of the member's organization.
+/// `GET /ledger?limit=`: the ledger of the member's organization.
 pub async fn own_ledger(context: Context) -> Result<Response, http::Error> {
     let limit = context.request.query.number("limit", 1..=LIMIT_MAX, LIMIT_DEFAULT)?;
     let limit = usize::try_from(limit)?;

@@ -1,5 +1,4 @@
-//! A request's body as a JSON object, and its webhook; what a client is answered when its input does not
-//! fit.
+//! Parsing of JSON request bodies and their webhook fields, and the responses to invalid input.
 
 use hyper::header::{HeaderValue, RETRY_AFTER};
 use serde_json::Value;
@@ -13,10 +12,10 @@ use crate::http::fields::sentence;
 use crate::http::request::{Request, parse_value};
 use crate::schema::{Unavailable, ValidationError, Violation};
 
-/// Reads a body; an empty one has no fields.
+/// Parses a body. An empty body has no fields.
 ///
 /// # Errors
-/// 400 when it is not JSON or not an object.
+/// 400 when the body is not JSON or not an object.
 pub fn parse(bytes: &[u8]) -> Result<JsonObject, Error> {
     match parse_value(bytes)? {
         Value::Object(fields) => Ok(fields.into()),
@@ -26,10 +25,10 @@ pub fn parse(bytes: &[u8]) -> Result<JsonObject, Error> {
     }
 }
 
-/// Refuses a body with an unknown field.
+/// Rejects a body with an unknown field.
 ///
 /// # Errors
-/// 400, with a known field of a similar name as a suggestion.
+/// 400, with a similar known field as a suggestion.
 pub fn refuse_unread(fields: &JsonObject) -> Result<(), Error> {
     match fields.unread().next() {
         Some(unknown) => Err(Error::bad_request(sentence("field", unknown, fields.known()))),
@@ -37,16 +36,16 @@ pub fn refuse_unread(fields: &JsonObject) -> Result<(), Error> {
     }
 }
 
-/// Where the completion is to be announced: `webhook_url`, signed with `webhook_secret`. An empty URL
-/// means nowhere.
+/// Returns the webhook for the completion: `webhook_url`, signed with `webhook_secret`. An empty
+/// URL means none.
 ///
 /// # Errors
-/// 400 for a URL that is invalid or that the egress guard refuses, and for an invalid secret.
+/// 400 for an invalid URL, for one that the egress guard denies, and for an invalid secret.
 pub fn webhook(fields: &mut JsonObject, services: &Services) -> Result<Option<Webhook>, Error> {
     webhook_at("webhook_url", fields, services)
 }
 
-/// Warns of a secret that signs nothing.
+/// Warns about a secret without a URL.
 pub fn warn_of_secret_alone(request: &Request, fields: &JsonObject) {
     let is_set =
         |name| fields.peek(name).and_then(Value::as_str).is_some_and(|text| !text.is_empty());
@@ -55,7 +54,7 @@ pub fn warn_of_secret_alone(request: &Request, fields: &JsonObject) {
     }
 }
 
-/// The same where the URL is in another field.
+/// Like [`webhook`], with the URL in another field.
 ///
 /// # Errors
 /// As [`webhook`].
@@ -70,10 +69,10 @@ pub fn webhook_at(
     Ok(Some(Webhook { url, secret }))
 }
 
-/// The URL alone; none where it is empty.
+/// Returns only the URL; `None` if it is empty.
 ///
 /// # Errors
-/// 400 for a URL that is invalid or that the egress guard refuses.
+/// 400 for an invalid URL, and for one that the egress guard denies.
 pub fn webhook_url_at(
     name: &'static str,
     fields: &mut JsonObject,
@@ -87,16 +86,16 @@ pub fn webhook_url_at(
     Ok(url)
 }
 
-/// A webhook's secret as it is kept.
+/// Seals a webhook's secret for storage.
 ///
 /// # Errors
-/// 400 for an invalid one.
+/// 400 for an invalid secret.
 pub fn sealed_secret(secret: &str, services: &Services) -> Result<String, Error> {
     signature::check_secret(secret).map_err(|error| Error::bad_request(error.to_string()))?;
     services.sealer.seal(secret).map_err(Error::internal)
 }
 
-/// The response to an input that fails validation.
+/// Returns the error for an input that fails validation.
 pub fn validation_error(error: ValidationError) -> Error {
     match error {
         ValidationError::Violations(violations) => invalid_input(&violations),
@@ -104,7 +103,7 @@ pub fn validation_error(error: ValidationError) -> Error {
     }
 }
 
-/// The response when validation could not run: 503 where a retry may help.
+/// Returns the error when validation could not run: 503 if a retry may help.
 pub fn validation_unavailable(unavailable: Unavailable) -> Error {
     match unavailable {
         Unavailable::Busy => Error::unavailable(unavailable.to_string())
@@ -113,7 +112,8 @@ pub fn validation_unavailable(unavailable: Unavailable) -> Error {
     }
 }
 
-/// Input that breaks its schema: all violations, the first of them in the message.
+/// Returns the error for input that violates its schema: all violations, with the first one in the
+/// message.
 fn invalid_input(violations: &[Violation]) -> Error {
     let first = violations.first().map_or("", |violation| violation.message.as_str());
     Error::bad_request(format!("invalid input: {first}")).with_details(violations)

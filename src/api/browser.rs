@@ -1,11 +1,11 @@
-//! What protects the routes that a browser calls with a cookie: the name of the host, the page that
-//! sends the request, and the cookie itself.
+//! Protection of the routes that a browser calls with a cookie: checks of the host name and of the
+//! page's origin, and the cookie itself.
 //!
-//! - A host name that is not the dashboard's is refused: a page whose name was pointed at this machine
-//!   (DNS rebinding) reads nothing.
-//! - A request that changes something must come from a page of this very origin. A cookie with
-//!   `SameSite=Strict` is not enough: it ignores ports, and another program on this machine may serve
-//!   pages too.
+//! - Requests with a host name that is not the dashboard's are rejected. This prevents DNS
+//!   rebinding.
+//! - A request that changes anything must come from a page of the same origin. A cookie with
+//!   `SameSite=Strict` is not enough: it ignores ports, and another program on this machine may
+//!   serve pages too.
 
 use hyper::StatusCode;
 use hyper::header::{COOKIE, HOST, HeaderMap, HeaderValue, ORIGIN};
@@ -17,19 +17,19 @@ use crate::http::{self, Body, Request, media_type};
 
 const SEC_FETCH_SITE: &str = "sec-fetch-site";
 
-/// The dashboard as one request reaches it.
+/// The dashboard's site, as one request addresses it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Site {
-    /// Host and port, as the request names them.
+    /// The host and port in the request.
     authority: String,
     is_encrypted: bool,
 }
 
 impl Site {
-    /// The site that a request names. `is_encrypted`: whether its connection is.
+    /// Returns the site that a request addresses. `is_encrypted` says whether its connection is.
     ///
     /// # Errors
-    /// 421 for a name that is not the dashboard's.
+    /// 421 for a host name that is not the dashboard's.
     pub fn of(
         services: &Services,
         request: &hyper::Request<Body>,
@@ -42,7 +42,7 @@ impl Site {
         let public_name = public.as_ref().and_then(Url::host_str).unwrap_or_default();
         let is_known =
             match Url::parse(&format!("http://{authority}/")).ok().as_ref().and_then(Url::host) {
-                // An address cannot be pointed elsewhere.
+                // DNS rebinding does not apply to IP addresses.
                 Some(Host::Ipv4(_) | Host::Ipv6(_)) => true,
                 Some(Host::Domain(name)) => {
                     name == "localhost"
@@ -57,15 +57,15 @@ impl Site {
                            `hosts.dashboard.public_url`, or set that to the name you use";
             return Err(http::Error::status(StatusCode::MISDIRECTED_REQUEST, message));
         }
-        // A proxy in front may encrypt, and then the public URL says so.
+        // A reverse proxy may terminate TLS. In that case the public URL says so.
         let by_proxy = public.as_ref().is_some_and(|url| {
             url.scheme() == "https" && authority_of(url).eq_ignore_ascii_case(&authority)
         });
         Ok(Self { authority, is_encrypted: is_encrypted || by_proxy })
     }
 
-    /// The name of the session's cookie. Cookies ignore ports, so that without encryption the port is in
-    /// the name.
+    /// The name of the session cookie. Cookies ignore ports, so without encryption the name
+    /// contains the port.
     fn cookie_name(&self) -> String {
         if self.is_encrypted {
             return "__Host-orrery_session".to_owned();
@@ -75,7 +75,7 @@ impl Site {
         format!("orrery_session_{}", port.unwrap_or("80"))
     }
 
-    /// The session's token in the request's cookies.
+    /// Returns the session token in the request's cookies.
     #[must_use]
     pub fn token<'a>(&self, headers: &'a HeaderMap) -> Option<&'a str> {
         let name = self.cookie_name();
@@ -86,7 +86,7 @@ impl Site {
         })
     }
 
-    /// The cookie that keeps a token for so many seconds; zero removes it.
+    /// Returns a cookie that stores a token for `seconds`; zero deletes it.
     #[must_use]
     pub fn cookie(&self, token: &str, seconds: u64) -> Option<HeaderValue> {
         let name = self.cookie_name();
@@ -98,8 +98,8 @@ impl Site {
         Some(value)
     }
 
-    /// Refuses what another site's page sends. One that reads may also come from the address bar, or from
-    /// a program that names no page; one that changes something must name a page of this origin.
+    /// Rejects requests from pages of other sites. Reads may also come from the address bar, or
+    /// from a program that sends no origin. Changes must come from a page of this origin.
     ///
     /// # Errors
     /// 403, and 415 for a body that a form of another site could send.
@@ -144,7 +144,7 @@ fn refused() -> http::Error {
     http::Error::status(StatusCode::FORBIDDEN, message)
 }
 
-/// Host and port of a URL, without the port that its scheme has anyway.
+/// Returns the host and port of a URL, without its scheme's default port.
 fn authority_of(url: &Url) -> String {
     let host = url.host_str().unwrap_or_default();
     url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))

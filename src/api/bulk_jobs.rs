@@ -14,17 +14,21 @@ use crate::idempotency::StoredResponse;
 use crate::runtime::new_id;
 use crate::wire::bulk_job::{Accepted, Filter, Request, View};
 
-const NO_JOB: ResponseDoc = ResponseDoc::error(404, "There is no such job");
-const JOB: ResponseDoc = ResponseDoc::json::<View>(200, "How far it has come");
+const NO_JOB: ResponseDoc = ResponseDoc::error(404, "Job not found");
+const JOB: ResponseDoc = ResponseDoc::json::<View>(200, "The job with its progress");
 
 pub const START: Doc = Doc {
     request: Some(RequestDoc::json::<Request>()),
     is_idempotent: true,
     responses: &[
-        ResponseDoc::json::<Accepted>(202, "The job is durable and will end"),
-        ResponseDoc::error(409, "As many jobs are at work as may be"),
+        ResponseDoc::json::<Accepted>(202, "The job was accepted and is durable"),
+        ResponseDoc::error(409, "Too many jobs are running"),
     ],
-    ..Doc::new("executions", "start_bulk_job", "Act on all executions that a filter names")
+    ..Doc::new(
+        "executions",
+        "start_bulk_job",
+        "Start a bulk job on all executions that match a filter",
+    )
 };
 
 /// `POST /executions/bulk`
@@ -44,7 +48,7 @@ pub async fn start(mut context: Context) -> Result<Response, http::Error> {
     if !(1..=LIMIT_MAX).contains(&limit) {
         return Err(http::Error::bad_request(format!("limit must be from 1 to {LIMIT_MAX}")));
     }
-    // A filter from an unset variable would select everything.
+    // An empty filter, for example from an unset variable, would select everything.
     if let Some(name) = Filter::NAMES.iter().find(|name| request.filter.get(name) == Some("")) {
         return Err(http::Error::bad_request(format!("filter.{name} must not be empty")));
     }
@@ -87,7 +91,7 @@ pub async fn start(mut context: Context) -> Result<Response, http::Error> {
 }
 
 pub const GET: Doc =
-    Doc { responses: &[JOB, NO_JOB], ..Doc::new("executions", "get_bulk_job", "A bulk job") };
+    Doc { responses: &[JOB, NO_JOB], ..Doc::new("executions", "get_bulk_job", "Get a bulk job") };
 
 /// `GET /executions/bulk/{job}`
 pub async fn get(context: Context) -> Result<Response, http::Error> {
@@ -99,7 +103,11 @@ pub async fn get(context: Context) -> Result<Response, http::Error> {
 
 pub const CANCEL: Doc = Doc {
     responses: &[JOB, NO_JOB],
-    ..Doc::new("executions", "cancel_bulk_job", "Cancel a bulk job; what it has done stays done")
+    ..Doc::new(
+        "executions",
+        "cancel_bulk_job",
+        "Cancel a bulk job without undoing its completed actions",
+    )
 };
 
 /// `POST /executions/bulk/{job}/cancel`

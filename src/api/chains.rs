@@ -1,6 +1,6 @@
-//! Fallback chains: the operator's routes on the control socket, and those of an organization's members
-//! in the dashboard. API clients name a chain in a prediction's `fallback_selector`; they cannot see or
-//! change one.
+//! Fallback chains: the operator's routes on the control socket, and the members' routes in the
+//! dashboard. API clients select a chain with a prediction's `fallback_selector`, but cannot read
+//! or change chains.
 
 use hyper::StatusCode;
 use serde::Deserialize;
@@ -33,7 +33,7 @@ struct Changed {
     enabled: Option<bool>,
 }
 
-pub const CREATE: Doc = Doc::new("admin", "admin_create_chain", "Save a fallback chain");
+pub const CREATE: Doc = Doc::new("admin", "admin_create_chain", "Create a fallback chain");
 
 /// `POST /admin/chains`
 pub async fn create(mut context: Context) -> Result<Response, http::Error> {
@@ -50,9 +50,9 @@ pub async fn create(mut context: Context) -> Result<Response, http::Error> {
     Ok(response::json(StatusCode::CREATED, &Chain::of(&made, &organization)))
 }
 
-pub const CHANGE: Doc = Doc::new("admin", "admin_change_chain", "Change a fallback chain");
+pub const CHANGE: Doc = Doc::new("admin", "admin_change_chain", "Update a fallback chain");
 
-/// `PUT /admin/chains`: changes entries, enables or disables.
+/// `PUT /admin/chains`: changes entries, enables or disables a chain.
 pub async fn change(mut context: Context) -> Result<Response, http::Error> {
     let changed: Changed = context.request.json().await?;
     let services = &context.services;
@@ -70,7 +70,7 @@ pub async fn change(mut context: Context) -> Result<Response, http::Error> {
 
 pub const LIST: Doc = Doc::new("admin", "admin_list_chains", "List fallback chains");
 
-/// `GET /admin/chains?organization=`: of one organization, or of all.
+/// `GET /admin/chains?organization=`: the chains of one organization, or of all.
 pub async fn list(context: Context) -> Result<Response, http::Error> {
     let services = &context.services;
     let mut chains = Vec::new();
@@ -95,7 +95,7 @@ pub async fn delete(context: Context) -> Result<Response, http::Error> {
 }
 
 pub const LIST_OWN: Doc = Doc {
-    responses: &[ResponseDoc::json::<chain::Chains>(200, "Chains, by model and name")],
+    responses: &[ResponseDoc::json::<chain::Chains>(200, "The chains, sorted by model and name")],
     ..Doc::new("chains", "list_chains", "List fallback chains")
 };
 
@@ -111,8 +111,11 @@ pub async fn list_own(context: Context) -> Result<Response, http::Error> {
 pub const CREATE_OWN: Doc = Doc {
     request: Some(RequestDoc::json::<chain::NewChain>()),
     responses: &[
-        ResponseDoc::json::<chain::Chain>(201, "The chain, enabled"),
-        ResponseDoc::error(409, "The model has a chain of this name, or there are too many"),
+        ResponseDoc::json::<chain::Chain>(201, "The chain, which is enabled"),
+        ResponseDoc::error(
+            409,
+            "The model already has a chain with this name, or there are too many chains",
+        ),
     ],
     ..Doc::new("chains", "create_chain", "Create a fallback chain")
 };
@@ -128,19 +131,19 @@ pub async fn create_own(mut context: Context) -> Result<Response, http::Error> {
     Ok(response::json(StatusCode::CREATED, &chain::Chain::from(&made)))
 }
 
-const NO_CHAIN: ResponseDoc = ResponseDoc::error(404, "The model has no such chain");
+const NO_CHAIN: ResponseDoc = ResponseDoc::error(404, "Chain not found");
 
 pub const CHANGE_OWN: Doc = Doc {
     request: Some(RequestDoc::json::<chain::ChainChange>()),
     responses: &[
-        ResponseDoc::json::<chain::Chain>(200, "The chain as it is now"),
+        ResponseDoc::json::<chain::Chain>(200, "The updated chain"),
         NO_CHAIN,
-        ResponseDoc::error(409, "It was changed at the same time"),
+        ResponseDoc::error(409, "The chain was changed concurrently"),
     ],
-    ..Doc::new("chains", "change_chain", "Change a fallback chain")
+    ..Doc::new("chains", "change_chain", "Update a fallback chain")
 };
 
-/// `PUT /chains` of the dashboard: changes the entries, enables or disables.
+/// `PUT /chains` of the dashboard: changes the entries, enables or disables a chain.
 pub async fn change_own(mut context: Context) -> Result<Response, http::Error> {
     let chain::ChainChange { model, name, entries, enabled } = context.request.json().await?;
     let services = &context.services;
@@ -171,7 +174,7 @@ pub async fn delete_own(context: Context) -> Result<Response, http::Error> {
     Ok(response::empty(StatusCode::NO_CONTENT))
 }
 
-/// The request schema of a model.
+/// Returns the request schema of a model.
 pub fn schema_of(services: &Services, slug: &str) -> Option<Value> {
     services.catalog.get(slug).map(|model| model.schema.text().clone())
 }

@@ -1,10 +1,10 @@
-//! What has changed in the organization, for lists that follow it: which topics, and nothing of what they
-//! hold. A list that hears of a change reads itself again.
+//! A stream of changes in the organization, for lists that stay current. An event only names the
+//! topics that have changed, and the list then reloads.
 //!
 //! The number of open streams per member is limited. A new stream beyond the limit replaces the
 //! oldest, which is notified.
 //!
-//! A client that comes again has missed an unknown number of changes: it reads everything again first.
+//! A client that reconnects may have missed changes, so it reloads everything first.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,22 +20,22 @@ use crate::http::{self, Response};
 use crate::members::StreamPlace;
 use crate::storage::{Key, Table, Watch};
 
-/// Between two events of one client.
+/// Minimum time between two events of one client.
 const PAUSE: Duration = Duration::from_secs(1);
-/// When a client that was refused, or gave way to a newer one, comes again.
+/// Retry delay for a client that was rejected or replaced.
 const AGAIN: Duration = Duration::from_secs(60);
 
-/// What can be followed, with the tables whose rows begin with the organization.
+/// The topics, with the tables whose keys start with the organization.
 const TOPICS: [(&str, &[Table]); 5] = [
     ("runs", &[Table::Standing]),
     ("webhooks", &[Table::DeliveryStanding, Table::WebhookEndpoint]),
     ("files", &[Table::File]),
-    // Nothing has needs yet.
+    // Reserved; no event has this topic yet.
     ("needs", &[]),
     ("status", &[Table::Execution, Table::DeliveryStanding]),
 ];
 
-/// The member's own record, with what the member may do.
+/// The member's own record, including permissions.
 const SESSION: &str = "session";
 
 fn topics() -> Vec<&'static str> {
@@ -43,16 +43,16 @@ fn topics() -> Vec<&'static str> {
 }
 
 pub const FOLLOW: Doc = Doc {
-    query: &[Param::new("topics", Kind::ListOf(topics), "Any of these; without it, all")],
+    query: &[Param::new("topics", Kind::ListOf(topics), "The topics to follow. Defaults to all")],
     responses: &[
         ResponseDoc::events(
             200,
             "Server-sent events `changed` with the `topics` that have changed; `replaced` with \
-             `retry_after` is the last one of the oldest stream when a member opens a ninth",
+             `retry_after` is the last event of a member's oldest stream when a ninth is opened",
         ),
-        ResponseDoc::error(429, "Too many clients follow"),
+        ResponseDoc::error(429, "Too many open streams"),
     ],
-    ..Doc::new("dashboard", "follow_changes", "Follow what changes in the organization")
+    ..Doc::new("dashboard", "follow_changes", "Stream changes in the organization")
 };
 
 /// `GET /events?topics=`
@@ -64,7 +64,7 @@ pub async fn follow(context: Context) -> Result<Response, http::Error> {
     let (of, prefixes) = prefixes(&visit.member, &asked);
     let watch = services.store.watch(prefixes);
     let too_many = || {
-        http::Error::too_many("too many pages follow: try again after Retry-After seconds", AGAIN)
+        http::Error::too_many("too many open streams: try again after Retry-After seconds", AGAIN)
     };
     let watch = watch.ok_or_else(too_many)?;
     let place = services.members.follow(visit).ok_or_else(too_many)?;
@@ -89,7 +89,7 @@ fn chosen(list: Option<&str>) -> Result<Vec<&'static str>, http::Error> {
     Ok(topics().into_iter().filter(|topic| words.contains(topic)).collect())
 }
 
-/// What to watch, and the topic of each prefix.
+/// Returns the key prefixes to watch, and the topic of each.
 fn prefixes(member: &Member, asked: &[&'static str]) -> (Vec<&'static str>, Vec<Key>) {
     let of = |table| Key::table(table).id(member.organization);
     let listed = TOPICS.iter().filter(|(topic, _)| asked.contains(topic));
@@ -98,7 +98,7 @@ fn prefixes(member: &Member, asked: &[&'static str]) -> (Vec<&'static str>, Vec<
     each.chain(own).unzip()
 }
 
-/// A client that follows.
+/// A client of the stream.
 struct Follower {
     services: Arc<Services>,
     watch: Watch,
@@ -109,7 +109,8 @@ struct Follower {
 }
 
 impl Follower {
-    /// The next event, and whether it is the last. `None` when the service stops or the session ends.
+    /// Returns the next event, and whether it is the last. `None` when the service stops or the
+    /// session ends.
     async fn next(&mut self) -> Option<(Event, bool)> {
         let first = self.number == 0;
         let changed = async {

@@ -1,5 +1,5 @@
-//! The chat router as OpenAI's clients call it (`docs/spec/chat.md`, "Routes"): chat completions,
-//! embeddings, and the models that can be called.
+//! The chat router's routes for OpenAI's clients (`docs/spec/chat.md`, "Routes"): chat completions,
+//! embeddings, and the callable models.
 
 use std::borrow::Cow;
 
@@ -25,21 +25,21 @@ use crate::wire::chat::{
 
 pub const X_EXECUTION_ID: HeaderName = HeaderName::from_static("x-execution-id");
 
-/// The call's row in the history.
-pub const EXECUTION: (&str, &str) = ("X-Execution-Id", "The id of the call in the history");
+/// The call's ID in the history.
+pub const EXECUTION: (&str, &str) = ("X-Execution-Id", "The ID of the call in the history");
 
-/// What both operations answer when there is no answer. A server's own status is passed on.
+/// The error responses of both operations. A model server's own status is passed on.
 macro_rules! failures {
     ($answer:expr) => {
         &[
             ResponseDoc { headers: &[EXECUTION], ..$answer },
-            ResponseDoc::error(402, "The balance does not cover what the call may cost"),
-            ResponseDoc::error(403, "The model's server refuses the request"),
-            ResponseDoc::error(404, "There is no such model"),
-            ResponseDoc::error(409, "The model's server reports a conflict"),
-            ResponseDoc::error(422, "The model's server refuses the request"),
-            ResponseDoc::error(502, "The model's server failed, or its answer makes no sense"),
-            ResponseDoc::error(504, "The model did not answer in time"),
+            ResponseDoc::error(402, "Insufficient balance"),
+            ResponseDoc::error(403, "The model's server denied the request"),
+            ResponseDoc::error(404, "Model not found"),
+            ResponseDoc::error(409, "The model's server reported a conflict"),
+            ResponseDoc::error(422, "The model's server rejected the request"),
+            ResponseDoc::error(502, "The model's server failed, or returned an invalid answer"),
+            ResponseDoc::error(504, "The model timed out"),
         ]
     };
 }
@@ -51,7 +51,7 @@ pub const COMPLETIONS: Doc = Doc {
         200,
         "The answer; with `stream`, server-sent events that end with `[DONE]`"
     )),
-    ..Doc::new("chat", "create_chat_completion", "Complete a conversation")
+    ..Doc::new("chat", "create_chat_completion", "Create a chat completion")
 };
 
 /// `POST /v1/chat/completions`
@@ -63,7 +63,7 @@ pub const EMBEDDINGS: Doc = Doc {
     errors: ErrorForm::OpenAi,
     request: Some(RequestDoc::json::<EmbeddingsRequest>()),
     responses: failures!(ResponseDoc::json::<chat::Answer>(200, "The embeddings")),
-    ..Doc::new("chat", "create_embeddings", "Embed texts")
+    ..Doc::new("chat", "create_embeddings", "Create embeddings")
 };
 
 /// `POST /v1/embeddings`
@@ -81,10 +81,10 @@ async fn call(context: Context, operation: Operation) -> Result<Response, http::
 
 pub const CONVERSE: Doc = Doc {
     errors: ErrorForm::OpenAi,
-    ..Doc::new("admin", "admin_chat", "Complete a conversation for an organization")
+    ..Doc::new("admin", "admin_chat", "Create a chat completion for an organization")
 };
 
-/// `POST /admin/chat?organization=`: the call of an operator, which has no key.
+/// `POST /admin/chat?organization=`: a call by the operator, which has no key.
 pub async fn converse(context: Context) -> Result<Response, http::Error> {
     let accounts = &context.services.accounts;
     let name = context.request.query.get("organization");
@@ -117,14 +117,15 @@ async fn answer(
             let headers = answer.headers_mut();
             headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
             headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-            // Proxies such as nginx pass the events on as they come.
+            // Tells proxies such as nginx not to buffer the events.
             headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
             identified(execution, answer)
         }
     })
 }
 
-/// Whether a request names the agent as its model. A model of the catalog goes before it.
+/// Whether a request's model is the agent. A model of the catalog with the same name takes
+/// precedence.
 fn is_of_agent(services: &Services, body: &[u8]) -> bool {
     #[derive(Deserialize)]
     struct Named<'a> {
@@ -143,7 +144,7 @@ pub fn identified(execution: ExecutionId, mut answer: Response) -> Response {
     answer
 }
 
-/// The header by which a failed call is found in the history.
+/// The header with a failed call's ID in the history.
 pub fn execution_header(execution: ExecutionId) -> Option<(HeaderName, HeaderValue)> {
     Some((X_EXECUTION_ID, HeaderValue::from_str(&execution.to_string()).ok()?))
 }
@@ -152,9 +153,9 @@ pub const MODELS: Doc = Doc {
     errors: ErrorForm::OpenAi,
     responses: &[ResponseDoc::json::<ModelCatalog<'static>>(
         200,
-        "Local models, then those that the upstream lists",
+        "Local models, then those of the upstream",
     )],
-    ..Doc::new("chat", "list_chat_models", "The models that can be called")
+    ..Doc::new("chat", "list_chat_models", "List callable models")
 };
 
 pub const MODELS_OF: Doc = Doc { tag: "admin", id: "admin_chat_models", ..MODELS };
@@ -174,7 +175,7 @@ pub async fn models(context: Context) -> Result<Response, http::Error> {
     Ok(response::json(StatusCode::OK, &body))
 }
 
-/// The models that OpenAI's clients can call, in their form.
+/// Lists the models that OpenAI's clients can call, in OpenAI's format.
 pub async fn list_callable(context: &Context) -> Response {
     let services = &context.services;
     let catalog = services.chat.models().await;
@@ -182,10 +183,10 @@ pub async fn list_callable(context: &Context) -> Response {
     response::json(StatusCode::OK, &Models { object: "list", data })
 }
 
-/// One of the models that OpenAI's clients can call.
+/// Returns one of the models that OpenAI's clients can call.
 ///
 /// # Errors
-/// 404 with the reason, in OpenAI's form.
+/// 404 with the reason, in OpenAI's format.
 pub async fn find_callable(context: &Context, id: &str) -> Result<Response, http::Error> {
     let services = &context.services;
     let catalog = services.chat.models().await;
@@ -207,7 +208,8 @@ pub async fn find_callable(context: &Context, id: &str) -> Result<Response, http
     Ok(http::Error::not_found(error.message).with_open_ai(open_ai).into_open_ai_response())
 }
 
-/// The models of the catalog and the upstream that answer OpenAI's requests, and the agent.
+/// Returns the models of the catalog and the upstream that OpenAI's clients can call, and the
+/// agent.
 fn callable<'a>(services: &'a Services, catalog: &'a router::ModelCatalog) -> Vec<Model<'a>> {
     let fee = services.chat.fee();
     let mut models: Vec<Model<'a>> = catalog.models.iter().map(|model| shown(model, fee)).collect();

@@ -1,7 +1,8 @@
-//! Compresses large answers for clients that ask for it: lists, documents and metrics.
+//! Compression of large responses for clients that accept it: lists, documents and metrics.
 //!
-//! Never an answer of the dashboard, whose cookie a page of somebody else's could have sent: the length
-//! of a compressed answer tells about its content. Never a stream, and never a stored file.
+//! Responses of the dashboard are never compressed, because a page of another site may have
+//! triggered the request with the cookie, and the compressed length reveals information about the
+//! content. Streams and stored files are never compressed either.
 
 use std::io::{self, Write as _};
 
@@ -19,17 +20,18 @@ use hyper::{HeaderMap, StatusCode};
 use super::Role;
 use crate::http::{Response, body};
 
-/// Smaller answers are sent as they are, in bytes.
+/// Responses below this size, in bytes, are not compressed.
 const SIZE_MIN: u64 = 2 * 1024;
-/// Larger ones too: compressing them would take a second and more of a processor.
+/// Responses above this size, in bytes, are not compressed: that would take a second or more of CPU
+/// time.
 const SIZE_MAX: u64 = 64 * 1024 * 1024;
-/// Above this size a thread of its own compresses, in bytes.
+/// Responses above this size, in bytes, are compressed on a blocking thread.
 const OFF_THREAD_MIN: usize = 64 * 1024;
-/// Levels that are faster than a network.
+/// Compression levels that are faster than a network.
 const ZSTD_LEVEL: i32 = 3;
 const GZIP_LEVEL: u32 = 4;
 
-/// A coding that a client takes.
+/// A content coding that a client accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Coding {
     Zstd,
@@ -44,7 +46,7 @@ impl Coding {
         }
     }
 
-    /// The best one that a request takes; `None`: it takes the answer as it is.
+    /// Returns the best coding that a request accepts; `None` for no compression.
     pub fn asked(headers: &HeaderMap) -> Option<Self> {
         let lists = headers.get_all(ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok());
         let mut best: Option<(f32, Self)> = None;
@@ -69,7 +71,7 @@ impl Coding {
     }
 }
 
-/// The answer, compressed where that is worth it.
+/// Compresses a response if it is worthwhile.
 pub async fn compress(mut answer: Response, role: Role, coding: Option<Coding>) -> Response {
     if !is_worth_it(&answer, role) {
         return answer;
@@ -114,7 +116,7 @@ fn is_worth_it(answer: &Response, role: Role) -> bool {
             .is_some_and(|size| (SIZE_MIN..=SIZE_MAX).contains(&size))
 }
 
-/// The bytes in this coding; `None` when that makes them no shorter.
+/// Returns the compressed bytes; `None` if they are not shorter.
 async fn encoded(whole: Bytes, coding: Coding) -> Option<Bytes> {
     let length = whole.len();
     let shorter = if length < OFF_THREAD_MIN {
@@ -160,7 +162,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn answers_are_compressed_only_where_it_is_safe_and_worth_it() {
+    async fn compression_is_applied_only_where_safe_and_worthwhile() {
         let long = "a long line of text\n".repeat(10_000);
         let answer = || response::text(StatusCode::OK, long.clone());
         let coding_of = |answer: &Response| {

@@ -1,6 +1,7 @@
-//! The content of files (`docs/spec/files.md`, "Content"), whole, in part, or not again.
+//! The content of files (`docs/spec/files.md`, "Content"): whole, as a range, or 304 if unchanged.
 //!
-//! What a model or a user made is never trusted: no browser runs it in the name of this host.
+//! Content from models and users is never trusted, so browsers must not run it in this host's
+//! origin.
 
 use std::io::SeekFrom;
 use std::ops::RangeInclusive;
@@ -25,33 +26,36 @@ use crate::domain::file::{Digest, File};
 use crate::files;
 use crate::http::{self, Response, body, response};
 
-/// Bytes that are read and sent at once.
+/// Bytes that are read and sent at a time.
 const BLOCK: u64 = 64 * 1024;
-/// A whole file up to this size is checked before its first byte is sent; a larger one while it is
-/// sent.
+/// Whole files up to this size are verified before the first byte is sent; larger files while they
+/// are sent.
 const CHECKED_FIRST: u64 = 16 * 1024 * 1024;
-/// What a page made of the content may do: nothing.
+/// The content security policy, which allows a page in the content to do nothing.
 const SANDBOX: &str = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:";
 
 const CROSS_ORIGIN_RESOURCE_POLICY: HeaderName =
     HeaderName::from_static("cross-origin-resource-policy");
 
-/// The part that a 206 has.
-const PART: (&str, &str) = ("Content-Range", "The range of the bytes, and the size of the file");
+/// The header with the range of a 206.
+const PART: (&str, &str) = ("Content-Range", "The range, and the size of the file");
 
 pub const GET: Doc = Doc {
     responses: &[
         ResponseDoc::raw(200, "*/*", "The bytes, with the content type of the file"),
-        ResponseDoc { headers: &[PART], ..ResponseDoc::raw(206, "*/*", "The requested `Range`") },
-        ResponseDoc::empty(304, "`If-None-Match` names this content"),
-        ResponseDoc::error(404, "There is no such file"),
-        ResponseDoc::error(412, "`If-Match` names another content"),
+        ResponseDoc {
+            headers: &[PART],
+            ..ResponseDoc::raw(206, "*/*", "The bytes of the `Range`")
+        },
+        ResponseDoc::empty(304, "The content matches `If-None-Match`"),
+        ResponseDoc::error(404, "File not found"),
+        ResponseDoc::error(412, "The content does not match `If-Match`"),
         ResponseDoc {
             headers: &[("Content-Range", "The size of the file")],
             ..ResponseDoc::error(416, "The `Range` is outside the file")
         },
     ],
-    ..Doc::new("files", "get_file_content", "The bytes of a file")
+    ..Doc::new("files", "get_file_content", "Get the content of a file")
 };
 
 /// `GET /v1/files/{id}/content`
@@ -62,10 +66,11 @@ pub async fn get(context: Context) -> Result<Response, http::Error> {
     let (file, path) = found.ok_or_else(missing)?;
     let headers = &context.request.headers;
     let etag = format!("\"{}\"", file.sha256);
-    // A link is made to be shown elsewhere; what a key reads is for its own origin.
+    // Links are made for use on other sites. Content that was read with a key is for this origin
+    // only.
     let readers = if context.caller().is_ok() { "same-origin" } else { "cross-origin" };
     if headers.contains_key(IF_MATCH) && !has_strong_etag(headers, &etag) {
-        let message = "If-Match does not name the content of this file";
+        let message = "the content of this file does not match If-Match";
         return Err(http::Error::status(StatusCode::PRECONDITION_FAILED, message));
     }
     if names_etag(headers, &IF_NONE_MATCH, &etag) {
@@ -73,7 +78,7 @@ pub async fn get(context: Context) -> Result<Response, http::Error> {
         describe(&file, &etag, readers, unchanged.headers_mut());
         return Ok(unchanged);
     }
-    // One strong tag, and no list and no `*` (RFC 9110, section 13.1.5).
+    // A single strong tag; neither a list nor `*` (RFC 9110, section 13.1.5).
     let is_same = headers.get(IF_RANGE).is_none_or(|tag| tag.as_bytes() == etag.as_bytes());
     let asked = headers.get(RANGE).filter(|_| is_same).and_then(|range| range.to_str().ok());
     let (status, part) = match asked.map_or(Asked::Whole, |range| parse_range(range, file.size)) {
@@ -111,22 +116,22 @@ pub async fn get(context: Context) -> Result<Response, http::Error> {
     Ok(answer)
 }
 
-/// What is sent is summed up, to be compared with the file's digest at the end.
+/// Hashes the content while it is sent, and compares it with the file's digest at the end.
 struct Check {
     digest: Digest,
     hash: Hash,
 }
 
 impl Check {
-    /// Sums up a block; of the last one, whether all of them are what was stored.
+    /// Hashes a block. After the last block, returns whether the content is intact.
     fn passes(&mut self, block: &[u8], is_last: bool) -> bool {
         self.hash.update(block);
         !is_last || self.hash.clone().finish().as_ref() == self.digest.0
     }
 }
 
-/// The part of a file, read as it is sent. Where the sum of a whole file is wrong, its last block is
-/// held back and the connection cut: no client takes it for the file.
+/// Streams a part of a file. If the hash of a whole file does not match, its last block is held
+/// back and the connection is aborted, so that no client takes the download for complete.
 async fn read(
     path: PathBuf,
     first: u64,
@@ -154,7 +159,7 @@ async fn read(
         match read {
             Ok(_) if passes => Some((Ok(Bytes::from(block)), (file, left, check))),
             Ok(_) => {
-                tracing::error!("the content of a file is damaged: a download was cut off");
+                tracing::error!("file content damaged: download aborted");
                 let error = std::io::Error::from(std::io::ErrorKind::InvalidData);
                 Some((Err(error.into()), (file, 0, None)))
             }
@@ -173,20 +178,20 @@ fn describe(file: &File, etag: &str, readers: &str, headers: &mut HeaderMap) {
     set(CONTENT_TYPE, &file.content_type);
     set(ETAG, etag);
     set(ACCEPT_RANGES, "bytes");
-    // It stops when the file goes: nobody may serve it on without asking.
+    // Caches must not serve a deleted file, so they have to revalidate.
     set(CACHE_CONTROL, "private, no-cache");
     set(X_CONTENT_TYPE_OPTIONS, "nosniff");
     set(CONTENT_SECURITY_POLICY, SANDBOX);
     set(CROSS_ORIGIN_RESOURCE_POLICY, readers);
-    // The address holds the link's token.
+    // The URL contains the link's token.
     set(REFERRER_POLICY, "no-referrer");
     set(CONTENT_DISPOSITION, &disposition(file));
 }
 
-/// Shown in place, but for what could hold a script; under its own name, in the two forms that
-/// RFC 6266 has for it.
+/// Content is shown inline unless it may contain a script. The filename is given in both forms of
+/// RFC 6266.
 fn disposition(file: &File) -> String {
-    /// What a quoted string may not contain.
+    /// Characters that a quoted string must not contain.
     const QUOTED: &AsciiSet = &CONTROLS.add(b'"').add(b'\\').add(b'%');
     let essence = file.content_type.split(';').next().unwrap_or_default().trim();
     let essence = essence.to_ascii_lowercase();
@@ -199,7 +204,8 @@ fn disposition(file: &File) -> String {
     format!("{kind}; filename=\"{plain}\"; filename*=UTF-8''{encoded}")
 }
 
-/// Whether a header with tags names this one (RFC 9110, section 13.1.2: compared weakly).
+/// Whether a header's list of tags contains this one, by weak comparison (RFC 9110, section
+/// 13.1.2).
 pub(super) fn names_etag(headers: &HeaderMap, name: &HeaderName, etag: &str) -> bool {
     let values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
     values.flat_map(|value| value.split(',')).any(|one| {
@@ -208,30 +214,30 @@ pub(super) fn names_etag(headers: &HeaderMap, name: &HeaderName, etag: &str) -> 
     })
 }
 
-/// Whether `If-Match` names this content: by its tag, compared strongly, or by `*` (RFC 9110, section
-/// 13.1.1).
+/// Whether `If-Match` matches this content: its tag, by strong comparison, or `*` (RFC 9110,
+/// section 13.1.1).
 fn has_strong_etag(headers: &HeaderMap, etag: &str) -> bool {
     let values = headers.get_all(IF_MATCH).iter().filter_map(|value| value.to_str().ok());
     values.flat_map(|value| value.split(',')).map(str::trim).any(|one| one == "*" || one == etag)
 }
 
-/// What a `Range` asks for.
+/// The result of parsing a `Range`.
 #[derive(Debug, PartialEq, Eq)]
 enum Asked {
     Whole,
     Part(RangeInclusive<u64>),
-    /// Nothing that is there.
+    /// A range outside the file.
     Nothing,
 }
 
-/// One range of bytes (RFC 9110, 14.1.2). Several at once, other units and what cannot be read are
-/// answered with the whole, as the RFC allows.
+/// Parses a single byte range (RFC 9110, section 14.1.2). Multiple ranges, other units and invalid
+/// values are ignored and the whole file is returned, as the RFC allows.
 fn parse_range(text: &str, size: u64) -> Asked {
     let bytes = text.split_once('=').filter(|(unit, _)| unit.trim().eq_ignore_ascii_case("bytes"));
     let Some((first, last)) = bytes.and_then(|(_, range)| range.split_once('-')) else {
         return Asked::Whole;
     };
-    // A sign is part of no number.
+    // `parse` accepts a sign, but a range does not.
     let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
     let number = |text: &str| text.parse::<u64>().ok().filter(|_| is_number(text));
     let (first, last) = match (first.trim(), last.trim()) {
@@ -258,7 +264,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn range_header_parses_each_single_range_form() {
+    fn range_header_parses_every_form_of_a_single_range() {
         for (text, asked) in [
             ("bytes=0-0", Asked::Part(0..=0)),
             ("bytes=2-5", Asked::Part(2..=5)),

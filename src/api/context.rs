@@ -1,4 +1,4 @@
-//! What a handler gets: the services, the request, and its principal.
+//! The input of a handler: the services, the request, and its principal.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::members::Visit;
 use crate::signed_urls::Link;
 use crate::wire::execution::Waiting;
 
-/// The operator at the other end.
+/// The audit log's actor for the operator at the other end of a connection.
 #[must_use]
 pub fn actor(peer: &Peer) -> Actor {
     Actor::operator(match peer {
@@ -28,19 +28,19 @@ pub fn actor(peer: &Peer) -> Actor {
     })
 }
 
-/// The key by which a request is allowed, and its organization.
+/// The key that authorizes a request, and its organization.
 #[derive(Debug, Clone)]
 pub struct Grant {
     pub organization: OrganizationId,
     pub key: KeyId,
-    /// When the link expires, where it is one.
+    /// When the link expires, for access by link.
     pub until: Option<Timestamp>,
-    /// The session, where it is one: with it the permission ends.
+    /// The session, for access by session. The grant ends with it.
     pub visit: Option<Visit>,
 }
 
 impl Grant {
-    /// A link that is made in the name of this key, or of the member, with whom it ends.
+    /// Returns a link made with this key or by this member. It becomes invalid together with them.
     #[must_use]
     pub fn link(&self, expires_at: Timestamp) -> Link {
         let member = self.visit.as_ref().map(|visit| KeyId::from(visit.member.id.bytes()));
@@ -48,19 +48,19 @@ impl Grant {
     }
 }
 
-/// One request on its way through a handler.
+/// The context of one request.
 #[derive(Debug)]
 pub struct Context {
     pub services: Arc<Services>,
     pub request: Request,
     pub role: Role,
-    /// The dashboard as the request reaches it; on no other host.
+    /// The dashboard's site; only on the dashboard's host.
     site: Option<Site>,
     principal: Principal,
 }
 
 impl Context {
-    /// A request whose access was checked.
+    /// Creates the context of a request that has been authenticated.
     #[must_use]
     pub const fn new(
         services: Arc<Services>,
@@ -72,7 +72,7 @@ impl Context {
         Self { services, request, role, site, principal }
     }
 
-    /// The dashboard as the request reaches it.
+    /// Returns the dashboard's site.
     ///
     /// # Errors
     /// 404 on another host.
@@ -80,10 +80,10 @@ impl Context {
         self.site.as_ref().ok_or_else(|| http::Error::not_found("not found"))
     }
 
-    /// The member who calls.
+    /// Returns the calling member's session.
     ///
     /// # Errors
-    /// 401 on a route that asks for no session.
+    /// 401 on a route without a session.
     pub fn visit(&self) -> Result<&Visit, http::Error> {
         match &self.principal {
             Principal::Member(visit) => Ok(visit),
@@ -95,7 +95,7 @@ impl Context {
         }
     }
 
-    /// Through what the request was made, as the history says it.
+    /// Returns the source of the request for the history.
     #[must_use]
     pub const fn source(&self) -> Source {
         match self.principal {
@@ -108,35 +108,35 @@ impl Context {
         }
     }
 
-    /// What the request says about itself, to be kept with the execution that it starts.
+    /// Returns the request's origin, which is stored with the execution that it starts.
     #[must_use]
     pub fn origin(&self, started: ExecutionId) -> Option<Arc<trace::Origin>> {
         self.request.note.started(started);
         trace_context::of(&self.request.headers)
     }
 
-    /// Whether the key came as OpenAI's clients send theirs.
+    /// Whether the key is in `Authorization: Bearer`, as OpenAI's clients send it.
     #[must_use]
     pub fn is_by_bearer(&self) -> bool {
         let is_by_key = matches!(self.principal, Principal::Caller(_));
         is_by_key && bearer(&self.request.headers).is_some()
     }
 
-    /// Whether a link is what the request is allowed by.
+    /// Whether the request is authorized by a link.
     #[must_use]
     pub const fn is_by_link(&self) -> bool {
         matches!(self.principal, Principal::Link(_))
     }
 
-    /// Who calls.
+    /// Returns the caller.
     ///
     /// # Errors
-    /// 401 on a route that asks for no key.
+    /// 401 on a route without a key.
     pub fn caller(&self) -> Result<Caller, http::Error> {
         self.principal.caller().ok_or_else(http::Error::unauthorized)
     }
 
-    /// Who acts, as the audit log names the caller of the operator's routes and of the dashboard's.
+    /// Returns the actor for the audit log, on the operator's and the dashboard's routes.
     #[must_use]
     pub fn actor(&self) -> Actor {
         match &self.principal {
@@ -151,10 +151,10 @@ impl Context {
         }
     }
 
-    /// The organization that the operator's query names, or all.
+    /// Returns the organization named in the operator's query, or all organizations.
     ///
     /// # Errors
-    /// 404 for a name that there is not; 503 when the store cannot be read.
+    /// 404 for an unknown name; 503 when the store cannot be read.
     pub async fn named_organizations(&self) -> Result<Vec<Organization>, http::Error> {
         let accounts = &self.services.accounts;
         Ok(match self.request.query.get("organization") {
@@ -163,18 +163,18 @@ impl Context {
         })
     }
 
-    /// Whose things the caller may read, by its key or by a link.
+    /// Returns the organization whose resources the caller may read, by key or by link.
     ///
     /// # Errors
-    /// 401 on a route that asks for neither.
+    /// 401 on a route without either.
     pub fn organization(&self) -> Result<OrganizationId, http::Error> {
         Ok(self.grant()?.organization)
     }
 
-    /// By which key the request is allowed, the caller's own or the link's.
+    /// Returns the grant of the request: by the caller's own key, or by the link's.
     ///
     /// # Errors
-    /// 401 on a route that asks for neither.
+    /// 401 on a route without either.
     pub fn grant(&self) -> Result<Grant, http::Error> {
         match &self.principal {
             Principal::Caller(Caller { organization, key, .. }) => {
@@ -199,8 +199,8 @@ impl Context {
         }
     }
 
-    /// The detail of an execution. The links of its waiting steps are in the name of the member who reads
-    /// them, and end with the member.
+    /// Returns the detail of an execution. The links of its waiting steps are made for the member
+    /// who reads them, and become invalid together with the member.
     ///
     /// # Errors
     /// Those of [`Engine::detail`](engine::Engine::detail).

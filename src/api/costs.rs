@@ -1,5 +1,5 @@
-//! What an organization spent, by day and by model: the charges of the ledger and the executions that they
-//! are for. A look at stored rows, bounded; nothing here is counted in advance.
+//! The organization's costs by day and model, from the charges in the ledger and their executions.
+//! They are computed from a bounded number of stored rows; no totals are maintained.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -17,22 +17,22 @@ use crate::wire::member::{Cost, Costs};
 
 const DAYS_DEFAULT: u64 = 30;
 const DAYS_MAX: u64 = 90;
-/// Entries of the ledger that one answer adds up, the newest ones.
+/// Maximum number of ledger entries that one response adds up, latest first.
 const ENTRIES_MAX: usize = 20_000;
-/// Entries that are read at once.
+/// Ledger entries that are read at a time.
 const PAGE: usize = 1000;
 
 pub const COSTS: Doc = Doc {
     query: &[Param::new(
         "days",
         Kind::Whole { min: 1, max: DAYS_MAX, default: DAYS_DEFAULT },
-        "How many days back",
+        "The number of days to go back",
     )],
     responses: &[ResponseDoc::json::<Costs>(200, "Sums by day and model, oldest first")],
-    ..Doc::new("billing", "list_costs", "What was spent, by day and model")
+    ..Doc::new("billing", "list_costs", "List costs by day and model")
 };
 
-/// Sums of one day and model: dollars, and how many charges.
+/// Sums by day and model: US dollars, and the number of charges.
 type Sums = BTreeMap<(String, String), (Usd, u64)>;
 
 /// `GET /costs?days=`
@@ -92,7 +92,7 @@ async fn add(
     for entry in charges {
         let day: String = entry.created_at.to_string().chars().take(10).collect();
         let name = entry.execution.and_then(|id| names.get(&id).cloned());
-        // An execution that retention has deleted no longer says which model it was.
+        // The model is unknown if retention has deleted the execution.
         let name = name.unwrap_or_else(|| "deleted runs".to_owned());
         let (sum, count) = sums.entry((day, name)).or_default();
         *sum = sum.plus(-entry.amount);

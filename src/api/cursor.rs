@@ -1,7 +1,7 @@
-//! Cursors: where the next page of a list begins, in a form that nobody else can make.
+//! Cursors: signed positions in a list, which clients cannot forge.
 //!
-//! A cursor carries the id after which its page begins, and is bound to the list, the organization,
-//! the filters and the limit that were asked for. Nothing of it is stored.
+//! A cursor contains the ID after which its page begins. It is bound to the list, the organization,
+//! the filters and the limit of the request. The service stores nothing for it.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -10,16 +10,16 @@ use super::{Context, Services};
 use crate::domain::ids::Id;
 use crate::http;
 
-/// The cursor behind `id`, good for what was `asked` alone.
+/// Returns the cursor for the page after `id`, valid only for the same `asked` query.
 pub fn behind<T: Id>(services: &Services, asked: &str, id: T) -> String {
     let id = id.bytes();
     URL_SAFE_NO_PAD.encode([&id[..], &services.sealer.mac(&signed(asked, &id))].concat())
 }
 
-/// The id behind which the query's `cursor` begins; `None` at the start.
+/// Returns the ID after which the page of the query's `cursor` begins; `None` for the first page.
 ///
 /// # Errors
-/// 400 for one that was not made for what is `asked`.
+/// 400 for a cursor of another query.
 pub fn read<T: Id>(context: &Context, asked: &str) -> Result<Option<T>, http::Error> {
     let cursor = context.request.query.get("cursor").filter(|cursor| !cursor.is_empty());
     let Some(cursor) = cursor else { return Ok(None) };

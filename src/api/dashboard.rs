@@ -1,4 +1,4 @@
-//! The dashboard host: its page, the files of it, and the figures of the service.
+//! The dashboard host: its page, its assets, and the service status.
 
 use hyper::StatusCode;
 
@@ -9,22 +9,20 @@ use crate::http::{self, Response, response};
 use crate::wire::service::{Executions, Findings, Host, OwnStatus, Status, Webhooks};
 
 pub const PAGE: Doc = page_doc("page", "The dashboard");
-pub const PAGE_OF_APP: Doc = page_doc("page_of_app", "The dashboard");
-pub const PAGE_IN_APP: Doc = page_doc("page_in_app", "A screen of the dashboard");
-pub const PAGE_OF_SETUP: Doc = page_doc("page_of_setup", "What a link for setting up opens");
-pub const PAGE_OF_INVITATION: Doc = page_doc("page_of_invitation", "What an invitation opens");
-pub const PAGE_OF_RESET: Doc = page_doc("page_of_reset", "What a link for a new password opens");
+pub const PAGE_OF_APP: Doc = page_doc("page_of_app", "Open the dashboard");
+pub const PAGE_IN_APP: Doc = page_doc("page_in_app", "Open a screen of the dashboard");
+pub const PAGE_OF_SETUP: Doc = page_doc("page_of_setup", "Open a setup link");
+pub const PAGE_OF_INVITATION: Doc = page_doc("page_of_invitation", "Open an invitation");
+pub const PAGE_OF_RESET: Doc = page_doc("page_of_reset", "Open a password reset link");
 
-const PAGE_ANSWERS: &[ResponseDoc] = &[
-    ResponseDoc::raw(200, "text/html", "The page"),
-    ResponseDoc::empty(304, "The client has it already"),
-];
+const PAGE_ANSWERS: &[ResponseDoc] =
+    &[ResponseDoc::raw(200, "text/html", "The page"), ResponseDoc::empty(304, "Not modified")];
 
 const fn page_doc(id: &'static str, summary: &'static str) -> Doc {
     Doc { responses: PAGE_ANSWERS, ..Doc::new("dashboard", id, summary) }
 }
 
-/// `GET /` and every path of a screen: the page itself, which shows the screen of its path.
+/// `GET /` and the path of every screen: the page itself, which shows the screen of its path.
 pub async fn page(context: Context) -> Result<Response, http::Error> {
     asset_reply(&context, "index.html")
 }
@@ -32,10 +30,10 @@ pub async fn page(context: Context) -> Result<Response, http::Error> {
 pub const ASSET: Doc = Doc {
     responses: &[
         ResponseDoc::raw(200, "*/*", "The file"),
-        ResponseDoc::empty(304, "The client has it already"),
-        ResponseDoc::error(404, "There is no such file"),
+        ResponseDoc::empty(304, "Not modified"),
+        ResponseDoc::error(404, "File not found"),
     ],
-    ..Doc::new("dashboard", "asset", "A file of the dashboard")
+    ..Doc::new("dashboard", "asset", "Get an asset of the dashboard")
 };
 
 /// `GET /static/{file}`
@@ -51,12 +49,12 @@ fn asset_reply(context: &Context, path: &str) -> Result<Response, http::Error> {
 pub const STATUS: Doc = Doc {
     responses: &[ResponseDoc::json::<Status<'static>>(
         200,
-        "Counts only, nothing of any organization",
+        "Totals, with no data of any organization",
     )],
-    ..Doc::new("dashboard", "status", "The figures of the service")
+    ..Doc::new("dashboard", "status", "Get the service status")
 };
 
-/// `GET /status.json`: what the page shows; counts only, nothing of any organization.
+/// `GET /status.json`: totals only, with no data of any organization.
 pub async fn status(context: Context) -> Result<Response, http::Error> {
     let services = &context.services;
     let (running, queued) = services.engine.totals();
@@ -83,8 +81,8 @@ pub async fn status(context: Context) -> Result<Response, http::Error> {
 }
 
 pub const OWN_STATUS: Doc = Doc {
-    responses: &[ResponseDoc::json::<OwnStatus>(200, "Counts of the organization")],
-    ..Doc::new("dashboard", "own_status", "The figures of the organization")
+    responses: &[ResponseDoc::json::<OwnStatus>(200, "The status of the organization")],
+    ..Doc::new("dashboard", "own_status", "Get the organization status")
 };
 
 /// `GET /status`
@@ -106,8 +104,8 @@ pub async fn own_status(context: Context) -> Result<Response, http::Error> {
 }
 
 pub const FINDINGS: Doc = Doc {
-    responses: &[ResponseDoc::json::<Findings>(200, "What was found, concerns first")],
-    ..Doc::new("dashboard", "findings", "The state of the service and its machine")
+    responses: &[ResponseDoc::json::<Findings>(200, "The findings, concerns first")],
+    ..Doc::new("dashboard", "findings", "List findings about the service and its machine")
 };
 
 /// `GET /health/findings`

@@ -13,7 +13,7 @@ use crate::domain::ids::KeyId;
 use crate::http::{self, Response, response};
 use crate::wire::decision::{Decisions, Request, Usage};
 
-/// How the questions were answered.
+/// The header with the method that answered the questions.
 const METHOD: HeaderName = HeaderName::from_static("x-decision-method");
 
 pub const DECIDE: Doc = Doc {
@@ -25,19 +25,19 @@ pub const DECIDE: Doc = Doc {
                 EXECUTION,
                 (
                     "X-Decision-Method",
-                    "`logprobs`, or `votes` if at least one question was answered by repeated \
-                     answers",
+                    "`logprobs`, or `votes` if at least one question was answered by \
+                     sampling",
                 ),
             ],
             ..ResponseDoc::json::<Decisions>(200, "The answers to all questions")
         },
-        ResponseDoc::error(402, "The balance does not cover what the answers may cost"),
-        ResponseDoc::error(403, "The model's server refuses the request"),
-        ResponseDoc::error(404, "There is no such model"),
-        ResponseDoc::error(409, "The model's server reports a conflict"),
-        ResponseDoc::error(422, "The model's server refuses the request"),
+        ResponseDoc::error(402, "Insufficient balance"),
+        ResponseDoc::error(403, "The model's server denied the request"),
+        ResponseDoc::error(404, "Model not found"),
+        ResponseDoc::error(409, "The model's server reported a conflict"),
+        ResponseDoc::error(422, "The model's server rejected the request"),
         ResponseDoc::error(502, "A question could not be answered; nothing is charged"),
-        ResponseDoc::error(504, "The model did not answer in time"),
+        ResponseDoc::error(504, "The model timed out"),
     ],
     ..Doc::new("decisions", "decide", "Answer typed questions about a state")
 };
@@ -56,7 +56,7 @@ pub const DECIDE_FOR: Doc = Doc {
     ..Doc::new("admin", "admin_decide", "Answer typed questions for an organization")
 };
 
-/// `POST /admin/decisions?organization=`: charged to the organization; its row names no key.
+/// `POST /admin/decisions?organization=`: charged to the organization; the history row has no key.
 pub async fn decide_for(context: Context) -> Result<Response, http::Error> {
     let named = context.request.query.get("organization");
     let organization = context.services.accounts.organization_or_default(named).await?;

@@ -1,4 +1,5 @@
-//! The way of every request: id, route, key, rate, handler, answer, log. One place for all hosts.
+//! Request dispatch for all hosts: request ID, routing, authentication, rate limits, handler,
+//! response and logging.
 
 use std::sync::Arc;
 
@@ -30,35 +31,35 @@ use crate::http::{
 use crate::runtime;
 use crate::runtime::turns;
 
-/// Paths whose answers carry no `X-Request-Id`, refusals included (`docs/spec/hosts.md`, "Request
+/// Paths whose responses, including errors, have no `X-Request-Id` (`docs/spec/hosts.md`, "Request
 /// ids").
 const WITHOUT_REQUEST_ID: [&str; 4] = ["", "/health", "/ready", "/metrics"];
-/// Replies up to this size, in bytes, are sent however many bodies are in flight.
+/// Responses up to this size, in bytes, are sent even if the budget of bodies in flight is used up.
 const SMALL_RESPONSE: usize = 16 * 1024;
-/// Heads up to this size, in bytes, count as part of the request.
+/// Request heads up to this size, in bytes, are not counted separately.
 const SMALL_HEAD: usize = 4 * 1024;
-/// The largest body of a few fields.
+/// Maximum size of a small body, in bytes.
 const SMALL_BODY: usize = 64 * 1024;
-/// What a form may put around a file.
+/// Maximum overhead of a form around its file, in bytes.
 const FORM_BYTES: usize = 16 * 1024;
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// A route where a host serves it.
+/// A route as mounted on a host.
 #[derive(Debug, Clone, Copy)]
 struct Mounted {
     route: &'static Route,
     /// The host that the route belongs to.
     role: Role,
     access: Access,
-    /// Characters before the path of the route.
+    /// The length of the mount prefix before the route's path.
     prefix: usize,
 }
 
-/// One host: its role, its routes, and what they call.
+/// A host: its role, its routes, and the services they use.
 #[derive(Debug, Clone)]
 pub struct Host {
     role: Role,
-    /// Whether its connections are encrypted.
+    /// Whether the host's connections are encrypted.
     is_encrypted: bool,
     router: Arc<Router<Mounted>>,
     metrics: Arc<RequestMetrics>,
@@ -66,8 +67,9 @@ pub struct Host {
 }
 
 impl Host {
-    /// The host of `role`, with the rows of [`ROUTES`] that name it; the dashboard and the control socket
-    /// also have those of the hosts in [`MOUNTED`]. `is_encrypted`: whether its connections are.
+    /// Creates the host of `role`, with the rows of [`ROUTES`] that name it. The dashboard and the
+    /// control socket also get the routes of the hosts in [`MOUNTED`]. `is_encrypted` says whether
+    /// the host's connections are.
     ///
     /// # Errors
     /// When two rows of the table conflict.
@@ -110,7 +112,7 @@ impl Host {
         })
     }
 
-    /// Adds the routes of another host below `prefix`, for those who have this access.
+    /// Mounts the routes of another host under `prefix`, with this access.
     fn mount(
         router: &mut Router<Mounted>,
         prefix: &str,
@@ -132,7 +134,7 @@ impl Host {
         has_no_request_id(route.path) || route.path == "/openapi.json"
     }
 
-    /// Answers one request.
+    /// Handles one request.
     pub async fn answer(&self, request: hyper::Request<Body>, peer: Peer) -> Response {
         let started = runtime::monotonic_now();
         let id = request_id::of(request.headers());
@@ -173,10 +175,10 @@ impl Host {
         line.end_with(answer)
     }
 
-    /// Whether the access log is on, and what is noted for the line of a request: nothing where no line is
-    /// written.
+    /// Returns whether the access log is on, and the note for the request's log line, which is
+    /// empty if no line is written.
     fn note(&self, headers: &HeaderMap) -> (bool, Note) {
-        // What the operator does over the control socket is in the audit log.
+        // The audit log records what the operator does over the control socket.
         let is_access = self.role != Role::Control && self.services.live.load().access_log;
         if !is_access && !tracing::enabled!(target: DETAIL, tracing::Level::DEBUG) {
             return (false, Note::default());
@@ -251,7 +253,8 @@ impl Host {
         (Some(route), self.counted(mounted, request, site).await)
     }
 
-    /// Answers, and counts the request and the bytes of its answer until the last of them is sent.
+    /// Handles a request, and counts the request and its response bytes until the last byte is
+    /// sent.
     async fn counted(
         &self,
         mounted: Mounted,
@@ -286,7 +289,7 @@ impl Host {
         site: Option<Site>,
     ) -> Result<Response, http::Error> {
         let Mounted { route, role, access, .. } = mounted;
-        // A browser sends no admin key by itself, as it does a cookie.
+        // Unlike a cookie, a browser never sends an admin key automatically.
         if let Some(site) = &site
             && access != Access::Admin
             && (access.is_by_session() || !route.method.is_safe())
@@ -356,8 +359,8 @@ impl Host {
         }
     }
 
-    /// Waits until the start has read what was unfinished. It counts the rows of the lanes: what comes or
-    /// goes at the same time would be counted twice, or after it has gone.
+    /// Waits until startup has loaded the unfinished work. Startup counts the rows of the lanes; a
+    /// row that is added or removed meanwhile would be counted wrongly.
     async fn wait_for_start(&self) {
         if self.services.readiness.get() {
             return;
@@ -368,7 +371,7 @@ impl Host {
         }
     }
 
-    /// Writes into the audit log that a request was not authenticated, or not permitted.
+    /// Records in the audit log that a request was not authenticated or not permitted.
     async fn note_unauthorized(
         &self,
         mounted: Mounted,
@@ -376,7 +379,7 @@ impl Host {
         site: Option<Site>,
         error: &http::Error,
     ) {
-        // A session that has ended is not a failed authentication.
+        // An expired session is not a failed authentication.
         if error.status == StatusCode::UNAUTHORIZED && !mounted.access.is_by_session() {
             self.services.audit.denied(request.peer.ip());
         }
@@ -385,7 +388,7 @@ impl Host {
         }
     }
 
-    /// Writes into the audit log that a member lacked the permission for an act.
+    /// Records in the audit log that a member lacked a permission.
     async fn note_forbidden(
         &self,
         route: &Route,
@@ -403,7 +406,7 @@ impl Host {
         self.note_refused(route, &path, by, error).await;
     }
 
-    /// Writes into the audit log that an act of the operator or of a member was refused.
+    /// Records in the audit log that an action of the operator or a member was refused.
     async fn note_refused(
         &self,
         route: &Route,
@@ -421,7 +424,7 @@ impl Host {
         audit.write_or_log(&entry).await;
     }
 
-    /// The request's origin, where the configuration allows it.
+    /// Returns the request's origin if the configuration allows it.
     fn allowed_origin(&self, headers: &HeaderMap) -> Option<HeaderValue> {
         if self.role == Role::Dashboard {
             return None;
@@ -444,8 +447,9 @@ fn size_of_head(headers: &HeaderMap) -> usize {
     headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum()
 }
 
-/// Ties an answer to what it takes of the budgets. One that changed nothing is refused when there is
-/// no room for it; any other is sent, and leaves less room for the next request.
+/// Charges a response to the memory budgets. If there is no room, the response to a safe request is
+/// replaced by an error. Any other response is sent anyway, and leaves less room for later
+/// requests.
 fn count_response(
     answer: Response,
     mut bytes: Lease,
@@ -461,7 +465,8 @@ fn count_response(
     Ok(answer.map(|body| Counted::new(body, bytes, slot).boxed()))
 }
 
-/// The headers of every answer: no browser guesses a type, and no cache keeps JSON.
+/// Sets the headers of every response: browsers must not guess the type, and caches must not store
+/// JSON.
 fn describe(headers: &mut HeaderMap) {
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     let is_json = |value: &HeaderValue| value.as_bytes().starts_with(b"application/json");
@@ -470,7 +475,7 @@ fn describe(headers: &mut HeaderMap) {
     }
 }
 
-/// Whether the answers of this path carry no `X-Request-Id`.
+/// Whether responses on this path have no `X-Request-Id`.
 pub fn has_no_request_id(path: &str) -> bool {
     WITHOUT_REQUEST_ID.contains(&path.strip_suffix('/').unwrap_or(path))
 }
@@ -514,12 +519,12 @@ fn allow_origin(headers: &mut HeaderMap, origin: HeaderValue) {
     );
 }
 
-/// Logs an error once, here: what is ours loudly and with its cause, a service that cannot take work
-/// for now as a warning, what is the client's quietly.
+/// Logs an error once: internal errors as errors with their cause, temporary unavailability as a
+/// warning, and client errors at debug level.
 fn report(error: &http::Error, id: &str, method: &Method, path: &str) {
     let status = error.status.as_u16();
     let cause = error.cause();
-    // No field where there is nothing to say.
+    // Omit the field if it would be empty.
     let cause = Some(cause.as_str()).filter(|cause| !cause.is_empty());
     if error.is_busy() {
         tracing::debug!(request_id = id, %method, path, status, "{}", error.message);

@@ -1,35 +1,35 @@
-//! The documentation of a route, beside its handler: what the columns of the route table do not say.
-//! `openapi` makes the documents of the hosts from both.
+//! The documentation of a route, next to its handler. It adds what the columns of the route table
+//! do not say; `openapi` builds the hosts' documents from both.
 
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 
-/// Adds the schemas that a type needs to a document, and refers to its own.
+/// Adds the schemas that a type needs to a document, and returns a reference to its own.
 pub type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
 
-/// What a route does, takes and answers.
+/// The documentation of a route: its purpose, parameters and responses.
 #[derive(Debug, Clone, Copy)]
 pub struct Doc {
-    /// Groups operations.
+    /// The group of the operation.
     pub tag: &'static str,
-    /// The operation's id: client generators name functions after it. Unique within a host.
+    /// The operation ID, after which client generators name functions. Unique within a host.
     pub id: &'static str,
     pub summary: &'static str,
     pub is_deprecated: bool,
     pub query: &'static [Param],
     pub request: Option<RequestDoc>,
-    /// Whether it takes an `Idempotency-Key`.
+    /// Whether the route accepts an `Idempotency-Key`.
     pub is_idempotent: bool,
-    /// Whether it takes an `If-Match`.
+    /// Whether the route accepts an `If-Match`.
     pub takes_if_match: bool,
-    /// How its errors are written.
+    /// The format of the errors.
     pub errors: ErrorForm,
-    /// The answers of the handler. Those that follow from the route's columns, such as 401 and 429,
-    /// are added in the document.
+    /// The responses of the handler. The document adds those that follow from the route's columns,
+    /// such as 401 and 429.
     pub responses: &'static [ResponseDoc],
 }
 
 impl Doc {
-    /// A route that takes nothing and says nothing of its answers.
+    /// Documents a route without parameters, body and response descriptions.
     #[must_use]
     pub const fn new(tag: &'static str, id: &'static str, summary: &'static str) -> Self {
         Self {
@@ -47,16 +47,16 @@ impl Doc {
     }
 }
 
-/// How errors are written.
+/// The format of errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorForm {
-    /// The error body of the service.
+    /// The service's error body.
     Plain,
-    /// As OpenAI's clients read them, a missing key aside.
+    /// OpenAI's error body, except for a missing key.
     OpenAi,
 }
 
-/// A parameter of the query.
+/// A query parameter.
 #[derive(Debug, Clone, Copy)]
 pub struct Param {
     pub name: &'static str,
@@ -65,11 +65,11 @@ pub struct Param {
     pub description: &'static str,
 }
 
-/// The values of a parameter.
+/// The type of a parameter.
 #[derive(Debug, Clone, Copy)]
 pub enum Kind {
     Text,
-    /// Any number of texts: the parameter may be repeated.
+    /// Any strings; the parameter may be repeated.
     Texts,
     Uuid,
     Time,
@@ -78,54 +78,58 @@ pub enum Kind {
         max: u64,
         default: u64,
     },
-    /// One of these.
+    /// One of these values.
     OneOf(fn() -> Vec<&'static str>),
-    /// Some of these, separated by commas.
+    /// A comma-separated list of these values.
     ListOf(fn() -> Vec<&'static str>),
 }
 
 impl Param {
-    /// A parameter that may be absent.
+    /// Documents an optional parameter.
     #[must_use]
     pub const fn new(name: &'static str, kind: Kind, description: &'static str) -> Self {
         Self { name, kind, is_required: false, description }
     }
 
-    /// How many items a page has.
+    /// The page size.
     #[must_use]
     pub const fn limit(max: u64, default: u64) -> Self {
-        Self::new("limit", Kind::Whole { min: 1, max, default }, "How many items the page has")
+        Self::new(
+            "limit",
+            Kind::Whole { min: 1, max, default },
+            "The maximum number of items in the page",
+        )
     }
 }
 
-/// How many items are skipped.
+/// The number of items to skip.
 pub const OFFSET: Param = Param::new(
     "offset",
     Kind::Whole { min: 0, max: u32::MAX as u64, default: 0 },
-    "How many items are skipped",
+    "The number of items to skip",
 );
-/// Where the page begins.
+/// The start of the page.
 pub const CURSOR: Param =
-    Param::new("cursor", Kind::Text, "`next_cursor` of the previous page of the same query");
+    Param::new("cursor", Kind::Text, "The `next_cursor` of the previous page of the same query");
 
 /// The body of a request.
 #[derive(Debug, Clone, Copy)]
 pub struct RequestDoc {
     pub media_type: &'static str,
     pub is_required: bool,
-    /// `None` for bytes of any kind.
+    /// `None` for arbitrary bytes.
     pub schema: Option<SchemaOf>,
 }
 
 impl RequestDoc {
-    /// A JSON body that must be there.
+    /// A required JSON body.
     #[must_use]
     pub const fn json<T: JsonSchema>() -> Self {
         let schema = Some(schema_of::<T> as SchemaOf);
         Self { media_type: "application/json", is_required: true, schema }
     }
 
-    /// A JSON body all of whose fields may be absent.
+    /// A JSON body whose fields are all optional.
     #[must_use]
     pub const fn optional_json<T: JsonSchema>() -> Self {
         Self { is_required: false, ..Self::json::<T>() }
@@ -137,33 +141,33 @@ impl RequestDoc {
         Self { media_type: "multipart/form-data", ..Self::json::<T>() }
     }
 
-    /// Bytes of any kind.
+    /// Arbitrary bytes.
     #[must_use]
     pub const fn bytes() -> Self {
         Self { media_type: BYTES, is_required: true, schema: None }
     }
 }
 
-/// One of the answers.
+/// A possible response.
 #[derive(Debug, Clone, Copy)]
 pub struct ResponseDoc {
     pub status: u16,
     pub description: &'static str,
     pub content: Content,
-    /// Names and descriptions.
+    /// Header names and descriptions.
     pub headers: &'static [(&'static str, &'static str)],
 }
 
-/// The body of an answer.
+/// The body of a response.
 #[derive(Debug, Clone, Copy)]
 pub enum Content {
     Nothing,
     Json(SchemaOf),
-    /// JSON, or server-sent events where the request asks for them.
+    /// JSON, or server-sent events if the request asks for them.
     JsonOrEvents(SchemaOf),
     /// The error body.
     Error,
-    /// The error body of the service or, in OpenAI's form, of OpenAI.
+    /// The service's error body or OpenAI's, depending on the error.
     AnyError,
     /// Text or bytes of this media type.
     Raw(&'static str),
@@ -171,7 +175,7 @@ pub enum Content {
     Events,
 }
 
-/// The media type of bytes of which nothing is known.
+/// The media type of arbitrary bytes.
 pub const BYTES: &str = "application/octet-stream";
 
 impl ResponseDoc {
@@ -179,43 +183,43 @@ impl ResponseDoc {
         Self { status, description, content, headers: &[] }
     }
 
-    /// JSON of this type.
+    /// A JSON response of this type.
     #[must_use]
     pub const fn json<T: JsonSchema>(status: u16, description: &'static str) -> Self {
         Self::new(status, description, Content::Json(schema_of::<T>))
     }
 
-    /// JSON of this type, or server-sent events.
+    /// A JSON response of this type, or server-sent events.
     #[must_use]
     pub const fn json_or_events<T: JsonSchema>(status: u16, description: &'static str) -> Self {
         Self::new(status, description, Content::JsonOrEvents(schema_of::<T>))
     }
 
-    /// No body.
+    /// A response without a body.
     #[must_use]
     pub const fn empty(status: u16, description: &'static str) -> Self {
         Self::new(status, description, Content::Nothing)
     }
 
-    /// Text or bytes of a media type, which may be a range such as `*/*`.
+    /// A response with text or bytes of a media type, which may be a range such as `*/*`.
     #[must_use]
     pub const fn raw(status: u16, media_type: &'static str, description: &'static str) -> Self {
         Self::new(status, description, Content::Raw(media_type))
     }
 
-    /// A stream of server-sent events.
+    /// A response with a stream of server-sent events.
     #[must_use]
     pub const fn events(status: u16, description: &'static str) -> Self {
         Self::new(status, description, Content::Events)
     }
 
-    /// The error body.
+    /// An error response with the error body.
     #[must_use]
     pub const fn error(status: u16, description: &'static str) -> Self {
         Self::new(status, description, Content::Error)
     }
 
-    /// The error body of the service, or that of OpenAI.
+    /// An error response with the service's error body or OpenAI's.
     #[must_use]
     pub const fn any_error(status: u16, description: &'static str) -> Self {
         Self::new(status, description, Content::AnyError)

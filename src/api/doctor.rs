@@ -1,6 +1,6 @@
-//! What is found about the service and its machine: the findings of the doctor, and those that only the
-//! opened service has. On the control socket for `orrery doctor`, also on the store of a service that is
-//! stopped; the dashboard shows the same. Looks, and changes nothing.
+//! Findings about the service and its machine: those of the doctor, and those that need the open
+//! service. Served on the control socket for `orrery doctor`, also for the store of a stopped
+//! service; the dashboard shows the same findings. Read-only.
 
 use std::time::Duration;
 
@@ -16,25 +16,25 @@ use crate::http::{self, Response, response};
 use crate::storage::{Key, Page, Table};
 use crate::wire::service::{DoctorReport, Listening, RunningService};
 
-/// Unfinished executions that are looked at for the oldest.
+/// Maximum number of unfinished executions that are searched for the oldest.
 const UNFINISHED_MAX: usize = 1000;
-/// A prediction, a call or an exchange that is older has got stuck; so has a workflow that waits for its
-/// turn.
+/// Age at which a prediction, a call or an exchange is considered stuck, and a workflow that is
+/// still queued.
 const STUCK: Duration = Duration::from_secs(60 * 60);
-/// Models and hosts that are named.
+/// Maximum number of models and hosts that a finding names.
 const NAMED_MAX: usize = 10;
-/// How long the name of one host may take.
+/// Timeout of one DNS lookup.
 const LOOK_UP: Duration = Duration::from_secs(3);
-/// The newest rows of each table that are read for the spot check.
+/// The latest rows of each table that the spot check reads.
 const SPOT_ROWS: usize = 50;
-/// Bytes of payloads that the spot check reads.
+/// Payload bytes that the spot check reads.
 const SPOT_BYTES: u64 = 64 * 1024 * 1024;
 const SPOT_TABLES: [Table; 4] =
     [Table::Execution, Table::Definition, Table::Delivery, Table::Ledger];
 
 pub const FIND: Doc = Doc {
-    responses: &[ResponseDoc::json::<DoctorReport>(200, "What was found, concerns first")],
-    ..Doc::new("admin", "admin_doctor", "The state of the service and its machine")
+    responses: &[ResponseDoc::json::<DoctorReport>(200, "The findings, concerns first")],
+    ..Doc::new("admin", "admin_doctor", "Check the service and its machine")
 };
 
 /// `GET /admin/doctor`
@@ -44,7 +44,7 @@ pub async fn find(context: Context) -> Result<Response, http::Error> {
     Ok(response::json(StatusCode::OK, &DoctorReport { findings, running }))
 }
 
-/// How the service was started; `None` on the store of a stopped one.
+/// Returns the startup options of the service; `None` for the store of a stopped service.
 fn running(services: &Services) -> Option<RunningService> {
     services.settings.control_token.as_ref()?;
     let RunningService { pid, file, listening: metrics } = services.settings.doctor.started();
@@ -56,10 +56,10 @@ fn running(services: &Services) -> Option<RunningService> {
     Some(RunningService { pid, file, listening: hosts.chain(metrics).collect() })
 }
 
-/// Everything that is found, the worst first.
+/// Returns all findings, worst first.
 ///
 /// # Errors
-/// When the store cannot say which organizations there are.
+/// When the organizations cannot be read from the store.
 pub async fn findings(services: &Services) -> Result<Vec<Finding>, http::Error> {
     let doctor = services.settings.doctor.clone();
     let now = services.clock.now();
@@ -73,30 +73,27 @@ pub async fn findings(services: &Services) -> Result<Vec<Finding>, http::Error> 
     let organizations = services.accounts.organizations().await?.len();
     found.push(match services.egress.warning(organizations) {
         Some(warning) => Finding::warning("egress", warning)
-            .mended_by("set egress.deny and egress.allow, then `orrery reload`"),
-        None => Finding::good("egress", "the guard holds for what clients can have called"),
+            .mended_by("set egress.deny and egress.allow, then run `orrery reload`"),
+        None => Finding::good("egress", "the guard covers all client-supplied URLs"),
     });
     found.push(names(services.settings.doctor.hosts()).await);
     found.sort_by_key(|finding| std::cmp::Reverse(finding.verdict));
     Ok(found)
 }
 
-/// Whether the machine's clock is believed.
+/// Checks whether the machine's clock is plausible.
 fn clock(services: &Services) -> Finding {
     match services.clock.ahead() {
         Some(ahead) => Finding::fault(
             "clock",
-            format!(
-                "{} ahead of the time that the service has seen: nothing is deleted by age",
-                words(ahead)
-            ),
+            format!("{} ahead of the last known time: nothing is deleted by age", words(ahead)),
         )
-        .mended_by("timedatectl set-ntp true; if the clock is right, nothing is to be done"),
-        None => Finding::good("clock", "agrees with the time that the service has seen"),
+        .mended_by("timedatectl set-ntp true; if the clock is right, no action is needed"),
+        None => Finding::good("clock", "consistent with the last known time"),
     }
 }
 
-/// Reads the newest rows of the large tables, and the payloads that they name.
+/// Reads the latest rows of the large tables, and their payloads.
 async fn store(services: &Services) -> Finding {
     let place = Source { store: services.store.clone(), files: services.files.clone() };
     let pin = place.store.pin_payloads();
@@ -107,7 +104,7 @@ async fn store(services: &Services) -> Finding {
             Ok(page) => rows.extend(page),
             Err(error) => {
                 return Finding::fault("store", format!("cannot be read: {error}"))
-                    .mended_by("stop the service, then `orrery verify`");
+                    .mended_by("stop the service, then run `orrery verify`");
             }
         }
     }
@@ -121,24 +118,23 @@ async fn store(services: &Services) -> Finding {
     };
     match report.faults.first() {
         Some(fault) => Finding::fault("store", fault.clone())
-            .mended_by("stop the service, then `orrery verify`, then `orrery restore`"),
-        None => Finding::good("store", format!("{} rows were read, all are whole", report.rows)),
+            .mended_by("stop the service, then run `orrery verify` and `orrery restore`"),
+        None => Finding::good("store", format!("{} rows checked, all intact", report.rows)),
     }
 }
 
-/// Work that should have ended, or that cannot.
+/// Finds work that should have ended, or that cannot end.
 async fn work(services: &Services, now: Timestamp) -> Result<Vec<Finding>, http::Error> {
     let mut found = Vec::new();
     if services.engine.paused_since().is_some() {
         found.push(
-            Finding::warning("work", "held back since a restore")
+            Finding::warning("work", "paused since a restore")
                 .mended_by("orrery resume, once the machine that the backup came from is off"),
         );
     }
     let retrying = services.engine.retrying();
     if retrying > 0 {
-        let detail =
-            format!("{retrying} executions are tried again after an error of the service itself");
+        let detail = format!("{retrying} executions are retrying after an internal error");
         found.push(Finding::fault("work", detail).mended_by("journalctl -u orrery -p err"));
     }
     let unfinished = services.engine.unfinished(None, UNFINISHED_MAX).await?;
@@ -148,26 +144,24 @@ async fn work(services: &Services, now: Timestamp) -> Result<Vec<Finding>, http:
         Some(oldest) if age(oldest) > STUCK => {
             let word = oldest.status.word(oldest.kind());
             let id = oldest.id;
-            let detail = format!(
-                "the oldest execution that should have ended is {word} for {}",
-                words(age(oldest))
-            );
+            let detail =
+                format!("the oldest stuck execution has been {word} for {}", words(age(oldest)));
             Finding::warning("work", detail)
                 .mended_by(format!("orrery execution show {id}; orrery execution cancel {id}"))
         }
         _ if unfinished.len() == UNFINISHED_MAX => Finding::good(
             "work",
-            format!("{UNFINISHED_MAX} or more executions have not ended, none is stuck"),
+            format!("{UNFINISHED_MAX} or more unfinished executions, none stuck"),
         ),
-        _ => Finding::good(
-            "work",
-            format!("{} executions have not ended, none is stuck", unfinished.len()),
-        ),
+        _ => {
+            Finding::good("work", format!("{} unfinished executions, none stuck", unfinished.len()))
+        }
     });
     Ok(found)
 }
 
-/// Whether age alone says that something is wrong: a workflow that has started may wait for days.
+/// Whether its age alone means that an execution is stuck. A workflow that has started may wait for
+/// days.
 fn can_be_stuck(execution: &Execution) -> bool {
     match execution.kind() {
         Kind::Workflow => execution.started_at.is_none(),
@@ -180,19 +174,20 @@ fn webhooks(services: &Services) -> Finding {
     match figures.open_circuits {
         0 => Finding::good(
             "webhooks",
-            format!("{} deliveries wait, no circuit is open", figures.held),
+            format!("{} deliveries pending, no open circuits", figures.held),
         ),
-        open => {
-            Finding::warning("webhooks", format!("nothing is sent to {open} receivers, which fail"))
-                .mended_by("orrery webhooks list --status pending")
-        }
+        open => Finding::warning(
+            "webhooks",
+            format!("deliveries to {open} failing receivers are paused"),
+        )
+        .mended_by("orrery webhooks list --status pending"),
     }
 }
 
 fn models(services: &Services) -> Finding {
     if let Some(reason) = services.catalog.unreadable() {
         return Finding::fault("catalog", reason.as_str()).mended_by(
-            "look at the permissions and the mount of models_dir, then `orrery reload`",
+            "check the permissions and the mount of models_dir, then run `orrery reload`",
         );
     }
     let models = services.catalog.list();
@@ -207,7 +202,7 @@ fn models(services: &Services) -> Finding {
     Finding::warning("catalog", detail).mended_by("orrery model list")
 }
 
-/// Looks up the hosts that the configuration refers to.
+/// Looks up the host names in the configuration.
 async fn names(hosts: &[String]) -> Finding {
     let resolver = SystemResolver::new();
     for host in hosts.iter().take(NAMED_MAX) {
@@ -216,16 +211,16 @@ async fn names(hosts: &[String]) -> Finding {
             Ok(Err(unresolved)) => unresolved.reason,
             Err(_elapsed) => format!("no answer within {} s", LOOK_UP.as_secs()),
         };
-        let detail = format!("the name {host} cannot be looked up: {reason}");
-        return Finding::fault("dns", detail).mended_by("look at /etc/resolv.conf and /etc/hosts");
+        let detail = format!("cannot resolve {host}: {reason}");
+        return Finding::fault("dns", detail).mended_by("check /etc/resolv.conf and /etc/hosts");
     }
     match hosts.len() {
-        0 => Finding::good("dns", "the configuration refers to no host by name"),
-        count => Finding::good("dns", format!("{} names were looked up", count.min(NAMED_MAX))),
+        0 => Finding::good("dns", "no host names in the configuration"),
+        count => Finding::good("dns", format!("{} names resolved", count.min(NAMED_MAX))),
     }
 }
 
-/// A span in its largest unit.
+/// Formats a duration in its largest unit.
 pub fn words(span: Duration) -> String {
     let seconds = span.as_secs();
     let (count, unit) = match seconds {

@@ -1,5 +1,5 @@
-//! Which other host serves a path: each host has a port of its own, and the answer to a request on the wrong
-//! one names the right one. Only names what every host's OpenAPI document lists.
+//! Hints for a request to the wrong host or path: the 404 names the host that serves the path. Only
+//! routes that are listed in a host's OpenAPI document are named.
 
 use std::sync::LazyLock;
 
@@ -11,12 +11,12 @@ use crate::domain::spelling;
 use crate::http;
 use crate::http::router::{Outcome, Router};
 
-/// The hosts whose routes are named.
+/// The hosts whose routes may be named.
 const NAMED: [Role; 4] = [Role::Base, Role::Workflows, Role::Flows, Role::Agent];
 
-/// Longer paths get no hint, in bytes.
+/// Maximum length, in bytes, of a path that gets a hint.
 const HINTED_MAX: usize = 200;
-/// Paths up to this length are not compared with others by their letters.
+/// Paths up to this length are not checked for misspellings.
 const SHORT_MAX: usize = 8;
 
 static ROUTERS: LazyLock<Vec<(Role, Router<()>)>> = LazyLock::new(|| {
@@ -30,16 +30,16 @@ static ROUTERS: LazyLock<Vec<(Role, Router<()>)>> = LazyLock::new(|| {
     NAMED.into_iter().filter_map(router).collect()
 });
 
-/// The `details` of the answer.
+/// The `details` of the error.
 #[derive(Debug, Serialize)]
 struct Elsewhere<'a> {
-    /// The host that has this route, as the configuration names it.
+    /// The host that serves this route, by its name in the configuration.
     host: &'static str,
-    /// Where it answers.
+    /// The host's URL.
     url: &'a str,
 }
 
-/// The answer for a path that this host does not serve.
+/// Returns the error for a path that this host does not serve.
 pub fn not_found(role: Role, method: &Method, path: &str, services: &Services) -> http::Error {
     let error = http::Error::not_found("not found");
     let is_public = match role {
@@ -58,8 +58,8 @@ pub fn not_found(role: Role, method: &Method, path: &str, services: &Services) -
     }
 }
 
-/// The path of this host that may be meant: without doubled slashes, with the version in front, or spelled
-/// right.
+/// Returns a similar path of this host: without doubled slashes, with the version prefix, or with
+/// the spelling corrected.
 fn nearby(role: Role, method: &Method, path: &str) -> Option<String> {
     if path.len() > HINTED_MAX {
         return None;
@@ -77,13 +77,13 @@ fn nearby(role: Role, method: &Method, path: &str) -> Option<String> {
         let same_method = of_host.filter(|route| route.method == *method);
         let known: Vec<&str> =
             same_method.map(|route| route.path).filter(|path| !path.contains('{')).collect();
-        // A short path is near to everything.
+        // A short path is similar to many others.
         let near = spelling::nearest(&single, &known).filter(|_| single.len() > SHORT_MAX);
         near.map(str::to_owned)
     })
 }
 
-/// The first other host with a route for this path.
+/// Returns the first other host with a route for this path.
 fn serving(role: Role, method: &Method, path: &str) -> Option<Role> {
     let serves = |(other, router): &&(Role, Router<()>)| {
         *other != role && matches!(router.find(method, path), Ok(Outcome::Found { .. }))
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn path_of_this_host_is_found_if_misspelt() {
+    fn misspelled_path_of_this_host_is_suggested() {
         for (role, method, path, meant) in [
             (Role::Base, Method::GET, "//v1/models", Some("/v1/models")),
             (Role::Base, Method::POST, "/v1//chat/completions", Some("/v1/chat/completions")),
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn path_of_another_host_is_found_by_its_method() {
+    fn path_of_another_host_is_found_by_method() {
         for (role, method, path, host) in [
             (Role::Base, Method::POST, "/api/v1/workflows", Some(Role::Workflows)),
             (Role::Workflows, Method::POST, "/v1/prediction", Some(Role::Base)),

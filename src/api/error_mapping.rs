@@ -1,4 +1,4 @@
-//! The only mapping from the errors of the layers below to HTTP.
+//! The mapping from the errors of the lower layers to HTTP. It is the only one.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -16,11 +16,11 @@ use crate::{
     secrets, storage, workflows,
 };
 
-/// When a full queue is worth another try. Lanes empty at their models' pace, which nobody knows.
+/// Retry delay for a full queue. How fast a lane drains depends on its model.
 const QUEUE_RETRY: Duration = Duration::from_secs(5);
-/// When files that expire may have made room.
+/// Retry delay for a full storage quota, until expiring files may have made room.
 const STORAGE_RETRY: Duration = Duration::from_secs(60);
-/// When announced uploads that do not come are forgotten.
+/// Retry delay for too many pending uploads, after which they have expired.
 const UPLOADS_RETRY: Duration = Duration::from_secs(15 * 60);
 
 impl From<storage::Error> for Error {
@@ -30,7 +30,7 @@ impl From<storage::Error> for Error {
                 storage_unavailable().with_source(error)
             }
             storage::Error::Conflict { .. } => {
-                Self::conflict("it was changed at the same time; try again").with_source(error)
+                Self::conflict("it was changed concurrently; try again").with_source(error)
             }
             storage::Error::Locked { .. }
             | storage::Error::Malformed(_)
@@ -78,7 +78,7 @@ impl From<engine::Error> for Error {
             engine::Error::Forgotten => Self::status(StatusCode::GONE, error.to_string()),
             engine::Error::Storage(error) => error.into(),
             engine::Error::Stopping => {
-                Self::unavailable("the service is stopping; try again in a moment")
+                Self::unavailable("the service is shutting down; try again in a moment")
             }
         }
     }
@@ -138,7 +138,7 @@ impl From<members::Error> for Error {
     }
 }
 
-/// 400 that names the field of the form.
+/// Returns a 400 that names the form field.
 fn of_field(field: &str, message: String) -> Error {
     Error::bad_request(message.clone())
         .with_details(serde_json::json!([{"path": format!("/{field}"), "message": message}]))
@@ -241,7 +241,7 @@ impl From<decisions::Error> for Error {
             decisions::Error::Invalid(invalid) => invalid.into(),
             decisions::Error::Chat(error) => error.into(),
             decisions::Error::Failed { execution, question, mut failure } => {
-                // The model's own parameters are not those of the request.
+                // The model's own parameters are not parameters of this request.
                 failure.said.param = question.map(|name| format!("questions.{name}"));
                 failed(execution, failure)
             }
@@ -249,7 +249,7 @@ impl From<decisions::Error> for Error {
     }
 }
 
-/// A model that did not answer, with the row of the call in the history.
+/// Returns the error for a failed model call, with the call's ID in the history.
 fn failed(execution: ExecutionId, failure: chat::Failure) -> Error {
     let status = StatusCode::from_u16(failure.status);
     let status = status.unwrap_or(StatusCode::BAD_GATEWAY);
@@ -337,7 +337,8 @@ impl From<idempotency::InvalidKey> for Error {
     }
 }
 
-/// The disk is full or failing: nothing was created, nothing acknowledged is lost.
+/// Returns the error for a full or failing disk. Nothing was created, and no acknowledged data is
+/// lost.
 fn storage_unavailable() -> Error {
     Error::unavailable("the disk is full or failing: nothing was stored; free some space")
 }

@@ -1,11 +1,11 @@
-//! Events of a prediction, as they come (`docs/spec/predictions.md`, "Events"): `status`, `log`,
-//! `output`, and `end` with the prediction as `GET /v1/prediction/{id}` shows it. Those of an execution
-//! (`docs/spec/workflows.md`, "Events of an execution"): `status`, `step`, `wait`, `pause`, `resume`, and `end` with
-//! its detail.
+//! Event streams of predictions (`docs/spec/predictions.md`, "Events"): `status`, `log`, `output`,
+//! and `end` with the prediction as `GET /v1/prediction/{id}` returns it. And of workflow
+//! executions (`docs/spec/workflows.md`, "Events of an execution"): `status`, `step`, `wait`,
+//! `pause`, `resume`, and `end` with the detail.
 //!
-//! Each has an id, by which a client that lost its connection goes on where it was. When that is
-//! not possible any more (the service has started again, or more has come than is kept), a `reset`
-//! says so, and what follows starts from the beginning.
+//! Each event has an ID, which lets a client resume after a lost connection. If that is no longer
+//! possible (the service has restarted, or the client has missed more events than are kept), the
+//! stream starts from the beginning with a `reset`.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use crate::http::sse::{self, Event};
 use crate::http::{self, Response, response};
 use crate::wire;
 
-/// The last part of the id of the last event.
+/// The last part of the last event's ID.
 const END: &str = "end";
 
 pub const FOLLOW: Doc = Doc {
@@ -30,12 +30,12 @@ pub const FOLLOW: Doc = Doc {
         ResponseDoc::events(
             200,
             "Server-sent events: `status`, `log`, `output`, `reset`, and finally `end` with the \
-             prediction. Resumable by `Last-Event-ID`",
+             prediction. Resumable with `Last-Event-ID`",
         ),
         ResponseDoc::empty(204, "The client has already received `end`"),
-        ResponseDoc::error(404, "There is no such prediction"),
+        ResponseDoc::error(404, "Prediction not found"),
     ],
-    ..Doc::new("predictions", "follow_prediction", "Follow a prediction")
+    ..Doc::new("predictions", "follow_prediction", "Stream the events of a prediction")
 };
 
 /// `GET /v1/prediction/{id}/events`
@@ -54,12 +54,12 @@ pub const FOLLOW_EXECUTION: Doc = Doc {
         ResponseDoc::events(
             200,
             "Server-sent events: `status`, `step`, `wait`, `pause`, `resume`, `reset`, and finally `end` with the \
-             detail. Resumable by `Last-Event-ID`",
+             detail. Resumable with `Last-Event-ID`",
         ),
         ResponseDoc::empty(204, "The client has already received `end`"),
-        ResponseDoc::error(404, "There is no such execution"),
+        ResponseDoc::error(404, "Execution not found"),
     ],
-    ..Doc::new("executions", "follow_execution", "Follow an execution of a workflow")
+    ..Doc::new("executions", "follow_execution", "Stream the events of a workflow execution")
 };
 
 /// `GET /executions/{execution}/events`
@@ -82,7 +82,7 @@ fn stream(
     let last = context.request.headers.get("last-event-id").and_then(|value| value.to_str().ok());
     let last = last.and_then(|id| id.rsplit_once('-'));
     if last.is_some_and(|(_, number)| number == END) {
-        // The client has everything: this tells a browser not to come again.
+        // The client has received everything. This status tells browsers not to reconnect.
         return Ok(response::empty(StatusCode::NO_CONTENT));
     }
     let seen = last
@@ -100,8 +100,8 @@ fn stream(
     Ok(sse::response(events))
 }
 
-/// Resolves when the call is not allowed any more: its key is deleted or expires, its link does, or its
-/// session ends.
+/// Resolves when the request is no longer authorized: its key is deleted or expires, its link
+/// expires, or its session ends.
 pub async fn over(services: Arc<Services>, grant: Grant) {
     let expiry = async {
         let Some(until) = grant.until else { return std::future::pending().await };
@@ -118,7 +118,7 @@ pub async fn over(services: Arc<Services>, grant: Grant) {
     }
 }
 
-/// A client that follows.
+/// A client that streams events.
 struct Watch {
     services: Arc<Services>,
     organization: OrganizationId,
@@ -127,13 +127,13 @@ struct Watch {
     over: BoxFuture<'static, ()>,
     /// The number of the last event that was sent.
     seen: u64,
-    /// The client knows events of another feed.
+    /// Whether the client's last event is from another stream.
     lost: bool,
 }
 
 impl Watch {
-    /// The next events, and whether they are the last. `None` when the service stops, the key ends,
-    /// or the prediction cannot be read: the client comes again.
+    /// Returns the next events, and whether they are the last. `None` when the service stops, the
+    /// key ends, or the prediction cannot be read: the client will reconnect.
     async fn next(&mut self) -> Option<(Vec<Event>, bool)> {
         tokio::select! {
             () = self.follower.changed(self.seen) => {}
@@ -162,7 +162,7 @@ impl Watch {
     }
 }
 
-/// The prediction or the execution as it has ended.
+/// Returns the detail of the ended prediction or execution.
 async fn detail(
     services: Arc<Services>,
     organization: OrganizationId,

@@ -1,6 +1,6 @@
-//! Executions of workflows: trigger, bulk trigger, list, read, cancel, redrive
-//! (`docs/spec/workflows.md`, "Trigger"). One set of handlers for the workflows host and for its
-//! mirror under the base host, which differ in one field of the list.
+//! Workflow executions: trigger, bulk trigger, list, read, cancel, redrive
+//! (`docs/spec/workflows.md`, "Trigger"). The workflows host and its mirror on the base host share
+//! the handlers; they differ in one field of the list.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,37 +36,37 @@ use crate::wire::trigger::{
 };
 use crate::workflows::{self, Compiled, count_trigger};
 
-/// How long the detail of an unfinished execution is held, in seconds.
+/// Default wait for the detail of an unfinished execution, in seconds.
 const TIMEOUT_DEFAULT: u64 = 10;
 const TIMEOUT_MAX: u64 = 30;
 const LIMIT_DEFAULT: u64 = 50;
 const LIMIT_MAX: u64 = 100;
 
-/// What every trigger may answer.
+/// The responses of all triggers.
 macro_rules! triggers {
     ($accepted:expr, $missing:literal) => {
         &[
             $accepted,
-            ResponseDoc::error(402, "The balance does not cover it"),
+            ResponseDoc::error(402, "Insufficient balance"),
             ResponseDoc::error(404, $missing),
             ResponseDoc::error(
                 409,
-                "The workflow is archived, or a request with this Idempotency-Key is still being \
-                 answered",
+                "The workflow is archived, or a request with this Idempotency-Key is still \
+                 in progress",
             ),
         ]
     };
 }
 
 const ACCEPTED: ResponseDoc =
-    ResponseDoc::json::<Accepted>(202, "The execution is durable and will end");
-const STARTED: ResponseDoc = ResponseDoc::json::<Bulk>(202, "The result for each of the inputs");
-const NO_EXECUTION: ResponseDoc = ResponseDoc::error(404, "There is no such execution");
+    ResponseDoc::json::<Accepted>(202, "The execution was accepted and is durable");
+const STARTED: ResponseDoc = ResponseDoc::json::<Bulk>(202, "The result for each input");
+const NO_EXECUTION: ResponseDoc = ResponseDoc::error(404, "Execution not found");
 
 pub const TRIGGER: Doc = Doc {
     request: Some(RequestDoc::optional_json::<Trigger>()),
     is_idempotent: true,
-    responses: triggers!(ACCEPTED, "There is no such workflow or version"),
+    responses: triggers!(ACCEPTED, "Workflow or version not found"),
     ..Doc::new("executions", "trigger_workflow", "Trigger a workflow")
 };
 
@@ -95,7 +95,7 @@ pub async fn trigger_version(mut context: Context) -> Result<Response, http::Err
 pub const TRIGGER_PUBLIC: Doc = Doc {
     request: Some(RequestDoc::optional_json::<PublicTrigger>()),
     is_idempotent: true,
-    responses: triggers!(ACCEPTED, "There is no such version, or it is not shared"),
+    responses: triggers!(ACCEPTED, "Version not found, or not shared"),
     ..Doc::new(
         "executions",
         "trigger_public_version",
@@ -103,8 +103,8 @@ pub const TRIGGER_PUBLIC: Doc = Doc {
     )
 };
 
-/// `POST /public/{workflow}/versions/{version}/trigger`: whichever organization the workflow belongs
-/// to, the caller owns and pays for the execution.
+/// `POST /public/{workflow}/versions/{version}/trigger`: the caller owns and pays for the
+/// execution, no matter which organization owns the workflow.
 pub async fn trigger_public(mut context: Context) -> Result<Response, http::Error> {
     let bytes = context.request.body().await?;
     let missing = || http::Error::not_found("workflow version not found or not publicly available");
@@ -128,7 +128,7 @@ pub async fn trigger_public(mut context: Context) -> Result<Response, http::Erro
     start_one(&context, "public", &bytes, &workflow, Some(&id)).await
 }
 
-/// Starts one execution; `trigger` tells apart the routes that name the same version.
+/// Starts one execution. `trigger` distinguishes the routes that can address the same version.
 async fn start_one(
     context: &Context,
     trigger: &str,
@@ -139,8 +139,8 @@ async fn start_one(
     let services = &context.services;
     let mut fields = body::parse(bytes)?;
     let version = requested_version(workflow, in_path, &mut fields)?;
-    // By the path alone: where it names no version, the latest may be another one when the request is
-    // repeated.
+    // Based on the path alone: without a version in the path, the latest version may have changed
+    // when the request is retried.
     let route = format!("{trigger}/{}/{}", workflow.id, in_path.unwrap_or_default());
     let earlier = format!("trigger/{}/{}", workflow.id, version.id);
     let claim = match begin(context, &route, &earlier, bytes).await? {
@@ -161,8 +161,8 @@ async fn start_one(
     Ok(accepted(taken))
 }
 
-/// As [`idempotency_key::begin`]. A release up to 0.1.0 recorded keys under the version that ran: for a day
-/// after its upgrade they are found under `earlier`.
+/// Like [`idempotency_key::begin`]. Releases up to 0.1.0 recorded keys under the version that ran.
+/// For a day after an upgrade, such keys are found under `earlier`.
 async fn begin(
     context: &Context,
     route: &str,
@@ -183,7 +183,8 @@ fn accepted(execution: &Execution) -> Response {
     response::json(StatusCode::ACCEPTED, &Accepted::from(execution))
 }
 
-/// What an earlier request was answered with that made one execution, also where that was deleted.
+/// Returns the response of an earlier request that created one execution, even if the execution has
+/// been deleted.
 async fn replayed(
     context: &Context,
     answered: &StoredResponse,
@@ -202,7 +203,7 @@ async fn replayed(
 pub const BULK: Doc = Doc {
     request: Some(RequestDoc::json::<BulkTrigger>()),
     is_idempotent: true,
-    responses: triggers!(STARTED, "There is no such workflow or version"),
+    responses: triggers!(STARTED, "Workflow or version not found"),
     ..Doc::new("executions", "trigger_workflow_in_bulk", "Trigger a workflow for 1 to 10 inputs")
 };
 
@@ -281,18 +282,18 @@ async fn start_bulk(
     Ok(response::json(StatusCode::ACCEPTED, &body))
 }
 
-/// The caller's workflow that the path names; see [`refuse_archived`].
+/// Returns the caller's workflow in the path; see [`refuse_archived`].
 pub async fn find(context: &Context) -> Result<Arc<Workflow>, http::Error> {
     let organization = context.caller()?.organization;
     let reference = context.request.param("workflow");
     Ok(context.services.workflows.find(organization, reference).await?)
 }
 
-/// An archived workflow takes no work. Asked behind the request's `Idempotency-Key`: what it took before is
-/// answered as it was.
+/// Rejects triggers of an archived workflow. Called after the check of the request's
+/// `Idempotency-Key`, so that a retry of an earlier request still returns its response.
 ///
 /// # Errors
-/// 409
+/// 409 if the workflow is archived.
 pub fn refuse_archived(workflow: &Workflow) -> Result<(), http::Error> {
     if workflow.status == Status::Archived {
         return Err(http::Error::conflict("workflow is archived and cannot be triggered"));
@@ -300,7 +301,7 @@ pub fn refuse_archived(workflow: &Workflow) -> Result<(), http::Error> {
     Ok(())
 }
 
-/// The version that the path names, or else the body; the latest where neither does.
+/// Returns the version in the path, else the one in the body, else the latest.
 fn requested_version<'w>(
     workflow: &'w Workflow,
     in_path: Option<&str>,
@@ -320,7 +321,7 @@ pub fn version_of<'w>(
     Ok(workflow.version(id).ok_or(workflows::Error::NoVersion)?)
 }
 
-/// The inputs with the defaults of the workflow's schema filled in.
+/// Returns the inputs with the defaults of the workflow's schema filled in.
 async fn check_inputs(compiled: &Compiled, inputs: Value) -> Result<Value, http::Error> {
     if !inputs.is_object() {
         return Err(http::Error::bad_request("inputs must be an object"));
@@ -333,7 +334,7 @@ async fn check_inputs(compiled: &Compiled, inputs: Value) -> Result<Value, http:
     }
 }
 
-/// As [`check_inputs`], for one entry of a bulk trigger: the fault as a message.
+/// Like [`check_inputs`], for one entry of a bulk trigger. The inner error is a message.
 pub async fn check_entry(
     compiled: &Compiled,
     inputs: Value,
@@ -374,7 +375,7 @@ pub fn submission(
     })
 }
 
-/// The values of `status` in the query of a list.
+/// The values of `status` in a list's query.
 const STANDINGS: [(&str, Standing); 4] = [
     ("running", Standing::Unfinished),
     ("completed", Standing::Completed),
@@ -388,14 +389,18 @@ fn statuses() -> Vec<&'static str> {
 
 pub const LIST: Doc = Doc {
     query: &[
-        Param::new("bulk_id", Kind::Uuid, "The executions of one bulk trigger"),
-        Param::new("status", Kind::OneOf(statuses), "Their status; `running` means not ended yet"),
+        Param::new("bulk_id", Kind::Uuid, "Only executions of this bulk trigger"),
+        Param::new(
+            "status",
+            Kind::OneOf(statuses),
+            "Only executions with this status; `running` includes all that have not ended",
+        ),
         OFFSET,
         Param::limit(LIMIT_MAX, LIMIT_DEFAULT),
     ],
     responses: &[
-        ResponseDoc::json::<List>(200, "Executions, newest first"),
-        ResponseDoc::error(404, "There is no such workflow"),
+        ResponseDoc::json::<List>(200, "The executions, newest first"),
+        ResponseDoc::error(404, "Workflow not found"),
     ],
     ..Doc::new("executions", "list_workflow_executions", "List the executions of a workflow")
 };
@@ -443,17 +448,17 @@ pub const GET: Doc = Doc {
     query: &[Param::new(
         "timeout",
         Kind::Whole { min: 0, max: TIMEOUT_MAX, default: TIMEOUT_DEFAULT },
-        "How many seconds to wait for the execution to end; with `If-None-Match`, for a change",
+        "How many seconds to wait for the execution to end or, with `If-None-Match`, to change",
     )],
     responses: &[
         ResponseDoc {
-            headers: &[("ETag", "Changes with the execution")],
+            headers: &[("ETag", "Changes whenever the execution changes")],
             ..ResponseDoc::json::<wire::execution::Execution>(200, "The execution")
         },
-        ResponseDoc::empty(304, "It is still as `If-None-Match` says"),
+        ResponseDoc::empty(304, "The execution has not changed since `If-None-Match`"),
         NO_EXECUTION,
     ],
-    ..Doc::new("executions", "get_execution", "An execution of a workflow")
+    ..Doc::new("executions", "get_execution", "Get an execution")
 };
 
 /// `GET /executions/{execution}?timeout=`
@@ -467,7 +472,8 @@ pub async fn get(context: Context) -> Result<Response, http::Error> {
         engine.wait(organization, id, patience).await?;
         return tagged(&context.detail(organization, id).await?).map(|(answer, _tag)| answer);
     }
-    // A client that knows a state waits for another one. The answer is not kept while it waits.
+    // With `If-None-Match`, wait until the state differs. The response is not held in memory
+    // meanwhile.
     let until = monotonic_now() + patience;
     let mut is_last_look = false;
     loop {
@@ -494,7 +500,7 @@ pub async fn get(context: Context) -> Result<Response, http::Error> {
     }
 }
 
-/// The detail with its `ETag`, half of the SHA-256 of its text.
+/// Returns the detail with its `ETag`, which is half of the SHA-256 of its JSON text.
 fn tagged(detail: &engine::Detail) -> Result<(Response, String), http::Error> {
     let text = serde_json::to_vec(&detail.view).map_err(http::Error::internal)?;
     let hash = ring::digest::digest(&ring::digest::SHA256, &text);
@@ -513,7 +519,7 @@ pub const CANCEL: Doc = Doc {
     responses: &[
         ResponseDoc::json::<Cancelled>(200, "The execution is cancelled"),
         NO_EXECUTION,
-        ResponseDoc::error(409, "The execution has ended already"),
+        ResponseDoc::error(409, "The execution has already ended"),
     ],
     ..Doc::new("executions", "cancel_execution", "Cancel an execution")
 };
@@ -536,15 +542,15 @@ pub const REDRIVE: Doc = Doc {
     is_idempotent: true,
     responses: &[
         ACCEPTED,
-        ResponseDoc::error(402, "The balance does not cover it"),
+        ResponseDoc::error(402, "Insufficient balance"),
         NO_EXECUTION,
         ResponseDoc::error(409, "The execution has not failed"),
-        ResponseDoc::error(410, "The outputs of its steps are no longer stored"),
+        ResponseDoc::error(410, "The outputs of the execution's steps are no longer stored"),
     ],
     ..Doc::new(
         "executions",
         "redrive_execution",
-        "Run a failed execution again from where it failed",
+        "Redrive a failed execution from the steps that failed",
     )
 };
 

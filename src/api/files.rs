@@ -1,5 +1,4 @@
-//! Files: their records, lists, what they come to, and deleting one (`docs/spec/files.md`,
-//! "Records").
+//! Files: records, lists, usage, and deletion (`docs/spec/files.md`, "Records").
 
 use hyper::StatusCode;
 
@@ -14,11 +13,11 @@ use crate::wire::file::{File, List, Usage};
 const LIMIT_DEFAULT: u64 = 50;
 const LIMIT_MAX: u64 = 100;
 
-const NO_FILE: ResponseDoc = ResponseDoc::error(404, "There is no such file");
+const NO_FILE: ResponseDoc = ResponseDoc::error(404, "File not found");
 
 pub const LIST: Doc = Doc {
     query: &[Param::limit(LIMIT_MAX, LIMIT_DEFAULT), CURSOR],
-    responses: &[ResponseDoc::json::<List>(200, "Files, newest first")],
+    responses: &[ResponseDoc::json::<List>(200, "The files, newest first")],
     ..Doc::new("files", "list_files", "List files")
 };
 
@@ -40,11 +39,11 @@ pub async fn list(context: Context) -> Result<Response, http::Error> {
 }
 
 pub const GET: Doc = Doc {
-    responses: &[ResponseDoc::json::<File>(200, "The file, or the announced upload"), NO_FILE],
-    ..Doc::new("files", "get_file", "The record of a file")
+    responses: &[ResponseDoc::json::<File>(200, "The file, or the pending upload"), NO_FILE],
+    ..Doc::new("files", "get_file", "Get a file")
 };
 
-/// `GET /v1/files/{id}`: also of an upload that was announced and has not come.
+/// `GET /v1/files/{id}`: also returns uploads that are still pending.
 pub async fn get(context: Context) -> Result<Response, http::Error> {
     let grant = context.grant()?;
     let organization = grant.organization;
@@ -59,8 +58,8 @@ pub async fn get(context: Context) -> Result<Response, http::Error> {
 }
 
 pub const USAGE: Doc = Doc {
-    responses: &[ResponseDoc::json::<Usage>(200, "Count and bytes")],
-    ..Doc::new("files", "get_file_usage", "The count and total size of the files")
+    responses: &[ResponseDoc::json::<Usage>(200, "The number and total size of the files")],
+    ..Doc::new("files", "get_file_usage", "Get the storage usage")
 };
 
 /// `GET /v1/files/usage`
@@ -89,13 +88,13 @@ pub fn missing() -> http::Error {
     http::Error::not_found("file not found")
 }
 
-/// The link to the file that an announced upload becomes.
+/// Returns the link to the file that a pending upload will become.
 pub fn public_url(services: &Services, upload: &Upload, grant: &Grant) -> String {
     let link = grant.link(services.files.latest_end(upload));
     services.signed_urls.url(link, &domain::File::content_path(upload.id))
 }
 
-/// A file that is there, with a link in the name of `grant` that ends with the file.
+/// Returns the view of a file, with a link made for `grant` that ends with the file.
 pub fn view(services: &Services, file: &domain::File, grant: &Grant) -> File {
     let link = grant.link(file.expires_at);
     File::of(file, services.signed_urls.url(link, &domain::File::content_path(file.id)))

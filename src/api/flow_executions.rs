@@ -1,5 +1,5 @@
-//! Executions in the legacy shape (`docs/spec/legacy.md`, "Execution record"):
-//! trigger, bulk, list, look up.
+//! Executions in the legacy format (`docs/spec/legacy.md`, "Execution record"): trigger, bulk
+//! trigger, list, look up.
 
 use std::sync::Arc;
 
@@ -29,21 +29,22 @@ use crate::workflows::{Compiled, count_trigger};
 
 const LIMIT_DEFAULT: u64 = 50;
 const LIMIT_MAX: u64 = 100;
-/// Bytes of details that one answer is made from; the records past it leave out what the steps gave.
+/// Bytes of details that one response is built from. Records beyond it omit the outputs of the
+/// steps.
 const DETAILS_MAX: usize = 32 << 20;
 
-const UNPAID: ResponseDoc = ResponseDoc::error(402, "The balance does not cover it");
-const NO_WORKFLOW: ResponseDoc = ResponseDoc::error(404, "There is no such workflow");
+const UNPAID: ResponseDoc = ResponseDoc::error(402, "Insufficient balance");
+const NO_WORKFLOW: ResponseDoc = ResponseDoc::error(404, "Workflow not found");
 const CONFLICT: ResponseDoc = ResponseDoc::error(
     409,
-    "The workflow is archived, or a request with this Idempotency-Key is still being answered",
+    "The workflow is archived, or a request with this Idempotency-Key is still in progress",
 );
 
 pub const TRIGGER: Doc = Doc {
     request: Some(RequestDoc::optional_json::<Trigger>()),
     is_idempotent: true,
     responses: &[
-        ResponseDoc::json::<Triggered<'static>>(200, "The execution is durable and will end"),
+        ResponseDoc::json::<Triggered<'static>>(200, "The execution was accepted and is durable"),
         UNPAID,
         NO_WORKFLOW,
         CONFLICT,
@@ -67,7 +68,7 @@ pub const BULK: Doc = Doc {
     request: Some(RequestDoc::json::<BulkTrigger>()),
     is_idempotent: true,
     responses: &[
-        ResponseDoc::json::<Bulked<'static>>(200, "The executions are durable and will end"),
+        ResponseDoc::json::<Bulked<'static>>(200, "The executions were accepted and are durable"),
         UNPAID,
         NO_WORKFLOW,
         CONFLICT,
@@ -77,11 +78,11 @@ pub const BULK: Doc = Doc {
 
 pub const BULK_ALIAS: Doc = Doc {
     id: "trigger_workflow_in_bulk_alias",
-    summary: "Trigger a workflow for many inputs, as `POST /api/v2/{workflow}/bulk` does",
+    summary: "Trigger a workflow for many inputs, like `POST /api/v2/{workflow}/bulk`",
     ..BULK
 };
 
-/// `POST /api/v2/{workflow}/bulk`: all of them start, or none.
+/// `POST /api/v2/{workflow}/bulk`: either all executions start, or none does.
 pub async fn bulk(mut context: Context) -> Result<Response, http::Error> {
     let bytes = context.request.body().await?;
     let mut fields = body::parse(&bytes)?;
@@ -98,14 +99,15 @@ pub async fn bulk(mut context: Context) -> Result<Response, http::Error> {
     Ok(response::json(StatusCode::OK, &body))
 }
 
-/// Whether what starts belongs together.
+/// Whether the started executions form a bulk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Together {
     One,
     Bulk,
 }
 
-/// Starts the latest version for each of the parameters; the ids in their order.
+/// Starts the latest version for each entry of the parameters, and returns the IDs in the same
+/// order.
 async fn start(
     context: &Context,
     bytes: &[u8],
@@ -150,8 +152,8 @@ async fn start(
     Ok(ids)
 }
 
-/// The inputs that the parameters describe. Clients of this shape send numbers and flags as text
-/// at times.
+/// Returns the inputs that the parameters describe. Legacy clients sometimes send numbers and
+/// booleans as strings.
 async fn check(
     compiled: &Compiled,
     mut parameters: Value,
@@ -173,7 +175,7 @@ async fn check(
 pub const LIST: Doc = Doc {
     query: &[Param::limit(LIMIT_MAX, LIMIT_DEFAULT), OFFSET],
     responses: &[
-        ResponseDoc::json::<ExecutionList<'static>>(200, "Executions, newest first"),
+        ResponseDoc::json::<ExecutionList<'static>>(200, "The executions, newest first"),
         NO_WORKFLOW,
     ],
     ..Doc::new("executions", "list_executions", "List the executions of a workflow")
@@ -205,10 +207,10 @@ pub const LOOK_UP: Doc = Doc {
         ResponseDoc::json::<LookedUp<'static>>(200, "The executions that exist"),
         NO_WORKFLOW,
     ],
-    ..Doc::new("executions", "look_up_executions", "Look executions up by their ids")
+    ..Doc::new("executions", "look_up_executions", "Look up executions by ID")
 };
 
-/// `POST /api/v1/{workflow}/executions/bulk`: those of the ids that there are.
+/// `POST /api/v1/{workflow}/executions/bulk`: returns the executions that exist.
 pub async fn look_up(mut context: Context) -> Result<Response, http::Error> {
     let organization = context.caller()?.organization;
     let mut fields = body::parse(&context.request.body().await?)?;
@@ -227,9 +229,9 @@ pub async fn look_up(mut context: Context) -> Result<Response, http::Error> {
 pub const GET: Doc = Doc {
     responses: &[
         ResponseDoc::json::<Record<'static>>(200, "The execution"),
-        ResponseDoc::error(404, "There is no such workflow or execution"),
+        ResponseDoc::error(404, "Workflow or execution not found"),
     ],
-    ..Doc::new("executions", "get_execution", "An execution")
+    ..Doc::new("executions", "get_execution", "Get an execution")
 };
 
 /// `GET /api/v1/{workflow}/executions/{execution}`
@@ -243,7 +245,7 @@ pub async fn get(context: Context) -> Result<Response, http::Error> {
     Ok(response::json(StatusCode::OK, &record))
 }
 
-/// The workflow of the path, deleted ones included: what they did stays readable.
+/// Returns the workflow in the path, even if it is deleted, so that its executions stay readable.
 async fn workflow_of(context: &Context) -> Result<Arc<Workflow>, http::Error> {
     let organization = context.caller()?.organization;
     let reference = context.request.param("workflow");
@@ -264,7 +266,7 @@ async fn of_workflow(
     }
 }
 
-/// Executions as records; of those past [`DETAILS_MAX`], without what the steps gave.
+/// Returns executions as records. Those beyond [`DETAILS_MAX`] have no step outputs.
 async fn records<'a>(
     context: &Context,
     workflow: &'a Workflow,
@@ -282,7 +284,7 @@ async fn records<'a>(
             view.output = None;
         }
         let key = services.accounts.key(execution.organization, execution.key).await?;
-        // Of a key that was deleted nothing is known any more.
+        // The prefix of a deleted key is unknown.
         let shown = key.map_or_else(|| "smk_…".to_owned(), |key| format!("{}…", key.prefix));
         records.push(Record::of(workflow, &detail.execution, &view, shown));
     }

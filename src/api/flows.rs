@@ -1,5 +1,5 @@
-//! Workflows in the legacy shape (`docs/spec/legacy.md`, "Routes"):
-//! the same workflows as on the workflows host, made, read and changed in other words.
+//! Workflows in the legacy format (`docs/spec/legacy.md`, "Routes"): the same workflows as on the
+//! workflows host, with other requests and responses.
 
 use hyper::StatusCode;
 use serde_json::Value;
@@ -21,17 +21,17 @@ use crate::workflows::{self, CATEGORIES, Filter, New, Put, SortKey};
 const LIMIT_DEFAULT: u64 = 50;
 const LIMIT_MAX: u64 = 100;
 
-const NO_WORKFLOW: ResponseDoc = ResponseDoc::error(404, "There is no such workflow");
+const NO_WORKFLOW: ResponseDoc = ResponseDoc::error(404, "Workflow not found");
 
 pub const CREATE: Doc = Doc {
     request: Some(RequestDoc::json::<NewWorkflow>()),
     is_idempotent: true,
     responses: &[
-        ResponseDoc::json::<Created<'static>>(200, "The workflow is created"),
+        ResponseDoc::json::<Created<'static>>(200, "The created workflow"),
         ResponseDoc::error(
             409,
-            "There are too many workflows, or a request with this Idempotency-Key is still being \
-             answered",
+            "There are too many workflows, or a request with this Idempotency-Key is still in \
+             progress",
         ),
     ],
     ..Doc::new("workflows", "create_workflow", "Create a workflow")
@@ -73,15 +73,15 @@ fn created(id: &str) -> Response {
 pub const UPDATE: Doc = Doc {
     request: Some(RequestDoc::json::<NewWorkflow>()),
     responses: &[
-        ResponseDoc::json::<Shape>(200, "The workflow as it is now"),
+        ResponseDoc::json::<Shape>(200, "The updated workflow"),
         ResponseDoc::error(403, "The version or the workflow is locked"),
         NO_WORKFLOW,
-        ResponseDoc::error(409, "It was changed at the same time"),
+        ResponseDoc::error(409, "The workflow was changed concurrently"),
     ],
-    ..Doc::new("workflows", "update_workflow", "Change a workflow and its latest version")
+    ..Doc::new("workflows", "update_workflow", "Update a workflow and its latest version")
 };
 
-/// `POST /api/v1/{workflow}`: the latest version is changed, and what the workflow is called.
+/// `POST /api/v1/{workflow}`: updates the latest version and the workflow's name and description.
 pub async fn update(mut context: Context) -> Result<Response, http::Error> {
     let organization = context.caller()?.organization;
     let mut fields = body::parse(&context.request.body().await?)?;
@@ -112,7 +112,7 @@ pub async fn update(mut context: Context) -> Result<Response, http::Error> {
 
 pub const LIST: Doc = Doc {
     query: &[Param::limit(LIMIT_MAX, LIMIT_DEFAULT), OFFSET],
-    responses: &[ResponseDoc::json::<List<'static>>(200, "Workflows, newest first")],
+    responses: &[ResponseDoc::json::<List<'static>>(200, "The workflows, newest first")],
     ..Doc::new("workflows", "list_workflows", "List workflows")
 };
 
@@ -147,7 +147,7 @@ pub async fn list(context: Context) -> Result<Response, http::Error> {
 
 pub const GET: Doc = Doc {
     responses: &[ResponseDoc::json::<Shown<'static>>(200, "The workflow"), NO_WORKFLOW],
-    ..Doc::new("workflows", "get_workflow", "A workflow")
+    ..Doc::new("workflows", "get_workflow", "Get a workflow")
 };
 
 /// `GET /api/v1/{workflow}`
@@ -160,7 +160,7 @@ pub async fn get(context: Context) -> Result<Response, http::Error> {
     Ok(response::json(StatusCode::OK, &shown))
 }
 
-/// The definition that the body describes.
+/// Returns the definition in the body.
 fn read(fields: &mut JsonObject, before: Option<&Value>) -> Result<Value, http::Error> {
     let mut text = |name| Ok::<_, Mismatch>(fields.text(name)?.unwrap_or_default());
     let written = legacy::Fields {
@@ -185,14 +185,14 @@ async fn definition_of(context: &Context, version: &Version) -> Result<Value, ht
     serde_json::from_str(text.get()).map_err(http::Error::internal)
 }
 
-/// A workflow as lists show it.
+/// Returns a workflow as lists show it.
 async fn listed<'w>(context: &Context, workflow: &'w Workflow) -> Result<Listed<'w>, http::Error> {
     let definition = definition_of(context, latest(workflow)?).await?;
     let triggers = context.services.workflows.triggers(workflow).await?.total;
     Ok(Listed::of(workflow, &definition, category(workflow), triggers))
 }
 
-/// The first of its categories, or the one for any purpose.
+/// Returns the first of its categories, or the general one.
 fn category(workflow: &Workflow) -> Category<'_> {
     let slug = workflow.categories.first().map_or("general", String::as_str);
     let known = CATEGORIES.into_iter().find(|category| category.slug == slug);

@@ -1,5 +1,5 @@
-//! The history of the organization (`docs/spec/history.md`, "Routes"): everything that any of its
-//! keys asked for, newest first, by offset (`/v1`) and by cursor (`/v2`).
+//! The organization's history (`docs/spec/history.md`, "Routes"): all executions that any of its
+//! keys started, newest first, by offset (`/v1`) and by cursor (`/v2`).
 
 use std::collections::HashMap;
 
@@ -22,11 +22,11 @@ use crate::wire::history::{COLUMNS, OfWorkflow, Page, PageByOffset, Row, Selecte
 
 const LIMIT_DEFAULT: u64 = 20;
 const LIMIT_MAX: u64 = 100;
-/// How deep offsets reach (`docs/spec/hosts.md`, "Limits").
+/// Number of rows that offsets can reach (`docs/spec/hosts.md`, "Limits").
 const OFFSET_ROWS: u64 = 1000;
-/// Bytes of outputs that one page shows; further ones are null there.
+/// Output bytes in one page. Outputs beyond it are null.
 const SHOWN_MAX: usize = 4 * 1024 * 1024;
-/// The words that `status` takes, with what they mean. No run of ours is ever `starting`.
+/// The values of `status` and their meaning. No execution is ever `starting`.
 const WORDS: [(&str, &[(Kind, Status)]); 10] = [
     ("created", &[(Kind::Prediction, Status::Created), (Kind::Agent, Status::Created)]),
     ("starting", &[]),
@@ -65,7 +65,7 @@ const WORDS: [(&str, &[(Kind, Status)]); 10] = [
     ("failed", &[(Kind::Workflow, Status::Error)]),
 ];
 
-/// The words that `type` takes.
+/// The values of `type`.
 const TYPES: [(&str, Kind); 5] = [
     ("prediction", Kind::Prediction),
     ("workflow", Kind::Workflow),
@@ -96,34 +96,41 @@ fn types() -> Vec<&'static str> {
     TYPES.iter().map(|(word, _)| *word).collect()
 }
 
-/// What both lists can be asked for, with their way of paging.
+/// The parameters of both lists, in addition to their paging.
 macro_rules! query {
     ($paging:expr) => {
         &[
-            Param::new("model", Values::Text, "The model that ran, or the requested model"),
-            Param::new("status", Values::ListOf(statuses), "Any of these"),
-            Param::new("type", Values::OneOf(types), "Rows of this type"),
+            Param::new(
+                "model",
+                Values::Text,
+                "Only rows whose requested or last model is this one",
+            ),
+            Param::new("status", Values::ListOf(statuses), "Only rows with one of these statuses"),
+            Param::new("type", Values::OneOf(types), "Only rows of this type"),
             Param::new(
                 "workflow_id",
                 Values::Uuid,
-                "Of a workflow, the predictions of its steps \
-                        included",
+                "Only rows of this workflow, including the predictions of its steps",
             ),
-            Param::new("workflow_execution_id", Values::Uuid, "The steps of an execution"),
+            Param::new("workflow_execution_id", Values::Uuid, "Only steps of this execution"),
             Param::new(
                 "waiting_for",
                 Values::OneOf(waits),
-                "Runs of workflows that wait for an event, or that are paused",
+                "Only workflow executions that wait for an event, or that are paused",
             ),
-            Param::new("error_classification", Values::ListOf(classes), "Any of these"),
-            Param::new("from", Values::Time, "Created at this time or later"),
-            Param::new("to", Values::Time, "Created before"),
+            Param::new(
+                "error_classification",
+                Values::ListOf(classes),
+                "Only rows with one of these classifications",
+            ),
+            Param::new("from", Values::Time, "Only rows created at or after this time"),
+            Param::new("to", Values::Time, "Only rows created before this time"),
             Param::limit(LIMIT_MAX, LIMIT_DEFAULT),
             Param::new(
                 "fields",
                 Values::Text,
-                "The columns of the rows, with commas. Without it all; on the dashboard's mount all but \
-                 `output`",
+                "A comma-separated list of columns. Defaults to all; on the dashboard's mount, to \
+                 all but `output`",
             ),
             $paging,
         ]
@@ -134,10 +141,10 @@ pub const BY_OFFSET: Doc = Doc {
     is_deprecated: true,
     query: query!(OFFSET),
     responses: &[ResponseDoc {
-        headers: &[("Deprecation", "`true`"), ("Link", "The route to use instead")],
-        ..ResponseDoc::json::<PageByOffset<'static>>(200, "At most the newest 1000")
+        headers: &[("Deprecation", "`true`"), ("Link", "The route that replaces this one")],
+        ..ResponseDoc::json::<PageByOffset<'static>>(200, "A page of the newest 1000 rows")
     }],
-    ..Doc::new("history", "list_executions_by_offset", "The history of the organization")
+    ..Doc::new("history", "list_executions_by_offset", "List executions by offset")
 };
 
 /// `GET /v1/executions`: deprecated.
@@ -172,8 +179,8 @@ pub async fn by_offset(context: Context) -> Result<Response, http::Error> {
 
 pub const BY_CURSOR: Doc = Doc {
     query: query!(CURSOR),
-    responses: &[ResponseDoc::json::<Page<'static>>(200, "A page, newest first")],
-    ..Doc::new("history", "list_executions", "The history of the organization")
+    responses: &[ResponseDoc::json::<Page<'static>>(200, "A page of rows, newest first")],
+    ..Doc::new("history", "list_executions", "List executions")
 };
 
 /// `GET /v2/executions`
@@ -199,12 +206,12 @@ fn limit(context: &Context) -> Result<u64, http::Error> {
     context.request.query.number("limit", 1..=LIMIT_MAX, LIMIT_DEFAULT)
 }
 
-/// What the query asks for.
+/// Returns the filter in the query.
 fn filter(context: &Context) -> Result<Filter, http::Error> {
     read_filter(&|name| context.request.query.get(name))
 }
 
-/// The filter that these fields ask for.
+/// Returns the filter in these fields.
 pub fn read_filter<'f>(get: &dyn Fn(&str) -> Option<&'f str>) -> Result<Filter, http::Error> {
     let given = |name: &str| get(name).filter(|text| !text.is_empty());
     let refuse = |message: String| http::Error::bad_request(message);
@@ -234,7 +241,7 @@ pub fn read_filter<'f>(get: &dyn Fn(&str) -> Option<&'f str>) -> Result<Filter, 
         (_, statuses) => statuses,
     };
     let uuid = |name: &str| format!("{name} must be a UUID");
-    // An empty id is refused: a script with an unset variable would read, or cancel, everything.
+    // An empty ID is rejected: with an unset variable, a script would read or cancel everything.
     let workflow = get("workflow_id").map(str::parse::<WorkflowId>).transpose();
     let parent = get("workflow_execution_id").map(str::parse::<ExecutionId>).transpose();
     let moment = |name: &str| given(name).map(|text| read_time(name, text)).transpose();
@@ -250,7 +257,8 @@ pub fn read_filter<'f>(get: &dyn Fn(&str) -> Option<&'f str>) -> Result<Filter, 
     })
 }
 
-/// What each word of a comma-separated list means, in a fixed order, each once.
+/// Returns the meanings of a comma-separated list's values, without duplicates and in a fixed
+/// order.
 fn each<T: Copy>(list: &str, name: &str, known: &[(&str, T)]) -> Result<Vec<T>, http::Error> {
     let words: Vec<&str> = list.split(',').map(str::trim).filter(|word| !word.is_empty()).collect();
     let is_known = |word: &&str| known.iter().any(|(name, _)| name == word);
@@ -276,9 +284,9 @@ fn standings(
     }
 }
 
-/// The columns that a list shows.
+/// The columns of a list.
 struct Columns<'a> {
-    /// All where there is none.
+    /// `None` means all.
     named: Option<Vec<&'a str>>,
     has_output: bool,
 }
@@ -328,7 +336,7 @@ pub async fn rows<'a>(
     rows_with(services, organization, executions, SHOWN_MAX).await
 }
 
-/// The rows, with at most so many bytes of outputs.
+/// Returns the rows, with a limited total size of outputs.
 async fn rows_with<'a>(
     services: &Services,
     organization: OrganizationId,
@@ -359,7 +367,7 @@ async fn rows_with<'a>(
     Ok(rows)
 }
 
-/// The output's text, if it has at most so many bytes; of a lost one, why it is missing.
+/// Returns the output's text if it fits into the limit; for a missing output, the reason.
 async fn output(
     services: &Services,
     execution: &Execution,

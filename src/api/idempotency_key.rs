@@ -1,4 +1,5 @@
-//! `Idempotency-Key` at the edge: the header in, the right to create or an earlier answer out.
+//! The `Idempotency-Key` header: leads either to a claim to create something, or to the recorded
+//! response of an earlier request.
 
 use std::str::FromStr;
 
@@ -11,64 +12,66 @@ use crate::idempotency::{self, Begin, Claim, StoredResponse};
 use crate::storage::Commit;
 use crate::storage::record::Malformed;
 
-/// How a create request continues.
+/// How to continue with a create request.
 #[derive(Debug)]
 pub enum Creation {
-    /// Create, in the commit that the claim gives.
+    /// Create, in the commit that the claim provides.
     New(OptionalClaim),
-    /// It was created before: answer from what was recorded then.
+    /// It was created before: respond from the record.
     Replay(StoredResponse),
 }
 
-/// The claim to the key of a request, if it has one. Keep it until the commit has returned: until
-/// then, another request with the same key waits.
+/// The claim to a request's key, if it has one. Keep it until the commit has returned: until then,
+/// other requests with the same key wait.
 #[derive(Debug)]
 pub struct OptionalClaim(Option<Claim>);
 
 impl OptionalClaim {
-    /// The commit for what is created. Where the request has a key, it records `answered` under it.
+    /// Returns the commit for the creation. If the request has a key, the commit records `answered`
+    /// under it.
     ///
     /// # Errors
-    /// 500 when the answer is too large to be recorded.
+    /// 500 when the response is too large to be recorded.
     pub fn commit(&self, answered: StoredResponse) -> Result<Commit, http::Error> {
         let mut commit = Commit::new();
         self.record(&mut commit, answered).map_err(http::Error::internal)?;
         Ok(commit)
     }
 
-    /// The same in a commit that is there already.
+    /// Records `answered` in an existing commit.
     ///
     /// # Errors
-    /// [`Malformed`] when the answer is too large to be recorded.
+    /// [`Malformed`] when the response is too large to be recorded.
     pub fn record(&self, commit: &mut Commit, answered: StoredResponse) -> Result<(), Malformed> {
         self.0.as_ref().map_or(Ok(()), |claim| claim.record(commit, answered))
     }
 }
 
-/// The id of what an earlier request created.
+/// Returns the ID that an earlier request created.
 ///
 /// # Errors
-/// 500 when what was recorded is not such an id.
+/// 500 when the record contains no such ID.
 pub fn created_id<T: Id + FromStr<Err = Invalid>>(
     answered: &StoredResponse,
 ) -> Result<T, http::Error> {
     answered.subject.parse().map_err(http::Error::internal)
 }
 
-/// The body that an earlier request was answered with.
+/// Returns the response body of an earlier request.
 ///
 /// # Errors
-/// 500 when none was recorded.
+/// 500 when no body was recorded.
 pub fn kept_body(answered: StoredResponse) -> Result<Value, http::Error> {
-    let answer = answered.answer.ok_or_else(|| http::Error::internal("no answer was recorded"))?;
+    let answer =
+        answered.answer.ok_or_else(|| http::Error::internal("no response was recorded"))?;
     Ok(answer.body)
 }
 
-/// Reads the header and looks its key up for this organization and route.
+/// Reads the header and looks up its key for this organization and route.
 ///
 /// # Errors
-/// 400 for a key of a wrong length; 409 while the first request is still being answered; 422 when
-/// the key came with another body; 503 when the store cannot be read.
+/// 400 for a key of invalid length; 409 while the first request is still in progress; 422 when the
+/// key was used with another body; 503 when the store cannot be read.
 pub async fn begin(
     context: &Context,
     organization: OrganizationId,

@@ -1,5 +1,5 @@
-//! The organization's API keys, for its members: a key belongs to the organization and not to the person
-//! who made it, and its full text is in the answer that makes it and nowhere else.
+//! The organization's API keys, for its members. A key belongs to the organization, not to the
+//! member who created it. Only the response that creates a key contains its full text.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::domain::ids::KeyId;
 use crate::http::{self, Response, response};
 use crate::wire::member::{Key, KeyRequest, Keys, NewKey};
 
-/// The longest validity of a key, in days.
+/// Maximum validity of a key, in days.
 const DAYS_MAX: u32 = 3650;
 
 pub const LIST: Doc = Doc {
@@ -25,7 +25,7 @@ pub const LIST_OF: Doc = Doc { id: "list_organization_keys", ..LIST };
 pub async fn list(context: Context) -> Result<Response, http::Error> {
     let accounts = &context.services.accounts;
     let organization = context.organization()?;
-    // What was noted up to now is part of the answer.
+    // Flush buffered uses first, so that the response includes them.
     accounts.write_uses().await?;
     let keys = accounts.keys(organization).await?;
     let uses = accounts.last_uses(organization, keys.iter().map(|key| key.id)).await?;
@@ -35,7 +35,10 @@ pub async fn list(context: Context) -> Result<Response, http::Error> {
 
 pub const CREATE: Doc = Doc {
     request: Some(RequestDoc::json::<KeyRequest>()),
-    responses: &[ResponseDoc::json::<NewKey>(201, "The key, in full this once")],
+    responses: &[ResponseDoc::json::<NewKey>(
+        201,
+        "The key. This is the only response with the full key",
+    )],
     ..Doc::new("keys", "create_key", "Create an API key")
 };
 
@@ -57,15 +60,15 @@ pub async fn create(mut context: Context) -> Result<Response, http::Error> {
 
 pub const DELETE: Doc = Doc {
     responses: &[
-        ResponseDoc::empty(204, "The key is deleted and refused from now on"),
-        ResponseDoc::error(404, "There is no such key"),
+        ResponseDoc::empty(204, "The key is deleted and no longer works"),
+        ResponseDoc::error(404, "Key not found"),
     ],
     ..Doc::new("keys", "delete_key", "Delete an API key")
 };
 
 /// `DELETE /keys/{id}`
 pub async fn delete(context: Context) -> Result<Response, http::Error> {
-    let missing = || http::Error::not_found("there is no such key");
+    let missing = || http::Error::not_found("key not found");
     let id: KeyId = context.request.param("id").parse().map_err(|_no_id| missing())?;
     let accounts = context.services.accounts.by(context.actor());
     accounts.delete_key(context.organization()?, id).await?;

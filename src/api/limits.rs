@@ -1,5 +1,5 @@
-//! Limits of organizations: what a key's organization may use and uses, the operator's routes, and the
-//! bucket of requests.
+//! Limits of organizations: the organization's own view, the operator's routes, and the request
+//! rate limit.
 
 use hyper::StatusCode;
 
@@ -12,8 +12,8 @@ use crate::wire::limits::{Limits, LimitsChange};
 use crate::wire::operator::Organization;
 
 pub const GET: Doc = Doc {
-    responses: &[ResponseDoc::json::<Limits>(200, "The limits, and what is used of them")],
-    ..Doc::new("limits", "get_limits", "What the organization may use, and what it uses")
+    responses: &[ResponseDoc::json::<Limits>(200, "The limits and their usage")],
+    ..Doc::new("limits", "get_limits", "Get limits and usage")
 };
 
 /// `GET /v1/limits`
@@ -24,7 +24,7 @@ pub async fn get(context: Context) -> Result<Response, http::Error> {
     Ok(response::json(StatusCode::OK, &limits))
 }
 
-/// The limits of an organization, with what it uses of them.
+/// Returns the limits of an organization with their usage.
 ///
 /// # Errors
 /// 503 when the store cannot be read.
@@ -34,7 +34,7 @@ pub async fn used_by(services: &Services, organization: &Owner) -> Result<Limits
     Ok(Limits::of(organization.limits, load.map(|load| (load.running, load.queued)), bytes))
 }
 
-/// An organization as the operator reads it.
+/// Returns the operator's view of an organization.
 ///
 /// # Errors
 /// As [`used_by`].
@@ -42,7 +42,7 @@ pub async fn described(services: &Services, owner: &Owner) -> Result<Organizatio
     Ok(Organization::of(owner, used_by(services, owner).await?))
 }
 
-const NO_ORGANIZATION: ResponseDoc = ResponseDoc::error(404, "There is no such organization");
+const NO_ORGANIZATION: ResponseDoc = ResponseDoc::error(404, "Organization not found");
 
 pub const CHANGE: Doc = Doc {
     request: Some(RequestDoc::json::<LimitsChange>()),
@@ -50,10 +50,11 @@ pub const CHANGE: Doc = Doc {
         ResponseDoc::json::<Organization>(200, "The organization with its limits"),
         NO_ORGANIZATION,
     ],
-    ..Doc::new("organizations", "admin_change_limits", "Change the limits of an organization")
+    ..Doc::new("organizations", "admin_change_limits", "Update the limits of an organization")
 };
 
-/// `PUT /admin/organizations/{organization}/limits`: absent fields stay, null takes a limit away.
+/// `PUT /admin/organizations/{organization}/limits`: omitted fields keep their value, null removes
+/// a limit.
 pub async fn change(mut context: Context) -> Result<Response, http::Error> {
     let change: LimitsChange = context.request.json().await?;
     let services = &context.services;
@@ -69,7 +70,7 @@ pub const SHOW: Doc = Doc {
         ResponseDoc::json::<Organization>(200, "The organization with its limits"),
         NO_ORGANIZATION,
     ],
-    ..Doc::new("organizations", "admin_get_organization", "An organization")
+    ..Doc::new("organizations", "admin_get_organization", "Get an organization")
 };
 
 /// `GET /admin/organizations/{organization}`
@@ -80,10 +81,10 @@ pub async fn show(context: Context) -> Result<Response, http::Error> {
     Ok(response::json(StatusCode::OK, &described(services, &organization).await?))
 }
 
-/// Takes one request from the organization's bucket, where it has one.
+/// Takes one token from the organization's request bucket, if it has one.
 ///
 /// # Errors
-/// 429 with `Retry-After` when it is empty.
+/// 429 with `Retry-After` when the bucket is empty.
 pub fn check_requests(
     services: &Services,
     organization: OrganizationId,

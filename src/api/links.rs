@@ -1,6 +1,6 @@
-//! Links that a person opens once: set-up, invitations, and what uses them.
+//! Single-use links: set-up links, invitations, and the routes that redeem them.
 //!
-//! The URL of a link is in the answer that makes it and nowhere else.
+//! Only the response that creates a link contains its URL.
 
 use hyper::StatusCode;
 use serde::Deserialize;
@@ -16,15 +16,15 @@ use crate::wire::member::{
 };
 
 pub const CLOSED: ResponseDoc =
-    ResponseDoc::error(410, "The link is not valid, was used, was withdrawn or has expired");
+    ResponseDoc::error(410, "The link is invalid, expired, revoked or already used");
 const JOINED: ResponseDoc =
-    ResponseDoc::empty(204, "The member exists and is logged in; the cookie of the session is set");
+    ResponseDoc::empty(204, "The member is created and logged in; the session cookie is set");
 const TAKEN: ResponseDoc = ResponseDoc::error(
     409,
-    "A member with this email address exists already, or the organization is full",
+    "A member with this email address already exists, or the organization is full",
 );
 
-/// A link as the person who made it sees it, this once.
+/// The view of a new link, for the person who created it.
 pub fn new_link(context: &Context, issued: &Issued) -> NewLink {
     NewLink {
         id: issued.link.id,
@@ -37,12 +37,12 @@ pub fn new_link(context: &Context, issued: &Issued) -> NewLink {
 pub const DESCRIBE: Doc = Doc {
     request: Some(RequestDoc::json::<LinkToken>()),
     responses: &[
-        ResponseDoc::json::<OpenLink>(200, "What the link is for"),
+        ResponseDoc::json::<OpenLink>(200, "The purpose of the link"),
         FOREIGN,
         CLOSED,
         NOT_JSON,
     ],
-    ..Doc::new("links", "describe_link", "What a link is for, as long as it works")
+    ..Doc::new("links", "describe_link", "Get the purpose of a valid link")
 };
 
 /// `POST /links`
@@ -62,7 +62,7 @@ pub async fn describe(mut context: Context) -> Result<Response, http::Error> {
 pub const SET_UP: Doc = Doc {
     request: Some(RequestDoc::json::<Join>()),
     responses: &[JOINED, FOREIGN, TAKEN, CLOSED, NOT_JSON],
-    ..Doc::new("links", "set_up", "Make the organization's Owner with a link")
+    ..Doc::new("links", "set_up", "Create the organization's Owner with a link")
 };
 
 /// `POST /setup`
@@ -92,7 +92,10 @@ fn newcomer(join: &Join) -> Newcomer<'_> {
 pub const INVITE: Doc = Doc {
     request: Some(RequestDoc::optional_json::<InvitationRequest>()),
     responses: &[
-        ResponseDoc::json::<NewLink>(201, "The invitation, with its link this once"),
+        ResponseDoc::json::<NewLink>(
+            201,
+            "The invitation. This is the only response with its link",
+        ),
         TAKEN,
     ],
     ..Doc::new("links", "create_invitation", "Invite a person")
@@ -122,15 +125,15 @@ pub async fn invitations(context: Context) -> Result<Response, http::Error> {
 
 pub const WITHDRAW: Doc = Doc {
     responses: &[
-        ResponseDoc::empty(204, "The invitation is withdrawn"),
-        ResponseDoc::error(404, "There is no such invitation"),
+        ResponseDoc::empty(204, "The invitation is revoked"),
+        ResponseDoc::error(404, "Invitation not found"),
     ],
-    ..Doc::new("links", "delete_invitation", "Withdraw an invitation")
+    ..Doc::new("links", "delete_invitation", "Revoke an invitation")
 };
 
 /// `DELETE /invitations/{id}`
 pub async fn withdraw(context: Context) -> Result<Response, http::Error> {
-    let missing = || http::Error::not_found("there is no such invitation");
+    let missing = || http::Error::not_found("invitation not found");
     let id: LinkId = context.request.param("id").parse().map_err(|_no_id| missing())?;
     let members = context.services.members.by(context.actor());
     members.withdraw_invitation(context.organization()?, id).await?;
@@ -143,10 +146,13 @@ struct OwnerLinkRequest {
     organization: Option<String>,
 }
 
-pub const OWNER_LINK: Doc =
-    Doc::new("admin", "admin_owner_link", "A link that sets up the dashboard or resets its Owner");
+pub const OWNER_LINK: Doc = Doc::new(
+    "admin",
+    "admin_owner_link",
+    "Create a link to set up the dashboard or reset its Owner",
+);
 
-/// `POST /admin/owner-link`: the one before can no longer be used.
+/// `POST /admin/owner-link`: the previous link stops working.
 pub async fn owner_link(mut context: Context) -> Result<Response, http::Error> {
     let OwnerLinkRequest { organization } = context.request.json().await?;
     let accounts = &context.services.accounts;

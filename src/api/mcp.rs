@@ -1,6 +1,6 @@
-//! `POST /mcp` on the agent's host: the Model Context Protocol over Streamable HTTP, without sessions
-//! (`docs/spec/mcp.md`, "Messages"). What a message means is `agent::mcp`'s; here are the headers, the origin, and
-//! whether the answer is JSON or a stream of events.
+//! `POST /mcp` on the agent's host: the Model Context Protocol over Streamable HTTP, without
+//! sessions (`docs/spec/mcp.md`, "Messages"). `agent::mcp` handles the messages. This module
+//! handles the headers, the origin, and whether the response is JSON or an event stream.
 
 use std::sync::Arc;
 
@@ -23,22 +23,22 @@ use crate::http::{self, Response, body, response, trace_context};
 use crate::wire::mcp;
 
 const KEEP_ALIVE: &[u8] = b": keep-alive\n\n";
-const STOPPING: &str = "the service is stopping; what was called goes on with the next start";
+const STOPPING: &str = "the service is shutting down; the call resumes after the restart";
 
 pub const POST: Doc = Doc {
     request: Some(RequestDoc::json::<mcp::Request>()),
     responses: &[
         ResponseDoc::json_or_events::<mcp::Response>(
             200,
-            "The answer; as server-sent events where a call reports its progress or takes long",
+            "The response; server-sent events if a call reports progress or takes long",
         ),
-        ResponseDoc::empty(202, "A notification was taken"),
+        ResponseDoc::empty(202, "A notification was accepted"),
         ResponseDoc::json::<mcp::Response>(
             400,
             "The message is malformed, or its headers contradict it",
         ),
         ResponseDoc::error(403, "The request comes from a page of another origin"),
-        ResponseDoc::json::<mcp::Response>(404, "There is no such method"),
+        ResponseDoc::json::<mcp::Response>(404, "Method not found"),
     ],
     ..Doc::new("mcp", "post_mcp_message", "Send a message of the Model Context Protocol")
 };
@@ -73,11 +73,11 @@ pub async fn post(mut context: Context) -> Result<Response, http::Error> {
     }
 }
 
-/// Refuses a page of another origin: a browser would send it the answers of a service that only the
-/// browser's machine can reach. Other programs send no `Origin`.
+/// Rejects pages of other origins. Otherwise a browser would give them the responses of a service
+/// that only the browser's machine can reach. Other programs send no `Origin`.
 fn check_origin(context: &Context) -> Result<(), http::Error> {
     let headers = &context.request.headers;
-    // The dashboard has checked its own.
+    // The dashboard has already checked its origin.
     let Some(origin) = headers.get(ORIGIN).filter(|_| context.site().is_err()) else {
         return Ok(());
     };
@@ -90,12 +90,12 @@ fn check_origin(context: &Context) -> Result<(), http::Error> {
     if is_allowed || is_own {
         return Ok(());
     }
-    let message = "this origin may not call: add it to cors.allow_origins of the configuration";
+    let message = "origin not allowed: add it to cors.allow_origins in the configuration";
     Err(http::Error::status(StatusCode::FORBIDDEN, message))
 }
 
-/// Whether pages of that origin come from the host. A name of the browser's own machine stands for each other
-/// one: nobody else can serve a page under it.
+/// Whether pages of that origin come from the host. All names of the browser's own machine are
+/// equivalent, because nobody else can serve a page under them.
 fn is_origin_of(host: &Url, origin: &str) -> bool {
     if host.origin().ascii_serialization() == origin {
         return true;
@@ -114,7 +114,7 @@ fn is_origin_of(host: &Url, origin: &str) -> bool {
     })
 }
 
-/// Whether the client takes server-sent events.
+/// Whether the client accepts server-sent events.
 fn takes_events(headers: &HeaderMap) -> bool {
     let accepted = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
     accepted.flat_map(|list| list.split(',')).any(|range| {
@@ -123,7 +123,8 @@ fn takes_events(headers: &HeaderMap) -> bool {
     })
 }
 
-/// The answer of a call: JSON where it comes soon or the client takes nothing else, else a stream.
+/// Returns the response of a call: JSON if the result is ready soon or the client accepts nothing
+/// else, otherwise an event stream.
 async fn follow(
     services: &Arc<Services>,
     mut call: Call,
@@ -163,7 +164,7 @@ async fn follow(
     let headers = answer.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    // Proxies such as nginx pass the events on as they come.
+    // Tells proxies such as nginx not to buffer the events.
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
     Ok(answer)
 }
@@ -172,13 +173,13 @@ async fn follow(
 struct Watch {
     services: Arc<Services>,
     call: Call,
-    /// Resolves when the key is not valid any more.
+    /// Resolves when the key is no longer valid.
     over: BoxFuture<'static, ()>,
     is_done: bool,
 }
 
 impl Watch {
-    /// The next bytes; `None` at the end.
+    /// Returns the next bytes; `None` at the end.
     async fn next(&mut self) -> Option<Bytes> {
         if self.is_done {
             return None;
@@ -199,7 +200,7 @@ impl Watch {
                 event(&message)
             }
             Err(error) => {
-                tracing::error!(%error, "a call cannot be followed");
+                tracing::error!(%error, "failed to follow an MCP call");
                 self.is_done = true;
                 event(&self.call.refusal("the service cannot read its store at the moment"))
             }
@@ -216,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mcp_page_of_the_host_may_name_its_machine_in_any_way() {
+    fn mcp_origin_may_use_any_name_of_the_local_machine() {
         for (host, origin, expected) in [
             ("http://127.0.0.1:8083", "http://127.0.0.1:8083", true),
             ("http://127.0.0.1:8083", "http://localhost:8083", true),
@@ -234,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn mcp_client_takes_events_where_it_says_so() {
+    fn mcp_client_accepts_events_by_its_accept_header() {
         for (accept, expected) in [
             ("application/json, text/event-stream", true),
             ("text/event-stream;q=0.5", true),

@@ -9,13 +9,13 @@ use crate::http::{self, Response, response};
 use crate::wire::member::{Member, MemberChange, Members, NewLink};
 use crate::wire::operator;
 
-const MISSING: ResponseDoc = ResponseDoc::error(404, "There is no such member");
+const MISSING: ResponseDoc = ResponseDoc::error(404, "Member not found");
 const OWNER: ResponseDoc =
     ResponseDoc::error(409, "The Owner always has the permission and cannot be removed");
 
 pub const LIST: Doc = Doc {
     responses: &[ResponseDoc::json::<Members>(200, "The members, oldest first")],
-    ..Doc::new("members", "list_members", "List the members of the organization")
+    ..Doc::new("members", "list_members", "List members")
 };
 
 pub const LIST_OF: Doc = Doc { id: "list_organization_members", ..LIST };
@@ -29,8 +29,8 @@ pub async fn list(context: Context) -> Result<Response, http::Error> {
 
 pub const CHANGE: Doc = Doc {
     request: Some(RequestDoc::json::<MemberChange>()),
-    responses: &[ResponseDoc::json::<Member>(200, "The member as it is now"), MISSING, OWNER],
-    ..Doc::new("members", "update_member", "Give or take the permission 'Can manage API keys'")
+    responses: &[ResponseDoc::json::<Member>(200, "The updated member"), MISSING, OWNER],
+    ..Doc::new("members", "update_member", "Grant or revoke the permission 'Can manage API keys'")
 };
 
 /// `PATCH /members/{id}`
@@ -44,7 +44,7 @@ pub async fn change(mut context: Context) -> Result<Response, http::Error> {
 
 pub const REMOVE: Doc = Doc {
     responses: &[
-        ResponseDoc::empty(204, "The member is removed; the keys that the member made stay"),
+        ResponseDoc::empty(204, "The member is removed; keys that the member created remain"),
         MISSING,
         OWNER,
     ],
@@ -60,8 +60,11 @@ pub async fn remove(context: Context) -> Result<Response, http::Error> {
 }
 
 pub const RESET: Doc = Doc {
-    responses: &[ResponseDoc::json::<NewLink>(201, "The link, this once"), MISSING],
-    ..Doc::new("members", "reset_member", "Make a link by which a member sets a new password")
+    responses: &[
+        ResponseDoc::json::<NewLink>(201, "The link. This is the only response with it"),
+        MISSING,
+    ],
+    ..Doc::new("members", "reset_member", "Create a link with which a member sets a new password")
 };
 
 /// `POST /members/{id}/reset`
@@ -72,13 +75,13 @@ pub async fn reset(context: Context) -> Result<Response, http::Error> {
 }
 
 fn id_of(context: &Context) -> Result<MemberId, http::Error> {
-    let missing = || http::Error::not_found("there is no such member");
+    let missing = || http::Error::not_found("member not found");
     context.request.param("id").parse().map_err(|_no_id| missing())
 }
 
 pub const LIST_ALL: Doc = Doc::new("admin", "admin_list_members", "List members");
 
-/// `GET /admin/members?organization=`: of one organization, or of all.
+/// `GET /admin/members?organization=`: the members of one organization, or of all.
 pub async fn list_all(context: Context) -> Result<Response, http::Error> {
     let mut members = Vec::new();
     for organization in context.named_organizations().await? {

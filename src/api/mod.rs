@@ -1,9 +1,9 @@
-//! The API: what clients see. [`ROUTES`] is the whole of it on one screen.
+//! The HTTP API. [`ROUTES`] lists every route.
 //!
-//! A handler parses, calls one verb of a layer below, replies. What it reads and answers are types of
-//! `wire`, never the stored types. Nothing here keeps state.
+//! A handler parses the request, calls one function of a lower layer, and builds the response. Its
+//! requests and responses are `wire` types, never stored types. This module keeps no state.
 //!
-//! To add a route: `CONTRIBUTING.md`, "Add a route".
+//! To add a route, see `CONTRIBUTING.md`, "Add a route".
 
 mod access;
 mod activity;
@@ -77,8 +77,8 @@ pub use self::services::{
 };
 use crate::http;
 
-/// The words that a path may have where other routes have the parameter of this name: a thing that is
-/// called so cannot be reached by its name.
+/// Returns the literal path segments that other routes have in the position of this parameter. A
+/// resource with such a name cannot be reached by name.
 #[must_use]
 pub fn words_beside(parameter: &str) -> BTreeSet<&'static str> {
     let place = format!("{{{parameter}}}");
@@ -100,7 +100,7 @@ pub fn words_beside(parameter: &str) -> BTreeSet<&'static str> {
     words
 }
 
-/// Which face of the service a route belongs to; each has a listener of its own.
+/// The host that a route belongs to. Each host has its own listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Role {
     Base,
@@ -108,14 +108,14 @@ pub enum Role {
     Flows,
     Agent,
     Dashboard,
-    /// Prometheus reads here.
+    /// The listener for Prometheus.
     Metrics,
-    /// The Unix socket of the command line; its owner may do everything.
+    /// The Unix socket for the command line. Its owner has full access.
     Control,
 }
 
 impl Role {
-    /// As `GET /` and the configuration spell it.
+    /// The role's name in `GET /` and in the configuration.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -130,73 +130,73 @@ impl Role {
     }
 }
 
-/// Who may call a route.
+/// The credentials that a route requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// Anyone.
+    /// None.
     Public,
-    /// Anyone; a key that is sent must be valid.
+    /// None, but an API key must be valid if it is sent.
     MaybeKey,
-    /// The holder of an API key.
+    /// An API key.
     Key,
-    /// The holder of an API key, which may be in the body as `api_key`.
+    /// An API key, which may also be in the body as `api_key`.
     BodyKey,
-    /// The holder of an API key, or of a link that the service gave out: its `token` opens this path.
+    /// An API key, or a signed link of the service, whose `token` gives access to this path.
     Link,
-    /// A member of an organization, by the session of the dashboard.
+    /// A dashboard session of a member.
     Member,
-    /// A member with the permission 'Can manage API keys', or the Owner.
+    /// A dashboard session of a member with the permission 'Can manage API keys', or of the Owner.
     KeyManager,
-    /// The organization's Owner.
+    /// A dashboard session of the organization's Owner.
     Owner,
-    /// The holder of an admin key; the routes are there where the configuration says so.
+    /// An admin key. These routes exist only if the configuration enables them.
     Admin,
-    /// Every client that can reach the listener: the control socket is its owner's alone.
+    /// Access to the listener. Only its owner can connect to the control socket.
     Local,
 }
 
 impl Access {
-    /// Whether the session of a member is asked for.
+    /// Whether a member's session is required.
     #[must_use]
     pub const fn is_by_session(self) -> bool {
         matches!(self, Self::Member | Self::KeyManager | Self::Owner)
     }
 }
 
-/// How much body a route takes.
+/// The maximum body size of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BodyLimit {
-    /// None is read.
+    /// The body is not read.
     None,
-    /// 64 KiB: a few fields.
+    /// 64 KiB, for a few fields.
     Small,
     /// `limits.body_bytes` of the configuration.
     Configured,
-    /// A file: `files.max_bytes` of the configuration, and what a form puts around it.
+    /// `files.max_bytes` of the configuration, plus the overhead of a form.
     File,
 }
 
-/// Which token bucket a route draws from.
+/// The rate limit of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rate {
-    /// None.
+    /// No limit.
     Free,
-    /// `limits.rate` of the configuration, for each key.
+    /// `limits.rate` of the configuration, per key.
     Configured,
-    /// Three a second, for each key (`docs/spec/hosts.md`, "Limits").
+    /// Three requests per second, per key (`docs/spec/hosts.md`, "Limits").
     Balance,
 }
 
-/// What a handler comes to.
+/// The future that a handler returns.
 pub type HandlerFuture =
     std::pin::Pin<Box<dyn Future<Output = Result<http::Response, http::Error>> + Send>>;
 
-/// The routes of other hosts that the dashboard serves too, each below `/api/{name}`, with the session of
-/// a member in the place of a key; and the control socket, with the organization that a header names.
+/// The hosts whose routes are also mounted under `/api/{name}` on the dashboard, with a member's
+/// session instead of a key, and on the control socket, with the organization in a header.
 pub const MOUNTED: [(&str, Role); 4] =
     [("base", Base), ("workflows", Workflows), ("flows", Flows), ("agent", Agent)];
 
-/// A row of the table.
+/// A row of the route table.
 #[derive(Debug, Clone)]
 pub struct Route {
     pub hosts: &'static [Role],
@@ -206,7 +206,7 @@ pub struct Route {
     pub body: BodyLimit,
     pub rate: Rate,
     pub handler: fn(Context) -> HandlerFuture,
-    /// What clients read of it in the host's OpenAPI document.
+    /// The route's description in the OpenAPI document.
     pub doc: Doc,
 }
 
@@ -235,9 +235,9 @@ macro_rules! route {
     };
 }
 
-/// Every route: hosts, method, path, access, body, rate, handler, documentation. Nothing is defaulted.
-/// The router, 405, the OpenAPI documents, the metrics' labels and the route snapshot are made from
-/// this.
+/// All routes: hosts, method, path, access, body, rate, handler, documentation. No column has a
+/// default. The router, 405 responses, OpenAPI documents, metric labels and the route snapshot are
+/// generated from this table.
 #[rustfmt::skip]
 pub const ROUTES: &[Route] = &[
     route!(API, GET, "/", Public, Bare, Free, root::index, root::INDEX),

@@ -1,4 +1,4 @@
-//! Models: the catalog as clients read it, which asks for no key, and what OpenAI's clients can call.
+//! Models: the public catalog, and the models that OpenAI's clients can call.
 
 use std::sync::Arc;
 
@@ -16,19 +16,19 @@ const LIMIT_DEFAULT: u64 = 50;
 const LIMIT_MAX: u64 = 500;
 const X_TOTAL_COUNT: HeaderName = HeaderName::from_static("x-total-count");
 
-/// How many models there are.
-const TOTAL: (&str, &str) = ("X-Total-Count", "How many models match in all");
+/// The header with the number of models.
+const TOTAL: (&str, &str) = ("X-Total-Count", "The total number of matching models");
 
-/// The forms of the list, and of one model.
+/// The formats of the list and of a single model.
 const FORMATS: [&str; 2] = ["catalog", "openai"];
 const FORMAT: Param = Param::new(
     "format",
     Kind::OneOf(|| FORMATS.to_vec()),
-    "`openai` lists what OpenAI's clients can call, and needs a key; without it, `openai` for a key that came \
-     as `Authorization: Bearer`, else `catalog`",
+    "The format. `openai` lists the models that OpenAI's clients can call, and requires a key. Defaults to `openai` \
+     for a key in `Authorization: Bearer`, else to `catalog`",
 );
 
-/// Whether OpenAI's form is asked for.
+/// Whether OpenAI's format is requested.
 fn is_open_ai(context: &Context) -> Result<bool, http::Error> {
     let is_open_ai = match context.request.query.get("format") {
         None => context.is_by_bearer(),
@@ -48,19 +48,19 @@ fn is_open_ai(context: &Context) -> Result<bool, http::Error> {
 pub const LIST: Doc = Doc {
     query: &[
         FORMAT,
-        Param::new("name", Kind::Text, "A part of the slug or the title, in any letter case"),
+        Param::new("name", Kind::Text, "A part of the slug or the title, case-insensitive"),
         Param::limit(LIMIT_MAX, LIMIT_DEFAULT),
         OFFSET,
     ],
     responses: &[ResponseDoc {
         headers: &[TOTAL],
-        ..ResponseDoc::json::<List<'static>>(200, "Models by slug")
+        ..ResponseDoc::json::<List<'static>>(200, "The models, sorted by slug")
     }],
     ..Doc::new("models", "list_models", "List models")
 };
 
-/// `GET /v1/models?name=&limit=&offset=&format=`: a bare array, the total in `X-Total-Count`; or OpenAI's list,
-/// which has no pages.
+/// `GET /v1/models?name=&limit=&offset=&format=`: a bare array with the total in `X-Total-Count`,
+/// or OpenAI's list, which has no pages.
 pub async fn list(context: Context) -> Result<Response, http::Error> {
     if is_open_ai(&context)? {
         return Ok(chat::list_callable(&context).await);
@@ -85,9 +85,9 @@ pub const GET: Doc = Doc {
     query: &[FORMAT],
     responses: &[
         ResponseDoc::json::<Detail<'static>>(200, "The model"),
-        ResponseDoc::any_error(404, "There is no such model"),
+        ResponseDoc::any_error(404, "Model not found"),
     ],
-    ..Doc::new("models", "get_model", "A model")
+    ..Doc::new("models", "get_model", "Get a model")
 };
 
 /// `GET /v1/models/{slug}?format=`
@@ -107,12 +107,12 @@ pub const GET_BY_QUERY: Doc = Doc {
     }],
     responses: &[
         ResponseDoc {
-            headers: &[("Deprecation", "`true`"), ("Link", "The route to use instead")],
+            headers: &[("Deprecation", "`true`"), ("Link", "The route that replaces this one")],
             ..ResponseDoc::json::<Model<'static>>(200, "The model")
         },
-        ResponseDoc::error(404, "There is no such model"),
+        ResponseDoc::error(404, "Model not found"),
     ],
-    ..Doc::new("models", "get_model_by_query", "A model")
+    ..Doc::new("models", "get_model_by_query", "Get a model by query parameter")
 };
 
 /// `GET /v1/model?slug=`, deprecated.
@@ -133,9 +133,13 @@ pub async fn get_by_query(context: Context) -> Result<Response, http::Error> {
 pub const OPENAPI: Doc = Doc {
     responses: &[
         ResponseDoc::json::<Map<String, Value>>(200, "An OpenAPI 3.0 document"),
-        ResponseDoc::error(404, "There is no such model"),
+        ResponseDoc::error(404, "Model not found"),
     ],
-    ..Doc::new("models", "get_model_openapi", "The request schema of a model, for older tools")
+    ..Doc::new(
+        "models",
+        "get_model_openapi",
+        "Get a model's request schema as an OpenAPI 3.0 document",
+    )
 };
 
 /// `GET /v1/models/{slug}/schemas/openapi`
@@ -149,8 +153,8 @@ fn find(context: &Context, slug: &str) -> Result<Arc<catalog::Model>, http::Erro
     catalog.get(slug).ok_or_else(|| not_found(catalog, slug))
 }
 
-/// The answer to an unknown slug, to the letter of the specification; the slug that may be meant is in its
-/// details.
+/// Returns the error for an unknown slug, with the exact text of the specification. A similar slug
+/// is in its details.
 pub fn not_found(catalog: &catalog::Catalog, slug: &str) -> http::Error {
     let error = http::Error::not_found("Failed to fetch model: model not found").bare();
     match catalog.nearest(slug) {

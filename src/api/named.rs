@@ -1,8 +1,9 @@
-//! The administration API: an organization and what it has, each by its name, so that the same request
-//! twice changes nothing the second time. Callers hold an admin key; the path names the organization.
+//! The administration API's routes for an organization and its resources. Resources are identified
+//! by name, so requests are idempotent. Callers have an admin key; the path contains the
+//! organization.
 //!
-//! What can be done by its handlers only: the other routes of the API are those that clients and members
-//! call.
+//! This module has only the handlers that no other API shares. The other routes reuse the handlers
+//! for clients and members.
 
 use hyper::StatusCode;
 
@@ -27,10 +28,10 @@ use crate::{accounts, wire};
 pub const PUT_ORGANIZATION: Doc = Doc {
     request: Some(RequestDoc::optional_json::<NamedOrganization>()),
     responses: &[
-        ResponseDoc::json::<Organization>(200, "The organization was there"),
-        ResponseDoc::json::<Organization>(201, "The organization is new"),
+        ResponseDoc::json::<Organization>(200, "The organization existed"),
+        ResponseDoc::json::<Organization>(201, "The organization was created"),
     ],
-    ..Doc::new("organizations", "put_organization", "Have an organization of this name")
+    ..Doc::new("organizations", "put_organization", "Create or update an organization")
 };
 
 /// `PUT /admin/v1/organizations/{organization}`
@@ -54,16 +55,20 @@ pub async fn put_organization(mut context: Context) -> Result<Response, http::Er
     Ok(response::json(status, &limits::described(services, &organization).await?))
 }
 
-const TWICE: ResponseDoc = ResponseDoc::error(409, "Several have this name, or there are too many");
+const TWICE: ResponseDoc =
+    ResponseDoc::error(409, "Several resources have this name, or there are too many");
 
 pub const PUT_KEY: Doc = Doc {
     request: Some(RequestDoc::optional_json::<NamedKey>()),
     responses: &[
-        ResponseDoc::json::<Key>(200, "The key was there; its secret cannot be shown again"),
-        ResponseDoc::json::<NewKey>(201, "The key is new, in full this once"),
+        ResponseDoc::json::<Key>(200, "The key existed; its full text cannot be shown again"),
+        ResponseDoc::json::<NewKey>(
+            201,
+            "The key was created. This is the only response with the full key",
+        ),
         TWICE,
     ],
-    ..Doc::new("keys", "put_key", "Have an API key of this name")
+    ..Doc::new("keys", "put_key", "Create an API key with this name")
 };
 
 /// `PUT /admin/v1/organizations/{organization}/keys/{name}`
@@ -95,8 +100,8 @@ pub async fn put_key(mut context: Context) -> Result<Response, http::Error> {
 }
 
 pub const DELETE_KEY: Doc = Doc {
-    responses: &[ResponseDoc::empty(204, "The key is deleted and refused from now on"), TWICE],
-    ..Doc::new("keys", "delete_named_key", "Delete the API key of this name or id")
+    responses: &[ResponseDoc::empty(204, "The key is deleted and no longer works"), TWICE],
+    ..Doc::new("keys", "delete_named_key", "Delete an API key by name or ID")
 };
 
 /// `DELETE /admin/v1/organizations/{organization}/keys/{name}`
@@ -111,17 +116,17 @@ pub async fn delete_key(context: Context) -> Result<Response, http::Error> {
     Ok(response::empty(StatusCode::NO_CONTENT))
 }
 
-/// The key of the path's name; none when there is none.
+/// Returns the key with the name in the path, if there is one.
 async fn key_of(context: &Context) -> Result<Option<ApiKey>, http::Error> {
     let name = context.request.param("name");
     let keys = context.services.accounts.keys(context.organization()?).await?;
     only_one(keys.into_iter().filter(|key| key.name == name), "keys", name)
 }
 
-/// The one of this name; none when there is none.
+/// Returns the only match, or `None` if there is none.
 ///
 /// # Errors
-/// 409 when there are several: a name need not be unique.
+/// 409 when there are several matches, since names need not be unique.
 pub fn only_one<T>(
     mut found: impl Iterator<Item = T>,
     kind: &str,
@@ -138,11 +143,11 @@ pub fn only_one<T>(
 pub const PUT_CHAIN: Doc = Doc {
     request: Some(RequestDoc::json::<NamedChain>()),
     responses: &[
-        ResponseDoc::json::<Chain>(200, "The chain was there"),
-        ResponseDoc::json::<Chain>(201, "The chain is new"),
-        ResponseDoc::error(409, "It was changed at the same time, or there are too many"),
+        ResponseDoc::json::<Chain>(200, "The chain existed"),
+        ResponseDoc::json::<Chain>(201, "The chain was created"),
+        ResponseDoc::error(409, "The chain was changed concurrently, or there are too many"),
     ],
-    ..Doc::new("chains", "put_chain", "Have a fallback chain of this name and model")
+    ..Doc::new("chains", "put_chain", "Create or replace a fallback chain")
 };
 
 /// `PUT /admin/v1/organizations/{organization}/chains/{name}`
@@ -181,7 +186,7 @@ pub async fn put_chain(mut context: Context) -> Result<Response, http::Error> {
 pub const DELETE_CHAIN: Doc = Doc {
     query: &[Param { is_required: true, ..Param::new("model", Kind::Text, "The primary model") }],
     responses: &[ResponseDoc::empty(204, "The chain is deleted")],
-    ..Doc::new("chains", "delete_named_chain", "Delete a fallback chain")
+    ..Doc::new("chains", "delete_named_chain", "Delete a fallback chain by name")
 };
 
 /// `DELETE /admin/v1/organizations/{organization}/chains/{name}?model=`
@@ -195,14 +200,14 @@ pub async fn delete_chain(context: Context) -> Result<Response, http::Error> {
 pub const PUT_SECRET: Doc = Doc {
     request: Some(RequestDoc::json::<SecretValue>()),
     responses: &[
-        ResponseDoc::json::<Secret>(200, "The secret was there; it has this value from now on"),
-        ResponseDoc::json::<Secret>(201, "The secret is new"),
+        ResponseDoc::json::<Secret>(200, "The secret existed and has the new value"),
+        ResponseDoc::json::<Secret>(201, "The secret was created"),
         ResponseDoc::error(409, "There are too many secrets"),
     ],
-    ..Doc::new("secrets", "put_named_secret", "Have a named secret of this value")
+    ..Doc::new("secrets", "put_named_secret", "Create or update a named secret")
 };
 
-/// `PUT /admin/v1/organizations/{organization}/secrets/{name}`: an equal value leaves it as it is.
+/// `PUT /admin/v1/organizations/{organization}/secrets/{name}`: an identical value changes nothing.
 pub async fn put_secret(mut context: Context) -> Result<Response, http::Error> {
     let SecretValue { value } = context.request.json().await?;
     let organization = context.organization()?;
@@ -220,8 +225,8 @@ pub async fn put_secret(mut context: Context) -> Result<Response, http::Error> {
 
 pub const TOP_UP: Doc = Doc {
     request: Some(RequestDoc::json::<TopUp>()),
-    responses: &[ResponseDoc::json::<Balance>(201, "The balance with the amount")],
-    ..Doc::new("billing", "top_up_balance", "Put an amount into the balance; twice counts twice")
+    responses: &[ResponseDoc::json::<Balance>(201, "The balance after the top-up")],
+    ..Doc::new("billing", "top_up_balance", "Top up the balance; this request is not idempotent")
 };
 
 /// `POST /admin/v1/organizations/{organization}/balance/top-up`
@@ -241,11 +246,11 @@ pub async fn top_up(mut context: Context) -> Result<Response, http::Error> {
 }
 
 pub const OWNER_LINK: Doc = Doc {
-    responses: &[ResponseDoc::json::<NewLink>(201, "The link; the one before works no longer")],
+    responses: &[ResponseDoc::json::<NewLink>(201, "The link. The previous link stops working")],
     ..Doc::new(
         "links",
         "create_owner_link",
-        "A link that sets up the dashboard or resets its Owner",
+        "Create a link to set up the dashboard or reset its Owner",
     )
 };
 

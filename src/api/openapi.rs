@@ -1,9 +1,8 @@
-//! The OpenAPI 3.1 document of a host, made from the table that serves its requests and from the
-//! types of `wire`.
+//! The OpenAPI 3.1 document of a host, generated from the route table and the types of `wire`.
 //!
-//! Each operation has the answers that its documentation names and those that follow from its row:
-//! 401 of a route that asks for a key, 408, 413 and 415 of one that reads a body, 429 of one with a rate.
-//! `tests/it` holds every answer of every test against these documents.
+//! The responses of an operation are those in its documentation and those that follow from its row:
+//! 401 for a route with a key, 408, 413 and 415 for one with a body, 429 for one with a rate limit.
+//! `tests/it` validates every response in every test against these documents.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, PoisonError};
@@ -24,17 +23,17 @@ const SCHEMAS: &str = "#/components/schemas/";
 const ERROR: &str = "#/components/schemas/Error";
 const OPEN_AI_ERROR: &str = "#/components/schemas/OpenAiError";
 
-/// The documents of all hosts, each made once: anyone may ask for them, any number of times.
+/// The documents of all hosts. Each is generated once, because anyone may request them at any rate.
 #[derive(Debug, Default)]
 pub struct Documents {
     made: Mutex<HashMap<Role, Bytes>>,
 }
 
 impl Documents {
-    /// The text of one host's document; `url` is where clients reach the host.
+    /// Returns the text of one host's document. `url` is the host's public URL.
     ///
     /// # Errors
-    /// When the document has no JSON form.
+    /// When the document cannot be serialized.
     pub fn of_host(&self, role: Role, url: &str) -> Result<Bytes, serde_json::Error> {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(text) = made.get(&role) {
@@ -46,7 +45,7 @@ impl Documents {
     }
 }
 
-/// The document of one host, reached at `url`.
+/// Returns the document of the host with this URL.
 #[must_use]
 pub fn of_host(role: Role, url: &str) -> Value {
     let mut schemas = Schemas::new();
@@ -76,7 +75,7 @@ pub fn of_host(role: Role, url: &str) -> Value {
                     "type": "apiKey",
                     "in": "cookie",
                     "name": "__Host-orrery_session",
-                    "description": "The session of a member in a browser; without TLS the cookie is \
+                    "description": "A member's session in a browser. Without TLS, the cookie is \
                                     orrery_session_PORT",
                 },
                 "Link": {
@@ -95,12 +94,12 @@ fn path_of(route: &Route) -> String {
     route.path.replace("{*", "{")
 }
 
-/// The schemas of a document: of what is read, and of what is sent, where an absent field differs
-/// from one that is null.
+/// The schemas of a document, separately for requests and responses, because the latter distinguish
+/// absent and null fields.
 struct Schemas {
     read: SchemaGenerator,
     sent: SchemaGenerator,
-    /// The components of answers that may carry `warnings`.
+    /// The components of responses that may contain `warnings`.
     warned: BTreeSet<String>,
 }
 
@@ -121,8 +120,8 @@ impl Schemas {
         }
     }
 
-    /// The schema of an answer. With `warns`, it can include the warnings about unknown fields of
-    /// the request that `unknown::warn` adds.
+    /// Returns the schema of a response. With `warns`, it includes the warnings about unknown
+    /// request fields that `unknown::warn` adds.
     fn answer(&mut self, schema: SchemaOf, warns: bool) -> Value {
         let schema = schema(&mut self.sent).to_value();
         let name = schema
@@ -145,7 +144,7 @@ impl Schemas {
                 properties.entry("warnings").or_insert_with(|| json!({
                     "type": "array",
                     "items": {"type": "string"},
-                    "description": "A sentence for each unknown field of the request; absent without any",
+                    "description": "A warning for each unknown field of the request. Absent if there are none",
                 }));
             }
         }
@@ -155,8 +154,8 @@ impl Schemas {
     }
 }
 
-/// Gives the variants of each `oneOf` a component of their own, named after the schema and their tag, and a
-/// discriminator: generators of clients name types after components.
+/// Makes each variant of a `oneOf` a component, named after the schema and the variant's tag, and
+/// adds a discriminator. Client generators name types after components.
 fn name_variants(schemas: &mut Map<String, Value>) {
     let mut named = Map::new();
     for (name, schema) in schemas.iter_mut() {
@@ -178,7 +177,7 @@ fn name_variants(schemas: &mut Map<String, Value>) {
     schemas.extend(named);
 }
 
-/// The property of a variant that has one value only.
+/// Returns the property of a variant that has only one possible value.
 fn tag_of(variant: &Value) -> Option<&str> {
     let properties = variant.get("properties")?.as_object()?;
     properties
@@ -191,7 +190,7 @@ fn tag_value(variant: &Value, tag: &str) -> Option<String> {
     variant.get("properties")?.get(tag)?.get("const")?.as_str().map(str::to_owned)
 }
 
-/// `a_word` as `AWord`.
+/// Converts `a_word` to `AWord`.
 fn words(value: &str) -> String {
     let word = |word: &str| {
         let mut letters = word.chars();
@@ -210,7 +209,7 @@ fn operation(route: &Route, schemas: &mut Schemas) -> Value {
         "parameters": parameters(route),
     });
     let Value::Object(fields) = &mut operation else { return operation };
-    // The whole workflows host is for compatibility; the base host has its routes.
+    // The workflows host exists only for compatibility; the base host has the same routes.
     if doc.is_deprecated || route.hosts == [Role::Workflows] {
         fields.insert("deprecated".to_owned(), true.into());
     }
@@ -222,7 +221,7 @@ fn operation(route: &Route, schemas: &mut Schemas) -> Value {
     operation
 }
 
-/// The ways to be let in, any of which will do.
+/// Returns the alternative security requirements.
 fn security(access: Access) -> Value {
     let by_key = [json!({"ApiKey": []}), json!({"Bearer": []})];
     let mut ways = match access {
@@ -233,7 +232,7 @@ fn security(access: Access) -> Value {
     };
     match access {
         Access::Link => ways.push(json!({"Link": []})),
-        // A key in the body is not a security scheme.
+        // OpenAPI has no security scheme for a key in the body.
         Access::BodyKey | Access::MaybeKey => ways.push(json!({})),
         Access::Public
         | Access::Local
@@ -263,7 +262,7 @@ fn parameters(route: &Route) -> Value {
         all.push(json!({
             "name": "Idempotency-Key",
             "in": "header",
-            "description": "For 24 hours, the same request under this key gets the first answer",
+            "description": "For 24 hours, a repeated request with this key returns the first response",
             "schema": {
                 "type": "string",
                 "minLength": 1,
@@ -276,28 +275,28 @@ fn parameters(route: &Route) -> Value {
         all.push(json!({
             "name": "If-Match",
             "in": "header",
-            "description": "The `ETag` of the version that the change is based on, or, for a new \
-                            version, of the latest one; 412 when it is not the present one",
+            "description": "The `ETag` of the version that the change is based on or, for a new \
+                            version, of the latest version. Returns 412 if it is not current",
             "schema": {"type": "string", "minLength": 1},
         }));
     }
     all.into()
 }
 
-/// The version of the API, which the contract states; the version of the program is a field of its own.
+/// The version of the API contract. The version of the program is a separate field.
 const VERSION: &str = "1.0.0";
 
-/// What the parts of paths are: one name is the same thing on each route.
+/// Returns the description of a path parameter. A name means the same on every route.
 fn path_parameter(name: &str) -> (&'static str, Value) {
     let text = || json!({"type": "string", "minLength": 1});
     let uuid = || json!({"type": "string", "format": "uuid"});
     match name {
         "id" => ("The id", uuid()),
-        "execution" => ("The id of the execution", uuid()),
-        "workflow" => ("The id of the workflow, or its slug", text()),
+        "execution" => ("The ID of the execution", uuid()),
+        "workflow" => ("The ID or slug of the workflow", text()),
         "version" => {
             let pattern = format!("^[A-Za-z0-9._-]{{1,{VERSION_ID_MAX}}}$");
-            ("The id of the version", json!({"type": "string", "pattern": pattern}))
+            ("The ID of the version", json!({"type": "string", "pattern": pattern}))
         }
         "slug" => ("The slug of the model, which may contain `/`", text()),
         "page" => ("The path of the page", text()),
@@ -351,17 +350,17 @@ fn binary() -> Value {
     json!({"type": "string", "format": "binary"})
 }
 
-/// The answers that follow from a row of the table.
+/// Returns the responses that follow from a row of the table.
 fn general_responses(route: &Route) -> Vec<ResponseDoc> {
     let Doc { request, is_idempotent, .. } = route.doc;
     let mut all = vec![
-        ResponseDoc::error(400, "The request is malformed; the message says what is wrong"),
-        ResponseDoc::error(500, "An error of the service"),
+        ResponseDoc::error(400, "The request is invalid; the message says why"),
+        ResponseDoc::error(500, "Internal error"),
         ResponseDoc {
             headers: &[RETRY_AFTER],
             ..ResponseDoc::error(
                 503,
-                "The service cannot answer now: it is busy, stopping, or its disk is full",
+                "The service is temporarily unavailable: it is busy, shutting down, or its disk is full",
             )
         },
     ];
@@ -370,16 +369,13 @@ fn general_responses(route: &Route) -> Vec<ResponseDoc> {
     }
     if route.access == Access::Admin {
         all.push(ResponseDoc::error(401, "Invalid or missing admin key"));
-        all.push(ResponseDoc::error(
-            404,
-            "There is no such organization or thing, or the administration API is off",
-        ));
+        all.push(ResponseDoc::error(404, "Not found, or the administration API is off"));
     }
     if route.access.is_by_session() {
         all.push(ResponseDoc::error(401, "Nobody is logged in"));
         all.push(ResponseDoc::error(
             403,
-            "The member may not do this, or the request did not come from a page of the dashboard",
+            "The member lacks the permission, or the request did not come from a page of the dashboard",
         ));
         all.push(ResponseDoc::error(415, "The body is not application/json"));
     }
@@ -393,9 +389,9 @@ fn general_responses(route: &Route) -> Vec<ResponseDoc> {
     if is_idempotent {
         all.push(ResponseDoc::error(
             409,
-            "A request with this Idempotency-Key is still being answered, or a conflict",
+            "A request with this Idempotency-Key is still in progress, or a conflict",
         ));
-        all.push(ResponseDoc::error(422, "This Idempotency-Key was used with another body"));
+        all.push(ResponseDoc::error(422, "The Idempotency-Key was already used with another body"));
     }
     if route.rate != Rate::Free {
         all.push(ResponseDoc {
@@ -406,10 +402,11 @@ fn general_responses(route: &Route) -> Vec<ResponseDoc> {
     all
 }
 
-/// The media type of content of any kind.
+/// The media type of any content.
 const ANY: &str = "*/*";
-const RETRY_AFTER: (&str, &str) = ("Retry-After", "Seconds to wait before the next try");
-const REQUEST_ID: (&str, &str) = ("X-Request-Id", "The id of the request, as in the service's log");
+const RETRY_AFTER: (&str, &str) = ("Retry-After", "The number of seconds to wait before a retry");
+const REQUEST_ID: (&str, &str) =
+    ("X-Request-Id", "The ID of the request, which is also in the service's log");
 
 fn responses(route: &Route, schemas: &mut Schemas) -> Value {
     let mut by_status: BTreeMap<u16, ResponseDoc> = BTreeMap::new();
@@ -431,7 +428,7 @@ fn responses(route: &Route, schemas: &mut Schemas) -> Value {
     Value::Object(described.collect())
 }
 
-/// The schema of an error. A missing key reads the same on every route.
+/// Returns the schema of an error. The error for a missing key is the same on every route.
 fn error_schema(route: &Route, status: u16) -> &'static str {
     match route.doc.errors {
         ErrorForm::OpenAi if status != 401 => OPEN_AI_ERROR,
@@ -439,12 +436,12 @@ fn error_schema(route: &Route, status: u16) -> &'static str {
     }
 }
 
-/// What the answers of a route have in common.
+/// Properties of all responses of a route.
 #[derive(Debug, Clone, Copy)]
 struct OfRoute {
-    /// The id of the request.
+    /// Whether responses have a request ID.
     has_id: bool,
-    /// Names of unknown fields of the request.
+    /// Whether responses may have warnings about unknown request fields.
     warns: bool,
 }
 
@@ -479,14 +476,14 @@ fn describe(
         Content::Json(schema) => {
             json!({"application/json": {"schema": schemas.answer(schema, warns)}})
         }
-        // Generators of clients know bytes by their own media type alone.
+        // Client generators recognize bytes only by their own media type.
         Content::Raw(ANY) => json!({BYTES: {"schema": binary()}, ANY: {"schema": binary()}}),
         Content::Raw(media_type) => {
             let is_text = media_type.starts_with("text/");
             let schema = if is_text { json!({"type": "string"}) } else { binary() };
             json!({media_type: {"schema": schema}})
         }
-        // A stream has no schema of its own in OpenAPI 3.1.
+        // OpenAPI 3.1 cannot describe the events of a stream.
         Content::Events => json!({"text/event-stream": {}}),
     };
     fields.insert("content".to_owned(), content);

@@ -1,5 +1,5 @@
-//! Executions for the operator: what has not ended, one of them, ending one, and letting go on what
-//! a restore held back. On the control socket, and on the store of a service that is stopped.
+//! The operator's routes for executions: list, show, cancel, and resume after a restore. Served on
+//! the control socket, and for the store of a stopped service.
 
 use std::collections::HashMap;
 
@@ -20,10 +20,12 @@ use crate::workflows;
 const LIMIT_DEFAULT: u64 = 100;
 const LIMIT_MAX: u64 = 1000;
 
-pub const LIST: Doc = Doc::new("admin", "admin_list_executions", "Executions of all organizations");
+pub const LIST: Doc =
+    Doc::new("admin", "admin_list_executions", "List executions of all organizations");
 
-/// `GET /admin/executions?organization=&unfinished=&limit=`: the newest, or all that have not ended. The newest
-/// can be filtered as the history is, with `workflow` (an id or a slug) in the place of `workflow_id`.
+/// `GET /admin/executions?organization=&unfinished=&limit=`: the latest executions, or all
+/// unfinished ones. The latest can be filtered like the history, with `workflow` (an ID or a slug)
+/// instead of `workflow_id`.
 pub async fn list(context: Context) -> Result<Response, http::Error> {
     let query = &context.request.query;
     let limit = usize::try_from(query.number("limit", 1..=LIMIT_MAX, LIMIT_DEFAULT)?)?;
@@ -64,7 +66,7 @@ pub async fn list(context: Context) -> Result<Response, http::Error> {
     Ok(response::json(StatusCode::OK, &Executions { executions }))
 }
 
-/// The filter with the workflow that the query names; `None` where the organization has none of that name.
+/// Adds the workflow in the query to the filter; `None` if the organization has no such workflow.
 async fn of_workflow(
     context: &Context,
     organization: OrganizationId,
@@ -78,9 +80,10 @@ async fn of_workflow(
     }
 }
 
-pub const GET: Doc = Doc::new("admin", "admin_get_execution", "An execution");
+pub const GET: Doc = Doc::new("admin", "admin_get_execution", "Get an execution");
 
-/// `GET /admin/executions/{execution}`: as its organization reads it, whichever that is.
+/// `GET /admin/executions/{execution}`: the same view as its organization has, for any
+/// organization.
 pub async fn get(context: Context) -> Result<Response, http::Error> {
     let execution = find(&context).await?;
     let services = &context.services;
@@ -99,7 +102,7 @@ pub async fn get(context: Context) -> Result<Response, http::Error> {
     Ok(response::json_text(StatusCode::OK, text.into()))
 }
 
-pub const CANCEL: Doc = Doc::new("admin", "admin_cancel_execution", "End an execution now");
+pub const CANCEL: Doc = Doc::new("admin", "admin_cancel_execution", "Cancel an execution");
 
 /// `POST /admin/executions/{execution}/cancel`
 pub async fn cancel(context: Context) -> Result<Response, http::Error> {
@@ -116,26 +119,26 @@ pub async fn cancel(context: Context) -> Result<Response, http::Error> {
     Ok(response::json(StatusCode::OK, &body))
 }
 
-pub const RESUME: Doc = Doc::new("admin", "admin_resume", "Resume what a restore held back");
+pub const RESUME: Doc = Doc::new("admin", "admin_resume", "Resume restored work");
 
-/// `POST /admin/resume`: lets go on what a restore held back.
+/// `POST /admin/resume`: resumes the work that was paused by a restore.
 pub async fn resume(context: Context) -> Result<Response, http::Error> {
     let services = &context.services;
     let entry = services.audit.entry(&context.actor(), "restore.resume", "all that was held back");
     let (engine, outbox) = (services.engine.clone(), services.outbox.clone());
     let resume = async move {
         let resumed = engine.resume().await;
-        // Also for what was let go before it failed, or before the client hung up.
+        // Also covers work that was resumed before an error, or before the client disconnected.
         outbox.rescan();
         resumed
     };
     let engine::Resumed { executions, deliveries } = services.audit.record(entry, resume).await?;
-    tracing::warn!(executions, deliveries, "resumed what the restore held back");
+    tracing::warn!(executions, deliveries, "restored work resumed");
     let body = Resumed { executions, deliveries };
     Ok(response::json(StatusCode::OK, &body))
 }
 
-/// The execution that the path names, of whichever organization.
+/// Returns the execution in the path, of any organization.
 async fn find(context: &Context) -> Result<Execution, http::Error> {
     let missing = || http::Error::not_found("execution not found");
     let id: ExecutionId = context.request.param("execution").parse().map_err(|_no_id| missing())?;

@@ -10,13 +10,13 @@ use crate::engine;
 use crate::http::{self, Response, response};
 use crate::wire::execution::Paused;
 
-const STATE: ResponseDoc = ResponseDoc::json::<Paused>(200, "Whether it is paused now");
-const NO_EXECUTION: ResponseDoc = ResponseDoc::error(404, "There is no such execution");
-const ENDED: ResponseDoc = ResponseDoc::error(409, "The execution has ended already");
+const STATE: ResponseDoc = ResponseDoc::json::<Paused>(200, "The execution's pause state");
+const NO_EXECUTION: ResponseDoc = ResponseDoc::error(404, "Execution not found");
+const ENDED: ResponseDoc = ResponseDoc::error(409, "The execution has already ended");
 
 pub const PAUSE: Doc = Doc {
     responses: &[STATE, NO_EXECUTION, ENDED],
-    ..Doc::new("executions", "pause_execution", "Pause an execution: it starts no step")
+    ..Doc::new("executions", "pause_execution", "Pause an execution")
 };
 
 /// `POST /executions/{execution}/pause`
@@ -29,7 +29,7 @@ pub async fn pause(context: Context) -> Result<Response, http::Error> {
 
 pub const RESUME: Doc = Doc {
     responses: &[STATE, NO_EXECUTION, ENDED],
-    ..Doc::new("executions", "resume_execution", "Let a paused execution go on")
+    ..Doc::new("executions", "resume_execution", "Resume a paused execution")
 };
 
 /// `POST /executions/{execution}/resume`

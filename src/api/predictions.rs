@@ -27,14 +27,15 @@ use crate::wire::Text;
 use crate::wire::prediction::{Accepted, Ended, NewPrediction, Prediction, Shown, Urls};
 use crate::workflows;
 
-/// The longest `wait` of a `GET`, in seconds.
+/// Maximum `wait` of a `GET`, in seconds.
 const WAIT_MAX: u64 = 60;
 
-/// The link to the events of a prediction.
-const MONITOR: (&str, &str) = ("Link", "`rel=\"monitor\"`: its events, without a key, for a day");
-const UNPAID: ResponseDoc = ResponseDoc::error(402, "The balance does not cover it");
-const NO_MODEL: ResponseDoc = ResponseDoc::error(404, "There is no such model");
-const NO_PREDICTION: ResponseDoc = ResponseDoc::error(404, "There is no such prediction");
+/// The header with the link to a prediction's events.
+const MONITOR: (&str, &str) =
+    ("Link", "`rel=\"monitor\"`: a link to the events, valid for a day without a key");
+const UNPAID: ResponseDoc = ResponseDoc::error(402, "Insufficient balance");
+const NO_MODEL: ResponseDoc = ResponseDoc::error(404, "Model not found");
+const NO_PREDICTION: ResponseDoc = ResponseDoc::error(404, "Prediction not found");
 
 pub const CREATE: Doc = Doc {
     request: Some(RequestDoc::json::<NewPrediction>()),
@@ -42,7 +43,10 @@ pub const CREATE: Doc = Doc {
     responses: &[
         ResponseDoc {
             headers: &[MONITOR],
-            ..ResponseDoc::json::<Accepted<'static>>(200, "The prediction is durable and will end")
+            ..ResponseDoc::json::<Accepted<'static>>(
+                200,
+                "The prediction was accepted and is durable",
+            )
         },
         UNPAID,
         NO_MODEL,
@@ -58,12 +62,12 @@ pub async fn create(mut context: Context) -> Result<Response, http::Error> {
 
 pub const RUN: Doc = Doc {
     responses: &[
-        ResponseDoc::json::<Ended<'static>>(200, "The prediction has ended, with any status"),
+        ResponseDoc::json::<Ended<'static>>(200, "The prediction has ended, successfully or not"),
         ResponseDoc {
             headers: &[MONITOR],
             ..ResponseDoc::json::<Accepted<'static>>(
                 202,
-                "The prediction did not end within the wait",
+                "The prediction is still running after the maximum wait",
             )
         },
         UNPAID,
@@ -71,11 +75,11 @@ pub const RUN: Doc = Doc {
     ],
     tag: "predictions",
     id: "run_prediction",
-    summary: "Create a prediction and wait for its end",
+    summary: "Create a prediction and wait until it ends",
     ..CREATE
 };
 
-/// `POST /v1/prediction/run`: as create, and waits for the end.
+/// `POST /v1/prediction/run`: creates a prediction and waits until it ends.
 pub async fn run(mut context: Context) -> Result<Response, http::Error> {
     let id = submit(&mut context, "prediction/run").await?;
     let organization = context.caller()?.organization;
@@ -116,7 +120,7 @@ pub const GET: Doc = Doc {
         },
         NO_PREDICTION,
     ],
-    ..Doc::new("predictions", "get_prediction", "A prediction")
+    ..Doc::new("predictions", "get_prediction", "Get a prediction")
 };
 
 /// `GET /v1/prediction/{id}?wait=`
@@ -131,7 +135,7 @@ pub async fn get(context: Context) -> Result<Response, http::Error> {
     Ok(with_monitor_link(&context, id, response::json_text(StatusCode::OK, text.into())))
 }
 
-/// A prediction as clients read it: JSON text.
+/// Returns a prediction's view as JSON text.
 pub async fn detail(services: &Services, execution: &Execution) -> Result<String, http::Error> {
     let is_hidden = is_of_foreign_step(services, execution).await?;
     let input = (!is_hidden).then_some(&execution.input);
@@ -150,8 +154,8 @@ pub async fn detail(services: &Services, execution: &Execution) -> Result<String
     serde_json::to_string(&view).map_err(http::Error::internal)
 }
 
-/// Whether it is the run of a step of another organization's workflow, which does not show what the
-/// owner wrote into the step.
+/// Whether this prediction is a step of another organization's workflow. The owner's input to the
+/// step is then hidden.
 async fn is_of_foreign_step(
     services: &Services,
     execution: &Execution,
@@ -169,7 +173,7 @@ pub const CANCEL: Doc = Doc {
     responses: &[
         ResponseDoc::json::<Accepted<'static>>(200, "The prediction is cancelled"),
         NO_PREDICTION,
-        ResponseDoc::error(409, "The prediction has ended already"),
+        ResponseDoc::error(409, "The prediction has already ended"),
     ],
     ..Doc::new("predictions", "cancel_prediction", "Cancel a prediction")
 };
@@ -198,11 +202,11 @@ pub async fn cancel(context: Context) -> Result<Response, http::Error> {
     Ok(response::json(StatusCode::OK, &body))
 }
 
-/// How long a link to a prediction's events opens them. Each answer that names one names a new one.
+/// Validity of a link to a prediction's events. Each response contains a new link.
 const EVENTS_LINK: Duration = Duration::from_secs(24 * 3600);
 
-/// The answer with a link to the prediction's events, which needs no key: a browser's
-/// `EventSource` cannot send one.
+/// Adds a link to the prediction's events, which needs no key, because a browser's `EventSource`
+/// cannot send one.
 fn with_monitor_link(context: &Context, id: ExecutionId, mut answer: Response) -> Response {
     let Ok(grant) = context.grant() else { return answer };
     let services = &context.services;
@@ -235,8 +239,8 @@ pub fn not_found(error: engine::Error) -> http::Error {
     error.into()
 }
 
-/// Checks the request and hands it to the engine; the id of what was created, now or under the same
-/// `Idempotency-Key` before.
+/// Validates the request and submits it to the engine. Returns the ID of the prediction that was
+/// created now, or earlier with the same `Idempotency-Key`.
 async fn submit(context: &mut Context, route: &str) -> Result<ExecutionId, http::Error> {
     let caller = context.caller()?;
     let bytes = context.request.body().await?;
@@ -255,7 +259,7 @@ async fn submit(context: &mut Context, route: &str) -> Result<ExecutionId, http:
     Ok(id)
 }
 
-/// The request as work for the engine.
+/// Validates the request and converts it to a submission.
 async fn check(
     services: &Services,
     caller: Caller,
@@ -293,7 +297,7 @@ async fn check(
     })
 }
 
-/// The model, and those that stand in for it as the named chain has them at this moment.
+/// Returns the model, followed by the fallback models that the chain has now.
 async fn chain(
     services: &Services,
     organization: OrganizationId,
@@ -318,29 +322,29 @@ async fn chain(
     Ok(candidates)
 }
 
-/// A payload's text; of one that is lost or damaged, what is wrong with it in a sentence, so that the
-/// rest of the record can be read.
+/// Returns a payload's text. For a missing or damaged payload, returns the reason, so that the rest
+/// of the record can still be read.
 pub async fn shown(services: &Services, payload: Option<&Payload>) -> Result<Text, http::Error> {
     let Some(payload) = payload else { return Ok(Text::default()) };
     match services.store.read_payload(payload).await {
         Ok(text) => Ok(Text::of(text)),
         Err(error) if error.is_final() => {
-            tracing::error!(%error, "a record is shown without a payload");
+            tracing::error!(%error, "payload missing or damaged");
             Ok(Text::missing(error.to_string()))
         }
         Err(error) => Err(error.into()),
     }
 }
 
-/// The output's text, with current URLs of files.
+/// Returns the output's text with current file URLs.
 async fn shown_output(services: &Services, execution: &Execution) -> Result<Text, http::Error> {
     let Text { text, error } = shown(services, execution.output.as_ref()).await?;
     let text = text.map(|text| services.signed_urls.render(execution.organization, text));
     Ok(Text { text, error })
 }
 
-/// What its attempts have written until now; of one that waits and has written nothing, why it
-/// waits.
+/// Returns the log output of the attempts so far. While the prediction is queued and has none,
+/// returns its position.
 fn logs(
     services: &Services,
     execution: &Execution,

@@ -1,8 +1,8 @@
-//! The metrics of requests: how many, by host, method, route and status, and how long they take, by host.
+//! Request metrics: counts by host, method, route and status, and durations by host.
 //!
-//! A labelled metric costs a handful of allocations and a look into the registry each time that it
-//! is named. Here each is named once and kept: the sets of labels are few, since routes, known
-//! methods and statuses are.
+//! Looking up a labeled metric costs several allocations and a registry access each time. The
+//! handles are cached here, since there are only a few combinations of routes, methods and
+//! statuses.
 
 use std::collections::HashMap;
 use std::sync::{OnceLock, PoisonError, RwLock};
@@ -13,7 +13,7 @@ use metrics::{Counter, Histogram};
 
 use super::Role;
 
-/// What tells the metrics of one host apart: method, route and status.
+/// The labels of a host's counter: method, route and status.
 type Labels = (&'static str, &'static str, StatusCode);
 
 /// The request metrics of one host.
@@ -21,18 +21,18 @@ type Labels = (&'static str, &'static str, StatusCode);
 pub struct RequestMetrics {
     role: Role,
     requests: RwLock<HashMap<Labels, Counter>>,
-    /// Of all routes together: a histogram is many series.
+    /// For all routes together, because a histogram has many series.
     seconds: OnceLock<Histogram>,
 }
 
 impl RequestMetrics {
-    /// Metrics of a host that has answered nothing yet.
+    /// Creates the metrics of a host without any requests.
     #[must_use]
     pub fn new(role: Role) -> Self {
         Self { role, requests: RwLock::default(), seconds: OnceLock::new() }
     }
 
-    /// Counts one answer. `route` is the pattern, empty where none was found.
+    /// Counts one response. `route` is the route's pattern, or empty if no route matched.
     pub fn count(&self, method: &Method, route: &'static str, status: StatusCode, took: Duration) {
         let host = self.role.as_str();
         let seconds = || metrics::histogram!("orrery_request_seconds", "host" => host);
@@ -57,7 +57,7 @@ impl RequestMetrics {
     }
 }
 
-/// A method as a metrics label: whatever a client invents is one word.
+/// Returns the metric label for a method. Methods that are not standard share one label.
 fn known_method(method: &Method) -> &'static str {
     match *method {
         Method::GET => "GET",

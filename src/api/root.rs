@@ -1,4 +1,5 @@
-//! What every host answers without a key: who it is, whether it is well, what it offers.
+//! Routes that every host serves without a key: index, health, readiness, metrics and the OpenAPI
+//! document.
 
 use hyper::StatusCode;
 use serde_json::{Map, Value};
@@ -13,7 +14,7 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 pub const INDEX: Doc = Doc {
     responses: &[ResponseDoc::json::<Index<'static>>(200, "Name, version, role and links")],
-    ..Doc::new("service", "index", "Information about this host")
+    ..Doc::new("service", "index", "Get information about this host")
 };
 
 /// `GET /`
@@ -34,8 +35,8 @@ pub async fn index(context: Context) -> Result<Response, http::Error> {
 }
 
 pub const HEALTH: Doc = Doc {
-    responses: &[ResponseDoc::json::<Health<'static>>(200, "The process answers")],
-    ..Doc::new("service", "health", "Whether the process answers")
+    responses: &[ResponseDoc::json::<Health<'static>>(200, "The process is running")],
+    ..Doc::new("service", "health", "Check that the process is running")
 };
 
 /// `GET /health`
@@ -46,16 +47,16 @@ pub async fn health(_context: Context) -> Result<Response, http::Error> {
 pub const READY: Doc = Doc {
     responses: &[ResponseDoc::json::<Ready<'static>>(
         200,
-        "The store is open, recovery is complete",
+        "The store is open and recovery is complete",
     )],
-    ..Doc::new("service", "ready", "Whether the service takes work")
+    ..Doc::new("service", "ready", "Check whether the service accepts work")
 };
 
-/// `GET /ready`: 503 until recovery has been read. `paused` while what a restore carried over waits
-/// for `orrery resume`.
+/// `GET /ready`: 503 until recovery has loaded the unfinished work. `paused` is set while restored
+/// work waits for `orrery resume`.
 pub async fn ready(context: Context) -> Result<Response, http::Error> {
     if !context.services.readiness.get() {
-        return Err(http::Error::unavailable("starting: unfinished work is being read"));
+        return Err(http::Error::unavailable("starting: loading unfinished work"));
     }
     let paused = context.services.engine.paused_since().map(|_since| true);
     let warnings = warnings(&context.services).await?;
@@ -63,23 +64,23 @@ pub async fn ready(context: Context) -> Result<Response, http::Error> {
     Ok(response::json(StatusCode::OK, &body))
 }
 
-/// What an operator should do something about while the service takes work.
+/// Returns conditions that need the operator's attention although the service accepts work.
 pub(super) async fn warnings(services: &Services) -> Result<Vec<String>, http::Error> {
     let disk = services.store.disk_space().concern().map(|concern| format!("disk: {concern}"));
     let doctor = &services.settings.doctor;
     let backups = doctor.late_backup(services.clock.now()).await.map_err(http::Error::internal)?;
     let backups = backups.map(|concern| format!("backups: {concern}"));
     let is_ahead = services.clock.ahead().is_some();
-    let clock = is_ahead.then(|| "clock: it is not believed; `orrery doctor` says why".to_owned());
+    let clock = is_ahead.then(|| "clock: implausible time; run `orrery doctor`".to_owned());
     Ok([disk, backups, clock].into_iter().flatten().collect())
 }
 
 pub const OPENAPI: Doc = Doc {
-    responses: &[ResponseDoc::json::<Map<String, Value>>(200, "OpenAPI 3.1")],
-    ..Doc::new("service", "openapi", "This document")
+    responses: &[ResponseDoc::json::<Map<String, Value>>(200, "The OpenAPI 3.1 document")],
+    ..Doc::new("service", "openapi", "Get this OpenAPI document")
 };
 
-/// `GET /openapi.json`: this host's own document.
+/// `GET /openapi.json`: the OpenAPI document of this host.
 pub async fn openapi(context: Context) -> Result<Response, http::Error> {
     let url = context.services.url_of(context.role);
     let text = context.services.documents.of_host(context.role, url);
@@ -87,11 +88,11 @@ pub async fn openapi(context: Context) -> Result<Response, http::Error> {
 }
 
 pub const METRICS: Doc = Doc {
-    responses: &[ResponseDoc::raw(200, "text/plain", "Prometheus' text format")],
-    ..Doc::new("service", "metrics", "Metrics for Prometheus")
+    responses: &[ResponseDoc::raw(200, "text/plain", "Prometheus's text format")],
+    ..Doc::new("service", "metrics", "Get metrics for Prometheus")
 };
 
-/// `GET /metrics`, in Prometheus' text format.
+/// `GET /metrics`: metrics in Prometheus's text format.
 pub async fn metrics(context: Context) -> Result<Response, http::Error> {
     let services = &context.services;
     let (running, queued) = services.engine.totals();

@@ -1,4 +1,4 @@
-//! Schedules of workflows and models: create, list, read, change, delete (`docs/spec/schedules.md`,
+//! Schedules of workflows and models: create, list, read, update, delete (`docs/spec/schedules.md`,
 //! "Routes").
 
 use hyper::StatusCode;
@@ -27,21 +27,21 @@ use crate::wire::schedule::{self as wire, NEXT_RUNS, OfModel, OfWorkflow};
 
 const LIMIT_DEFAULT: u64 = 50;
 const LIMIT_MAX: u64 = 100;
-/// The largest input, as JSON: a record of the store has room for it.
+/// Maximum size of an input as JSON, so that it fits into a record of the store.
 const INPUT_BYTES_MAX: usize = 48 * 1024;
-/// The longest version, name of a chain, model or time zone, in characters.
+/// Maximum length of a version, chain name, model slug or time zone, in characters.
 const NAME_MAX: usize = 200;
 
 const SCHEDULE: ResponseDoc = ResponseDoc::json::<wire::Schedule>(200, "The schedule");
-const CREATED: ResponseDoc = ResponseDoc::json::<wire::Schedule>(201, "It fires from now on");
+const CREATED: ResponseDoc = ResponseDoc::json::<wire::Schedule>(201, "The created schedule");
 const DELETED: ResponseDoc =
-    ResponseDoc::empty(204, "The schedule is deleted; what it has started goes on");
-const PAGE: ResponseDoc = ResponseDoc::json::<wire::Schedules>(200, "Schedules, oldest first");
-const NO_WORKFLOW: ResponseDoc = ResponseDoc::error(404, "There is no such workflow");
-const NO_SCHEDULE: ResponseDoc = ResponseDoc::error(404, "There is no such schedule");
+    ResponseDoc::empty(204, "The schedule is deleted; executions that it started continue");
+const PAGE: ResponseDoc = ResponseDoc::json::<wire::Schedules>(200, "The schedules, oldest first");
+const NO_WORKFLOW: ResponseDoc = ResponseDoc::error(404, "Workflow not found");
+const NO_SCHEDULE: ResponseDoc = ResponseDoc::error(404, "Schedule not found");
 const SEVERAL: ResponseDoc = ResponseDoc::error(
     409,
-    "Several have this name, it starts something else, or there are too many",
+    "Several schedules have this name, it starts another workflow or model, or there are too many",
 );
 const TOO_MANY: ResponseDoc = ResponseDoc::error(409, "There are too many schedules");
 
@@ -163,7 +163,7 @@ pub async fn list(context: Context) -> Result<Response, http::Error> {
 pub const LIST_ALL: Doc = Doc {
     query: &[OFFSET, Param::limit(LIMIT_MAX, LIMIT_DEFAULT)],
     responses: &[PAGE],
-    ..Doc::new("schedules", "list_schedules", "List all schedules, of workflows and of models")
+    ..Doc::new("schedules", "list_schedules", "List the schedules of all workflows and models")
 };
 
 /// `GET /v1/schedules`
@@ -188,11 +188,11 @@ async fn page(context: &Context, schedules: Vec<Schedule>) -> Result<Response, h
 
 pub const GET: Doc = Doc {
     responses: &[SCHEDULE, NO_SCHEDULE],
-    ..Doc::new("schedules", "get_workflow_schedule", "A schedule of a workflow")
+    ..Doc::new("schedules", "get_workflow_schedule", "Get a schedule of a workflow")
 };
 
 pub const GET_ANY: Doc =
-    Doc { id: "get_schedule", summary: "A schedule of a workflow or model", ..GET };
+    Doc { id: "get_schedule", summary: "Get a schedule of a workflow or model", ..GET };
 
 /// `GET /workflows/{workflow}/schedules/{schedule}` and `GET /v1/schedules/{schedule}`
 pub async fn get(context: Context) -> Result<Response, http::Error> {
@@ -203,17 +203,18 @@ pub async fn get(context: Context) -> Result<Response, http::Error> {
 pub const CHANGE: Doc = Doc {
     request: Some(RequestDoc::optional_json::<OfWorkflow>()),
     responses: &[SCHEDULE, NO_SCHEDULE],
-    ..Doc::new("schedules", "change_workflow_schedule", "Change a schedule of a workflow")
+    ..Doc::new("schedules", "change_workflow_schedule", "Update a schedule of a workflow")
 };
 
 pub const CHANGE_ANY: Doc = Doc {
     request: Some(RequestDoc::optional_json::<OfModel>()),
     id: "change_schedule",
-    summary: "Change a schedule of a workflow or model",
+    summary: "Update a schedule of a workflow or model",
     ..CHANGE
 };
 
-/// `PUT /workflows/{workflow}/schedules/{schedule}` and `PUT /v1/schedules/{schedule}`: absent fields stay.
+/// `PUT /workflows/{workflow}/schedules/{schedule}` and `PUT /v1/schedules/{schedule}`: omitted
+/// fields keep their value.
 pub async fn change(mut context: Context) -> Result<Response, http::Error> {
     let found = find(&context).await?;
     let fields = body::parse(&context.request.body().await?)?;
@@ -248,16 +249,15 @@ pub async fn delete(context: Context) -> Result<Response, http::Error> {
 pub const PUT_NAMED: Doc = Doc {
     request: Some(RequestDoc::json::<NamedSchedule>()),
     responses: &[SCHEDULE, CREATED, SEVERAL],
-    ..Doc::new("schedules", "put_schedule", "Have a schedule of this name")
+    ..Doc::new("schedules", "put_schedule", "Create or update a schedule")
 };
 
-/// `PUT /admin/v1/organizations/{organization}/schedules/{name}`: fields that are as they are change
-/// nothing.
+/// `PUT /admin/v1/organizations/{organization}/schedules/{name}`: identical fields change nothing.
 pub async fn put_named(mut context: Context) -> Result<Response, http::Error> {
     let mut fields = body::parse(&context.request.body().await?)?;
     if fields.unread().any(|name| name == "webhook_secret") {
-        // It is kept sealed, so that it cannot be compared.
-        let message = "webhook_secret cannot be put here: use a webhook endpoint";
+        // The stored secret is sealed, so it cannot be compared.
+        let message = "webhook_secret cannot be set here: use a webhook endpoint";
         return Err(http::Error::bad_request(message));
     }
     let organization = context.organization()?;
@@ -288,7 +288,8 @@ pub async fn put_named(mut context: Context) -> Result<Response, http::Error> {
         Target::Model { .. } => workflow.is_none(),
     };
     if !is_same_target {
-        let message = "the schedule of this name starts something else: delete it first";
+        let message =
+            "the schedule with this name starts another workflow or model: delete it first";
         return Err(http::Error::conflict(message));
     }
     let mut wanted = found.clone();
@@ -307,7 +308,7 @@ pub async fn put_named(mut context: Context) -> Result<Response, http::Error> {
 
 pub const DELETE_NAMED: Doc = Doc {
     responses: &[DELETED, NO_SCHEDULE, SEVERAL],
-    ..Doc::new("schedules", "delete_named_schedule", "Delete the schedule of this name")
+    ..Doc::new("schedules", "delete_named_schedule", "Delete a schedule by name")
 };
 
 /// `DELETE /admin/v1/organizations/{organization}/schedules/{name}`
@@ -318,7 +319,7 @@ pub async fn delete_named(context: Context) -> Result<Response, http::Error> {
     Ok(response::empty(StatusCode::NO_CONTENT))
 }
 
-/// The schedule of the path's name; none when there is none.
+/// Returns the schedule with the name in the path, if there is one.
 async fn find_named(context: &Context) -> Result<Option<Schedule>, http::Error> {
     let name = context.request.param("name");
     let all = context.services.schedules.list(context.organization()?).await?;
@@ -332,7 +333,8 @@ async fn workflow_of(context: &Context) -> Result<WorkflowId, http::Error> {
     Ok(context.services.workflows.find(organization, reference).await?.id)
 }
 
-/// The schedule that the path names, of the workflow that it names, if it does.
+/// Returns the schedule in the path, which must belong to the workflow in the path, if there is
+/// one.
 async fn find(context: &Context) -> Result<Schedule, http::Error> {
     let missing = || http::Error::from(schedules::Error::NotFound);
     let id: ScheduleId = context.request.param("schedule").parse().map_err(|_no_id| missing())?;
@@ -347,7 +349,7 @@ async fn find(context: &Context) -> Result<Schedule, http::Error> {
     }
 }
 
-/// A schedule as clients read it.
+/// Returns the client's view of a schedule.
 async fn shown(services: &Services, schedule: &Schedule) -> Result<wire::Schedule, http::Error> {
     let calendar = Calendar::load(&schedule.cron, &schedule.timezone).ok();
     let next = calendar.map(|calendar| schedule.next_firings(&calendar, NEXT_RUNS));
@@ -367,28 +369,28 @@ async fn shown(services: &Services, schedule: &Schedule) -> Result<wire::Schedul
     Ok(wire::Schedule::of(schedule, next.unwrap_or_default(), status))
 }
 
-/// The fields of a body, checked each by itself.
+/// The validated fields of a body.
 #[derive(Debug, Default)]
 struct Change {
     cron: Option<String>,
     timezone: Option<String>,
     input: Option<Value>,
     model: Option<String>,
-    /// The version of the workflow or of the model; an empty one of a workflow means the latest.
+    /// The version of the workflow or model. An empty version of a workflow means the latest.
     version: Option<String>,
     fallback_selector: Option<String>,
     overlap: Option<Overlap>,
     catch_up_seconds: Option<u64>,
     jitter_seconds: Option<u32>,
     paused: Option<bool>,
-    /// `Some(None)`: no limit any more.
+    /// `Some(None)` removes the limit.
     starts_at: Option<Option<Timestamp>>,
     ends_at: Option<Option<Timestamp>>,
-    /// `Some(None)`: no webhook any more.
+    /// `Some(None)` removes the webhook.
     webhook_url: Option<Option<String>>,
-    /// Sealed; `Some(None)`: deliveries are not signed any more.
+    /// The sealed secret. `Some(None)` removes it, so that deliveries are not signed.
     webhook_secret: Option<Option<String>>,
-    /// Empty: none.
+    /// An empty string means no name.
     name: Option<String>,
 }
 
@@ -468,7 +470,7 @@ impl Change {
     }
 }
 
-/// Puts what is given in the place of what is held.
+/// Replaces `held` if a value is given.
 fn put<T: Clone>(held: &mut T, given: &Option<T>) {
     if let Some(given) = given {
         held.clone_from(given);
@@ -483,7 +485,7 @@ fn overlap(word: &str) -> Result<Overlap, http::Error> {
     })
 }
 
-/// A moment; empty: none.
+/// Parses a time; an empty string means none.
 fn moment(
     fields: &mut JsonObject,
     name: &'static str,

@@ -1,5 +1,5 @@
-//! Named secrets: set, listed and deleted, by an organization's clients and by the operator. No answer
-//! has a value.
+//! Named secrets: set, list and delete, by an organization's clients and by the operator. Responses
+//! never contain a value.
 
 use hyper::StatusCode;
 use serde::Deserialize;
@@ -10,10 +10,13 @@ use crate::http::{self, Response, response};
 use crate::wire::operator;
 use crate::wire::secret::{Secret, SecretValue, Secrets};
 
-const NO_SECRET: ResponseDoc = ResponseDoc::error(404, "There is no such secret");
+const NO_SECRET: ResponseDoc = ResponseDoc::error(404, "Secret not found");
 
 pub const LIST: Doc = Doc {
-    responses: &[ResponseDoc::json::<Secrets>(200, "Names and dates, by name; never a value")],
+    responses: &[ResponseDoc::json::<Secrets>(
+        200,
+        "The names and dates, sorted by name, without values",
+    )],
     ..Doc::new("secrets", "list_secrets", "List named secrets")
 };
 
@@ -27,8 +30,8 @@ pub async fn list(context: Context) -> Result<Response, http::Error> {
 pub const PUT: Doc = Doc {
     request: Some(RequestDoc::json::<SecretValue>()),
     responses: &[
-        ResponseDoc::json::<Secret>(200, "The value is replaced, for every attempt from now on"),
-        ResponseDoc::json::<Secret>(201, "The secret is new"),
+        ResponseDoc::json::<Secret>(200, "The value is replaced; all later attempts use it"),
+        ResponseDoc::json::<Secret>(201, "The secret was created"),
         ResponseDoc::error(409, "There are too many secrets"),
     ],
     ..Doc::new("secrets", "put_secret", "Set the value of a named secret")
@@ -63,14 +66,14 @@ struct New {
     organization: Option<String>,
     name: String,
     value: String,
-    /// Nothing is set: the answer says whether it would be a change.
+    /// If true, nothing is stored: the response only says whether the value differs.
     #[serde(default)]
     compare_only: bool,
 }
 
 pub const SET_OF: Doc = Doc::new("admin", "admin_set_secret", "Set the value of a named secret");
 
-/// `PUT /admin/secrets`. The operator owns the key that seals values, so a comparison tells nothing new.
+/// `PUT /admin/secrets`. The operator owns the sealing key, so a comparison reveals nothing new.
 pub async fn set_of(mut context: Context) -> Result<Response, http::Error> {
     let New { organization, name, value, compare_only } = context.request.json().await?;
     let services = &context.services;
@@ -86,7 +89,7 @@ pub async fn set_of(mut context: Context) -> Result<Response, http::Error> {
 
 pub const LIST_OF: Doc = Doc::new("admin", "admin_list_secrets", "List named secrets");
 
-/// `GET /admin/secrets?organization=`: of one organization, or of all.
+/// `GET /admin/secrets?organization=`: the secrets of one organization, or of all.
 pub async fn list_of(context: Context) -> Result<Response, http::Error> {
     let mut secrets = Vec::new();
     for organization in context.named_organizations().await? {
@@ -108,7 +111,7 @@ pub async fn delete_of(context: Context) -> Result<Response, http::Error> {
     Ok(response::empty(StatusCode::NO_CONTENT))
 }
 
-/// 201 for what was made, 200 for what was there.
+/// Returns 201 for a created resource, 200 for an existing one.
 pub const fn status_of(is_new: bool) -> StatusCode {
     if is_new { StatusCode::CREATED } else { StatusCode::OK }
 }

@@ -1,4 +1,4 @@
-//! What handlers call: the verbs of the layers below, put together by `app`.
+//! The services that handlers call: the layers below the API, assembled by `app`.
 
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
@@ -38,62 +38,62 @@ pub use crate::wire::operator::Reloaded;
 pub use crate::wire::service::{Finding, Listening, RunningService, Verdict};
 use crate::workflows::Workflows;
 
-/// A host and the address by which clients reach it.
+/// A host and its public URL.
 #[derive(Debug, Clone)]
 pub struct HostAddress {
     pub role: Role,
-    /// Without a slash at its end.
+    /// Without a trailing slash.
     pub url: String,
 }
 
-/// Whether the service has read what a stop left unfinished.
+/// Whether startup has loaded the unfinished work.
 #[derive(Debug, Clone, Default)]
 pub struct Readiness(Arc<watch::Sender<bool>>);
 
 impl Readiness {
-    /// From now on `GET /ready` answers 200.
+    /// Marks the service as ready, so that `GET /ready` returns 200.
     pub fn set(&self) {
         self.0.send_replace(true);
     }
 
-    /// Whether it is so.
+    /// Whether the service is ready.
     #[must_use]
     pub fn get(&self) -> bool {
         *self.0.borrow()
     }
 
-    /// Resolves once it is so.
+    /// Waits until the service is ready.
     pub async fn wait(&self) {
         let mut changes = self.0.subscribe();
-        // The sender is held here: it never closes.
+        // `self` holds the sender, so the channel never closes.
         let _ready = changes.wait_for(|is_ready| *is_ready).await;
     }
 }
 
-/// How long what has ended is kept.
+/// Retention periods of finished data.
 #[derive(Debug, Clone, Copy)]
 pub struct Keep {
     pub executions: Duration,
-    /// Their inputs and outputs.
+    /// Inputs and outputs.
     pub payloads: Duration,
     pub deliveries: Duration,
-    /// Sessions of the agent in which nothing is said.
+    /// Inactive sessions of the agent.
     pub sessions: Duration,
 }
 
-/// Looks whether the newest backup is late, and says how.
+/// Checks whether the latest backup is late, and returns a message if it is.
 pub type LateBackup = Arc<dyn Fn(Timestamp) -> Option<String> + Send + Sync>;
 
-/// Looks at the machine, the data folder and the backups at this time; it reads files and tries the disk,
-/// so it is called off the threads that serve requests.
+/// Checks the machine, the data folder and the backups. It reads files and tests the disk, so it
+/// must not be called on the threads that serve requests.
 #[derive(Clone)]
 pub struct Doctor {
     look: Arc<dyn Fn(Timestamp) -> Vec<Finding> + Send + Sync>,
-    /// `None` when backups are not made on a schedule.
+    /// `None` when no backups are scheduled.
     late_backup: Option<LateBackup>,
-    /// Paths of this machine, and what members of organizations read in their place.
+    /// Local paths, and the text that replaces them for members of organizations.
     private: Arc<[(String, &'static str)]>,
-    /// Names of hosts that the configuration refers to.
+    /// The host names in the configuration.
     hosts: Arc<[String]>,
     started: RunningService,
 }
@@ -111,23 +111,23 @@ impl Doctor {
         Self { look: Arc::new(look), late_backup, private, hosts, started }
     }
 
-    /// How the service was started: its configuration file, and where it serves metrics.
+    /// Returns the startup options of the service.
     #[must_use]
     pub fn started(&self) -> RunningService {
         self.started.clone()
     }
 
-    /// What there is to be said now.
+    /// Returns the current findings.
     #[must_use]
     pub fn findings(&self, now: Timestamp) -> Vec<Finding> {
         (self.look)(now)
     }
 
-    /// That the newest backup is older than it should be; lists a folder, on a thread of its own, where
-    /// backups are made on a schedule.
+    /// Returns a message if the latest scheduled backup is late. Lists the backup folder on a
+    /// blocking thread.
     ///
     /// # Errors
-    /// When the look itself ended by a panic.
+    /// When the check panics.
     pub async fn late_backup(&self, now: Timestamp) -> Result<Option<String>, JoinError> {
         match self.late_backup.clone() {
             Some(look) => tokio::task::spawn_blocking(move || look(now)).await,
@@ -135,14 +135,14 @@ impl Doctor {
         }
     }
 
-    /// Names of hosts that the service looks up.
+    /// Returns the host names that the service looks up.
     #[must_use]
     pub fn hosts(&self) -> &[String] {
         &self.hosts
     }
 
-    /// The finding as members of organizations read it: without a path of this machine, and without what
-    /// only its operator can do.
+    /// Returns the finding for members of organizations: without local paths, and without the fix
+    /// that only the operator can apply.
     #[must_use]
     pub fn for_members(&self, finding: Finding) -> Finding {
         let detail = self
@@ -159,52 +159,52 @@ impl std::fmt::Debug for Doctor {
     }
 }
 
-/// Settings that handlers read.
+/// Static settings that handlers read.
 #[derive(Debug, Clone)]
 pub struct Settings {
     pub body_bytes: usize,
-    /// The largest file.
+    /// Maximum size of a file.
     pub file_bytes: usize,
-    /// How long a body may stand still.
+    /// Timeout of a body that stalls.
     pub body_timeout: Duration,
-    /// How long a body that is held in memory may take.
+    /// Timeout of a whole body that is held in memory.
     pub body_total_timeout: Duration,
-    /// The slowest average of a body, in bytes per second.
+    /// Minimum average rate of a body, in bytes per second.
     pub body_min_rate: usize,
-    /// How long `POST /v1/prediction/run` holds its answer.
+    /// How long `POST /v1/prediction/run` waits for the result.
     pub sync_wait: Duration,
-    /// A prediction may come without `version`.
+    /// Whether a prediction may omit `version`.
     pub optional_version: bool,
     /// Whether the dashboard's host serves the administration API.
     pub admin_api: bool,
-    /// Whether there is a balance to tell.
+    /// Whether billing is enabled.
     pub billing_enabled: bool,
     pub hosts: Vec<HostAddress>,
-    /// Names of this machine, beside those in the URLs of its hosts.
+    /// Names of this machine, in addition to those in the hosts' URLs.
     pub names: Vec<String>,
-    /// What a request over the control socket has to bring; `None` where there is no socket.
+    /// The token that requests over the control socket must have; `None` if there is no socket.
     pub control_token: Option<Secret>,
     pub doctor: Doctor,
 }
 
-/// Settings that a reload of the configuration replaces while the service runs.
+/// Settings that a reload of the configuration replaces while the service is running.
 #[derive(Debug)]
 pub struct Live {
-    /// Origins that browsers may call from; empty: none.
+    /// Allowed browser origins; empty for none.
     pub cors_origins: Vec<String>,
     pub keep: Keep,
-    /// For each key, where the configuration sets one.
+    /// The rate limit of each key, if configured.
     pub rate: Option<Limiter>,
-    /// As `rate`, for the links that were made with each key.
+    /// The same as `rate`, for the links made with each key.
     pub link_rate: Option<Limiter>,
-    /// Whether each request has a line in the log.
+    /// Whether every request is logged.
     pub access_log: bool,
 }
 
-/// What a reload comes to.
+/// The future of a reload.
 pub type Reloading = Pin<Box<dyn Future<Output = Reloaded> + Send>>;
 
-/// Reads configuration, manifests and certificates again, on behalf of somebody.
+/// Reloads the configuration, manifests and certificates on behalf of an actor.
 #[derive(Clone)]
 pub struct Reloader(Arc<dyn Fn(Actor) -> Reloading + Send + Sync>);
 
@@ -214,7 +214,7 @@ impl Reloader {
         Self(Arc::new(reload))
     }
 
-    /// Reads everything again.
+    /// Reloads everything.
     pub fn reload(&self, actor: Actor) -> Reloading {
         (self.0)(actor)
     }
@@ -226,7 +226,7 @@ impl std::fmt::Debug for Reloader {
     }
 }
 
-/// Everything that a handler may call.
+/// All services that a handler may call.
 #[derive(Debug)]
 pub struct Services {
     pub settings: Settings,
@@ -253,28 +253,28 @@ pub struct Services {
     pub engine: Engine,
     pub workflows: Workflows,
     pub outbox: Outbox,
-    /// Judges the URLs that clients supply.
+    /// Checks the URLs that clients supply.
     pub egress: egress::Policy,
-    /// Bytes of request and reply bodies in memory.
+    /// The memory budget of request and response bodies.
     pub bodies: Arc<Budget>,
-    /// Requests that are being answered.
+    /// The budget of requests in flight.
     pub requests: Arc<Budget>,
     /// Settings that a reload replaces.
     pub live: ArcSwap<Live>,
-    /// Reads everything again; set once the service runs.
+    /// Reloads everything; set once the service is running.
     pub reloader: OnceLock<Reloader>,
     pub balance_rate: Limiter,
-    /// Held while something is looked for by a name that need not be unique, and then made.
+    /// Held while a handler looks up a name that need not be unique, and then creates it.
     pub naming: tokio::sync::Mutex<()>,
-    /// What each organization's pages ask for at the same time: it reads many rows.
+    /// Shares concurrent requests of an organization's pages, because they read many rows.
     pub aside: SharedAnswers<OrganizationId, Aside>,
-    /// For each organization that has a limit of requests.
+    /// The request rate limits of organizations.
     pub organization_rate: OrganizationLimiter,
     pub metrics: PrometheusHandle,
 }
 
 impl Services {
-    /// Where clients reach a host; empty when it has no listener.
+    /// Returns the public URL of a host; empty if it has no listener.
     #[must_use]
     pub fn url_of(&self, role: Role) -> &str {
         self.settings.hosts.iter().find(|host| host.role == role).map_or("", |host| &host.url)

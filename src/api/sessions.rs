@@ -1,6 +1,6 @@
-//! Sessions of the dashboard: who is logged in, log in, log out, new passwords.
+//! Dashboard sessions: current session, login, logout, and new passwords.
 //!
-//! The token of a session is in a cookie that no script can read, and in no body.
+//! The session token is in a cookie that scripts cannot read, and never in a body.
 
 use hyper::StatusCode;
 use hyper::header::SET_COOKIE;
@@ -18,8 +18,8 @@ pub const FOREIGN: ResponseDoc =
 pub const NOT_JSON: ResponseDoc = ResponseDoc::error(415, "The body is not application/json");
 
 pub const GET: Doc = Doc {
-    responses: &[ResponseDoc::json::<Session>(200, "The member who is logged in, if anybody is")],
-    ..Doc::new("sessions", "get_session", "Who is logged in")
+    responses: &[ResponseDoc::json::<Session>(200, "The logged-in member, if any")],
+    ..Doc::new("sessions", "get_session", "Get the current session")
 };
 
 /// `GET /session`
@@ -47,7 +47,7 @@ pub async fn get(context: Context) -> Result<Response, http::Error> {
     Ok(response::json(StatusCode::OK, &of_member(&context, &visit.member).await?))
 }
 
-/// The session of a member.
+/// Returns the session of a member.
 async fn of_member(context: &Context, member: &Member) -> Result<Session, http::Error> {
     let services = &context.services;
     let organization = services.accounts.organization_of(member.organization).await?;
@@ -67,11 +67,11 @@ async fn of_member(context: &Context, member: &Member) -> Result<Session, http::
 pub const CREATE: Doc = Doc {
     request: Some(RequestDoc::json::<LogIn>()),
     responses: &[
-        ResponseDoc::empty(204, "Logged in; the cookie of the session is set"),
+        ResponseDoc::empty(204, "Logged in; the session cookie is set"),
         ResponseDoc::error(401, "The email address or the password is wrong"),
         FOREIGN,
         NOT_JSON,
-        ResponseDoc::error(429, "Too many attempts: wait for the seconds in Retry-After"),
+        ResponseDoc::error(429, "Too many attempts: retry after `Retry-After` seconds"),
     ],
     ..Doc::new("sessions", "log_in", "Log in")
 };
@@ -93,7 +93,7 @@ pub async fn create(mut context: Context) -> Result<Response, http::Error> {
     }
 }
 
-/// 204 that keeps the token of a session in the browser.
+/// Returns a 204 that stores the session token in a cookie.
 pub fn with_cookie(context: &Context, token: &str) -> Result<Response, http::Error> {
     let seconds = context.services.members.session_max().as_secs();
     let cookie = context.site()?.cookie(token, seconds);
@@ -104,7 +104,7 @@ pub fn with_cookie(context: &Context, token: &str) -> Result<Response, http::Err
 }
 
 pub const DELETE: Doc = Doc {
-    responses: &[ResponseDoc::empty(204, "Logged out; the session has ended")],
+    responses: &[ResponseDoc::empty(204, "Logged out")],
     ..Doc::new("sessions", "log_out", "Log out")
 };
 
@@ -123,8 +123,8 @@ pub const RESET: Doc = Doc {
     responses: &[
         ResponseDoc::empty(
             204,
-            "The password is set; all earlier sessions of the member have ended, and the cookie of a new \
-             one is set",
+            "The password is set. All earlier sessions of the member have ended, and the cookie of a new \
+             session is set",
         ),
         FOREIGN,
         super::links::CLOSED,
@@ -144,10 +144,10 @@ pub const CHANGE_PASSWORD: Doc = Doc {
     request: Some(RequestDoc::json::<PasswordChange>()),
     responses: &[
         ResponseDoc::empty(204, "The password is changed; all other sessions have ended"),
-        ResponseDoc::error(422, "The present password is wrong"),
-        ResponseDoc::error(429, "Too many attempts: wait for the seconds in Retry-After"),
+        ResponseDoc::error(422, "The current password is wrong"),
+        ResponseDoc::error(429, "Too many attempts: retry after `Retry-After` seconds"),
     ],
-    ..Doc::new("sessions", "change_password", "Change the own password")
+    ..Doc::new("sessions", "change_password", "Change your password")
 };
 
 /// `POST /session/password`
@@ -157,7 +157,7 @@ pub async fn change_password(mut context: Context) -> Result<Response, http::Err
     let members = context.services.members.by(context.actor());
     let from = context.request.peer.ip();
     let changed = members.change_password(member, &current, &password, from).await;
-    // 401 would mean that nobody is logged in.
+    // A 401 would mean that nobody is logged in.
     let token = changed.map_err(|error| {
         if matches!(error, members::Error::WrongPassword) {
             return http::Error::unprocessable("the present password is wrong");

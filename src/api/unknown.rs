@@ -1,6 +1,7 @@
-//! Names that a route does not know. A parameter of the query is refused: a filter that is not applied
-//! gives a wrong answer. A field of a body is taken, since clients of other versions send more, and the
-//! answer names it; `Prefer: handling=strict` (RFC 7240) refuses it too.
+//! Unknown names in requests. Unknown query parameters are rejected, because a filter that is not
+//! applied gives a wrong result. Unknown body fields are accepted, since clients of other versions
+//! send more fields, and the response names them. `Prefer: handling=strict` (RFC 7240) rejects them
+//! too.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, LazyLock};
@@ -25,10 +26,11 @@ use crate::signed_urls;
 const PREFER: HeaderName = HeaderName::from_static("prefer");
 const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
 const STRICT: &str = "handling=strict";
-/// Answers up to this size carry the warnings in their body too, in bytes.
+/// Maximum size of a response, in bytes, that gets the warnings in its body too.
 const ANSWER_MAX: usize = 64 * 1024;
 
-/// The names at the top of each route's body, by the route's first host, its operation and its path.
+/// The top-level field names of each route's body, by the route's first host, operation ID and
+/// path.
 type Known = HashMap<(Option<Role>, &'static str, &'static str), Arc<[String]>>;
 static KNOWN: LazyLock<Known> = LazyLock::new(|| {
     ROUTES.iter().filter_map(|route| Some((key_of(route), known_of(route)?))).collect()
@@ -38,14 +40,14 @@ fn key_of(route: &Route) -> (Option<Role>, &'static str, &'static str) {
     (route.hosts.first().copied(), route.doc.id, route.path)
 }
 
-/// Refuses parameters that the route's documentation does not name, and those that are given twice but take
-/// one value. People open links, and mail programs
-/// and social media add parameters to them: with a link, unknown ones are ignored.
+/// Rejects parameters that are not in the route's documentation, and parameters that are repeated
+/// but take one value. With a link, unknown parameters are ignored, because mail programs and
+/// social media add parameters to links.
 ///
 /// # Errors
-/// 400 with the nearest name, or with the parameter that is repeated.
+/// 400 with a similar name, or with the parameter that is repeated.
 pub fn check_query(route: &Route, query: &Query, is_by_link: bool) -> Result<(), http::Error> {
-    // The operator's routes are called by this program alone, and pages read their parameters themselves.
+    // Only this program calls the operator's routes, and pages parse their own parameters.
     let is_page = route.access == Access::Public && route.hosts == [Role::Dashboard];
     if route.access == Access::Local || is_page || is_by_link {
         return Ok(());
@@ -73,12 +75,12 @@ pub fn check_query(route: &Route, query: &Query, is_by_link: bool) -> Result<(),
     Ok(())
 }
 
-/// Whether answers of this route name the unknown fields of their requests.
+/// Whether responses of this route name unknown request fields.
 pub fn names_fields(route: &Route) -> bool {
     KNOWN.contains_key(&key_of(route))
 }
 
-/// How the body of a request to this route is checked; `None` where any field may be in it.
+/// Returns the check for bodies of this route; `None` if any field is allowed.
 pub fn check_of(route: &Route, headers: &HeaderMap) -> Option<FieldCheck> {
     let known = KNOWN.get(&key_of(route))?;
     let preferences = headers.get_all(PREFER);
@@ -88,7 +90,7 @@ pub fn check_of(route: &Route, headers: &HeaderMap) -> Option<FieldCheck> {
     Some(FieldCheck::new(Arc::clone(known), is_strict))
 }
 
-/// Names the unknown fields of the request in its answer.
+/// Adds warnings about the request's unknown fields to its response.
 pub async fn warn(mut answer: Response, check: &FieldCheck) -> Response {
     if check.is_strict() {
         answer.headers_mut().insert(PREFERENCE_APPLIED, HeaderValue::from_static(STRICT));
@@ -115,7 +117,8 @@ pub async fn warn(mut answer: Response, check: &FieldCheck) -> Response {
     Response::from_parts(parts, body::full(with_warnings(&whole, &found).unwrap_or(whole)))
 }
 
-/// Names the unknown fields of a body that was refused: one of them may be the field that is missing.
+/// Adds the unknown fields of a rejected body to the error, since one of them may be a misspelled
+/// required field.
 pub fn explain(error: http::Error, check: &FieldCheck) -> http::Error {
     let found = check.found();
     if error.status != StatusCode::BAD_REQUEST || found.is_empty() {
@@ -124,8 +127,8 @@ pub fn explain(error: http::Error, check: &FieldCheck) -> http::Error {
     error.with_hint(found.join("; "))
 }
 
-/// The text of an object with `warnings` at its end; `None` for another value, and for an object that
-/// has a field of that name.
+/// Returns the object's text with `warnings` appended; `None` if it is not an object or already has
+/// that field.
 fn with_warnings(text: &[u8], found: &[String]) -> Option<Bytes> {
     let fields: BTreeMap<String, serde::de::IgnoredAny> = serde_json::from_slice(text).ok()?;
     if fields.contains_key("warnings") {
@@ -141,9 +144,9 @@ fn with_warnings(text: &[u8], found: &[String]) -> Option<Bytes> {
     Some(longer.into())
 }
 
-/// The names that the schema of a route's body has at its top; `None` where it has no such list.
+/// Returns the top-level names in the schema of a route's body; `None` if the schema lists none.
 fn known_of(route: &Route) -> Option<Arc<[String]>> {
-    // OpenAI's clients send what other servers take.
+    // OpenAI's clients send fields that are meant for other servers.
     if route.access == Access::Local || route.doc.errors == ErrorForm::OpenAi {
         return None;
     }
@@ -159,7 +162,7 @@ fn known_of(route: &Route) -> Option<Arc<[String]>> {
     (!names.is_empty()).then(|| names.into_iter().collect())
 }
 
-/// Adds the names of a schema, and of those that it is made of. `None`: it takes any name.
+/// Collects the names of a schema and its subschemas. `None` if it allows any name.
 fn collect(
     schema: &Value,
     definitions: &serde_json::Map<String, Value>,

@@ -1,5 +1,5 @@
-//! Uploads: announced and then put to a URL of their own, or sent at once in a form
-//! (`docs/spec/files.md`, "Upload"). The bytes go to the disk as they come.
+//! Uploads: presigned with a later PUT, or as a form in one request (`docs/spec/files.md`,
+//! "Upload"). The bytes are streamed to disk.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -23,23 +23,23 @@ use crate::http::{self, Request, Response, response};
 use crate::wire;
 use crate::wire::file::{FileForm, FileUrl, KEEP_MAX, KEEP_MIN, NewUpload, RequiredHeaders};
 
-/// The longest head of a field (its boundary and headers), in bytes, to within a piece. The form's
-/// reader may take two pieces, each as large as a connection's buffer, before it looks for the end
-/// of a head: the limit is above both.
+/// Maximum size of a field's head (its boundary and headers), in bytes, to within one chunk. The
+/// form parser may read two chunks, each as large as a connection's buffer, before it searches for
+/// the end of a head; the limit is above that.
 const HEAD_MAX: usize = 1024 * 1024;
-/// The longest value of a field beside the file, in bytes.
+/// Maximum size of a field other than the file, in bytes.
 const FIELD_MAX: usize = 1024;
 
-/// The field that says for how many seconds a file is to be kept.
+/// The field with the retention of the file, in seconds.
 const KEEP: &str = "expires_in_seconds";
 
 pub const PRESIGN: Doc = Doc {
     request: Some(RequestDoc::json::<NewUpload>()),
     responses: &[
-        ResponseDoc::json::<wire::file::Announced>(200, "The URL that takes the bytes"),
-        ResponseDoc::error(413, "The body is over the limit, or the upload is over a quota"),
+        ResponseDoc::json::<wire::file::Announced>(200, "The presigned upload"),
+        ResponseDoc::error(413, "The body exceeds the limit, or the upload exceeds a quota"),
     ],
-    ..Doc::new("files", "announce_upload", "Announce an upload")
+    ..Doc::new("files", "announce_upload", "Create a presigned upload")
 };
 
 /// `POST /v1/upload/presign`
@@ -80,20 +80,20 @@ pub const PUT: Doc = Doc {
     request: Some(RequestDoc::bytes()),
     responses: &[
         ResponseDoc::json::<wire::file::File>(200, "The file"),
-        ResponseDoc::error(404, "There is no such upload"),
+        ResponseDoc::error(404, "Upload not found"),
         ResponseDoc::error(409, "The upload is already complete"),
         ResponseDoc::error(410, "The upload has expired"),
-        ResponseDoc::error(413, "The file is over a limit or a quota"),
-        ResponseDoc::error(422, "The bytes differ from the announcement"),
+        ResponseDoc::error(413, "The file exceeds a limit or a quota"),
+        ResponseDoc::error(422, "The bytes do not match the declared size or hash"),
     ],
     ..Doc::new(
         "files",
         "upload",
-        "Send the bytes of an announced upload, with the Content-Type that was announced",
+        "Upload the bytes of a presigned upload, with the declared Content-Type",
     )
 };
 
-/// `PUT /v1/upload/{id}`: the bytes that were announced.
+/// `PUT /v1/upload/{id}`: uploads the bytes of a presigned upload.
 pub async fn put(mut context: Context) -> Result<Response, http::Error> {
     let grant = context.grant()?;
     let organization = grant.organization;
@@ -117,10 +117,10 @@ pub const POST: Doc = Doc {
     request: Some(RequestDoc::form::<FileForm>()),
     responses: &[
         ResponseDoc::json::<wire::file::File>(201, "The file"),
-        ResponseDoc::error(413, "The file is over a limit or a quota"),
+        ResponseDoc::error(413, "The file exceeds a limit or a quota"),
         ResponseDoc::error(422, "The file was not stored"),
     ],
-    ..Doc::new("files", "create_file", "Send a file in a form")
+    ..Doc::new("files", "create_file", "Upload a file in a form")
 };
 
 /// `POST /v1/files`: a form with the field `file`.
@@ -130,24 +130,21 @@ pub async fn post(context: Context) -> Result<Response, http::Error> {
 
 pub const POST_FOR_URL: Doc = Doc {
     responses: &[
-        ResponseDoc::json::<FileUrl>(200, "The URL of the file, to be read without a key"),
-        ResponseDoc::error(413, "The file is over a limit or a quota"),
+        ResponseDoc::json::<FileUrl>(200, "The URL of the file, which can be read without a key"),
+        ResponseDoc::error(413, "The file exceeds a limit or a quota"),
         ResponseDoc::error(422, "The file was not stored"),
     ],
-    ..Doc {
-        id: "upload_file",
-        summary: "Send a file in a form, as `POST /v1/files` does, for its URL",
-        ..POST
-    }
+    ..Doc { id: "upload_file", summary: "Upload a file in a form and return only its URL", ..POST }
 };
 
-/// `POST /api/v1/upload`: the same form, for clients that only want a URL to put into an input.
+/// `POST /api/v1/upload`: the same form as `POST /v1/files`, for clients that only need a URL for
+/// an input.
 pub async fn post_for_url(context: Context) -> Result<Response, http::Error> {
     let url = take_form(context).await?.url;
     Ok(response::json(StatusCode::OK, &FileUrl { url }))
 }
 
-/// Stores the file of the form that is the body.
+/// Stores the file in a form.
 async fn take_form(context: Context) -> Result<wire::file::File, http::Error> {
     let grant = context.grant()?;
     let organization = grant.organization;
@@ -194,7 +191,7 @@ async fn take_form(context: Context) -> Result<wire::file::File, http::Error> {
     Ok(view(&services, &file, &grant))
 }
 
-/// Why the body of a form ended before its end.
+/// The reason why the body of a form ended early.
 #[derive(Clone, Default)]
 struct Failure(Arc<Mutex<Option<http::Error>>>);
 
@@ -203,7 +200,8 @@ impl Failure {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
     }
 
-    /// What the client reads: why its body could not be read, or what is wrong with the form.
+    /// Returns the error for the client: why its body could not be read, or what is wrong with the
+    /// form.
     fn of(&self, error: &multer::Error) -> http::Error {
         let read = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         read.unwrap_or_else(|| {
@@ -212,8 +210,8 @@ impl Failure {
     }
 }
 
-/// Bytes that came since the head of a field (boundary and headers) began. The form's reader keeps
-/// a head in memory and searches it from its start with every piece, so its length is bounded.
+/// Bytes received since the start of a field's head (boundary and headers). The form parser buffers
+/// a head and searches it from the start with every chunk, so its length must be bounded.
 #[derive(Clone, Default)]
 struct Head(Arc<Mutex<Option<usize>>>);
 
@@ -226,7 +224,7 @@ impl Head {
         *self.lock() = None;
     }
 
-    /// Counts a piece that came; false when the head has become too long.
+    /// Counts a chunk; returns false if the head is too long.
     fn takes(&self, bytes: usize) -> bool {
         let mut held = self.lock();
         let Some(before) = *held else { return true };
@@ -239,8 +237,8 @@ impl Head {
     }
 }
 
-/// The body piece by piece. `bare` is the first line of a form whose lines end in LF, which the parser would
-/// read to its end without finding a field.
+/// Returns the body's chunks. `bare` is the first line of a form whose lines end in LF. The parser
+/// would read such a form to its end without finding a field.
 fn pieces(
     request: Request,
     failure: Failure,
@@ -250,8 +248,8 @@ fn pieces(
     head.begins();
     let start = (request, failure, head, bare);
     stream::try_unfold(start, |(mut request, failure, head, bare)| async move {
-        // The parser takes pieces until there is none for the moment: one at a time, or it would
-        // hold as many as arrive faster than the disk takes them.
+        // The parser reads chunks until none is ready. Yielding limits it to one at a time;
+        // otherwise it would buffer all chunks that arrive faster than the disk can store them.
         tokio::task::yield_now().await;
         match request.next_chunk().await {
             Ok(Some(piece)) if !head.takes(piece.len()) => {
@@ -265,7 +263,7 @@ fn pieces(
                 failure.set(http::Error::bad_request(message));
                 Err(std::io::ErrorKind::InvalidData.into())
             }
-            // Only the first line of the body is compared.
+            // Only the first chunk is compared, for the first line of the body.
             Ok(piece) => Ok(piece.map(|piece| (piece, (request, failure, head, Vec::new())))),
             Err(error) => {
                 failure.set(error);
@@ -299,7 +297,7 @@ async fn short_text(field: &mut Field<'_>, failure: &Failure) -> Result<String, 
     String::from_utf8(text).map_err(|_no_text| http::Error::bad_request("a field is not UTF-8"))
 }
 
-/// A name, and nothing that could be taken for more.
+/// Validates a filename: a plain name without path separators.
 fn check_name(name: &str) -> Result<String, http::Error> {
     let is_name = !name.is_empty()
         && name.chars().count() <= NAME_MAX
@@ -314,7 +312,7 @@ fn check_name(name: &str) -> Result<String, http::Error> {
     Ok(name.to_owned())
 }
 
-/// How long the file is to be kept.
+/// Returns how long to keep the file.
 fn keep(fields: &mut JsonObject) -> Result<Option<Duration>, Mismatch> {
     Ok(fields.whole(KEEP, &(KEEP_MIN..=KEEP_MAX))?.map(Duration::from_secs))
 }
@@ -323,9 +321,9 @@ fn keep(fields: &mut JsonObject) -> Result<Option<Duration>, Mismatch> {
 mod tests {
     use super::*;
 
-    /// A head of 100 MiB would be searched from its start 6,000 times.
+    /// A head of 100 MiB would be searched from the start 6,000 times.
     #[test]
-    fn multipart_field_head_is_bounded_and_its_content_is_not() {
+    fn multipart_field_head_is_bounded_but_content_is_not() {
         let head = Head::default();
         head.begins();
         assert!(head.takes(HEAD_MAX) && head.takes(1));

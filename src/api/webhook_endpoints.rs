@@ -1,6 +1,6 @@
-//! Webhook endpoints (`docs/spec/webhooks.md`, "Endpoints"): made, changed, given new secrets, tried out.
-//! A secret is in the answer that makes it and in no other, so no answer of these routes is kept for an
-//! `Idempotency-Key`.
+//! Webhook endpoints (`docs/spec/webhooks.md`, "Endpoints"): create, update, rotate the secret,
+//! test. Only the response that creates a secret contains it, so these routes do not store
+//! responses for an `Idempotency-Key`.
 
 use std::time::Duration;
 
@@ -25,14 +25,14 @@ use crate::webhooks::EndpointError;
 use crate::wire::delivery::TestDelivery;
 use crate::wire::webhook_endpoint::{self as wire, EventBody, NewEndpoint, Rotate, WithSecret};
 
-/// The longest URL, in characters.
+/// Maximum length of a URL, in characters.
 const URL_MAX: usize = 2_000;
-/// The longest name of a model, in characters.
+/// Maximum length of a model slug, in characters.
 const MODEL_MAX: usize = 200;
 const GRACE_DEFAULT: u64 = 24 * 3600;
 const GRACE_MAX: u64 = 7 * 24 * 3600;
 
-const NO_ENDPOINT: ResponseDoc = ResponseDoc::error(404, "There is no such endpoint");
+const NO_ENDPOINT: ResponseDoc = ResponseDoc::error(404, "Endpoint not found");
 
 pub const CREATE: Doc = Doc {
     request: Some(RequestDoc::json::<NewEndpoint>()),
@@ -40,7 +40,7 @@ pub const CREATE: Doc = Doc {
         ResponseDoc::json::<WithSecret>(201, "The endpoint, with its secret"),
         ResponseDoc::error(409, "There are too many endpoints, or the name is taken"),
     ],
-    ..Doc::new("webhooks", "create_webhook_endpoint", "Make a webhook endpoint")
+    ..Doc::new("webhooks", "create_webhook_endpoint", "Create a webhook endpoint")
 };
 
 /// `POST /v1/webhook-endpoints`
@@ -82,7 +82,7 @@ async fn create_with(context: &Context, change: &Change) -> Result<Response, htt
 }
 
 pub const LIST: Doc = Doc {
-    responses: &[ResponseDoc::json::<wire::Endpoints>(200, "All endpoints, oldest first")],
+    responses: &[ResponseDoc::json::<wire::Endpoints>(200, "The endpoints, oldest first")],
     ..Doc::new("webhooks", "list_webhook_endpoints", "List webhook endpoints")
 };
 
@@ -95,7 +95,7 @@ pub async fn list(context: Context) -> Result<Response, http::Error> {
 
 pub const GET: Doc = Doc {
     responses: &[ResponseDoc::json::<wire::Endpoint>(200, "The endpoint"), NO_ENDPOINT],
-    ..Doc::new("webhooks", "get_webhook_endpoint", "A webhook endpoint")
+    ..Doc::new("webhooks", "get_webhook_endpoint", "Get a webhook endpoint")
 };
 
 /// `GET /v1/webhook-endpoints/{endpoint}`
@@ -107,14 +107,14 @@ pub async fn get(context: Context) -> Result<Response, http::Error> {
 pub const CHANGE: Doc = Doc {
     request: Some(RequestDoc::optional_json::<NewEndpoint>()),
     responses: &[
-        ResponseDoc::json::<wire::Endpoint>(200, "The changed endpoint"),
+        ResponseDoc::json::<wire::Endpoint>(200, "The updated endpoint"),
         NO_ENDPOINT,
         ResponseDoc::error(409, "The name is taken"),
     ],
-    ..Doc::new("webhooks", "change_webhook_endpoint", "Change a webhook endpoint")
+    ..Doc::new("webhooks", "change_webhook_endpoint", "Update a webhook endpoint")
 };
 
-/// `PUT /v1/webhook-endpoints/{endpoint}`: absent fields stay.
+/// `PUT /v1/webhook-endpoints/{endpoint}`: omitted fields keep their value.
 pub async fn change(mut context: Context) -> Result<Response, http::Error> {
     let found = find(&context).await?;
     let fields = body::parse(&context.request.body().await?)?;
@@ -134,14 +134,20 @@ pub async fn change(mut context: Context) -> Result<Response, http::Error> {
 pub const PUT_NAMED: Doc = Doc {
     request: Some(RequestDoc::json::<NewEndpoint>()),
     responses: &[
-        ResponseDoc::json::<wire::Endpoint>(200, "The endpoint was there"),
-        ResponseDoc::json::<WithSecret>(201, "The endpoint is new, with its secret"),
-        ResponseDoc::error(409, "There are too many endpoints, or it signs in another way"),
+        ResponseDoc::json::<wire::Endpoint>(200, "The endpoint existed"),
+        ResponseDoc::json::<WithSecret>(
+            201,
+            "The endpoint was created; the response has its secret",
+        ),
+        ResponseDoc::error(
+            409,
+            "There are too many endpoints, or the endpoint has another signature scheme",
+        ),
     ],
-    ..Doc::new("webhooks", "put_webhook_endpoint", "Have a webhook endpoint of this name")
+    ..Doc::new("webhooks", "put_webhook_endpoint", "Create or update a webhook endpoint")
 };
 
-/// `PUT /admin/v1/organizations/{organization}/webhook-endpoints/{name}`: fields that are as they are change
+/// `PUT /admin/v1/organizations/{organization}/webhook-endpoints/{name}`: identical fields change
 /// nothing.
 pub async fn put_named(mut context: Context) -> Result<Response, http::Error> {
     let fields = body::parse(&context.request.body().await?)?;
@@ -174,7 +180,7 @@ pub async fn put_named(mut context: Context) -> Result<Response, http::Error> {
 
 pub const DELETE_NAMED: Doc = Doc {
     id: "delete_named_webhook_endpoint",
-    summary: "Delete the webhook endpoint of this name",
+    summary: "Delete a webhook endpoint by name",
     ..DELETE
 };
 
@@ -186,7 +192,7 @@ pub async fn delete_named(context: Context) -> Result<Response, http::Error> {
     Ok(response::empty(StatusCode::NO_CONTENT))
 }
 
-/// The endpoint of the path's name, which is unique.
+/// Returns the endpoint with the name in the path; names are unique.
 async fn find_named(context: &Context) -> Result<Option<Endpoint>, http::Error> {
     let name = context.request.param("name");
     let all = context.services.outbox.endpoints().list(context.organization()?).await?;
@@ -195,7 +201,7 @@ async fn find_named(context: &Context) -> Result<Option<Endpoint>, http::Error> 
 
 pub const DELETE: Doc = Doc {
     responses: &[
-        ResponseDoc::empty(204, "The endpoint is deleted; deliveries that wait for it fail"),
+        ResponseDoc::empty(204, "The endpoint is deleted; its pending deliveries fail"),
         NO_ENDPOINT,
     ],
     ..Doc::new("webhooks", "delete_webhook_endpoint", "Delete a webhook endpoint")
@@ -215,7 +221,7 @@ pub const ROTATE: Doc = Doc {
         ResponseDoc::json::<WithSecret>(200, "The endpoint, with its new secret"),
         NO_ENDPOINT,
     ],
-    ..Doc::new("webhooks", "rotate_webhook_endpoint", "Give a webhook endpoint a new secret")
+    ..Doc::new("webhooks", "rotate_webhook_endpoint", "Rotate the secret of a webhook endpoint")
 };
 
 /// `POST /v1/webhook-endpoints/{endpoint}/rotate`
@@ -232,11 +238,12 @@ pub async fn rotate(mut context: Context) -> Result<Response, http::Error> {
 }
 
 pub const TEST: Doc = Doc {
-    responses: &[ResponseDoc::json::<TestDelivery>(200, "The receiver's answer"), NO_ENDPOINT],
-    ..Doc::new("webhooks", "test_webhook_endpoint", "Send one event `endpoint.test`")
+    responses: &[ResponseDoc::json::<TestDelivery>(200, "The receiver's response"), NO_ENDPOINT],
+    ..Doc::new("webhooks", "test_webhook_endpoint", "Send a test event to a webhook endpoint")
 };
 
-/// `POST /v1/webhook-endpoints/{endpoint}/test`: one event, and what the receiver said.
+/// `POST /v1/webhook-endpoints/{endpoint}/test`: sends one test event and returns the receiver's
+/// response.
 pub async fn test(context: Context) -> Result<Response, http::Error> {
     let endpoint = find(&context).await?;
     let services = &context.services;
@@ -265,11 +272,11 @@ async fn find(context: &Context) -> Result<Endpoint, http::Error> {
     Ok(context.services.outbox.endpoints().find(context.organization()?, id).await?)
 }
 
-/// The fields of a body, checked each by itself.
+/// The validated fields of a body.
 #[derive(Debug, Default)]
 struct Change {
     url: Option<String>,
-    /// `Some(None)`: no name any more.
+    /// `Some(None)` removes the name.
     name: Option<Option<String>>,
     events: Option<Vec<Event>>,
     models: Option<Vec<String>>,

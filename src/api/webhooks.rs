@@ -1,5 +1,5 @@
-//! Deliveries of webhooks (`docs/spec/webhooks.md`, "Delivery records"): what was sent, what was
-//! said, and sending it again. One set of answers for clients and for the operator.
+//! Webhook deliveries (`docs/spec/webhooks.md`, "Delivery records"): records, redelivery, replay
+//! and tests. Clients and the operator share the views.
 
 use hyper::StatusCode;
 use hyper::header::{HeaderValue, RETRY_AFTER};
@@ -26,28 +26,32 @@ use crate::wire::prediction::{Announcement, Metrics};
 
 const LIMIT_DEFAULT: u64 = 50;
 const LIMIT_MAX: u64 = 100;
-/// Bytes of payloads that one list shows; further ones are null there.
+/// Payload bytes in one list. Payloads beyond it are null.
 const SHOWN_MAX: usize = 4 * 1024 * 1024;
-/// Stands for what is not shown.
+/// Replaces masked values.
 const MASK: &str = "********";
 
 fn statuses() -> Vec<&'static str> {
     DeliveryState::ALL.map(DeliveryState::as_str).to_vec()
 }
 
-const NO_DELIVERY: ResponseDoc = ResponseDoc::error(404, "The execution has no delivery");
+const NO_DELIVERY: ResponseDoc = ResponseDoc::error(404, "Delivery not found");
 
 pub const LIST: Doc = Doc {
     query: &[
-        Param::new("status", Kind::OneOf(statuses), "The status of the delivery"),
-        Param::new("execution", Kind::Uuid, "The deliveries of an execution"),
-        Param::new("host", Kind::Text, "The host of the receiver, with or without its port"),
-        Param::new("from", Kind::Time, "Created at this time or later"),
-        Param::new("to", Kind::Time, "Created before"),
+        Param::new("status", Kind::OneOf(statuses), "Only deliveries with this status"),
+        Param::new("execution", Kind::Uuid, "Only deliveries of this execution"),
+        Param::new(
+            "host",
+            Kind::Text,
+            "Only deliveries to this receiver's host, with or without its port",
+        ),
+        Param::new("from", Kind::Time, "Only deliveries created at or after this time"),
+        Param::new("to", Kind::Time, "Only deliveries created before this time"),
         Param::limit(LIMIT_MAX, LIMIT_DEFAULT),
         OFFSET,
     ],
-    responses: &[ResponseDoc::json::<List>(200, "Deliveries, newest first")],
+    responses: &[ResponseDoc::json::<List>(200, "The deliveries, newest first")],
     ..Doc::new("webhooks", "list_deliveries", "List deliveries")
 };
 
@@ -58,17 +62,20 @@ pub async fn list(context: Context) -> Result<Response, http::Error> {
 }
 
 pub const LIST_OF: Doc =
-    Doc::new("admin", "admin_list_deliveries", "Deliveries of an organization");
+    Doc::new("admin", "admin_list_deliveries", "List deliveries of an organization");
 
-/// `GET /admin/webhooks?organization=`, and the same.
+/// `GET /admin/webhooks?organization=`, with the same parameters.
 pub async fn list_of(context: Context) -> Result<Response, http::Error> {
     let organization = organization(&context).await?;
     list_for(&context, organization).await
 }
 
 pub const RECEIVERS: Doc = Doc {
-    responses: &[ResponseDoc::json::<Receivers>(200, "Receivers, with their circuits")],
-    ..Doc::new("webhooks", "list_receivers", "The receivers of the organization's webhooks")
+    responses: &[ResponseDoc::json::<Receivers>(
+        200,
+        "The receivers, with the state of their circuits",
+    )],
+    ..Doc::new("webhooks", "list_receivers", "List webhook receivers")
 };
 
 /// `GET /webhooks/receivers` of the dashboard.
@@ -94,13 +101,13 @@ pub const GET: Doc = Doc {
         ResponseDoc {
             headers: &[(
                 "Retry-After",
-                "Seconds until a redelivery is taken, after the one before",
+                "The number of seconds until another redelivery is accepted",
             )],
             ..ResponseDoc::json::<Delivery>(200, "The delivery")
         },
         NO_DELIVERY,
     ],
-    ..Doc::new("webhooks", "get_delivery", "The delivery of an execution, with every attempt")
+    ..Doc::new("webhooks", "get_delivery", "Get the delivery of an execution with its attempts")
 };
 
 /// `GET /v1/webhooks/{execution_id}`
@@ -109,7 +116,7 @@ pub async fn get(context: Context) -> Result<Response, http::Error> {
     get_for(&context, organization).await
 }
 
-pub const GET_OF: Doc = Doc::new("admin", "admin_get_delivery", "A delivery");
+pub const GET_OF: Doc = Doc::new("admin", "admin_get_delivery", "Get a delivery");
 
 /// `GET /admin/webhooks/{execution_id}?organization=`
 pub async fn get_of(context: Context) -> Result<Response, http::Error> {
@@ -119,12 +126,18 @@ pub async fn get_of(context: Context) -> Result<Response, http::Error> {
 
 pub const REDELIVER: Doc = Doc {
     responses: &[
-        ResponseDoc::json::<Redelivered>(202, "The same bytes are sent again"),
+        ResponseDoc::json::<Redelivered>(
+            202,
+            "The redelivery was accepted; the same bytes are sent again",
+        ),
         NO_DELIVERY,
-        ResponseDoc::error(409, "An attempt is being made or due, or its endpoint takes nothing"),
+        ResponseDoc::error(
+            409,
+            "An attempt is in flight or due, or the endpoint is deleted or disabled",
+        ),
         ResponseDoc::error(410, "The payload is no longer stored"),
     ],
-    ..Doc::new("webhooks", "redeliver", "Send a delivery again, or now")
+    ..Doc::new("webhooks", "redeliver", "Redeliver a webhook, or send a pending delivery now")
 };
 
 /// `POST /v1/webhooks/{execution_id}/redeliver`
@@ -133,7 +146,7 @@ pub async fn redeliver(context: Context) -> Result<Response, http::Error> {
     redeliver_for(&context, organization).await
 }
 
-pub const REDELIVER_OF: Doc = Doc::new("admin", "admin_redeliver", "Send a delivery again");
+pub const REDELIVER_OF: Doc = Doc::new("admin", "admin_redeliver", "Redeliver a webhook");
 
 /// `POST /admin/webhooks/{execution_id}/redeliver?organization=`
 pub async fn redeliver_of(context: Context) -> Result<Response, http::Error> {
@@ -149,11 +162,14 @@ pub async fn redeliver_of(context: Context) -> Result<Response, http::Error> {
 
 pub const REPLAY: Doc = Doc {
     request: Some(RequestDoc::json::<Replay>()),
-    responses: &[ResponseDoc::json::<Replayed>(202, "How many are sent again")],
-    ..Doc::new("webhooks", "replay", "Send every failed delivery of a window again")
+    responses: &[ResponseDoc::json::<Replayed>(
+        202,
+        "The number of deliveries that are sent again",
+    )],
+    ..Doc::new("webhooks", "replay", "Redeliver all failed deliveries in a time range")
 };
 
-/// `POST /v1/webhooks/replay`: everything that failed in a window.
+/// `POST /v1/webhooks/replay`: redelivers everything that failed in a time range.
 pub async fn replay(mut context: Context) -> Result<Response, http::Error> {
     let organization = context.caller()?.organization;
     let mut fields = body::parse(&context.request.body().await?)?;
@@ -175,11 +191,11 @@ pub async fn replay(mut context: Context) -> Result<Response, http::Error> {
 
 pub const TEST: Doc = Doc {
     request: Some(RequestDoc::json::<NewTestDelivery>()),
-    responses: &[ResponseDoc::json::<TestDelivery>(200, "The receiver's answer")],
-    ..Doc::new("webhooks", "test_receiver", "Send one sample delivery")
+    responses: &[ResponseDoc::json::<TestDelivery>(200, "The receiver's response")],
+    ..Doc::new("webhooks", "test_receiver", "Send a sample delivery to a URL")
 };
 
-/// `POST /v1/webhooks/test`: one sample delivery, and what the receiver said.
+/// `POST /v1/webhooks/test`: sends a sample delivery and returns the receiver's response.
 pub async fn test(mut context: Context) -> Result<Response, http::Error> {
     let organization = context.caller()?.organization;
     let mut fields = body::parse(&context.request.body().await?)?;
@@ -222,7 +238,7 @@ async fn list_for(
     let (found, total) = found.await.map_err(Refusal::from)?;
     let mut shown = Vec::with_capacity(found.len());
     let mut bytes = 0;
-    // The dashboard's list shows no payloads.
+    // The dashboard's list has no payloads.
     let most = if context.source() == Source::Dashboard { 0 } else { SHOWN_MAX };
     for recorded in &found {
         let size = usize::try_from(recorded.delivery.body.len()).unwrap_or(usize::MAX);
@@ -242,7 +258,7 @@ async fn get_for(context: &Context, organization: OrganizationId) -> Result<Resp
     let found = services.outbox.find(organization, id).await.map_err(Refusal::from)?;
     let found = found.ok_or_else(missing)?;
     let mut answer = response::json(StatusCode::OK, &record(services, &found, true).await?);
-    // While something else forbids a redelivery too, its end is not known.
+    // If another reason forbids a redelivery too, when it will be allowed is unknown.
     if found.is_still && !found.cooldown.is_zero() {
         let seconds = found.cooldown.as_secs().saturating_add(1);
         answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
@@ -272,7 +288,7 @@ fn missing() -> http::Error {
     http::Error::not_found("webhook not found")
 }
 
-/// The organization that the query names, or the default one.
+/// Returns the organization in the query, or the default one.
 async fn organization(context: &Context) -> Result<OrganizationId, http::Error> {
     let name = context.request.query.get("organization").unwrap_or(DEFAULT_ORGANIZATION);
     Ok(context.services.accounts.organization(name).await?.id)
@@ -288,7 +304,7 @@ fn filter(context: &Context) -> Result<Filter, http::Error> {
             http::Error::bad_request(format!("status must be one of {known}"))
         })
     });
-    // An empty id is refused.
+    // An empty ID is rejected.
     let execution = query.get("execution").map(|id| {
         id.parse().map_err(|_no_id| http::Error::bad_request("execution must be a UUID"))
     });
@@ -361,7 +377,7 @@ impl From<DeliveryState> for DeliveryStatus {
     }
 }
 
-/// The headers of a delivery to an endpoint, masked likewise.
+/// Returns the headers of a delivery to an endpoint, masked in the same way.
 pub fn headers_of_endpoint(id: &str) -> Map<String, Value> {
     let made = ["webhook-id", "webhook-timestamp", "webhook-signature"];
     let named = [("Content-Type", "application/json"), ("X-Webhook-Delivery-Id", id)];
@@ -369,7 +385,8 @@ pub fn headers_of_endpoint(id: &str) -> Map<String, Value> {
     named.into_iter().chain(masked).map(|(name, value)| (name.to_owned(), value.into())).collect()
 }
 
-/// The headers of a delivery by name; what is secret or made at each sending is masked.
+/// Returns the headers of a delivery by name. Secrets, and values that are computed for each
+/// attempt, are masked.
 fn headers(webhook: &Webhook, id: &str, services: &Services) -> Map<String, Value> {
     let mut headers: Map<String, Value> = Map::new();
     headers.insert("Content-Type".to_owned(), "application/json".into());

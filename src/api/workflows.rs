@@ -1,5 +1,5 @@
-//! Workflows and their versions: create, read, change, delete (`docs/spec/workflows.md`,
-//! "Workflow"). One set of handlers for the workflows host and for its mirror under the base host.
+//! Workflows and their versions: create, read, update, delete (`docs/spec/workflows.md`,
+//! "Workflow"). The workflows host and its mirror on the base host share the handlers.
 
 use hyper::StatusCode;
 use hyper::header::{ETAG, HeaderValue, IF_MATCH};
@@ -28,15 +28,15 @@ use crate::workflows::{CATEGORIES, Category, Change, Filter, New, Put, SortKey, 
 
 const LIMIT_DEFAULT: u64 = 50;
 const LIMIT_MAX: u64 = 100;
-/// Workflows whose newest execution one answer has: a page of the list.
+/// Maximum number of workflows whose latest execution one response contains: a page of the list.
 const LAST_RUNS_MAX: usize = 100;
 
-const NO_WORKFLOW: ResponseDoc = ResponseDoc::error(404, "There is no such workflow");
-const NO_VERSION: ResponseDoc = ResponseDoc::error(404, "There is no such workflow or version");
+const NO_WORKFLOW: ResponseDoc = ResponseDoc::error(404, "Workflow not found");
+const NO_VERSION: ResponseDoc = ResponseDoc::error(404, "Workflow or version not found");
 const SHOWN: ResponseDoc =
     ResponseDoc::json::<wire::workflow::Workflow<'static>>(200, "The workflow");
 const SHOWN_VERSION: ResponseDoc = ResponseDoc {
-    headers: &[("ETag", "Names the revision, for If-Match")],
+    headers: &[("ETag", "The revision, for use in `If-Match`")],
     ..ResponseDoc::json::<wire::workflow::Version<'static>>(200, "The version with its definition")
 };
 
@@ -50,8 +50,8 @@ pub const CREATE: Doc = Doc {
         ),
         ResponseDoc::error(
             409,
-            "There are too many workflows, or a request with this Idempotency-Key is still being \
-             answered",
+            "There are too many workflows, or a request with this Idempotency-Key is still in \
+             progress",
         ),
     ],
     ..Doc::new("workflows", "create_workflow", "Create a workflow")
@@ -62,7 +62,7 @@ pub const CREATE_ON_BASE: Doc =
 
 pub const CREATE_ALIAS: Doc = Doc {
     id: "create_workflow_alias",
-    summary: "Create a workflow, as `POST /v1/workflows` does",
+    summary: "Create a workflow, like `POST /v1/workflows`",
     ..CREATE_ON_BASE
 };
 
@@ -89,7 +89,8 @@ pub async fn create(mut context: Context) -> Result<Response, http::Error> {
     created(&workflow)
 }
 
-/// That the name was taken, so that the slug has a number: repeating a creation changes nothing that exists.
+/// Returns a warning that the name was taken, so that the slug has a number. A repeated creation
+/// never changes an existing workflow.
 async fn other_of_the_name(context: &Context, workflow: &Workflow) -> Option<String> {
     let plain = slug_of(&workflow.name);
     if workflow.slug == plain {
@@ -116,7 +117,7 @@ fn created(workflow: &Workflow) -> Result<Response, http::Error> {
 fn read_new(mut fields: JsonObject, role: Role) -> Result<New, http::Error> {
     let name = fields.required_name("name", NAME_MAX)?;
     let description = fields.filled_text("description", DESCRIPTION_MAX)?;
-    // Existing clients of the base host send none.
+    // Existing clients of the base host omit the description.
     let description = match description {
         None if role == Role::Base => String::new(),
         None => return Err(Mismatch::required("description").into()),
@@ -177,14 +178,30 @@ pub const LIST: Doc = Doc {
     query: &[
         Param::limit(LIMIT_MAX, LIMIT_DEFAULT),
         OFFSET,
-        Param::new("category", Kind::Text, "The slug of a category"),
-        Param::new("tag", Kind::Texts, "A tag; when repeated, workflows with any of the tags"),
-        Param::new("keyword", Kind::Text, "A part of the name, the slug or the description"),
-        Param::new("status", Kind::OneOf(statuses), "The status; deleted ones only if named"),
-        Param::new("sort_key", Kind::OneOf(sort_keys), "What to sort by; `created_at` by default"),
-        Param::new("sort_direction", Kind::OneOf(directions), "`desc` by default"),
+        Param::new("category", Kind::Text, "Only workflows in the category with this slug"),
+        Param::new(
+            "tag",
+            Kind::Texts,
+            "Only workflows with this tag; if repeated, with any of the tags",
+        ),
+        Param::new(
+            "keyword",
+            Kind::Text,
+            "Only workflows whose name, slug or description contains this text",
+        ),
+        Param::new(
+            "status",
+            Kind::OneOf(statuses),
+            "Only workflows with this status. Deleted workflows are only listed if requested",
+        ),
+        Param::new(
+            "sort_key",
+            Kind::OneOf(sort_keys),
+            "The field to sort by. Defaults to `created_at`",
+        ),
+        Param::new("sort_direction", Kind::OneOf(directions), "The sort order. Defaults to `desc`"),
     ],
-    responses: &[ResponseDoc::json::<List<'static>>(200, "Workflows")],
+    responses: &[ResponseDoc::json::<List<'static>>(200, "The workflows")],
     ..Doc::new("workflows", "list_workflows", "List workflows")
 };
 
@@ -242,7 +259,7 @@ fn read_filter(context: &Context) -> Result<Filter, http::Error> {
 
 pub const GET: Doc = Doc {
     responses: &[SHOWN, NO_WORKFLOW],
-    ..Doc::new("workflows", "get_workflow", "A workflow with all of its versions")
+    ..Doc::new("workflows", "get_workflow", "Get a workflow with its versions")
 };
 
 /// `GET /workflows/{workflow}`
@@ -264,9 +281,9 @@ pub const UPDATE: Doc = Doc {
         SHOWN,
         ResponseDoc::error(403, "The workflow is locked"),
         NO_WORKFLOW,
-        ResponseDoc::error(409, "It was changed at the same time"),
+        ResponseDoc::error(409, "The workflow was changed concurrently"),
     ],
-    ..Doc::new("workflows", "update_workflow", "Change a workflow's own fields")
+    ..Doc::new("workflows", "update_workflow", "Update a workflow")
 };
 
 /// `PUT /workflows/{workflow}`
@@ -298,13 +315,13 @@ pub const DELETE: Doc = Doc {
     query: &[Param::new(
         "keep_running",
         Kind::OneOf(flags),
-        "`true` lets executions that have not ended go on; by default they are cancelled",
+        "Whether unfinished executions continue. By default, they are cancelled",
     )],
     responses: &[
         ResponseDoc::empty(204, "The workflow is deleted"),
         ResponseDoc::error(403, "The workflow is locked"),
         NO_WORKFLOW,
-        ResponseDoc::error(409, "It was changed at the same time"),
+        ResponseDoc::error(409, "The workflow was changed concurrently"),
     ],
     ..Doc::new("workflows", "delete_workflow", "Delete a workflow")
 };
@@ -313,9 +330,9 @@ fn flags() -> Vec<&'static str> {
     vec!["true", "false"]
 }
 
-/// `DELETE /workflows/{workflow}?keep_running=`: its executions that have not ended are cancelled, before
-/// it is deleted and once more after: an answer means that none is left, and without one a client asks
-/// again.
+/// `DELETE /workflows/{workflow}?keep_running=`: cancels the workflow's unfinished executions
+/// before and again after the deletion. A successful response means that none is left; without a
+/// response, the client should repeat the request.
 pub async fn delete(context: Context) -> Result<Response, http::Error> {
     let organization = context.caller()?.organization;
     let change = Change { status: Some(Status::Deleted), ..Change::default() };
@@ -346,11 +363,11 @@ pub const PUT_VERSION: Doc = Doc {
         SHOWN_VERSION,
         ResponseDoc::error(403, "The version or the workflow is locked"),
         NO_WORKFLOW,
-        ResponseDoc::error(409, "It was changed at the same time"),
-        ResponseDoc::error(412, "It was changed since the revision in If-Match"),
+        ResponseDoc::error(409, "The workflow was changed concurrently"),
+        ResponseDoc::error(412, "The version was changed since the revision in `If-Match`"),
     ],
     takes_if_match: true,
-    ..Doc::new("workflows", "put_version", "Create or change a version, the latest from then on")
+    ..Doc::new("workflows", "put_version", "Create or update a version and make it the latest")
 };
 
 pub const PUT_VERSION_ON_BASE: Doc =
@@ -363,7 +380,7 @@ pub async fn put_version(mut context: Context) -> Result<Response, http::Error> 
     let version_id = context.request.param("version").to_owned();
     let reference = context.request.param("workflow");
     let workflows = &context.services.workflows;
-    // First of all whether it may be changed, whatever the body says.
+    // Check first whether the version may be changed, regardless of the body.
     let before = workflows.find(organization, reference).await?;
     if before.version(&version_id).is_some_and(|version| version.locked) {
         return Err(crate::workflows::Error::VersionLocked.into());
@@ -392,7 +409,7 @@ pub async fn put_version(mut context: Context) -> Result<Response, http::Error> 
 
 pub const GET_VERSION: Doc = Doc {
     responses: &[SHOWN_VERSION, NO_VERSION],
-    ..Doc::new("workflows", "get_version", "A version with its definition")
+    ..Doc::new("workflows", "get_version", "Get a version with its definition")
 };
 
 /// `GET /workflows/{workflow}/versions/{version}`
@@ -422,20 +439,20 @@ async fn answer_version(
     Ok(answer)
 }
 
-/// The revisions that `If-Match` names (RFC 9110, section 13.1.1: compared strongly).
+/// Returns the revisions in `If-Match` (RFC 9110, section 13.1.1: strong comparison).
 fn if_match(context: &Context) -> Result<Option<Vec<RevisionId>>, http::Error> {
     let Some(header) = context.request.headers.get(IF_MATCH) else { return Ok(None) };
     let refused = || http::Error::bad_request("If-Match must be the ETag of a version");
     let text = header.to_str().map_err(|_no_text| refused())?;
     let tag = |one: &str| one.trim().strip_prefix('"')?.strip_suffix('"').map(str::to_owned);
     let tags: Option<Vec<String>> = text.split(',').take(VERSIONS_MAX).map(tag).collect();
-    // A tag that is not one of ours names no revision.
+    // Tags of other formats match no revision.
     Ok(Some(tags.ok_or_else(refused)?.iter().filter_map(|tag| tag.parse().ok()).collect()))
 }
 
 pub const CHECK: Doc = Doc {
     request: Some(RequestDoc::json::<NewCheck>()),
-    responses: &[ResponseDoc::json::<Check>(200, "What is wrong with the definition"), NO_WORKFLOW],
+    responses: &[ResponseDoc::json::<Check>(200, "The problems of the definition"), NO_WORKFLOW],
     ..Doc::new("workflows", "check_definition", "Check a definition without storing it")
 };
 
@@ -462,9 +479,16 @@ pub async fn check(mut context: Context) -> Result<Response, http::Error> {
 }
 
 pub const LAST_RUNS: Doc = Doc {
-    query: &[Param::new("workflows", Kind::Text, "Up to 100 ids of workflows, with commas")],
-    responses: &[ResponseDoc::json::<LastRuns>(200, "The newest execution of each that has one")],
-    ..Doc::new("workflows", "last_runs", "The newest execution of each workflow")
+    query: &[Param::new(
+        "workflows",
+        Kind::Text,
+        "A comma-separated list of up to 100 workflow IDs",
+    )],
+    responses: &[ResponseDoc::json::<LastRuns>(
+        200,
+        "The latest execution of each workflow that has one",
+    )],
+    ..Doc::new("workflows", "last_runs", "Get the latest execution of each workflow")
 };
 
 /// `GET /workflows/runs?workflows=` of the dashboard.
@@ -485,7 +509,7 @@ pub async fn last_runs(context: Context) -> Result<Response, http::Error> {
 
 pub const LIST_VERSIONS: Doc = Doc {
     responses: &[
-        ResponseDoc::json::<Versions<'static>>(200, "Versions, oldest first"),
+        ResponseDoc::json::<Versions<'static>>(200, "The versions, oldest first"),
         NO_WORKFLOW,
     ],
     ..Doc::new("workflows", "list_versions", "List the versions of a workflow")
@@ -502,7 +526,7 @@ pub async fn list_versions(context: Context) -> Result<Response, http::Error> {
 }
 
 pub const CATEGORIES_DOC: Doc = Doc {
-    responses: &[ResponseDoc::json::<Categories<'static>>(200, "Categories")],
+    responses: &[ResponseDoc::json::<Categories<'static>>(200, "The categories")],
     ..Doc::new("workflows", "list_categories", "List categories")
 };
 

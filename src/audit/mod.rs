@@ -1,10 +1,10 @@
-//! The audit log: who did what, from where, to what, with which result. Append-only: nothing here
+//! The audit log: who did what, from where, to what, with which result. It is append-only: no code
 //! changes or deletes an entry.
 //!
-//! An act that changes the store carries its entry in the same commit, so that neither is there
-//! without the other. What is refused gets an entry of its own. Failed authentications are counted
-//! in memory and become one entry a minute at most, so that a flood of them cannot fill the disk.
-//! No entry holds a key, a password or the text of a body.
+//! An action that changes the store has its entry in the same commit, so that neither exists
+//! without the other. Refused actions get an entry of their own. Failed authentications are counted
+//! in memory and written as one entry per minute at most, so that a flood of them cannot fill the
+//! disk. No entry contains a key, a password or a request body.
 
 mod ship;
 
@@ -24,18 +24,18 @@ use crate::storage::record::{Malformed, decode, encode};
 use crate::storage::{self, Commit, Key, Record, Store, Table};
 use crate::wire::operator::Act;
 
-/// Addresses that one entry of failed authentications names; the others are counted only.
+/// Maximum number of addresses in an entry of failed authentications. Others are only counted.
 const ADDRESSES_MAX: usize = 16;
-/// The longest subject or result, in characters.
+/// Maximum length of a subject or a result, in characters.
 const TEXT_MAX: usize = 300;
-/// Entries that one search reads through, newest first.
+/// Maximum number of entries that one search reads, newest first.
 const SEARCHED_MAX: u64 = 100_000;
-/// Entries that are read at once.
+/// Entries that are read at a time.
 const PAGE: usize = 1000;
-/// What a restore is called: the first act of the history behind it.
+/// The action of a restore, the first one in the history that follows it.
 pub const RESTORE: &str = "restore";
 
-/// Who acts, and from where.
+/// The actor of an action, and where it comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Actor {
     who: String,
@@ -49,40 +49,40 @@ impl Actor {
         Self { who: "service".to_owned(), from: "service".to_owned() }
     }
 
-    /// The service itself, on an event such as a change of a folder that it watches.
+    /// The service itself, triggered by an event such as a change in a watched folder.
     #[must_use]
     pub fn service_on(event: &str) -> Self {
         Self { who: "service".to_owned(), from: event.to_owned() }
     }
 
-    /// A member of an organization, through the dashboard, from this address.
+    /// A member of an organization, using the dashboard from this address.
     #[must_use]
     pub fn member(email: &str, from: Option<IpAddr>) -> Self {
         let from = from.map_or_else(|| "local".to_owned(), |address| address.to_string());
         Self { who: email.to_owned(), from }
     }
 
-    /// The service, the member or the key, as the log names it.
+    /// The actor's name in the log: the service, a member or a key.
     #[must_use]
     pub fn who(&self) -> &str {
         &self.who
     }
 
-    /// The holder of an API key, from this address.
+    /// The holder of an API key, at this address.
     #[must_use]
     pub fn key(key: KeyId, from: Option<IpAddr>) -> Self {
         let from = from.map_or_else(|| "local".to_owned(), |address| address.to_string());
         Self { who: format!("key {key}"), from }
     }
 
-    /// The holder of an admin key, from this address.
+    /// The holder of an admin key, at this address.
     #[must_use]
     pub fn admin_key(key: KeyId, from: Option<IpAddr>) -> Self {
         let Self { who, from } = Self::key(key, from);
         Self { who: format!("admin {who}"), from }
     }
 
-    /// The owner of the data folder: over the control socket, or by the command line on a stopped
+    /// The owner of the data folder: over the control socket, or with the command line on a stopped
     /// store.
     #[must_use]
     pub fn operator(from: &str) -> Self {
@@ -90,21 +90,21 @@ impl Actor {
     }
 }
 
-/// One act.
+/// An entry of the audit log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
     pub at: Timestamp,
     pub actor: String,
     pub from: String,
-    /// What was done, such as `key.create`.
+    /// The action, such as `key.create`.
     pub action: String,
-    /// What it was done to.
+    /// The object of the action.
     pub subject: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub organization: Option<OrganizationId>,
-    /// `ok`, or why it was refused.
+    /// `ok`, or the reason why the action was refused.
     pub result: String,
-    /// How often; 1 but for failed authentications.
+    /// The number of occurrences; 1 except for failed authentications.
     pub count: u64,
 }
 
@@ -113,7 +113,7 @@ impl Record for Entry {
 }
 
 impl Entry {
-    /// An act that was done.
+    /// Creates the entry of a completed action.
     #[must_use]
     pub fn done(
         actor: &Actor,
@@ -134,22 +134,22 @@ impl Entry {
         }
     }
 
-    /// The same act, refused.
+    /// Marks the entry as refused.
     #[must_use]
     pub fn refused(mut self, why: &str) -> Self {
         self.result = short(why);
         self
     }
 
-    /// The same act, on something of this organization.
+    /// Sets the organization of the entry's object.
     #[must_use]
     pub const fn of(mut self, organization: OrganizationId) -> Self {
         self.organization = Some(organization);
         self
     }
 
-    /// The entry as the operator and log shippers read it. `number` is its place in the log, where
-    /// that is part of the form.
+    /// Returns the entry's view for the operator and log shippers. `number` is its sequence number,
+    /// if the format includes it.
     #[must_use]
     pub fn show(&self, number: Option<u64>) -> Act {
         Act {
@@ -166,7 +166,7 @@ impl Entry {
     }
 }
 
-/// Adds entries to the commits of acts, in the name of one actor.
+/// Adds entries to the commits of actions, for one actor.
 #[derive(Debug, Clone)]
 pub struct Recorder {
     clock: Clock,
@@ -174,19 +174,19 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// In the name of the service itself.
+    /// Creates a recorder for the service itself.
     #[must_use]
     pub fn new(clock: Clock) -> Self {
         Self { clock, actor: Actor::service() }
     }
 
-    /// The same in the name of `actor`.
+    /// Returns the same recorder for `actor`.
     #[must_use]
     pub fn by(&self, actor: Actor) -> Self {
         Self { clock: self.clock.clone(), actor }
     }
 
-    /// Adds the entry of an act to the commit that carries it out.
+    /// Adds an action's entry to the commit that performs it.
     ///
     /// # Errors
     /// As [`add`].
@@ -198,7 +198,7 @@ impl Recorder {
         organization: OrganizationId,
     ) -> Result<(), Malformed> {
         let now = self.clock.now();
-        // What belongs to the box is of no organization.
+        // Resources of the box belong to no organization.
         let organization = (organization != box_owner()).then_some(organization);
         add(commit, &Entry::done(&self.actor, now, action, subject, organization))
     }
@@ -208,10 +208,10 @@ fn short(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(TEXT_MAX).collect()
 }
 
-/// Adds an entry to the commit of the act.
+/// Adds an entry to an action's commit.
 ///
 /// # Errors
-/// [`Malformed`] never in practice: an entry has a JSON form.
+/// [`Malformed`] never in practice: an entry always serializes.
 pub fn add(commit: &mut Commit, entry: &Entry) -> Result<(), Malformed> {
     commit.append(table(), encode(entry)?);
     Ok(())
@@ -221,10 +221,10 @@ fn table() -> Key {
     Key::table(Table::Audit)
 }
 
-/// Which entries.
+/// A filter for entries.
 #[derive(Debug, Clone, Default)]
 pub struct Filter {
-    /// Its beginning: `key` finds `key.create`.
+    /// Action prefix: `key` matches `key.create`.
     pub action: Option<String>,
     pub organization: Option<OrganizationId>,
     pub from: Option<Timestamp>,
@@ -247,24 +247,24 @@ struct Denied {
     addresses: BTreeMap<String, u64>,
 }
 
-/// The log of a store; clones share it.
+/// The audit log of a store. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Audit {
     store: Store,
     clock: Clock,
     denied: Arc<Mutex<Denied>>,
-    /// Acts that are being carried out and recorded.
+    /// Actions in progress that will be recorded.
     tasks: Tasks,
 }
 
 impl Audit {
-    /// The log of a store.
+    /// Opens the audit log of a store.
     #[must_use]
     pub fn new(store: Store, clock: Clock) -> Self {
         Self { store, clock, denied: Arc::default(), tasks: Tasks::new() }
     }
 
-    /// Writes an entry that belongs to no other commit.
+    /// Writes an entry in its own commit.
     ///
     /// # Errors
     /// [`storage::Error`].
@@ -274,12 +274,12 @@ impl Audit {
         self.store.commit(commit).await
     }
 
-    /// Carries out an act that has no commit of its own to put its entry into, and writes the entry
-    /// when it succeeds. Both happen in a task of their own, so that a caller who hangs up loses
-    /// neither. The code that answers the caller records what is refused.
+    /// Performs an action that has no commit for its entry, and writes the entry if it succeeds.
+    /// Both run in a task, so that neither is lost if the caller disconnects. The caller's code
+    /// records refusals.
     ///
     /// # Errors
-    /// What the act fails with.
+    /// The action's error.
     pub async fn record<T, E>(
         &self,
         entry: Entry,
@@ -302,7 +302,7 @@ impl Audit {
         })
     }
 
-    /// Starts an act that goes on behind its answer, and writes how it ended: `entry` as it is, or
+    /// Starts an action that outlives its response, and records its outcome: `entry` as it is, or
     /// refused with the error.
     pub fn follow<T, E>(
         &self,
@@ -325,19 +325,19 @@ impl Audit {
         })
     }
 
-    /// Writes the entry of an act that is done already; the error log has it when the store does not
-    /// take it.
+    /// Writes the entry of an action that has already been performed. If the store fails, the entry
+    /// is logged as an error.
     pub async fn write_or_log(&self, entry: &Entry) {
         if let Err(error) = self.write(entry).await {
             let Entry { action, subject, result, .. } = entry;
             tracing::error!(
                 %error, action, subject, result,
-                "failed to write an entry of the audit log"
+                "failed to write audit entry"
             );
         }
     }
 
-    /// An act of now, to be written or refused.
+    /// Creates the entry of an action that happens now.
     #[must_use]
     pub fn entry(&self, actor: &Actor, action: &str, subject: impl Into<String>) -> Entry {
         Entry::done(actor, self.clock.now(), action, subject, None)
@@ -354,10 +354,10 @@ impl Audit {
         }
     }
 
-    /// Writes what was counted of failed authentications as one entry, if there is anything.
+    /// Writes the counted failed authentications as one entry, if there are any.
     ///
     /// # Errors
-    /// [`storage::Error`]; what was counted stays counted then.
+    /// [`storage::Error`]; the count is then kept.
     pub async fn write_denied(&self) -> Result<(), storage::Error> {
         let taken =
             std::mem::take(&mut *self.denied.lock().unwrap_or_else(PoisonError::into_inner));
@@ -383,7 +383,7 @@ impl Audit {
         written
     }
 
-    /// Up to `limit` entries that match, newest first, among the newest [`SEARCHED_MAX`].
+    /// Lists up to `limit` matching entries, newest first, among the newest [`SEARCHED_MAX`].
     ///
     /// # Errors
     /// [`storage::Error`].
@@ -409,7 +409,7 @@ impl Audit {
         Ok(found)
     }
 
-    /// The number of the newest entry about this act.
+    /// Returns the number of the newest entry with this action.
     async fn newest(&self, action: &str) -> Result<Option<u64>, storage::Error> {
         let mut offset = 0;
         loop {
@@ -427,7 +427,7 @@ impl Audit {
         }
     }
 
-    /// The entries from `number` on (0 is the first ever), oldest first, up to a page of them.
+    /// Returns up to a page of entries from `number` on (0 is the first ever), oldest first.
     async fn since(&self, number: u64) -> Result<Vec<Entry>, storage::Error> {
         let mut total = self.store.list(&table(), 0, 0).await?.total;
         loop {
@@ -435,7 +435,7 @@ impl Audit {
             let page = behind.min(PAGE as u64);
             let limit = usize::try_from(page).unwrap_or(PAGE);
             let found = self.store.list(&table(), behind.saturating_sub(page), limit).await?;
-            // Offsets count from the newest entry: one that came in between has moved them.
+            // Offsets count from the newest entry, so a new entry has shifted them.
             if found.total == total {
                 return found.rows.iter().rev().map(|row| Ok(decode(row)?)).collect();
             }

@@ -1,7 +1,7 @@
-//! The audit log as a file of JSON lines, for log shippers: `audit.jsonl`, rotated by size to
-//! `audit.jsonl.1` and on. The store is the log; the file follows it, and is written again from the
-//! store where it is missing. Behind a restore it goes on where that began: what the file has of the
-//! history before stays in it.
+//! The audit log as a file of JSON lines for log shippers: `audit.jsonl`, rotated by size to
+//! `audit.jsonl.1` and so on. The store has the authoritative log; the file follows it, and is
+//! rebuilt from the store if it is missing. After a restore, the file continues with the entry
+//! about the restore, and keeps its lines of the previous history.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
@@ -14,22 +14,22 @@ use super::{Audit, Entry, RESTORE};
 
 const NAME: &str = "audit.jsonl";
 
-/// Where the file is, and how it is rotated.
+/// The file's location and rotation.
 #[derive(Debug, Clone)]
 pub struct Options {
     pub folder: PathBuf,
-    /// A file that has grown past it is put aside.
+    /// Size above which the file is rotated.
     pub max_bytes: u64,
-    /// Files that are kept beside the one that is written.
+    /// Number of rotated files that are kept.
     pub keep: usize,
 }
 
-/// Follows the log with a file.
+/// Copies the log to a file.
 #[derive(Debug)]
 pub struct Shipper {
     audit: Audit,
     options: Options,
-    /// The number of the next entry to write; `None`: as the file says.
+    /// The number of the next entry to write; `None` if it must be read from the file.
     next: Option<u64>,
 }
 
@@ -39,10 +39,11 @@ impl Shipper {
         Self { audit, options, next: None }
     }
 
-    /// Writes what the file does not have yet. When this returns, it is on the disk.
+    /// Appends all new entries. When this returns, they are durable.
     ///
     /// # Errors
-    /// When the store cannot be read or the file not written; the next call goes on there.
+    /// When the store cannot be read or the file cannot be written. The next call continues from
+    /// there.
     pub async fn ship(&mut self) -> io::Result<()> {
         loop {
             let next = match self.next {
@@ -54,7 +55,7 @@ impl Shipper {
                 self.next = Some(next);
                 return Ok(());
             }
-            // What a failed write has left of a line is found by reading the file again.
+            // After a failed write, the file is read again to find a partial line.
             self.next = None;
             self.append(next, &entries)?;
             self.next = Some(next.saturating_add(entries.len() as u64));
@@ -68,8 +69,9 @@ impl Shipper {
         }
     }
 
-    /// The number of the next entry to write: behind that of the last whole line, where the store has that
-    /// line's entry too. Else the store was restored since, and goes on with the entry about that.
+    /// Returns the number of the next entry to write: after the last complete line, if the store
+    /// has the same entry. Otherwise the store has been restored, and the file continues with the
+    /// entry about the restore.
     async fn read_next(&self) -> io::Result<u64> {
         let Some((number, line)) = self.last_line()? else { return Ok(0) };
         let next = number.saturating_add(1);
@@ -82,11 +84,11 @@ impl Shipper {
         }
         let restored = self.audit.newest(RESTORE).await.map_err(io::Error::other)?;
         let at = restored.filter(|restored| *restored <= number);
-        tracing::warn!(line = number, at, "the file of the audit log is of another history");
+        tracing::warn!(line = number, at, "audit log file is from before a restore");
         Ok(at.unwrap_or(next))
     }
 
-    /// The last whole line, and its number.
+    /// Returns the last complete line and its number.
     fn last_line(&self) -> io::Result<Option<(u64, Value)>> {
         for number in 0..=self.options.keep {
             let file = match File::open(self.path(number)) {
@@ -136,7 +138,7 @@ impl Shipper {
     }
 }
 
-/// The last byte of a file; `None` where there is none.
+/// Returns the last byte of a file; `None` if it is missing or empty.
 fn last_byte(path: &Path) -> Option<u8> {
     let mut file = File::open(path).ok()?;
     file.seek(SeekFrom::End(-1)).ok()?;
@@ -166,7 +168,7 @@ mod tests {
         };
         for number in 0..6 {
             write(&number.to_string()).await;
-            // A new one each time, as after a restart.
+            // A new shipper each time, as after a restart.
             Shipper::new(audit.clone(), options.clone()).ship().await.unwrap();
             if number == 3 {
                 // A crash in the middle of a line.
@@ -187,7 +189,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn audit_file_goes_on_with_the_restore_behind_a_longer_history() {
+    async fn audit_file_continues_with_the_restore_after_a_longer_history() {
         let folder = tempfile::tempdir().unwrap();
         let open = |name: &str| {
             let folder = folder.path().join(name);
@@ -212,11 +214,12 @@ mod tests {
         let before = open("before");
         write(&before, "a", 0..5).await;
         assert_eq!(ship(&before).await.len(), 5);
-        // A backup had the first two entries; whether or not the new history is longer by now.
+        // The backup has the first two entries. The new history is shorter in one case and longer
+        // in the other.
         for after in [0..0, 0..9] {
             let name = format!("after-{}", after.end);
             let restored = open(&name);
-            // Its entries have times of their own.
+            // Give its entries different times.
             tokio::time::sleep(std::time::Duration::from_millis(2)).await;
             write(&restored, "a", 0..2).await;
             write(&restored, RESTORE, 0..1).await;

@@ -1,8 +1,8 @@
-//! Artefacts: what a model of the types image, audio, video and file gives out. Bytes become files,
-//! and the output their URLs.
+//! Artefacts: the outputs of models of the types image, audio, video and file. Bytes become files,
+//! and the output gets their URLs.
 //!
-//! Bytes come as `data:` URIs, or as `{"path": …}` within the folder that the run was given. What
-//! is neither (a URL of somebody else's) stays as it is.
+//! Bytes arrive as `data:` URIs, or as `{"path": …}` in the run's own folder. Anything else, such
+//! as an external URL, stays unchanged.
 
 use std::io;
 use std::path::{Component, Path};
@@ -16,21 +16,22 @@ use crate::domain::file::{File, FileSource, UNKNOWN_TYPE};
 use crate::domain::ids::{ExecutionId, FileId, KeyId, OrganizationId};
 use crate::signed_urls::Link;
 
-/// Artefacts of one output.
+/// Maximum number of artefacts in one output.
 pub const ARTEFACTS_MAX: usize = 100;
 
-/// What made an output.
+/// The origin of an output.
 #[derive(Debug, Clone, Copy)]
 pub struct Origin<'a> {
     pub organization: OrganizationId,
-    /// The key that asked for it: the links to its files are made with it, and end with it.
+    /// The key that started the execution. The links to its files are made with this key, and end
+    /// with it.
     pub key: KeyId,
     pub execution: ExecutionId,
-    /// Names the attempt forever: when it runs again, its files are written over.
+    /// A permanent name of the attempt. If the attempt runs again, its files are replaced.
     pub attempt_key: &'a str,
 }
 
-/// Bytes in an output.
+/// An artefact with bytes.
 struct Artefact {
     source: Source,
     content_type: String,
@@ -38,14 +39,14 @@ struct Artefact {
 }
 
 impl Files {
-    /// The output with a link to a file in place of each artefact that holds bytes. When this
-    /// returns, they are on the disk. The links have no host: [`SignedUrls::render`] puts it before them
-    /// when the output is read, so that it follows the configuration's `public_url`.
+    /// Replaces each artefact that contains bytes by a link to a file. When this returns, the files
+    /// are durable. The links have no host: [`SignedUrls::render`] adds it when the output is read,
+    /// so that it follows the configuration's `public_url`.
     ///
     /// [`SignedUrls::render`]: crate::signed_urls::SignedUrls::render
     ///
     /// # Errors
-    /// [`Error::Invalid`] and [`Error::TooLarge`] when an artefact is at fault.
+    /// [`Error::Invalid`] and [`Error::TooLarge`] when an artefact is invalid.
     pub async fn keep_artefacts(
         &self,
         origin: Origin<'_>,
@@ -105,7 +106,7 @@ fn in_uri(text: &str) -> Result<Artefact, Error> {
     Ok(Artefact { source: Box::new(std::io::Cursor::new(bytes)), content_type, filename: None })
 }
 
-/// A file that the run left in its folder, and nowhere else.
+/// Reads a file that the run left in its folder. Files elsewhere are rejected.
 async fn in_folder(item: &Value, folder: &Path) -> Result<Artefact, Error> {
     let text = |name: &str| item.get(name).and_then(Value::as_str).map(str::to_owned);
     let name =
@@ -122,11 +123,11 @@ async fn in_folder(item: &Value, folder: &Path) -> Result<Artefact, Error> {
     let folder = folder.to_path_buf();
     let path = path.to_path_buf();
     let file = blocking(move || {
-        // The program may still run and change what it has made: the kernel itself keeps the path,
-        // with the links in it, below the folder that is open here.
+        // The program may still be running and change its files, so the kernel itself must confine
+        // the path, including symlinks, to the folder that is opened here.
         let whole = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::PATH | OFlags::CLOEXEC;
         let folder = rustix::fs::open(folder, whole, Mode::empty()).map_err(io::Error::from)?;
-        // A pipe must not be waited for.
+        // Opening a pipe must not block.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let within = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
         let file = rustix::fs::openat2(folder, path, flags, Mode::empty(), within);

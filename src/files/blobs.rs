@@ -1,7 +1,7 @@
-//! Blobs: bytes on disk under their SHA-256, so that equal ones are stored once.
+//! Blobs: bytes on disk, named by their SHA-256, so that identical ones are stored once.
 //!
-//! A blob is written to a temporary file, synced, and renamed: what is stored under a digest is
-//! complete. `files` knows whether anything still refers to it. Everything here blocks.
+//! A blob is written to a temporary file, synced, and renamed: a file named by a digest is always
+//! complete. `files` knows whether a blob is still referenced. All functions block.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Write};
@@ -18,14 +18,14 @@ use crate::runtime::new_id;
 use crate::storage::root_folder::{RootFolder, make_shard};
 use crate::storage::{Shards, trash};
 
-/// Where blobs are written before they have their name.
+/// The folder for blobs that are being written.
 const INCOMING: &str = "incoming";
-/// Bytes that are read at once.
+/// Bytes that are read at a time.
 const BLOCK: usize = 64 * 1024;
-/// Blobs that are listed at once.
+/// Blobs that are listed at a time.
 const WALK_BATCH: usize = 500;
 
-/// Why a blob was not accepted.
+/// An error while a blob is written.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("it is larger than {limit} bytes")]
@@ -34,14 +34,14 @@ pub enum Error {
     Disk(#[from] io::Error),
 }
 
-/// A blob that is on the disk.
+/// A blob that has been written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Written {
     pub digest: Digest,
     pub size: u64,
 }
 
-/// A blob that is being written; its temporary file is deleted when this is dropped unfinished.
+/// A blob that is being written. Dropping it unfinished deletes its temporary file.
 pub struct IncomingBlob {
     blobs: BlobStore,
     file: fs::File,
@@ -59,7 +59,7 @@ impl std::fmt::Debug for IncomingBlob {
 }
 
 impl IncomingBlob {
-    /// Writes more of it.
+    /// Appends bytes to the blob.
     ///
     /// # Errors
     /// [`Error`].
@@ -72,7 +72,7 @@ impl IncomingBlob {
         Ok(self.file.write_all(bytes)?)
     }
 
-    /// What has been written so far.
+    /// Returns the size and the digest so far.
     pub fn written(&self) -> Written {
         let mut sum = [0; 32];
         let hash = self.hash.clone().finish();
@@ -80,13 +80,14 @@ impl IncomingBlob {
         Written { digest: Digest(sum), size: self.size }
     }
 
-    /// Moves it to its final path. It is durable when this returns.
+    /// Moves the blob to its final path. It is durable when this returns.
     ///
-    /// A blob of the same digest is replaced, damaged or not: an upload does the same work whether or
-    /// not another organization already has these bytes, so its duration does not reveal that.
+    /// A blob with the same digest is replaced, damaged or not. An upload does the same work
+    /// whether or not another organization already has these bytes, so its duration does not reveal
+    /// that.
     ///
     /// # Errors
-    /// When the disk refuses; then nothing is left behind.
+    /// When the disk fails; then nothing is left behind.
     pub fn finalize(mut self) -> io::Result<Written> {
         let written = self.written();
         let path = self.blobs.path(written.digest);
@@ -117,23 +118,23 @@ pub struct BlobStore {
 }
 
 impl BlobStore {
-    /// BlobStore in `folder`, which is made when it is first written to.
+    /// Creates a blob store in `folder`, which is created by the first write.
     #[must_use]
     pub fn new(folder: PathBuf) -> Self {
         Self { root: Arc::new(RootFolder::new(folder)) }
     }
 
-    /// The path of the blob with that digest.
+    /// Returns the path of the blob with this digest.
     #[must_use]
     pub fn path(&self, digest: Digest) -> PathBuf {
         let name = digest.to_string();
         self.folder().join(name.get(..2).unwrap_or_default()).join(name)
     }
 
-    /// Begins a blob of up to `limit` bytes.
+    /// Starts a blob of up to `limit` bytes.
     ///
     /// # Errors
-    /// When the disk refuses.
+    /// When the disk fails.
     pub fn begin(&self, limit: u64) -> io::Result<IncomingBlob> {
         let incoming = self.folder().join(INCOMING);
         self.root.ensure()?;
@@ -153,8 +154,8 @@ impl BlobStore {
         })
     }
 
-    /// Begins a blob with all that `source` gives, up to `limit` bytes. Of what is refused or
-    /// breaks off, nothing stays.
+    /// Writes a blob with everything from `source`, up to `limit` bytes. On errors, nothing is left
+    /// behind.
     ///
     /// # Errors
     /// [`Error`].
@@ -164,15 +165,15 @@ impl BlobStore {
         Ok(incoming)
     }
 
-    /// Deletes a blob. Succeeds when there is none.
+    /// Deletes a blob. Succeeds if it does not exist.
     ///
     /// # Errors
-    /// When the disk refuses.
+    /// When the disk fails.
     pub fn remove(&self, digest: Digest) -> io::Result<()> {
         fs::remove_file(self.path(digest)).or_else(absent_is_fine)
     }
 
-    /// All blobs, a few at a time.
+    /// Iterates over all blobs in batches.
     ///
     /// # Errors
     /// When the disk cannot be read.
@@ -180,49 +181,49 @@ impl BlobStore {
         Ok(Walk(Shards::of(self.folder())?))
     }
 
-    /// Where blobs are kept.
+    /// Returns the folder of the blobs.
     #[must_use]
     pub fn folder(&self) -> &Path {
         self.root.path()
     }
 
-    /// Whether the folder is there, and the blob of that digest is not.
+    /// Whether the folder is in place, but the blob with this digest is missing.
     #[must_use]
     pub fn lacks(&self, digest: Digest) -> bool {
         self.root.lacks(&self.path(digest))
     }
 
-    /// Checks that a blob that was not found is lost, see [`RootFolder::check_lost`].
+    /// Checks that a missing blob is really lost; see [`RootFolder::check_lost`].
     ///
     /// # Errors
-    /// When the folder is away: that says nothing about its blobs.
+    /// When the folder is not in place, which says nothing about its blobs.
     pub fn check_lost(&self, digest: Digest) -> io::Result<()> {
         self.root.check_lost(&self.path(digest))
     }
 
-    /// Whether the folder is there: it is not the empty mount point of a missing volume.
+    /// Whether the folder is in place, and not the empty mount point of a missing volume.
     #[must_use]
     pub fn is_there(&self) -> bool {
         self.root.has_shards()
     }
 
-    /// Takes the folder as it is, see [`RootFolder::accept_loss`].
+    /// Accepts the folder in its current state; see [`RootFolder::accept_loss`].
     ///
     /// # Errors
-    /// When the disk refuses.
+    /// When the disk fails.
     pub fn accept_loss(&self) -> io::Result<()> {
         self.root.accept_loss()
     }
 
-    /// Moves a blob that nothing refers to to the [`trash`].
+    /// Moves an orphaned blob to the [`trash`].
     ///
     /// # Errors
-    /// When the disk refuses.
+    /// When the disk fails.
     pub fn move_to_trash(&self, digest: Digest, now: Timestamp) -> io::Result<()> {
         trash::move_in(self.folder(), &self.path(digest), now).or_else(absent_is_fine)
     }
 
-    /// Reads a blob and checks it against its digest.
+    /// Reads a blob and compares it with its digest.
     ///
     /// # Errors
     /// When it cannot be read.
@@ -236,7 +237,7 @@ impl BlobStore {
         Ok(hash.finish().as_ref() == digest.0)
     }
 
-    /// Deletes partial blobs that were begun before `started`.
+    /// Deletes partial blobs that were started before `started`.
     ///
     /// # Errors
     /// When the disk cannot be read.
@@ -256,12 +257,12 @@ impl BlobStore {
     }
 }
 
-/// Blobs, a few at a time.
+/// A batched iteration over blobs.
 #[derive(Debug)]
 pub struct Walk(Shards);
 
 impl Walk {
-    /// The next ones; none at the end.
+    /// Returns the next batch; an empty one at the end.
     ///
     /// # Errors
     /// When the disk cannot be read.
@@ -277,7 +278,7 @@ impl Walk {
     }
 }
 
-/// Gives all that `source` has to `take`, a block at a time.
+/// Passes everything from `source` to `take`, one block at a time.
 fn each_block<E: From<io::Error>>(
     source: &mut dyn Read,
     mut take: impl FnMut(&[u8]) -> Result<(), E>,
@@ -311,7 +312,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blob_store_deduplicates_and_leaves_no_refused_bytes() {
+    fn blob_store_deduplicates_and_leaves_no_rejected_bytes() {
         let folder = tempfile::tempdir().unwrap();
         let blobs = BlobStore::new(folder.path().join("files"));
         let keep = |mut bytes: &[u8]| blobs.receive(&mut bytes, 3).map(|it| it.finalize().unwrap());
@@ -339,14 +340,14 @@ mod tests {
         let mut on_its_way = blobs.begin(3).unwrap();
         blobs.remove_partial(started).unwrap();
         assert_eq!(all(), [one.digest]);
-        assert!(!left_path.exists(), "it broke off before the start");
+        assert!(!left_path.exists(), "partial blobs from before the start are removed");
         on_its_way.write(b"new").unwrap();
         blobs.remove(on_its_way.finalize().unwrap().digest).unwrap();
         assert!(blobs.matches_digest(one.digest).unwrap());
         fs::write(blobs.path(one.digest), "abd").unwrap();
         assert!(!blobs.matches_digest(one.digest).unwrap());
         keep(b"abc").unwrap();
-        assert!(blobs.matches_digest(one.digest).unwrap(), "what comes again replaces it");
+        assert!(blobs.matches_digest(one.digest).unwrap(), "a repeated upload replaces it");
         let inode = || fs::metadata(blobs.path(one.digest)).unwrap().ino();
         let intact = inode();
         keep(b"abc").unwrap();

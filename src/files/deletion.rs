@@ -1,7 +1,7 @@
-//! Deletes files: on request, after their retention, and blobs that nothing refers to.
+//! Deletion of files on request and after their retention, and of orphaned blobs.
 //!
-//! A deleted file leaves a tombstone for a while, so that deleting it again succeeds. Its blob is
-//! deleted with the last file that refers to it.
+//! A deleted file leaves a tombstone for a while, so that a repeated deletion succeeds. Its blob is
+//! deleted with the last file that references it.
 
 use std::io;
 use std::path::PathBuf;
@@ -16,19 +16,19 @@ use crate::domain::time::Timestamp;
 use crate::storage::commit::Expect;
 use crate::storage::{self, Commit, DeferredDeletions, Page, SweepOptions, Swept, trash};
 
-/// How long the tombstone of a deleted file is kept.
+/// Retention of a tombstone.
 const TOMBSTONE_RETENTION: Duration = Duration::from_secs(30 * 24 * 3600);
 /// Files deleted in one commit.
 const DELETION_BATCH: usize = 128;
-/// Between two such commits, so that the writer serves everyone else.
+/// Pause between two such commits, so that other writers are not delayed.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Blobs that one sweep takes at most; the rest goes with the next start.
+/// Maximum number of blobs moved by one sweep. The rest is left for the next start.
 const SWEPT_MAX: usize = 100_000;
 
-/// No bytes have this SHA-256, as far as anyone knows: a folder that is in place lacks it.
+/// A digest that no blob has, so a folder that is in place lacks it.
 const NO_BLOB: Digest = Digest([0; 32]);
 
-/// RAII guard: while it lives, no blob is deleted.
+/// RAII guard: while it exists, no blob is deleted.
 #[derive(Debug)]
 pub struct BlobPin {
     files: Files,
@@ -40,7 +40,7 @@ impl Drop for BlobPin {
     }
 }
 
-/// What one commit deletes.
+/// The deletions of one commit.
 #[derive(Default)]
 struct Deletion {
     commit: Commit,
@@ -53,15 +53,15 @@ impl Files {
         self.shared.deferred.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps every blob that exists now until the pin is released.
+    /// Prevents the deletion of every blob that exists now, until the pin is released.
     #[must_use]
     pub fn pin(&self) -> BlobPin {
         self.deferred().pin();
         BlobPin { files: self.clone() }
     }
 
-    /// Releases a pin, and deletes unreferenced blobs if it was the last one. A pin that is dropped in
-    /// another way leaves that to the sweep at the next start.
+    /// Releases a pin, and deletes orphaned blobs if it was the last one. If a pin is dropped
+    /// instead, the sweep at the next start deletes them.
     ///
     /// # Errors
     /// [`Error::Disk`], [`Error::Storage`].
@@ -70,7 +70,7 @@ impl Files {
         self.remove_unpinned().await
     }
 
-    /// Deletes the blobs whose deletion has waited long enough and that nothing refers to.
+    /// Deletes orphaned blobs whose deferred deletion is due.
     ///
     /// # Errors
     /// [`Error::Disk`], [`Error::Storage`].
@@ -85,7 +85,7 @@ impl Files {
         Ok(())
     }
 
-    /// The path of a blob, also when a sweep has moved it to the trash.
+    /// Returns the path of a blob, even if a sweep has moved it to the trash.
     #[must_use]
     pub fn path_or_trash(&self, digest: Digest) -> PathBuf {
         let path = self.path(digest);
@@ -95,16 +95,16 @@ impl Files {
         trash::find(self.shared.blobs.folder(), &digest.to_string()).unwrap_or(path)
     }
 
-    /// The path of a blob, if it exists.
+    /// Returns the path of a blob, if it exists.
     #[must_use]
     pub fn path(&self, digest: Digest) -> PathBuf {
         self.shared.blobs.path(digest)
     }
 
-    /// Checks that a blob that was not found is lost: the folder of blobs is in place, and not empty.
+    /// Checks that a missing blob is really lost: the folder of blobs is in place and not empty.
     ///
     /// # Errors
-    /// When the folder is away: that says nothing about its blobs.
+    /// When the folder is not in place, which says nothing about its blobs.
     pub fn check_lost(&self, digest: Digest) -> io::Result<()> {
         self.shared.blobs.check_lost(digest)
     }
@@ -112,23 +112,23 @@ impl Files {
     /// Checks that the folder of blobs is in place, and not empty.
     ///
     /// # Errors
-    /// When it is away.
+    /// When it is not in place.
     pub fn check_in_place(&self) -> io::Result<()> {
         self.check_lost(NO_BLOB)
     }
 
-    /// Takes the folder of blobs as it is: those that it lacks are lost.
+    /// Accepts the folder of blobs in its current state: missing blobs are lost.
     ///
     /// # Errors
-    /// When the disk refuses.
+    /// When the disk fails.
     pub fn accept_loss(&self) -> io::Result<()> {
         self.shared.blobs.accept_loss()
     }
 
-    /// Gives every blob, with its path. Blocks.
+    /// Calls `give` with every blob and its path. Blocks.
     ///
     /// # Errors
-    /// [`Error::Disk`], and whatever `give` fails with.
+    /// [`Error::Disk`], and the errors of `give`.
     pub fn each_blob(
         &self,
         give: &mut dyn FnMut(Digest, PathBuf) -> io::Result<()>,
@@ -146,11 +146,11 @@ impl Files {
         }
     }
 
-    /// Refuses a folder of blobs that is missing although files refer to it: a volume that is not
-    /// mounted, say.
+    /// Rejects a missing folder of blobs if files reference it, for example because a volume is not
+    /// mounted.
     ///
     /// # Errors
-    /// [`storage::Error::Folder`] with what to do; [`Error::Storage`].
+    /// [`storage::Error::Folder`] with a suggested fix; [`Error::Storage`].
     pub async fn check_folder(&self) -> Result<(), Error> {
         let Shared { blobs, store, .. } = &*self.shared;
         let page = Page { prefix: rows::blob_references(), after: None, before: None, limit: 1 };
@@ -160,7 +160,7 @@ impl Files {
         Err(storage::Error::missing_folder(blobs.folder()).into())
     }
 
-    /// Deletes a file or an announced upload. False when there never was one, as far as is known.
+    /// Deletes a file or a pending upload. Returns false if it never existed, as far as is known.
     ///
     /// # Errors
     /// [`Error::Disk`], [`Error::Storage`].
@@ -176,18 +176,18 @@ impl Files {
                 return Ok(store.get(&rows::tombstone(organization, id)).await?.is_some());
             }
             match self.commit_deletion(deletion).await {
-                // Somebody else was first: an upload became a file, or it is deleted.
+                // A concurrent change: the upload became a file, or it was deleted.
                 Err(Error::Storage(storage::Error::Conflict { .. })) => {}
                 deleted => return deleted.map(|()| true),
             }
         }
     }
 
-    /// Deletes the files whose time is over, a few at a time, with the uploads that have not come
-    /// and expired tombstones. Answers how many files were deleted.
+    /// Deletes expired files in batches, with expired uploads and tombstones. Returns the number of
+    /// deleted files.
     ///
     /// # Errors
-    /// [`Error::Disk`], [`Error::Storage`]; what was deleted until then stays deleted.
+    /// [`Error::Disk`], [`Error::Storage`]; earlier batches stay deleted.
     pub async fn remove_expired(&self) -> Result<usize, Error> {
         let store = &self.shared.store;
         let now = self.shared.clock.believed();
@@ -205,7 +205,7 @@ impl Files {
             }
             let files = deletion.files;
             let is_last = match self.commit_deletion(deletion).await {
-                // Somebody else deleted one of them at the same time: what is left is read again.
+                // One of them was deleted concurrently: read the remaining ones again.
                 Err(Error::Storage(storage::Error::Conflict { .. })) => false,
                 deleted => {
                     deleted?;
@@ -220,7 +220,7 @@ impl Files {
         }
     }
 
-    /// Adds what there is of the id and is past its time.
+    /// Adds the file, upload or tombstone with this ID to the deletion if it has expired.
     async fn expire(
         &self,
         deletion: &mut Deletion,
@@ -248,7 +248,7 @@ impl Files {
     }
 
     fn delete_file(&self, deletion: &mut Deletion, file: &File) {
-        // Counted once, however many delete it.
+        // Concurrent deletions must release the storage usage only once.
         let row = rows::file(file.organization, file.id);
         deletion.commit.expect(Expect::Present(row));
         rows::remove(&mut deletion.commit, file);
@@ -279,8 +279,8 @@ impl Files {
         Ok(())
     }
 
-    /// Moves blobs that no file refers to into `lost`. To be run once, after a start: what began
-    /// to come before `started` has broken off and is deleted.
+    /// Moves orphaned blobs into `lost`. Run once after a start: partial uploads from before
+    /// `started` were interrupted, and are deleted.
     ///
     /// # Errors
     /// [`Error::Disk`], [`Error::Storage`].
@@ -324,7 +324,7 @@ impl Files {
         Ok(swept)
     }
 
-    /// Deletes the blobs that a sweep moved away a week ago.
+    /// Deletes blobs that a sweep moved to the trash a week ago.
     ///
     /// # Errors
     /// [`Error::Disk`].
@@ -338,7 +338,7 @@ impl Files {
         Ok(!self.shared.store.page(page).await?.is_empty())
     }
 
-    /// Deletes a blob that no file refers to; whether it did.
+    /// Deletes a blob if no file references it; returns whether it was deleted.
     pub(super) async fn remove_unused(&self, digest: Digest) -> Result<bool, Error> {
         if self.deferred().defer(digest, &self.shared.store) {
             return Ok(false);

@@ -1,4 +1,4 @@
-//! What an organization has of files: lists, and what they come to.
+//! Lists of an organization's files, and storage usage.
 
 use super::rows::{self, Sum};
 use super::{Error, Files};
@@ -7,21 +7,21 @@ use crate::domain::ids::{FileId, OrganizationId};
 use crate::storage::Page;
 use crate::storage::record::decode;
 
-/// Files that are read at once.
+/// Files that are read at a time.
 const PAGE: usize = 100;
-/// Pages of expired files that the totals leave out, of all organizations: the sweep deletes them each
-/// minute.
+/// Maximum number of pages of expired files, over all organizations, that are subtracted from the
+/// totals. The sweep deletes expired files every minute.
 const EXPIRED_PAGES_MAX: usize = 100;
 
-/// A part of an organization's files, the newest first.
+/// A page of an organization's files, newest first.
 #[derive(Debug)]
 pub struct Listed {
     pub files: Vec<File>,
-    /// The next part begins behind this one; `None`: that was all.
+    /// The last file of this page, if more follow.
     pub more_after: Option<FileId>,
 }
 
-/// What an organization's files come to.
+/// The storage usage of an organization.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Usage {
     pub files: u64,
@@ -29,8 +29,8 @@ pub struct Usage {
 }
 
 impl Files {
-    /// Up to `limit` files behind `after`. Costs what it shows, and the files between that are past
-    /// their time and not gone yet.
+    /// Lists up to `limit` files after `after`. The cost depends on the number of listed files and
+    /// of expired files between them that have not been deleted yet.
     ///
     /// # Errors
     /// [`Error::Storage`].
@@ -65,7 +65,7 @@ impl Files {
         }
     }
 
-    /// An upload that was announced and has not come; `None` when there is none.
+    /// Returns a pending upload; `None` if there is none.
     ///
     /// # Errors
     /// [`Error::Storage`].
@@ -79,8 +79,8 @@ impl Files {
         Ok(found.filter(|upload| upload.expires_at > now))
     }
 
-    /// How many files an organization has, and their bytes. Equal ones count each; those that are past
-    /// their time do not, as in the list.
+    /// Returns the number of an organization's files and their bytes. Identical files count
+    /// separately; expired files do not count, as in the list.
     ///
     /// # Errors
     /// [`Error::Storage`].
@@ -96,7 +96,7 @@ impl Files {
         })
     }
 
-    /// What the files of an organization come to that are past their time and not yet deleted.
+    /// Returns the usage of an organization's expired files that have not been deleted yet.
     async fn expired(&self, organization: OrganizationId) -> Result<Usage, Error> {
         let store = &self.shared.store;
         let now = self.shared.clock.believed();

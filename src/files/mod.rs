@@ -1,8 +1,8 @@
-//! Files: bytes that belong to an organization, with a URL for each.
+//! Files: bytes that belong to an organization, each with a URL.
 //!
-//! The bytes are durable under their digest before the row that refers to them is committed; bytes
-//! that no row refers to were never acknowledged and are removed by the sweep after a start. A file is
-//! never changed. This module knows nothing of HTTP or of models.
+//! The bytes are durable under their digest before the row that references them is committed.
+//! Orphaned bytes were never acknowledged, and the sweep after a start removes them. A file never
+//! changes. This module is independent of HTTP and of models.
 
 mod artefacts;
 mod blobs;
@@ -34,7 +34,7 @@ use crate::runtime::Clock;
 use crate::signed_urls::SignedUrls;
 use crate::storage::{self, Commit, DeferredDeletions, Store};
 
-/// The pauses before a file that cannot be read now is read again.
+/// Delays before a failed read of a file is retried.
 const READ_AGAIN: [Duration; 4] = [
     Duration::from_millis(100),
     Duration::from_millis(400),
@@ -45,26 +45,26 @@ const READ_AGAIN: [Duration; 4] = [
 /// The limits of files.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
-    /// The largest file, in bytes.
+    /// Maximum size of a file, in bytes.
     pub max_bytes: u64,
-    /// What an organization's files may take before it can send no more, in bytes.
+    /// Total size of an organization's files, in bytes, above which its uploads are rejected.
     pub quota_bytes: Option<u64>,
-    /// How long a file is kept that says nothing else.
+    /// Default retention of a file.
     pub retention: Duration,
 }
 
-/// Why a file cannot be kept or read.
+/// An error while a file is stored or read.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// What was given is not a file, in a sentence that begins with "it".
+    /// The input is not a valid file; a sentence that begins with "it".
     #[error("{0}")]
     Invalid(String),
     #[error("it is larger than {limit} bytes")]
     TooLarge { limit: u64 },
-    /// The bytes of a file are missing or are not what was written.
+    /// The bytes of a file are missing or damaged.
     #[error("the content of the file is {0}: restore it from a backup")]
     Damaged(&'static str),
-    /// The disk refused.
+    /// The disk failed.
     #[error(transparent)]
     Disk(#[from] io::Error),
     #[error(transparent)]
@@ -80,21 +80,21 @@ impl From<blobs::Error> for Error {
     }
 }
 
-/// A file that is to be kept.
+/// A file to store.
 #[derive(Debug)]
 struct NewFile {
-    /// One that is there already under this id is written over.
+    /// An existing file with this ID is replaced.
     id: FileId,
     organization: OrganizationId,
     execution: Option<ExecutionId>,
     filename: Option<String>,
     content_type: String,
     source: FileSource,
-    /// How long it is kept; `None`: as long as any.
+    /// How long the file is kept; `None` for the default retention.
     keep: Option<Duration>,
 }
 
-/// Where the bytes of a new file come from.
+/// The source of a new file's bytes.
 type Source = Box<dyn Read + Send>;
 
 struct Shared {
@@ -104,16 +104,16 @@ struct Shared {
     blobs: BlobStore,
     options: Options,
     limits: limits::Handle,
-    /// Read-locked while a blob is finalized and referenced, write-locked while one is considered for
-    /// deletion.
+    /// Read-locked while a blob is finalized and referenced, write-locked while a blob is checked
+    /// and deleted.
     gate: Arc<RwLock<()>>,
-    /// Held while an upload is counted against its quota.
+    /// Held while an upload is checked against its quota.
     counting: Mutex<()>,
-    /// Blobs that are deleted once no backup needs them.
+    /// Blobs to delete once no backup needs them.
     deferred: std::sync::Mutex<DeferredDeletions<Digest>>,
 }
 
-/// All files; clones share them.
+/// All files. Clones share them.
 #[derive(Clone)]
 pub struct Files {
     shared: Arc<Shared>,
@@ -126,7 +126,7 @@ impl fmt::Debug for Files {
 }
 
 impl Files {
-    /// Files whose bytes are in `folder` and whose rows in `store`.
+    /// Creates the files with their bytes in `folder` and their rows in `store`.
     #[must_use]
     pub fn new(
         folder: PathBuf,
@@ -151,7 +151,7 @@ impl Files {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Files of a test's store, in the folder of that store.
+    /// Creates files for a test, in the folder of its store.
     #[cfg(test)]
     pub fn scratch(folder: &std::path::Path, store: Store) -> Self {
         let sealer = storage::Sealer::open(folder).unwrap();
@@ -163,7 +163,7 @@ impl Files {
         Self::new(folder.join("files"), store, Clock::system(), signed_urls, options, limits)
     }
 
-    /// Keeps what `source` gives. When this returns, its bytes and its row are on the disk.
+    /// Stores the bytes of `source`. When this returns, the bytes and the row are durable.
     async fn keep(&self, new: NewFile, mut source: Source) -> Result<File, Error> {
         let blobs = self.shared.blobs.clone();
         let limit = self.shared.options.max_bytes;
@@ -171,8 +171,8 @@ impl Files {
         self.finalize(new, received, Commit::new()).await
     }
 
-    /// Turns received bytes into a file. When this returns, they, the file's row and the changes in
-    /// `beside` are on the disk.
+    /// Turns received bytes into a file. When this returns, the bytes, the file's row and the
+    /// changes in `beside` are durable.
     async fn finalize(
         &self,
         new: NewFile,
@@ -193,7 +193,8 @@ impl Files {
             source: new.source,
             execution: new.execution,
             created_at: shared.clock.now(),
-            // A clock that is behind would give it an end that has passed once it is set right.
+            // If the clock is behind, an expiry based on it could have passed once the clock is
+            // corrected.
             expires_at: shared.clock.steady().plus(keep),
         };
         let key = rows::file(file.organization, file.id);
@@ -201,22 +202,23 @@ impl Files {
             rows::remove(&mut beside, &before);
         }
         rows::add(&mut beside, &file).map_err(storage::Error::from)?;
-        // The commit goes on when the client hangs up and drops this: the gate goes with the commit.
+        // The commit continues if the client disconnects and this future is dropped, so the gate
+        // must be held until the commit is durable.
         beside.after_durable(move || drop(referred_to_before_a_sweep_looks));
         shared.store.commit(beside).await?;
         Ok(file)
     }
 
-    /// When the file that an announced upload becomes is past its time, if it comes at the last
-    /// moment.
+    /// Returns the latest expiry of the file that a pending upload becomes, if it arrives at the
+    /// last moment.
     #[must_use]
     pub fn latest_end(&self, upload: &Upload) -> Timestamp {
         let keep = upload.keep_seconds.map_or(self.shared.options.retention, Duration::from_secs);
         upload.expires_at.plus(keep)
     }
 
-    /// The file and where its bytes are; `None` when this organization has no such file, or has
-    /// it no more.
+    /// Returns a file and the path of its bytes; `None` if this organization has no such file, or
+    /// it has expired.
     ///
     /// # Errors
     /// [`Error::Storage`].
@@ -233,13 +235,13 @@ impl Files {
         }))
     }
 
-    /// Signs the URLs of files.
+    /// Returns the signer of file URLs.
     #[must_use]
     pub fn signed_urls(&self) -> &SignedUrls {
         &self.shared.signed_urls
     }
 
-    /// [`SignedUrls::render`].
+    /// See [`SignedUrls::render`].
     #[must_use]
     pub fn render_links(
         &self,
@@ -249,11 +251,11 @@ impl Files {
         self.shared.signed_urls.render(organization, output)
     }
 
-    /// The bytes of the file that a URL of ours names, up to `limit`; `None` when it is not such a
-    /// URL.
+    /// Reads the file behind one of the service's own URLs, up to `limit` bytes; `None` if it is
+    /// not such a URL.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when the file is deleted, [`Error::TooLarge`], [`Error::Damaged`],
+    /// [`Error::Invalid`] if the file has been deleted, [`Error::TooLarge`], [`Error::Damaged`],
     /// [`Error::Disk`].
     pub async fn read_linked(&self, url: &str, limit: u64) -> Result<Option<Vec<u8>>, Error> {
         let opened = self.shared.signed_urls.parse(url).await?;
@@ -275,14 +277,14 @@ impl Files {
                 Ok(std::fs::read(path)?)
             });
             match (read.await, pauses.next()) {
-                // Descriptors or a volume may be away for a moment: no reason to fail a run.
+                // A temporary lack of file descriptors or of a volume should not fail a run.
                 (Err(Error::Disk(_)), Some(pause)) => tokio::time::sleep(pause).await,
                 (read, _) => return read.map(Some),
             }
         }
     }
 
-    /// Checks the blob of a file against its digest.
+    /// Compares the blob of a file with its digest.
     ///
     /// # Errors
     /// [`Error::Damaged`], [`Error::Disk`].
@@ -293,7 +295,7 @@ impl Files {
 }
 
 impl BlobStore {
-    /// Whether the blob of that digest is intact.
+    /// Checks that the blob with this digest is intact.
     fn check(&self, digest: Digest) -> Result<(), Error> {
         match self.matches_digest(digest) {
             Ok(true) => Ok(()),

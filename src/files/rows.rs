@@ -1,4 +1,4 @@
-//! Where files are in the store.
+//! The rows of files in the store.
 
 use crate::domain::file::{Digest, File, Upload};
 use crate::domain::ids::{FileId, OrganizationId};
@@ -15,17 +15,17 @@ impl Record for Upload {
     const NAME: &'static str = "upload";
 }
 
-/// An upload that was announced.
+/// The row of a pending upload.
 pub fn upload(organization: OrganizationId, id: FileId) -> Key {
     Key::table(Table::Upload).id(organization).id(id)
 }
 
-/// The tombstone of a deleted file. Its value is the time at which the tombstone expires.
+/// The row of a deleted file's tombstone. Its value is the time at which the tombstone expires.
 pub fn tombstone(organization: OrganizationId, id: FileId) -> Key {
     Key::table(Table::FileGone).id(organization).id(id)
 }
 
-/// What an organization's files come to: three counters.
+/// The totals of an organization's files: three counters.
 #[derive(Debug, Clone, Copy)]
 pub enum Sum {
     Files = 0,
@@ -33,22 +33,22 @@ pub enum Sum {
     Uploads = 2,
 }
 
-/// One of the counters.
+/// The row of one of the counters.
 pub fn sum(organization: OrganizationId, sum: Sum) -> Key {
     Key::table(Table::FileUsage).id(organization).raw(&[sum as u8])
 }
 
-/// An organization's files, newest first.
+/// The prefix of an organization's files, newest first.
 pub fn files_of(organization: OrganizationId) -> Key {
     Key::table(Table::File).id(organization)
 }
 
-/// A file, among its organization's by time, newest first.
+/// The row of a file, sorted by time among those of its organization, newest first.
 pub fn file(organization: OrganizationId, id: FileId) -> Key {
     Key::table(Table::File).id(organization).id_newest_first(id)
 }
 
-/// Adds a file to the rows and to what the organization's files come to.
+/// Adds a file's rows and updates the organization's totals.
 pub fn add(commit: &mut Commit, file: &File) -> Result<(), Malformed> {
     commit.put_bytes(reference(file.sha256, file.id), Vec::new());
     commit.put_bytes(expiry(file.expires_at, file.organization, file.id), Vec::new());
@@ -57,7 +57,7 @@ pub fn add(commit: &mut Commit, file: &File) -> Result<(), Malformed> {
     Ok(())
 }
 
-/// Adds an announced upload.
+/// Adds the rows of a pending upload.
 pub fn add_upload(commit: &mut Commit, upload: &Upload) -> Result<(), Malformed> {
     let Upload { organization, id, expires_at, .. } = *upload;
     commit.put_bytes(expiry(expires_at, organization, id), Vec::new());
@@ -66,8 +66,8 @@ pub fn add_upload(commit: &mut Commit, upload: &Upload) -> Result<(), Malformed>
     Ok(())
 }
 
-/// Takes an announced upload out again. Of several that do at once, one is first: the commits of the others
-/// are refused.
+/// Removes a pending upload. Of several concurrent removals, only the first succeeds; the commits
+/// of the others fail.
 pub fn remove_upload(commit: &mut Commit, upload: &Upload) {
     let Upload { organization, id, expires_at, .. } = *upload;
     commit.expect(Expect::Present(self::upload(organization, id)));
@@ -76,7 +76,7 @@ pub fn remove_upload(commit: &mut Commit, upload: &Upload) {
     commit.add(sum(organization, Sum::Uploads), -1);
 }
 
-/// Takes a file out again.
+/// Removes a file's rows and updates the totals.
 pub fn remove(commit: &mut Commit, file: &File) {
     commit.delete(reference(file.sha256, file.id));
     commit.delete(expiry(file.expires_at, file.organization, file.id));
@@ -90,40 +90,41 @@ fn count(commit: &mut Commit, file: &File, files: i64) {
     commit.add(sum(file.organization, Sum::Bytes), files.saturating_mul(bytes));
 }
 
-/// All files by the moment at which they go, oldest first.
+/// The prefix of the expiry index, oldest first.
 pub fn expiries() -> Key {
     Key::table(Table::FileExpiry)
 }
 
-/// That a file goes at that moment.
+/// The entry of a file in the expiry index.
 pub fn expiry(time: Timestamp, organization: OrganizationId, id: FileId) -> Key {
     expiries().time(time).id(organization).id(id)
 }
 
-/// The organization and the file of a key of [`expiry`].
+/// Parses the organization and the file from a key of [`expiry`].
 pub fn of_expiry(key: &Key) -> Option<(OrganizationId, FileId)> {
     let ids: &[u8; 32] = key.as_bytes().last_chunk()?;
     let (organization, _id) = ids.split_first_chunk::<16>()?;
     Some((OrganizationId::from(*organization), key.last_id()?))
 }
 
-/// The references to all blobs.
+/// The prefix of the references to all blobs.
 pub fn blob_references() -> Key {
     Key::table(Table::Content)
 }
 
-/// The references to a blob, by the files that hold them: it may be deleted when there is none.
+/// The prefix of the references to a blob from the files that have it. Without any, the blob may be
+/// deleted.
 pub fn references(digest: Digest) -> Key {
     blob_references().raw(&digest.0)
 }
 
-/// The blob that a key of [`reference()`] names.
+/// Parses the blob's digest from a key of [`reference()`].
 pub fn of_reference(key: &Key) -> Option<Digest> {
     let rest = key.as_bytes().strip_prefix(blob_references().as_bytes())?;
     rest.first_chunk().map(|digest| Digest(*digest))
 }
 
-/// That a file refers to a blob.
+/// The row of a file's reference to a blob.
 pub fn reference(digest: Digest, id: FileId) -> Key {
     references(digest).id(id)
 }

@@ -1,4 +1,4 @@
-//! Files on a real store: kept, found, swept, and what a model's output may not do.
+//! Files on a real store: storing, finding, sweeping, and untrusted model outputs.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -56,7 +56,7 @@ impl Fixture {
         self.keep_in(output, None).await
     }
 
-    /// The bytes of a file, by the URL that its path in an output is shown as.
+    /// Reads a file by the URL that replaced its path in an output.
     async fn read(&self, path: &Value) -> Option<Vec<u8>> {
         let text = serde_json::value::to_raw_value(path).unwrap();
         let shown = self.files.render_links(self.organization, text);
@@ -71,7 +71,7 @@ impl Fixture {
 }
 
 #[tokio::test]
-async fn artefacts_with_bytes_become_files_and_other_outputs_stay() {
+async fn artefacts_with_bytes_become_files_and_other_outputs_are_unchanged() {
     let fixture = Fixture::new();
     let output =
         json!(["data:text/plain;base64,YWJj", "http://else/where", {"path": "x"}, "data:,abc"]);
@@ -80,7 +80,7 @@ async fn artefacts_with_bytes_become_files_and_other_outputs_stay() {
     for url in [&kept[0], &kept[3]] {
         assert_eq!(fixture.read(url).await.unwrap(), b"abc");
     }
-    assert_eq!(fixture.blobs().len(), 1, "equal bytes are there once");
+    assert_eq!(fixture.blobs().len(), 1, "identical bytes are stored once");
     let id = FileId::of_output(fixture.execution, "e:s:1", 0);
     let (file, _) = fixture.files.find(fixture.organization, id).await.unwrap().unwrap();
     assert_eq!((file.content_type.as_str(), file.size), ("text/plain", 3));
@@ -119,7 +119,7 @@ async fn artefacts_of_rerun_attempt_replace_its_files() {
         let options = storage::SweepOptions { now: fixture.clock.now(), accepts_loss: false };
         fixture.files.sweep(new_id(), options).await.unwrap().moved
     };
-    assert_eq!(sweep().await, 1, "nothing refers to the first any more");
+    assert_eq!(sweep().await, 1, "the first blob is orphaned");
     assert_eq!(sweep().await, 0);
     let lost = fixture.folder.path().join("data/files/lost/1970-01-01");
     assert_eq!(fs::read_dir(lost).unwrap().count(), 1, "it is kept for a week");
@@ -140,7 +140,7 @@ async fn file_expiry_removes_blob_with_its_last_reference() {
     let late = fixture.files.keep_artefacts(origin, json!("data:,one"), None).await.unwrap();
     assert_eq!(fixture.files.remove_expired().await.unwrap(), 0);
     fixture.clock.advance(DAY / 2 + Duration::from_secs(1));
-    // The totals do not wait for the sweep.
+    // The totals do not depend on the sweep.
     let usage = async || {
         let usage = fixture.files.usage(fixture.organization).await.unwrap();
         (usage.files, usage.bytes)
@@ -148,7 +148,7 @@ async fn file_expiry_removes_blob_with_its_last_reference() {
     assert_eq!(usage().await, (1, 3));
     assert_eq!(fixture.files.remove_expired().await.unwrap(), 2);
     assert_eq!(usage().await, (1, 3));
-    assert_eq!(fixture.blobs().len(), 1, "the later one refers to the same bytes");
+    assert_eq!(fixture.blobs().len(), 1, "the later file references the same bytes");
     assert_eq!(fixture.read(&late).await.unwrap(), b"one");
     fixture.clock.advance(DAY);
     assert_eq!(fixture.files.remove_expired().await.unwrap(), 1);
@@ -157,7 +157,7 @@ async fn file_expiry_removes_blob_with_its_last_reference() {
 }
 
 #[tokio::test]
-async fn file_deleted_by_many_at_once_is_counted_once() {
+async fn concurrent_file_deletions_are_counted_once() {
     let fixture = Fixture::new();
     let kept = fixture.keep(json!(["data:,one", "data:,three"])).await.unwrap();
     let id = kept[0].as_str().unwrap().split('/').nth(3).unwrap().parse().unwrap();
@@ -172,7 +172,7 @@ async fn file_deleted_by_many_at_once_is_counted_once() {
 #[tokio::test]
 async fn blob_stays_when_client_disconnects_during_commit() {
     let fixture = Fixture::new();
-    // The writer is held up behind another commit.
+    // Another commit blocks the writer.
     let (release, held) = std::sync::mpsc::channel::<()>();
     let (begun, begins) = tokio::sync::oneshot::channel();
     let mut before = Commit::new();
@@ -190,7 +190,7 @@ async fn blob_stays_when_client_disconnects_during_commit() {
     let kept = {
         let keeping = fixture.keep(json!("data:,abc"));
         tokio::pin!(keeping);
-        // As far as the commit: its bytes are in their place and no row refers to them yet.
+        // Up to the commit: the bytes are in place, but no row references them yet.
         while fixture.blobs().is_empty() || store.stats().waiting == 0 {
             let _pending = futures_util::poll!(keeping.as_mut());
             tokio::task::yield_now().await;
@@ -200,7 +200,7 @@ async fn blob_stays_when_client_disconnects_during_commit() {
     assert!(fixture.files.shared.gate.try_write().is_err(), "nothing may be deleted yet");
     release.send(()).unwrap();
     holding.await.unwrap().unwrap();
-    assert!(!fixture.files.remove_unused(kept[0]).await.unwrap(), "the file's row refers to it");
+    assert!(!fixture.files.remove_unused(kept[0]).await.unwrap(), "the file's row references it");
     assert_eq!(fixture.blobs(), kept);
 }
 
@@ -274,7 +274,7 @@ async fn artefacts_are_read_only_from_the_run_folder() {
 }
 
 #[tokio::test]
-async fn artefacts_invalid_or_too_large_leave_nothing() {
+async fn invalid_or_oversized_artefacts_leave_nothing_behind() {
     let fixture = Fixture::new();
     let many: Vec<_> = std::iter::repeat_n("x", artefacts::ARTEFACTS_MAX + 1).collect();
     for (output, says) in [

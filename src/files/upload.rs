@@ -1,7 +1,7 @@
-//! Uploads: bytes that clients send, piece by piece onto the disk, never through memory.
+//! Uploads: bytes from clients, streamed to disk in blocks.
 //!
-//! An upload may be announced first; then its bytes have to be what was announced. One that breaks
-//! off, is too large or is something else leaves nothing.
+//! An upload may be presigned first; then its bytes must match the declared size and hash. An
+//! interrupted, oversized or mismatching upload leaves nothing behind.
 
 use std::time::Duration;
 
@@ -15,47 +15,47 @@ use crate::domain::ids::{FileId, OrganizationId};
 use crate::runtime::new_id;
 use crate::storage::{self, Commit};
 
-/// How long after its announcement an upload may begin.
+/// How long a presigned upload can be started.
 const ANNOUNCED_FOR: Duration = Duration::from_secs(15 * 60);
-/// Uploads that one organization may have announced.
+/// Maximum number of pending uploads of one organization.
 const ANNOUNCED_MAX: i64 = 10_000;
-/// Bytes that are written at once.
+/// Bytes that are written at a time.
 const BLOCK: usize = 256 * 1024;
 
-/// What a client says of a file that it sends.
+/// The client's description of a file that it will upload.
 #[derive(Debug, Clone, Default)]
 pub struct Announced {
     pub filename: Option<String>,
     pub content_type: String,
-    /// Bytes.
+    /// The size in bytes.
     pub size: Option<u64>,
     pub sha256: Option<Digest>,
-    /// How long it is to be kept; `None`: as long as any.
+    /// How long the file is kept; `None` for the default retention.
     pub keep: Option<Duration>,
 }
 
-/// Why an upload is not taken.
+/// Why an upload is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
-    /// The organization's files take what they may.
-    #[error("the files of this organization may take {quota} bytes and take {used}")]
+    /// The organization's files would exceed `files.quota_bytes`.
+    #[error("storage quota exceeded: {used} of {quota} bytes used")]
     OverQuota { quota: u64, used: u64 },
-    /// They take what the organization's own limit lets them.
+    /// The organization's files would exceed its own limit.
     #[error("this organization is limited to {limit} bytes of files and has {used}")]
     OverLimit { limit: u64, used: u64 },
-    /// Too many uploads were announced that have not come.
-    #[error("{0} uploads are already announced")]
+    /// Too many uploads are pending.
+    #[error("{0} uploads are already pending")]
     TooMany(i64),
-    /// No upload waits under this id.
+    /// There is no pending upload with this ID.
     #[error("upload not found")]
     NotFound,
-    /// The upload has come already.
+    /// The upload has already been completed.
     #[error("the upload is already complete")]
     Done,
-    /// The time in which the upload had to come is over.
+    /// The upload URL has expired.
     #[error("the upload URL has expired")]
     Expired,
-    /// It is at fault itself, or cannot be kept.
+    /// The upload is invalid, or cannot be stored.
     #[error(transparent)]
     Failed(#[from] Error),
 }
@@ -66,20 +66,20 @@ impl From<storage::Error> for Refusal {
     }
 }
 
-/// An upload that is coming.
+/// An upload in progress.
 #[derive(Debug)]
 pub struct Receiving {
     files: Files,
-    /// With the block before this one, which is being written.
+    /// Writes the previous block, and returns the blob.
     writing: JoinHandle<Result<IncomingBlob, Error>>,
     block: Vec<u8>,
 }
 
 impl Files {
-    /// Announces an upload.
+    /// Creates a pending upload.
     ///
     /// # Errors
-    /// [`Refusal`]; then nothing was announced.
+    /// [`Refusal`]; then nothing was created.
     pub async fn announce(
         &self,
         organization: OrganizationId,
@@ -112,7 +112,7 @@ impl Files {
         Ok(upload)
     }
 
-    /// The announced upload under this id, if its bytes may come now.
+    /// Returns the pending upload with this ID, if it can be started now.
     ///
     /// # Errors
     /// [`Refusal::NotFound`], [`Refusal::Done`], [`Refusal::Expired`], [`Refusal::Failed`].
@@ -133,10 +133,10 @@ impl Files {
         }
     }
 
-    /// Begins to take bytes: so many, where that is known.
+    /// Starts to receive bytes; `size` is their number, if known.
     ///
     /// # Errors
-    /// [`Error::Storage`] when the disk has no room for them, [`Error::Disk`].
+    /// [`Error::Storage`] when the disk has no room, [`Error::Disk`].
     pub async fn receive(&self, size: Option<u64>) -> Result<Receiving, Error> {
         self.shared.store.admit()?;
         if size.is_some_and(|size| size > self.shared.store.disk_space().spare()) {
@@ -166,7 +166,7 @@ impl Files {
         }
     }
 
-    /// Whether the bytes of the organization's files are limited.
+    /// Whether the organization has a limit or a quota of bytes.
     fn is_counted(&self, organization: OrganizationId) -> bool {
         let limit = self.shared.limits.of(organization).storage_bytes;
         limit.is_some() || self.shared.options.quota_bytes.is_some()
@@ -174,16 +174,16 @@ impl Files {
 }
 
 impl Receiving {
-    /// Takes more bytes; a block of them is written and summed up while the next one comes.
+    /// Receives bytes. One block is written and hashed while the next one arrives.
     ///
     /// # Errors
-    /// [`Error::TooLarge`], [`Error::Disk`]; the upload is lost then.
+    /// [`Error::TooLarge`], [`Error::Disk`]; then the upload is lost.
     pub async fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
         self.block.extend_from_slice(bytes);
         if self.block.len() < BLOCK {
             return Ok(());
         }
-        // An upload that nobody announced may be larger than the room that is left.
+        // An upload of unknown size may exceed the free space, so check again.
         self.files.shared.store.admit()?;
         let block = std::mem::replace(&mut self.block, Vec::with_capacity(BLOCK));
         let incoming = written(&mut self.writing).await?;
@@ -191,12 +191,13 @@ impl Receiving {
         Ok(())
     }
 
-    /// Makes a file of what has come, in the place of its announcement if it had one. When this
-    /// returns, it is on the disk.
+    /// Turns the received bytes into a file, which replaces the pending upload if there was one.
+    /// When this returns, the file is durable.
     ///
     /// # Errors
-    /// [`Refusal::OverQuota`], [`Refusal::OverLimit`]; [`Refusal::Done`] when another one was first; [`Refusal::Failed`] with
-    /// [`Error::Invalid`] when it is not what was announced: then nothing stays.
+    /// [`Refusal::OverQuota`], [`Refusal::OverLimit`]; [`Refusal::Done`] if a concurrent upload was
+    /// first; [`Refusal::Failed`] with [`Error::Invalid`] if the bytes do not match the declared
+    /// size or hash. Then nothing is left behind.
     pub async fn finish(
         mut self,
         organization: OrganizationId,

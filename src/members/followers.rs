@@ -1,4 +1,5 @@
-//! The streams of changes that members hold open: a few for each, so that no member takes the places of all.
+//! Open streams of changes, limited per member so that no member uses up the organization's
+//! streams.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,10 +10,10 @@ use super::{Members, Visit};
 use crate::domain::ids::{MemberId, OrganizationId};
 use crate::domain::member::Member;
 
-/// The maximum number of streams of one member. A browser shares one stream between all of its
-/// windows, so this is also the maximum number of browsers.
+/// Maximum number of streams of one member. All windows of a browser share one stream, so this is
+/// also the maximum number of browsers.
 pub const STREAMS_MAX: usize = 8;
-/// Streams of one organization's members together.
+/// Maximum number of streams of all members of an organization.
 pub const STREAMS_OF_ORGANIZATION_MAX: usize = 256;
 
 /// The open streams, by organization and member, oldest first.
@@ -21,7 +22,7 @@ pub(super) struct Followers(Mutex<HashMap<OrganizationId, OfMembers>>);
 
 type OfMembers = HashMap<MemberId, VecDeque<Arc<Notify>>>;
 
-/// The place of one stream; it is free when this is dropped.
+/// A slot for one stream, released when this is dropped.
 #[derive(Debug)]
 pub struct StreamPlace {
     followers: Arc<Followers>,
@@ -37,8 +38,9 @@ impl Followers {
 }
 
 impl Members {
-    /// A place for one more stream of the member; `None` where the organization has too many. The oldest of
-    /// more than [`STREAMS_MAX`] is replaced: people look at what they have opened last.
+    /// Opens one more stream of the member; `None` if the organization has too many. Above
+    /// [`STREAMS_MAX`], the member's oldest stream is replaced, because people use the window they
+    /// opened last.
     #[must_use]
     pub fn follow(&self, visit: &Visit) -> Option<StreamPlace> {
         let Member { organization, id: member, .. } = visit.member;
@@ -63,7 +65,7 @@ impl Members {
 }
 
 impl StreamPlace {
-    /// Resolves when a newer stream of the member has taken the place.
+    /// Resolves when a newer stream of the member has replaced this one.
     pub async fn replaced(&self) {
         self.replaced.notified().await;
     }

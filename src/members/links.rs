@@ -1,9 +1,9 @@
-//! Links that a person opens once: to set up an organization's dashboard, to join it, to get a new password.
+//! Single-use links: to set up an organization's dashboard, to join it, and to set a new password.
 //!
-//! The token is in the link's fragment, which browsers do not send: it reaches the service in the body of
-//! the request that uses it, and is in no log. The store has its hash. A link works once, for a day; a
-//! newer one for the same purpose withdraws it. Links that were used are kept until the day after they
-//! expire, so that a person who opens one again reads why it does not work.
+//! The token is in the link's fragment, which browsers do not send: it reaches the service in the
+//! body of the request that uses it, and appears in no log. The store has its hash. A link works
+//! once, for a day; a newer one for the same purpose revokes it. Used links are kept until a day
+//! after their expiry, so that a person who opens one again sees why it does not work.
 
 use std::time::Duration;
 
@@ -16,18 +16,18 @@ use crate::storage::commit::Expect;
 use crate::storage::record::decode;
 use crate::storage::{self, Commit, Key, Page, Table};
 
-/// How long a link works.
+/// Validity of a link.
 const VALID: Duration = Duration::from_secs(24 * 3600);
-/// How long the record of a link is kept after it has expired.
+/// How long a link's record is kept after its expiry.
 const KEPT: Duration = Duration::from_secs(24 * 3600);
-/// Open invitations of an organization.
+/// Maximum number of open invitations of an organization.
 pub const INVITATIONS_MAX: usize = 100;
-/// How often an issue is tried again that another one came before.
+/// Number of attempts to create a link when others are created concurrently.
 const ISSUE_ATTEMPTS: usize = 5;
-/// Rows that one look of a sweep reads.
+/// Rows that the sweep reads at a time.
 const SWEEP_PAGE: usize = 1000;
 
-/// A new link. The token is in this value and in the link, and nowhere else.
+/// A new link. The token is only in this value and in the link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Issued {
     pub link: Link,
@@ -35,14 +35,14 @@ pub struct Issued {
 }
 
 impl Issued {
-    /// The link that a person opens, on the dashboard at `base`.
+    /// Returns the link's URL on the dashboard at `base`.
     #[must_use]
     pub fn url(&self, base: &str) -> String {
         format!("{base}/{}#{}", self.link.kind.page(), self.token)
     }
 }
 
-/// An open link and the bytes of its row: what the commit that uses it expects.
+/// A valid link and the bytes of its row, which the commit that uses it expects.
 pub(super) struct Opened {
     pub(super) link: Link,
     key: Key,
@@ -50,7 +50,7 @@ pub(super) struct Opened {
 }
 
 impl Opened {
-    /// Adds to `commit` that the link is used, once.
+    /// Adds to `commit` that the link has been used, which succeeds only once.
     pub(super) fn used_up(self, commit: &mut Commit) -> Result<(), Error> {
         commit.expect(Expect::Equal(self.key.clone(), self.bytes));
         commit.delete(rows::link_of(&self.link));
@@ -60,8 +60,8 @@ impl Opened {
 }
 
 impl Members {
-    /// The link for the organization's Owner: to set up the dashboard, or, where there is an Owner, to set
-    /// that member's password. It withdraws the one before.
+    /// Creates the link for the organization's Owner: to set up the dashboard or, if there is an
+    /// Owner, to set that member's password. It revokes the previous link.
     ///
     /// # Errors
     /// [`Error::Storage`], [`Error::Randomness`].
@@ -72,7 +72,7 @@ impl Members {
         }
     }
 
-    /// A link by which a person joins the organization.
+    /// Creates a link with which a person joins the organization.
     ///
     /// # Errors
     /// [`Error::InvalidEmail`], [`Error::EmailTaken`], [`Error::TooManyInvitations`], [`Error::Storage`].
@@ -94,7 +94,7 @@ impl Members {
         self.issue(Link { email, ..self.draft(LinkKind::Invitation, organization) }).await
     }
 
-    /// A link by which a member sets a new password.
+    /// Creates a link with which a member sets a new password.
     ///
     /// # Errors
     /// [`Error::NoMember`], [`Error::Storage`].
@@ -152,7 +152,7 @@ impl Members {
         Err(Error::Busy)
     }
 
-    /// Adds to `commit` that the link of this hash can no longer be used.
+    /// Adds to `commit` that the link with this hash is revoked.
     async fn withdraw_at(&self, commit: &mut Commit, hash: &[u8]) -> Result<(), Error> {
         let key = rows::link(hash);
         if let Some(bytes) = self.store.get(&key).await? {
@@ -163,7 +163,7 @@ impl Members {
         Ok(())
     }
 
-    /// The open invitations of an organization, oldest first.
+    /// Lists the open invitations of an organization, oldest first.
     ///
     /// # Errors
     /// [`Error::Storage`].
@@ -183,7 +183,7 @@ impl Members {
         Ok(open)
     }
 
-    /// Withdraws an invitation.
+    /// Revokes an invitation.
     ///
     /// # Errors
     /// [`Error::NoInvitation`], [`Error::Storage`].
@@ -207,7 +207,7 @@ impl Members {
         }
     }
 
-    /// The link behind a token, as long as it can be used.
+    /// Returns the link with this token, if it is still valid.
     ///
     /// # Errors
     /// [`Error::LinkUnknown`], [`Error::LinkUsed`], [`Error::LinkWithdrawn`], [`Error::LinkExpired`],
@@ -216,7 +216,7 @@ impl Members {
         Ok(self.opened(token, None).await?.link)
     }
 
-    /// The same, with its row; only for a link of `kind`.
+    /// Returns a valid link with its row, optionally only if it is of this `kind`.
     pub(super) async fn opened(
         &self,
         token: &str,
@@ -270,7 +270,7 @@ impl Members {
         }
     }
 
-    /// Adds to `commit` that no link for this member's password works any more.
+    /// Adds to `commit` that all links for this member's password are revoked.
     pub(super) async fn withdraw_resets(
         &self,
         commit: &mut Commit,

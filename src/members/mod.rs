@@ -1,8 +1,9 @@
-//! Members: the people who use the dashboard, how they join, log in and leave, and what they may do.
+//! Members: the people who use the dashboard; how they join, log in and leave, and their
+//! permissions.
 //!
-//! Each belongs to one organization, and exactly one of each organization is its Owner. The permission
-//! 'Can manage API keys' of a member controls creating and deleting API keys and nothing else; the Owner
-//! always has it. Nothing here knows HTTP, and nothing here deletes a key: keys belong to the organization.
+//! Each belongs to one organization, and each organization has exactly one Owner. The permission
+//! 'Can manage API keys' only allows creating and deleting API keys; the Owner always has it. This
+//! module is independent of HTTP and never deletes a key, since keys belong to the organization.
 
 mod followers;
 mod links;
@@ -30,16 +31,16 @@ use crate::storage::commit::Expect;
 use crate::storage::record::decode;
 use crate::storage::{self, Commit, Key, Page, Store, Table};
 
-/// Characters of the longest name.
+/// Maximum length of a name, in characters.
 const NAME_MAX: usize = 64;
-/// Bytes of the longest email address (RFC 5321).
+/// Maximum length of an email address, in bytes (RFC 5321).
 const EMAIL_MAX: usize = 254;
-/// Members of an organization.
+/// Maximum number of members of an organization.
 const MEMBERS_MAX: usize = 1000;
-/// How often a change of a member is tried again that another one came before.
+/// Number of attempts to change a member when there are concurrent changes.
 const CHANGE_ATTEMPTS: usize = 5;
 
-/// Why something about members cannot be done.
+/// Errors of member operations.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("the email address or the password is wrong")]
@@ -58,15 +59,15 @@ pub enum Error {
         passwords::PASSWORD_MAX
     )]
     PasswordLength,
-    #[error("a member with this email address exists already")]
+    #[error("a member with this email address already exists")]
     EmailTaken,
     #[error("the organization has {MEMBERS_MAX} members; remove one first")]
     TooManyMembers,
     #[error("there are {} open invitations; withdraw one first", links::INVITATIONS_MAX)]
     TooManyInvitations,
-    #[error("there is no such member")]
+    #[error("member not found")]
     NoMember,
-    #[error("there is no such invitation")]
+    #[error("invitation not found")]
     NoInvitation,
     #[error("the Owner always has this permission and cannot be removed")]
     OwnerStays,
@@ -92,16 +93,16 @@ impl From<storage::record::Malformed> for Error {
     }
 }
 
-/// How long sessions last.
+/// The lifetime of sessions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
-    /// Without a request.
+    /// Maximum time without a request.
     pub session_idle: Duration,
-    /// In all.
+    /// Maximum lifetime.
     pub session_max: Duration,
 }
 
-/// What a new member says.
+/// The details that a new member enters.
 #[derive(Debug, Clone, Copy)]
 pub struct Newcomer<'a> {
     pub name: &'a str,
@@ -109,7 +110,7 @@ pub struct Newcomer<'a> {
     pub password: &'a str,
 }
 
-/// The members of all organizations; clones share the counts of attempts.
+/// The members of all organizations. Clones share the login throttle.
 #[derive(Debug, Clone)]
 pub struct Members {
     store: Store,
@@ -117,14 +118,15 @@ pub struct Members {
     options: Options,
     passwords: Passwords,
     throttle: Arc<Throttle>,
-    /// Notified after every end of a session and every change of a member: streams look again.
+    /// Notified after every end of a session and every change of a member, so that streams check
+    /// again.
     changed: Arc<watch::Sender<()>>,
     recorder: Recorder,
     followers: Arc<Followers>,
 }
 
 impl Members {
-    /// The members of a store.
+    /// Opens the members of a store.
     #[must_use]
     pub fn new(store: Store, clock: Clock, options: Options) -> Self {
         let recorder = Recorder::new(clock.clone());
@@ -135,19 +137,19 @@ impl Members {
         Self { store, clock, options, passwords, throttle, changed, recorder, followers }
     }
 
-    /// The same members in the name of `actor`: the audit log says so.
+    /// Returns the same members with `actor` as the audit log's actor.
     #[must_use]
     pub fn by(&self, actor: Actor) -> Self {
         Self { recorder: self.recorder.by(actor), ..self.clone() }
     }
 
-    /// How long a session lasts at most.
+    /// Returns the maximum lifetime of a session.
     #[must_use]
     pub const fn session_max(&self) -> Duration {
         self.options.session_max
     }
 
-    /// Whether any organization has an Owner: until then there is nobody who could log in.
+    /// Whether any organization has an Owner. Until then, nobody can log in.
     ///
     /// # Errors
     /// [`Error::Storage`].
@@ -156,7 +158,7 @@ impl Members {
         Ok(!self.store.page(page).await?.is_empty())
     }
 
-    /// The organization's Owner.
+    /// Returns the organization's Owner.
     ///
     /// # Errors
     /// [`Error::Storage`].
@@ -166,15 +168,16 @@ impl Members {
         Ok(self.store.read(&rows::member(organization, id.into())).await?)
     }
 
-    /// Makes the organization's Owner with a link for that, and opens a session; the text is its token.
+    /// Creates the organization's Owner with a set-up link, and opens a session; the text is its
+    /// token.
     ///
     /// # Errors
-    /// Those of [`Newcomer`]s' fields, of links and of the store.
+    /// Errors of the fields of [`Newcomer`], of links and of the store.
     pub async fn set_up(&self, token: &str, new: Newcomer<'_>) -> Result<(Member, String), Error> {
         self.join(token, LinkKind::Setup, new).await
     }
 
-    /// Makes a member with an invitation, and opens a session; the text is its token.
+    /// Creates a member with an invitation, and opens a session; the text is its token.
     ///
     /// # Errors
     /// As [`Members::set_up`].
@@ -199,7 +202,7 @@ impl Members {
             return Err(Error::EmailTaken);
         }
         let password = self.passwords.hash(new.password).await?;
-        // Again: hashing takes its time, and the link must be open when it is used.
+        // Check again, because hashing takes a while, and the link must be valid when it is used.
         let opened = self.opened(token, Some(kind)).await?;
         let role = if kind == LinkKind::Setup { MemberRole::Owner } else { MemberRole::Member };
         let member = Member {
@@ -230,7 +233,7 @@ impl Members {
         match self.store.commit(commit).await {
             Ok(()) => {}
             Err(storage::Error::Conflict { .. }) => {
-                // Another use of the link, or of the email address, came first.
+                // The link or the email address was used concurrently.
                 self.opened(token, Some(kind)).await?;
                 return Err(Error::EmailTaken);
             }
@@ -240,9 +243,9 @@ impl Members {
         Ok((member, token))
     }
 
-    /// Sets a member's password with a link for that. All sessions of the member end, and a new one is
-    /// opened; the text is its token. So a link opens the dashboard also while others keep trying the
-    /// account.
+    /// Sets a member's password with a link. All sessions of the member end, and a new one is
+    /// opened; the text is its token. Therefore a member can get in with a link even while the
+    /// account's logins are throttled by an attack.
     ///
     /// # Errors
     /// [`Error::PasswordLength`], and those of links and of the store.
@@ -271,7 +274,7 @@ impl Members {
                     let session = by_member.open_session(&member).await?;
                     return Ok((member, session));
                 }
-                // The link was used, or a request of the member was noted, at the same time.
+                // The link was used, or a request of the member was recorded, at the same time.
                 Err(storage::Error::Conflict { .. }) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -279,8 +282,8 @@ impl Members {
         Err(Error::Busy)
     }
 
-    /// Changes the password of a member who knows the present one. All sessions end, and a new one is
-    /// opened; the text is its token.
+    /// Changes the password of a member who knows the current one. All sessions end, and a new one
+    /// is opened; the text is its token.
     ///
     /// # Errors
     /// [`Error::WrongPassword`], [`Error::TooManyAttempts`], [`Error::PasswordLength`], [`Error::Busy`],
@@ -308,7 +311,7 @@ impl Members {
         self.open_session(&changed).await
     }
 
-    /// The members of an organization, oldest first.
+    /// Lists the members of an organization, oldest first.
     ///
     /// # Errors
     /// [`Error::Storage`].
@@ -323,7 +326,7 @@ impl Members {
         Ok(self.list(organization).await?.len())
     }
 
-    /// A member of an organization.
+    /// Returns a member of an organization.
     ///
     /// # Errors
     /// [`Error::NoMember`], [`Error::Storage`].
@@ -345,7 +348,7 @@ impl Members {
         Ok(self.store.read(&rows::member(organization.into(), member.into())).await?)
     }
 
-    /// Gives a member the permission 'Can manage API keys', or takes it away. No key changes.
+    /// Grants or revokes a member's permission 'Can manage API keys'. Keys do not change.
     ///
     /// # Errors
     /// [`Error::NoMember`]; [`Error::OwnerStays`]; [`Error::Storage`].
@@ -392,7 +395,7 @@ impl Members {
         Err(Error::Busy)
     }
 
-    /// Removes a member: every session ends, and the keys that the member made stay.
+    /// Removes a member. The member's sessions end; keys that the member created remain.
     ///
     /// # Errors
     /// [`Error::NoMember`]; [`Error::OwnerStays`]; [`Error::Storage`].
@@ -435,7 +438,7 @@ fn check_name(name: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether mail could go there, roughly: no mail is ever sent, the address is the name to log in with.
+/// Roughly checks an email address. The service sends no mail; the address is only the login name.
 fn check_email(email: &str) -> Result<(), Error> {
     let is_plain = |c: char| !c.is_whitespace() && !c.is_control();
     let parts = email.rsplit_once('@').filter(|(name, host)| {

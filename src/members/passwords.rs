@@ -1,9 +1,9 @@
 //! Passwords: argon2id hashes, computed on blocking threads, a few at a time.
 //!
-//! A hash takes 19 MiB and some tens of milliseconds: how many run and wait is bounded, so that a flood of
-//! attempts takes neither the memory nor the processors. One check of a network waits in the queue at a
-//! time, the others behind it, so a network with many attempts does not delay the others. A password is
-//! never kept and never logged.
+//! A hash takes 19 MiB and some tens of milliseconds. The number of running and queued hashes is
+//! limited, so that a flood of attempts exhausts neither memory nor CPU. Each network has at most
+//! one check in the queue at a time, so that a network with many attempts does not delay the
+//! others. Passwords are never stored or logged.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,33 +18,33 @@ use super::Error;
 use super::throttle::Network;
 use crate::runtime::random_bytes;
 
-/// Bytes of the shortest password.
+/// Minimum length of a password, in bytes.
 pub const PASSWORD_MIN: usize = 12;
-/// Bytes of the longest password.
+/// Maximum length of a password, in bytes.
 pub const PASSWORD_MAX: usize = 256;
-/// The memory of one hash, in KiB, the passes over it and the lanes: OWASP's recommendation.
+/// The memory of a hash in KiB, and below, the passes and lanes, as recommended by OWASP.
 const MEMORY_KIB: u32 = 19 * 1024;
 const PASSES: u32 = 2;
 const LANES: u32 = 1;
-/// Hashes that are computed at the same time.
+/// Maximum number of concurrent hashes.
 const RUNNING_MAX: usize = 2;
-/// Hashes that wait; further ones are refused.
+/// Maximum number of queued hashes. Further ones are rejected.
 const WAITING_MAX: usize = 1024;
-/// The longest wait for a place.
+/// Maximum time in the queue.
 const WAIT_MAX: Duration = Duration::from_secs(30);
 
-/// Computes hashes; clones share the places.
+/// Computes hashes. Clones share the limits.
 #[derive(Debug, Clone)]
 pub(super) struct Passwords {
     places: Arc<Semaphore>,
     present: Arc<AtomicUsize>,
-    /// The check of each network that waits or runs, and behind which its others wait.
+    /// One permit per network, for its only check that is queued or running.
     turns: Arc<Mutex<HashMap<Network, Weak<Semaphore>>>>,
-    /// The hash of a password that nobody knows: what is verified where there is no member.
+    /// The hash of a random password, which is verified if the member does not exist.
     dummy: Arc<OnceCell<String>>,
 }
 
-/// Counts a caller as long as it lives.
+/// Counts a caller until it is dropped.
 struct Present(Arc<AtomicUsize>);
 
 impl Drop for Present {
@@ -59,7 +59,7 @@ impl Passwords {
         Self { places, present: Arc::default(), turns: Arc::default(), dummy: Arc::default() }
     }
 
-    /// The hash of a new password, in the PHC string format.
+    /// Hashes a new password, in the PHC string format.
     ///
     /// # Errors
     /// [`Error::PasswordLength`], [`Error::Busy`], [`Error::Randomness`].
@@ -77,7 +77,8 @@ impl Passwords {
         .await
     }
 
-    /// Whether `password` is the one of `hash`. Takes the same time where there is no hash, and says no.
+    /// Whether `password` matches `hash`. Without a hash, this takes the same time and returns
+    /// false.
     ///
     /// # Errors
     /// [`Error::Busy`], [`Error::Randomness`].
@@ -124,7 +125,7 @@ impl Passwords {
         };
         let place = tokio::time::timeout(WAIT_MAX, place).await.map_err(|_late| Error::Busy)?;
         let place = place.map_err(|_closed: AcquireError| Error::Busy)?;
-        // The place is held until the work is done, also when nobody waits for it any more.
+        // The permit is held until the work is done, even if the caller is gone.
         let done = tokio::task::spawn_blocking(move || {
             let _held = (present, place);
             work()
@@ -137,7 +138,7 @@ impl Passwords {
         if let Some(turn) = turns.get(&network).and_then(Weak::upgrade) {
             return turn;
         }
-        // As many stay as callers are present.
+        // Removes unused entries, so that the map has at most one per waiting caller.
         turns.retain(|_, turn| turn.strong_count() > 0);
         let turn = Arc::new(Semaphore::new(1));
         turns.insert(network, Arc::downgrade(&turn));
@@ -171,7 +172,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn password_hashes_beyond_the_queue_are_refused() {
+    async fn password_hashes_beyond_the_queue_are_rejected() {
         let passwords = Passwords::new();
         let held = Arc::clone(&passwords.places).acquire_many_owned(2).await.unwrap();
         let mut waiting = Vec::new();
@@ -192,7 +193,7 @@ mod tests {
         let passwords = Passwords::new();
         let hash = passwords.hash("correct horse battery").await.unwrap();
         let network = |address: &str| Network::of(Some(address.parse().unwrap()));
-        // Everything is ready before the places are taken.
+        // Prepare everything before the permits are taken.
         assert!(!passwords.verify(None, "x", network("10.0.0.1")).await.unwrap());
         let held = Arc::clone(&passwords.places).acquire_many_owned(2).await.unwrap();
         let wrong = || passwords.verify(Some(&hash), "wrong", network("10.0.0.1"));

@@ -1,4 +1,4 @@
-//! The rows of members, sessions and links, and the tokens behind them.
+//! The rows of members, sessions and links, and their tokens.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -24,31 +24,31 @@ impl Record for Link {
 
 /// Random bytes in a token.
 const TOKEN_BYTES: usize = 32;
-/// Characters of a token.
+/// Length of a token, in characters.
 const TOKEN_LENGTH: usize = 43;
 
 pub(super) type Hash = [u8; 32];
 
-/// The hash of a token; `None` for a text that is none.
+/// Returns the hash of a token; `None` if the text does not have the format of a token.
 pub(super) fn token_hash(token: &str) -> Option<Hash> {
     let is_digit = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
     let has_form = token.len() == TOKEN_LENGTH && token.bytes().all(is_digit);
     has_form.then(|| Sha256::digest(token.as_bytes()).into())
 }
 
-/// A new token and its hash.
+/// Generates a token and its hash.
 pub(super) fn new_token() -> Result<(String, Hash), Error> {
     let token = URL_SAFE_NO_PAD.encode(random_bytes::<TOKEN_BYTES>()?);
     let hash = Sha256::digest(token.as_bytes()).into();
     Ok((token, hash))
 }
 
-/// The form of an email address in which it is unique.
+/// Returns the form in which email addresses are compared.
 pub(super) fn folded(email: &str) -> String {
     email.to_lowercase()
 }
 
-/// What an account is throttled by.
+/// Returns the throttling key of an account.
 pub(super) fn account_of(email: &str) -> Hash {
     Sha256::digest(folded(email).as_bytes()).into()
 }
@@ -85,8 +85,8 @@ pub(super) fn links_of(organization: OrganizationId, kind: LinkKind) -> Key {
     }])
 }
 
-/// Where the hash of an open link is: there is one for the set-up of an organization and one for the
-/// password of each member; each invitation has its own place.
+/// Returns the row with the hash of an open link. An organization has one for its set-up, and one
+/// for each member's password; every invitation has its own.
 pub(super) fn link_of(link: &Link) -> Key {
     let place = links_of(link.organization, link.kind);
     match link.kind {

@@ -1,7 +1,8 @@
-//! Sessions: a member in one browser, by a token that only the browser has.
+//! Sessions: a member in one browser, identified by a token that only the browser has.
 //!
-//! A session and its member are read from the store at each request, so that a log-out, a new password, a
-//! permission that is taken away or a member who is removed counts at the next one. Nothing is cached.
+//! Every request reads the session and its member from the store. A logout, a new password, a
+//! revoked permission or a removed member therefore takes effect at the next request. Nothing is
+//! cached.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -13,37 +14,37 @@ use crate::storage::commit::Expect;
 use crate::storage::record::{decode, encode};
 use crate::storage::{self, Commit, Key, Page, Table};
 
-/// Sessions of one member; the oldest end when there are more.
+/// Maximum number of sessions of one member. Above it, the oldest end.
 const SESSIONS_MAX: usize = 32;
-/// How often the use of a session is written at most; more often where sessions are short.
+/// How often the use of a session is recorded at most; more often if sessions are short.
 const NOTE_EVERY: Duration = Duration::from_secs(300);
-/// How long a stream goes on without a look whether its session is there.
+/// How often a stream checks that its session is still valid.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
-/// Rows that one look of a sweep reads.
+/// Rows that the sweep reads at a time.
 const SWEEP_PAGE: usize = 1000;
 
-/// A session that is valid, and whose it is.
+/// A valid session and its member.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Visit {
     pub member: Member,
     session: rows::Hash,
 }
 
-/// Who sends a request with a session.
+/// The sender of a request with a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum By {
     Person,
-    /// The page by itself: that does not count as a use of the session.
+    /// The page itself, which does not count as a use of the session.
     Page,
 }
 
 impl Members {
-    /// Opens a session for the member of this email address and password. The text is the session's token,
+    /// Logs a member in with an email address and a password. The text is the session's token,
     /// which only the browser keeps.
     ///
     /// # Errors
-    /// [`Error::WrongPassword`], which is also the answer where there is no such member, after the same
-    /// time; [`Error::TooManyAttempts`]; [`Error::Busy`]; [`Error::Storage`].
+    /// [`Error::WrongPassword`], also for an unknown member and after the same time;
+    /// [`Error::TooManyAttempts`]; [`Error::Busy`]; [`Error::Storage`].
     pub async fn log_in(
         &self,
         email: &str,
@@ -59,8 +60,8 @@ impl Members {
         Ok((member, token))
     }
 
-    /// Whether the password of an account is right, as often as the [`Throttle`](super::throttle) lets
-    /// this address try.
+    /// Whether the password of an account is correct. The [`Throttle`](super::throttle) limits the
+    /// attempts of this address.
     pub(super) async fn check_password(
         &self,
         account: [u8; 32],
@@ -70,22 +71,24 @@ impl Members {
     ) -> Result<bool, Error> {
         let attempt = self.throttle.begin(account, from).map_err(Error::TooManyAttempts)?;
         let checked = self.passwords.verify(hash, password, Network::of(from)).await;
-        // Only a wrong password counts, not one that is right or was not looked at.
+        // Only a wrong password counts as an attempt, not one that is correct or was not checked.
         if !matches!(checked, Ok(false)) {
             self.throttle.withdraw(&attempt);
         }
         checked
     }
 
-    /// Opens a session for a member who has proven to be that.
+    /// Opens a session for an authenticated member.
     ///
     /// # Errors
-    /// [`Error::WrongPassword`] when the member was removed or has another password since; [`Error::Busy`].
+    /// [`Error::WrongPassword`] if the member has been removed or the password changed;
+    /// [`Error::Busy`].
     pub(super) async fn open_session(&self, member: &Member) -> Result<String, Error> {
         let (token, hash) = rows::new_token()?;
         for _ in 0..CHANGE_ATTEMPTS {
             match self.add_session(member, &hash).await {
-                // A permission was changed, or a request of the member was noted, at the same time.
+                // A permission was changed, or a request of the member was recorded, at the same
+                // time.
                 Err(Error::Storage(storage::Error::Conflict { .. })) => {}
                 added => return added.map(|()| token),
             }
@@ -129,7 +132,7 @@ impl Members {
         Ok(self.store.commit(commit).await?)
     }
 
-    /// The member behind a session's token; `None` for every token that is not valid.
+    /// Returns the member of a session's token; `None` for every token that is not valid.
     ///
     /// # Errors
     /// [`Error::Storage`].
@@ -161,9 +164,9 @@ impl Members {
             commit.put(row, &Session { seen_at: now, ..session })?;
             commit.put(place, &Member { last_seen_at: Some(now), ..member.clone() })?;
             match self.store.commit(commit).await {
-                // Somebody else has changed one of them: a later request notes the use.
+                // One of them was changed concurrently: a later request will record the use.
                 Ok(()) | Err(storage::Error::Conflict { .. }) => {}
-                Err(error) => tracing::warn!(%error, "the use of a session was not recorded"),
+                Err(error) => tracing::warn!(%error, "failed to record session use"),
             }
         }
         Ok(Some(Visit { member, session: hash }))
@@ -183,7 +186,8 @@ impl Members {
         Ok(())
     }
 
-    /// Resolves when the session has ended. While the store cannot be read, it counts as valid.
+    /// Resolves when the session has ended. While the store cannot be read, the session counts as
+    /// valid.
     pub async fn ended(&self, visit: &Visit) {
         let mut changed = self.changed.subscribe();
         loop {
@@ -198,10 +202,10 @@ impl Members {
         }
     }
 
-    /// Removes sessions that have ended, and links whose time has long passed. How many it were.
+    /// Removes sessions that have ended, and the records of old links. Returns their number.
     ///
     /// # Errors
-    /// [`Error::Storage`]; what was not removed waits for the next call.
+    /// [`Error::Storage`]; the next call removes the remaining ones.
     pub async fn sweep(&self) -> Result<usize, Error> {
         Ok(self.sweep_sessions().await? + self.sweep_links().await?)
     }
@@ -240,7 +244,7 @@ impl Members {
     }
 }
 
-/// The last 32 bytes of a key: the hash of the token.
+/// Returns the last 32 bytes of a key, which are the hash of the token.
 pub(super) fn hash_of(key: &Key) -> &[u8] {
     let bytes = key.as_bytes();
     bytes.get(bytes.len().saturating_sub(32)..).unwrap_or_default()

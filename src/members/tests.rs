@@ -1,4 +1,4 @@
-//! Members on a store, with a clock that the test sets.
+//! Members on a store, with a clock that the test controls.
 
 use super::*;
 
@@ -44,7 +44,7 @@ async fn session_ends_when_idle_and_at_its_maximum() {
     assert_eq!(owner.name, "Ada");
     let stored = fixture.members.member(fixture.organization, owner.id).await.unwrap();
     assert_eq!(stored.last_seen_at, Some(fixture.clock.now()), "a new session is a use");
-    // Used every 11 hours, it lasts a week and not longer.
+    // Used every 11 hours, it lasts a week and no longer.
     for _ in 0..15 {
         fixture.clock.advance(11 * HOUR);
         assert!(fixture.members.authenticate(&session, By::Person).await.unwrap().is_some());
@@ -52,7 +52,7 @@ async fn session_ends_when_idle_and_at_its_maximum() {
     fixture.clock.advance(4 * HOUR);
     assert_eq!(fixture.members.authenticate(&session, By::Person).await.unwrap(), None);
     let (_, session) = fixture.members.log_in("ADA@example.com", PASSWORD, None).await.unwrap();
-    // What the page asks for by itself does not keep a session alive; nor does a stream.
+    // Neither requests of the page itself nor a stream keep a session alive.
     let visit = fixture.members.authenticate(&session, By::Person).await.unwrap().unwrap();
     assert!(visit.member.last_seen_at.is_some());
     for _ in 0..11 {
@@ -102,11 +102,11 @@ async fn link_works_once_for_a_day() {
     fixture.members.withdraw_invitation(fixture.organization, withdrawn.link.id).await.unwrap();
     let refused = fixture.members.link(&token(&withdrawn)).await;
     assert!(matches!(refused, Err(Error::LinkWithdrawn)), "{refused:?}");
-    // A link is good for its own purpose alone.
+    // A link works only for its own purpose.
     let reset = fixture.members.reset_link(fixture.organization, owner.id).await.unwrap();
     let foreign = fixture.members.accept(&token(&reset), newcomer("c@example.com")).await;
     assert!(matches!(foreign, Err(Error::LinkUnknown)), "{foreign:?}");
-    // The records go a day after the links have expired; nothing open is lost.
+    // The records are removed a day after the links have expired; no open link is lost.
     fixture.clock.advance(47 * HOUR);
     assert_eq!(fixture.members.sweep_links().await.unwrap(), 2);
     fixture.clock.advance(HOUR);
@@ -205,7 +205,7 @@ async fn streams_are_limited_for_each_member_and_organization() {
         held.push(place);
     }
     assert_eq!(held.len(), followers::STREAMS_OF_ORGANIZATION_MAX);
-    // Other organizations have places of their own, and a place that is free is given again.
+    // Other organizations have their own limit, and a released slot can be used again.
     assert!(follow(&another(new_id())).is_some());
     held.pop();
     let own: Vec<_> = (0..followers::STREAMS_MAX).map_while(|_| follow(&visit)).collect();
@@ -213,6 +213,6 @@ async fn streams_are_limited_for_each_member_and_organization() {
     held.truncate(1);
     let more: Vec<_> = (0..followers::STREAMS_MAX).map_while(|_| follow(&visit)).collect();
     assert_eq!(more.len(), followers::STREAMS_MAX);
-    // The ninth of the member takes the place of the first.
+    // The member's ninth stream replaces the first.
     own.first().unwrap().replaced().await;
 }

@@ -1,10 +1,10 @@
-//! Slows down attempts to log in: for each address, and for each account over all addresses. Kept in
-//! memory; a restart forgets it.
+//! Throttling of login attempts, per address and per account over all addresses. The counts are in
+//! memory, so a restart clears them.
 //!
-//! Only an address's own failures make it wait, for a minute at most. Attempts of others on the same
-//! account never keep an address out: when an account has many, each address that tries it loses its free
-//! attempts but one. An attempt counts when it begins, so concurrent attempts do not get around the
-//! limit; a success withdraws its own attempt and no other.
+//! An address waits only because of its own failures, for a minute at most. Attempts of others on
+//! the same account never lock an address out: if an account has many, each address that tries it
+//! has only one free attempt. An attempt counts from its start, so concurrent attempts cannot
+//! bypass the limit. A success only takes back its own attempt.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -18,18 +18,18 @@ use crate::runtime::monotonic_now;
 
 /// Attempts from one address before it has to wait.
 const FREE_OF_ADDRESS: u32 = 5;
-/// Attempts on one account, over all addresses, before its addresses have fewer free attempts.
+/// Attempts on one account, over all addresses, before each address has fewer free attempts.
 const FREE_OF_ACCOUNT: u32 = 50;
-/// Attempts from one address on an account that has had more than that, before it has to wait.
+/// Free attempts of one address on an account that is under attack.
 const FREE_UNDER_ATTACK: u32 = 1;
-/// The longest wait between two attempts.
+/// Maximum wait between two attempts.
 const WAIT_MAX: Duration = Duration::from_secs(60);
-/// A count is forgotten after this time without an attempt.
+/// Time without an attempt after which a count is reset.
 const FORGET_AFTER: Duration = Duration::from_secs(3600);
-/// Addresses, and accounts, that are counted at the same time.
+/// Maximum number of addresses, and of accounts, that are tracked.
 const COUNTED_MAX: usize = 50_000;
 
-/// The part of an address that one person has: all of IPv4, the first 64 bits of IPv6.
+/// The network of one person: a whole IPv4 address, or the first 64 bits of an IPv6 address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Network(u128);
 
@@ -50,7 +50,7 @@ struct Count {
 }
 
 impl Count {
-    /// How long the next attempt has to wait when `free` of them do not.
+    /// Returns how long the next attempt has to wait if `free` attempts are allowed.
     fn wait(&self, free: u32, now: Instant) -> Duration {
         let Some(beyond) = self.attempts.checked_sub(free) else { return Duration::ZERO };
         let wait = Duration::from_secs(1_u64 << beyond.min(6)).min(WAIT_MAX);
@@ -62,12 +62,12 @@ impl Count {
 struct Counts<K>(HashMap<K, Count>);
 
 impl<K: Hash + Eq> Counts<K> {
-    /// The recent attempts.
+    /// Returns the count of recent attempts.
     fn of(&self, key: &K, now: Instant) -> Option<&Count> {
         self.0.get(key).filter(|count| now.duration_since(count.last) < FORGET_AFTER)
     }
 
-    /// Counts an attempt; answers when the one before it was.
+    /// Counts an attempt; returns the time of the previous one.
     fn count(&mut self, key: K, now: Instant) -> Option<Instant> {
         if self.0.len() >= COUNTED_MAX && !self.0.contains_key(&key) {
             self.0.retain(|_, count| now.duration_since(count.last) < FORGET_AFTER);
@@ -84,7 +84,7 @@ impl<K: Hash + Eq> Counts<K> {
         before.map(|count| count.last)
     }
 
-    /// Takes back an attempt of `at`. Waits that other attempts have caused stay.
+    /// Takes back the attempt made at `at`. Waits caused by other attempts remain.
     fn withdraw(&mut self, key: &K, at: Instant, before: Option<Instant>) {
         let Some(count) = self.0.get_mut(key) else { return };
         count.attempts = count.attempts.saturating_sub(1);
@@ -102,11 +102,11 @@ pub(super) struct Attempt {
     account: [u8; 32],
     network: Network,
     at: Instant,
-    /// When the one before it was, from the same network and on the same account.
+    /// The time of the previous attempt, from the same network and on the same account.
     before: (Option<Instant>, Option<Instant>),
 }
 
-/// The attempts to log in of the recent past.
+/// Recent login attempts.
 #[derive(Debug)]
 pub(super) struct Throttle(Mutex<(Counts<Network>, Counts<[u8; 32]>)>);
 
@@ -115,10 +115,10 @@ impl Throttle {
         Self(Mutex::new((Counts(HashMap::new()), Counts(HashMap::new()))))
     }
 
-    /// Counts an attempt that begins.
+    /// Counts an attempt at its start.
     ///
     /// # Errors
-    /// How long to wait, where it has to; it is not counted then.
+    /// The time to wait, if the attempt is not allowed yet; then it is not counted.
     pub(super) fn begin(
         &self,
         account: [u8; 32],
@@ -138,7 +138,7 @@ impl Throttle {
         Ok(Attempt { account, network, at: now, before })
     }
 
-    /// Takes back an attempt that was right, or that was not looked at.
+    /// Takes back an attempt that was correct or was not checked.
     pub(super) fn withdraw(&self, attempt: &Attempt) {
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         counts.0.withdraw(&attempt.network, attempt.at, attempt.before.0);
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn throttle_slows_one_address_and_not_another() {
+    async fn throttle_delays_only_the_failing_address() {
         let throttle = Throttle::new();
         let a = address("10.0.0.1");
         let b = address("10.0.0.2");
@@ -177,7 +177,7 @@ mod tests {
         }
         let right = throttle.begin(OWNER, b).unwrap();
         throttle.withdraw(&right);
-        assert!(is_refused(&throttle, OWNER, a), "a success elsewhere frees no address");
+        assert!(is_refused(&throttle, OWNER, a), "a success elsewhere unblocks no address");
         tokio::time::advance(FORGET_AFTER).await;
         let attempts: Vec<Attempt> = (0..5).map(|_| throttle.begin(OWNER, a).unwrap()).collect();
         throttle.withdraw(attempts.last().unwrap());
@@ -194,7 +194,7 @@ mod tests {
         let right = throttle.begin([2; 32], a).unwrap();
         throttle.withdraw(&right);
         assert!(!is_refused(&throttle, OWNER, a));
-        assert!(is_refused(&throttle, OWNER, a), "a log-in of one's own buys no more guesses");
+        assert!(is_refused(&throttle, OWNER, a), "a login of one's own allows no more guesses");
         assert!(is_refused(&throttle, [2; 32], a));
     }
 
@@ -207,7 +207,7 @@ mod tests {
         tokio::time::advance(Duration::from_secs(1)).await;
         let sixth = throttle.begin(OWNER, a).unwrap();
         assert_eq!(throttle.begin(OWNER, a).unwrap_err(), Duration::from_secs(2));
-        // An older one that was not looked at: five are left, the last of them a moment ago.
+        // An older attempt was not checked: five are left, the last of them a moment ago.
         throttle.withdraw(&attempts.pop().unwrap());
         assert_eq!(throttle.begin(OWNER, a).unwrap_err(), Duration::from_secs(1));
         throttle.withdraw(&sixth);
@@ -227,7 +227,7 @@ mod tests {
             let right = throttle.begin(OWNER, owner).unwrap();
             throttle.withdraw(&right);
         }
-        // A typing error costs the owner a second, whatever the others do.
+        // A typing error costs the owner a second, regardless of the others.
         assert!(!is_refused(&throttle, OWNER, owner));
         assert_eq!(throttle.begin(OWNER, owner).unwrap_err(), Duration::from_secs(1));
         tokio::time::advance(Duration::from_secs(1)).await;

@@ -1,7 +1,7 @@
-//! The keeper: looks at each schedule when its timer comes, and starts what is to start.
+//! The keeper: processes each schedule when its timer is due, and starts its work.
 //!
-//! Firings are moments of the machine's clock. A jump forward is a firing that is late; after a jump
-//! back, nothing fires twice, and decisions that lie more than a day ahead are forgotten.
+//! Firings follow the machine's clock. After a jump forward, a firing is late. After a jump back,
+//! nothing fires twice, and decisions that are more than a day ahead are discarded.
 
 use std::time::Duration;
 
@@ -16,25 +16,25 @@ use crate::storage::commit::Expect;
 use crate::storage::record::{decode, encode};
 use crate::storage::{self, Commit, Page};
 
-/// Rows that are read at once.
+/// Rows that are read at a time.
 const PAGE: usize = 256;
-/// The longest sleep: a clock that is set is noticed then.
+/// Maximum sleep, after which a changed clock is noticed.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(10);
-/// When the timers are read again after a failure.
+/// Retry delay after a failed read of the timers.
 const REREAD_DELAY: Duration = Duration::from_secs(1);
-/// A clock that was set back by more than this is noticed.
+/// Minimum jump back of the clock that is noticed.
 const SET_BACK_MIN: Duration = Duration::from_secs(60);
 
-/// What came of a look at one schedule.
+/// The result of processing a schedule.
 #[derive(Debug, PartialEq, Eq)]
 enum Looked {
     Decided,
-    /// Somebody changed it in the meantime.
+    /// The schedule was changed concurrently.
     Again,
 }
 
 impl Schedules {
-    /// Fires what is due, for as long as the service runs.
+    /// Fires due schedules until the service stops.
     pub async fn run(self, tasks: Tasks) {
         let mut clock_at: Option<(Timestamp, Duration)> = None;
         loop {
@@ -47,7 +47,7 @@ impl Schedules {
                     if let Some((reached, _)) = clock_at {
                         tracing::warn!(
                             %now, until = %reached,
-                            "the clock was set back: schedules fire again from the time it had \
+                            "clock set back: schedules resume at the time it had \
                              reached"
                         );
                     }
@@ -61,7 +61,7 @@ impl Schedules {
                     pause
                 }
                 Err(error) => {
-                    tracing::error!(%error, "the schedules cannot be read");
+                    tracing::error!(%error, "failed to read the schedules");
                     REREAD_DELAY
                 }
             };
@@ -73,8 +73,8 @@ impl Schedules {
         }
     }
 
-    /// Fires everything that is due; answers how long nothing else will be. One that fails does not keep
-    /// the others: it is looked at again after a pause.
+    /// Fires everything that is due, and returns the time until the next firing. A schedule that
+    /// fails does not affect the others; it is retried after a pause.
     pub(super) async fn fire_due(&self) -> Result<Duration, Error> {
         let mut after = None;
         let mut pause = RECHECK_INTERVAL;
@@ -85,7 +85,7 @@ impl Schedules {
             after = Some(last.clone());
             for (key, value) in &found {
                 let Some((due, organization, id)) = rows::parse_timer(key, value) else {
-                    tracing::error!(?key, "a timer of a schedule cannot be read");
+                    tracing::error!(?key, "invalid schedule timer");
                     continue;
                 };
                 let now = self.clock.now();
@@ -93,17 +93,17 @@ impl Schedules {
                     return Ok(pause.min(due.since(now)));
                 }
                 if let Err(error) = self.fire(due, organization, id).await {
-                    tracing::error!(schedule = %id, %error, "a schedule cannot be looked at");
+                    tracing::error!(schedule = %id, %error, "failed to process a schedule");
                     pause = REREAD_DELAY;
                 } else {
-                    // Its next timer may be due by now, and is behind this page or before it.
+                    // Its next timer may already be due, on either side of this page.
                     pause = pause.min(self.pause_of(organization, id).await?);
                 }
             }
         }
     }
 
-    /// How long until the next look at a schedule.
+    /// Returns the time until a schedule's next timer.
     async fn pause_of(
         &self,
         organization: OrganizationId,
@@ -115,7 +115,7 @@ impl Schedules {
         Ok(due.map_or(RECHECK_INTERVAL, |due| due.since(now)))
     }
 
-    /// Looks at one schedule whose timer has come.
+    /// Processes a schedule whose timer is due.
     async fn fire(
         &self,
         timer: Timestamp,
@@ -142,7 +142,7 @@ impl Schedules {
         let (Some(before), Some(mut schedule)) =
             (before, stored.filter(|stored| stored.due == Some(timer)))
         else {
-            // It was changed or deleted since the timer was read.
+            // The schedule was changed or deleted after the timer was read.
             let mut commit = Commit::new();
             commit.delete(rows::timer(timer, id));
             self.store.commit(commit).await?;
@@ -151,8 +151,8 @@ impl Schedules {
         let calendar = match Calendar::load(&schedule.cron, &schedule.timezone) {
             Ok(calendar) => calendar,
             Err(error) => {
-                // A zone of an earlier release that this one does not have.
-                tracing::error!(schedule = %id, %error, "a schedule cannot fire any more");
+                // A time zone of an earlier release that no longer exists.
+                tracing::error!(schedule = %id, %error, "schedule can no longer fire");
                 schedule.note(timer, self.clock.now(), RunResult::Refused(error.to_string()));
                 (schedule.paused, schedule.next, schedule.due) = (true, None, None);
                 return self.write(before, timer, &schedule).await;
@@ -182,20 +182,20 @@ impl Schedules {
             }
             Err(Fault::Storage(error)) => Err(error.into()),
             Err(Fault::Busy(pause)) => {
-                // Nothing is decided yet: it is late until it is missed.
+                // The firing is still undecided: it is late until it is missed.
                 let mut waiting = untouched;
                 waiting.due = Some(now.plus(pause));
                 self.write(before, timer, &waiting).await
             }
             Err(Fault::Gone(reason)) => {
-                tracing::warn!(schedule = %id, reason, "a schedule is paused");
+                tracing::warn!(schedule = %id, reason, "schedule paused");
                 schedule.note(scheduled_for, now, RunResult::Refused(reason));
                 schedule.paused = true;
                 schedule.plan(&calendar, now);
                 self.write(before, timer, &schedule).await
             }
             Err(Fault::Refused(reason)) => {
-                tracing::warn!(schedule = %id, reason, "a schedule could not start its work");
+                tracing::warn!(schedule = %id, reason, "schedule failed to start its work");
                 schedule.note(scheduled_for, now, RunResult::Refused(reason));
                 self.write(before, timer, &schedule).await
             }
@@ -216,7 +216,8 @@ impl Schedules {
         }
     }
 
-    /// The record and its timer, under the condition that the record is what was read.
+    /// Returns a commit of the schedule and its timer, on the condition that the record has not
+    /// changed.
     fn commit_of(before: Vec<u8>, timer: Timestamp, schedule: &Schedule) -> Result<Commit, Error> {
         let mut commit = Commit::of_new_work();
         let key = rows::schedule(schedule.organization, schedule.id);
@@ -226,7 +227,7 @@ impl Schedules {
         Ok(commit)
     }
 
-    /// Forgets what a clock that was far ahead has decided.
+    /// Discards decisions that were made while the clock was far ahead.
     pub(super) async fn realign(&self) -> Result<(), Error> {
         let mut after = None;
         loop {
@@ -238,8 +239,8 @@ impl Schedules {
                 let mut schedule: Schedule = match decode(&before) {
                     Ok(schedule) => schedule,
                     Err(error) => {
-                        // It keeps no other from firing.
-                        tracing::error!(?key, %error, "a schedule cannot be read");
+                        // Other schedules must still fire.
+                        tracing::error!(?key, %error, "failed to read a schedule");
                         continue;
                     }
                 };
@@ -250,13 +251,13 @@ impl Schedules {
                 if !schedule.realign(&calendar, self.clock.now()) {
                     continue;
                 }
-                tracing::warn!(schedule = %schedule.id, "the clock was set back: firing from now on");
+                tracing::warn!(schedule = %schedule.id, "clock set back: schedule fires from now on");
                 let mut commit = Commit::new();
                 commit.expect(Expect::Equal(key.clone(), before));
                 commit.put_bytes(key, encode(&schedule)?);
                 rows::set_timer(&mut commit, due, &schedule);
                 match self.store.commit(commit).await {
-                    // A change in the meantime was made by the clock of now.
+                    // A concurrent change already used the current clock.
                     Ok(()) | Err(storage::Error::Conflict { .. }) => {}
                     Err(error) => return Err(error.into()),
                 }

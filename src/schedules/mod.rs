@@ -1,13 +1,13 @@
-//! Schedules: stored, listed, changed, and fired when they are due.
+//! Schedules: stored, listed, changed, and fired when due.
 //!
 //! ```text
-//! mod   make, change, find, delete      keeper   looks at what is due, for as long as the service runs
-//! rows  where schedules are             work     what starts, implemented by the composition root
+//! mod   create, change, find, delete    keeper   fires due schedules while the service runs
+//! rows  the rows in the store           work     what starts, implemented by the composition root
 //! ```
 //!
-//! A firing is decided by the record alone (`domain::schedule`). The decision, the next timer and the
-//! execution that it starts are one commit, made under the condition that nobody changed the record: a
-//! kill leaves all of it or nothing, so no firing is lost or doubled.
+//! The record alone decides a firing (`domain::schedule`). The decision, the next timer and the
+//! started execution are one commit, on the condition that the record has not changed. A crash
+//! leaves all of it or nothing, so no firing is lost or doubled.
 
 mod keeper;
 mod rows;
@@ -28,12 +28,12 @@ use crate::storage::commit::Expect;
 use crate::storage::record::{Malformed, decode, encode};
 use crate::storage::{self, Commit, Page, Store};
 
-/// Schedules of one organization; a list shows all of them.
+/// Maximum number of schedules of one organization; a list contains all of them.
 pub const SCHEDULES_MAX: usize = 1_000;
-/// How often a change is tried again when somebody else was first.
+/// Number of attempts at a change when there are concurrent changes.
 const TRIES: usize = 10;
 
-/// Why a schedule cannot be made, changed or found.
+/// Errors of schedule operations.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]
@@ -42,7 +42,7 @@ pub enum Error {
     NeverFires,
     #[error("cron never fires: no date has that day and month")]
     NoDate,
-    /// Its work could not be started, for this reason.
+    /// The work cannot be started, for this reason.
     #[error("{0}")]
     Refused(String),
     #[error("its input could not be checked now; try again")]
@@ -61,7 +61,7 @@ impl From<Malformed> for Error {
     }
 }
 
-/// The schedules of a store; clones share them.
+/// The schedules of a store. Clones share them.
 #[derive(Clone)]
 pub struct Schedules {
     store: Store,
@@ -79,29 +79,29 @@ impl std::fmt::Debug for Schedules {
 }
 
 impl Schedules {
-    /// The schedules of a store. Nothing fires before [`Schedules::run`].
+    /// Opens the schedules of a store. Nothing fires before [`Schedules::run`].
     #[must_use]
     pub fn new(store: Store, clock: Clock, work: Arc<dyn Work>) -> Self {
         let recorder = Recorder::new(clock.clone());
         Self { store, clock, recorder, work, changed: Arc::default() }
     }
 
-    /// The same schedules in the name of `actor`: the audit log says so.
+    /// Returns the same schedules with `actor` as the audit log's actor.
     #[must_use]
     pub fn by(&self, actor: Actor) -> Self {
         Self { recorder: self.recorder.by(actor), ..self.clone() }
     }
 
-    /// Makes a schedule, which fires from now on.
+    /// Creates a schedule, which fires from now on.
     ///
     /// # Errors
-    /// [`Error::Calendar`], [`Error::NeverFires`], [`Error::Refused`], [`Error::TooMany`], [`Error::Storage`]: then nothing
-    /// was made.
+    /// [`Error::Calendar`], [`Error::NeverFires`], [`Error::Refused`], [`Error::TooMany`],
+    /// [`Error::Storage`]; then nothing was created.
     pub async fn create(&self, schedule: Schedule) -> Result<Schedule, Error> {
         self.create_beside(schedule, Commit::new()).await
     }
 
-    /// As [`Schedules::create`]; `beside` becomes durable with it.
+    /// Like [`Schedules::create`]; `beside` is part of the same commit.
     ///
     /// # Errors
     /// As [`Schedules::create`].
@@ -129,11 +129,11 @@ impl Schedules {
         Ok(schedule)
     }
 
-    /// Changes a schedule. Firings that were due until now are not made up for.
+    /// Changes a schedule. Firings that were already due are not made up.
     ///
     /// # Errors
-    /// [`Error::NotFound`], what `change` refuses, [`Error::Calendar`], [`Error::NeverFires`],
-    /// [`Error::Storage`]: then nothing was changed.
+    /// [`Error::NotFound`], errors of `change`, [`Error::Calendar`], [`Error::NeverFires`],
+    /// [`Error::Storage`]; then nothing was changed.
     pub async fn change<E: From<Error>>(
         &self,
         organization: OrganizationId,
@@ -172,7 +172,7 @@ impl Schedules {
         Err(Error::from(storage::Error::Conflict { key }).into())
     }
 
-    /// Deletes a schedule. What it has started goes on.
+    /// Deletes a schedule. Executions that it started continue.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::Storage`].
@@ -195,7 +195,7 @@ impl Schedules {
         Err(storage::Error::Conflict { key }.into())
     }
 
-    /// The schedule of an organization.
+    /// Returns a schedule of an organization.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::Storage`].
@@ -207,7 +207,7 @@ impl Schedules {
         self.store.read(&rows::schedule(organization, id)).await?.ok_or(Error::NotFound)
     }
 
-    /// An organization's schedules, oldest first.
+    /// Lists an organization's schedules, oldest first.
     ///
     /// # Errors
     /// [`Error::Storage`].
@@ -218,7 +218,7 @@ impl Schedules {
         rows.iter().map(|(_, bytes)| Ok(decode(bytes)?)).collect()
     }
 
-    /// Those of a workflow.
+    /// Lists the schedules of a workflow.
     ///
     /// # Errors
     /// [`Error::Storage`].
@@ -231,7 +231,7 @@ impl Schedules {
         Ok(self.list(organization).await?.into_iter().filter(is_of).collect())
     }
 
-    /// Refuses a schedule whose work could not be started.
+    /// Rejects a schedule whose work cannot be started.
     async fn check(&self, schedule: &Schedule) -> Result<(), Error> {
         self.work.check(schedule).await.map_err(|fault| match fault {
             Fault::Refused(reason) | Fault::Gone(reason) => Error::Refused(reason),
@@ -240,7 +240,7 @@ impl Schedules {
         })
     }
 
-    /// Restarts a schedule from this moment.
+    /// Restarts a schedule from the current time.
     fn start_over(&self, schedule: &mut Schedule, calendar: &Calendar) -> Result<(), Error> {
         let now = self.clock.now();
         schedule.decided_until = now;
@@ -257,7 +257,7 @@ impl Schedules {
     }
 }
 
-/// What the audit log calls a schedule.
+/// Returns a schedule's name in the audit log.
 fn subject(schedule: &Schedule) -> String {
     format!("{} {}", schedule.id, schedule.name.as_ref().unwrap_or(&schedule.cron))
 }

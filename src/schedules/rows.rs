@@ -1,5 +1,4 @@
-//! Where schedules are in the store: the records by organization, and a timer for each that is to be
-//! looked at again, by time.
+//! The rows of schedules in the store: records by organization, and timers by time.
 
 use crate::domain::ids::{Id as _, OrganizationId, ScheduleId};
 use crate::domain::schedule::Schedule;
@@ -11,39 +10,39 @@ impl Record for Schedule {
     const NAME: &'static str = "schedule";
 }
 
-/// A schedule.
+/// The row of a schedule.
 pub fn schedule(organization: OrganizationId, id: ScheduleId) -> Key {
     of_organization(organization).id(id)
 }
 
-/// An organization's schedules, oldest first.
+/// The prefix of an organization's schedules, oldest first.
 pub fn of_organization(organization: OrganizationId) -> Key {
     all().id(organization)
 }
 
-/// The schedules of all organizations.
+/// The prefix of the schedules of all organizations.
 pub fn all() -> Key {
     Key::table(Table::Schedule)
 }
 
-/// All timers.
+/// The prefix of all timers.
 pub fn timers() -> Key {
     Key::table(Table::ScheduleDue)
 }
 
-/// The timer of a schedule. Its value is the organization.
+/// The row of a schedule's timer. Its value is the organization.
 pub fn timer(due: Timestamp, id: ScheduleId) -> Key {
     timers().time(due).id(id)
 }
 
-/// The moment, the organization and the schedule of a timer.
+/// Parses the time, the organization and the schedule of a timer.
 pub fn parse_timer(key: &Key, value: &[u8]) -> Option<(Timestamp, OrganizationId, ScheduleId)> {
     let moment = key.as_bytes().get(1..9)?.try_into().ok().map(Timestamp::from_sortable)?;
     let organization: [u8; 16] = value.try_into().ok()?;
     Some((moment, organization.into(), key.last_id()?))
 }
 
-/// Moves the timer of a schedule to where its record says.
+/// Moves a schedule's timer to the time in its record.
 pub fn set_timer(commit: &mut Commit, before: Option<Timestamp>, schedule: &Schedule) {
     if let Some(before) = before.filter(|before| schedule.due != Some(*before)) {
         commit.delete(timer(before, schedule.id));
@@ -53,10 +52,10 @@ pub fn set_timer(commit: &mut Commit, before: Option<Timestamp>, schedule: &Sche
     }
 }
 
-/// Seals the webhook secrets of all schedules again, when `seal.key` is rotated.
+/// Reseals the webhook secrets of all schedules when `seal.key` is rotated.
 ///
 /// # Errors
-/// When the store cannot be read or written, or `watch` says so. What was committed stays.
+/// When the store cannot be read or written, or when `watch` fails. Earlier commits remain.
 pub async fn reseal(
     store: &Store,
     rotation: &mut Rotation,

@@ -1,5 +1,5 @@
-//! Schedules on a real store, with work that is a row beside them: what is started comes once, also
-//! when the process dies after any commit.
+//! Schedules on a real store, with work that leaves rows: each firing starts its work once, even if
+//! the process dies after any commit.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -16,10 +16,10 @@ use crate::storage::{Key, Options, Table};
 
 const ORGANIZATION: [u8; 16] = [1; 16];
 
-/// Work that never ends by itself. A start leaves a row with the firing in the table of facts.
+/// Work that never ends by itself. A start leaves a row with the firing in the facts table.
 struct Rows {
     store: Store,
-    /// What the next starts come to, before they are let through.
+    /// The results of the next starts, before starts succeed.
     faults: Mutex<Vec<Fault>>,
 }
 
@@ -53,7 +53,7 @@ impl Work for Rows {
             let last = schedule.last.as_ref().unwrap();
             assert_eq!(last.result, RunResult::Started(id));
             let key = started_rows().time(last.scheduled_for).id(schedule.id);
-            // The same firing a second time would meet the first one's row.
+            // If the same firing starts twice, the second commit conflicts with this row.
             beside.expect(Expect::Absent(key.clone()));
             beside.put_bytes(key, Vec::new());
             self.store.commit(beside).await.map_err(Fault::Storage)
@@ -67,7 +67,7 @@ fn opened(folder: &Path, clock: &Clock, faults: Vec<Fault>) -> Schedules {
     Schedules::new(store, clock.clone(), Arc::new(work))
 }
 
-/// The next process over the same folder.
+/// Starts the next process on the same folder.
 async fn reopened(schedules: Schedules, folder: &Path, clock: &Clock) -> Schedules {
     let store = schedules.store.clone();
     drop(schedules);
@@ -144,7 +144,7 @@ async fn schedule_fires_once_whenever_the_process_dies() {
                 done = schedules.fire_due() => { done.unwrap(); false }
             };
             if is_dead {
-                // The next process reads what is on the disk.
+                // The next process reads the store from disk.
                 deaths += 1;
                 schedules = reopened(schedules, folder.path(), &clock).await;
                 schedules.fire_due().await.unwrap();
@@ -160,7 +160,7 @@ async fn schedule_fires_once_whenever_the_process_dies() {
 }
 
 #[tokio::test]
-async fn schedule_that_finds_no_room_is_tried_again_and_refused_ones_go_on() {
+async fn schedule_retries_when_busy_and_continues_after_refusals() {
     let folder = tempfile::tempdir().unwrap();
     let clock = Clock::scripted(moment("2026-06-01T11:59:50Z"));
     let busy = Fault::Busy(Duration::from_secs(5));
@@ -181,7 +181,7 @@ async fn schedule_that_finds_no_room_is_tried_again_and_refused_ones_go_on() {
 }
 
 #[tokio::test]
-async fn schedule_whose_work_has_gone_is_paused() {
+async fn schedule_is_paused_when_its_work_is_gone() {
     let folder = tempfile::tempdir().unwrap();
     let clock = Clock::scripted(moment("2026-06-01T11:59:59Z"));
     let schedules =
@@ -195,7 +195,7 @@ async fn schedule_whose_work_has_gone_is_paused() {
 }
 
 #[tokio::test]
-async fn schedule_is_changed_and_deleted_with_its_timer() {
+async fn schedule_changes_and_deletions_update_its_timer() {
     let folder = tempfile::tempdir().unwrap();
     let clock = Clock::scripted(moment("2026-06-01T11:30:00Z"));
     let schedules = opened(folder.path(), &clock, Vec::new());
@@ -211,7 +211,7 @@ async fn schedule_is_changed_and_deleted_with_its_timer() {
     };
     let paused = change("0 * * * *", true).await.unwrap();
     assert_eq!((paused.next, timers(&schedules).await), (None, 0));
-    // What was due while it was paused is not made up for.
+    // Firings that were due while it was paused are not made up.
     clock.advance(Duration::from_secs(3600));
     let resumed = change("15 * * * *", false).await.unwrap();
     assert_eq!(resumed.next, Some(moment("2026-06-01T13:15:00Z")));
@@ -228,9 +228,9 @@ async fn schedule_is_changed_and_deleted_with_its_timer() {
     assert_eq!(started(&schedules).await, []);
 }
 
-/// The first look after a start passes over it, and sets right what is behind it.
+/// The first pass after a start skips the damaged schedule and corrects the others.
 #[tokio::test]
-async fn schedule_that_cannot_be_read_keeps_no_other_from_firing() {
+async fn unreadable_schedule_does_not_stop_others_from_firing() {
     let folder = tempfile::tempdir().unwrap();
     let clock = Clock::scripted(moment("2027-06-01T12:30:00Z"));
     let schedules = opened(folder.path(), &clock, Vec::new());

@@ -1,5 +1,5 @@
-//! What schedules start, seen from here: something that can be asked whether it runs, cancelled, and
-//! started together with a commit.
+//! The work of schedules as an interface: checking whether it is running, cancelling it, and
+//! starting it together with a commit.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -8,39 +8,39 @@ use crate::domain::ids::{ExecutionId, OrganizationId};
 use crate::domain::schedule::Schedule;
 use crate::storage::{self, Commit};
 
-/// Whether it runs, later.
+/// A future that resolves to whether the work is running.
 pub type RunningFuture<'a> =
     Pin<Box<dyn Future<Output = Result<bool, storage::Error>> + Send + 'a>>;
-/// Done, later.
+/// A future that resolves when the action is done.
 pub type DoneFuture<'a> = Pin<Box<dyn Future<Output = Result<(), storage::Error>> + Send + 'a>>;
-/// Started or not, later.
+/// A future that resolves when the work has started, or failed to start.
 pub type StartFuture<'a> = Pin<Box<dyn Future<Output = Result<(), Fault>> + Send + 'a>>;
 
-/// Why work was not started; nothing of it was committed.
+/// Why work was not started. Nothing was committed.
 #[derive(Debug)]
 pub enum Fault {
-    /// It never will be, for this reason, which the schedule shows.
+    /// It can never start, for this reason, which the schedule shows.
     Refused(String),
-    /// What it is about is not there any more: the schedule is paused.
+    /// Its workflow or model no longer exists: the schedule is paused.
     Gone(String),
-    /// There is no room for it now; it is worth another try after this time.
+    /// There is no capacity now; retry after this time.
     Busy(Duration),
-    /// The store refused; a conflict means that the schedule was changed.
+    /// The store failed. A conflict means that the schedule was changed.
     Storage(storage::Error),
 }
 
-/// Executions, as schedules see them.
+/// The executions that schedules start.
 pub trait Work: Send + Sync {
-    /// Whether the work of a schedule could be started now, but for room.
+    /// Checks whether the work of a schedule could be started now, apart from capacity.
     fn check<'a>(&'a self, schedule: &'a Schedule) -> StartFuture<'a>;
 
-    /// Whether the execution has not ended; one that is not there has.
+    /// Whether the execution exists and has not ended.
     fn is_running(&self, organization: OrganizationId, id: ExecutionId) -> RunningFuture<'_>;
 
-    /// Cancels the execution, if it has not ended.
+    /// Cancels the execution, unless it has ended.
     fn cancel(&self, organization: OrganizationId, id: ExecutionId) -> DoneFuture<'_>;
 
-    /// Accepts the work of a schedule under this id. `beside` becomes durable with it.
+    /// Accepts the work of a schedule under this ID. `beside` is part of the same commit.
     fn start<'a>(
         &'a self,
         schedule: &'a Schedule,

@@ -1,5 +1,5 @@
-//! What the running service does at this moment, as `orrery top` reads it from the control socket: levels, and
-//! counters since the start, whose differences are rates.
+//! Activity of the running service, as `orrery top` reads it from the control socket: gauges, and
+//! counters since the start, from whose differences rates are computed.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,16 +9,17 @@ use crate::domain::histogram::Histogram;
 pub struct Activity {
     pub version: String,
     pub pid: u32,
-    /// Seconds since the start, to the microsecond: the differences of counters are divided by its differences.
+    /// Seconds since the start, with microseconds. Rates are differences of counters divided by
+    /// differences of this value.
     pub uptime: f64,
-    /// What an operator should do something about.
+    /// Conditions that need the operator's attention.
     pub warnings: Vec<String>,
     pub executions: Executions,
-    /// The busiest ones first.
+    /// The busiest lanes, busiest first.
     pub lanes: Vec<Lane>,
-    /// How many lanes there are, beside those that are listed too.
+    /// Total number of lanes, listed or not.
     pub lanes_total: usize,
-    /// Those that have answered, without the control socket.
+    /// The hosts that have served requests, without the control socket.
     pub hosts: Vec<Host>,
     pub requests_in_flight: u64,
     pub deliveries: Deliveries,
@@ -28,19 +29,19 @@ pub struct Activity {
     pub machine: Machine,
 }
 
-/// All executions together.
+/// All executions.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Executions {
     pub running: usize,
     pub queued: usize,
-    /// Tried again after an error of the service itself.
+    /// Retrying after an internal error of the service.
     pub retrying: usize,
     pub ended: u64,
-    /// Of these, without success.
+    /// Executions that ended without success.
     pub failed: u64,
 }
 
-/// A model, a workflow, or the agent.
+/// The lane of a model, a workflow or the agent.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Lane {
     /// `model`, `workflow` or `agent`.
@@ -48,23 +49,23 @@ pub struct Lane {
     pub name: String,
     pub running: usize,
     pub queued: usize,
-    /// How many may run at once.
+    /// Maximum number of running executions.
     pub cap: usize,
-    /// Why it is failing, where it is.
+    /// Why the model is failing; absent if it is not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failing: Option<String>,
-    /// Executions that have failed.
+    /// Number of failed executions.
     pub failed: u64,
-    /// How long everything took that has ended, the wait for its turn included.
+    /// Durations of completed executions, including the time in the queue.
     pub times: Histogram,
 }
 
-/// The answers of one host.
+/// The requests that one host has served.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Host {
     pub host: String,
     pub answers: u64,
-    /// Of these, 4xx and 5xx.
+    /// Responses with a 4xx or 5xx status.
     pub refused: u64,
     pub failed: u64,
     pub times: Histogram,
@@ -74,41 +75,41 @@ pub struct Host {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Deliveries {
     pub in_flight: usize,
-    /// Due, and not in flight.
+    /// Due, but not in flight.
     pub queued: usize,
-    /// Waiting for the time of their next attempt, or held back for a receiver that fails.
+    /// Waiting for their next attempt, or held back because the receiver's circuit is open.
     pub retrying: usize,
-    /// Whether there are more than were counted.
+    /// Whether counting stopped at a limit, so that there are more.
     pub is_capped: bool,
     pub open_circuits: usize,
-    /// How long the oldest due one has waited, in seconds.
+    /// How long the oldest due delivery has waited, in seconds.
     pub lag: f64,
     pub delivered: u64,
     pub failed: u64,
-    /// Attempts that failed and are repeated.
+    /// Failed attempts that are retried.
     pub retries: u64,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Store {
-    /// On the disk, the log included.
+    /// Size on disk, including the log.
     pub bytes: u64,
     pub log_bytes: u64,
     pub commits: u64,
-    /// Groups of commits that went to the disk together.
+    /// Group commits written to disk.
     pub flushes: u64,
-    /// Commits that wait for the writer.
+    /// Commits waiting for the writer.
     pub waiting: usize,
-    /// How long the groups took.
+    /// Durations of the group commits.
     pub times: Histogram,
 }
 
-/// The disk of the data folder, in bytes.
+/// The disk of the data folder; sizes are in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Disk {
     pub free: u64,
     pub total: u64,
-    /// Below so much, new work is refused.
+    /// Free space below which new work is refused.
     pub reserve: u64,
     pub is_low: bool,
 }
@@ -119,14 +120,14 @@ pub struct Process {
     pub open_files: u64,
     pub open_files_max: u64,
     pub threads: u64,
-    /// Processor time, in seconds.
+    /// CPU time, in seconds.
     pub cpu: f64,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
     pub cores: usize,
-    /// Over one minute.
+    /// Load average over one minute.
     pub load: f64,
     pub memory_bytes: u64,
     pub memory_available_bytes: u64,

@@ -1,4 +1,5 @@
-//! What the administration API reads: things by their names, so that the same request twice is one.
+//! The request bodies of the administration API. Resources are identified by name, which makes
+//! requests idempotent.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -9,64 +10,66 @@ use super::chain::Entry;
 use super::limits::LimitsChange;
 use super::schedule::Common;
 
-/// An organization that is to be there.
+/// An organization to create or update.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NamedOrganization {
-    /// Absent: the limits stay.
+    /// Omit to keep the current limits.
     pub limits: Option<LimitsChange>,
 }
 
-/// A key that is to be there.
+/// A key to create.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NamedKey {
-    /// Absent or null: it does not expire.
+    /// Omit or set to null for a key that never expires.
     pub expires_at: Option<Time>,
 }
 
-/// A fallback chain that is to be there.
+/// A fallback chain to create or replace.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NamedChain {
-    /// The primary model: with it, the name is unique.
+    /// The primary model. A chain's name is unique per primary model.
     pub model: String,
     pub entries: Vec<Entry>,
-    /// Only an enabled chain runs; true where it is absent.
+    /// Whether the chain is used. Defaults to true.
     pub enabled: Option<bool>,
 }
 
-/// A schedule that is to be there, of a workflow or of a model. Absent fields of one that exists stay.
+/// A schedule of a workflow or a model to create or update. Omitted fields of an existing schedule
+/// keep their value.
 #[derive(Debug, JsonSchema)]
 pub struct NamedSchedule {
-    /// The id or the slug of a workflow; it or `model` is required.
+    /// The workflow's ID or slug. Either this or `model` is required.
     pub workflow: Option<String>,
-    /// The model's slug.
+    /// The model's slug. Either this or `workflow` is required.
     pub model: Option<String>,
-    /// 5 or 6 fields (the first of 6 is the second), or a nickname such as `@daily`. A new schedule needs
-    /// one.
+    /// A cron expression with 5 fields, or 6 with seconds first, or a nickname such as `@daily`.
+    /// Required for a new schedule.
     #[schemars(length(max = 256))]
     pub cron: Option<String>,
-    /// The IANA name of a time zone; UTC where it is absent.
+    /// An IANA time zone name. Defaults to UTC.
     pub timezone: Option<String>,
-    /// Of a workflow: fits the version's `input_schema`; at most 48 KiB.
+    /// The workflow's inputs, which must match the version's `input_schema`. At most 48 KiB.
     pub inputs: Option<Map<String, Value>>,
-    /// Of a workflow: the version to run; absent or empty, the latest when it fires.
+    /// The workflow version to run. Omit or leave empty to run the version that is latest when the
+    /// schedule fires.
     pub version_id: Option<String>,
-    /// Of a model: as in a prediction.
+    /// The model's version, as in a prediction.
     pub version: Option<String>,
-    /// Of a model: fits the model's request schema; at most 48 KiB.
+    /// The model's input, which must match its request schema. At most 48 KiB.
     pub input: Option<Map<String, Value>>,
-    /// Of a model: a fallback chain; empty for none.
+    /// The fallback chain to use for the model; an empty string for none.
     pub fallback_selector: Option<String>,
     #[schemars(flatten)]
     pub common: Common,
 }
 
-/// An amount that is put into a balance.
+/// An amount to add to a balance.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TopUp {
-    /// US dollars, above 0, with up to six decimal places.
+    /// The amount in US dollars: above 0, with up to six decimal places.
     pub amount_usd: f64,
 }

@@ -1,5 +1,5 @@
-//! The agent as clients call it: prompts, answers, tasks, and what is remembered. Its events are made by
-//! `agent`, each an object with `type` (`docs/spec/agent.md`, "Events").
+//! The agent's request and response bodies: prompts, replies, tasks and sessions. Its events are
+//! defined in `agent`, each an object with `type` (`docs/spec/agent.md`, "Events").
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::Time;
 
-/// A prompt in OpenAI's form. Other fields are accepted and have no effect.
+/// A prompt in OpenAI's format. Other fields are accepted and ignored.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(
     rename = "AgentCompletionRequest",
@@ -18,16 +18,17 @@ use super::Time;
     })
 )]
 pub struct CompletionRequest {
-    /// The last one is the prompt. Those before it count where no session is named.
+    /// The conversation. The last message is the prompt; earlier messages are only used if no
+    /// session is given.
     #[schemars(length(min = 1))]
     pub messages: Vec<Map<String, Value>>,
-    /// Whether the answer comes as server-sent events; true by default.
+    /// Whether to stream the reply as server-sent events. Defaults to true.
     pub stream: Option<bool>,
     #[serde(flatten)]
     pub options: Options,
 }
 
-/// A prompt as one message. Other fields are accepted and have no effect.
+/// A prompt as a single message. Other fields are accepted and ignored.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(
     rename = "AgentMessageRequest",
@@ -36,27 +37,27 @@ pub struct CompletionRequest {
 pub struct MessageRequest {
     #[schemars(length(min = 1))]
     pub message: String,
-    /// Whether the answer comes as server-sent events; true by default.
+    /// Whether to stream the reply as server-sent events. Defaults to true.
     pub stream: Option<bool>,
     #[serde(flatten)]
     pub options: Options,
 }
 
-/// How a prompt is answered.
+/// Options for answering a prompt.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "AgentOptions")]
 pub struct Options {
-    /// The session that remembers it; without it, a new one.
+    /// The session that remembers this exchange. Omit to start a new session.
     #[schemars(length(min = 1, max = 128))]
     pub session_id: Option<String>,
     pub mode: Option<Mode>,
     pub behavior: Option<Behavior>,
-    /// Images that the model looks at.
+    /// URLs of images to show to the model.
     #[schemars(length(max = 4))]
     pub image_urls: Option<Vec<String>>,
 }
 
-/// `eco` uses the cheaper model and a quarter of the steps.
+/// The mode. `eco` uses the cheaper model and a quarter of the steps.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(rename = "AgentMode")]
@@ -65,7 +66,7 @@ pub enum Mode {
     Eco,
 }
 
-/// What the agent may do: everything, plan, or read.
+/// What the agent may do: use all tools, only plan, or only read.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(rename = "AgentBehavior")]
@@ -75,83 +76,84 @@ pub enum Behavior {
     Ask,
 }
 
-/// An answer at once, in OpenAI's form.
+/// A complete reply in OpenAI's format.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "AgentCompletion")]
 pub struct Completion<'a> {
     pub id: String,
-    /// `chat.completion`
+    /// Always `chat.completion`.
     pub object: &'static str,
-    /// Unix seconds.
+    /// When the reply was created, in Unix seconds.
     pub created: i64,
     pub model: &'a str,
     pub choices: [Choice<'a>; 1],
     pub usage: Usage,
-    /// The media that were made.
+    /// The media files that were generated.
     pub generations: &'a Value,
     pub task_id: String,
     pub session_id: &'a str,
 }
 
-/// The one choice.
+/// The only choice.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "AgentChoice")]
 pub struct Choice<'a> {
     pub index: u32,
     pub message: Message<'a>,
-    /// `stop`
+    /// Always `stop`.
     pub finish_reason: &'static str,
 }
 
-/// What the agent says.
+/// The agent's message.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "AgentMessage")]
 pub struct Message<'a> {
-    /// `assistant`
+    /// Always `assistant`.
     pub role: &'static str,
     pub content: &'a str,
 }
 
-/// What the model's answers used.
+/// Tokens and cost of the exchange.
 #[derive(Debug, Clone, Copy, Serialize, JsonSchema)]
 #[schemars(rename = "AgentUsage")]
 pub struct Usage {
     pub prompt_tokens: u64,
     pub completion_tokens: u64,
     pub total_tokens: u64,
-    /// US dollars, the tools' cost included.
+    /// Total cost in US dollars, including tools.
     pub cost: f64,
 }
 
-/// An answer at once, as one message.
+/// A complete reply as a single message.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "AgentReply")]
 pub struct Reply<'a> {
     pub message: &'a str,
-    /// `ok` or `clarification_needed`.
+    /// Either `ok` or `clarification_needed`.
     pub status: &'a str,
     pub usage: Usage,
-    /// The media that were made.
+    /// The media files that were generated.
     pub generations: &'a Value,
     pub task_id: String,
     pub session_id: &'a str,
 }
 
-/// What a session remembers.
+/// The memory of a session.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "SessionMemory")]
 pub struct Memory<'a> {
     pub session_id: &'a str,
-    /// The newest 50, oldest first.
+    /// The latest 50 exchanges, oldest first.
     pub conversation_history: Vec<Exchange<'a>>,
-    /// How many there were in all.
+    /// Total number of exchanges in the session.
     pub total_exchanges: u64,
-    /// What stands for the older exchanges in the model's prompts; null where nothing was summarized.
+    /// A summary that replaces older exchanges in the model's prompts. Null if nothing has been
+    /// summarized yet.
     pub summary: Option<&'a str>,
     pub generated_media_urls: Vec<&'a str>,
 }
 
-/// A prompt and its answer.
+/// A prompt and its reply.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "SessionExchange")]
 pub struct Exchange<'a> {
@@ -161,49 +163,49 @@ pub struct Exchange<'a> {
     pub generated_media_urls: &'a [String],
 }
 
-/// Whether a session was forgotten.
+/// The result of deleting a session's memory.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "SessionCleared")]
 pub struct Cleared<'a> {
-    /// False where there was none.
+    /// Whether the session existed.
     pub cleared: bool,
     pub session_id: &'a str,
 }
 
-/// The names of the sessions.
+/// The IDs of the sessions.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Sessions")]
 pub struct Sessions {
     pub sessions: Vec<String>,
 }
 
-/// The one model of the agent's host.
+/// The list with the agent's only model.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "AgentModels")]
 pub struct Models<'a> {
-    /// `list`
+    /// Always `list`.
     pub object: &'static str,
     pub data: [Model<'a>; 1],
 }
 
-/// The agent as a model.
+/// The agent, described as a model.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "AgentModel")]
 pub struct Model<'a> {
     pub id: &'a str,
-    /// `model`
+    /// Always `model`.
     pub object: &'static str,
-    /// Unix seconds.
+    /// When the model was created, in Unix seconds.
     pub created: i64,
-    /// `orrery`
+    /// Always `orrery`.
     pub owned_by: &'static str,
 }
 
-/// A task that was cancelled.
+/// A cancelled task.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "TaskCancelled")]
 pub struct TaskCancelled {
     pub task_id: String,
-    /// `cancelled`
+    /// Always `cancelled`.
     pub status: &'static str,
 }

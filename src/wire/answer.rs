@@ -1,4 +1,4 @@
-//! Events that steps wait for: what is sent, and what is answered.
+//! Events that waiting steps receive: request and response bodies.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -6,15 +6,15 @@ use serde_json::{Value, json};
 
 use crate::domain::ids::ExecutionId;
 
-/// An event for a step that waits for it.
+/// An event for a waiting step.
 #[derive(Debug, JsonSchema)]
 #[schemars(rename = "EventToSend", deny_unknown_fields, example = json!({"payload": {"approved": true}}))]
 pub struct Event {
-    /// The output of the step; fits the event's `schema`, if it has one.
+    /// The output of the step. Must match the event's `schema`, if it has one.
     pub payload: Value,
 }
 
-/// The event was taken.
+/// An accepted event.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "EventAccepted")]
 pub struct Accepted<'a> {

@@ -1,4 +1,4 @@
-//! Bulk jobs: one act on all executions that a filter names.
+//! Bulk jobs: one action on all executions that match a filter.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -7,41 +7,41 @@ use super::Time;
 use crate::domain::bulk::{Action, Job, Status};
 use crate::domain::ids::JobId;
 
-/// A job that is asked for.
+/// A bulk job to start.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "BulkJobRequest")]
 pub struct Request {
     pub action: Action,
-    /// Which executions; absent fields: any.
+    /// Which executions to process. Omitted fields match all.
     #[serde(default)]
     pub filter: Filter,
-    /// The most executions, newest first: 1 to 100000, which is the default.
+    /// The maximum number of executions, newest first: 1 to 100000. Defaults to 100000.
     pub limit: Option<u64>,
 }
 
-/// The filters of the history, in the same words.
+/// A filter, with the same fields and values as the filters of the history.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "BulkJobFilter")]
 pub struct Filter {
     pub model: Option<String>,
-    /// One or more, separated by commas.
+    /// A comma-separated list of statuses.
     pub status: Option<String>,
     #[serde(rename = "type")]
     pub kind: Option<String>,
     pub workflow_id: Option<String>,
     pub workflow_execution_id: Option<String>,
-    /// One or more, separated by commas.
+    /// A comma-separated list of error classifications.
     pub error_classification: Option<String>,
-    /// Created at this time or later.
+    /// Only executions created at or after this time.
     pub from: Option<String>,
-    /// Created before.
+    /// Only executions created before this time.
     pub to: Option<String>,
 }
 
 impl Filter {
-    /// The names of its fields.
+    /// Names of the filter's fields.
     pub const NAMES: [&str; 8] = [
         "model",
         "status",
@@ -53,7 +53,7 @@ impl Filter {
         "to",
     ];
 
-    /// The field of that name.
+    /// The value of the field with this name.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {
         let field = match name {
@@ -71,24 +71,24 @@ impl Filter {
     }
 }
 
-/// A job was accepted.
+/// An accepted bulk job.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "BulkJobAccepted")]
 pub struct Accepted {
     pub job_id: JobId,
 }
 
-/// How far a job has come.
+/// A bulk job and its progress.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "BulkJob")]
 pub struct View {
     pub job_id: JobId,
     pub action: Action,
     pub status: Status,
-    /// How many executions it acts on; null until they are counted.
+    /// The number of executions to process. Null until they have been counted.
     pub total: Option<u64>,
     pub done: u64,
-    /// Those that the act could not be done with, such as the cancel of one that has ended.
+    /// The number of executions on which the action failed, such as a cancel of one that has ended.
     pub failed: u64,
     pub started_at: Time,
     pub completed_at: Option<Time>,

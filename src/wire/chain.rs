@@ -7,27 +7,28 @@ use serde_json::{Map, Value};
 use super::Time;
 use crate::domain::chain;
 
-/// A chain: the models that run, in order, when the primary one fails.
+/// A fallback chain: models that run in order if the primary model fails.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "FallbackChain")]
 pub struct Chain {
     /// The primary model.
     pub model: String,
     pub name: String,
-    /// Only an enabled chain runs.
+    /// Whether the chain is used.
     pub enabled: bool,
     pub entries: Vec<Entry>,
     pub created_at: Time,
     pub updated_at: Time,
 }
 
-/// A fallback model.
+/// A fallback model in a chain.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "FallbackChainEntry")]
 pub struct Entry {
     pub model: String,
-    /// Its input, in which `{{input.NAME}}` refers to the primary model's; absent: the same input.
+    /// The input of the fallback model, in which `{{input.NAME}}` refers to the primary model's
+    /// input. Omit to use the same input.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input_map: Option<Map<String, Value>>,
 }
@@ -38,17 +39,17 @@ pub struct Chains {
     pub chains: Vec<Chain>,
 }
 
-/// A chain to be made.
+/// A fallback chain to create.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewChain {
     pub model: String,
-    /// 1 to 50 characters of `a-z0-9-`.
+    /// The name of the chain: 1 to 50 characters of `a-z0-9-`.
     pub name: String,
     pub entries: Vec<Entry>,
 }
 
-/// Changes of the chain of this model and name; what is absent stays.
+/// Changes to the chain with this model and name. Omitted fields keep their value.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ChainChange {

@@ -1,5 +1,5 @@
-//! Chat completions and embeddings as OpenAI's clients send them, as far as the router reads them,
-//! and the list of what can be called.
+//! Chat completions and embeddings in OpenAI's format, limited to the fields that the router reads,
+//! and the lists of callable models.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::Time;
 
-/// A conversation to complete. Fields that are not listed are passed on to the model as they are.
+/// A chat completion to create. Fields that are not listed here are passed to the model unchanged.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(
     rename = "ChatCompletionRequest",
@@ -19,21 +19,21 @@ use super::Time;
     })
 )]
 pub struct CompletionRequest {
-    /// The slug of a local chat model, or an id of the upstream exactly as it lists it.
+    /// The slug of a local chat model, or a model ID exactly as the upstream lists it.
     #[schemars(length(min = 1, max = 256), regex(pattern = "^[ -~]+$"))]
     pub model: String,
     #[schemars(length(min = 1, max = 10_000))]
     pub messages: Vec<Message>,
-    /// Whether the answer comes as server-sent events.
+    /// Whether to stream the answer as server-sent events.
     pub stream: Option<bool>,
     pub stream_options: Option<StreamOptions>,
-    /// How many answers.
+    /// The number of answers to generate.
     #[schemars(range(min = 1, max = 128))]
     pub n: Option<u64>,
     /// The older name of `max_completion_tokens`.
     #[schemars(range(min = -1, max = 4_294_967_295_u32), extend("not" = {"const": 0}))]
     pub max_tokens: Option<i64>,
-    /// The most tokens of one answer; -1: no limit but the context's.
+    /// The maximum number of tokens per answer. -1 means limited only by the context length.
     #[schemars(range(min = -1, max = 4_294_967_295_u32), extend("not" = {"const": 0}))]
     pub max_completion_tokens: Option<i64>,
     #[schemars(range(min = 0, max = 2))]
@@ -46,23 +46,24 @@ pub struct CompletionRequest {
     pub frequency_penalty: Option<f64>,
     #[schemars(range(min = 0, max = 20))]
     pub top_logprobs: Option<u64>,
-    /// Where an answer ends: a string, or at most 64 of them.
+    /// Where the model stops: a string, or up to 64 of them.
     pub stop: Option<Texts>,
-    /// The fallback chain of a local model that is to be used; without it, the first by name.
+    /// The fallback chain to use for a local model. Defaults to the first enabled chain by name.
     pub fallback_selector: Option<String>,
 }
 
-/// One message of a conversation.
+/// A message of the conversation.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "ChatMessage")]
 pub struct Message {
-    /// `system`, `user`, `assistant`, `tool`, or what else the model knows.
+    /// The author's role: `system`, `user`, `assistant`, `tool`, or another role that the model
+    /// supports.
     pub role: String,
-    /// A text, or a list of parts.
+    /// The content, as text or as a list of parts.
     pub content: Option<MessageContent>,
 }
 
-/// A text, or a list of parts.
+/// The content of a message, as text or as a list of parts.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(untagged)]
 #[schemars(rename = "ChatMessageContent")]
@@ -71,15 +72,15 @@ pub enum MessageContent {
     Parts(Vec<Map<String, Value>>),
 }
 
-/// What a stream contains.
+/// Options for a streamed answer.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "ChatStreamOptions")]
 pub struct StreamOptions {
-    /// Whether the stream ends with an event of the usage, which has the cost.
+    /// Whether the stream ends with a usage event, which includes the cost.
     pub include_usage: Option<bool>,
 }
 
-/// One text, or several.
+/// One string, or several.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(untagged)]
 #[schemars(rename = "OneTextOrSeveral")]
@@ -88,24 +89,24 @@ pub enum Texts {
     Several(#[schemars(length(max = 64))] Vec<String>),
 }
 
-/// Texts to embed. Fields that are not listed are passed on to the model as they are.
+/// Embeddings to create. Fields that are not listed here are passed to the model unchanged.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(
     rename = "EmbeddingsRequest",
     example = json!({"model": "minilm", "input": ["a text", "another"]})
 )]
 pub struct EmbeddingsRequest {
-    /// The slug of a local embedding model, or an id of the upstream exactly as it lists it.
+    /// The slug of a local embedding model, or a model ID exactly as the upstream lists it.
     #[schemars(length(min = 1, max = 256), regex(pattern = "^[ -~]+$"))]
     pub model: String,
     pub input: EmbeddingsInput,
     #[schemars(range(min = 1, max = 4_294_967_295_u32))]
     pub dimensions: Option<u32>,
-    /// The fallback chain of a local model that is to be used; without it, the first by name.
+    /// The fallback chain to use for a local model. Defaults to the first enabled chain by name.
     pub fallback_selector: Option<String>,
 }
 
-/// A text, several (at most 2048), or their tokens.
+/// The input to embed: a string, up to 2048 strings, or arrays of tokens.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum EmbeddingsInput {
@@ -115,7 +116,7 @@ pub enum EmbeddingsInput {
     TokenLists(#[schemars(length(min = 1, max = 2048))] Vec<Vec<u64>>),
 }
 
-/// What a model answers, as OpenAI's API has it, with the cost in `usage`.
+/// The model's answer in OpenAI's format, with the cost in `usage`.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "ModelAnswer")]
 pub struct Answer {
@@ -124,34 +125,34 @@ pub struct Answer {
     pub others: Map<String, Value>,
 }
 
-/// What an answer used.
+/// Tokens used by an answer, and their cost.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "ModelAnswerUsage")]
 pub struct AnswerUsage {
     pub prompt_tokens: Option<u64>,
     pub total_tokens: Option<u64>,
-    /// US dollars; 0 for a model without a price.
+    /// The cost in US dollars. 0 if the model has no price.
     pub cost: f64,
 }
 
-/// Every model that can be called.
+/// All models that can be called.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "RouterModelCatalog")]
 pub struct ModelCatalog<'a> {
-    /// `list`
+    /// Always `list`.
     pub object: &'static str,
     pub data: Vec<Model<'a>>,
-    /// The upstream's list; null where there is no upstream.
+    /// The status of the upstream's model list. Null if there is no upstream.
     pub upstream: Option<Upstream<'a>>,
 }
 
-/// What can be called, as OpenAI's clients read it.
+/// The models that can be called, in OpenAI's format.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "RouterModels")]
 pub struct Models<'a> {
-    /// `list`
+    /// Always `list`.
     pub object: &'static str,
-    /// Local models by slug, the agent, then those that the upstream lists.
+    /// Local models by slug, then the agent, then the models that the upstream lists.
     pub data: Vec<Model<'a>>,
 }
 
@@ -159,26 +160,26 @@ pub struct Models<'a> {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "RouterModel")]
 pub struct Model<'a> {
-    /// What `model` of a request has to be.
+    /// The value to use for `model` in requests.
     pub id: &'a str,
-    /// `model`
+    /// Always `model`.
     pub object: &'static str,
-    /// Unix seconds; 0 where it is not known.
+    /// When the model was created, in Unix seconds. 0 if unknown.
     pub created: i64,
     pub owned_by: &'a str,
     pub source: ModelSource,
-    /// What it is for; null where the upstream does not say.
+    /// What the model is for. Null if the upstream does not say.
     pub kind: Option<ModelKind>,
-    /// Tokens of a prompt and its answer; absent where it is not known.
+    /// The maximum number of tokens in a prompt and its answer. Absent if unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub context_length: Option<u32>,
-    /// `ok`, or `failing` while it does not answer.
+    /// Either `ok`, or `failing` while the model does not respond.
     pub status: &'static str,
-    /// The price; null where there is none, so that calls cost nothing.
+    /// The price. Null if calls are free.
     pub pricing: Option<ModelPricing>,
 }
 
-/// Where a model is.
+/// Where a model runs.
 #[derive(Debug, Clone, Copy, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(rename = "RouterModelSource")]
@@ -196,7 +197,7 @@ pub enum ModelKind {
     Embeddings,
 }
 
-/// A price in US dollars, the fee of this service included.
+/// A price in US dollars, including this service's platform fee.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "RouterModelPricing")]
 pub struct ModelPricing {
@@ -206,14 +207,14 @@ pub struct ModelPricing {
     pub per_million_output_tokens: Option<f64>,
 }
 
-/// How current the upstream's list is.
+/// How current the upstream's model list is.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "RouterUpstream")]
 pub struct Upstream<'a> {
-    /// Whether the upstream did not answer when it was last asked.
+    /// Whether the last attempt to fetch the list failed.
     pub stale: bool,
-    /// When the list was read; null when it never was.
+    /// When the list was last fetched. Null if it never was.
     pub fetched_at: Option<Time>,
-    /// Why the upstream did not answer.
+    /// Why the last attempt to fetch the list failed.
     pub error: Option<&'a str>,
 }

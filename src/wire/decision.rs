@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Map, Value, json};
 
-/// Typed questions about one state.
+/// Typed questions about a state.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(
@@ -30,17 +30,17 @@ use serde_json::{Map, Value, json};
     })
 )]
 pub struct Request {
-    /// An alias of the configuration, the slug of a local chat model, or an id of the upstream.
+    /// A configured alias, the slug of a local chat model, or a model ID of the upstream.
     #[schemars(length(min = 1, max = 256))]
     pub model: String,
-    /// What the questions are about.
+    /// The state that the questions are about.
     pub state: State,
-    /// The questions by name, at most 256. A name has at most 256 characters.
+    /// The questions by name, up to 256. A name has up to 256 characters.
     #[schemars(extend("minProperties" = 1, "maxProperties" = 256))]
     pub questions: BTreeMap<String, Question>,
 }
 
-/// What questions are about: a text, or JSON.
+/// The state that questions are about: text or JSON.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(untagged)]
 #[schemars(rename = "DecisionsState")]
@@ -50,31 +50,31 @@ pub enum State {
     List(Vec<Value>),
 }
 
-/// One question.
+/// A question.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 #[schemars(rename = "DecisionsQuestion")]
 pub enum Question {
-    /// Is it so? The answer is the probability that it is.
+    /// A yes-or-no question. The answer is the probability of yes.
     Oul {
         #[schemars(length(min = 1))]
         instructions: String,
         criteria: Option<Sides>,
     },
-    /// The same as `oul`.
+    /// An alias of `oul`.
     Noul {
         #[schemars(length(min = 1))]
         instructions: String,
         criteria: Option<Sides>,
     },
-    /// Which of these options is it? At least 2, at most 26, each with guidance or null.
+    /// A choice between 2 to 26 options, each with a description or null.
     Choice {
         #[schemars(length(min = 1))]
         instructions: String,
         #[schemars(extend("minProperties" = 2, "maxProperties" = 26))]
         criteria: BTreeMap<String, Option<String>>,
     },
-    /// Where is it on this scale? What each level means, the lowest first.
+    /// A rating on a scale. Each level has a description, lowest level first.
     Score {
         #[schemars(length(min = 1))]
         instructions: String,
@@ -83,7 +83,7 @@ pub enum Question {
     },
 }
 
-/// What makes it so, and what does not.
+/// Descriptions of what makes the answer yes and what makes it no.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "DecisionsSides")]
@@ -92,36 +92,36 @@ pub struct Sides {
     pub r#false: Option<String>,
 }
 
-/// The answers to all questions.
+/// The answers to the questions.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Decisions")]
 pub struct Decisions {
-    /// By the names of the questions, in their order.
+    /// The answers by question name, in the order of the questions.
     #[serde(serialize_with = "in_order")]
     #[schemars(with = "BTreeMap<String, Answer>")]
     pub answers: Vec<(String, Answer)>,
     pub usage: Usage,
 }
 
-/// One answer, of the type of its question.
+/// An answer, with the same type as its question.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 #[schemars(rename = "DecisionsAnswer")]
 pub enum Answer {
     Oul {
-        /// The probability that it is so.
+        /// The probability of yes.
         oul: f64,
     },
     Noul {
-        /// The probability that it is so.
+        /// The probability of yes.
         noul: f64,
     },
     Choice {
-        /// The most probable option.
+        /// The most likely option.
         choice: String,
-        /// Its probability.
+        /// The probability of the most likely option.
         confidence: f64,
-        /// Of each option; they add up to 1.
+        /// The probability of each option. They add up to 1.
         #[serde(serialize_with = "in_order")]
         #[schemars(with = "BTreeMap<String, f64>")]
         probabilities: Vec<(String, f64)>,
@@ -129,20 +129,20 @@ pub enum Answer {
     Score {
         /// The expected level, counted from 0.
         score: f64,
-        /// The probability of the most probable level.
+        /// The probability of the most likely level.
         confidence: f64,
-        /// Of each level; they add up to 1.
+        /// The probability of each level. They add up to 1.
         #[serde(serialize_with = "in_order")]
         #[schemars(with = "BTreeMap<String, f64>")]
         probabilities: Vec<(String, f64)>,
-        /// What each level means.
+        /// The description of each level.
         #[serde(serialize_with = "in_order")]
         #[schemars(with = "BTreeMap<String, String>")]
         legend: Vec<(String, String)>,
     },
 }
 
-/// Writes pairs as an object that keeps their order.
+/// Serializes pairs as an object and keeps their order.
 fn in_order<S: Serializer, T: Serialize>(
     pairs: &[(String, T)],
     serializer: S,
@@ -150,12 +150,12 @@ fn in_order<S: Serializer, T: Serialize>(
     serializer.collect_map(pairs.iter().map(|(name, value)| (name, value)))
 }
 
-/// What the answers used.
+/// Tokens used by the answers, and their cost.
 #[derive(Debug, Clone, Copy, Serialize, JsonSchema)]
 #[schemars(rename = "DecisionsUsage")]
 pub struct Usage {
     pub input_tokens: u64,
     pub output_tokens: u64,
-    /// US dollars; 0 for a model without a price.
+    /// The cost in US dollars. 0 if the model has no price.
     pub cost: f64,
 }

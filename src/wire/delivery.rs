@@ -1,4 +1,4 @@
-//! Deliveries of webhooks: their records, and what sends them again.
+//! Webhook deliveries: records, redelivery, replay and test deliveries.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -10,36 +10,36 @@ use crate::domain::execution::Source;
 use crate::domain::ids::{DeliveryId, EndpointId, ExecutionId};
 use crate::domain::webhook_endpoint::Event;
 
-/// A delivery: what is sent to whom, and every attempt.
+/// A webhook delivery with its attempts.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Delivery {
     pub delivery_id: DeliveryId,
     pub execution_id: ExecutionId,
-    /// The endpoint that it is for; absent when the execution asked for it.
+    /// The webhook endpoint that receives this delivery. Absent if the request named its own
+    /// webhook URL.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub endpoint_id: Option<EndpointId>,
-    /// What the endpoint is notified of.
+    /// The event that the endpoint is notified of.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub event: Option<Event>,
     pub url: String,
     pub status: DeliveryStatus,
-    /// The payload as it is sent; null when it is no longer stored, or does not fit into a list.
+    /// The payload as it is sent. Null if it is no longer stored, or too large for a list.
     pub request: Option<String>,
-    /// The headers by name; secrets and what is made at each sending are masked.
+    /// The headers by name. Secrets, and values that are computed for each attempt, are masked.
     pub headers: Map<String, Value>,
-    /// What asked for the execution.
+    /// What started the execution.
     pub source: Source,
     pub created_at: Time,
     pub next_attempt_at: Option<Time>,
     /// Whether a redelivery would be accepted now.
     pub redeliverable: bool,
-    /// Oldest first; absent in lists.
+    /// The attempts, oldest first. Absent in lists.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attempts: Option<Vec<Attempt>>,
 }
 
-/// The status of a delivery: it waits for its first or next attempt, an attempt is being made, or it has
-/// ended.
+/// The status of a delivery: waiting for its first or next attempt, in flight, or ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DeliveryStatus {
@@ -49,27 +49,27 @@ pub enum DeliveryStatus {
     Failed,
 }
 
-/// An attempt to deliver.
+/// A delivery attempt.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "DeliveryAttempt")]
 pub struct Attempt {
-    /// From 1.
+    /// The number of the attempt, starting at 1.
     pub number: u32,
     pub status: AttemptStatus,
-    /// The HTTP status of the receiver.
+    /// The HTTP status that the receiver returned.
     pub status_code: Option<u16>,
-    /// The first 4 KiB of what the receiver answered.
+    /// The first 4 KiB of the receiver's response.
     pub response: Option<String>,
-    /// Why it failed.
+    /// Why the attempt failed.
     pub error_message: Option<String>,
     pub duration_ms: Option<u64>,
-    /// Whether it was asked for again.
+    /// Whether a redelivery triggered this attempt.
     pub redelivery: bool,
-    /// Null while it is being made.
+    /// When the attempt was made. Null while it is in flight.
     pub created_at: Option<Time>,
 }
 
-/// What came of an attempt to deliver.
+/// The outcome of a delivery attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "UPPERCASE")]
 #[schemars(rename = "DeliveryAttemptStatus")]
@@ -96,7 +96,7 @@ impl From<&delivery::Attempt> for Attempt {
 }
 
 impl Attempt {
-    /// The attempt that is being made.
+    /// An attempt that is in flight.
     #[must_use]
     pub const fn pending(number: u32, redelivery: bool) -> Self {
         Self {
@@ -112,34 +112,34 @@ impl Attempt {
     }
 }
 
-/// A receiver, and what became of the newest deliveries to it.
+/// A receiver, with statistics of the latest deliveries to it.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "WebhookReceiver")]
 pub struct Receiver {
-    /// Scheme, host and port.
+    /// The scheme, host and port of the receiver.
     pub receiver: String,
     pub pending: usize,
     pub delivered: usize,
     pub failed: usize,
     pub newest_at: Time,
-    /// Whether deliveries wait because the receiver has failed too often in a row.
+    /// Whether deliveries are held back after too many consecutive failures.
     pub circuit_open: bool,
-    /// Failures in a row; 0 while the circuit is closed.
+    /// The number of consecutive failures. 0 while the circuit is closed.
     pub failures: u32,
-    /// When the next attempt goes out, as a probe.
+    /// When the next attempt is sent as a probe.
     pub next_probe_at: Option<Time>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "WebhookReceivers")]
 pub struct Receivers {
-    /// Those with the newest deliveries first.
+    /// The receivers, most recent delivery first.
     pub receivers: Vec<Receiver>,
-    /// Whether there are more deliveries than were counted.
+    /// Whether counting stopped at a limit, so that there are more deliveries.
     pub capped: bool,
 }
 
-/// What is shown of a delivery beside its record.
+/// The parts of a delivery's view that are not in its record.
 #[derive(Debug)]
 pub struct Shown {
     pub status: DeliveryStatus,
@@ -150,7 +150,7 @@ pub struct Shown {
 }
 
 impl Delivery {
-    /// The view of `delivery`, with its attempts.
+    /// Returns the view of `delivery`, including its attempts.
     #[must_use]
     pub fn of(delivery: &delivery::Delivery, shown: Shown) -> Self {
         let progress = &delivery.progress;
@@ -186,71 +186,71 @@ pub struct List {
     pub total_count: u64,
 }
 
-/// A delivery is sent again.
+/// An accepted redelivery.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Redelivered {
     pub delivery_id: DeliveryId,
     pub status: DeliveryStatus,
 }
 
-/// Which failed deliveries are sent again.
+/// A time range whose failed deliveries are sent again.
 #[derive(Debug, JsonSchema)]
 #[schemars(example = json!({"from": "2026-11-20T00:00:00Z", "to": "2026-11-21T00:00:00Z"}))]
 pub struct Replay {
-    /// Those that were created then or later,
+    /// Only deliveries created at or after this time.
     #[schemars(extend("format" = "date-time"))]
     pub from: String,
-    /// and before this.
+    /// Only deliveries created before this time.
     #[schemars(extend("format" = "date-time"))]
     pub to: String,
-    /// `failed`: nothing else is sent again.
+    /// Always `failed`: only failed deliveries can be replayed.
     pub status: Option<ReplayStatus>,
 }
 
-/// Which deliveries can be sent again.
+/// The status of deliveries that can be replayed.
 #[derive(Debug, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ReplayStatus {
     Failed,
 }
 
-/// Deliveries are sent again.
+/// An accepted replay.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Replayed {
     pub count: usize,
 }
 
-/// A receiver to be tried.
+/// A webhook URL to test.
 #[derive(Debug, JsonSchema)]
 #[schemars(example = json!({"url": "https://hooks.example.com/orrery"}))]
 pub struct NewTestDelivery {
     #[schemars(length(min = 1))]
     pub url: String,
-    /// Signs the delivery.
+    /// The secret that signs the delivery.
     #[schemars(length(max = 256))]
     pub webhook_secret: Option<String>,
 }
 
-/// What a receiver answered to a sample delivery.
+/// The receiver's response to a sample delivery.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct TestDelivery {
     pub url: String,
     pub status: AttemptStatus,
-    /// The HTTP status of the receiver.
+    /// The HTTP status that the receiver returned.
     pub status_code: Option<u16>,
-    /// The first 4 KiB of what the receiver answered.
+    /// The first 4 KiB of the receiver's response.
     pub response: Option<String>,
-    /// Why it failed.
+    /// Why the delivery failed.
     pub error_message: Option<String>,
     pub duration_ms: Option<u64>,
     /// The payload as it was sent.
     pub request: String,
-    /// The headers by name; secrets are masked.
+    /// The headers by name. Secrets are masked.
     pub headers: Map<String, Value>,
 }
 
 impl TestDelivery {
-    /// The answer of the receiver at `url` to the payload `request`.
+    /// Returns the result of sending the payload `request` to the receiver at `url`.
     #[must_use]
     pub fn new(
         url: String,

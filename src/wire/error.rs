@@ -1,24 +1,24 @@
-//! The error body.
+//! The error body and its `details`.
 
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-/// Why a request was refused, or not answered.
+/// An error.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(example = json!({"error": "Prediction not found", "status": 404}))]
 pub struct Error<'a> {
-    /// A sentence for people.
+    /// A message for people.
     pub error: &'a str,
-    /// The HTTP status; absent with an invalid API key and an unknown model.
+    /// The HTTP status. Absent for an invalid API key and an unknown model.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
-    /// What is wrong in detail, such as each violation of a schema.
+    /// More information, such as every violation of a schema.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub details: Option<&'a Value>,
 }
 
-/// The details of a body that is not valid JSON.
+/// Details of a syntax error in a JSON body.
 #[derive(Debug, Serialize)]
 pub struct Position<'a> {
     pub line: usize,
@@ -26,20 +26,20 @@ pub struct Position<'a> {
     pub message: &'a str,
 }
 
-/// The details of what is not known, where something like it is.
+/// Details of an unknown name, with a similar known name.
 #[derive(Debug, Serialize)]
 pub struct Hint {
     pub hint: String,
 }
 
-/// The details of what does not fit into an organization's quota.
+/// Details of a quota that would be exceeded.
 #[derive(Debug, Serialize)]
 pub struct Quota {
     pub quota_bytes: u64,
     pub used_bytes: u64,
 }
 
-/// The details of what the balance does not cover, in US dollars.
+/// Details of an insufficient balance, in US dollars.
 #[derive(Debug, Serialize)]
 pub struct Unpaid {
     pub balance_usd: f64,

@@ -1,6 +1,6 @@
 //! The events of a prediction, as `GET /v1/prediction/{id}/events` sends them
-//! (`docs/spec/predictions.md`, "Events"), and of an execution of a workflow (`docs/spec/workflows.md`, "Events
-//! of an execution"). The last one, `end`, carries the whole.
+//! (`docs/spec/predictions.md`, "Events"), and of a workflow execution (`docs/spec/workflows.md`,
+//! "Events of an execution"). The last event, `end`, carries the whole prediction or execution.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -16,60 +16,60 @@ use crate::domain::step;
 pub enum Event<'a> {
     /// `status`: the prediction was created.
     Created { status: &'static str, at: Time },
-    /// `status`: an attempt has begun.
+    /// `status`: an attempt has started.
     Attempt { status: &'static str, model: &'a str, attempt: u32, at: Time },
-    /// `log`: a line that the model wrote, during this attempt.
+    /// `log`: a line of the model's log output, from this attempt.
     Log {
         text: &'a str,
         #[serde(skip_serializing_if = "Option::is_none")]
         attempt: Option<u32>,
     },
-    /// `output`: a part of the output, as the model gives it.
+    /// `output`: a part of the output, as the model produces it.
     Output {
         part: &'a Value,
         #[serde(skip_serializing_if = "Option::is_none")]
         attempt: Option<u32>,
     },
-    /// `status`: the execution of a workflow has begun.
+    /// `status`: the workflow execution has started.
     Status { status: &'static str, at: Time },
-    /// `step`: a step has begun, has ended, or an attempt at it has.
+    /// `step`: a step, or an attempt of a step, has started or ended.
     Step(StepEvent<'a>),
-    /// `wait`: a step waits for a moment or an event.
+    /// `wait`: a step waits for a time or an event.
     Wait {
         step_id: &'a str,
         #[serde(skip_serializing_if = "<[u32]>::is_empty")]
         items: &'a [u32],
         until: Time,
     },
-    /// `pause`
+    /// `pause`: the execution was paused.
     Pause { by: &'a str, at: Time },
-    /// `resume`
+    /// `resume`: the execution was resumed.
     Resume { at: Time },
-    /// `reset`: the client knows events of another stream, or some are lost; what follows starts
-    /// from the beginning.
+    /// `reset`: the client's last event is from another stream, or events have been dropped. The
+    /// stream restarts from the beginning.
     Reset {},
 }
 
-/// What became of a step.
+/// The progress of a step.
 #[derive(Debug, Serialize)]
 pub struct StepEvent<'a> {
     pub step_id: &'a str,
-    /// The item's number in each `map` around it, outermost first.
+    /// The item's index in each enclosing `map`, outermost first.
     #[serde(skip_serializing_if = "<[u32]>::is_empty")]
     pub items: &'a [u32],
     pub status: step::Status,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attempt: Option<u32>,
-    /// The execution that a step of type workflow has started.
+    /// The execution that a `workflow` step has started.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub execution_id: Option<ExecutionId>,
     pub at: Time,
-    /// When the next attempt comes, or the time of the step is up.
+    /// When the next attempt starts, or when the step times out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<Time>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output: Option<&'a RawValue>,
-    /// Present when the output is too large for an event.
+    /// Set if the output is too large for an event.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub omitted: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -79,7 +79,7 @@ pub struct StepEvent<'a> {
 }
 
 impl Event<'_> {
-    /// Its name in the stream.
+    /// The event's name in the stream.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
@@ -94,10 +94,10 @@ impl Event<'_> {
         }
     }
 
-    /// Its data: one line of JSON.
+    /// The event's data: one line of JSON.
     #[must_use]
     pub fn data(&self) -> String {
-        // Texts, numbers and JSON values always have a JSON form.
+        // Strings, numbers and JSON values always serialize.
         serde_json::to_string(self).unwrap_or_default()
     }
 }

@@ -1,4 +1,4 @@
-//! Executions of workflows: their detail, which webhooks carry too, and their lists.
+//! Workflow executions: the detail, which webhooks carry too, and the lists.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use crate::domain::step::{self, HttpResponse};
 use crate::domain::waits_for::WaitsFor;
 use crate::domain::workflow::Workflow;
 
-/// An execution of a workflow, as clients read it and as its webhook carries it
+/// A workflow execution, as the API returns it and as its webhook carries it
 /// (`docs/spec/workflows.md`, "Execution detail").
 #[derive(Debug, serde::Serialize, JsonSchema)]
 #[schemars(example = example())]
@@ -26,44 +26,44 @@ pub struct Execution {
     pub execution_id: ExecutionId,
     pub workflow_id: WorkflowId,
     pub version_id: String,
-    /// The bulk trigger that it is a part of.
+    /// The bulk trigger that started this execution.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bulk_id: Option<BulkId>,
-    /// The failed execution whose finished steps it took over.
+    /// The failed execution whose completed steps this execution reuses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub redriven_from: Option<ExecutionId>,
     pub status: ExecutionStatus,
     pub source: Source,
-    /// The schedule that started it.
+    /// The schedule that started this execution.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub schedule_id: Option<ScheduleId>,
-    /// The execution one of whose steps started it.
+    /// The execution whose step started this execution.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parent_execution_id: Option<ExecutionId>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parent_step_id: Option<String>,
     pub created_at: Time,
-    /// When it was created, until it starts.
+    /// When the execution started. Until then, when it was created.
     pub started_at: Time,
     pub completed_at: Option<Time>,
-    /// The inputs with the defaults of the workflow's schema.
+    /// The inputs, with the defaults of the workflow's schema filled in.
     pub inputs: Option<Box<RawValue>>,
-    /// Why the inputs are missing: they are lost or damaged.
+    /// Why the inputs are missing or damaged on disk.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub inputs_error: Option<String>,
-    /// The steps by their ids, in the order of the definition.
+    /// The steps by ID, in the order of the definition.
     pub step_outputs: Steps,
     pub output: Option<Box<RawValue>>,
-    /// Why the output is missing: it is lost or damaged.
+    /// Why the output is missing or damaged on disk.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output_error: Option<String>,
     /// The name of the error.
     pub error: Option<String>,
-    /// What happened.
+    /// The cause of the error.
     pub error_cause: Option<String>,
     pub error_classification: Option<ErrorClass>,
     pub metrics: Metrics,
-    /// What it waits for; absent when it has ended.
+    /// What the execution waits for. Absent after it has ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waiting_for: Option<Vec<Waiting>>,
 }
@@ -107,7 +107,7 @@ fn example() -> Value {
     })
 }
 
-/// US dollars and seconds.
+/// Cost in US dollars and durations in seconds.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, JsonSchema)]
 #[schemars(rename = "ExecutionMetrics")]
 pub struct Metrics {
@@ -116,38 +116,39 @@ pub struct Metrics {
     pub run_time: Option<f64>,
 }
 
-/// What an unfinished execution waits for.
+/// Something that an unfinished execution waits for.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, JsonSchema)]
 #[serde(tag = "reason", rename_all = "snake_case")]
 #[schemars(rename = "WaitingFor")]
 pub enum Waiting {
-    /// Its turn in its workflow's lane.
+    /// Its turn in the workflow's lane.
     Lane {
-        /// From 1; absent behind the part of the lane that is in memory.
+        /// The position in the lane, starting at 1. Absent beyond the part of the lane that is held
+        /// in memory.
         #[serde(skip_serializing_if = "Option::is_none")]
         position: Option<usize>,
         running: usize,
     },
-    /// A place at a model.
+    /// A slot of a model.
     Model { step_id: String, model: String, running: usize, queued: usize },
-    /// The end of a `wait`.
+    /// The end of a `wait` step.
     Timer { step_id: String, until: Time },
-    /// An event, which a key or the link sends.
+    /// An event, sent with an API key or through `resume_url`.
     Event { step_id: String, event: String, until: Time, resume_url: String },
     /// The next attempt of a step.
     Retry { step_id: String, at: Time, attempt: u32 },
-    /// The run of a step.
+    /// A running step.
     Step { step_id: String, attempt: u32 },
-    /// The end of the execution that a step of type workflow has started.
+    /// The execution that a `workflow` step has started.
     Workflow { step_id: String, execution_id: ExecutionId },
-    /// Somebody who resumes it: it was paused by them, or by a step with `on_exhausted`.
+    /// A resume, after a person or a step with `on_exhausted` paused the execution.
     Paused { by: String, since: Time },
-    /// Another try, after an error of the service itself.
+    /// The next retry after an internal error of the service.
     Service { cause: &'static str, failures: u32, at: Time },
 }
 
-/// Steps by their ids, in the order of the definition. A map's steps are not among them: the map says
-/// how many of its items have ended.
+/// The steps by ID, in the order of the definition. Steps inside a `map` are not included; the map
+/// reports how many of its items have ended.
 #[derive(Debug, Default)]
 pub struct Steps(pub Vec<Step>);
 
@@ -185,14 +186,14 @@ pub struct Step {
     pub kind: &'static str,
     pub status: step::Status,
     pub output: Option<Box<RawValue>>,
-    /// Why the output is missing: it is lost or damaged.
+    /// Why the output is missing or damaged on disk.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output_error: Option<String>,
-    /// The first element of an array, any other output as it is.
+    /// The first element if the output is an array, else the whole output.
     pub primary: Option<Box<RawValue>>,
-    /// What the step was given, references filled in; null where it is not shown.
+    /// The step's input with all references resolved. Null if it is hidden.
     pub input: Option<Box<RawValue>>,
-    /// Why the input is missing: it is lost or damaged.
+    /// Why the input is missing or damaged on disk.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub input_error: Option<String>,
     pub started_at: Option<Time>,
@@ -202,49 +203,49 @@ pub struct Step {
     /// The name of the error.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// What happened.
+    /// The cause of the error.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error_cause: Option<String>,
 }
 
-/// More of a step.
+/// More information about a step.
 #[derive(Debug, Default, serde::Serialize, JsonSchema)]
 #[schemars(rename = "StepMetadata")]
 pub struct Metadata {
     /// The model that ran.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// The prediction that the step was, once it has ended.
+    /// The prediction that ran this step, once it has ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prediction_id: Option<ExecutionId>,
-    /// The execution that a step of type workflow has started.
+    /// The execution that a `workflow` step has started.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub execution_id: Option<ExecutionId>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub elapsed_seconds: Option<f64>,
-    /// The HTTP status that the step's request got.
+    /// The HTTP status of the response to the step's request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status_code: Option<u16>,
-    /// Where the event came from that the step waited for.
+    /// Who sent the event that the step waited for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub event_source: Option<step::EventSource>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fallback_used: Option<bool>,
-    /// Why the step itself failed, where a fallback was used.
+    /// Why the step itself failed, if a fallback was used.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub primary_error: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub logs: Option<String>,
-    /// Present when its input or output is too large for the detail and left out.
+    /// Set if the input or output is omitted because it is too large.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub omitted: Option<bool>,
 }
 
-/// An attempt at a step.
+/// An attempt of a step.
 #[derive(Debug, serde::Serialize, JsonSchema)]
 pub struct StepAttempt {
     pub number: u32,
-    /// Absent for an HTTP request.
+    /// The model that ran. Absent for an HTTP request.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub model: String,
     pub status: AttemptStatus,
@@ -254,18 +255,18 @@ pub struct StepAttempt {
     pub completed_at: Option<Time>,
 }
 
-/// What is shown of an execution beside its record.
+/// The parts of an execution's view that are not in its record.
 #[derive(Debug)]
 pub struct Shown {
     pub inputs: Text,
     pub output: Text,
     pub steps: Vec<Step>,
-    /// Empty when it waits for nothing.
+    /// Empty if the execution waits for nothing.
     pub waiting: Vec<Waiting>,
 }
 
 impl Execution {
-    /// The view of `execution`, which is this `run`.
+    /// Returns the view of `execution`, whose workflow run is `run`.
     #[must_use]
     pub fn of(execution: &execution::Execution, run: &WorkflowRun, shown: Shown) -> Self {
         let fault = execution.fault.as_ref();
@@ -302,7 +303,7 @@ impl Execution {
 }
 
 impl Execution {
-    /// The length of its texts: nearly all of what it takes in memory.
+    /// The length of its strings, which is nearly all of its memory use.
     #[must_use]
     pub fn text_bytes(&self) -> usize {
         let steps = self.step_outputs.0.iter();
@@ -328,14 +329,15 @@ impl From<&Attempt> for StepAttempt {
 }
 
 impl Step {
-    /// The view of a planned step, of which `step` is known. Its texts are put in by the caller.
+    /// Returns the view of a planned step with the state `step`. The caller adds the input and the
+    /// output.
     #[must_use]
     pub fn of(
         execution: &execution::Execution,
         planned: &Planned,
         step: Option<&step::Step>,
     ) -> Self {
-        // What had not ended when the execution did, ended with it.
+        // Steps that had not ended when the execution ended are shown as cancelled.
         let mut status = step.map_or(step::Status::Queued, |step| step.status);
         if execution.status.is_final() && !status.is_final() {
             status = step::Status::Cancelled;
@@ -365,7 +367,7 @@ impl Step {
         }
     }
 
-    /// Puts in what the step was given and gave.
+    /// Sets the step's input and output.
     #[must_use]
     pub fn with_texts(mut self, input: Text, output: Text) -> Self {
         self.primary = output.text.as_deref().and_then(primary);
@@ -395,7 +397,7 @@ impl Metadata {
     }
 }
 
-/// The first element of an array, anything else as it is.
+/// Returns the first element of an array, and any other value unchanged.
 fn primary(output: &RawValue) -> Option<Box<RawValue>> {
     if !output.get().starts_with('[') {
         return Some(output.to_owned());
@@ -404,7 +406,7 @@ fn primary(output: &RawValue) -> Option<Box<RawValue>> {
     items.into_iter().next().map(ToOwned::to_owned)
 }
 
-/// An execution was cancelled.
+/// A cancelled execution.
 #[derive(Debug, serde::Serialize, JsonSchema)]
 #[schemars(rename = "ExecutionCancelled")]
 pub struct Cancelled {
@@ -412,7 +414,7 @@ pub struct Cancelled {
     pub status: ExecutionStatus,
 }
 
-/// An execution was paused or resumed.
+/// A paused or resumed execution.
 #[derive(Debug, serde::Serialize, JsonSchema)]
 #[schemars(rename = "ExecutionPause")]
 pub struct Paused {
@@ -426,7 +428,7 @@ pub struct Paused {
 #[schemars(rename = "ExecutionSummary")]
 pub struct Summary {
     pub execution_id: ExecutionId,
-    /// The workflow's id.
+    /// The workflow's ID.
     pub flow_id: WorkflowId,
     /// The workflow's name.
     pub flow_name: String,
@@ -441,7 +443,7 @@ pub struct Summary {
     pub updated_at: Time,
 }
 
-/// The status of an execution in a list, where one that waits counts as running.
+/// The status of an execution in a list. Waiting executions count as running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SummaryStatus {
@@ -463,7 +465,7 @@ impl From<Status> for SummaryStatus {
 }
 
 impl Summary {
-    /// An execution of `workflow`.
+    /// Returns the summary of an execution of `workflow`.
     #[must_use]
     pub fn of(execution: &execution::Execution, workflow: &Workflow) -> Self {
         let started = execution.started_at.unwrap_or(execution.created_at);
@@ -488,10 +490,10 @@ impl Summary {
 pub struct List {
     pub executions: Vec<Summary>,
     pub total_count: u64,
-    /// On the base host.
+    /// On the base host only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u64>,
-    /// On the workflows host.
+    /// On the workflows host only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub offset: Option<u64>,
 }

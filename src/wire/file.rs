@@ -8,33 +8,33 @@ use super::Time;
 use crate::domain::file::{self, FileSource, NAME_MAX, Upload};
 use crate::domain::ids::{ExecutionId, FileId};
 
-/// How long a file may be kept, in seconds.
+/// Minimum retention of a file, in seconds.
 pub const KEEP_MIN: u64 = 60;
 pub const KEEP_MAX: u64 = 31_536_000;
 
-/// A file, or an announced upload.
+/// A file, or a pending presigned upload.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct File {
     pub id: FileId,
     pub filename: Option<String>,
     pub content_type: String,
-    /// Bytes.
+    /// The size in bytes.
     pub size: Option<u64>,
-    /// 64 hexadecimal digits.
+    /// The SHA-256 hash, as 64 hexadecimal digits.
     pub sha256: Option<String>,
     pub source: FileSource,
-    /// The execution whose output it is.
+    /// The execution that produced this file as an output.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub execution_id: Option<ExecutionId>,
     pub created_at: Time,
-    /// When the file is deleted; of an announced upload, until when it is accepted.
+    /// When the file is deleted. For a pending upload, when the upload URL expires.
     pub expires_at: Time,
-    /// Its content, without a key.
+    /// A URL for the content that needs no API key.
     pub url: String,
     pub status: FileStatus,
 }
 
-/// Whether the bytes are there, or were only announced.
+/// Whether the content has been uploaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum FileStatus {
@@ -43,7 +43,7 @@ pub enum FileStatus {
 }
 
 impl File {
-    /// A file that is there, read at `url`.
+    /// Returns the view of a stored file whose content is at `url`.
     #[must_use]
     pub fn of(file: &file::File, url: String) -> Self {
         Self {
@@ -61,7 +61,7 @@ impl File {
         }
     }
 
-    /// A file that was announced, to be read at `url`.
+    /// Returns the view of a pending upload whose content will be at `url`.
     #[must_use]
     pub fn of_upload(upload: &Upload, url: String) -> Self {
         Self {
@@ -86,18 +86,18 @@ impl File {
 pub struct List {
     pub files: Vec<File>,
     pub has_more: bool,
-    /// The `cursor` of the next page.
+    /// The `cursor` for the next page.
     pub next_cursor: Option<String>,
 }
 
-/// Where a file can be read.
+/// The URL of an uploaded file.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct FileUrl {
-    /// Its content, without a key, until the file is deleted.
+    /// A URL for the content that needs no API key. It works until the file is deleted.
     pub url: String,
 }
 
-/// What the files of an organization add up to.
+/// The number and total size of an organization's files.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "FileUsage")]
 pub struct Usage {
@@ -105,42 +105,42 @@ pub struct Usage {
     pub bytes: u64,
 }
 
-/// An upload to be announced.
+/// A presigned upload to create.
 #[derive(Debug, JsonSchema)]
 #[schemars(example = json!({"content_type": "image/png", "filename": "cat.png"}))]
 pub struct NewUpload {
-    /// Such as `image/png`.
+    /// The content type, such as `image/png`.
     #[schemars(length(min = 1, max = 255))]
     pub content_type: String,
     #[schemars(length(min = 1, max = NAME_MAX))]
     pub filename: Option<String>,
-    /// Bytes: an upload of another size is refused.
+    /// The size in bytes. An upload of any other size is rejected.
     pub size: Option<u64>,
-    /// 64 hexadecimal digits: an upload of other content is refused.
+    /// The SHA-256 hash, as 64 hexadecimal digits. An upload with any other hash is rejected.
     #[schemars(regex(pattern = "^[0-9a-fA-F]{64}$"))]
     pub sha256: Option<String>,
-    /// Accepted and not used.
+    /// Accepted and ignored.
     pub file_type: Option<String>,
     /// How long the file is kept.
     #[schemars(range(min = KEEP_MIN, max = KEEP_MAX))]
     pub expires_in_seconds: Option<u64>,
 }
 
-/// An upload was announced.
+/// A presigned upload.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "UploadAnnounced")]
 pub struct Announced {
     pub id: FileId,
-    /// The URL that takes the bytes by `PUT`, without a key.
+    /// The URL to upload the content to with `PUT`. It needs no API key.
     pub presigned_url: String,
-    /// Where they are read then, without a key.
+    /// The URL of the content after the upload. It needs no API key.
     pub public_url: String,
-    /// Until when they are accepted.
+    /// When the upload URL expires.
     pub expires_at: Time,
     pub required_headers: RequiredHeaders,
 }
 
-/// The headers that the upload must carry.
+/// The headers that the upload must have.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "UploadHeaders")]
 pub struct RequiredHeaders {
@@ -151,7 +151,7 @@ pub struct RequiredHeaders {
 /// A form with a file.
 #[derive(Debug, JsonSchema)]
 pub struct FileForm {
-    /// The bytes, with a content type and a filename of their own.
+    /// The content, with a content type and a filename.
     #[schemars(extend("format" = "binary"))]
     pub file: String,
     /// How long the file is kept.

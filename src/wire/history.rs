@@ -1,5 +1,5 @@
-//! The history of an organization: predictions, executions of workflows, calls of the chat router,
-//! requests for decisions and exchanges of the agent in one list.
+//! An organization's history: predictions, workflow executions, chat calls, decisions and exchanges
+//! of the agent in one list.
 
 use std::time::Duration;
 
@@ -16,21 +16,21 @@ use crate::domain::execution::{Execution, Kind, Source, StepOf};
 use crate::domain::ids::{BulkId, ExecutionId, KeyId, ScheduleId, WorkflowId};
 use crate::domain::waits_for::WaitsFor;
 
-/// An execution, as the history shows it.
+/// An execution in the history.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "HistoryRow")]
 pub struct Row<'a> {
     pub id: ExecutionId,
     #[serde(rename = "type")]
     pub kind: RowType,
-    /// The model that ran or runs; null for a workflow.
+    /// The model that ran or is running. Null for workflows.
     pub model: Option<&'a str>,
-    /// The model that was asked for.
+    /// The requested model.
     pub requested_model: Option<&'a str>,
     pub workflow_id: Option<WorkflowId>,
     pub workflow_name: Option<String>,
     pub version_id: Option<&'a str>,
-    /// The execution of which this prediction is a step, or a step of which started this execution.
+    /// For a step's prediction, the workflow execution. For a sub-workflow, the parent execution.
     pub workflow_execution_id: Option<ExecutionId>,
     pub bulk_id: Option<BulkId>,
     pub status: RowStatus,
@@ -39,34 +39,34 @@ pub struct Row<'a> {
     pub waiting_for: Option<&'static str>,
     /// The name of the error.
     pub error: Option<&'a str>,
-    /// What happened.
+    /// The cause of the error.
     pub error_cause: Option<&'a str>,
     pub error_classification: Option<ErrorClass>,
-    /// US dollars.
+    /// The cost in US dollars.
     pub execution_cost: f64,
-    /// Seconds.
+    /// The run time in seconds.
     pub run_time: Option<f64>,
     pub created_at: Time,
     pub started_at: Option<Time>,
     pub completed_at: Option<Time>,
-    /// The output as JSON text; null also where the page has no room for it.
+    /// The output as JSON text. Null if the page has no room for it.
     pub output: Option<String>,
-    /// Why the output is missing: it is lost or damaged.
+    /// Why the output is missing or damaged on disk.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output_error: Option<String>,
-    /// Null where the dashboard made it.
+    /// The API key that started the execution. Null if it was started in the dashboard.
     pub api_key_id: Option<KeyId>,
     pub source: Source,
-    /// The schedule that started it.
+    /// The schedule that started the execution.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub schedule_id: Option<ScheduleId>,
-    /// What a call of the chat router used; absent in rows of other types.
+    /// Usage of a chat call. Absent in rows of other types.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub chat: Option<Call>,
-    /// What a request for decisions used; absent in rows of other types.
+    /// Usage of a decisions request. Absent in rows of other types.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub decision: Option<Decision>,
-    /// An exchange of the agent; absent in rows of other types.
+    /// Usage of an exchange of the agent. Absent in rows of other types.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent: Option<Exchange<'a>>,
 }
@@ -76,20 +76,20 @@ pub struct Row<'a> {
 #[schemars(rename = "HistoryChatCall")]
 pub struct Call {
     pub operation: CallOperation,
-    /// Whether the upstream was asked, and not a model of the catalog.
+    /// Whether the upstream handled the call, rather than a local model.
     pub upstream: bool,
     pub stream: bool,
     pub input_tokens: u64,
     pub output_tokens: u64,
-    /// Whether the model did not count the tokens, so that they are estimated from the texts.
+    /// Whether the token counts are estimated because the model did not report them.
     pub tokens_estimated: bool,
-    /// Whether the model has a price; without one the call costs nothing.
+    /// Whether the model has a price. Without one, the call is free.
     pub priced: bool,
     /// Seconds from the request to the first byte of the answer.
     pub first_byte_time: Option<f64>,
 }
 
-/// What was asked for.
+/// The type of the call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(rename = "HistoryChatOperation")]
@@ -117,22 +117,22 @@ impl From<&chat::Call> for Call {
     }
 }
 
-/// A request for decisions.
+/// A decisions request.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "HistoryDecision")]
 pub struct Decision {
-    /// `logprobs`, or `votes` if at least one question was answered by repeated answers.
+    /// `logprobs`, or `votes` if at least one question was answered by sampling.
     pub method: &'static str,
-    /// Whether the upstream was asked, and not a model of the catalog.
+    /// Whether the upstream handled the request, rather than a local model.
     pub upstream: bool,
     pub questions: u32,
-    /// How many answers the model gave.
+    /// The number of answers that the model gave.
     pub calls: u32,
     pub input_tokens: u64,
     pub output_tokens: u64,
-    /// Whether the model did not count the tokens, so that they are estimated from the texts.
+    /// Whether the token counts are estimated because the model did not report them.
     pub tokens_estimated: bool,
-    /// Whether the model has a price; without one the request costs nothing.
+    /// Whether the model has a price. Without one, the request is free.
     pub priced: bool,
 }
 
@@ -156,10 +156,10 @@ impl From<&decision::Decision> for Decision {
 #[schemars(rename = "HistoryExchange")]
 pub struct Exchange<'a> {
     pub session_id: &'a str,
-    /// What the answers of its model used.
+    /// Prompt tokens of the agent's model.
     pub input_tokens: u64,
     pub output_tokens: u64,
-    /// Whether the model did not count the tokens, so that they are estimated from the texts.
+    /// Whether the token counts are estimated because the model did not report them.
     pub tokens_estimated: bool,
 }
 
@@ -174,7 +174,7 @@ impl<'a> From<&'a agent::Exchange> for Exchange<'a> {
     }
 }
 
-/// What a row is.
+/// The type of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(rename = "HistoryRowType")]
@@ -186,7 +186,7 @@ pub enum RowType {
     Agent,
 }
 
-/// The status of a row, in the words of its type.
+/// The status of a row. The values depend on its type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(untagged)]
 #[schemars(rename = "HistoryRowStatus")]
@@ -195,7 +195,7 @@ pub enum RowStatus {
     Workflow(ExecutionStatus),
 }
 
-/// What an execution is of a workflow: the workflow, its version, the run whose step it is, the bulk.
+/// The workflow of an execution: its ID, version, step's run and bulk trigger.
 #[derive(Debug, Clone, Copy)]
 pub struct OfWorkflow<'a> {
     pub workflow: WorkflowId,
@@ -205,7 +205,7 @@ pub struct OfWorkflow<'a> {
 }
 
 impl<'a> OfWorkflow<'a> {
-    /// Of a run of a workflow, and of a prediction that is a step of one.
+    /// Returns the workflow of a workflow run, or of a prediction that is a step of one.
     #[must_use]
     pub fn of(execution: &'a Execution) -> Option<Self> {
         if let Some(run) = execution.workflow() {
@@ -224,7 +224,7 @@ impl<'a> OfWorkflow<'a> {
 }
 
 impl<'a> Row<'a> {
-    /// The row of `execution`; the name and the output's text are found by the caller.
+    /// Returns the row of `execution`. The caller looks up the workflow's name and the output.
     #[must_use]
     pub fn of(execution: &'a Execution, workflow_name: Option<String>, output: Text) -> Self {
         let fault = execution.fault.as_ref();
@@ -303,7 +303,7 @@ pub const COLUMNS: [&str; 27] = [
     "agent",
 ];
 
-/// A row, or the columns of one that were asked for.
+/// A row, or only the requested columns of it.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 pub enum Selected<'a> {
@@ -311,7 +311,7 @@ pub enum Selected<'a> {
     Parts(serde_json::Value),
 }
 
-/// In the API's description, a row.
+/// Has the schema of a row.
 impl JsonSchema for Selected<'_> {
     fn schema_name() -> std::borrow::Cow<'static, str> {
         Row::schema_name()
@@ -327,9 +327,9 @@ impl JsonSchema for Selected<'_> {
 #[schemars(rename = "HistoryPageByOffset")]
 pub struct PageByOffset<'a> {
     pub executions: Vec<Selected<'a>>,
-    /// How many there are, up to 1000.
+    /// The number of matching rows, up to 1000.
     pub total_count: usize,
-    /// Whether there are more than were counted.
+    /// Whether there are more rows than were counted.
     pub total_capped: bool,
     pub offset: u64,
     pub limit: u64,
@@ -342,6 +342,6 @@ pub struct Page<'a> {
     pub executions: Vec<Selected<'a>>,
     pub limit: u64,
     pub has_more: bool,
-    /// The `cursor` of the next page.
+    /// The `cursor` for the next page.
     pub next_cursor: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! The limits of an organization, and what of them is used.
+//! An organization's limits and their usage.
 
 use std::num::{NonZeroU32, NonZeroU64};
 
@@ -7,30 +7,30 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::domain::account;
 
-/// A limit, and what of it is used.
+/// A limit and its usage.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Limit {
-    /// Null: the organization has no limit of its own.
+    /// The limit. Null if there is none.
     pub limit: Option<u64>,
-    /// Null where it is not counted.
+    /// The current usage. Null if it is not counted.
     pub used: Option<u64>,
 }
 
-/// What an organization may use, and what it uses.
+/// An organization's limits and their usage.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Limits {
-    /// Requests a second, over all keys of the organization.
+    /// Requests per second, over all keys of the organization.
     pub requests_per_second: Limit,
-    /// Executions that run at once.
+    /// Running executions.
     pub running: Limit,
-    /// Executions that have not ended and do not run.
+    /// Unfinished executions that are not running.
     pub queued: Limit,
-    /// Bytes of files.
+    /// Total size of files in bytes.
     pub storage_bytes: Limit,
 }
 
 impl Limits {
-    /// The limits, with what is used of each.
+    /// Returns the limits with their usage.
     #[must_use]
     pub fn of(limits: account::Limits, load: Option<(usize, usize)>, bytes: u64) -> Self {
         let of = |limit: Option<u32>, used: Option<usize>| Limit {
@@ -46,7 +46,7 @@ impl Limits {
     }
 }
 
-/// A change of limits: an absent field stays, null takes the limit away.
+/// Changes to limits. Omitted fields keep their value; null removes the limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LimitsChange {
@@ -65,7 +65,7 @@ pub struct LimitsChange {
 }
 
 impl LimitsChange {
-    /// The limits with the change.
+    /// Returns the limits with these changes applied.
     #[must_use]
     pub fn apply(self, held: account::Limits) -> account::Limits {
         let of = |given: Option<Option<NonZeroU32>>, held: Option<u32>| {
@@ -82,7 +82,7 @@ impl LimitsChange {
     }
 }
 
-/// A field that is there, though it may be null.
+/// Distinguishes a null field from an omitted one.
 fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     deserializer: D,
 ) -> Result<Option<Option<T>>, D::Error> {
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_change_keeps_what_is_absent_and_removes_what_is_null() {
+    fn limits_change_keeps_omitted_fields_and_removes_null_fields() {
         let held = account::Limits { running: Some(1), queued: Some(2), ..Default::default() };
         let change = |value| serde_json::from_value::<LimitsChange>(value);
         assert_eq!(change(json!({})).unwrap().apply(held), held);

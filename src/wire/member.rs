@@ -1,4 +1,4 @@
-//! What the dashboard reads and writes of members, sessions, links and API keys.
+//! The dashboard's members, sessions, links and API keys.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -9,19 +9,19 @@ use crate::domain::ids::{ExecutionId, KeyId, LinkId, MemberId, OrganizationId};
 use crate::domain::member::{self, LinkKind, MemberRole};
 use crate::domain::time::Timestamp;
 
-/// Who is logged in.
+/// The current login session.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Session")]
 pub struct Session {
-    /// Whether anybody could log in: false until an organization has an Owner.
+    /// Whether any organization has an Owner. Until then, nobody can log in.
     pub set_up: bool,
-    /// Null where nobody is logged in.
+    /// The logged-in member. Null if nobody is logged in.
     pub member: Option<Member>,
     pub organization: Option<Organization>,
-    /// Where clients reach each host; absent where nobody is logged in.
+    /// The URL of each host. Absent if nobody is logged in.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hosts: Option<Vec<HostUrl>>,
-    /// Whether the agent has a model; absent where nobody is logged in.
+    /// Whether the agent has a model. Absent if nobody is logged in.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent: Option<bool>,
     pub version: Option<&'static str>,
@@ -53,7 +53,7 @@ pub struct Member {
     pub name: String,
     pub email: String,
     pub role: MemberRole,
-    /// The permission 'Can manage API keys'.
+    /// Whether the member can manage API keys.
     pub api_key_access: bool,
     pub created_at: Time,
     pub last_seen_at: Option<Time>,
@@ -78,11 +78,11 @@ pub struct Members {
     pub members: Vec<Member>,
 }
 
-/// The permissions of a member.
+/// A change to a member's permissions.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MemberChange {
-    /// The permission 'Can manage API keys'.
+    /// Whether the member can manage API keys.
     pub api_key_access: bool,
 }
 
@@ -93,24 +93,24 @@ pub struct LogIn {
     pub password: String,
 }
 
-/// A person who joins, by a link.
+/// A person who joins through an invitation link.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Join {
-    /// What follows `#` in the link.
+    /// The token: the part of the link after `#`.
     pub token: String,
     pub name: String,
     pub email: String,
-    /// 12 to 256 bytes.
+    /// The password, 12 to 256 bytes.
     pub password: String,
 }
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PasswordReset {
-    /// What follows `#` in the link.
+    /// The token: the part of the link after `#`.
     pub token: String,
-    /// 12 to 256 bytes.
+    /// The password, 12 to 256 bytes.
     pub password: String,
 }
 
@@ -118,14 +118,14 @@ pub struct PasswordReset {
 #[serde(deny_unknown_fields)]
 pub struct PasswordChange {
     pub current: String,
-    /// 12 to 256 bytes.
+    /// The password, 12 to 256 bytes.
     pub password: String,
 }
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LinkToken {
-    /// What follows `#` in the link.
+    /// The token: the part of the link after `#`.
     pub token: String,
 }
 
@@ -140,13 +140,14 @@ macro_rules! without_secrets {
 }
 without_secrets!(LogIn, Join, PasswordReset, PasswordChange, LinkToken, NewLink, NewKey);
 
-/// A link that can be used.
+/// A valid link.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "OpenLink")]
 pub struct OpenLink {
     pub kind: LinkKind,
     pub organization: String,
-    /// Whose password is set, or who is invited where the Owner said so.
+    /// The email address of the person whose password is set, or of the invited person if the Owner
+    /// entered it.
     pub email: Option<String>,
     pub expires_at: Time,
 }
@@ -154,16 +155,16 @@ pub struct OpenLink {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct InvitationRequest {
-    /// Who is invited; a note, which fills in the form of the person who opens the link.
+    /// The email address of the invited person. It only prefills the form that the person sees.
     pub email: Option<String>,
 }
 
-/// A link that was just made: the only answer with its URL.
+/// A new link. This is the only response that contains its URL.
 #[derive(Serialize, Deserialize, JsonSchema)]
 pub struct NewLink {
     pub id: LinkId,
     pub kind: LinkKind,
-    /// For one person, to be opened once.
+    /// The link's URL. It is for one person and works once.
     pub url: String,
     pub expires_at: Time,
 }
@@ -195,14 +196,14 @@ impl From<&member::Link> for Invitation {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KeyRequest {
-    /// What the key is for.
+    /// A name for the key.
     pub name: String,
-    /// Days until the key expires; absent or null: never.
+    /// The number of days until the key expires. Omit or set to null for a key that never expires.
     #[schemars(range(min = 1, max = 3650))]
     pub expires_in_days: Option<u32>,
 }
 
-/// An API key, without its secret.
+/// An API key, without the full key.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "ApiKey")]
 pub struct Key {
@@ -212,9 +213,9 @@ pub struct Key {
     pub name: String,
     pub created_by: String,
     pub created_at: Time,
-    /// Null: it does not expire.
+    /// When the key expires. Null if it never expires.
     pub expires_at: Option<Time>,
-    /// To the minute; null when it was never used.
+    /// When the key was last used, to the minute. Null if it never was.
     pub last_used_at: Option<Time>,
 }
 
@@ -233,13 +234,13 @@ impl Key {
     }
 }
 
-/// A new API key: the only answer with a full key.
+/// A new API key. This is the only response that contains the full key.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "NewApiKey")]
 pub struct NewKey {
     #[serde(flatten)]
     pub described: Key,
-    /// Shown this once.
+    /// The full key. It is shown only once.
     pub key: String,
 }
 
@@ -249,7 +250,7 @@ pub struct Keys {
     pub keys: Vec<Key>,
 }
 
-/// An act in the audit log of the organization.
+/// An entry of the organization's audit log.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "AuditEvent")]
 pub struct AuditEvent {
@@ -258,7 +259,7 @@ pub struct AuditEvent {
     pub from: String,
     pub action: String,
     pub subject: String,
-    /// `ok`, or why it was refused.
+    /// `ok`, or the reason why the action was refused.
     pub result: String,
 }
 
@@ -268,13 +269,13 @@ pub struct AuditEvents {
     pub events: Vec<AuditEvent>,
 }
 
-/// What was added to the balance or taken from it.
+/// A credit to the balance or a charge.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "LedgerLine")]
 pub struct LedgerLine {
     /// `top_up`, `charge` or `refund`.
     pub kind: &'static str,
-    /// US dollars; negative for a charge.
+    /// The amount in US dollars. Negative for a charge.
     pub amount_usd: f64,
     pub execution_id: Option<ExecutionId>,
     pub created_at: Time,
@@ -297,25 +298,25 @@ pub struct Ledger {
     pub entries: Vec<LedgerLine>,
 }
 
-/// What one model cost on one day.
+/// The cost of one model on one day.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "DailyCost")]
 pub struct Cost {
     /// The day in UTC, such as `2026-11-21`.
     pub day: String,
-    /// The model's slug; `deleted runs` where the run is no longer stored.
+    /// The model's slug, or `deleted runs` if the executions are no longer stored.
     pub model: String,
     pub cost_usd: f64,
-    /// How many charges that is.
+    /// The number of charges.
     pub charges: u64,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "DailyCosts")]
 pub struct Costs {
-    /// By day, then by model.
+    /// The costs by day, then by model.
     pub costs: Vec<Cost>,
-    /// Whether every charge of these days is in it; otherwise the newest ones are.
+    /// Whether all charges of these days are included. If not, only the latest ones are.
     pub complete: bool,
 }
 
@@ -327,7 +328,7 @@ pub struct ModelLoad {
     pub title: String,
     pub runner: String,
     pub health: String,
-    /// Why it is failing.
+    /// Why the model is failing.
     pub reason: Option<String>,
     pub running: usize,
     pub queued: usize,

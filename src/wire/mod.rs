@@ -1,11 +1,12 @@
-//! The JSON that clients and webhook receivers read and write: plain types, made from the domain's.
+//! The JSON that clients and webhook receivers read and write: plain types, converted from the
+//! domain's types.
 //!
-//! One type renders one shape, wherever it is sent: the detail of an execution is the body of its
-//! webhook, and the legacy shapes are made from the same view. The types derive their JSON Schemas,
-//! from which `api::openapi` makes the documents of the hosts; a field's comment is its description
-//! there. Types of requests describe what `api::body` reads.
+//! Each object has one type wherever it is sent: the detail of an execution is also the body of its
+//! webhook, and the legacy formats are converted from the same view. The types derive their JSON
+//! Schemas, from which `api::openapi` builds the hosts' OpenAPI documents. The comment of a field
+//! is its description there. Request types describe what `api::body` parses.
 //!
-//! Nothing here is stored, and nothing here reads JSON that the service made itself.
+//! Nothing in this module is stored, and nothing here parses JSON that the service itself produced.
 
 pub mod activity;
 pub mod admin;
@@ -41,11 +42,11 @@ use serde_json::value::RawValue;
 
 pub use self::scalars::{AttemptStatus, ExecutionStatus, PredictionStatus, Time};
 
-/// A payload's text as it is shown, or why it is missing.
+/// A payload's JSON text, or the reason why it is missing.
 #[derive(Debug, Default)]
 pub struct Text {
     pub text: Option<Box<RawValue>>,
-    /// A sentence about a payload that is lost or damaged.
+    /// Why the payload is missing or damaged.
     pub error: Option<String>,
 }
 
@@ -56,7 +57,7 @@ impl Text {
         Self { text: Some(text), error: None }
     }
 
-    /// A payload that cannot be read any more.
+    /// A payload that cannot be read.
     #[must_use]
     pub const fn missing(error: String) -> Self {
         Self { text: None, error: Some(error) }

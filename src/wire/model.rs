@@ -1,4 +1,4 @@
-//! Models, as the catalog shows them.
+//! The models of the catalog.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -10,7 +10,7 @@ use crate::domain::model::{OutputType, Pricing, VERSION};
 const DISCLAIMER: &str = "Pricing is an estimate and may change as rates are updated.";
 const USAGE_BASED: &str = "Usage-based pricing";
 
-/// A model. Every key is always there.
+/// A model. All keys are always present.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(example = json!({
     "title": "Caption",
@@ -30,18 +30,18 @@ const USAGE_BASED: &str = "Usage-based pricing";
 pub struct Model<'a> {
     pub title: &'a str,
     pub slug: &'a str,
-    /// Always `0.0.1`; deprecated.
+    /// Always `0.0.1`. Deprecated.
     #[schemars(extend("deprecated" = true))]
     pub version: &'static str,
     pub output_type: OutputType,
-    /// The JSON Schema of the input.
+    /// The JSON Schema of the model's input.
     pub request_schema: &'a Value,
-    /// Null when no estimate is known.
+    /// The estimated cost. Null if unknown.
     pub cost: Option<Cost>,
 }
 
 impl<'a> Model<'a> {
-    /// The view of a model.
+    /// Returns the view of a model.
     #[must_use]
     pub fn of(
         slug: &'a str,
@@ -55,7 +55,7 @@ impl<'a> Model<'a> {
     }
 }
 
-/// The list of models: the catalog, or what OpenAI's clients can call.
+/// The list of models: the catalog, or the models that OpenAI's clients can call.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(untagged)]
 #[schemars(rename = "ModelList")]
@@ -64,7 +64,7 @@ pub enum List<'a> {
     OpenAi(chat::Models<'a>),
 }
 
-/// One model, as the catalog has it, or as OpenAI's clients read it.
+/// A model, in the catalog's format or in OpenAI's.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(untagged)]
 #[schemars(rename = "ModelDetail")]
@@ -73,23 +73,23 @@ pub enum Detail<'a> {
     OpenAi(chat::Model<'a>),
 }
 
-/// What a run costs.
+/// The cost of a run.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "ModelCost")]
 pub struct Cost {
-    /// `USD`
+    /// Always `USD`.
     pub currency: &'static str,
     pub r#type: CostType,
-    /// US dollars; null unless fixed.
+    /// The price in US dollars. Null unless the price is fixed.
     pub amount: Option<f64>,
-    /// `execution`; null unless fixed.
+    /// Always `execution`. Null unless the price is fixed.
     pub unit: Option<&'static str>,
-    /// A text to be shown.
+    /// The estimate as text for display.
     pub estimate: String,
     pub description: &'static str,
 }
 
-/// How a cost is found.
+/// How the cost is determined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CostType {

@@ -1,10 +1,10 @@
-//! The error body of the routes that OpenAI's clients call.
+//! The error body in OpenAI's format.
 
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::json;
 
-/// Why a request was refused, or not answered.
+/// An error in OpenAI's format.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(
     rename = "OpenAiError",
@@ -19,22 +19,22 @@ pub struct Error<'a> {
     pub error: Body<'a>,
 }
 
-/// What went wrong.
+/// The details of an error.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "OpenAiErrorBody")]
 pub struct Body<'a> {
-    /// A sentence for people.
+    /// A message for people.
     pub message: &'a str,
-    /// The kind of error, which follows from the status.
+    /// The kind of error, which depends on the status.
     #[serde(rename = "type")]
     pub kind: &'a str,
-    /// The field of the request that is wrong.
+    /// The request field that is invalid.
     pub param: Option<&'a str>,
-    /// What exactly is wrong, for programs.
+    /// A specific error code for programs.
     pub code: Option<&'a str>,
 }
 
-/// The kind of error that a status means (`docs/spec/chat.md`, "Errors").
+/// Returns the kind of error for a status (`docs/spec/chat.md`, "Errors").
 #[must_use]
 pub const fn kind_of(status: u16) -> &'static str {
     match status {
@@ -48,7 +48,7 @@ pub const fn kind_of(status: u16) -> &'static str {
     }
 }
 
-/// The code that goes with a status where nothing more exact is known.
+/// Returns the default error code for a status.
 #[must_use]
 pub const fn code_of(status: u16) -> Option<&'static str> {
     match status {

@@ -1,5 +1,5 @@
-//! What the control socket answers to the operator. The service writes these types, and the command
-//! line of the same program reads them.
+//! The responses of the control socket. The service serializes these types, and the command line of
+//! the same binary parses them.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -16,24 +16,24 @@ use crate::domain::money::Usd;
 use crate::domain::secret;
 use crate::domain::time::Timestamp;
 
-/// An API key, without its secret.
+/// An API key, without the full key.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Key {
     pub id: KeyId,
     /// The first characters of the key.
     pub prefix: String,
     pub name: String,
-    /// The organization's name, here and in the other types; empty for an admin key.
+    /// The organization's name, as in the other types. Empty for an admin key.
     pub organization: String,
     #[serde(default, skip_serializing_if = "is_false")]
     pub admin: bool,
     pub created_by: String,
     pub created_at: Time,
-    /// `None` until it is deleted.
+    /// When the key expires. Null if it never expires.
     pub expires_at: Option<Time>,
 }
 
-/// A new API key: the only answer with a full key.
+/// A new API key. This is the only response that contains the full key.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct NewKey {
     #[serde(flatten)]
@@ -45,7 +45,8 @@ pub struct NewKey {
 pub struct ListedKey {
     #[serde(flatten)]
     pub described: Key,
-    /// To the minute; `None` when it was never used, or not since uses are noted.
+    /// When the key was last used, to the minute. Null if it was never used since uses are
+    /// recorded.
     pub last_used_at: Option<Time>,
 }
 
@@ -61,9 +62,9 @@ pub struct Member {
     pub organization: String,
     pub name: String,
     pub email: String,
-    /// `owner` or `member`.
+    /// Either `owner` or `member`.
     pub role: String,
-    /// The permission 'Can manage API keys'.
+    /// Whether the member can manage API keys.
     pub api_key_access: bool,
     pub created_at: Time,
     pub last_seen_at: Option<Time>,
@@ -90,7 +91,7 @@ impl Member {
     }
 }
 
-/// Whether a named secret has the value that was sent.
+/// Whether a named secret already has the given value.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct SecretComparison {
     pub is_same: bool,
@@ -145,15 +146,15 @@ pub struct Model {
     pub output_type: String,
     pub runner: String,
     pub health: String,
-    /// Why it is failing.
+    /// Why the model is failing.
     pub reason: Option<String>,
     pub running: usize,
     pub queued: usize,
     pub concurrency: usize,
-    /// What it is on this machine, where it runs here from a file.
+    /// Details of a model that runs on this machine from a file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub local: Option<LocalModel>,
-    /// Its servers, where it has several.
+    /// The model's servers, if it has several.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub endpoints: Vec<Endpoint>,
 }
@@ -161,28 +162,28 @@ pub struct Model {
 /// A server of a model.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Endpoint {
-    /// Its URL without user and query.
+    /// The URL, without user and query.
     pub name: String,
-    /// `used`, `starting`, `tried` (one request finds out whether it answers again) or `left out`.
+    /// `used`, `starting`, `tried` (one request probes whether it works again) or `left out`.
     pub state: String,
-    /// Why it is left out.
+    /// Why the server is out of rotation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     pub in_flight: usize,
     pub weight: u32,
-    /// What it has at once at most; `None`: what the model has.
+    /// The server's own limit on concurrent requests. Absent if the model's limit applies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub concurrency: Option<usize>,
 }
 
-/// A model that runs here from a file.
+/// A model that runs on this machine from a file.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct LocalModel {
     pub file_bytes: u64,
     pub quantization: Option<String>,
-    /// Tokens of all its answers together.
+    /// Context length in tokens, shared by all concurrent answers.
     pub context: u32,
-    /// Bytes of memory; `None`: it is not loaded.
+    /// Memory use in bytes. Null if the model is not loaded.
     pub resident_bytes: Option<u64>,
 }
 
@@ -191,10 +192,10 @@ pub struct Models {
     pub models: Vec<Model>,
 }
 
-/// The outcome of one run that nothing stores.
+/// The result of a test run, which is not stored.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct ModelTest {
-    /// `success` or `error`.
+    /// Either `success` or `error`.
     pub status: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<Value>,
@@ -203,34 +204,34 @@ pub struct ModelTest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_classification: Option<ErrorClass>,
     pub logs: Option<String>,
-    /// The end of what the model's processes wrote to standard error.
+    /// The last part of the standard error of the model's processes.
     pub stderr: Option<String>,
     pub seconds: f64,
 }
 
-/// What a run that nothing stores reports, and how it ends.
+/// The progress of a test run, and its result.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ModelTestEvent {
-    /// What the model wrote beside its output.
+    /// Log output of the model.
     Log(String),
-    /// A part of the output.
+    /// Partial output.
     Output(Value),
     End(ModelTest),
 }
 
-/// The outcome of reading configuration, manifests and certificates again.
+/// The result of reloading the configuration, manifests and certificates.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Reloaded {
-    /// Models that are served.
+    /// The number of models in use.
     pub loaded: usize,
-    /// What is wrong with files, a sentence each; their last good versions stay in use.
+    /// An error message for each invalid file. The last valid version of the file stays in use.
     pub kept: Vec<String>,
-    /// Slugs of models that are no longer served.
+    /// The slugs of models that were removed.
     pub removed: Vec<String>,
-    /// Sections of the configuration whose changes hold from now on.
+    /// Configuration sections whose changes are in effect.
     pub applied: Vec<String>,
-    /// Sections of the configuration whose changes hold from the next start.
+    /// Configuration sections whose changes need a restart.
     pub needs_restart: Vec<String>,
 }
 
@@ -267,13 +268,13 @@ pub struct Ledger {
 pub struct LedgerLine {
     pub id: EntryId,
     pub kind: EntryKind,
-    /// Signed: a charge is negative.
+    /// The amount. Negative for a charge.
     pub amount_usd: f64,
     pub execution_id: Option<ExecutionId>,
     pub created_at: Time,
 }
 
-/// An execution, as lists of all organizations show it.
+/// An execution, as lists over all organizations show it.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Execution {
     pub id: ExecutionId,
@@ -281,12 +282,12 @@ pub struct Execution {
     /// `prediction`, `workflow` or `chat`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// The model's slug or id, or the workflow's id.
+    /// The model's slug or ID, or the workflow's ID.
     pub subject: String,
     pub status: String,
-    /// How often the process has died while it ran, since it last got on.
+    /// How often the process has died while this execution ran, since its last progress.
     pub crashes: u32,
-    /// Why it does not go on.
+    /// What the execution waits for.
     pub waiting_for: Option<String>,
     pub created_at: Time,
 }
@@ -302,17 +303,17 @@ pub struct Cancelled {
     pub status: String,
 }
 
-/// How much was held back since a restore and goes on now.
+/// The amount of restored work that was resumed.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Resumed {
     pub executions: usize,
     pub deliveries: usize,
 }
 
-/// An act in the audit log.
+/// An entry of the audit log.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Act {
-    /// Its place in the log; in the file for log shippers alone.
+    /// The entry's sequence number. Only in the file for log shippers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub number: Option<u64>,
     pub at: Time,
@@ -345,7 +346,7 @@ impl Key {
         }
     }
 
-    /// An admin key.
+    /// Returns the view of an admin key.
     #[must_use]
     pub fn of_admin(key: &ApiKey) -> Self {
         Self {
@@ -366,7 +367,7 @@ fn is_false(flag: &bool) -> bool {
 }
 
 impl ListedKey {
-    /// An admin key.
+    /// Returns the view of an admin key.
     #[must_use]
     pub fn of_admin(key: &ApiKey, last_use: Option<Timestamp>) -> Self {
         Self { described: Key::of_admin(key), last_used_at: last_use.map(Time::from) }

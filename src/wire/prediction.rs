@@ -1,4 +1,4 @@
-//! Predictions: what creates one, what is known of one, and its webhook.
+//! Predictions: the request, the view, and the webhook.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -12,7 +12,7 @@ use crate::domain::execution::{self, Execution, Status};
 use crate::domain::ids::ExecutionId;
 use crate::domain::model::VERSION;
 
-/// A prediction to be made.
+/// A prediction to create.
 #[derive(Debug, JsonSchema)]
 #[schemars(example = json!({
     "model": "text-template",
@@ -20,24 +20,24 @@ use crate::domain::model::VERSION;
     "input": {"template": "Hello {{ name }}!", "values": {"name": "Ada"}},
 }))]
 pub struct NewPrediction {
-    /// The slug of a model.
+    /// The slug of the model.
     #[schemars(length(min = 1))]
     pub model: String,
-    /// Any text; kept with the prediction.
+    /// Any string. It is stored with the prediction.
     #[schemars(length(min = 1))]
     pub version: String,
-    /// Fits the model's `request_schema`.
+    /// The model's input. Must match the model's `request_schema`.
     pub input: Map<String, Value>,
-    /// Where the end is announced; empty for nowhere.
+    /// The URL to notify when the prediction ends. An empty string for none.
     pub webhook_url: Option<String>,
-    /// Signs the webhook.
+    /// The secret that signs the webhook.
     #[schemars(length(max = 256))]
     pub webhook_secret: Option<String>,
     /// The name of a fallback chain of this model.
     pub fallback_selector: Option<String>,
 }
 
-/// A prediction was created, goes on, or was cancelled.
+/// A prediction that was created, is still running, or was cancelled.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "PredictionAccepted")]
 #[schemars(example = json!({
@@ -53,7 +53,7 @@ pub struct Accepted<'a> {
     pub prediction_id: ExecutionId,
 }
 
-/// The end of a prediction that was waited for.
+/// A prediction that has ended.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "PredictionEnded")]
 pub struct Ended<'a> {
@@ -63,10 +63,10 @@ pub struct Ended<'a> {
     #[serde(rename = "predictionID")]
     pub prediction_id: ExecutionId,
     pub output: Option<Box<RawValue>>,
-    /// Why the output is missing: it is lost or damaged.
+    /// Why the output is missing or damaged on disk.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output_error: Option<String>,
-    /// Why it failed; empty otherwise.
+    /// Why the prediction failed. Empty otherwise.
     pub error: &'a str,
 }
 
@@ -75,21 +75,21 @@ pub struct Ended<'a> {
 #[schemars(example = example())]
 pub struct Prediction<'a> {
     pub id: ExecutionId,
-    /// The model that was asked for.
+    /// The requested model.
     pub model: &'a str,
     pub status: PredictionStatus,
-    /// The input with the defaults of the model's schema; null where it is not shown.
+    /// The input, with the defaults of the model's schema filled in. Null if it is hidden.
     pub input: Option<Box<RawValue>>,
-    /// Why the input is missing: it is lost or damaged.
+    /// Why the input is missing or damaged on disk.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub input_error: Option<String>,
     pub output: Option<Box<RawValue>>,
-    /// Why the output is missing: it is lost or damaged.
+    /// Why the output is missing or damaged on disk.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output_error: Option<String>,
-    /// What its attempts have written; of one that waits, what for.
+    /// Log output of the attempts. While the prediction is queued, its position.
     pub logs: Option<String>,
-    /// Why it failed.
+    /// Why the prediction failed.
     pub error: Option<&'a str>,
     pub error_classification: Option<ErrorClass>,
     pub metrics: Metrics,
@@ -97,7 +97,7 @@ pub struct Prediction<'a> {
     pub created_at: Time,
     pub started_at: Option<Time>,
     pub completed_at: Option<Time>,
-    /// The attempts in order: of the model, and of those that stood in for it.
+    /// The attempts in order, including those of fallback models.
     pub attempts: Vec<Tried<'a>>,
 }
 
@@ -131,7 +131,7 @@ fn example() -> Value {
     })
 }
 
-/// Where a prediction is read and cancelled.
+/// The URLs to read and to cancel a prediction.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "PredictionUrls")]
 pub struct Urls {
@@ -139,7 +139,7 @@ pub struct Urls {
     pub cancel: String,
 }
 
-/// An attempt at a prediction.
+/// An attempt of a prediction.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "PredictionAttempt")]
 pub struct Tried<'a> {
@@ -151,18 +151,18 @@ pub struct Tried<'a> {
     pub completed_at: Option<Time>,
 }
 
-/// Seconds and US dollars.
+/// Durations in seconds and cost in US dollars.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, JsonSchema)]
 #[schemars(rename = "PredictionMetrics")]
 pub struct Metrics {
-    /// From the first attempt to the end.
+    /// Seconds from the first attempt to the end.
     pub predict_time: Option<f64>,
-    /// From the creation to the first attempt.
+    /// Seconds from the creation to the first attempt.
     pub queue_time: Option<f64>,
     pub cost: f64,
 }
 
-/// What is shown of a prediction beside its record.
+/// The parts of a prediction's view that are not in its record.
 #[derive(Debug)]
 pub struct Shown {
     pub input: Text,
@@ -172,7 +172,7 @@ pub struct Shown {
 }
 
 impl<'a> Prediction<'a> {
-    /// The view of `execution`, which is this `prediction`.
+    /// Returns the view of `execution`, whose work is `prediction`.
     #[must_use]
     pub fn of(
         execution: &'a Execution,
@@ -216,7 +216,7 @@ impl<'a> From<&'a Attempt> for Tried<'a> {
 }
 
 impl From<&Execution> for Metrics {
-    /// The figures so far.
+    /// Returns the metrics so far.
     fn from(execution: &Execution) -> Self {
         Self {
             predict_time: execution.run_time().map(|span| span.as_secs_f64()),
@@ -233,22 +233,22 @@ pub struct Announcement<'a> {
     pub execution_id: ExecutionId,
     /// The same as `execution_id`.
     pub exec_id: ExecutionId,
-    /// Always null: it belongs to no workflow.
+    /// Always null, because a prediction belongs to no workflow.
     pub flow_id: Option<String>,
     pub status: ExecutionStatus,
     pub output: Option<&'a RawValue>,
-    /// The name of the error; empty without one.
+    /// The name of the error. Empty if there is none.
     pub error: &'a str,
     pub error_cause: Option<&'a str>,
     pub started_at: Time,
     pub metrics: Metrics,
-    /// Present in test deliveries.
+    /// Set in test deliveries.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub test: Option<bool>,
 }
 
 impl<'a> Announcement<'a> {
-    /// Of an execution that has ended; `output` is its output's text.
+    /// Returns the webhook body of an execution that has ended, with the text of its output.
     #[must_use]
     pub fn of(execution: &'a Execution, output: Option<&'a RawValue>) -> Self {
         let fault = execution.fault.as_ref();

@@ -1,4 +1,4 @@
-//! Times, ids and enumerations, with their schemas.
+//! Times, IDs and enumerations, with their JSON Schemas.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -19,7 +19,7 @@ use crate::domain::time::Timestamp;
 use crate::domain::webhook_endpoint;
 use crate::domain::{bulk, step, workflow};
 
-/// A moment in UTC: RFC 3339 with milliseconds.
+/// A time in UTC: RFC 3339 with milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Time(Timestamp);
 
@@ -97,7 +97,7 @@ ids!(
     WorkflowId,
 );
 
-/// Enumerations of the domain that are sent as they are stored.
+/// Domain enumerations that are serialized with their stored names.
 macro_rules! enumerations {
     ($($name:literal: $domain:path [$($variant:ident),+];)+) => {$(
         impl JsonSchema for $domain {
@@ -143,7 +143,7 @@ enumerations! {
     "WorkflowStatus": workflow::Status [Active, Archived, Deleted];
 }
 
-/// Values of the domain that the wire names in its own way.
+/// Domain enumerations whose wire names differ from their stored names.
 macro_rules! renamed {
     ($($(#[$doc:meta])* $name:ident: $domain:path, $word:ident [$($variant:ident),+];)+) => {$(
         $(#[$doc])*
@@ -151,7 +151,7 @@ macro_rules! renamed {
         pub struct $name($domain);
 
         impl $name {
-            /// As clients read it.
+            /// The value's name on the wire.
             #[must_use]
             pub const fn as_str(self) -> &'static str {
                 use $domain as Of;
@@ -185,7 +185,7 @@ macro_rules! renamed {
 renamed! {
     /// The status of a prediction.
     PredictionStatus: Status, prediction_word [Created, Processing, Success, Error, Cancelled];
-    /// The status of a workflow's execution.
+    /// The status of a workflow execution.
     ExecutionStatus: Status, execution_word [Created, Processing, Success, Error, Cancelled];
     /// The status of an attempt.
     AttemptStatus: Outcome, as_str [Running, Success, Error, Cancelled];
@@ -197,7 +197,7 @@ mod tests {
 
     use super::*;
 
-    /// The schema and the serializer name the same values.
+    /// Checks that schemas and serializers use the same names.
     #[test]
     fn wire_enumerations_match_their_schemas() {
         fn check<T: JsonSchema + Serialize>(all: &[T]) {

@@ -1,4 +1,4 @@
-//! Schedules: what clients write and read of them.
+//! Schedules: requests and views.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -9,47 +9,48 @@ use crate::domain::ids::{ExecutionId, ScheduleId, WorkflowId};
 use crate::domain::schedule::{LastRun as Decided, Overlap, RunResult, Schedule as Stored, Target};
 use crate::domain::time::Timestamp;
 
-/// How many firings are shown.
+/// The number of upcoming firings in a schedule's view.
 pub const NEXT_RUNS: usize = 10;
 
-/// When a workflow is to run. In a change, absent fields stay as they are.
+/// A workflow's schedule to create or update. In an update, omitted fields keep their value.
 #[derive(Debug, JsonSchema)]
 #[schemars(rename = "WorkflowSchedule")]
 #[schemars(example = json!({"cron": "0 9 * * MON-FRI", "timezone": "Europe/Berlin"}))]
 pub struct OfWorkflow {
-    /// 5 or 6 fields (the first of 6 is the second), or a nickname such as `@daily`. A new schedule needs
-    /// one.
+    /// A cron expression with 5 fields, or 6 with seconds first, or a nickname such as `@daily`.
+    /// Required for a new schedule.
     #[schemars(length(max = 256))]
     pub cron: Option<String>,
-    /// The IANA name of a time zone; UTC where it is absent.
+    /// An IANA time zone name. Defaults to UTC.
     pub timezone: Option<String>,
-    /// Fits the version's `input_schema`; at most 48 KiB.
+    /// The workflow's inputs, which must match the version's `input_schema`. At most 48 KiB.
     pub inputs: Option<Map<String, Value>>,
-    /// The version to run; where it is absent or empty, the latest when it fires.
+    /// The version to run. Omit or leave empty to run the version that is latest when the schedule
+    /// fires.
     pub version_id: Option<String>,
     #[schemars(flatten)]
     pub common: Common,
 }
 
-/// When a model is to run. In a change, absent fields stay as they are.
+/// A model's schedule to create or update. In an update, omitted fields keep their value.
 #[derive(Debug, JsonSchema)]
 #[schemars(rename = "ModelSchedule")]
 #[schemars(example = json!({"model": "text-template", "version": "0.0.1",
     "input": {"template": "tick"}, "cron": "@hourly"}))]
 pub struct OfModel {
-    /// 5 or 6 fields (the first of 6 is the second), or a nickname such as `@daily`. A new schedule needs
-    /// one.
+    /// A cron expression with 5 fields, or 6 with seconds first, or a nickname such as `@daily`.
+    /// Required for a new schedule.
     #[schemars(length(max = 256))]
     pub cron: Option<String>,
-    /// The IANA name of a time zone; UTC where it is absent.
+    /// An IANA time zone name. Defaults to UTC.
     pub timezone: Option<String>,
-    /// The model's slug. A new schedule needs one.
+    /// The model's slug. Required for a new schedule.
     pub model: Option<String>,
-    /// As in a prediction. A new schedule needs one.
+    /// The model's version, as in a prediction. Required for a new schedule.
     pub version: Option<String>,
-    /// Fits the model's request schema; at most 48 KiB.
+    /// The model's input, which must match its request schema. At most 48 KiB.
     pub input: Option<Map<String, Value>>,
-    /// A fallback chain; empty for none.
+    /// The fallback chain to use; an empty string for none.
     pub fallback_selector: Option<String>,
     #[schemars(flatten)]
     pub common: Common,
@@ -57,27 +58,29 @@ pub struct OfModel {
 
 #[derive(Debug, JsonSchema)]
 pub struct Common {
-    /// What people call it; empty for none. It need not be unique.
+    /// A display name; an empty string for none. It does not have to be unique.
     #[schemars(length(max = 200))]
     pub name: Option<String>,
-    /// What a firing does that finds the run before it unfinished; `skip` where it is absent.
+    /// What to do if the previous run has not ended when the schedule fires. Defaults to `skip`.
     pub overlap: Option<Overlap>,
-    /// How late a firing may be, after a time in which the service was not running; then only the last one
-    /// runs. 3600 where it is absent.
+    /// How late a firing may run, in seconds, after the service was down. Of several missed
+    /// firings, only the last one runs. Defaults to 3600.
     #[schemars(range(min = 0, max = 31_622_400))]
     pub catch_up_seconds: Option<u64>,
-    /// Each firing is delayed by up to so many seconds.
+    /// The maximum random delay of each firing, in seconds.
     #[schemars(range(min = 0, max = 86400))]
     pub jitter_seconds: Option<u32>,
-    /// While it is paused, nothing fires, and nothing is made up for.
+    /// Whether the schedule is paused. A paused schedule does not fire, and skipped firings are not
+    /// made up.
     pub paused: Option<bool>,
-    /// Nothing fires before; empty for no limit.
+    /// The time before which the schedule does not fire. An empty string for no limit.
     pub starts_at: Option<String>,
-    /// Nothing fires after; empty for no limit.
+    /// The time after which the schedule does not fire. An empty string for no limit.
     pub ends_at: Option<String>,
-    /// Where the end of each run is announced; empty for nowhere. A change keeps the secret.
+    /// The URL to notify when each run ends. An empty string for none. If an update changes it, the
+    /// secret is kept.
     pub webhook_url: Option<String>,
-    /// Signs the webhooks; empty for no signature.
+    /// The secret that signs the webhooks. An empty string for no signature.
     #[schemars(length(max = 256))]
     pub webhook_secret: Option<String>,
 }
@@ -87,12 +90,12 @@ pub struct Common {
 pub struct Schedule {
     pub schedule_id: ScheduleId,
     pub name: Option<String>,
-    /// Of a schedule of a workflow.
+    /// The workflow. Only for workflow schedules.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workflow_id: Option<WorkflowId>,
-    /// Of a schedule of a workflow: the version that runs; null: the latest.
+    /// The workflow version that runs. Null for the latest. Only for workflow schedules.
     pub version_id: Option<String>,
-    /// Of a schedule of a model.
+    /// The model's slug. Only for model schedules.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -109,27 +112,27 @@ pub struct Schedule {
     pub starts_at: Option<Time>,
     pub ends_at: Option<Time>,
     pub webhook_url: Option<String>,
-    /// The next ten firings, without their jitter; none while it is paused.
+    /// The next ten firings, without jitter. Empty while the schedule is paused.
     pub next_runs: Vec<Time>,
-    /// Firings that wait for the run before to end.
+    /// The number of firings that wait for the previous run to end.
     pub waiting: usize,
     pub last_run: Option<LastRun>,
     pub created_at: Time,
     pub updated_at: Time,
 }
 
-/// What became of the last firing that was decided.
+/// The outcome of the last firing.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "ScheduleRun")]
 pub struct LastRun {
-    /// The firing, without its jitter.
+    /// The scheduled time, without jitter.
     pub scheduled_for: Time,
     pub at: Time,
     pub execution_id: Option<ExecutionId>,
-    /// The status of the execution; `skipped` by the overlap rule, `missed` because it was too late,
-    /// `refused` because it could not be started.
+    /// The status of the execution, or `skipped` because of the overlap rule, `missed` because it
+    /// was too late, or `refused` because it could not start.
     pub status: String,
-    /// Why it was refused.
+    /// Why the firing was refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
@@ -137,7 +140,7 @@ pub struct LastRun {
 /// A page of schedules.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Schedules {
-    /// Oldest first.
+    /// The schedules, oldest first.
     pub schedules: Vec<Schedule>,
     pub total_count: usize,
     pub offset: u64,
@@ -145,8 +148,8 @@ pub struct Schedules {
 }
 
 impl Schedule {
-    /// A schedule with its next firings. `status` is that of the last run's execution, if it has one that is
-    /// still known.
+    /// Returns the view of a schedule with its next firings. `status` is the status of the last
+    /// run's execution, if it is still stored.
     #[must_use]
     pub fn of(schedule: &Stored, next_runs: Vec<Timestamp>, status: Option<&'static str>) -> Self {
         let (mut workflow_id, mut version_id, mut model, mut version, mut selector) =

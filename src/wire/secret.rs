@@ -1,4 +1,4 @@
-//! Named secrets: a value is only ever read, and never written.
+//! Named secrets. Values appear only in requests, never in responses.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -11,7 +11,7 @@ use crate::domain::secret;
 pub struct Secret {
     pub name: String,
     pub created_at: Time,
-    /// When its value was last set.
+    /// When the value was last set.
     pub updated_at: Time,
 }
 
@@ -20,11 +20,11 @@ pub struct Secrets {
     pub secrets: Vec<Secret>,
 }
 
-/// A value to be stored.
+/// A secret value to store.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SecretValue {
-    /// 1 to 32768 bytes of text without NUL. No answer ever has it.
+    /// The value: 1 to 32768 bytes of text without NUL. It is never returned.
     pub value: String,
 }
 

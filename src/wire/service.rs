@@ -1,11 +1,12 @@
-//! What every host says of itself; the figures of the service; the balance.
+//! The index, health and readiness of a host, service and organization status, the balance, and the
+//! doctor's report.
 
 use std::path::PathBuf;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Who answers.
+/// Information about the host.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Index<'a> {
     pub name: &'a str,
@@ -23,7 +24,7 @@ pub struct Links {
     pub openapi: String,
 }
 
-/// The process answers.
+/// The process is running.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Health<'a> {
     /// `healthy`
@@ -31,21 +32,21 @@ pub struct Health<'a> {
     pub version: &'a str,
 }
 
-/// The service takes work.
+/// The service accepts work.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Ready<'a> {
     /// `ready`
     pub status: &'a str,
     pub version: &'a str,
-    /// Present while the work of a restored backup waits for `orrery resume`.
+    /// Set while the work of a restored backup waits for `orrery resume`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paused: Option<bool>,
-    /// What an operator should do something about: a disk that is nearly full.
+    /// Conditions that need the operator's attention, such as a nearly full disk.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }
 
-/// The figures of the service: counts only, nothing of any organization.
+/// The status of the service: only totals, with no data of any organization.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "ServiceStatus")]
 pub struct Status<'a> {
@@ -54,7 +55,7 @@ pub struct Status<'a> {
     pub ready: bool,
     pub uptime_seconds: u64,
     pub hosts: Vec<Host<'a>>,
-    /// Models in the catalog.
+    /// The number of models in the catalog.
     pub models: usize,
     pub executions: Executions,
     pub webhooks: Webhooks,
@@ -81,82 +82,82 @@ pub struct Webhooks {
     pub pending: usize,
 }
 
-/// The figures of the organization.
+/// The status of the organization.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "OrganizationStatus")]
 pub struct OwnStatus {
     pub running: usize,
-    /// Waiting for a place.
+    /// Executions waiting for a slot.
     pub queued: usize,
-    /// Workflows in which a step waits for an event.
+    /// Workflow executions in which a step waits for an event.
     pub waiting_for_person: usize,
-    /// Waiting for a moment: for a timer, or for the next attempt.
+    /// Executions waiting for a timer or a retry.
     pub waiting_for_time: usize,
     /// Whether more than were looked at have not ended, so that more may wait and fewer be queued.
     pub waiting_is_capped: bool,
-    /// Webhook deliveries that have not ended.
+    /// Pending webhook deliveries.
     pub webhooks_pending: u64,
 }
 
-/// What the organization has.
+/// The organization's balance.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Balance {
-    /// US dollars.
+    /// The balance in US dollars.
     pub balance_usd: f64,
 }
 
-/// How serious a finding is.
+/// The severity of a finding.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
     Good,
-    /// It works, and may surprise.
+    /// It works, but may cause surprises.
     Warning,
     Fault,
 }
 
-/// One thing that was found about the state of the service and its machine.
+/// A finding about the service or its machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Finding {
     pub subject: String,
     pub verdict: Verdict,
-    /// Whether somebody should do something about it: it is not `good`.
+    /// Whether somebody should act on the finding: true unless the verdict is `good`.
     pub concern: bool,
     pub detail: String,
-    /// The command or the setting that mends it, for the operator.
+    /// The command or setting that fixes the problem.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mend: Option<String>,
 }
 
 impl Finding {
-    /// A finding with this verdict.
+    /// Returns a finding with this verdict.
     #[must_use]
     pub fn new(subject: &str, verdict: Verdict, detail: impl Into<String>) -> Self {
         let concern = verdict != Verdict::Good;
         Self { subject: subject.to_owned(), verdict, concern, detail: detail.into(), mend: None }
     }
 
-    /// Nothing is to be done.
+    /// Returns a finding that needs no action.
     #[must_use]
     pub fn good(subject: &str, detail: impl Into<String>) -> Self {
         Self::new(subject, Verdict::Good, detail)
     }
 
-    /// It works, and may surprise.
+    /// Returns a finding about something that works, but may cause surprises.
     #[must_use]
     pub fn warning(subject: &str, detail: impl Into<String>) -> Self {
         Self::new(subject, Verdict::Warning, detail)
     }
 
-    /// Something does not work, or will not.
+    /// Returns a finding about something that does not work, or will stop working.
     #[must_use]
     pub fn fault(subject: &str, detail: impl Into<String>) -> Self {
         Self::new(subject, Verdict::Fault, detail)
     }
 
-    /// With the command or the setting that mends it.
+    /// Adds the command or setting that fixes the problem.
     #[must_use]
     pub fn mended_by(mut self, mend: impl Into<String>) -> Self {
         self.mend = Some(mend.into());
@@ -164,27 +165,27 @@ impl Finding {
     }
 }
 
-/// What the operator's doctor reads.
+/// The report of `orrery doctor`.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 pub struct DoctorReport {
-    /// Concerns first.
+    /// The findings, concerns first.
     pub findings: Vec<Finding>,
-    /// Absent if the report describes the store of a stopped service.
+    /// Absent if the report is about the store of a stopped service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub running: Option<RunningService>,
 }
 
-/// How the service that answers was started.
+/// The startup options of the running service.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct RunningService {
     pub pid: u32,
-    /// The configuration file; absent where the defaults apply.
+    /// The configuration file. Absent if the defaults apply.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<PathBuf>,
     pub listening: Vec<Listening>,
 }
 
-/// A host of the running service.
+/// A host of the running service, with its address.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct Listening {
     pub host: String,
@@ -193,6 +194,6 @@ pub struct Listening {
 
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Findings {
-    /// Concerns first.
+    /// The findings, concerns first.
     pub findings: Vec<Finding>,
 }

@@ -1,4 +1,4 @@
-//! Triggers of workflows: what starts executions, one or several at once, and what came of it.
+//! Workflow triggers, single and bulk: requests and results.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -9,83 +9,83 @@ use crate::domain::execution::{Execution, Status};
 use crate::domain::ids::{BulkId, ExecutionId};
 use crate::domain::time::Timestamp;
 
-/// What a workflow is triggered with.
+/// A workflow trigger.
 #[derive(Debug, JsonSchema)]
 #[schemars(example = json!({"inputs": {"name": "Ada"}}))]
 pub struct Trigger {
-    /// The version to run; the latest where it is absent.
+    /// The version to run. Defaults to the latest.
     pub version_id: Option<String>,
-    /// Fits the version's `input_schema`.
+    /// The inputs. Must match the version's `input_schema`.
     pub inputs: Option<Map<String, Value>>,
-    /// Where the end is announced; empty for nowhere.
+    /// The URL to notify when the execution ends. An empty string for none.
     pub webhook_url: Option<String>,
-    /// Signs the webhook.
+    /// The secret that signs the webhook.
     #[schemars(length(max = 256))]
     pub webhook_secret: Option<String>,
 }
 
-/// What a version that the path names is triggered with.
+/// A trigger of the version in the path.
 #[derive(Debug, JsonSchema)]
 #[schemars(example = json!({"inputs": {"name": "Ada"}}))]
 pub struct VersionTrigger {
-    /// Fits the version's `input_schema`.
+    /// The inputs. Must match the version's `input_schema`.
     pub inputs: Option<Map<String, Value>>,
-    /// Where the end is announced; empty for nowhere.
+    /// The URL to notify when the execution ends. An empty string for none.
     pub webhook_url: Option<String>,
-    /// Signs the webhook.
+    /// The secret that signs the webhook.
     #[schemars(length(max = 256))]
     pub webhook_secret: Option<String>,
 }
 
-/// What a shared version is triggered with.
+/// A trigger of a shared version.
 #[derive(Debug, JsonSchema)]
 #[schemars(example = json!({"api_key": "smk_…", "inputs": {"name": "Ada"}}))]
 pub struct PublicTrigger {
-    /// The caller's key, instead of a header.
+    /// The caller's API key, as an alternative to a header.
     pub api_key: Option<String>,
-    /// Fits the version's `input_schema`.
+    /// The inputs. Must match the version's `input_schema`.
     pub inputs: Option<Map<String, Value>>,
-    /// Where the end is announced; empty for nowhere.
+    /// The URL to notify when the execution ends. An empty string for none.
     pub webhook_url: Option<String>,
-    /// Signs the webhook.
+    /// The secret that signs the webhook.
     #[schemars(length(max = 256))]
     pub webhook_secret: Option<String>,
 }
 
-/// The most inputs of one bulk trigger (`docs/spec/hosts.md`, "Limits").
+/// Maximum number of inputs of one bulk trigger (`docs/spec/hosts.md`, "Limits").
 pub const BULK_MAX: usize = 10;
 
-/// What a workflow is triggered with, several times at once. An entry that does not fit fails alone.
+/// A bulk trigger of a workflow. An invalid entry fails without affecting the others.
 #[derive(Debug, JsonSchema)]
 #[schemars(example = json!({"inputs": [{"name": "Ada"}, {"name": "Grace"}]}))]
 pub struct BulkTrigger {
-    /// The version to run; the latest where it is absent.
+    /// The version to run. Defaults to the latest.
     pub version_id: Option<String>,
-    /// Each fits the version's `input_schema`.
+    /// The inputs, one entry for each execution. Each must match the version's `input_schema`.
     #[schemars(length(min = 1, max = BULK_MAX))]
     pub inputs: Vec<Value>,
-    /// Where each end is announced; empty for nowhere.
+    /// The URL to notify when each execution ends. An empty string for none.
     pub webhook_url: Option<String>,
-    /// Signs the webhooks.
+    /// The secret that signs the webhooks.
     #[schemars(length(max = 256))]
     pub webhook_secret: Option<String>,
 }
 
-/// What a version that the path names is triggered with, several times at once.
+/// A bulk trigger of the version in the path.
 #[derive(Debug, JsonSchema)]
 #[schemars(example = json!({"inputs": [{"name": "Ada"}, {"name": "Grace"}]}))]
 pub struct BulkVersionTrigger {
-    /// Each fits the version's `input_schema`.
+    /// The inputs, one entry for each execution. Each must match the version's `input_schema`.
     #[schemars(length(min = 1, max = BULK_MAX))]
     pub inputs: Vec<Value>,
-    /// Where each end is announced; empty for nowhere.
+    /// The URL to notify when each execution ends. An empty string for none.
     pub webhook_url: Option<String>,
-    /// Signs the webhooks.
+    /// The secret that signs the webhooks.
     #[schemars(length(max = 256))]
     pub webhook_secret: Option<String>,
 }
 
-/// An execution was accepted.
+/// An accepted execution.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "ExecutionAccepted")]
 #[schemars(example = json!({
@@ -96,15 +96,15 @@ pub struct BulkVersionTrigger {
 pub struct Accepted {
     pub execution_id: ExecutionId,
     pub status: ExecutionStatus,
-    /// When it was accepted.
+    /// When the execution was accepted.
     pub started_at: Time,
-    /// The failed execution whose finished steps it takes over.
+    /// The failed execution whose completed steps this execution reuses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub redriven_from: Option<ExecutionId>,
 }
 
 impl Accepted {
-    /// An execution that was accepted at that moment.
+    /// Returns an execution that was accepted at `moment`.
     #[must_use]
     pub fn at(execution_id: ExecutionId, moment: Timestamp) -> Self {
         let status = Status::Created.into();
@@ -118,16 +118,16 @@ impl From<&Execution> for Accepted {
     }
 }
 
-/// What came of a bulk trigger.
+/// The result of a bulk trigger.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "BulkAccepted")]
 pub struct Bulk {
     pub bulk_id: BulkId,
-    /// In the order of the inputs.
+    /// One result for each input, in the order of the inputs.
     pub executions: Vec<BulkEntry>,
 }
 
-/// What came of one of the inputs.
+/// The result for one input.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(untagged)]
 pub enum BulkEntry {
@@ -135,7 +135,7 @@ pub enum BulkEntry {
     Refused(BulkRefused),
 }
 
-/// An input that does not fit: nothing was created for it.
+/// An invalid input, for which no execution was created.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct BulkRefused {
     pub status: ExecutionStatus,
@@ -143,7 +143,7 @@ pub struct BulkRefused {
 }
 
 impl BulkEntry {
-    /// An entry that failed for the reason that `message` gives.
+    /// Returns an entry that failed with `message`.
     #[must_use]
     pub fn refused(message: String) -> Self {
         Self::Refused(BulkRefused { status: Status::Error.into(), message })

@@ -1,4 +1,4 @@
-//! Webhook endpoints: their records, what changes them, and what they are sent.
+//! Webhook endpoints: requests, views, and the bodies that they receive.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -10,36 +10,36 @@ use crate::domain::execution::{Execution, Source};
 use crate::domain::ids::{EndpointId, ExecutionId, WorkflowId};
 use crate::domain::webhook_endpoint::{self, Event, Reason, Scheme};
 
-/// An endpoint, without its secret.
+/// A webhook endpoint, without its secret.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "WebhookEndpoint")]
 pub struct Endpoint {
     pub id: EndpointId,
     pub name: Option<String>,
     pub url: String,
-    /// What it is notified of; empty: everything.
+    /// The events that the endpoint receives. Empty for all.
     pub events: Vec<Event>,
-    /// The models whose predictions it is notified of; empty: all.
+    /// The models whose predictions the endpoint receives events for. Empty for all.
     pub models: Vec<String>,
-    /// The workflows whose executions it is notified of; empty: all.
+    /// The workflows whose executions the endpoint receives events for. Empty for all.
     pub workflow_ids: Vec<WorkflowId>,
     pub signature: Scheme,
-    /// What verifies signatures `v1a`.
+    /// The public key that verifies `v1a` signatures.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub public_key: Option<String>,
     pub disabled: bool,
     pub disabled_at: Option<Time>,
     pub disabled_reason: Option<Reason>,
-    /// When an attempt failed after which none has succeeded.
+    /// When the first attempt failed since the last success. Null if the latest attempt succeeded.
     pub failing_since: Option<Time>,
-    /// Until when the secret signs that was replaced last.
+    /// Until when the previous secret also signs.
     pub previous_secret_until: Option<Time>,
     pub created_at: Time,
     pub updated_at: Time,
 }
 
 impl Endpoint {
-    /// The view of an endpoint.
+    /// Returns the view of an endpoint.
     #[must_use]
     pub fn of(endpoint: &webhook_endpoint::Endpoint) -> Self {
         Self {
@@ -62,13 +62,14 @@ impl Endpoint {
     }
 }
 
-/// An endpoint with a new secret: the only answers that show it.
+/// A webhook endpoint with a new secret. No other responses contain the secret.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "WebhookEndpointWithSecret")]
 pub struct WithSecret {
     #[serde(flatten)]
     pub endpoint: Endpoint,
-    /// What signs, `whsec_` and base64; absent with signatures `v1a`, whose secret never leaves the service.
+    /// The signing secret: `whsec_` and base64. Absent for `v1a` signatures, whose private key
+    /// never leaves the service.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub secret: Option<String>,
 }
@@ -82,54 +83,54 @@ impl std::fmt::Debug for WithSecret {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "WebhookEndpointList")]
 pub struct Endpoints {
-    /// Oldest first.
+    /// The endpoints, oldest first.
     pub webhook_endpoints: Vec<Endpoint>,
 }
 
-/// An endpoint to be made; in a change, absent fields stay.
+/// A webhook endpoint to create or update. In an update, omitted fields keep their value.
 #[derive(Debug, JsonSchema)]
 #[schemars(rename = "NewWebhookEndpoint", example = json!({
     "url": "https://hooks.example.com/orrery", "events": ["prediction.completed", "prediction.failed"]
 }))]
 pub struct NewEndpoint {
-    /// Required to make one.
+    /// The URL. Required for a new endpoint.
     #[schemars(length(min = 1, max = 2000))]
     pub url: Option<String>,
-    /// Unique within the organization; empty: none.
+    /// A name, unique within the organization. An empty string for none.
     #[schemars(length(max = 64))]
     pub name: Option<String>,
-    /// Absent or empty: all.
+    /// The events to receive. Omit or leave empty for all.
     pub events: Option<Vec<Event>>,
     #[schemars(length(max = 100))]
     pub models: Option<Vec<String>>,
     #[schemars(length(max = 100))]
     pub workflow_ids: Option<Vec<WorkflowId>>,
-    /// `v1` by default; it cannot be changed.
+    /// The signature scheme. Defaults to `v1`. It cannot be changed later.
     pub signature: Option<Scheme>,
     pub disabled: Option<bool>,
 }
 
-/// How a secret is replaced.
+/// A rotation of the secret.
 #[derive(Debug, JsonSchema)]
 #[schemars(rename = "RotateWebhookEndpoint", example = json!({"grace_seconds": 86400}))]
 pub struct Rotate {
-    /// How long the secret before signs too; 86400 by default.
+    /// How long the previous secret also signs, in seconds. Defaults to 86400.
     #[schemars(range(max = 604_800))]
     pub grace_seconds: Option<u64>,
 }
 
-/// What an endpoint is sent, in the form of Standard Webhooks.
+/// The body of a webhook to an endpoint, in the Standard Webhooks format.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "WebhookEventBody")]
 pub struct EventBody<'a> {
     #[serde(rename = "type")]
     pub kind: Event,
     pub timestamp: Time,
-    /// Of an end: the body of the request's own webhook.
+    /// For an execution that has ended, the same body as that of a request's own webhook.
     pub data: &'a RawValue,
 }
 
-/// What is notified of an execution that was accepted.
+/// The data of an event for an accepted execution.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "WebhookStarted")]
 pub struct Started<'a> {
@@ -146,7 +147,7 @@ pub struct Started<'a> {
 }
 
 impl<'a> Started<'a> {
-    /// Of an execution.
+    /// Returns the data for an execution.
     #[must_use]
     pub fn of(execution: &'a Execution) -> Self {
         let run = execution.workflow();

@@ -11,26 +11,26 @@ use crate::domain::ids::{ExecutionId, WorkflowId};
 use crate::domain::waits_for::WaitsFor;
 use crate::domain::workflow::{self, CATEGORIES_MAX, DESCRIPTION_MAX, NAME_MAX, Status, TAGS_MAX};
 
-/// A workflow over all of its versions.
+/// A workflow with its versions.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Workflow<'a> {
     pub workflow_id: WorkflowId,
-    /// Names it in paths, as its id does.
+    /// The slug, which can replace the ID in paths.
     pub slug: &'a str,
     pub name: &'a str,
     pub description: &'a str,
-    /// Slugs of categories.
+    /// The slugs of the workflow's categories.
     pub categories: &'a [String],
     pub tags: &'a [String],
     pub locked: bool,
     pub production: bool,
-    /// The version that runs when none is named.
+    /// The version that runs if a trigger names none.
     pub latest_version_id: &'a str,
     pub status: Status,
     pub trigger_count: i64,
     pub created_at: Time,
     pub updated_at: Time,
-    /// Oldest first.
+    /// The versions, oldest first.
     pub versions: Vec<Version<'a>>,
 }
 
@@ -43,24 +43,25 @@ pub struct Version<'a> {
     pub slug: &'a str,
     pub locked: bool,
     pub production: bool,
-    /// Whether other organizations may run it: unlisted, not private.
+    /// Whether other organizations may run this version. Shared versions are unlisted, but not
+    /// private.
     pub allowed_to_share: bool,
     pub trigger_count: i64,
     pub status: Status,
-    /// Absent in the answer to a create.
+    /// Absent in the response to a create.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub created_at: Option<Time>,
-    /// Absent in the answer to a create.
+    /// Absent in the response to a create.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub updated_at: Option<Time>,
-    /// The steps, credentials masked; where one version is shown alone.
+    /// The definition, with credentials masked. Only present when a single version is read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub definition: Option<Box<RawValue>>,
 }
 
 impl<'a> Workflow<'a> {
-    /// The view of a workflow that was triggered `triggers` times, its versions as often as
-    /// `by_version` says in their order.
+    /// Returns the view of a workflow with `triggers` triggers. `by_version` has the number of
+    /// triggers of each version, in their order.
     #[must_use]
     pub fn of(workflow: &'a workflow::Workflow, triggers: i64, by_version: &[i64]) -> Self {
         let counts = by_version.iter().copied().chain(std::iter::repeat(0));
@@ -87,7 +88,7 @@ impl<'a> Workflow<'a> {
 }
 
 impl<'a> Version<'a> {
-    /// The view of a version that was triggered `triggers` times, without its definition.
+    /// Returns the view of a version with `triggers` triggers, without its definition.
     #[must_use]
     pub fn of(
         workflow: &'a workflow::Workflow,
@@ -114,7 +115,7 @@ impl<'a> Version<'a> {
 #[schemars(rename = "WorkflowList")]
 pub struct List<'a> {
     pub workflows: Vec<Workflow<'a>>,
-    /// The `offset` of the next page: the requested offset plus the length of this page.
+    /// The `offset` for the next page: the requested offset plus the length of this page.
     pub offset: usize,
     pub total_count: usize,
 }
@@ -127,35 +128,35 @@ pub struct Versions<'a> {
     pub total_count: usize,
 }
 
-/// A definition to be checked.
+/// A definition to validate.
 #[derive(Debug, JsonSchema)]
 #[schemars(rename = "DefinitionCheckRequest")]
 pub struct NewCheck {
-    /// Any JSON; what is wrong with it is in the answer.
+    /// Any JSON. Its problems are listed in the response.
     pub definition: Option<Value>,
-    /// The workflow whose stored credentials `***` means.
+    /// The workflow whose stored credentials replace `***`.
     pub workflow: Option<String>,
 }
 
-/// What is wrong with a definition.
+/// The problems of a definition.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "DefinitionCheck")]
 pub struct Check {
     pub valid: bool,
-    /// In the order of the definition.
+    /// The problems, in the order of the definition.
     pub problems: Vec<FieldError>,
 }
 
-/// One thing that is wrong.
+/// A problem of a definition.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "DefinitionProblem")]
 pub struct FieldError {
-    /// Where in the definition, as a JSON pointer; empty: the definition itself.
+    /// A JSON pointer into the definition. Empty for the definition as a whole.
     pub path: String,
     pub message: String,
 }
 
-/// The newest execution of a workflow.
+/// The latest execution of a workflow.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct LastRun {
     pub workflow_id: WorkflowId,
@@ -165,16 +166,16 @@ pub struct LastRun {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waiting_for: Option<&'static str>,
     pub created_at: Time,
-    /// Seconds; null while it has not ended.
+    /// The run time in seconds. Null until the execution ends.
     pub run_time: Option<f64>,
-    /// US dollars.
+    /// The cost in US dollars.
     pub cost: f64,
-    /// How many executions the workflow has.
+    /// The number of the workflow's executions.
     pub total: u64,
 }
 
 impl LastRun {
-    /// The view of the newest of `total` executions.
+    /// Returns the view of the latest of `total` executions.
     #[must_use]
     pub fn of(workflow: WorkflowId, execution: &Execution, total: u64) -> Self {
         Self {
@@ -195,7 +196,7 @@ pub struct LastRuns {
     pub runs: Vec<LastRun>,
 }
 
-/// A category of workflows.
+/// A category for workflows.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Category<'a> {
     pub slug: &'a str,
@@ -213,7 +214,7 @@ pub struct Categories<'a> {
     pub categories: Vec<Category<'a>>,
 }
 
-/// A workflow to be made.
+/// A workflow to create.
 #[derive(Debug, JsonSchema)]
 #[schemars(example = json!({
     "name": "Greeting",
@@ -228,7 +229,7 @@ pub struct NewWorkflow {
     pub fields: NewWorkflowFields,
 }
 
-/// A workflow to be made; the base host does not require a description.
+/// A workflow to create. On the base host, the description is optional.
 #[derive(Debug, JsonSchema)]
 #[schemars(rename = "NewWorkflow", example = json!({
     "name": "Greeting",
@@ -241,12 +242,12 @@ pub struct NewWorkflowOnBase {
     pub fields: NewWorkflowFields,
 }
 
-/// What both hosts take of a workflow to be made.
+/// The fields of a new workflow that both hosts accept.
 #[derive(Debug, JsonSchema)]
 pub struct NewWorkflowFields {
     #[schemars(length(min = 1, max = NAME_MAX))]
     pub name: String,
-    /// Slugs of categories.
+    /// The slugs of the workflow's categories.
     #[schemars(length(max = CATEGORIES_MAX))]
     pub categories: Option<Vec<String>>,
     #[schemars(length(max = TAGS_MAX))]
@@ -256,7 +257,7 @@ pub struct NewWorkflowFields {
     pub definition: Definition,
 }
 
-/// Changes of a workflow; what is absent stays.
+/// Changes to a workflow. Omitted fields keep their value.
 #[derive(Debug, JsonSchema)]
 #[schemars(example = json!({"description": "Greets a person by name", "tags": ["demo"]}))]
 pub struct WorkflowChange {
@@ -264,7 +265,7 @@ pub struct WorkflowChange {
     pub name: Option<String>,
     #[schemars(length(min = 1, max = DESCRIPTION_MAX))]
     pub description: Option<String>,
-    /// Slugs of categories.
+    /// The slugs of the workflow's categories.
     #[schemars(length(max = CATEGORIES_MAX))]
     pub categories: Option<Vec<String>>,
     #[schemars(length(max = TAGS_MAX))]
@@ -274,33 +275,33 @@ pub struct WorkflowChange {
     pub status: Option<Status>,
 }
 
-/// A version to be made or changed.
+/// A version to create or update.
 #[derive(Debug, JsonSchema)]
 #[schemars(example = json!({"version_id": "v2", "definition": definition()}))]
 pub struct NewVersion {
-    /// The one in the path.
+    /// The version's ID. Must match the path.
     pub version_id: String,
     #[schemars(flatten)]
     pub fields: NewVersionFields,
 }
 
-/// A version to be made or changed; the base host takes its id from the path.
+/// A version to create or update. The base host takes the version's ID from the path.
 #[derive(Debug, JsonSchema)]
 #[schemars(rename = "NewVersion", example = json!({"definition": definition()}))]
 pub struct NewVersionOnBase {
-    /// If present, the one in the path.
+    /// The version's ID. If present, it must match the path.
     pub version_id: Option<String>,
     #[schemars(flatten)]
     pub fields: NewVersionFields,
 }
 
-/// What both hosts take of a version to be made or changed.
+/// The fields of a version that both hosts accept.
 #[derive(Debug, JsonSchema)]
 pub struct NewVersionFields {
     pub definition: Definition,
     pub locked: Option<bool>,
     pub production: Option<bool>,
-    /// Whether other organizations may run it; as before where it is absent.
+    /// Whether other organizations may run this version. If omitted, the setting does not change.
     pub allowed_to_share: Option<bool>,
 }
 
@@ -308,12 +309,12 @@ pub struct NewVersionFields {
 #[derive(Debug, JsonSchema)]
 #[schemars(rename = "WorkflowDefinition")]
 pub struct Definition {
-    /// Steps that begin as soon as what they refer to has ended.
+    /// The steps. A step starts as soon as all the steps it refers to have ended.
     #[schemars(length(min = 1))]
     pub steps: Vec<Map<String, Value>>,
     /// The JSON Schema of the inputs.
     pub input_schema: Option<Map<String, Value>>,
-    /// `output_mapping`, and whatever else belongs to the definition.
+    /// `output_mapping`, and any other data that belongs to the definition.
     pub metadata: Option<Map<String, Value>>,
     pub version: Option<Value>,
 }

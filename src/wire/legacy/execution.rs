@@ -1,4 +1,4 @@
-//! Executions in the legacy shape, made from the current view of them.
+//! Executions in the legacy format, converted from their current view.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -13,23 +13,23 @@ use crate::domain::workflow::Workflow;
 use crate::wire::Time;
 use crate::wire::execution::{Execution, Step};
 
-/// The most ids of one look-up.
+/// Maximum number of IDs in one lookup.
 pub const LOOK_UP_MAX: usize = 100;
 
-/// What a workflow is triggered with.
+/// A legacy workflow trigger.
 #[derive(Debug, JsonSchema)]
 #[schemars(rename = "LegacyTrigger", example = json!({"parameters": {"name": "Ada"}}))]
 pub struct Trigger {
-    /// The inputs by their names; numbers and flags may be texts.
+    /// The inputs by name. Numbers and booleans may be strings.
     pub parameters: Option<Map<String, Value>>,
-    /// Where the end is announced; empty for nowhere.
+    /// The URL to notify when the execution ends. An empty string for none.
     pub webhook_url: Option<String>,
-    /// Signs the webhook.
+    /// The secret that signs the webhook.
     #[schemars(length(max = 256))]
     pub webhook_secret: Option<String>,
 }
 
-/// What a workflow is triggered with, several times at once: all of them start, or none.
+/// A legacy bulk trigger: either all executions start, or none does.
 #[derive(Debug, JsonSchema)]
 #[schemars(
     rename = "LegacyBulkTrigger",
@@ -38,36 +38,36 @@ pub struct Trigger {
 pub struct BulkTrigger {
     #[schemars(length(min = 1, max = TOGETHER_MAX))]
     pub parameters: Vec<Map<String, Value>>,
-    /// Where each end is announced; empty for nowhere.
+    /// The URL to notify when each execution ends. An empty string for none.
     pub webhook_url: Option<String>,
-    /// Signs the webhooks.
+    /// The secret that signs the webhooks.
     #[schemars(length(max = 256))]
     pub webhook_secret: Option<String>,
 }
 
-/// A workflow was triggered.
+/// A triggered workflow.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "LegacyTriggered")]
 pub struct Triggered<'a> {
-    /// `success`
+    /// Always `success`.
     pub status: &'static str,
     pub message: &'static str,
-    /// The id of the execution.
+    /// The ID of the execution.
     pub trigger_id: &'a str,
 }
 
-/// A workflow was triggered several times.
+/// A workflow that was triggered in bulk.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "LegacyBulkTriggered")]
 pub struct Bulked<'a> {
-    /// `success`
+    /// Always `success`.
     pub status: &'static str,
     pub message: &'static str,
-    /// In the order of the parameters.
+    /// The IDs of the executions, in the order of the parameters.
     pub execution_ids: &'a [String],
 }
 
-/// Which executions are looked up.
+/// The executions to look up.
 #[derive(Debug, JsonSchema)]
 #[schemars(
     rename = "LegacyLookUp",
@@ -78,11 +78,11 @@ pub struct LookUp {
     pub execution_ids: Vec<String>,
 }
 
-/// Those of the ids that there are.
+/// The executions that were found.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "LegacyLookedUp")]
 pub struct LookedUp<'a> {
-    /// `success`
+    /// Always `success`.
     pub status: &'static str,
     pub total: usize,
     pub executions: Vec<Record<'a>>,
@@ -92,33 +92,33 @@ pub struct LookedUp<'a> {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "LegacyExecutionList")]
 pub struct List<'a> {
-    /// `success`
+    /// Always `success`.
     pub status: &'static str,
     pub message: &'static str,
     pub total: u64,
     pub executions: Vec<Record<'a>>,
 }
 
-/// An execution in the legacy shape.
+/// An execution in the legacy format.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "LegacyExecution")]
 pub struct Record<'a> {
     pub flow_id: WorkflowId,
-    /// How much of it is done: its steps that have ended, of all.
+    /// The progress in percent: the share of steps that have ended.
     pub average_percent: f64,
     pub flow_name: &'a str,
     pub organization_id: OrganizationId,
-    /// The beginning of the caller's key.
+    /// The first characters of the caller's API key.
     pub api_key: String,
     pub execution_id: ExecutionId,
-    /// The address that asked for it; empty where it is not known.
+    /// The caller's IP address. Empty if unknown.
     pub source_ip_address: String,
     pub parameters: Vec<Parameter>,
     pub step_results: Vec<StepResult>,
     pub status: Status,
     /// The output as JSON text.
     pub output: String,
-    /// The output where it is an object; else an object with the field `output`.
+    /// The output if it is an object. Otherwise, an object with the output in the field `output`.
     #[schemars(with = "Map<String, Value>")]
     pub output_json: Box<RawValue>,
     pub created_at: Time,
@@ -137,13 +137,13 @@ pub struct Parameter {
     pub value: Value,
 }
 
-/// What came of a step.
+/// The result of a step.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "LegacyStepResult")]
 pub struct StepResult {
     pub step_id: String,
     pub step_name: String,
-    /// The model that ran; empty for other steps.
+    /// The model that ran. Empty for other steps.
     pub model: String,
     pub version: &'static str,
     pub started_at: Option<Time>,
@@ -151,14 +151,14 @@ pub struct StepResult {
     pub status: Status,
     /// The output as JSON text.
     pub output: String,
-    /// The output where it is an object; else an object with the field `output`.
+    /// The output if it is an object. Otherwise, an object with the output in the field `output`.
     #[schemars(with = "Map<String, Value>")]
     pub output_json: Box<RawValue>,
     /// The input as JSON text.
     pub input: String,
 }
 
-/// The status of an execution or a step, in the words of the legacy clients.
+/// The status of an execution or a step in the legacy format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(rename = "LegacyStatus")]
@@ -197,8 +197,8 @@ impl From<step::Status> for Status {
 }
 
 impl<'a> Record<'a> {
-    /// The record of `execution`, of which `view` is what clients of the other hosts read. `key` is
-    /// what is shown of the caller's key.
+    /// Returns the legacy record of `execution`, converted from its current `view`. `key` is the
+    /// visible part of the caller's API key.
     #[must_use]
     pub fn of(
         workflow: &'a Workflow,
@@ -234,14 +234,14 @@ impl<'a> Record<'a> {
     }
 }
 
-/// The inputs by their names; what is not an object has none.
+/// Returns the inputs by name; none if `inputs` is not an object.
 fn parameters(inputs: Option<&RawValue>) -> Vec<Parameter> {
     let inputs = inputs.and_then(|inputs| serde_json::from_str(inputs.get()).ok());
     let inputs: Map<String, Value> = inputs.unwrap_or_default();
     inputs.into_iter().map(|(name, value)| Parameter { name, value }).collect()
 }
 
-/// How much of it is done: its steps that have ended, of all.
+/// Returns the progress in percent: the share of steps that have ended.
 fn percent(execution: &execution::Execution, steps: &[Step]) -> f64 {
     if execution.status == execution::Status::Success {
         return 100.0;
@@ -270,12 +270,12 @@ impl From<&Step> for StepResult {
     }
 }
 
-/// JSON text; nothing as no text.
+/// Returns the JSON text; an empty string for no value.
 fn text(value: Option<&RawValue>) -> String {
     value.map(RawValue::get).filter(|text| *text != "null").unwrap_or_default().to_owned()
 }
 
-/// The value itself where it is an object, else an object that holds it.
+/// Returns the value if it is an object, else an object that contains it.
 fn object(value: Option<&RawValue>) -> Box<RawValue> {
     match value {
         Some(value) if value.get().starts_with('{') => value.to_owned(),

@@ -1,5 +1,5 @@
-//! The legacy shapes of workflows and executions (`docs/spec/legacy.md`, "Legacy workflow" and
-//! "Execution record"), made from the same views as the current ones.
+//! Workflows and executions in the legacy format (`docs/spec/legacy.md`, "Legacy workflow" and
+//! "Execution record"), converted from the same views as the current ones.
 
 mod execution;
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The legacy shape, there and back.
+//! Conversion of workflows to the legacy format and back.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! Workflows in the legacy shape, made from their definitions.
+//! Workflows in the legacy format, converted from their definitions.
 
 use std::collections::HashSet;
 
@@ -14,7 +14,7 @@ use crate::domain::template::Template;
 use crate::domain::workflow::{self, DESCRIPTION_MAX, NAME_MAX, Status};
 use crate::wire::Time;
 
-/// A workflow in the legacy shape.
+/// A workflow in the legacy format.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "LegacyWorkflow")]
 pub struct Workflow {
@@ -25,12 +25,12 @@ pub struct Workflow {
     pub inputs: Vec<Input>,
     pub outputs: Vec<Output>,
     pub steps: Vec<Step>,
-    /// JSON text: the graph's nodes, as they came while the steps are those that were drawn; else a
-    /// plain drawing of the steps.
+    /// The nodes of the editor's graph, as JSON text. Unchanged while the steps match the stored
+    /// graph; otherwise, a simple layout of the steps.
     pub nodes_json: String,
-    /// JSON text: the graph's edges.
+    /// The edges of the editor's graph, as JSON text.
     pub edges_json: String,
-    /// Which step refers to which; shown in lists only.
+    /// The dependencies between steps. Only in lists.
     #[serde(skip)]
     pub edges: Vec<Edge>,
 }
@@ -57,28 +57,28 @@ pub struct Output {
 pub struct Step {
     pub id: String,
     pub name: String,
-    /// `1019Model`, or the type of a step that the legacy shape does not know.
+    /// `1019Model`, or the type of a step that the legacy format does not have.
     pub r#type: String,
     pub model_slug: String,
     pub model_version: String,
-    /// An object; values may be references to inputs.
+    /// The step's parameters. Values may be references to inputs.
     #[schemars(with = "Map<String, Value>")]
     pub params: Value,
 }
 
-/// One step refers to another, or names it in `depends_on`.
+/// A dependency: one step refers to another, or lists it in `depends_on`.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 #[schemars(rename = "LegacyEdge")]
 pub struct Edge {
     pub id: String,
     pub source: String,
     pub target: String,
-    /// `default`
+    /// Always `default`.
     pub r#type: &'static str,
 }
 
 impl Workflow {
-    /// The shape of a workflow whose latest version has this definition.
+    /// Returns the legacy format of a workflow whose latest version has this definition.
     #[must_use]
     pub fn of(workflow: &workflow::Workflow, definition: &Value) -> Self {
         let kept = kept(definition);
@@ -106,7 +106,7 @@ impl Workflow {
     }
 }
 
-/// What only the legacy shape has.
+/// Returns the fields that exist only in the legacy format.
 fn kept(definition: &Value) -> Option<&Value> {
     definition.get("metadata")?.get(KEPT)
 }
@@ -186,7 +186,7 @@ fn nodes(steps: &[Value]) -> Value {
     steps.iter().map(node).collect()
 }
 
-/// An edge for each step that another one refers to or names in `depends_on`.
+/// Returns an edge for each reference to another step, and for each step in `depends_on`.
 fn edges(steps: &[Value]) -> Vec<Edge> {
     let mut edges = Vec::new();
     for step in steps {
@@ -228,14 +228,14 @@ pub struct Category<'a> {
     pub thumbnail: &'a str,
 }
 
-/// A workflow as legacy lists show it.
+/// A workflow, as legacy lists show it.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "LegacyWorkflowListed")]
 pub struct Listed<'a> {
     #[serde(flatten)]
     pub workflow: Workflow,
     pub organization_id: OrganizationId,
-    /// Empty: a workflow belongs to its organization.
+    /// Always empty: workflows belong to organizations.
     pub user_id: &'a str,
     pub id: WorkflowId,
     pub category: Category<'a>,
@@ -250,7 +250,8 @@ pub struct Listed<'a> {
 }
 
 impl<'a> Listed<'a> {
-    /// A workflow whose latest version has this definition, and that was triggered so often.
+    /// Returns the list entry of a workflow whose latest version has this definition, with its
+    /// number of triggers.
     #[must_use]
     pub fn of(
         workflow: &workflow::Workflow,
@@ -278,7 +279,7 @@ impl<'a> Listed<'a> {
     }
 }
 
-/// One workflow: its fields, and the same once more under `workflow`, where other clients read them.
+/// A workflow. Its fields are repeated under `workflow`, where some clients read them.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "LegacyWorkflowShown")]
 pub struct Shown<'a> {
@@ -291,26 +292,26 @@ pub struct Shown<'a> {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "LegacyWorkflowList")]
 pub struct List<'a> {
-    /// `success`
+    /// Always `success`.
     pub status: &'static str,
     pub message: &'static str,
     pub total: usize,
     pub workflows: &'a [Listed<'a>],
-    /// The same as `workflows`.
+    /// The same list as `workflows`.
     pub flows: &'a [Listed<'a>],
 }
 
-/// A workflow was created.
+/// The created workflow.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "LegacyWorkflowCreated")]
 pub struct Created<'a> {
-    /// `success`
+    /// Always `success`.
     pub status: &'static str,
     pub message: &'static str,
     pub workflow_id: &'a str,
 }
 
-/// A workflow to be made or changed.
+/// A workflow to create or update.
 #[derive(Debug, JsonSchema)]
 #[schemars(rename = "LegacyNewWorkflow")]
 #[schemars(example = json!({
@@ -348,7 +349,7 @@ pub struct NewInput {
     #[schemars(length(min = 1))]
     pub name: String,
     pub r#type: Option<String>,
-    /// A value of the type, as text.
+    /// The default value, which has the input's type, as a string.
     pub default_value: Option<Value>,
 }
 
@@ -367,11 +368,11 @@ pub struct NewOutput {
 pub struct NewStep {
     pub id: String,
     pub name: Option<String>,
-    /// `1019Model`, or the type of a step that the legacy shape does not know.
+    /// `1019Model`, or the type of a step that the legacy format does not have.
     pub r#type: Option<String>,
-    /// The slug of a model, for a step that runs one.
+    /// The slug of the model, for a step that runs one.
     pub model_slug: Option<String>,
     pub model_version: Option<String>,
-    /// Values may be references to inputs and to earlier steps.
+    /// The step's parameters. Values may be references to inputs and to earlier steps.
     pub params: Option<Map<String, Value>>,
 }
