@@ -1,6 +1,6 @@
-//! The steps of an exchange, one after the other: the model is asked, its tools are run, and each result
-//! is committed before the next step begins. Whatever is in flight when the process dies is done again;
-//! what is committed never is.
+//! Runs the steps of an exchange one after the other: the model is asked, its tools are run, and
+//! each result is committed before the next step begins. After a crash the step in flight is
+//! repeated; committed steps never are.
 
 use std::time::Duration;
 
@@ -31,34 +31,34 @@ use crate::http::request::Peer;
 use crate::runtime::turns;
 use crate::storage::Commit;
 
-/// The most tokens of one answer.
+/// Maximum tokens of one answer.
 const ANSWER_TOKENS_MAX: u64 = 4096;
-/// Bytes of an answer's text that are kept.
+/// Maximum bytes of an answer's text.
 const TEXT_MAX: usize = 256 * 1024;
-/// Tools that one answer may use, and bytes of the arguments of each.
+/// Maximum tool calls of one answer, and bytes of the arguments of each.
 const CALLS_MAX: usize = 16;
 const ARGUMENTS_MAX: usize = 64 * 1024;
-/// Bytes of what the model is shown; an exchange that grows past it ends.
+/// Maximum bytes of the messages for the model; a longer exchange fails.
 const PROMPT_MAX: usize = 4 * 1024 * 1024;
-/// Bytes of the URLs that the session remembers of one exchange.
+/// Maximum bytes of the URLs that the session stores for one exchange.
 const MEDIA_BYTES_MAX: usize = 32 * 1024;
-/// Characters of the ids and the names that a model makes up.
+/// Maximum characters of ids and names that a model generates.
 const NAME_CHARS_MAX: usize = 128;
 
-/// A step with what its row holds.
+/// A step with the content of its row.
 pub struct Kept {
     pub begun: Begun,
     pub done: Option<Done>,
     pub cost: Usd,
 }
 
-/// The span of the step that is taken next.
+/// The span of the next step.
 pub fn next_call(run: &ExchangeRun) -> trace::Call {
     let execution = run.execution();
     execution.trace().call(&execution.exchange_step_key(run.steps().len()))
 }
 
-/// The steps as the model is shown them.
+/// The steps in the form shown to the model.
 pub fn shown(kept: &[Kept]) -> impl Iterator<Item = Shown<'_>> {
     kept.iter().filter_map(|step| {
         let result = &step.done.as_ref()?.result;
@@ -66,7 +66,7 @@ pub fn shown(kept: &[Kept]) -> impl Iterator<Item = Shown<'_>> {
     })
 }
 
-/// How the steps came to an end.
+/// Why the steps stopped.
 enum Stop {
     End(End),
     Failed(Failure),
@@ -89,7 +89,7 @@ impl Inner {
         let mut kept = Vec::new();
         for step in run.steps() {
             let (begun, done) = read(self, step).await?;
-            // A step whose texts are lost counts as none: what it did is asked for again.
+            // A step whose content is lost is treated as absent: it is repeated.
             let Some(begun) = begun else { break };
             kept.push(Kept { begun, done, cost: step.cost });
         }
@@ -107,7 +107,7 @@ impl Inner {
         self.conclude(&execution, &exchange, &kept, stop).await
     }
 
-    /// Cancels what the last step has started, if it has not ended.
+    /// Cancels the execution that the last step has started, if it is unfinished.
     async fn cancel_open(
         &self,
         run: &ExchangeRun,
@@ -133,7 +133,7 @@ impl Inner {
             return Ok(Stop::Failed(internal("the stored prompt is damaged")));
         };
         let mut memory = self.history(execution, exchange).await?;
-        // One summary at most: an exchange that does not end fills every context.
+        // At most one summary: an endless exchange fills every context.
         let mut may_summarize = kept.iter().all(|step| step.begun.task != Task::Summary);
         loop {
             let records: Vec<StepRecord> = kept
@@ -164,7 +164,7 @@ impl Inner {
                     None
                 }
                 Next::Resume => {
-                    // An answer is never begun without its end.
+                    // An answer always begins and ends in one commit.
                     let begun = kept.pop().map(|step| step.begun);
                     let Some(Begun { task: Task::Tool(task), events }) = begun else {
                         return Ok(Stop::Failed(internal("a stored step is damaged")));
@@ -179,7 +179,7 @@ impl Inner {
         }
     }
 
-    /// What the session remembers of earlier exchanges.
+    /// The session's memory of earlier exchanges.
     async fn history(
         &self,
         execution: &Execution,
@@ -193,7 +193,7 @@ impl Inner {
         Ok(self.sessions.memory(organization, &session, None).await?)
     }
 
-    /// Asks the model, and commits its answer. `Some` when it does not answer.
+    /// Asks the model and commits its answer. Returns `Some` if the model fails.
     async fn ask(
         &self,
         run: &mut ExchangeRun,
@@ -226,14 +226,14 @@ impl Inner {
         let Completion { answer, tokens, cost } = match completed {
             Ok(completion) => completion,
             Err(failure) => {
-                // Its own model's process may end before it does.
+                // During a shutdown the model's process may end first.
                 self.engine.check_running()?;
                 return Ok(Some(Stop::Failed(failure)));
             }
         };
         let Some((answer, thoughts)) = parse(&answer) else {
             let message =
-                format!("the model '{}' gave an answer without a message", exchange.model);
+                format!("the model '{}' returned an answer without a message", exchange.model);
             return Ok(Some(Stop::Failed(Failure::new(502, ErrorClass::ProviderError, message))));
         };
         let begun = Begun { task: Task::Answer, events: Vec::new() };
@@ -249,7 +249,7 @@ impl Inner {
         Ok(None)
     }
 
-    /// Asks the model, once there is a place for its answer in memory.
+    /// Asks the model, once the answer fits into the memory budget.
     pub(super) async fn complete(
         &self,
         model: &BoundModel,
@@ -261,7 +261,7 @@ impl Inner {
         model.complete(fields, &mut lease, call).await
     }
 
-    /// The model, with what its answer may cost reserved; or why it is not asked.
+    /// Binds the model and reserves the maximum cost of its answer, or returns the reason why not.
     pub(super) async fn admit(
         &self,
         caller: Caller,
@@ -278,7 +278,8 @@ impl Inner {
         let (tokens, price) = model.most_of(bound);
         match self.chat.admit(caller, tokens.total(), price).await {
             Ok(admission) => Ok(Ok((model, admission))),
-            // A service that stops ends nothing: the next start goes on behind the last step.
+            // A shutdown does not end the exchange: it resumes after the last step at the next
+            // start.
             Err(chat::Error::Engine(
                 error @ (engine::Error::Storage(_) | engine::Error::Stopping),
             )) => Err(error),
@@ -289,7 +290,7 @@ impl Inner {
         }
     }
 
-    /// Runs a tool, and commits its result. The events are those that it had before a crash.
+    /// Runs a tool and commits its result. `events` are those committed before a crash.
     async fn use_tool(
         &self,
         run: &mut ExchangeRun,
@@ -312,7 +313,7 @@ impl Inner {
         Ok(())
     }
 
-    /// The end of an exchange, with what the session remembers of it.
+    /// Ends an exchange, together with the session's entry.
     async fn conclude(
         &self,
         execution: &Execution,
@@ -335,7 +336,7 @@ impl Inner {
                 (String::new(), limit(message), false)
             }
             Stop::End(End::Refused { tool }) => {
-                let message = format!("the model gave the tool '{tool}' no valid input");
+                let message = format!("the model called the tool '{tool}' with invalid input");
                 (String::new(), limit(message), false)
             }
             Stop::TimedOut => {
@@ -363,7 +364,7 @@ impl Inner {
     }
 }
 
-/// The media that the session remembers, the first ones: its record has to stay small.
+/// The first media URLs that fit into the session's entry, which must stay small.
 fn remembered(media: impl Iterator<Item = String>) -> Vec<String> {
     let mut bytes = 0_usize;
     let fits = |url: &String| {
@@ -382,7 +383,7 @@ fn request(messages: &[Value], offered: &[Value]) -> Result<RawObject, serde_jso
     Ok(fields)
 }
 
-/// An answer of a model's server, as far as it is read.
+/// The fields of an answer that are read.
 #[derive(Deserialize)]
 struct Choice {
     message: Option<Message>,
@@ -391,7 +392,7 @@ struct Choice {
 #[derive(Deserialize)]
 struct Message {
     content: Option<Value>,
-    /// What a model that thinks before it answers says of that.
+    /// The reasoning of a model that thinks before it answers.
     reasoning_content: Option<Value>,
     reasoning: Option<Value>,
     tool_calls: Option<Vec<Call>>,
@@ -409,7 +410,7 @@ struct Function {
     arguments: Option<Value>,
 }
 
-/// What the model said, and what it thought before; `None` where it said nothing that can be read.
+/// The model's answer and its reasoning; `None` if there is no readable answer.
 pub fn parse(answer: &RawObject) -> Option<(Answer, Option<String>)> {
     let choices: Vec<Choice> = answer.value("choices")?;
     let message = choices.into_iter().next()?.message?;
@@ -461,7 +462,7 @@ fn internal(message: &str) -> Failure {
     Failure::new(500, ErrorClass::InternalError, message)
 }
 
-/// A record as JSON text. Every one has such a form.
+/// A record as JSON text, which every record has.
 pub fn text<T: serde::Serialize>(value: &T) -> Result<Box<RawValue>, engine::Error> {
     to_raw_value(value).map_err(|error| {
         let malformed =
@@ -480,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn agent_answer_shows_what_the_model_thought_first() {
+    fn agent_answer_shows_reasoning_first() {
         let message = json!({"content": "4", "reasoning_content": "2 and 2"});
         let answer = json!({"choices": [{"message": message}]}).to_string();
         let (answer, thoughts) = parse(&serde_json::from_str(&answer).unwrap()).unwrap();
@@ -490,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn agent_answer_that_is_garbage_stays_bounded() {
+    fn agent_answer_stays_bounded_for_garbage() {
         let calls: Vec<Value> = (0..1000)
             .map(|_| json!({"function": {"name": "x".repeat(500), "arguments": {"a": 1}}}))
             .collect();

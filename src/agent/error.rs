@@ -1,23 +1,23 @@
-//! Why an exchange is refused.
+//! The errors of the agent.
 
 use crate::domain::invalid_request::InvalidRequest;
 use crate::{engine, storage};
 
-/// Why an exchange is refused. Nothing was started.
+/// Why an exchange was rejected. Nothing was started.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The request is wrong.
+    /// The request is invalid.
     #[error(transparent)]
     Invalid(#[from] InvalidRequest),
     /// The configuration names no model for the agent.
     #[error("the agent has no model: set agent.model in the configuration")]
     NoModel,
-    /// As many exchanges of the session wait as may.
+    /// The session's queue of exchanges is full.
     #[error(
         "an exchange of this session is running and {waiting} wait; try again when one has ended"
     )]
     SessionBusy { waiting: usize },
-    /// There is no such exchange in this organization.
+    /// The organization has no such exchange.
     #[error("task not found")]
     NotFound,
     #[error(transparent)]

@@ -1,7 +1,7 @@
-//! The events of an exchange: read from its committed steps, so that a client that comes again,
-//! also after a crash, gets exactly what it has missed.
+//! The events of an exchange: read from its committed steps, so that a client that reconnects, even
+//! after a crash, gets exactly the events that it has missed.
 //!
-//! An event's id is its place: the step and the number within it, or `end` and a number.
+//! An event's id is its position: the step and the number within it, or `end` and a number.
 
 use serde_json::{Value, json};
 
@@ -13,7 +13,7 @@ use crate::domain::ids::{ExecutionId, OrganizationId};
 use crate::domain::step::Step;
 use crate::engine;
 
-/// The last part of an exchange, in event ids.
+/// The part after all steps, in event ids.
 const END: &str = "end";
 
 /// One event.
@@ -24,12 +24,12 @@ pub struct TaskEvent {
     pub data: Value,
 }
 
-/// A client's way through the events of an exchange.
+/// A client's position in the events of an exchange.
 #[derive(Debug, Clone)]
 pub struct Feed {
     organization: OrganizationId,
     pub task: ExecutionId,
-    /// The step that is next, and how many of its events were given out; behind all steps, those of the
+    /// The next step and the number of its events that were returned; after all steps, those of the
     /// end.
     step: usize,
     given: usize,
@@ -37,7 +37,7 @@ pub struct Feed {
 }
 
 impl Feed {
-    /// The feed of an exchange behind the event `last`; one that cannot be read counts as none.
+    /// The feed of an exchange after the event `last`; an invalid id counts as none.
     pub fn new(organization: OrganizationId, task: ExecutionId, last: Option<&str>) -> Self {
         let parts = last.and_then(|id| id.split_once('-'));
         let place = parts.and_then(|(step, number)| {
@@ -48,13 +48,13 @@ impl Feed {
         Self { organization, task, step, given, is_over: false }
     }
 
-    /// Whether all events were given out.
+    /// Whether all events were returned.
     #[must_use]
     pub const fn is_over(&self) -> bool {
         self.is_over
     }
 
-    /// The events that there are now. Dropped before its end, it gives none out.
+    /// The events that are available now. If the future is dropped early, no event is lost.
     pub(super) async fn news(&mut self, inner: &Inner) -> Result<Vec<TaskEvent>, Error> {
         let mut ahead = self.clone();
         let news = ahead.advance(inner).await?;
@@ -66,7 +66,7 @@ impl Feed {
         if self.is_over {
             return Ok(Vec::new());
         }
-        // In this order: an execution that has ended has all of its steps.
+        // In this order: a finished execution has all of its steps.
         let execution = inner.exchange(self.organization, self.task).await?;
         let steps = inner.engine.steps_of(self.task).await?;
         let mut news = Vec::new();
@@ -103,7 +103,7 @@ impl Feed {
     }
 }
 
-/// What a step's row holds; nothing where retention has deleted it.
+/// The content of a step's row; `None` if retention has deleted it.
 pub async fn read(
     inner: &Inner,
     step: &Step,
@@ -119,7 +119,7 @@ pub async fn read(
     Ok((begun, done))
 }
 
-/// What all steps have made, as `generation_response` events list it.
+/// The output of all steps in the form of `generation_response` events.
 async fn generations(inner: &Inner, steps: &[Step]) -> Result<Vec<Value>, engine::Error> {
     let mut made = Vec::new();
     for step in steps {

@@ -1,27 +1,28 @@
-//! The agent: a chat model that uses the service's own models and workflows on behalf of a client, and
-//! remembers the conversation.
+//! The agent: a chat model that uses the service's own models and workflows on behalf of a client,
+//! and remembers the conversation.
 //!
-//! An exchange is an execution of the engine, of type `agent`. Its prompt is committed before anything
-//! runs; each answer of the model and each result of a tool is a step that is committed before the next
-//! one begins; what it does next follows from the committed steps (`domain::agent`). So a crash costs
-//! what was in flight and nothing else, and the events that clients follow are read from the steps.
+//! An exchange is an execution of the engine, of type `agent`. Its prompt is committed before
+//! anything runs; each answer of the model and each result of a tool is a step that is committed
+//! before the next one begins; the next action follows from the committed steps (`domain::agent`).
+//! So a crash loses only the step in flight, and the events that clients follow are read from the
+//! steps.
 //!
 //! | file | question |
 //! |---|---|
 //! | `service` | the handle: start, follow and cancel an exchange |
-//! | `request` | what a client asks, and whether it is well formed |
+//! | `request` | what a client asks, and is it valid |
 //! | `drive` | the steps of an exchange, one after the other |
-//! | `prompt` | what the model is shown |
-//! | `tools` | what the model can use |
-//! | `sessions` | what is remembered |
+//! | `prompt` | the messages for the model |
+//! | `tools` | the tools of the model |
+//! | `sessions` | the memory of conversations |
 //! | `summary` | when and how a long conversation is summarized |
-//! | `servers` | tools of other servers, by the Model Context Protocol |
-//! | `events` | what clients see of it |
-//! | `work` | what tools and MCP clients start |
-//! | `mcp` | the same models and workflows as tools of the Model Context Protocol |
+//! | `servers` | tools of other servers, over the Model Context Protocol |
+//! | `events` | the events that clients see |
+//! | `work` | the work that tools and MCP clients start |
+//! | `mcp` | models and workflows as tools of the Model Context Protocol |
 //!
-//! What tools return is data: it never becomes a part of the instructions. A tool with effects runs in
-//! behavior `agent` alone, under the limits of the organization and of the exchange.
+//! The output of tools is data: it never becomes part of the instructions. Tools with effects run
+//! only with behavior `agent`, within the limits of the organization and of the exchange.
 
 mod drive;
 mod error;

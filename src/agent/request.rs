@@ -1,4 +1,4 @@
-//! What a client asks of the agent, in OpenAI's form or as one message.
+//! Requests to the agent, in OpenAI's form or as one message.
 
 use serde_json::{Map, Value};
 
@@ -6,20 +6,20 @@ use crate::domain::agent::{Behavior, Mode, Question, Turn};
 use crate::domain::invalid_request::InvalidRequest;
 use crate::domain::json_object::JsonObject;
 
-/// Characters of a session's name.
+/// Maximum characters of a session's name.
 const SESSION_CHARS_MAX: usize = 128;
-/// Bytes of a prompt, with the turns before it where the client sends them.
+/// Maximum bytes of a prompt, including earlier turns that the client sends.
 const PROMPT_BYTES_MAX: usize = 256 * 1024;
-/// Turns before the prompt that a client may send.
+/// Maximum earlier turns that a client may send.
 const TURNS_MAX: usize = 100;
-/// Images of one prompt, and characters of the URL of each.
+/// Maximum images of one prompt, and characters of each URL.
 const IMAGES_MAX: usize = 4;
 const URL_CHARS_MAX: usize = 4096;
 
-/// A request that is well formed.
+/// A valid request.
 #[derive(Debug)]
 pub struct Request {
-    /// The name of the session; `None`: a new one.
+    /// The name of the session; `None` for a new one.
     pub session: Option<String>,
     pub question: Question,
     pub mode: Mode,
@@ -28,9 +28,9 @@ pub struct Request {
 }
 
 impl Request {
-    /// Reads OpenAI's form: the last message is the prompt. Those before it count only where no session
-    /// is named, which would remember them itself. `header` is the session of the header; `streams` says
-    /// whether the answer is a stream where the request leaves that open.
+    /// Reads OpenAI's form: the last message is the prompt. The messages before it count only
+    /// without a session name, because a session remembers them itself. `header` is the session in
+    /// the header; `streams` is the default of `stream`.
     ///
     /// # Errors
     /// [`InvalidRequest`], which names the field.
@@ -63,7 +63,7 @@ impl Request {
         request.check_size("messages")
     }
 
-    /// Reads the form of one message.
+    /// Reads the single-message form.
     ///
     /// # Errors
     /// [`InvalidRequest`], which names the field.
@@ -118,8 +118,9 @@ pub fn check_session_name(name: &str) -> Result<(), InvalidRequest> {
         return Err(InvalidRequest::missing("session_id"));
     }
     if name.chars().nth(SESSION_CHARS_MAX).is_some() || name.chars().any(char::is_control) {
-        let message =
-            format!("session_id must have at most {SESSION_CHARS_MAX} characters, none of control");
+        let message = format!(
+            "session_id must have at most {SESSION_CHARS_MAX} characters and no control characters"
+        );
         return Err(InvalidRequest::field("session_id", message));
     }
     Ok(())
@@ -159,7 +160,7 @@ fn wrong(message: &str) -> InvalidRequest {
     InvalidRequest::field("messages", message)
 }
 
-/// The role and the text of a message; its images go to `images`.
+/// The role and the text of a message; its images are added to `images`.
 fn said(message: &Value, images: &mut Vec<String>) -> Result<(String, String), InvalidRequest> {
     let message = message.as_object().ok_or_else(|| wrong("messages must have objects only"))?;
     let role = message.get("role").and_then(Value::as_str);
@@ -181,7 +182,7 @@ fn said(message: &Value, images: &mut Vec<String>) -> Result<(String, String), I
 fn text_of(part: &Map<String, Value>, images: &mut Vec<String>) -> String {
     let image = part.get("image_url");
     let url = image.and_then(|image| image.get("url").unwrap_or(image).as_str());
-    // One more than may be is enough to refuse them.
+    // One more than the maximum is enough to reject them.
     if let Some(url) = url.filter(|_| images.len() <= IMAGES_MAX) {
         images.push(url.to_owned());
     }
@@ -227,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn agent_request_that_is_wrong_names_the_field() {
+    fn agent_request_error_names_the_invalid_field() {
         let user = |content: Value| json!([{"role": "user", "content": content}]);
         let images = |count: usize| vec!["https://h/a.png?".to_owned(); count];
         let with = |field: &str, value: Value| json!({"messages": [{"role": "user", "content": "hi"}], field: value});
@@ -242,7 +243,7 @@ mod tests {
             (with("mode", json!("fast")), "mode must be one of max, eco"),
             (with("behavior", json!("do")), "behavior must be one of agent, plan, ask"),
             (with("session_id", json!("x".repeat(10_000))), "at most 128 characters"),
-            (with("session_id", json!("a\nb")), "none of control"),
+            (with("session_id", json!("a\nb")), "no control characters"),
             (with("session_id", json!("")), "session_id is required"),
             (with("session_id", json!(1)), "session_id must be a string"),
             (with("image_urls", json!(images(5))), "image_urls must have at most 4 items"),

@@ -1,4 +1,4 @@
-//! The handle of the agent: start, follow and cancel exchanges, and read what is remembered.
+//! The handle of the agent: start, follow and cancel exchanges, and read sessions.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -30,32 +30,32 @@ use crate::signed_urls::SignedUrls;
 use crate::storage::{self, Commit, Store};
 use crate::workflows::Workflows;
 
-/// What mode `eco` leaves of the step limit.
+/// Divisor of the step limit in mode `eco`.
 const ECO_DIVISOR: u32 = 4;
-/// Answers of models that are in memory at once, each of a few MiB at most.
+/// Maximum answers of models in memory, each of a few MiB at most.
 const ANSWERS_MAX: usize = 64;
-/// How often the start of an exchange is tried while its session changes.
+/// Maximum attempts to start an exchange while its session changes.
 const TRIES: usize = 5;
 
 /// The settings of the agent.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The chat model that thinks; `None`: the agent takes no prompts.
+    /// The chat model; `None`: the agent accepts no prompts.
     pub model: Option<String>,
-    /// The one that thinks in mode `eco`; `None`: the same.
+    /// The chat model in mode `eco`; `None`: the same model.
     pub eco_model: Option<String>,
-    /// The id that clients know.
+    /// The model id for clients.
     pub model_id: String,
     pub timeout: Duration,
     pub steps_max: u32,
     pub cost_max: Option<Usd>,
-    /// Tokens of the context of a model that this box does not run.
+    /// Context in tokens of models that are not local.
     pub context_tokens: u32,
-    /// Servers that give it more tools.
+    /// MCP servers that provide more tools.
     pub servers: Vec<servers::Settings>,
 }
 
-/// What the agent works with.
+/// The dependencies of the agent.
 #[derive(Debug)]
 pub struct Dependencies {
     pub store: Store,
@@ -67,9 +67,9 @@ pub struct Dependencies {
     pub files: Files,
     pub signed_urls: SignedUrls,
     pub engine: Engine,
-    /// Bytes of bodies in memory.
+    /// The budget of bodies in memory.
     pub bodies: Arc<Budget>,
-    /// What servers that give tools are reached with.
+    /// The means to reach MCP servers.
     pub doors: servers::Doors,
 }
 
@@ -88,7 +88,7 @@ pub(super) struct Inner {
     pub(super) bodies: Arc<Budget>,
     pub(super) sessions: Sessions,
     pub(super) answers: Semaphore,
-    /// Calls of MCP clients.
+    /// Running calls of MCP clients.
     pub(super) calls: Running,
     pub(super) servers: Servers,
 }
@@ -99,7 +99,7 @@ pub struct Agent {
     inner: Arc<Inner>,
 }
 
-/// An exchange that was accepted: it is on the disk and will end.
+/// An accepted exchange: it is on the disk and will end.
 #[derive(Debug, Clone)]
 pub struct Started {
     pub task: ExecutionId,
@@ -107,7 +107,7 @@ pub struct Started {
 }
 
 impl Agent {
-    /// An agent with these settings. From now on it takes the steps of the engine's exchanges.
+    /// An agent with these settings, which runs the engine's exchanges from now on.
     #[must_use]
     pub fn new(dependencies: Dependencies, options: Options) -> Self {
         let Dependencies {
@@ -150,23 +150,23 @@ impl Agent {
         &self.inner
     }
 
-    /// The id that clients know.
+    /// The model id for clients.
     #[must_use]
     pub fn model_id(&self) -> &str {
         &self.inner.options.model_id
     }
 
-    /// Whether it can be asked at all.
+    /// Whether the agent accepts prompts.
     #[must_use]
     pub fn has_model(&self) -> bool {
         self.inner.options.model.is_some() || self.inner.options.eco_model.is_some()
     }
 
-    /// Takes a prompt. When this returns, it is on the disk, and the exchange will end exactly once. `asked`
-    /// gives what the request said about itself, of the execution that it becomes.
+    /// Accepts a prompt. When this returns, the prompt is on the disk, and the exchange will end
+    /// exactly once. `asked` has the request's own metadata for the execution.
     ///
     /// # Errors
-    /// [`Error::NoModel`], [`Error::SessionBusy`], [`Error::Engine`]: then nothing was accepted.
+    /// [`Error::NoModel`], [`Error::SessionBusy`], [`Error::Engine`]: nothing was accepted.
     pub async fn start(
         &self,
         caller: Caller,
@@ -218,7 +218,7 @@ impl Agent {
                 origin: origin.clone(),
             };
             match inner.engine.submit(vec![submission], beside).await {
-                // The session was made or cleared in the meantime.
+                // The session was created or cleared in the meantime.
                 Err(engine::Error::Storage(storage::Error::Conflict { .. })) => {}
                 taken => {
                     taken?;
@@ -229,7 +229,7 @@ impl Agent {
         Err(Error::SessionBusy { waiting: 0 })
     }
 
-    /// The feed of an exchange, behind the event of that id.
+    /// The feed of an exchange, after the event with this id.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::Engine`].
@@ -243,7 +243,7 @@ impl Agent {
         Ok(Feed::new(organization, task, last))
     }
 
-    /// The next events of a feed, once there are some; none at its end.
+    /// Waits for the next events of a feed; empty at its end.
     ///
     /// # Errors
     /// [`Error::Engine`]
@@ -259,10 +259,10 @@ impl Agent {
         }
     }
 
-    /// Ends an exchange now, and what its present step has started.
+    /// Cancels an exchange and the work that its current step has started.
     ///
     /// # Errors
-    /// [`Error::NotFound`]; [`Error::Engine`], also where it has ended otherwise.
+    /// [`Error::NotFound`]; [`Error::Engine`], also if it has ended otherwise.
     pub async fn cancel(
         &self,
         organization: OrganizationId,
@@ -272,7 +272,7 @@ impl Agent {
         Ok(self.inner.engine.cancel(organization, task).await?)
     }
 
-    /// What a session remembers; nothing where there is none.
+    /// The memory of a session; empty if there is none.
     ///
     /// # Errors
     /// [`Error::Engine`]
@@ -293,7 +293,7 @@ impl Agent {
         Ok(memory)
     }
 
-    /// Forgets a session. False: there was none.
+    /// Deletes a session. Returns false if there was none.
     ///
     /// # Errors
     /// [`Error::Engine`]
@@ -309,7 +309,8 @@ impl Agent {
         Ok(self.inner.sessions.names(organization).await?)
     }
 
-    /// Forgets the organization's sessions in which nothing was said for `keep`. Answers how many.
+    /// Deletes the organization's sessions that have been idle for `keep`, and returns their
+    /// number.
     ///
     /// # Errors
     /// [`storage::Error`]
@@ -323,7 +324,7 @@ impl Agent {
 }
 
 impl Inner {
-    /// The exchange of that id.
+    /// The exchange with this id.
     pub(super) async fn exchange(
         &self,
         organization: OrganizationId,
@@ -336,8 +337,8 @@ impl Inner {
         Ok(execution)
     }
 
-    /// The output of an execution with current links; null where there is none. In place of one with more
-    /// bytes than `most`, a text that says so.
+    /// The output of an execution with current links; null if there is none. An output of more than
+    /// `most` bytes is replaced by a text that says so.
     pub(super) async fn output(
         &self,
         execution: &Execution,

@@ -1,9 +1,8 @@
-//! Sessions: what the agent remembers of a conversation, by organization and by a name that the client
-//! chooses.
+//! Sessions: the agent's memory of conversations, by organization and a name chosen by the client.
 //!
-//! An exchange is noted in the commit that accepts it and completed in the commit of its end, so that the
-//! memory holds it once, whatever dies. A session that was cleared in the meantime stays cleared. The
-//! newest exchanges are kept, and a session goes when nothing was said in it for long.
+//! An exchange is added in the commit that accepts it and completed in the commit of its end, so
+//! the memory has it exactly once, even after a crash. A session that was cleared in the meantime
+//! stays cleared. The newest exchanges are kept, and idle sessions are deleted.
 
 use std::time::Duration;
 
@@ -19,16 +18,16 @@ use crate::storage::commit::Expect;
 use crate::storage::record::{Malformed, Record, decode};
 use crate::storage::{self, Commit, Key, Page, Row, Store, Table};
 
-/// Exchanges that a session keeps, and that a model is shown.
+/// Exchanges that a session keeps and that a model is shown.
 pub const KEPT_MAX: usize = 50;
-/// Exchanges of one session that are read: those that are kept, that run and that wait.
+/// Exchanges read per session: the kept, running and waiting ones.
 const READ_MAX: usize = KEPT_MAX + 16;
-/// Sessions that are listed.
+/// Maximum number of sessions in a list.
 const LISTED_MAX: usize = 10_000;
-/// Sessions that are read at once.
+/// Sessions read per page.
 const PAGE: usize = 500;
 
-/// A session, as it is stored.
+/// A stored session.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Session {
     pub id: SessionId,
@@ -36,14 +35,14 @@ pub struct Session {
     pub created_at: Timestamp,
     /// When an exchange last ended.
     pub used_at: Timestamp,
-    /// Exchanges that have ended with a response, and cancelled ones that are not kept any more.
+    /// Exchanges that have ended with a response, and cancelled ones that are no longer kept.
     pub exchanges: u64,
-    /// What stands for the older ones in prompts.
+    /// The summary that replaces older exchanges in prompts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary: Option<Summary>,
 }
 
-/// A summary, as it is stored.
+/// A stored summary.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Summary {
     pub text: Payload,
@@ -51,12 +50,12 @@ pub struct Summary {
     pub through: ExecutionId,
 }
 
-/// An exchange, as the memory has it.
+/// A stored exchange.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Entry {
     at: Timestamp,
     prompt: Payload,
-    /// `None` before its end, and where it was cancelled.
+    /// `None` until the end, and if the exchange was cancelled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     response: Option<Payload>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -71,12 +70,12 @@ impl Record for Entry {
     const NAME: &'static str = "session exchange";
 }
 
-/// What a session remembers.
+/// The memory of a session.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Memory {
     /// Oldest first.
     pub exchanges: Vec<Remembered>,
-    /// How many have ended, those included that are not kept.
+    /// Number of finished exchanges, including those no longer kept.
     pub total: u64,
     /// The summary, and the last exchange that it covers.
     summarized: Option<(String, ExecutionId)>,
@@ -98,7 +97,7 @@ impl Memory {
     }
 }
 
-/// An exchange that has ended.
+/// A finished exchange.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Remembered {
     pub id: ExecutionId,
@@ -109,7 +108,7 @@ pub struct Remembered {
 }
 
 impl Remembered {
-    /// Bytes of what was said.
+    /// Bytes of the prompt and the response.
     #[must_use]
     pub const fn bytes(&self) -> usize {
         self.prompt.len().saturating_add(self.response.len())
@@ -141,7 +140,7 @@ impl Sessions {
         Self { store, clock }
     }
 
-    /// The session of a name, if there is one.
+    /// The session with this name.
     pub async fn find(
         &self,
         organization: OrganizationId,
@@ -150,8 +149,7 @@ impl Sessions {
         self.store.read(&row(organization, name)).await
     }
 
-    /// Adds to the commit that accepts an exchange what the memory needs; the session is made when it is
-    /// new.
+    /// Adds an exchange to the commit that accepts it. Creates the session if it is new.
     pub async fn note_start(
         &self,
         commit: &mut Commit,
@@ -188,8 +186,9 @@ impl Sessions {
         Ok(session)
     }
 
-    /// What the end of an exchange adds to its commit: its response, and that the oldest ones go. Nothing
-    /// where the session was cleared. Files of what goes are left to the store's sweep.
+    /// Adds the response of an exchange to the commit of its end, and deletes the oldest exchanges.
+    /// Does nothing if the session was cleared. Files of deleted exchanges are left to the store's
+    /// sweep.
     pub async fn note_end(
         &self,
         organization: OrganizationId,
@@ -210,7 +209,7 @@ impl Sessions {
         let Some(mut entry) = self.store.read::<Entry>(&entry_key).await? else {
             return Ok(commit);
         };
-        // A clear in the meantime makes the end be written again, without this.
+        // If the session is cleared in the meantime, the end is committed again without this.
         commit.expect(Expect::Equal(key.clone(), bytes));
         entry.response = Some(self.keep(&mut commit, response).await?);
         entry.media = media;
@@ -228,7 +227,7 @@ impl Sessions {
         Ok(commit)
     }
 
-    /// What the step that summarizes older exchanges adds to its commit. Nothing where the session was
+    /// Adds the summary to the commit of the step that creates it. Does nothing if the session was
     /// cleared.
     pub async fn note_summary(
         &self,
@@ -254,8 +253,8 @@ impl Sessions {
         Ok(commit)
     }
 
-    /// What the session remembers. With an engine, exchanges that ended without a response are shown too:
-    /// those that were cancelled.
+    /// The memory of the session. With an engine, it includes exchanges that ended without a
+    /// response, i.e. cancelled ones.
     pub async fn memory(
         &self,
         organization: OrganizationId,
@@ -272,7 +271,7 @@ impl Sessions {
                 let Some(engine) = engine else { continue };
                 match engine.get(organization, id).await {
                     Ok(execution) if execution.status.is_final() => {}
-                    // Deleted: only what has ended is.
+                    // Deleted; only finished executions can be deleted.
                     Err(engine::Error::NotFound) => {}
                     Ok(_) | Err(_) => continue,
                 }
@@ -296,7 +295,7 @@ impl Sessions {
         Ok(memory)
     }
 
-    /// The names of the organization's sessions, in their order.
+    /// The names of the organization's sessions, sorted.
     pub async fn names(&self, organization: OrganizationId) -> Result<Vec<String>, storage::Error> {
         let (mut names, mut after) = (Vec::new(), None);
         while names.len() < LISTED_MAX {
@@ -314,7 +313,7 @@ impl Sessions {
         Ok(names)
     }
 
-    /// Forgets a session. False: there was none.
+    /// Deletes a session. Returns false if there was none.
     pub async fn clear(
         &self,
         organization: OrganizationId,
@@ -340,7 +339,8 @@ impl Sessions {
         Ok(true)
     }
 
-    /// Forgets the organization's sessions in which nothing was said for `keep`. Answers how many.
+    /// Deletes the organization's sessions that have been idle for `keep`, and returns their
+    /// number.
     pub async fn forget_unused(
         &self,
         organization: OrganizationId,
@@ -384,7 +384,7 @@ impl Sessions {
         }
     }
 
-    /// The newest exchanges that are there, oldest first.
+    /// The newest stored exchanges, oldest first.
     async fn entries(&self, session: SessionId) -> Result<Vec<(Key, Entry)>, storage::Error> {
         let mut all = self.all_entries(session).await?;
         all.drain(..all.len().saturating_sub(READ_MAX));
@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn session_that_was_cleared_takes_no_end_of_an_older_exchange() {
+    async fn cleared_session_ignores_the_end_of_an_older_exchange() {
         let (_folder, sessions, store) = sessions();
         let (organization, id): (OrganizationId, ExecutionId) = ([1; 16].into(), new_id());
         let mut commit = Commit::new();

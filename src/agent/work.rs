@@ -1,5 +1,5 @@
-//! What the agent's tools and MCP clients start: a checked input as work for the engine. Both come
-//! through here, so that neither may do what the other is refused.
+//! The work that the agent's tools and MCP clients start: a validated input for the engine. Both
+//! use this module, so that the same checks apply to both.
 
 use serde_json::Value;
 
@@ -15,17 +15,17 @@ use crate::workflows::count_trigger;
 
 use super::tools::unreadable;
 
-/// Work that the engine can take.
+/// Validated work for the engine.
 #[derive(Debug)]
 pub struct Ready {
     pub work: Work,
     /// With the schema's defaults filled in.
     pub input: Value,
-    /// What belongs into the commit that accepts it.
+    /// Additional rows for the commit that accepts it.
     pub beside: Commit,
 }
 
-/// A prediction of a model; or why its input is refused.
+/// A prediction of a model, or the reason why its input is rejected.
 pub async fn prediction(model: &Model, input: Value) -> Result<Ready, String> {
     let checked = model.check_input(input).await;
     let input = checked.map_err(|refused| format!("invalid input: {refused}"))?;
@@ -34,7 +34,7 @@ pub async fn prediction(model: &Model, input: Value) -> Result<Ready, String> {
     Ok(Ready { work, input, beside: Commit::new() })
 }
 
-/// An execution of a workflow's latest version; or why it is refused.
+/// An execution of a workflow's latest version, or the reason why it is rejected.
 pub async fn workflow_run(
     inner: &Inner,
     workflow: &Workflow,

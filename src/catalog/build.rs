@@ -1,4 +1,4 @@
-//! From a manifest to a model: its runner, with what that needs, and its limits.
+//! Builds a model from a manifest: its runner, the runner's dependencies, and its limits.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -16,10 +16,10 @@ use crate::schema::{self, Schema};
 const BUILTIN_TIMEOUT: Duration = Duration::from_secs(120);
 const BUILTIN_QUEUE_LIMIT: usize = 10_000;
 
-/// The model of a manifest. Nothing of it runs yet.
+/// Builds the model of a manifest without starting anything.
 ///
 /// # Errors
-/// Why there is no schema for it.
+/// The request schema is invalid.
 pub fn build(manifest: &Manifest, dependencies: &Dependencies) -> Result<Model, schema::Error> {
     let options = Arc::clone(&manifest.runner.options);
     let runner = options.runner(
@@ -51,13 +51,13 @@ pub fn build(manifest: &Manifest, dependencies: &Dependencies) -> Result<Model, 
     })
 }
 
-/// What the operator has written, else what the model says, else an object.
+/// The operator's output type, else the one that the model reports, else `object`.
 fn output_type(manifest: &Manifest, interface: Option<&ModelInterface>) -> OutputType {
     let described = interface.map(|interface| interface.output_type);
     manifest.output_type.or(described).unwrap_or(OutputType::Object)
 }
 
-/// What the operator has written, else what the model says, else any object.
+/// The operator's schema, else the one that the model reports, else any object.
 fn schema(
     manifest: &Manifest,
     interface: Option<&ModelInterface>,
@@ -70,7 +70,7 @@ fn schema(
 }
 
 impl Model {
-    /// The same model with what it now says of itself.
+    /// The same model with the interface that it reports now.
     pub(super) fn with_interface(
         &self,
         manifest: &Manifest,
@@ -96,8 +96,7 @@ impl Model {
     }
 }
 
-/// A built-in model as it is without a manifest. `None` never: their slugs and schemas are
-/// checked by a test.
+/// A built-in model without a manifest. Never `None`: a test checks the slugs and schemas.
 pub fn builtin_model(builtin: &'static Builtin, context: &BuiltinContext) -> Option<Model> {
     Some(Model {
         slug: builtin.slug.parse().ok()?,

@@ -1,4 +1,4 @@
-//! Model detail, as `docs/spec/models.md`, "Model detail" shows it.
+//! Model detail (`docs/spec/models.md`, "Model detail").
 
 use bytes::Bytes;
 
@@ -17,7 +17,7 @@ pub fn detail(model: &Model) -> wire::model::Model<'_> {
     )
 }
 
-/// The same as JSON text; rendered at the first call and then kept, since a model never changes.
+/// The detail as JSON text; rendered once and then cached, since a model never changes.
 #[must_use]
 pub fn detail_json(model: &Model) -> Bytes {
     let render = || serde_json::to_vec(&detail(model)).unwrap_or_default().into();

@@ -1,5 +1,5 @@
-//! Maintenance of models: calls their runners periodically, and adopts the interface that a runner
-//! discovers.
+//! Maintenance of models: calls their runners periodically, and adopts the interfaces that runners
+//! discover.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,14 +9,14 @@ use futures_util::future::join_all;
 use super::Catalog;
 use crate::runtime::Tasks;
 
-/// How often runners are maintained.
+/// Interval of maintenance.
 const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(1);
-/// How long the maintenance of one may take.
+/// Time limit for the maintenance of one runner.
 const MAINTENANCE_MAX: Duration = Duration::from_secs(10);
 
 impl Catalog {
-    /// Maintains all runners until the service stops; `changed` is called when a model has become
-    /// another one by it.
+    /// Maintains all runners until the service stops; `changed` is called when this has replaced a
+    /// model.
     pub fn run_maintenance(&self, tasks: &Tasks, changed: impl Fn() + Send + Sync + 'static) {
         let catalog = self.clone();
         let stopping = tasks.clone();
@@ -35,7 +35,7 @@ impl Catalog {
                     if in_time.is_err() {
                         tracing::debug!(
                             model = %model.slug,
-                            "a model's periodic maintenance took too long"
+                            "maintenance of a model took too long"
                         );
                     }
                 });
@@ -54,7 +54,7 @@ impl Catalog {
         });
     }
 
-    /// Adopts the interface that the runner discovered; whether it is a new one.
+    /// Adopts the interface that the runner discovered. Returns whether it is new.
     fn adopt_interface(&self, model: &Arc<super::Model>) -> bool {
         let Some(interface) = model.runner.interface() else { return false };
         if model.interface.as_ref().is_some_and(|known| Arc::ptr_eq(known, &interface)) {

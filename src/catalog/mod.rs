@@ -1,9 +1,8 @@
-//! The catalog: every model that the service offers, the built-in ones and those of the manifests
-//! in the models folder.
+//! The catalog: every model that the service offers, both the built-in ones and those of the
+//! manifests in the models folder.
 //!
-//! A reload swaps the whole catalog at once. A file that has become broken leaves the last good
-//! version of its model serving; a deleted file takes its model with it. Nothing here runs a
-//! model.
+//! A reload swaps the whole catalog at once. If a file becomes invalid, the last valid version of
+//! its model stays in use; deleting a file removes its model. Nothing here runs a model.
 
 mod build;
 mod detail;
@@ -36,9 +35,9 @@ use crate::runners::options::Dependencies;
 use crate::runners::{Health, ModelInterface, Runner, builtin};
 use crate::schema::{Patience, Schema, ValidationError};
 
-/// Manifests, and model files, that one folder may hold.
+/// Maximum number of manifests and model files in a folder.
 const FILES_MAX: usize = 10_000;
-/// How the names of manifests end, and those of model files.
+/// Extensions of manifests and of model files.
 const MANIFEST: &str = "toml";
 const MODEL_FILE: &str = "gguf";
 
@@ -50,32 +49,32 @@ pub struct Model {
     pub description: String,
     pub output_type: OutputType,
     pub schema: Arc<Schema>,
-    /// `None`: its cost is not known.
+    /// `None` if the cost is unknown.
     pub pricing: Option<Pricing>,
     pub concurrency: usize,
     pub queue_limit: usize,
     pub timeout: Duration,
-    /// When a prediction is tried again.
+    /// When a prediction is retried.
     pub retry: Policy,
     pub runner: Arc<dyn Runner>,
-    /// The runner's type, as manifests spell it.
+    /// The runner's type as written in manifests.
     pub runner_type: &'static str,
-    /// What the model had said of itself when this was made.
+    /// The interface that the model had reported when this was built.
     interface: Option<Arc<ModelInterface>>,
     /// See [`detail_json`].
     detail: OnceLock<Bytes>,
 }
 
 impl Model {
-    /// The input with the schema's defaults filled in, if it fits. For a request.
+    /// Validates an input and fills in the schema's defaults. For requests.
     ///
     /// # Errors
-    /// Every violation, or why it was not checked.
+    /// Every violation, or why the input was not checked.
     pub async fn check_input(&self, input: Value) -> Result<Value, ValidationError> {
         self.schema.check_off_thread(input, Patience::Request).await
     }
 
-    /// How it is, in one word: `ok`, `starting` or `failing`.
+    /// The state: `ok`, `starting` or `failing`.
     #[must_use]
     pub fn health_word(&self) -> &'static str {
         match self.runner.health() {
@@ -85,7 +84,7 @@ impl Model {
         }
     }
 
-    /// Why it does not answer, or not as it should.
+    /// Why the model does not answer, or answers in a degraded way.
     #[must_use]
     pub fn complaint(&self) -> Option<String> {
         match self.runner.health() {
@@ -94,7 +93,7 @@ impl Model {
         }
     }
 
-    /// Why it does not answer, while it does not.
+    /// Why the model is failing, if it is.
     #[must_use]
     pub fn failing(&self) -> Option<String> {
         match self.runner.health() {
@@ -104,21 +103,21 @@ impl Model {
     }
 }
 
-/// What a reload did.
+/// The result of a reload.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// Models that are served now.
+    /// Number of models in use.
     pub loaded: usize,
-    /// What is wrong with files; their last good versions go on serving, where there are any.
+    /// Errors of files; the last valid versions stay in use, if there are any.
     pub errors: Vec<Error>,
     /// Slugs that were removed.
     pub removed: Vec<String>,
-    /// Slugs of manifests that are new, or are served in another form than before.
+    /// Slugs of new or changed manifests.
     pub changed: Vec<String>,
 }
 
 impl Report {
-    /// What is served otherwise than before, in a phrase; `None` when nothing is.
+    /// A summary of the changes; `None` if there are none.
     #[must_use]
     pub fn changes(&self) -> Option<String> {
         let parts = [("changed", &self.changed), ("removed", &self.removed)];
@@ -133,16 +132,16 @@ impl Report {
 
 type Models = BTreeMap<Slug, Arc<Model>>;
 
-/// A model that cannot be loaded, and has never been since the start.
+/// A model that cannot be loaded and has had no valid version since the start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unserved {
     /// The manifest or the model file.
     pub file: PathBuf,
-    /// For operators alone.
+    /// For operators only.
     pub reason: String,
 }
 
-/// What a manifest's file last held in a good state.
+/// The last valid content of a manifest's file.
 #[derive(Debug, Clone)]
 struct Loaded {
     manifest: Arc<Manifest>,
@@ -153,7 +152,7 @@ type Files = BTreeMap<PathBuf, Loaded>;
 
 struct Shared {
     folder: PathBuf,
-    /// Why the folder could not be read when it was read last.
+    /// Why the folder could not be read at the last attempt.
     unreadable: ArcSwapOption<String>,
     models: ArcSwap<Models>,
     unserved: ArcSwap<BTreeMap<Slug, Unserved>>,
@@ -174,7 +173,7 @@ impl std::fmt::Debug for Catalog {
 }
 
 impl Catalog {
-    /// The built-in models and those of the folder, which need not be there.
+    /// Opens the catalog: the built-in models and those of the folder, which may be missing.
     #[must_use]
     pub fn open(folder: PathBuf, dependencies: Dependencies) -> (Self, Report) {
         let (models, unserved) = (ArcSwap::default(), ArcSwap::default());
@@ -186,27 +185,27 @@ impl Catalog {
         (catalog, report)
     }
 
-    /// The model of that slug.
+    /// The model with this slug.
     #[must_use]
     pub fn get(&self, slug: &str) -> Option<Arc<Model>> {
         let slug: Slug = slug.parse().ok()?;
         self.shared.models.load().get(&slug).cloned()
     }
 
-    /// Why there is no model of that slug, where a file describes one that cannot be loaded.
+    /// Why a model with this slug is missing, if a file describes one that cannot be loaded.
     #[must_use]
     pub fn unserved(&self, slug: &str) -> Option<Unserved> {
         let slug: Slug = slug.parse().ok()?;
         self.shared.unserved.load().get(&slug).cloned()
     }
 
-    /// The slugs of all models that cannot be loaded, with why.
+    /// The slugs of all models that cannot be loaded, with the reasons.
     #[must_use]
     pub fn list_unserved(&self) -> Vec<(Slug, Unserved)> {
         self.shared.unserved.load().iter().map(|(slug, why)| (slug.clone(), why.clone())).collect()
     }
 
-    /// Why the folder could not be read when it was read last: the models are those of before.
+    /// Why the folder could not be read at the last attempt: the models are those from before.
     #[must_use]
     pub fn unreadable(&self) -> Option<Arc<String>> {
         self.shared.unreadable.load_full()
@@ -226,19 +225,19 @@ impl Catalog {
         self.shared.models.load().values().cloned().collect()
     }
 
-    /// How many models there are.
+    /// Number of models.
     #[must_use]
     pub fn len(&self) -> usize {
         self.shared.models.load().len()
     }
 
-    /// Whether there is none; never so, since some are built in.
+    /// Always false, since some models are built in.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The file that describes a model; `None` for a built-in one without a manifest.
+    /// The file that describes a model; `None` for a built-in model without a manifest.
     #[must_use]
     pub fn source(&self, slug: &str) -> Option<PathBuf> {
         let files = self.shared.files.lock().unwrap_or_else(PoisonError::into_inner);
@@ -260,7 +259,7 @@ impl Catalog {
         let was_served =
             |model: &Arc<Model>| files.values().any(|loaded| Arc::ptr_eq(&loaded.model, model));
         let mut sources: BTreeMap<Slug, PathBuf> = BTreeMap::new();
-        // A manifest goes before a file that has none.
+        // Manifests take precedence over files without one.
         let is_model_file = |path: &Path| path.extension().is_some_and(|end| end == MODEL_FILE);
         let (bare, written): (Vec<_>, Vec<_>) =
             found.iter().partition(|(path, _)| is_model_file(path));
@@ -288,13 +287,13 @@ impl Catalog {
         report
     }
 
-    /// Reads every manifest, and keeps the last good state of a broken one. Also lists the model files that a
-    /// broken manifest holds back. If the folder cannot be read, everything stays as it was.
+    /// Reads every manifest, and keeps the last valid state of an invalid one. Also lists the model
+    /// files that an invalid manifest holds back. If the folder cannot be read, nothing changes.
     fn read_folder(&self, before: &Files, report: &mut Report) -> (Files, Vec<HeldBack>) {
         let folder = &self.shared.folder;
         let paths = match paths_in(folder) {
             Ok(paths) => paths,
-            // A service may start without its folder.
+            // The service may start without the folder.
             Err(error) if error.kind() == ErrorKind::NotFound && before.is_empty() => Vec::new(),
             Err(error) => {
                 let message = format!(
@@ -314,7 +313,7 @@ impl Catalog {
         let mut found = Files::new();
         for path in ends(MANIFEST) {
             let loaded = manifest::read(&path).and_then(|manifest| {
-                // What has not changed goes on with the runner that it has, and its processes.
+                // An unchanged manifest keeps its runner and its processes.
                 match before.get(&path).filter(|loaded| *loaded.manifest == manifest) {
                     Some(loaded) => Ok(loaded.clone()),
                     None => self.load(manifest, &path),
@@ -336,7 +335,8 @@ impl Catalog {
         (found, held_back)
     }
 
-    /// Adds the model files that no manifest names. Gives those that a broken manifest may name.
+    /// Adds the model files that no manifest names. Returns those that an invalid manifest may
+    /// name.
     fn add_model_files(
         &self,
         paths: impl Iterator<Item = PathBuf>,
@@ -361,7 +361,7 @@ impl Catalog {
             if named.contains(&resolved(&path)) {
                 continue;
             }
-            // A broken manifest may name the file, and its price.
+            // An invalid manifest may name the file and its price.
             let may_name = |(manifest, text): &&(PathBuf, Option<String>)| {
                 let name = path.file_name().unwrap_or_default().to_string_lossy();
                 let is_in_text = text.as_ref().is_none_or(|text| text.contains(&*name));
@@ -374,7 +374,7 @@ impl Catalog {
                 continue;
             }
             let Some(manifest) = manifest::of_model_file(&path) else {
-                let message = "its name makes no slug: give it a manifest".to_owned();
+                let message = "its name yields no slug: give it a manifest".to_owned();
                 report.errors.push(Error { file: path, line: 0, column: 0, message });
                 continue;
             };
@@ -395,7 +395,8 @@ impl Catalog {
         Ok(Loaded { manifest: Arc::new(manifest), model: Arc::new(model) })
     }
 
-    /// Replaces a model by one with the interface that its runner discovered; whether it was still served.
+    /// Replaces a model by one with the interface that its runner discovered. Returns whether the
+    /// model was still in use.
     fn replace(&self, old: &Arc<Model>, interface: &Arc<ModelInterface>) -> bool {
         let mut files = self.shared.files.lock().unwrap_or_else(PoisonError::into_inner);
         let loaded = files.values_mut().find(|loaded| Arc::ptr_eq(&loaded.model, old));
@@ -432,13 +433,14 @@ impl engine::Models for Catalog {
     }
 }
 
-/// A model file that a broken manifest may name.
+/// A model file that an invalid manifest may name.
 struct HeldBack {
     file: PathBuf,
     manifest: PathBuf,
 }
 
-/// The slugs of files that describe models and give none: they belong to this machine all the same.
+/// The slugs of files that describe models but cannot be loaded: these slugs are local all the
+/// same.
 fn unserved(
     errors: &[Error],
     held_back: Vec<HeldBack>,
@@ -488,7 +490,7 @@ fn resolved(path: &Path) -> PathBuf {
     fs::canonicalize(path).unwrap_or_else(|_gone| path.to_path_buf())
 }
 
-/// What a folder holds, by name.
+/// The paths in a folder, by name.
 fn paths_in(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     let paths = fs::read_dir(folder)?.map(|entry| Ok(entry?.path()));
     let mut paths = paths.collect::<std::io::Result<Vec<PathBuf>>>()?;

@@ -1,9 +1,9 @@
 //! A model's request schema as an OpenAPI 3.0 document (`docs/spec/models.md`, "OpenAPI document of
 //! a model").
 //!
-//! OpenAPI 3.0 knows an older and smaller JSON Schema: `null` is said by `nullable`, a constant by
-//! an `enum` of one, exclusive bounds by booleans, and `$defs` are in `components`. What it cannot
-//! say is left out, so that the document admits a little more than the model does, never less.
+//! OpenAPI 3.0 uses an older and smaller JSON Schema: `nullable` for `null`, an `enum` with one
+//! value for a constant, booleans for exclusive bounds, and `components` for `$defs`. Keywords that
+//! it lacks are omitted, so the document admits a little more than the model does, never less.
 
 use percent_encoding::percent_decode_str;
 use serde_json::{Map, Value, json};
@@ -11,9 +11,9 @@ use serde_json::{Map, Value, json};
 use super::Model;
 use crate::domain::model::{OutputType, VERSION};
 
-/// Where definitions of the request schema are in the document.
+/// The location of the request schema's definitions in the document.
 const SCHEMAS: &str = "#/components/schemas/";
-/// Keywords that mean the same in both.
+/// Keywords with the same meaning in both.
 const KEPT: &[&str] = &[
     "title",
     "description",
@@ -35,7 +35,7 @@ const KEPT: &[&str] = &[
     "writeOnly",
 ];
 
-/// The document of one model.
+/// The OpenAPI document of one model.
 #[must_use]
 pub fn openapi(model: &Model) -> Value {
     let mut schemas = Map::new();
@@ -119,7 +119,8 @@ fn output(output_type: OutputType) -> Value {
     }
 }
 
-/// A definition's name as a component's: only characters that OpenAPI allows, and none of ours.
+/// The component name of a definition: only characters that OpenAPI allows, and distinct from our
+/// own names.
 fn component(name: &str) -> String {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     let name: String = name.chars().map(|c| if allowed(c) { c } else { '_' }).collect();
@@ -129,7 +130,7 @@ fn component(name: &str) -> String {
     }
 }
 
-/// A JSON Schema in the words of OpenAPI 3.0.
+/// Translates a JSON Schema to OpenAPI 3.0.
 fn translate(schema: &Value) -> Value {
     let Value::Object(schema) = schema else {
         // `false` admits nothing, `true` everything.
@@ -163,18 +164,18 @@ fn reference(target: &str) -> Value {
     let name = target.strip_prefix("#/$defs/").or_else(|| target.strip_prefix("#/definitions/"));
     match name.filter(|name| !name.contains('/')) {
         Some(name) => {
-            // A reference is a URI's fragment that holds a JSON pointer: unescaped in this order.
+            // A reference is a URI fragment with a JSON pointer: it is unescaped in this order.
             let name = percent_decode_str(name).decode_utf8_lossy();
             let name = name.replace("~1", "/").replace("~0", "~");
             json!({"$ref": format!("{SCHEMAS}{}", component(&name))})
         }
         None if target == "#" => json!({"$ref": format!("{SCHEMAS}Input")}),
-        // Into some other place: it cannot be said, so anything is admitted.
+        // References to other locations cannot be expressed, so anything is admitted.
         None => json!({}),
     }
 }
 
-/// `type`, where a list of types and `null` have words of their own.
+/// Translates `type`, where lists of types and `null` are expressed differently.
 fn types(schema: &Map<String, Value>, translated: &mut Map<String, Value>) {
     let listed = match schema.get("type") {
         None => return,
@@ -217,7 +218,7 @@ fn nullable_enum(translated: &mut Map<String, Value>) {
     }
 }
 
-/// Exclusive bounds are booleans beside the plain ones.
+/// Translates exclusive bounds, which are booleans next to the plain ones.
 fn bounds(schema: &Map<String, Value>, translated: &mut Map<String, Value>) {
     for (plain, exclusive) in [("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")] {
         match (schema.get(plain), schema.get(exclusive)) {
@@ -239,7 +240,7 @@ fn children(schema: &Map<String, Value>, translated: &mut Map<String, Value>) {
         translated.insert("properties".to_owned(), Value::Object(properties.collect()));
     }
     match schema.get("items") {
-        // A tuple cannot be said; what follows one would be said of all items.
+        // Tuples cannot be expressed; a schema for the remaining items would apply to all items.
         Some(items) if items.is_array() || schema.contains_key("prefixItems") => {
             translated.insert("items".to_owned(), json!({}));
         }
@@ -249,7 +250,7 @@ fn children(schema: &Map<String, Value>, translated: &mut Map<String, Value>) {
         None => {}
     }
     match schema.get("additionalProperties") {
-        // Those that match a pattern would be held to it too.
+        // It would also apply to properties that match a pattern.
         Some(_) if schema.contains_key("patternProperties") => {}
         Some(Value::Bool(allowed)) => {
             translated.insert("additionalProperties".to_owned(), (*allowed).into());
@@ -261,18 +262,18 @@ fn children(schema: &Map<String, Value>, translated: &mut Map<String, Value>) {
     }
     for keyword in ["allOf", "anyOf", "oneOf"] {
         if let Some(Value::Array(parts)) = schema.get(keyword) {
-            // Parts that admit more than they should may fit two at a time.
+            // Branches that admit too much may match two at a time.
             let exact = keyword != "oneOf" || parts.iter().all(is_exact);
             alternatives(if exact { keyword } else { "anyOf" }, parts, translated);
         }
     }
-    // The opposite of what admits more would admit less.
+    // The negation of a schema that admits more would admit less.
     if let Some(not) = schema.get("not").filter(|not| is_exact(not)) {
         translated.insert("not".to_owned(), translate(not));
     }
 }
 
-/// Whether the translation of a schema surely admits what the schema does and nothing more.
+/// Whether the translation of a schema is known to admit exactly the same values.
 fn is_exact(schema: &Value) -> bool {
     let Value::Object(fields) = schema else { return true };
     fields.iter().all(|(keyword, value)| match (keyword.as_str(), value) {
@@ -285,7 +286,7 @@ fn is_exact(schema: &Value) -> bool {
     })
 }
 
-/// A `null` among the alternatives is said by `nullable`.
+/// Translates alternatives; a `null` among them becomes `nullable`.
 fn alternatives(keyword: &str, parts: &[Value], translated: &mut Map<String, Value>) {
     let is_null = |part: &&Value| part.get("type").is_some_and(|name| name == "null");
     let mut named: Vec<Value> =
@@ -296,7 +297,7 @@ fn alternatives(keyword: &str, parts: &[Value], translated: &mut Map<String, Val
     if named.is_empty() {
         return;
     }
-    // `types` may have put alternatives there already: both must hold.
+    // `types` may have added alternatives already: both must hold.
     if let Some(Value::Array(types)) = translated.remove(keyword) {
         let both = vec![json!({keyword: types}), json!({keyword: named})];
         let all = translated.entry("allOf").or_insert_with(|| json!([]));

@@ -1,4 +1,4 @@
-//! The catalog over a folder that changes under it.
+//! The catalog of a folder whose files change.
 
 use serde_json::json;
 
@@ -44,7 +44,7 @@ fn catalog_keeps_its_models_while_the_folder_cannot_be_read() {
     fs::write(folder.path().join("a.toml"), manifest("team/a", "First")).unwrap();
     assert!(catalog.reload().errors.is_empty() && catalog.unreadable().is_none());
     let (models, away) = (folder.path().to_path_buf(), folder.path().with_extension("away"));
-    // It is missing, then it is a file, as after a mount that failed.
+    // First it is missing, then it is a file, as after a failed mount.
     fs::rename(&models, &away).unwrap();
     for is_file in [false, true] {
         if is_file {
@@ -63,7 +63,7 @@ fn catalog_keeps_its_models_while_the_folder_cannot_be_read() {
 }
 
 #[test]
-fn catalog_broken_manifest_holds_back_the_files_that_it_may_name() {
+fn catalog_broken_manifest_holds_back_model_files_it_may_name() {
     let (folder, catalog) = open();
     for name in ["named.gguf", "same.gguf", "other.gguf"] {
         fs::write(folder.path().join(name), "not a model").unwrap();
@@ -85,7 +85,7 @@ fn catalog_broken_manifest_holds_back_the_files_that_it_may_name() {
 }
 
 #[test]
-fn catalog_knows_which_slug_may_be_meant() {
+fn catalog_suggests_similar_slug() {
     let (_folder, catalog) = open();
     for (slug, near) in [
         ("text-sumary", Some("text-summary")),
@@ -165,7 +165,7 @@ fn catalog_every_model_has_openapi_document() {
 }
 
 #[test]
-fn manifest_with_exploding_schema_is_refused_with_its_line() {
+fn manifest_with_exploding_schema_is_rejected_with_its_line() {
     let folder = tempfile::tempdir().unwrap();
     let mut definitions = serde_json::Map::new();
     for level in 0..40 {
@@ -185,7 +185,7 @@ fn manifest_with_exploding_schema_is_refused_with_its_line() {
 }
 
 #[test]
-fn catalog_refuses_special_files_and_goes_on() {
+fn catalog_rejects_special_files_and_loads_the_rest() {
     let (folder, catalog) = open();
     let of = |name: &str| folder.path().join(name);
     for pipe in ["pipe.toml", "pipe.gguf"] {
@@ -205,7 +205,7 @@ fn catalog_refuses_special_files_and_goes_on() {
 }
 
 #[test]
-fn catalog_refuses_programs_that_everyone_can_change() {
+fn catalog_rejects_world_writable_programs() {
     use std::os::unix::fs::PermissionsExt as _;
 
     let (folder, catalog) = open();
@@ -225,7 +225,7 @@ fn catalog_refuses_programs_that_everyone_can_change() {
 }
 
 #[test]
-fn catalog_refuses_programs_of_others() {
+fn catalog_rejects_programs_of_other_users() {
     use std::os::unix::fs::{PermissionsExt as _, chown};
 
     let (folder, catalog) = open();
@@ -241,7 +241,7 @@ fn catalog_refuses_programs_of_others() {
     let errors = catalog.reload().errors;
     assert!(errors[0].message.contains("run.sh has mode 0646"), "{errors:?}");
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
-    // Only root gives files away.
+    // Only root can change the owner of a file.
     if !rustix::process::geteuid().is_root() {
         return;
     }

@@ -1,4 +1,4 @@
-//! Watches the models folder and reloads the catalog when something in it has changed and settled.
+//! Watches the models folder and reloads the catalog when a change in it has settled.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,12 +9,13 @@ use tokio::sync::Notify;
 use super::{Catalog, Report};
 use crate::runtime::Tasks;
 
-/// A change counts when nothing more has changed for so long: editors write in several steps.
+/// Delay without further changes before a reload: editors write in several steps.
 const SETTLED: Duration = Duration::from_millis(300);
 
 impl Catalog {
     /// Reloads after each change of the folder until the service stops; `reloaded` is called after
-    /// each reload. A folder that cannot be watched is said so once: a signal reloads it still.
+    /// each reload. If the folder cannot be watched, a warning is logged once; a signal still
+    /// reloads it.
     pub fn watch(&self, tasks: &Tasks, reloaded: impl Fn(&Report) + Send + Sync + 'static) {
         let changed = Arc::new(Notify::new());
         let tell = Arc::clone(&changed);
@@ -32,7 +33,7 @@ impl Catalog {
             Ok(watcher) => watcher,
             Err(error) => {
                 let folder = folder.display();
-                tracing::warn!(%folder, %error, "the models folder is not watched");
+                tracing::warn!(%folder, %error, "failed to watch the models folder");
                 return;
             }
         };
@@ -60,10 +61,10 @@ impl Catalog {
         });
     }
 
-    /// As [`Catalog::reload`], on a blocking thread.
+    /// Like [`Catalog::reload`], on a blocking thread.
     ///
     /// # Errors
-    /// When the thread panicked or the service stops.
+    /// If the thread panicked or the service stops.
     pub async fn reload_off_thread(&self) -> Result<Report, tokio::task::JoinError> {
         let catalog = self.clone();
         tokio::task::spawn_blocking(move || catalog.reload()).await

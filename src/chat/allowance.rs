@@ -1,18 +1,18 @@
-//! What an answer may use at most: it is reserved before the call is made, and a stream that goes beyond
-//! it is cut.
+//! The maximum that an answer may use: it is reserved before the call is made, and a stream that
+//! exceeds it is cut off.
 
 use super::error::Failure;
 use super::request::Request;
 use crate::domain::chat::Tokens;
 use crate::domain::classify::ErrorClass;
 
-/// Bytes of text for each token of its maximum that a stream may have before it is cut: more than tokens have on
-/// average in any language.
+/// Bytes of text per token of its maximum that a stream may have before it is cut off: more than
+/// the average of any language.
 const BYTES_PER_TOKEN_MAX: u64 = 16;
-/// Bytes that a stream may have beside that: a few long tokens.
+/// Additional bytes that a stream may have: room for a few long tokens.
 const BYTES_FREE: u64 = 1024;
 
-/// The most that the answers to a request may use.
+/// The maximum that the answers to a request may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Allowance {
     tokens: Tokens,
@@ -21,20 +21,19 @@ pub struct Allowance {
 }
 
 impl Allowance {
-    /// What a request may use of a model with a context of so many tokens, where that is known.
+    /// The allowance of a request to a model whose context has `context` tokens, if known.
     #[must_use]
     pub fn of(request: &Request, context: Option<u32>) -> Self {
         Self { tokens: request.bound.tokens(context), is_requested: request.bound.is_limited() }
     }
 
-    /// The tokens.
     #[must_use]
     pub const fn tokens(self) -> Tokens {
         self.tokens
     }
 
-    /// The failure of a stream with so many bytes of text, if that is more than it may have. What was not
-    /// requested is a limit only where it `is_reserved`.
+    /// The failure of a stream that has `bytes` bytes of text, if they exceed the allowance. A
+    /// maximum that was not requested is enforced only if it `is_reserved`.
     #[must_use]
     pub fn exceeded(self, name: &str, bytes: u64, is_reserved: bool) -> Option<Failure> {
         let output = self.tokens.output;
@@ -86,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn allowance_cuts_only_what_no_honest_model_writes() {
+    fn allowance_cuts_off_only_excessive_answers() {
         let one = allowance(",\"max_tokens\":1", None);
         assert_eq!(one.exceeded("m", BYTES_FREE + 16, false), None);
         let failure = one.exceeded("m", BYTES_FREE + 17, false).unwrap();

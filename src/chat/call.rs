@@ -1,8 +1,8 @@
 //! A call from its admission to its record.
 //!
-//! It runs in a task of its own. A client that goes away ends it: the connection to the model is
-//! closed, and the call is recorded with what was sent until then. What is reserved and what is
-//! counted as in flight is released when the record is on the disk.
+//! It runs in its own task. If the client disconnects, the call ends: the connection to the model
+//! is closed, and the call is recorded with the output sent so far. The reservation and the count
+//! of tokens in flight are released when the record is on the disk.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,13 +36,13 @@ use crate::runners::openai::stream_options::{Refusal, StreamOptions, ask_with_op
 use crate::runtime::{self, new_id, turns};
 use crate::storage::Commit;
 
-/// When a full queue is worth another try, in seconds.
+/// `Retry-After` of a full queue, in seconds.
 const QUEUE_RETRY: HeaderValue = HeaderValue::from_static("5");
 
-/// How long a place at a model is waited for, at most.
+/// Maximum wait for a free slot at a model.
 const PLACE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Who calls.
+/// The organization and key of a caller.
 #[derive(Debug, Clone, Copy)]
 pub struct Caller {
     pub organization: OrganizationId,
@@ -53,30 +53,30 @@ pub struct Caller {
 /// An answer.
 #[derive(Debug)]
 pub enum Answer {
-    /// JSON.
+    /// The complete answer as JSON.
     Whole { execution: ExecutionId, body: Bytes },
-    /// Server-sent events, as they come. Dropping the receiver ends the call.
+    /// Server-sent events as they arrive. Dropping the receiver ends the call.
     Stream { execution: ExecutionId, pieces: mpsc::Receiver<Bytes> },
 }
 
-/// Where the answer goes. Closed when the client has gone away.
+/// The channel for the answer. Closed when the client has disconnected.
 pub(super) type Reply = oneshot::Sender<Result<Answer, Error>>;
 
-/// A call that was admitted.
+/// An admitted call.
 #[derive(Debug)]
 pub(super) struct Call {
     pub(super) inner: Arc<Inner>,
     pub(super) id: ExecutionId,
     trace: Trace,
     pub(super) request: Request,
-    /// Covers what is held in memory of a whole answer.
+    /// Covers the memory of a whole answer.
     pub(super) lease: Lease,
     pub(super) started: Instant,
     caller: Caller,
     created_at: Timestamp,
     reservation: Option<Reservation>,
     in_flight: Option<InFlight>,
-    /// The request's body, which is counted while it is in memory.
+    /// The request's body, which counts toward the budget while it is in memory.
     _body: Bytes,
 }
 
@@ -91,12 +91,12 @@ pub(super) enum Begun {
 #[derive(Debug)]
 pub(super) enum End {
     Done,
-    /// The client has gone away.
+    /// The client disconnected.
     Cancelled,
     Failed(Failure),
 }
 
-/// What came of an answer.
+/// The usage and output of an answer.
 #[derive(Debug, Default)]
 pub(super) struct Came {
     pub(super) tokens: Tokens,
@@ -107,8 +107,8 @@ pub(super) struct Came {
 }
 
 impl Chat {
-    /// Makes a call. `body` is the request's, `lease` covers what is held of the answer; `asked` gives what
-    /// the request said about itself, of the execution that it becomes.
+    /// Makes a call. `body` is the request's; `lease` covers the memory of the answer; `asked` has
+    /// the request's own metadata for the execution.
     ///
     /// # Errors
     /// [`Error`]; only [`Error::Failed`] is recorded.
@@ -145,7 +145,7 @@ impl Chat {
             _body: body,
         };
         let (reply, answer) = oneshot::channel();
-        // What a client that goes away has used is recorded.
+        // Even if the client disconnects, its usage is recorded.
         let running = self
             .inner
             .tasks
@@ -154,7 +154,7 @@ impl Chat {
     }
 }
 
-/// What the dearest of the models may cost.
+/// The maximum cost of the most expensive candidate.
 fn dearest(candidates: &[Candidate], request: &Request) -> Price {
     let most = |one: &Candidate| one.most(1, one.allowance(request).tokens());
     candidates.iter().map(most).fold(Price::default(), Price::dearer)
@@ -190,7 +190,7 @@ impl Call {
                     }
                     let execution = self.id;
                     self.end_unanswered(&candidate, End::Failed(failure.clone())).await;
-                    // A client that has gone away needs no answer.
+                    // A disconnected client needs no answer.
                     let _unsent = reply.send(Err(Error::Failed { execution, failure }));
                     return;
                 }
@@ -198,8 +198,8 @@ impl Call {
         }
     }
 
-    /// Waits for a place at the model and for its answer to begin; an answer that does not come as a
-    /// stream is read, so that another model can be tried where it is not what was asked for.
+    /// Waits for a slot at the model and for its answer to begin. An answer that is not a stream is
+    /// read completely, so that another model can be tried if it is invalid.
     async fn open(
         &mut self,
         candidate: &Candidate,
@@ -212,8 +212,8 @@ impl Call {
         };
         let is_stream = self.request.is_stream;
         let first_byte = match (&candidate.local, &candidate.target) {
-            // An answer that comes at once takes as long as the model, and so may the loading of a
-            // model and the reading of a prompt.
+            // A non-streamed answer takes as long as the model needs, and so may loading a local
+            // model and reading a prompt.
             (Some(model), target) if !is_stream || matches!(target, Target::Process(_)) => {
                 model.timeout
             }
@@ -234,7 +234,7 @@ impl Call {
         Ok((self.read(name, opened).await?, permit))
     }
 
-    /// Sends the request to a model.
+    /// Sends the request to a candidate.
     async fn ask(
         &self,
         candidate: &Candidate,
@@ -246,7 +246,7 @@ impl Call {
         let target = &candidate.target;
         let body = candidate.request(&self.request).body(target.model(), options);
         let body = body.map_err(|error| {
-            let message = format!("the request to the model '{name}' cannot be made: {error}");
+            let message = format!("cannot build the request to the model '{name}': {error}");
             Failure::new(500, ErrorClass::InternalError, message)
         })?;
         let is_stream = self.request.is_stream;
@@ -256,7 +256,8 @@ impl Call {
         self.inner.open(name, target, asked, limits).await
     }
 
-    /// Whether a server has refused `stream_options`; `None` of a process, which takes them.
+    /// Whether a server has rejected `stream_options`; `None` for a local process, which supports
+    /// them.
     fn refusal_of_options<'t>(&'t self, target: &'t Target) -> Option<&'t Refusal> {
         match target {
             Target::Server { .. } => Some(&self.inner.upstream_options),
@@ -265,7 +266,7 @@ impl Call {
         }
     }
 
-    /// The usage and cost of an answer so far. The model started to work at `begun`.
+    /// The usage and cost of an answer so far. The model started at `begun`.
     pub(super) fn came(&self, candidate: &Candidate, meter: &Meter, begun: Instant) -> Came {
         let tokens = meter.tokens();
         let cost =
@@ -273,32 +274,32 @@ impl Call {
         Came { tokens, cost, ..Came::default() }
     }
 
-    /// The most that is charged for an answer that was cut off because it ran past what is reserved for it.
+    /// The maximum charge for an answer that was cut off because it exceeded its reservation.
     pub(super) fn most_of_cut(&self) -> Option<Usd> {
         self.reservation.as_ref().map(Reservation::amount)
     }
 
-    /// How many tokens the prompt has that a model gets, estimated.
+    /// The estimated number of tokens in the prompt for a candidate.
     pub(super) fn prompt_tokens(&self, candidate: &Candidate) -> u64 {
         candidate.request(&self.request).bound.prompt_estimate()
     }
 
-    /// Whether output is reserved for the answer of a model.
+    /// Whether output is reserved for a candidate's answer.
     pub(super) fn reserves_output(&self, candidate: &Candidate) -> bool {
         self.reservation.is_some() && !candidate.price.is_fixed()
     }
 
-    /// Records a call of which nothing came.
+    /// Records a call without any output.
     async fn end_unanswered(self, candidate: &Candidate, end: End) {
         if let Err(error) = self.record(candidate, &end, Came::default()).await {
-            tracing::error!(%error, "a call of the chat router could not be recorded");
+            tracing::error!(%error, "failed to record chat call");
         }
     }
 
-    /// Records the call as it ended.
+    /// Records the end of the call.
     ///
     /// # Errors
-    /// [`engine::Error`]: nothing of it is recorded.
+    /// [`engine::Error`]: nothing is recorded.
     pub(super) async fn record(
         self,
         candidate: &Candidate,
@@ -353,10 +354,10 @@ impl Call {
     }
 }
 
-/// A place at a model of the catalog, once one is free.
+/// Waits for a slot at a model of the catalog.
 ///
 /// # Errors
-/// [`Failure`] when too many wait, or none is free in time.
+/// [`Failure`] if the queue is full or no slot becomes free in time.
 pub(super) async fn place_at(inner: &Inner, model: &str) -> Result<ModelPermit, Failure> {
     let patience = inner.options.first_byte_timeout.min(PLACE_TIMEOUT);
     match tokio::time::timeout(patience, inner.engine.place_at(model)).await {
@@ -368,13 +369,13 @@ pub(super) async fn place_at(inner: &Inner, model: &str) -> Result<ModelPermit, 
             Err(failure)
         }
         Err(_elapsed) => {
-            let message = format!("the model '{model}' had no place free in time");
+            let message = format!("the model '{model}' had no free slot in time");
             Err(Failure::new(503, ErrorClass::ProviderUnavailable, message))
         }
     }
 }
 
-/// Whether the operation has texts that are kept.
+/// Whether the text of the operation's answers is kept.
 pub(super) fn keeps_content(inner: &Inner, operation: Operation) -> bool {
     inner.options.keep_content && operation == Operation::Chat
 }

@@ -1,6 +1,5 @@
-//! What is kept of an answer where `router.keep_content` asks for it: the messages that the model has
-//! written, put together from the events of a stream. What is past the limit is left out, and the
-//! message says so.
+//! The messages of an answer that are kept if `router.keep_content` is set, assembled from the
+//! events of a stream. Text past the limit is dropped, and the message is marked as truncated.
 
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value};
@@ -25,7 +24,7 @@ impl Default for Content {
 }
 
 impl Content {
-    /// Adds what a choice says.
+    /// Adds the text of a choice.
     pub fn add(&mut self, choice: &Choice<'_>) {
         let index = choice.index.and_then(|index| usize::try_from(index).ok()).unwrap_or(0);
         let Some(said) = choice.said() else { return };
@@ -40,7 +39,7 @@ impl Content {
         self.truncated |= !self.messages.add(index, delta);
     }
 
-    /// The message, or all of them where there are several; `None` where nothing came.
+    /// The message, or an array if there are several choices; `None` if the answer is empty.
     #[must_use]
     pub fn into_json(self) -> Option<Box<RawValue>> {
         let mut messages: Vec<_> = self.messages.finish().collect();
@@ -72,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn content_is_put_together_from_stream_events() {
+    fn content_is_assembled_from_stream_events() {
         let said = kept(&[
             r#"{"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}"#,
             r#"{"choices":[{"index":0,"delta":{"content":"He"}}]}"#,

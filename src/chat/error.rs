@@ -1,4 +1,4 @@
-//! Why a call is refused, or got no answer.
+//! The errors of a call.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use crate::domain::invalid_request::InvalidRequest;
 pub use crate::runners::openai::{Failure, Said};
 use crate::{chains, engine};
 
-/// Why a call is refused, or got no answer.
+/// Why a call was refused or failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The request is wrong. Nothing was called.
+    /// The request is invalid. Nothing was called.
     #[error(transparent)]
     Invalid(#[from] InvalidRequest),
     /// No model has this id, and there is no upstream. Nothing was called.
@@ -20,26 +20,26 @@ pub enum Error {
     )]
     NoModel {
         model: String,
-        /// The closest known id, in brackets.
+        /// The closest known id, in parentheses.
         hint: String,
         local: String,
     },
-    /// The model is one of this machine and cannot be loaded. Nothing was called.
+    /// The local model cannot be loaded. Nothing was called.
     #[error(
         "the model '{model}' is not served: its file {file} cannot be loaded; `orrery model list` shows the \
          operator why"
     )]
     Unserved { model: String, file: String },
-    /// The key has used its tokens of the day. Nothing was called.
+    /// The key has used up its daily tokens. Nothing was called.
     #[error("the API key has used its {limit} tokens of today")]
     TokensUsedUp { limit: u64, retry_after: Duration },
-    /// Calls of the key that are in flight may use the rest of its tokens of the day. Nothing was called.
+    /// The key's calls in flight may use the rest of its daily tokens. Nothing was called.
     #[error(
         "the calls in flight of the API key reserve the rest of its {limit} tokens of today; try again when \
          they have ended, or set max_tokens"
     )]
     TokensReserved { limit: u64, retry_after: Duration },
-    /// The model did not answer. The call is recorded under this id.
+    /// The model failed. The call is recorded under this id.
     #[error("{}", failure.message)]
     Failed { execution: ExecutionId, failure: Failure },
     #[error(transparent)]

@@ -1,7 +1,8 @@
-//! What an answer used: the model's own count of tokens, or an estimate by the length of its texts.
+//! The usage of an answer: the model's own count of tokens, or an estimate from the length of its
+//! texts.
 //!
-//! It reads the events of a stream and whole answers, only as far as that takes, and changes none.
-//! An answer in a form without any text that it knows is counted by its bytes.
+//! The meter reads the events of a stream or a whole answer, only as far as necessary, and changes
+//! nothing. An answer in a form without any known text is counted by its bytes.
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -16,33 +17,33 @@ use crate::runners::openai::answer::not_json;
 use crate::runners::openai::said;
 use crate::runners::openai::shape::{self, Counts};
 
-/// What an event of a stream is.
+/// The kind of a stream event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Seen {
     /// A part of the answer.
     Part,
-    /// The usage, and nothing of the answer.
+    /// Only the usage, without a part of the answer.
     Usage,
     /// The model has failed.
     Failed(Box<Failure>),
 }
 
-/// Counts one answer.
+/// Meters one answer.
 #[derive(Debug)]
 pub struct Meter {
-    /// What the prompt has, estimated.
+    /// Estimated tokens of the prompt.
     prompt_tokens: u64,
-    /// As the model counts.
+    /// The model's own counts.
     counted: Counts,
-    /// Bytes of text that came.
+    /// Bytes of text received.
     bytes: u64,
     is_finished: bool,
     has_answer: bool,
-    /// What is kept of the answer, where it is.
+    /// The answer, if it is kept.
     content: Option<Content>,
 }
 
-/// An event of a stream, or a whole answer, as far as it is looked at.
+/// The fields of a stream event or a whole answer that the meter reads.
 #[derive(Debug, Deserialize)]
 struct Chunk<'a> {
     #[serde(borrow)]
@@ -63,12 +64,12 @@ struct Chunk<'a> {
     prompt_eval_count: Option<&'a RawValue>,
     #[serde(borrow)]
     eval_count: Option<&'a RawValue>,
-    /// What the events of other APIs are; OpenAI's have none.
+    /// The type of an event in other APIs; OpenAI's events have none.
     #[serde(rename = "type")]
     kind: Option<IgnoredAny>,
 }
 
-/// One of the answers.
+/// One choice of the answer.
 #[derive(Debug, Deserialize)]
 pub struct Choice<'a> {
     pub index: Option<u64>,
@@ -76,12 +77,12 @@ pub struct Choice<'a> {
     delta: Option<&'a RawValue>,
     #[serde(borrow)]
     message: Option<&'a RawValue>,
-    /// Of completions without messages.
+    /// For completions without messages.
     text: Option<String>,
     finish_reason: Option<IgnoredAny>,
 }
 
-/// What is kept of what a model says.
+/// The fields of a model's message that are kept.
 #[derive(Debug, Deserialize)]
 pub struct Message<'a> {
     #[serde(borrow)]
@@ -93,7 +94,7 @@ pub struct Message<'a> {
 }
 
 impl Chunk<'_> {
-    /// What the server has counted, wherever it puts it.
+    /// The server's counts, wherever it puts them.
     fn counts(&self) -> Option<Counts> {
         let texts = [
             self.usage,
@@ -115,12 +116,12 @@ impl Chunk<'_> {
 }
 
 impl<'a> Choice<'a> {
-    /// What it adds to the answer, as far as that is kept.
+    /// The message or delta, as far as it is kept.
     pub fn said(&self) -> Option<Message<'a>> {
         serde_json::from_str(self.delta.or(self.message)?.get()).ok()
     }
 
-    /// Bytes of text that it adds.
+    /// Bytes of text in this choice.
     fn bytes(&self) -> u64 {
         match (self.delta.or(self.message), &self.text) {
             (Some(said), _) => said::text_bytes(said.get().as_bytes()).unwrap_or_default(),
@@ -130,7 +131,7 @@ impl<'a> Choice<'a> {
 }
 
 impl Meter {
-    /// Counts the answer to a prompt of so many tokens; `keeps` says that the answer is kept.
+    /// A meter for the answer to a prompt of `prompt_tokens` tokens; `keeps` keeps the answer.
     #[must_use]
     pub fn new(prompt_tokens: u64, keeps: bool) -> Self {
         let content = keeps.then(Content::default);
@@ -147,7 +148,7 @@ impl Meter {
     /// Reads the data of an event.
     ///
     /// # Errors
-    /// [`Failure`] when it is not JSON.
+    /// [`Failure`] if it is not JSON.
     pub fn event(&mut self, data: &[u8]) -> Result<Seen, Failure> {
         if data.trim_ascii().is_empty() {
             return Ok(Seen::Part);
@@ -204,32 +205,32 @@ impl Meter {
         }
     }
 
-    /// Bytes of text that came.
+    /// Bytes of text received.
     #[must_use]
     pub const fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Whether the answer has come to its end, as the model says.
+    /// Whether the model has reported the end of its answer.
     #[must_use]
     pub const fn is_finished(&self) -> bool {
         self.is_finished
     }
 
-    /// Whether any choice has come, or something that may be one.
+    /// Whether a choice, or something that may be one, has arrived.
     #[must_use]
     pub const fn has_answer(&self) -> bool {
         self.has_answer
     }
 
-    /// Whether nothing of an answer has come.
+    /// Whether nothing of an answer has arrived.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         let Counts { input, output } = self.counted;
         input.is_none() && output.is_none() && self.bytes == 0 && !self.is_finished
     }
 
-    /// What was used. Of an answer of which nothing came, nothing.
+    /// The usage so far; zero if nothing of an answer has arrived.
     #[must_use]
     pub fn tokens(&self) -> Tokens {
         if self.is_empty() {
@@ -238,7 +239,7 @@ impl Meter {
         self.counted.tokens(self.prompt_tokens, self.bytes)
     }
 
-    /// What is kept of the answer, as JSON.
+    /// The kept answer, as JSON.
     #[must_use]
     pub fn take_content(&mut self) -> Option<Box<RawValue>> {
         self.content.take()?.into_json()
@@ -249,7 +250,7 @@ fn failure_of(event: &[u8]) -> Option<Failure> {
     shape::failure_in(&serde_json::from_slice(event).ok()?)
 }
 
-/// Bytes of text of an answer in an unknown form: all of it where no known field holds a text.
+/// Bytes of text in an answer of unknown form: all its bytes if no known field has a text.
 fn unknown_bytes(json: &[u8]) -> u64 {
     said::text_bytes(json).filter(|bytes| *bytes > 0).unwrap_or(json.len() as u64)
 }

@@ -1,4 +1,4 @@
-//! What answers in various forms have used.
+//! Tests of the usage of answers in various forms.
 
 use super::*;
 use crate::domain::classify::ErrorClass;
@@ -19,7 +19,7 @@ fn meter_takes_the_models_own_count() {
 }
 
 #[test]
-fn meter_estimates_by_all_texts_where_nothing_was_counted() {
+fn meter_estimates_uncounted_answers_from_all_texts() {
     let mut meter = Meter::new(100, false);
     assert_eq!(meter.tokens(), Tokens::default(), "nothing came");
     for event in [
@@ -39,7 +39,7 @@ fn meter_estimates_by_all_texts_where_nothing_was_counted() {
 }
 
 #[test]
-fn meter_keeps_usage_that_comes_with_text() {
+fn meter_keeps_usage_that_arrives_with_text() {
     let mut meter = Meter::new(9, false);
     let event = r#"{"choices":[{"delta":{"content":"a"}}],"usage":{"prompt_tokens":1,"completion_tokens":1}}"#;
     assert_eq!(seen(&mut meter, event), Seen::Part, "it is a part of the answer too");
@@ -97,7 +97,7 @@ fn meter_reads_whole_answers() {
 }
 
 #[test]
-fn meter_counts_usage_that_comes_in_parts() {
+fn meter_adds_up_partial_usage() {
     let mut meter = Meter::new(100, false);
     let start =
         r#"{"type":"message_start","message":{"usage":{"input_tokens":3,"output_tokens":1}}}"#;
@@ -111,7 +111,7 @@ fn meter_counts_usage_that_comes_in_parts() {
 }
 
 #[test]
-fn meter_estimates_what_a_usage_leaves_out() {
+fn meter_estimates_missing_counts() {
     let delta = r#"{"choices":[{"delta":{"content":"12345678"}}]}"#;
     for (usage, input, output) in [
         (r#"{"choices":[],"usage":{"prompt_tokens":3}}"#, 3, 2),

@@ -1,23 +1,24 @@
-//! The chat router: one service for chat models and embeddings, local or not.
+//! The chat router: one service for chat models and embeddings, local or remote.
 //!
-//! A call names a model. [`Chat`] finds where it runs, reserves what it may cost, sends the request on,
-//! passes the answer back as it comes, and records the call in one commit with its charge. Requests
-//! and answers are passed on byte for byte, apart from the few fields that the router has to change.
+//! A call names a model. [`Chat`] finds where the model runs, reserves the maximum cost, forwards
+//! the request, relays the answer as it arrives, and records the call in one commit with its
+//! charge. Requests and answers are passed on byte for byte, except for the few fields that the
+//! router must change.
 //!
 //! | file | question |
 //! |---|---|
-//! | `request` | what is asked for, and whether it is well formed |
-//! | `route` | which models are tried, where, and what each costs |
-//! | `upstream` | one try: connect, wait for the first byte, time out; `runners::openai` reads what comes |
+//! | `request` | what is requested, and is it valid |
+//! | `route` | which models are tried, where, and at what price |
+//! | `upstream` | one attempt: connect and wait for the first byte; `runners::openai` parses |
 //! | `call` | a call from its admission to its record |
-//! | `relay`, `whole` | the answer on its way: as a stream, or at once |
-//! | `meter`, `content` | what an answer used, and what is kept of it |
+//! | `relay`, `whole` | the answer in transit: as a stream, or as a whole |
+//! | `meter`, `content` | the usage of an answer, and the part of it that is kept |
 //! | `part` | answers that are parts of larger work: decisions, the agent |
 //! | `tokens` | the daily budgets of keys |
-//! | `models` | the ids that can be called |
+//! | `models` | the models that can be called |
 //!
-//! It never stores what was said unless the configuration asks for it, never repeats a request that a
-//! model has received, and never sends a local model's request to the upstream.
+//! The router never stores a conversation unless the configuration says so, never repeats a request
+//! that a model has received, and never sends a local model's request to the upstream.
 
 mod allowance;
 mod call;

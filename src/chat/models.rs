@@ -1,6 +1,6 @@
-//! The ids that can be called: the models of the catalog, and those that the upstream lists.
+//! The models that can be called: those of the catalog, and those that the upstream lists.
 //!
-//! The upstream's list is kept for `router.catalog_ttl` and asked for by one request at a time. While
+//! The upstream's list is cached for `router.catalog_ttl` and fetched by one request at a time. If
 //! the upstream does not answer, the last list is shown and marked as stale.
 
 use std::collections::HashSet;
@@ -22,20 +22,20 @@ use crate::domain::time::Timestamp;
 use crate::http::client::{Limits, Overflow};
 use crate::runtime::{self, turns};
 
-/// The upstream's list: bytes, models, characters of an id, and how long it may take.
+/// Limits on the upstream's list: bytes, models, characters of an id, and time to fetch it.
 const LIST_BYTES_MAX: usize = 8 * 1024 * 1024;
 const LIST_MODELS_MAX: usize = 10_000;
 const ID_CHARS_MAX: usize = 256;
 const LIST_TIMEOUT: Duration = Duration::from_secs(10);
-/// An upstream that did not answer is not asked again before this.
+/// Minimum delay before an upstream that did not answer is queried again.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// Everything that can be called.
+/// All models that can be called.
 #[derive(Debug)]
 pub struct ModelCatalog {
-    /// Local models by slug, then the upstream's in its order.
+    /// Local models by slug, then the upstream's models in its order.
     pub models: Vec<CatalogModel>,
-    /// `None` where there is no upstream.
+    /// `None` without an upstream.
     pub upstream: Option<UpstreamList>,
 }
 
@@ -43,29 +43,29 @@ pub struct ModelCatalog {
 #[derive(Debug, Clone)]
 pub struct CatalogModel {
     pub id: String,
-    /// What it is for; `None` where the upstream does not say.
+    /// The operation that it serves; `None` if the upstream does not say.
     pub operation: Option<Operation>,
     pub is_upstream: bool,
-    /// Who owns it, where the upstream says so.
+    /// The owner, if the upstream says so.
     pub owned_by: Option<String>,
-    /// Unix seconds, where the upstream says so.
+    /// Creation time in Unix seconds, if the upstream says so.
     pub created: Option<i64>,
     pub pricing: Option<Pricing>,
-    /// Tokens of a prompt and its answer, where they are known.
+    /// The context in tokens, if known.
     pub context: Option<u32>,
-    /// Whether it has stopped answering.
+    /// Whether it is failing.
     pub is_failing: bool,
 }
 
-/// How current the upstream's list is.
+/// The state of the upstream's list.
 #[derive(Debug, Clone)]
 pub struct UpstreamList {
     pub fetched_at: Option<Timestamp>,
-    /// Why the list could not be had when it was last asked for: what is shown is stale.
+    /// The error of the last fetch: the list is stale.
     pub error: Option<String>,
 }
 
-/// The upstream's list as it was last seen.
+/// The cached list of the upstream.
 #[derive(Debug, Default)]
 pub(super) struct UpstreamModels {
     cached: Mutex<Cached>,
@@ -76,7 +76,7 @@ struct Cached {
     models: Arc<Vec<Listed>>,
     fetched_at: Option<Timestamp>,
     error: Option<String>,
-    /// Until when nothing is asked.
+    /// No fetch before this time.
     fresh_until: Option<Instant>,
 }
 
@@ -102,7 +102,7 @@ impl Chat {
             return ModelCatalog { models, upstream: None };
         };
         let (listed, state) = inner.upstream_list(upstream).await;
-        // The slug of a local model never goes to the upstream.
+        // The slug of a local model is never sent to the upstream.
         let catalog = inner.catalog.list();
         let unserved = inner.catalog.list_unserved().into_iter().map(|(slug, _)| slug.to_string());
         let local: HashSet<String> =
@@ -126,7 +126,7 @@ impl Chat {
 }
 
 impl Inner {
-    /// A model of the catalog, if it can be called.
+    /// The entry of a catalog model, if it can be called.
     fn listed(&self, model: Arc<crate::catalog::Model>) -> Option<CatalogModel> {
         let operations = [Operation::Chat, Operation::Embeddings];
         let serves = |operation: &Operation| model.runner.server(*operation).is_some();
@@ -143,17 +143,17 @@ impl Inner {
         })
     }
 
-    /// The upstream's list, asked for when it is old. One request asks, the others wait for it.
+    /// The upstream's list, refreshed if it is old. One request fetches it while others wait.
     async fn upstream_list(&self, upstream: &Upstream) -> (Arc<Vec<Listed>>, UpstreamList) {
         let mut cached = self.upstream_models.cached.lock().await;
         let now = runtime::monotonic_now();
         if cached.fresh_until.is_none_or(|until| until <= now) {
-            // As the service: others wait for the list too, and an organization may have to wait for a place until
-            // its own streams end.
+            // Fetched on behalf of the service: other organizations wait for the list too, and an
+            // organization may have to wait for a slot until its own streams end.
             let asking = timeout(LIST_TIMEOUT, self.ask_upstream(upstream));
             let answer = turns::on_behalf_of(None::<OrganizationId>, asking).await;
             let answer = answer.unwrap_or_else(|_elapsed| {
-                Err(format!("the upstream's list did not come within {LIST_TIMEOUT:?}"))
+                Err(format!("the upstream did not return its list within {LIST_TIMEOUT:?}"))
             });
             let fresh_for = match answer {
                 Ok(models) => {

@@ -1,9 +1,8 @@
 //! Answers that are parts of larger work: the questions of a decision, the turns of an agent.
 //!
-//! Such work binds a model once, asks it any number of times, and is recorded as a whole, in one commit
-//! with what all the answers cost. Each answer comes at once, never as a stream, and never from a
-//! fallback chain: the parts of one piece of work come from one model. Nothing is recorded here, and
-//! nothing is retried.
+//! Such work binds a model once, asks it any number of times, and is recorded as a whole, in one
+//! commit with the cost of all answers. Answers are never streamed and never come from a fallback
+//! chain: all parts of one piece of work come from one model. Nothing is recorded or retried here.
 
 use std::sync::Arc;
 
@@ -37,7 +36,7 @@ use crate::storage::Commit;
 /// The largest answer of one part, in bytes.
 const ANSWER_MAX: usize = 4 * 1024 * 1024;
 
-/// A chat model that a larger piece of work asks.
+/// A chat model that larger work is bound to.
 #[derive(Debug, Clone)]
 pub struct BoundModel {
     inner: Arc<Inner>,
@@ -47,13 +46,13 @@ pub struct BoundModel {
 /// One answer.
 #[derive(Debug)]
 pub struct Completion {
-    /// As the model's server gave it.
+    /// The answer of the model's server.
     pub answer: RawObject,
     pub tokens: Tokens,
     pub cost: Usd,
 }
 
-/// What is reserved for work that was admitted. Dropping it releases that.
+/// The reservation of admitted work. Dropping it releases the reservation.
 #[derive(Debug, Default)]
 pub struct Admission {
     in_flight: Option<InFlight>,
@@ -61,7 +60,7 @@ pub struct Admission {
 }
 
 impl Chat {
-    /// The chat model of this id: of the catalog by its slug, else the upstream's.
+    /// The chat model with this id: the catalog model with this slug, else the upstream's.
     ///
     /// # Errors
     /// [`Error::Invalid`] for a model of another kind; [`Error::NoModel`].
@@ -71,10 +70,10 @@ impl Chat {
         Ok(BoundModel { inner, candidate: Arc::new(candidate) })
     }
 
-    /// Admits work that uses at most about so many tokens, and reserves what it may cost.
+    /// Admits work that uses at most about `tokens` tokens, and reserves its maximum cost.
     ///
     /// # Errors
-    /// [`Error::TokensUsedUp`]; [`Error::Engine`] when the balance does not cover it.
+    /// [`Error::TokensUsedUp`]; [`Error::Engine`] if the balance does not cover it.
     pub async fn admit(
         &self,
         caller: Caller,
@@ -88,10 +87,10 @@ impl Chat {
         Ok(admission)
     }
 
-    /// Reserves more for work that was admitted.
+    /// Reserves more for admitted work.
     ///
     /// # Errors
-    /// [`Error::Engine`] when the balance does not cover it.
+    /// [`Error::Engine`] if the balance does not cover it.
     pub async fn reserve(
         &self,
         caller: Caller,
@@ -104,21 +103,21 @@ impl Chat {
         Ok(())
     }
 
-    /// Whether the history keeps what models answer.
+    /// Whether the history keeps the answers of models.
     #[must_use]
     pub fn keeps_content(&self) -> bool {
         self.inner.options.keep_content
     }
 
-    /// Adds to the commit of a part what it used.
+    /// Adds the tokens of a part to its commit.
     pub fn count_tokens(&self, commit: &mut Commit, caller: Caller, tokens: Tokens) {
         self.inner.tokens.count(commit, caller.organization, caller.key, tokens.total());
     }
 
-    /// Records work that has ended: its row, its charge and its count of tokens are one commit.
+    /// Records finished work: its row, its charge and its count of tokens are one commit.
     ///
     /// # Errors
-    /// [`engine::Error`]: nothing of it is recorded.
+    /// [`engine::Error`]: nothing is recorded.
     pub async fn settle(
         &self,
         admission: Admission,
@@ -144,7 +143,7 @@ impl BoundModel {
         &self.candidate.name
     }
 
-    /// Whether the upstream is asked, and not a model of the catalog.
+    /// Whether the model is the upstream's, not one of the catalog.
     #[must_use]
     pub fn is_upstream(&self) -> bool {
         self.candidate.local.is_none()
@@ -156,23 +155,23 @@ impl BoundModel {
         self.candidate.price.is_known()
     }
 
-    /// The most that an answer to a request may use and cost.
+    /// The maximum that an answer to a request may use and cost.
     #[must_use]
     pub fn most_of(&self, request: TokenBound) -> (Tokens, Price) {
         let tokens = request.tokens(self.candidate.context());
         (tokens, self.candidate.most(1, tokens))
     }
 
-    /// The most that so many answers may cost, each of at most `output` tokens, to prompts that have at most
-    /// `input` tokens together.
+    /// The maximum cost of `answers` answers of at most `output` tokens each, to prompts with at
+    /// most `input` tokens in total.
     #[must_use]
     pub fn most(&self, answers: u64, input: u64, output: u64) -> Price {
         let output = output.saturating_mul(answers);
         self.candidate.most(answers, Tokens { input, output, is_estimated: true })
     }
 
-    /// Asks for an answer. `fields` are the request's without its model; `lease` covers the answer while it is
-    /// read; `call` is its span.
+    /// Requests an answer. `fields` are the request's without its model; `lease` covers the answer
+    /// while it is read; `call` is its span.
     ///
     /// # Errors
     /// [`Failure`]
@@ -190,14 +189,14 @@ impl BoundModel {
         self.ask((Operation::Chat.path(), body), prompt_tokens, lease, call).await
     }
 
-    /// Whether the model runs in a process of this service, which scores the labels of many questions
-    /// about one state at once.
+    /// Whether the model is a local process, which scores the labels of many questions about one
+    /// state at once.
     #[must_use]
     pub fn can_score(&self) -> bool {
         matches!(self.candidate.target, Target::Process(_))
     }
 
-    /// Asks a model that can score for the scores of all questions of a request, as its process reads it.
+    /// Requests the scores of all questions from a model that can score.
     ///
     /// # Errors
     /// [`Failure`]
@@ -211,7 +210,7 @@ impl BoundModel {
         self.ask((SCORE, body), prompt_tokens, lease, call).await
     }
 
-    /// Waits for a place at the model, and asks it.
+    /// Waits for a slot at the model, and sends the request.
     async fn ask(
         &self,
         (path, body): (&'static str, Bytes),
@@ -248,7 +247,7 @@ impl BoundModel {
         let name = candidate.name.as_str();
         let mut opened = inner.open(name, &candidate.target, asked, limits).await?;
         if opened.is_stream {
-            return Err(misunderstood(name, "its answer is a stream that was not asked for"));
+            return Err(misunderstood(name, "its answer is a stream that was not requested"));
         }
         let idle = inner.options.idle_timeout;
         let read = read_whole(name, &mut opened, idle, lease, ANSWER_MAX).await;
@@ -280,6 +279,6 @@ async fn understood(
 }
 
 fn unwritable(name: &str, error: &serde_json::Error) -> Failure {
-    let message = format!("the request to the model '{name}' cannot be made: {error}");
+    let message = format!("cannot build the request to the model '{name}': {error}");
     Failure::new(500, ErrorClass::InternalError, message)
 }

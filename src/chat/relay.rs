@@ -1,9 +1,10 @@
-//! An answer that comes as a stream: each event leaves as it comes, byte for byte.
+//! A streamed answer: each event is forwarded as it arrives, byte for byte.
 //!
-//! Between the model and the client are the event that is not complete and a few pieces, so a client
-//! that reads slowly slows its model down, until the server's write timeout ends the connection. The
-//! usage and `[DONE]` wait until the call is recorded. A client that goes away closes the connection
-//! to the model at once. A model that breaks off ends the stream with an error event.
+//! Only the incomplete event and a few pieces are buffered between the model and the client, so a
+//! slow client slows its model down, until the server's write timeout ends the connection. The
+//! usage and `[DONE]` are held back until the call is recorded. If the client disconnects, the
+//! connection to the model is closed at once. If the model breaks off, the stream ends with an
+//! error event.
 
 use std::time::Duration;
 
@@ -31,23 +32,24 @@ use crate::runners::openai::failure::{broken, misunderstood, too_late};
 use crate::runtime;
 use crate::wire::openai;
 
-/// The part of an event that is not counted in the budget of bodies in flight.
+/// Bytes of an event that are not counted in the budget of bodies in flight.
 const EVENT_FREE: usize = 1024 * 1024;
-/// Pieces that wait for the client, each at most an event and what came with its end.
+/// Maximum number of pieces queued for the client, each at most an event and the bytes that arrived
+/// with its end.
 const PIECES_MAX: usize = 4;
 /// The largest stream, in bytes.
 const STREAM_MAX: usize = 256 * 1024 * 1024;
-/// How long the end of the model's answer is waited for behind `[DONE]`, so that its connection can be
-/// used again.
+/// How long to wait after `[DONE]` for the end of the model's answer, so that its connection can be
+/// reused.
 const DRAIN: Duration = Duration::from_millis(100);
 
 const KEEP_ALIVE: &[u8] = b": keep-alive\n\n";
 const DONE: &[u8] = b"[DONE]";
-/// The fields of an event that are the same in all events of its stream.
+/// The fields that are the same in all events of a stream.
 const FRAME: [&str; 7] =
     ["id", "object", "created", "model", "system_fingerprint", "service_tier", "provider"];
 
-/// A stream on its way.
+/// A stream in progress.
 struct Relay {
     name: String,
     reader: EventReader,
@@ -55,17 +57,18 @@ struct Relay {
     allowance: Allowance,
     /// Whether output is reserved for the answer.
     is_reserved: bool,
-    /// The answer ran past its maximum.
+    /// The answer exceeded its maximum.
     is_cut: bool,
     pieces: mpsc::Sender<Bytes>,
     wants_usage: bool,
-    /// The event with the usage alone, which waits for the record.
+    /// The usage-only event, held back until the call is recorded.
     usage: Option<Bytes>,
-    /// What the first event with an answer says of the stream, for a usage that it lacks.
+    /// The common fields of the first event with an answer, for a usage event that the stream
+    /// lacks.
     frame: Option<RawObject>,
-    /// The model has said that it is done.
+    /// The model has sent `[DONE]`.
     is_done: bool,
-    /// Covers events that are larger than most.
+    /// Covers unusually large events.
     lease: Lease,
     bytes: usize,
     started: Instant,
@@ -74,10 +77,10 @@ struct Relay {
 }
 
 impl Call {
-    /// Replies with the stream and passes the answer on until it ends.
+    /// Replies with the stream and relays the answer until it ends.
     pub(super) async fn relay(self, candidate: Candidate, opened: Opened, reply: Reply) {
         let (sender, pieces) = mpsc::channel(PIECES_MAX);
-        // Where the client has gone away, the receiver is dropped, and the stream ends at once.
+        // If the client has disconnected, the receiver is dropped, and the stream ends at once.
         let _unsent = reply.send(Ok(Answer::Stream { execution: self.id, pieces }));
         let keeps = keeps_content(&self.inner, self.request.operation);
         let mut relay = Relay {
@@ -116,14 +119,14 @@ impl Call {
             let drained = timeout(DRAIN, async { while let Ok(Some(_)) = body.next().await {} });
             tokio::join!(self.record(&candidate, &end, came), drained).0
         } else {
-            // The connection is closed before anything else: the model stops.
+            // The connection is closed first, so that the model stops.
             drop(body);
             self.record(&candidate, &end, came).await
         };
         let end = match recorded {
             Ok(()) => end,
             Err(error) => {
-                tracing::error!(%error, "a call of the chat router could not be recorded");
+                tracing::error!(%error, "failed to record chat call");
                 let message = "the call could not be recorded";
                 End::Failed(Failure::new(500, ErrorClass::InternalError, message))
             }
@@ -133,7 +136,7 @@ impl Call {
 }
 
 impl Relay {
-    /// Passes events on until the stream ends, in whichever way.
+    /// Relays events until the stream ends for any reason.
     async fn run(
         &mut self,
         call: &Call,
@@ -153,7 +156,8 @@ impl Relay {
         let mut silent_until = limits.first_byte;
         loop {
             if let Some(piece) = pending.take() {
-                // A model of this machine is silent while it writes a call: its process is watched.
+                // A local model sends nothing while it writes a tool call: its process is watched
+                // instead.
                 let idle = later(runtime::monotonic_now(), options.idle_timeout);
                 silent_until = if is_local { deadline } else { idle };
                 match self.pass_on(&piece, deadline).await {
@@ -187,7 +191,7 @@ impl Relay {
         }
     }
 
-    /// Passes on what came, as far as it is complete.
+    /// Forwards the complete events of a received piece.
     async fn pass_on(&mut self, piece: &[u8], deadline: Instant) -> Result<(), End> {
         self.first_byte.get_or_insert_with(|| self.started.elapsed());
         self.bytes = self.bytes.saturating_add(piece.len());
@@ -198,7 +202,7 @@ impl Relay {
         self.reader.push(piece);
         let held = self.reader.pending();
         if held > EVENT_FREE {
-            // It may wait in each of the places for pieces.
+            // The piece may be held in each slot of the queue.
             let most = held.saturating_mul(PIECES_MAX + 1);
             self.lease.grow_to(most).map_err(|_full| End::Failed(too_many_bodies()))?;
         }
@@ -220,7 +224,7 @@ impl Relay {
         end.map_or(Ok(()), Err)
     }
 
-    /// Looks at an event; what the client gets of it now is put into `passed`.
+    /// Processes an event and adds the bytes that the client gets now to `passed`.
     fn take(&mut self, event: Event, passed: &mut Vec<Bytes>) -> Result<(), End> {
         let Some(data) = &event.data else {
             passed.push(event.raw);
@@ -245,7 +249,8 @@ impl Relay {
         exceeded.map_or(Ok(()), |failure| Err(End::Failed(failure)))
     }
 
-    /// The model's answer has ended. Without `[DONE]` it is whole if the model has said why it stopped.
+    /// Handles the end of the model's answer. Without `[DONE]` it is complete if the model has sent
+    /// a finish reason.
     async fn ended(&mut self, deadline: Instant) -> End {
         if let Some(event) = self.reader.rest() {
             let mut passed = Vec::new();
@@ -253,7 +258,7 @@ impl Relay {
                 return end;
             }
             if let Some(last) = joined(passed) {
-                // It has no blank line of its own.
+                // The last event has no blank line of its own.
                 let last = [&last[..], b"\n\n"].concat();
                 if let Err(end) = self.send(last.into(), deadline).await {
                     return end;
@@ -266,7 +271,7 @@ impl Relay {
         End::Failed(broken(&self.name, "its stream ended before the answer did"))
     }
 
-    /// The end of a stream that the model says is complete.
+    /// The result of a stream that the model reports as complete.
     fn done(&self) -> End {
         if self.meter.has_answer() {
             return End::Done;
@@ -274,7 +279,7 @@ impl Relay {
         End::Failed(misunderstood(&self.name, "its stream has no answer"))
     }
 
-    /// Sends a piece once the client has room for it.
+    /// Sends a piece when the client has room for it.
     async fn send(&mut self, piece: Bytes, deadline: Instant) -> Result<(), End> {
         let sent = tokio::time::timeout_at(deadline, self.pieces.send(piece)).await;
         self.last_sent = runtime::monotonic_now();
@@ -285,7 +290,7 @@ impl Relay {
         }
     }
 
-    /// What came, and what it costs. A fixed price is not charged for an answer that the model broke.
+    /// The usage and the cost. A fixed price is not charged for an answer that the model broke off.
     fn came(&mut self, call: &Call, candidate: &Candidate, end: &End, begun: Instant) -> Came {
         let mut came = call.came(candidate, &self.meter, begun);
         if let Some(most) = call.most_of_cut().filter(|_| self.is_cut) {
@@ -307,7 +312,7 @@ impl Relay {
         }
     }
 
-    /// Sends what waited for the record: the usage with its cost and `[DONE]`, or the error.
+    /// Sends the held-back end of the stream: the usage with its cost and `[DONE]`, or the error.
     async fn finish(mut self, end: End, tokens: Tokens, cost: Usd) {
         let last = match end {
             End::Cancelled => return,
@@ -320,7 +325,7 @@ impl Relay {
                 [&usage.unwrap_or_default()[..], b"data: [DONE]\n\n"].concat().into()
             }
         };
-        // A client that has gone away needs no end.
+        // A disconnected client needs no end.
         let _sent = self.pieces.send(last).await;
     }
 }
@@ -333,7 +338,7 @@ fn stopping() -> Failure {
     Failure::new(503, ErrorClass::InternalError, "the service is stopping; try again in a moment")
 }
 
-/// Several events as one piece; `None` of none.
+/// Several events as one piece; `None` if there are none.
 fn joined(mut events: Vec<Bytes>) -> Option<Bytes> {
     if events.len() < 2 {
         return events.pop();
@@ -343,15 +348,15 @@ fn joined(mut events: Vec<Bytes>) -> Option<Bytes> {
     Some(all.freeze())
 }
 
-/// The event of a usage, with its cost. One that cannot be read is passed on as it is.
+/// The usage event with the cost. An unreadable event is passed on unchanged.
 fn usage_event(data: &[u8], tokens: Tokens, cost: Usd) -> Bytes {
     let object: Option<RawObject> = serde_json::from_slice(data).ok();
     let text = object.and_then(|mut object| with_cost(&mut object, tokens, cost).ok());
     event_of(&text.unwrap_or_else(|| data.to_vec()))
 }
 
-/// The fields that are the same in all events of a stream, from one with an answer; `None` of another. Azure's
-/// first event has neither an answer nor an id.
+/// The common fields of a stream's events, taken from an event with an answer; `None` for other
+/// events. Azure's first event has neither an answer nor an id.
 fn frame_of(event: &[u8]) -> Option<RawObject> {
     let mut event: RawObject = serde_json::from_slice(event).ok()?;
     let choices = event.get("choices")?;
@@ -362,11 +367,11 @@ fn frame_of(event: &[u8]) -> Option<RawObject> {
     Some(event)
 }
 
-/// The event of a usage that the model did not send: it counts nothing, or counted beside its last words.
-/// `frame` is from another event of the stream.
+/// The usage event for a model that sent none, or sent its usage with the last text. `frame` is
+/// from another event of the stream.
 fn missing_usage_event(frame: Option<RawObject>, tokens: Tokens, cost: Usd) -> Bytes {
     let mut chunk = frame.unwrap_or_default();
-    // It is text and numbers, so it has a JSON form.
+    // It has only text and numbers, so it always serializes.
     let text = chunk
         .set("object", "chat.completion.chunk")
         .and_then(|()| chunk.set::<[(); 0]>("choices", &[]))
@@ -385,7 +390,7 @@ fn error_event(failure: &Failure) -> Bytes {
             code: said.code.as_deref().or(openai::code_of(failure.status)),
         },
     };
-    // It is text and nothing else, so it has a JSON form.
+    // It has only text, so it always serializes.
     event_of(&serde_json::to_vec(&body).unwrap_or_default())
 }
 
@@ -398,7 +403,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn relay_usage_event_is_made_where_the_model_sent_none() {
+    fn relay_generates_missing_usage_event() {
         let tokens = Tokens { input: 3, output: 4, is_estimated: true };
         let begins = br#"{"id":"","model":"","choices":[],"prompt_filter_results":[{"x":1}]}"#;
         assert!(frame_of(begins).is_none() && frame_of(b"[]").is_none());
@@ -438,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn relay_joins_events_that_came_together() {
+    fn relay_joins_events_that_arrive_together() {
         let events = |texts: &[&'static str]| -> Vec<Bytes> {
             texts.iter().map(|text| Bytes::from_static(text.as_bytes())).collect()
         };

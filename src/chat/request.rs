@@ -1,7 +1,7 @@
-//! A request as it came: checked as far as the router depends on it, passed on otherwise.
+//! A request: checked as far as the router depends on it, and otherwise passed on.
 //!
-//! Fields that this file does not name go to the model as they are. Of those that it names, each
-//! wrong one is refused with its name before anything is called.
+//! Fields that this file does not name go to the model unchanged. An invalid value of a named field
+//! is rejected with the field's name before anything is called.
 
 use bytes::Bytes;
 use serde::Deserialize;
@@ -15,32 +15,32 @@ use crate::domain::raw_object::RawObject;
 use crate::domain::token_bound::TokenBound;
 use crate::runners::openai::stream_options::StreamOptions;
 
-/// Characters of a model id.
+/// Maximum characters of a model id.
 const MODEL_CHARS_MAX: usize = 256;
-/// Messages of one conversation.
+/// Maximum messages of a conversation.
 const MESSAGES_MAX: usize = 10_000;
-/// Texts of one request for embeddings.
+/// Maximum texts of a request for embeddings.
 const INPUTS_MAX: usize = 2048;
-/// Stop strings of one request.
+/// Maximum stop strings of a request.
 const STOPS_MAX: usize = 64;
-/// Answers to one request.
+/// Maximum answers to a request.
 const ANSWERS_MAX: u64 = 128;
 
-/// The option by which a stream ends with its usage.
+/// The option that makes a stream end with its usage.
 const INCLUDE_USAGE: &str = "include_usage";
 
-/// A request that is well formed.
+/// A valid request.
 #[derive(Debug)]
 pub struct Request {
     pub operation: Operation,
     /// The model id, exactly as it was sent.
     pub model: String,
-    /// The fallback chain that it names.
+    /// The fallback chain named by the request.
     pub selector: Option<String>,
     pub is_stream: bool,
     /// Whether the client wants the usage at the end of a stream.
     pub wants_usage: bool,
-    /// The most tokens that it may use.
+    /// The limit on its tokens.
     pub bound: TokenBound,
     fields: RawObject,
 }
@@ -58,8 +58,9 @@ impl Request {
         let model = known.text("model")?.filter(|model| !model.is_empty());
         let model = model.ok_or_else(|| InvalidRequest::missing("model"))?;
         if model.chars().nth(MODEL_CHARS_MAX).is_some() || model.chars().any(char::is_control) {
-            let message =
-                format!("model must have at most {MODEL_CHARS_MAX} characters, none of control");
+            let message = format!(
+                "model must have at most {MODEL_CHARS_MAX} characters and no control characters"
+            );
             return Err(InvalidRequest::field("model", message));
         }
         let selector = known.text("fallback_selector")?.filter(|name| !name.is_empty());
@@ -114,7 +115,7 @@ impl Request {
         check_input(input)
     }
 
-    /// The request that a fallback chain makes of it, with these fields; `None` where that is not one.
+    /// The request that a fallback chain builds from these fields; `None` if it is invalid.
     #[must_use]
     pub fn mapped(&self, fields: &Map<String, Value>) -> Option<Self> {
         let mut body = self.fields.clone();
@@ -127,11 +128,11 @@ impl Request {
         Self::read(self.operation, &body.text().ok()?).ok()
     }
 
-    /// The body for a model: `model` is what its server calls it (`None`: as the client did). A stream has
-    /// to end with its usage, unless the server does not take `stream_options`.
+    /// The body for a model: `model` is its server's name of the model (`None`: the client's name).
+    /// A stream must end with its usage, unless the server rejects `stream_options`.
     ///
     /// # Errors
-    /// When it has no JSON form.
+    /// If it cannot be serialized.
     pub fn body(
         &self,
         model: Option<&str>,
@@ -152,17 +153,17 @@ impl Request {
         Ok(body.text()?.into())
     }
 
-    /// Whether it has `stream_options` beside the one that the router sets.
+    /// Whether it has `stream_options` besides the one that the router sets.
     #[must_use]
     pub fn has_own_stream_options(&self) -> bool {
         let options: Option<RawObject> = self.fields.value("stream_options");
         options.is_some_and(|options| options.names().any(|name| name != INCLUDE_USAGE))
     }
 
-    /// The request as a fallback chain's mapping reads it.
+    /// The request as a value for a fallback chain's mapping.
     ///
     /// # Errors
-    /// When it nests too deeply to be read as a whole.
+    /// If it nests too deeply to be parsed.
     pub fn value(&self) -> Result<Value, serde_json::Error> {
         serde_json::from_slice(&self.fields.text()?)
     }
@@ -212,7 +213,7 @@ fn check_stop(stop: Option<&Value>) -> Result<(), InvalidRequest> {
     }
 }
 
-/// As much of a message as is looked at.
+/// The fields of a message that are checked.
 #[derive(Deserialize)]
 struct Message<'a> {
     #[serde(borrow)]
@@ -256,7 +257,7 @@ fn is_content(content: &RawValue) -> bool {
 #[derive(Deserialize)]
 struct Part {}
 
-/// Checks the input of embeddings: a text, several, or lists of tokens.
+/// Checks the input of embeddings: a text, several texts, or lists of tokens.
 fn check_input(input: &str) -> Result<(), InvalidRequest> {
     let wrong = |message: String| InvalidRequest::field("input", message);
     if input == "\"\"" || input == "[]" {
@@ -281,7 +282,7 @@ fn check_input(input: &str) -> Result<(), InvalidRequest> {
     Ok(())
 }
 
-/// Removes maxima of -1, which some clients write for none and not every server takes.
+/// Removes maxima of -1, which some clients send for no maximum and some servers reject.
 fn remove_open_limits(fields: &mut RawObject, known: &mut JsonObject) {
     for field in ["max_tokens", "max_completion_tokens"] {
         if fields.get(field) == Some("-1") {

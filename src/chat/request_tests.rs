@@ -1,4 +1,4 @@
-//! Requests: what is refused, with the field's name, and what is passed on.
+//! Tests of reading requests: rejected fields, and the body that is passed on.
 
 use std::borrow::Cow;
 
@@ -18,7 +18,7 @@ fn read(
     read.map_err(|InvalidRequest { message, param, code }| (message, param, code))
 }
 
-/// A good request with some fields set.
+/// A valid request with some fields replaced.
 fn with(fields: Value) -> Value {
     let mut body = json!({"model": "m", "messages": [{"role": "user", "content": "hello"}]});
     body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
@@ -26,7 +26,7 @@ fn with(fields: Value) -> Value {
 }
 
 #[test]
-fn chat_request_names_the_wrong_field() {
+fn chat_request_error_names_the_invalid_field() {
     let stops: Vec<String> = (0..10_000).map(|number| number.to_string()).collect();
     let many = vec![json!({"role": "user", "content": ""}); MESSAGES_MAX + 1];
     for (fields, param, message) in [
@@ -76,7 +76,7 @@ fn chat_request_names_the_wrong_field() {
 }
 
 #[test]
-fn chat_request_that_is_not_a_json_object_is_refused() {
+fn chat_request_rejects_non_objects() {
     for (body, message) in [
         ("", "model is required"),
         ("{", "invalid JSON body: EOF while parsing"),
@@ -102,7 +102,7 @@ fn chat_request_body_changes_only_what_the_router_needs() {
 }
 
 #[test]
-fn chat_stream_always_asks_for_its_usage() {
+fn chat_stream_always_requests_usage() {
     let body = with(json!({"stream": true, "stream_options": {"x": 1, "include_usage": false}}));
     let request = chat(&body).unwrap();
     assert!(request.is_stream && !request.wants_usage);

@@ -1,8 +1,8 @@
-//! Which models a call tries, where each of them is, and what it costs.
+//! Which models a call tries, where each of them runs, and what it costs.
 //!
-//! A model of the catalog that serves the operation answers under its slug, then those of its fallback
-//! chain. Any other id goes to the upstream exactly as it was sent. Nothing of a call depends on where it
-//! goes but its [`Target`].
+//! A catalog model that serves the operation is called by its slug, followed by the models of its
+//! fallback chain. Any other id goes to the upstream unchanged. Only a call's [`Target`] depends on
+//! where it goes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,47 +34,47 @@ pub struct Candidate {
     /// The slug, or the upstream's id.
     pub name: String,
     pub target: Target,
-    /// The model of the catalog; `None`: the upstream's.
+    /// The catalog model; `None` for the upstream's.
     pub local: Option<Arc<Model>>,
     pub price: Price,
-    /// What a fallback chain makes of the request.
+    /// The request that a fallback chain's mapping builds.
     pub mapped: Option<Box<Request>>,
 }
 
-/// How long an answer of the upstream may take as a whole. A local model has its own limit.
+/// Time limit of a whole answer from the upstream. A local model has its own limit.
 const UPSTREAM_TIME_MAX: Duration = Duration::from_secs(3600);
 
-/// The most that one answer costs, in US dollars; dearer ones are clamped.
+/// Maximum cost of one answer in US dollars; higher costs are clamped.
 const COST_MAX: f64 = 1.0e9;
-/// Local models that a message names.
+/// Maximum number of local models that a message lists.
 const NAMED_MAX: usize = 20;
 
 impl Candidate {
-    /// How long an answer may take as a whole.
+    /// Time limit of a whole answer.
     #[must_use]
     pub fn time_max(&self) -> Duration {
         self.local.as_ref().map_or(UPSTREAM_TIME_MAX, |model| model.timeout)
     }
 
-    /// The request as this model gets it.
+    /// The request for this model.
     #[must_use]
     pub fn request<'r>(&'r self, request: &'r Request) -> &'r Request {
         self.mapped.as_deref().unwrap_or(request)
     }
 
-    /// The most that the answers to a request may use.
+    /// The maximum that the answers to a request may use.
     #[must_use]
     pub fn allowance(&self, request: &Request) -> Allowance {
         Allowance::of(self.request(request), self.context())
     }
 
-    /// The tokens of its context, where they are known.
+    /// The context in tokens, if known.
     #[must_use]
     pub fn context(&self) -> Option<u32> {
         Some(self.local.as_ref()?.runner.local()?.context)
     }
 
-    /// The most that so many answers may cost which use so much together.
+    /// The maximum cost of `answers` answers that use `tokens` in total.
     #[must_use]
     pub fn most(&self, answers: u64, tokens: Tokens) -> billing::Price {
         self.price.most(answers, tokens, self.time_max())
@@ -87,27 +87,27 @@ pub enum Target {
     /// The upstream.
     Server {
         url: String,
-        /// What the server calls the model; `None`: as the client does.
+        /// The server's name of the model; `None`: the client's name.
         model: Option<String>,
         /// `Bearer …`, marked as sensitive.
         authorization: Option<HeaderValue>,
     },
-    /// The OpenAI-compatible servers of a model of the catalog, of which one is asked.
+    /// The OpenAI-compatible servers of a catalog model; each request goes to one of them.
     Pool {
         servers: Arc<Pool>,
-        /// What follows a server's URL.
+        /// The path appended to a server's URL.
         path: &'static str,
-        /// What the servers call the model.
+        /// The servers' name of the model.
         model: String,
         /// `Bearer …`, marked as sensitive.
         authorization: Option<HeaderValue>,
     },
-    /// A process of this service.
+    /// A local model process.
     Process(Arc<Process>),
 }
 
 impl Target {
-    /// `Bearer …`, where the server wants it.
+    /// `Bearer …`, if the server requires it.
     #[must_use]
     pub const fn authorization(&self) -> Option<&HeaderValue> {
         match self {
@@ -118,7 +118,7 @@ impl Target {
         }
     }
 
-    /// What the model is called there, where that is not what the client does.
+    /// The server's name of the model, if it differs from the client's.
     #[must_use]
     pub fn model(&self) -> Option<&str> {
         match self {
@@ -129,16 +129,16 @@ impl Target {
     }
 }
 
-/// What a model costs.
+/// The price of a model.
 #[derive(Debug, Clone)]
 pub struct Price {
     pricing: Option<Pricing>,
-    /// The part that is added to the price.
+    /// The fee as a fraction of the price.
     fee: f64,
 }
 
 impl Price {
-    /// A price with a fee; without `pricing` the model costs nothing.
+    /// A price with a fee; without `pricing` the model is free.
     #[must_use]
     pub const fn new(pricing: Option<Pricing>, fee: f64) -> Self {
         Self { pricing, fee }
@@ -150,13 +150,13 @@ impl Price {
         self.pricing.is_some()
     }
 
-    /// Whether it is the same for each answer.
+    /// Whether the price is the same for each answer.
     #[must_use]
     pub const fn is_fixed(&self) -> bool {
         matches!(self.pricing, Some(Pricing::Fixed { .. }))
     }
 
-    /// The cost of an answer that used so much.
+    /// The cost of an answer.
     #[must_use]
     pub fn of(&self, tokens: Tokens, run_time: Duration) -> Usd {
         let Some(pricing) = &self.pricing else { return Usd::ZERO };
@@ -165,7 +165,7 @@ impl Price {
         Usd::from_dollars(dollars.min(COST_MAX)).unwrap_or(Usd::ZERO)
     }
 
-    /// The most that so many answers cost which use so much together, each within `time_max`.
+    /// The maximum cost of `answers` answers that use `tokens` in total, each within `time_max`.
     #[must_use]
     pub fn most(&self, answers: u64, tokens: Tokens, time_max: Duration) -> billing::Price {
         let Some(pricing) = &self.pricing else { return billing::Price::default() };
@@ -200,11 +200,11 @@ impl Inner {
         self.with_fallbacks(organization, first, request).await
     }
 
-    /// The model of this id: of the catalog by its slug, else the upstream's. A request to a slug of the
-    /// catalog never leaves this machine for the upstream.
+    /// The model with this id: the catalog model with this slug, else the upstream's. A request for
+    /// a slug of the catalog is never sent to the upstream.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a model of the catalog that does not serve the operation;
+    /// [`Error::Invalid`] for a catalog model that does not serve the operation;
     /// [`Error::Unserved`]; [`Error::NoModel`].
     pub fn find(&self, id: &str, operation: Operation) -> Result<Candidate, Error> {
         let Some(model) = self.catalog.get(id) else {
@@ -260,7 +260,7 @@ impl Inner {
         near.map(|near| format!(" (did you mean '{near}'?)")).unwrap_or_default()
     }
 
-    /// The slugs of the models of the catalog that serve the operation, for messages.
+    /// The slugs of the catalog models that serve the operation, for messages.
     fn local_ids(&self, operation: Operation) -> String {
         let models = self.catalog.list();
         let mut serving = models.iter().filter(|model| model.runner.server(operation).is_some());
@@ -272,7 +272,7 @@ impl Inner {
         if named.is_empty() { "none".to_owned() } else { named.join(", ") }
     }
 
-    /// A model of the catalog, if it serves the operation.
+    /// A candidate for a catalog model, if it serves the operation.
     pub fn local(&self, model: Arc<Model>, operation: Operation) -> Option<Candidate> {
         let target = match model.runner.server(operation)? {
             Server::Remote { servers, model, authorization } => {
@@ -289,8 +289,8 @@ impl Inner {
         })
     }
 
-    /// The model and those of its chain: the one that the request names, else the first one by name
-    /// that is enabled. Models that do not serve the operation are passed over.
+    /// The model and those of its fallback chain: the chain that the request names, else the first
+    /// enabled chain by name. Models that do not serve the operation are skipped.
     async fn with_fallbacks(
         &self,
         organization: OrganizationId,
@@ -324,19 +324,18 @@ impl Inner {
     }
 }
 
-/// What a chain's mapping makes of a request; `None` where it cannot be made, or makes something that
-/// is not a request.
+/// The request that a chain's mapping builds; `None` if the result is not a valid request.
 fn mapped(map: &Map<String, Value>, request: &Request) -> Option<Request> {
     request.mapped(&fill_object(map, &request.value().ok()?).ok()?)
 }
 
-/// The refusal of the agent's id where only models are asked.
+/// The error for the agent's id on routes that only accept models.
 fn is_agent(id: &str) -> Error {
     let message = format!("'{id}' is the agent, which answers POST /v1/chat/completions alone");
     InvalidRequest::field("model", message).into()
 }
 
-/// The refusal of a model that exists and does something else.
+/// The error for a model that serves another operation.
 fn wrong_kind(slug: &str, served: Option<Operation>, wanted: Operation) -> Error {
     let words = |operation| match operation {
         Operation::Chat => "chat completions (POST /v1/chat/completions)",

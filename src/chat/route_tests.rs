@@ -1,4 +1,4 @@
-//! What calls cost.
+//! Tests of prices.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ fn price_is_usage_times_list_price_and_fee_rounded_once() {
 }
 
 #[test]
-fn price_reserves_the_most_that_answers_may_cost() {
+fn price_reserves_the_maximum_cost_of_answers() {
     let per_second = || Pricing::UsageBased {
         estimate: None,
         per_second: Some(0.01),

@@ -1,4 +1,4 @@
-//! The handle of the chat router: what it is made of, and its settings.
+//! The handle of the chat router, its dependencies and its settings.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,21 +23,21 @@ pub struct Options {
     pub upstream: Option<Upstream>,
     /// The id of the agent, which never goes to the upstream.
     pub agent_id: String,
-    /// The part of a price that is added to it.
+    /// The fee as a fraction of the price.
     pub fee: f64,
-    /// What the upstream's models cost, by id.
+    /// Prices of the upstream's models, by id.
     pub prices: HashMap<String, Pricing>,
     /// Whether the history keeps the answers.
     pub keep_content: bool,
-    /// Tokens of a key in a day.
+    /// Daily token budget of a key.
     pub tokens_per_day: Option<u64>,
-    /// How long the first byte of an answer may take.
+    /// Time limit of an answer's first byte.
     pub first_byte_timeout: Duration,
-    /// How long an answer may pause.
+    /// Maximum pause of an answer.
     pub idle_timeout: Duration,
-    /// How long the upstream's list of models is used.
+    /// How long the upstream's list of models is cached.
     pub catalog_ttl: Duration,
-    /// How long answers go on once the service stops.
+    /// How long answers may continue once the service stops.
     pub stop_grace: Duration,
 }
 
@@ -50,7 +50,7 @@ pub struct Upstream {
     pub authorization: Option<HeaderValue>,
 }
 
-/// What the router works with.
+/// The dependencies of the router.
 #[derive(Debug)]
 pub struct Dependencies {
     pub store: Store,
@@ -59,7 +59,7 @@ pub struct Dependencies {
     pub catalog: Catalog,
     pub chains: Chains,
     pub engine: Engine,
-    /// For the operator's own URLs.
+    /// Client for the operator's own URLs.
     pub client: Client,
 }
 
@@ -73,7 +73,7 @@ pub(super) struct Inner {
     pub(super) engine: Engine,
     pub(super) client: Client,
     pub(super) tokens: TokenBudgets,
-    /// Whether the upstream has refused `stream_options`.
+    /// Whether the upstream has rejected `stream_options`.
     pub(super) upstream_options: Refusal,
     pub(super) upstream_models: UpstreamModels,
 }
@@ -107,13 +107,13 @@ impl Chat {
         }
     }
 
-    /// The part of a price that is added to it.
+    /// The fee as a fraction of the price.
     #[must_use]
     pub fn fee(&self) -> f64 {
         self.inner.options.fee
     }
 
-    /// Removes the token counts of days that are over. Answers how many.
+    /// Deletes the token counters of past days and returns their number.
     ///
     /// # Errors
     /// [`storage::Error`]

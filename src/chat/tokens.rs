@@ -1,8 +1,9 @@
-//! The daily budgets of keys (`limits.tokens_per_day`): how many tokens each key has used since
-//! midnight UTC. The counts are on the disk, added in the commit of the call that used them.
+//! The daily budgets of keys (`limits.tokens_per_day`): the tokens that each key has used since
+//! midnight UTC. The counters are on the disk and are updated in the commit of each call.
 //!
-//! A call is admitted while the budget is not used up, the most that calls in flight may use included; one
-//! that has begun is never broken off. So a day's use exceeds the budget by one call at most.
+//! A call is admitted as long as the used tokens and the maximum of the calls in flight are within
+//! the budget. A call that has begun is never cut off, so a day's use exceeds the budget by at most
+//! one call.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,23 +15,23 @@ use crate::runtime::Clock;
 use crate::storage::{self, Commit, Key, Page, Store, Table};
 
 const DAY_SECONDS: i64 = 86_400;
-/// When calls in flight that reserve the rest of a budget are worth another try.
+/// `Retry-After` if calls in flight reserve the rest of a budget.
 const RESERVED_RETRY: Duration = Duration::from_secs(5);
-/// Rows that are removed at once, and how often in one sweep.
+/// Rows deleted per batch, and batches per sweep.
 const BATCH_MAX: usize = 500;
 const BATCHES_MAX: usize = 10_000;
 
-/// The budgets of all keys; clones share what is in flight.
+/// The budgets of all keys; clones share the calls in flight.
 #[derive(Debug, Clone)]
 pub struct TokenBudgets {
     store: Store,
     clock: Clock,
-    /// Tokens of a day; `None`: no limit, and nothing is counted.
+    /// Tokens per day; `None`: no limit, and nothing is counted.
     limit: Option<u64>,
     in_flight: Arc<Mutex<HashMap<KeyId, u64>>>,
 }
 
-/// The most that a call may use, counted as in flight until this is dropped.
+/// The maximum use of a call, counted as in flight until this is dropped.
 #[derive(Debug)]
 pub struct InFlight {
     budgets: TokenBudgets,
@@ -39,16 +40,17 @@ pub struct InFlight {
 }
 
 impl TokenBudgets {
-    /// Budgets of so many tokens.
+    /// Budgets with a limit of tokens per day.
     #[must_use]
     pub fn new(store: Store, clock: Clock, limit: Option<u64>) -> Self {
         Self { store, clock, limit, in_flight: Arc::default() }
     }
 
-    /// Admits a call that uses at most about so many tokens.
+    /// Admits a call that uses at most about `tokens` tokens.
     ///
     /// # Errors
-    /// [`Error::TokensUsedUp`], [`Error::TokensReserved`]; [`Error::Engine`] when the store cannot be read.
+    /// [`Error::TokensUsedUp`], [`Error::TokensReserved`]; [`Error::Engine`] if the store cannot be
+    /// read.
     pub async fn admit(
         &self,
         organization: OrganizationId,
@@ -73,7 +75,7 @@ impl TokenBudgets {
         Ok(Some(this))
     }
 
-    /// Counts a call as in flight; also what was in flight before it.
+    /// Counts a call as in flight; also returns the tokens that were in flight before it.
     fn fly(&self, key: KeyId, tokens: u64) -> (u64, InFlight) {
         let mut in_flight = self.lock();
         let flying = in_flight.entry(key).or_default();
@@ -82,7 +84,7 @@ impl TokenBudgets {
         (before, InFlight { budgets: self.clone(), key, tokens })
     }
 
-    /// Adds to the commit of a call what it used.
+    /// Adds the used tokens to the commit of a call.
     pub fn count(
         &self,
         commit: &mut Commit,
@@ -96,10 +98,10 @@ impl TokenBudgets {
         }
     }
 
-    /// Removes the counts of days that are over. Answers how many.
+    /// Deletes the counters of past days and returns their number.
     ///
     /// # Errors
-    /// [`storage::Error`]; what was removed until then stays removed.
+    /// [`storage::Error`]; rows deleted before the error stay deleted.
     pub async fn forget_past_days(&self) -> Result<usize, storage::Error> {
         let today = self.today().to_be_bytes();
         let mut after = None;
@@ -124,7 +126,7 @@ impl TokenBudgets {
         Ok(count)
     }
 
-    /// The day since 1970.
+    /// Days since 1970.
     fn today(&self) -> u32 {
         let days = self.clock.now().unix_seconds().div_euclid(DAY_SECONDS);
         u32::try_from(days).unwrap_or_default()
@@ -152,7 +154,7 @@ impl Drop for InFlight {
     }
 }
 
-/// A key's tokens of one day: a counter.
+/// The row of a key's counter for one day.
 fn row(organization: OrganizationId, key: KeyId, day: u32) -> Key {
     Key::table(Table::TokenUse).id(organization).id(key).raw(&day.to_be_bytes())
 }
@@ -202,7 +204,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn token_budget_misses_no_call_that_ends_while_it_looks() {
+    async fn token_budget_counts_calls_that_end_during_admission() {
         let folder = tempfile::tempdir().unwrap();
         let options = Options { folder: folder.path().to_owned(), inline_bytes: 1024 };
         let store = Store::open(&options).unwrap();
@@ -211,7 +213,8 @@ mod tests {
         let (organization, key) = ids();
         let running = budgets.admit(organization, key, 100).await.unwrap();
         let mut second = Box::pin(budgets.admit(organization, key, 1));
-        // It looks at the disk, where nothing is counted yet, and mostly goes on after the first call has ended.
+        // It reads the disk before the first call is counted there, and mostly continues after that
+        // call has ended.
         let looked = futures_util::poll!(&mut second);
         let mut commit = Commit::new();
         budgets.count(&mut commit, organization, key, 100);

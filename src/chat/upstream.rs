@@ -1,9 +1,10 @@
-//! One try at a model's server: a connection, the request, and the first byte of the answer, each
-//! within its time.
+//! One attempt at a model's server: a connection, the request, and the first byte of the answer,
+//! each within its time limit.
 //!
-//! Only a connection that was not made is tried again: nothing of the request has left this machine
-//! then. A model that has several servers is also asked for at another one where nothing can have come
-//! of the request (`runners::endpoints`). What a server answers other than success is a [`Failure`], with the server's status.
+//! Only a failed connection is retried, because then nothing of the request has left this machine.
+//! If a model has several servers, another one is tried as long as the request cannot have had an
+//! effect (`runners::endpoints`). A response other than success is a [`Failure`] with the server's
+//! status.
 
 use std::time::Duration;
 
@@ -25,52 +26,52 @@ use crate::runners::openai::answer::{self, Body, begin, is_event_stream};
 use crate::runners::openai::failure::{misunderstood, too_late};
 use crate::runtime;
 
-/// How often a connection is tried.
+/// Maximum connection attempts.
 const CONNECTS_MAX: u32 = 2;
-/// Between two tries.
+/// Delay between two connection attempts.
 const CONNECT_PAUSE: Duration = Duration::from_millis(50);
 /// An answer that has begun.
 #[derive(Debug)]
 pub struct Opened {
     /// Whether it is a stream of events.
     pub is_stream: bool,
-    /// Its first bytes; `None` where they have not come yet.
+    /// Its first bytes; `None` if none have arrived yet.
     pub first: Option<Bytes>,
     pub body: Body,
     pub headers: HeaderMap,
     pub limits: Limits,
-    /// Keeps a model of this machine loaded until the answer has come.
+    /// Keeps a local model loaded until the answer is complete.
     pub in_use: Option<InUse>,
-    /// The place at a server of the model, on which the end of the answer is noted.
+    /// The lease of the server, on which the outcome is noted.
     pub lease: Option<Lease>,
 }
 
-/// What is asked.
+/// A request to send.
 #[derive(Debug, Clone, Copy)]
 pub struct Asked<'r> {
-    /// The path at a process of this service.
+    /// The path at a local process.
     pub path: &'static str,
     pub body: &'r Bytes,
     pub is_stream: bool,
-    /// Whether another model is tried when this one fails.
+    /// Whether another model is tried if this one fails.
     pub may_fall_back: bool,
-    /// Its span.
+    /// Its trace span.
     pub call: &'r trace::Call,
 }
 
-/// How long a try may take.
+/// The time limits of an attempt.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// When it began.
+    /// When the attempt began.
     pub begun: Instant,
-    /// Until when the first byte has to come.
+    /// Deadline of the first byte.
     pub first_byte: Instant,
-    /// Until when the whole answer has to have come.
+    /// Deadline of the whole answer.
     pub whole: Instant,
 }
 
 impl Limits {
-    /// Of a try that begins now.
+    /// The limits of an attempt that begins now.
     #[must_use]
     pub fn from_now(first_byte: Duration, whole: Duration) -> Self {
         let begun = runtime::monotonic_now();
@@ -80,9 +81,9 @@ impl Limits {
 }
 
 impl Inner {
-    /// Sends a request and waits for the answer to begin; a stream that does not begin before the client
-    /// expects a sign of life is given without its first bytes. `name` is the model's, for messages;
-    /// with `may_fall_back` a model of this machine that has just failed is not waited for.
+    /// Sends a request and waits for the answer to begin. A stream that does not begin before the
+    /// client expects a keep-alive is returned without its first bytes. `name` is the model's, for
+    /// messages; with `may_fall_back`, a local model that has just failed is not waited for.
     ///
     /// # Errors
     /// [`Failure`]
@@ -107,7 +108,7 @@ impl Inner {
                 trace_context::pass_on(headers, call);
             }
             request.body(body.clone()).map_err(|error| {
-                let message = format!("the request to the model '{name}' cannot be made: {error}");
+                let message = format!("cannot build the request to the model '{name}': {error}");
                 Failure::new(502, ErrorClass::InvalidModelConfig, message)
             })
         };
@@ -144,7 +145,7 @@ impl Inner {
                 (false, None)
             };
             if came_as_stream && !is_stream {
-                return Err(misunderstood(name, "its answer is a stream that was not asked for"));
+                return Err(misunderstood(name, "its answer is a stream that was not requested"));
             }
             Ok((came_as_stream, first, body))
         };
@@ -160,7 +161,8 @@ impl Inner {
         }
     }
 
-    /// Sends a request to one of a model's servers. One that has no other is tried twice.
+    /// Sends a request to one of a model's servers. If there is only one, the connection is tried
+    /// twice.
     async fn connect_to_one(
         &self,
         name: &str,
@@ -203,15 +205,15 @@ impl Inner {
     }
 }
 
-/// Notes how an answer ended on the place at the server that gave it.
+/// Notes the outcome of an answer on the lease of its server.
 pub fn note(lease: Option<&mut Lease>, failure: Option<&Failure>) {
     if let Some(lease) = lease {
         lease.note(failure.map(Failure::recorded).as_ref());
     }
 }
 
-/// Whether nothing of the request has left this machine, and another try may do better. A connection
-/// that was waited for in vain is not waited for again.
+/// Whether nothing of the request has left this machine and another attempt may succeed. A
+/// connection that timed out is not retried.
 fn may_connect_again(error: &client::Error) -> bool {
     use connector::Error as E;
     match error {
@@ -240,7 +242,7 @@ fn unreached(name: &str, error: &client::Error) -> Failure {
     Failure::new(status, ErrorClass::ProviderUnavailable, message)
 }
 
-/// The failure of a model of this machine whose process is not there.
+/// The failure of a local model whose process is not available.
 pub fn unopened(name: &str, error: &OpenError) -> Failure {
     let (status, class, reason) = match error {
         OpenError::Unavailable(reason) => (503, ErrorClass::ProviderUnavailable, reason),

@@ -1,4 +1,4 @@
-//! An answer that comes at once: read up to a limit, counted, recorded, and passed on with its cost.
+//! A non-streamed answer: read up to a limit, counted, recorded, and passed on with its cost.
 
 use std::time::Duration;
 
@@ -21,13 +21,13 @@ use crate::runners::openai::failure::{broken, misunderstood, too_late};
 use crate::runners::openai::shape;
 use crate::runtime;
 
-/// The largest answer, in bytes: the embeddings of a full request fit.
+/// Maximum size of an answer in bytes: enough for the embeddings of a full request.
 const ANSWER_MAX: usize = 64 * 1024 * 1024;
 
-/// How often the text of an answer is in memory while it becomes a stream.
+/// Copies of an answer's text in memory while it is converted to a stream.
 const STREAM_COPIES: usize = 5;
 
-/// An answer that has come.
+/// A complete answer.
 #[derive(Debug)]
 pub struct Whole {
     answer: RawObject,
@@ -37,7 +37,8 @@ pub struct Whole {
 }
 
 impl Call {
-    /// Reads an answer that does not come as a stream. Where a stream was asked for, it becomes one.
+    /// Reads an answer that is not a stream. If the request was for a stream, the answer is
+    /// converted to one.
     pub(super) async fn read(&mut self, name: &str, mut opened: Opened) -> Result<Begun, Failure> {
         let first_byte = self.started.elapsed();
         let is_stream = self.request.is_stream;
@@ -89,9 +90,9 @@ impl Call {
                 let failure = Failure::new(500, ErrorClass::InternalError, message);
                 let end = End::Failed(failure.clone());
                 if let Err(error) = self.record(&candidate, &end, Came::default()).await {
-                    tracing::error!(%error, "a call of the chat router could not be recorded");
+                    tracing::error!(%error, "failed to record chat call");
                 }
-                // A client that has gone away needs no answer.
+                // A disconnected client needs no answer.
                 let _unsent = reply.send(Err(Error::Failed { execution, failure }));
                 return;
             }
@@ -104,18 +105,18 @@ impl Call {
             (Ok(()), Ok(body)) => Ok(Answer::Whole { execution, body: body.into() }),
             (Err(error), _) => Err(error.into()),
             (Ok(()), Err(error)) => {
-                let message = format!("the answer cannot be written: {error}");
+                let message = format!("failed to serialize the answer: {error}");
                 let failure = Failure::new(500, ErrorClass::InternalError, message);
                 Err(Error::Failed { execution, failure })
             }
         };
-        // A client that has gone away needs no answer.
+        // A disconnected client needs no answer.
         let _unsent = reply.send(replied);
     }
 }
 
-/// Reads an answer of at most `most` bytes, each pause of which may take `idle`. `lease` covers it twice:
-/// it is written once more with its cost.
+/// Reads an answer of at most `most` bytes with pauses of at most `idle`. `lease` covers it twice,
+/// because it is serialized again with its cost.
 ///
 /// # Errors
 /// [`Failure`]
@@ -146,15 +147,15 @@ pub async fn read_whole(
     }
 }
 
-/// An answer that is understood.
+/// A parsed answer.
 enum Parsed {
     /// The answer as an object, and its text.
     Whole(RawObject, Bytes),
-    /// What it is as a stream.
+    /// The answer converted to stream events.
     Events(Bytes),
 }
 
-/// Parses an answer, a long one on a thread for blocking work.
+/// Parses an answer, on a blocking thread if it is long.
 async fn parse_aside(
     operation: Operation,
     name: &str,
@@ -178,17 +179,17 @@ async fn parse_aside(
     answers::parse_aside(bytes, parse).await.unwrap_or(Err(unparsed))
 }
 
-/// The failure of an answer for which there is no memory.
+/// The failure of an answer that exceeds the memory budget.
 pub fn too_many_bodies() -> Failure {
     let message = "too many bodies are in flight; try again in a moment";
     Failure::new(503, ErrorClass::InternalError, message)
 }
 
-/// The object's text with the cost in its `usage`. Where it has none, `tokens` are there in its place,
-/// marked where the model has not counted them.
+/// The object's text with the cost in its `usage`. A missing usage is filled in from `tokens`, and
+/// marked if the model has not counted them.
 ///
 /// # Errors
-/// Never in practice: everything in it is JSON.
+/// Never in practice: all values are JSON.
 pub fn with_cost(
     answer: &mut RawObject,
     tokens: Tokens,
@@ -239,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_answer_changes_by_its_cost_alone() {
+    fn whole_answer_changes_only_by_its_cost() {
         assert_eq!(
             priced(r#"{"x":1.0000000000000000001,"usage":{"prompt_tokens":1,"y":{ }},"z":[]}"#),
             r#"{"x":1.0000000000000000001,"usage":{"prompt_tokens":1,"y":{ },"cost":0.0025},"z":[]}"#

@@ -1,11 +1,11 @@
 //! A request for decisions from its admission to its record.
 //!
-//! It runs in a task of its own. A model of this machine is asked for all questions at once (`local`). Of
-//! another server the first question is asked alone: it shows whether the model gives
-//! probabilities, it fails first where the state is too long, and it leaves the state in the server's
-//! cache. The others follow together, as many at a time as the limits allow. The first failure ends
-//! everything. What the answers cost is reserved before they are asked for, and charged in the commit
-//! of the record, once all have come; a client that goes away pays for those that have come.
+//! It runs in its own task. A local model gets all questions at once (`local`). Another server gets
+//! the first question alone: it shows whether the model returns probabilities, fails early if the
+//! state is too long, and leaves the state in the server's cache. The others follow together, as
+//! many at a time as the limits allow. The first failure ends the request. The cost of the answers
+//! is reserved first, and charged in the commit of the record once all have arrived; a client that
+//! disconnects pays for those that have arrived.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -38,25 +38,26 @@ use crate::http::budget::Lease;
 use crate::runtime::{Clock, Tasks, new_id};
 use crate::wire::decision::Answer;
 
-/// Answers of one request that are asked for at once.
+/// Maximum concurrent answers of one request.
 const ASKED_AT_ONCE_MAX: usize = 16;
-/// Bytes of prompts that one request sends at once: of a large state, fewer questions run together.
+/// Maximum bytes of prompts that one request sends at once: with a large state, fewer questions run
+/// together.
 const PROMPT_BYTES_MAX: usize = 32 * 1024 * 1024;
-/// Copies of a prompt while it is sent: its text, its JSON, the request.
+/// Copies of a prompt in memory while it is sent: its text, its JSON, the request.
 const PROMPT_COPIES: usize = 3;
-/// How long a request may take.
+/// Time limit of a request.
 const TIME_MAX: Duration = Duration::from_secs(600);
 
 /// The settings of decisions.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Names of decision models, and the chat models that they stand for.
+    /// Aliases of chat models.
     pub aliases: HashMap<String, String>,
-    /// Answers to a question where the model gives no probabilities.
+    /// Number of votes on a question if the model returns no probabilities.
     pub samples: u32,
 }
 
-/// What decisions work with.
+/// The dependencies of decisions.
 #[derive(Debug)]
 pub struct Dependencies {
     pub clock: Clock,
@@ -88,7 +89,7 @@ pub struct Decided {
     pub used: Used,
 }
 
-/// A request that was admitted.
+/// An admitted request.
 struct Session {
     inner: Arc<Inner>,
     id: ExecutionId,
@@ -100,14 +101,14 @@ struct Session {
     lease: Lease,
     used: Arc<Mutex<Used>>,
     method: Method,
-    /// How many there are.
+    /// Number of questions.
     questions: u32,
     created_at: Timestamp,
-    /// The request's body, which is counted while it is in memory.
+    /// The request's body, which counts toward the budget while it is in memory.
     _body: Bytes,
 }
 
-/// How a question failed: its name, where it was one question's fault.
+/// The failure of a request, with the name of the question that caused it, if any.
 pub type Failed = (Option<String>, Failure);
 
 impl Decisions {
@@ -118,8 +119,8 @@ impl Decisions {
         Self { inner: Arc::new(Inner { clock, tasks, chat, options }) }
     }
 
-    /// Answers the questions of a request. `lease` covers what is held in memory beside its body; `asked`
-    /// gives what the request said about itself, of the execution that it becomes.
+    /// Answers the questions of a request. `lease` covers memory in addition to its body; `asked`
+    /// has the request's own metadata for the execution.
     ///
     /// # Errors
     /// [`Error`]; only [`Error::Failed`] is recorded.
@@ -156,14 +157,14 @@ impl Decisions {
             _body: body,
         };
         let (reply, answer) = oneshot::channel();
-        // What a client that goes away has used is recorded.
+        // Even if the client disconnects, its usage is recorded.
         let deciding = self.inner.tasks.complete(work.run(reply));
         let stopping = || Error::Chat(chat::Error::Engine(engine::Error::Stopping));
         deciding.until(answer).await.unwrap_or_else(|_gone| Err(stopping()))
     }
 }
 
-/// The tokens of all prompts, estimated, and how many answers are asked for.
+/// The estimated tokens of all prompts, and the number of answers.
 fn expected(model: &BoundModel, request: &Request) -> (u64, u64) {
     if model.can_score() {
         return (local::prompt_tokens(&request.state, &request.questions), 1);
@@ -172,7 +173,7 @@ fn expected(model: &BoundModel, request: &Request) -> (u64, u64) {
     (prompt_tokens(&request.state, &questions, 2), questions.len() as u64 * 2)
 }
 
-/// The tokens of all prompts, estimated: each question is shown so many times, the state with it.
+/// The estimated tokens of all prompts: each question is shown `times` times, with the state.
 fn prompt_tokens(state: &str, questions: &[&Question], times: u64) -> u64 {
     let shared = (SYSTEM.len() + state.len()) as u64;
     let of_one = |question: &&Question| {
@@ -205,7 +206,7 @@ impl Session {
         let failure = ended.as_ref().map(|(_, failure)| failure);
         let recorded = self.record(status, failure, used, answers.as_deref()).await;
         if let Err(error) = &recorded {
-            tracing::error!(%error, "a request for decisions could not be recorded");
+            tracing::error!(%error, "failed to record decision request");
         }
         let result = match (recorded, ended, answers) {
             (Ok(()), None, Some(answers)) => Ok(Decided { execution, method, answers, used }),
@@ -213,10 +214,10 @@ impl Session {
             (_, Some((question, failure)), _) => {
                 Err(Error::Failed { execution, question, failure })
             }
-            // Nobody reads it.
+            // The client is gone.
             (Ok(()), None, None) => return,
         };
-        // A client that has gone away needs no answer.
+        // A disconnected client needs no answer.
         let _unsent = reply.send(result);
     }
 
@@ -249,7 +250,7 @@ impl Session {
         Ok(answers.collect())
     }
 
-    /// How many prompts may be in memory at once.
+    /// Number of prompts that may be in memory at once.
     fn asked_at_once(&mut self) -> Result<usize, Failed> {
         let own: Vec<usize> = self
             .request
@@ -259,7 +260,7 @@ impl Session {
             .collect();
         let shared = SYSTEM.len() + self.request.state.len();
         let largest = shared + own.iter().copied().max().unwrap_or_default();
-        // A model that scores reads all questions at once, each in both orders.
+        // A model that scores gets all questions at once, each in both orders.
         let together = if self.model.can_score() {
             own.iter().fold(shared, |sum, one| sum.saturating_add(one.saturating_mul(2)))
         } else {
@@ -271,7 +272,7 @@ impl Session {
         let bytes = bytes.saturating_mul(PROMPT_COPIES);
         match self.lease.grow_to(bytes) {
             Ok(()) => Ok(at_once),
-            // One at a time, if that is what there is room for.
+            // One at a time if memory allows no more.
             Err(_full) => {
                 match self.lease.grow_to(largest.max(together).saturating_mul(PROMPT_COPIES)) {
                     Ok(()) => Ok(1),
@@ -284,7 +285,7 @@ impl Session {
         }
     }
 
-    /// Reserves what votes may cost, beside what the request has used already.
+    /// Reserves the maximum cost of votes, in addition to the usage so far.
     async fn reserve_votes(&mut self, questions: &[&Question]) -> Result<(), Failed> {
         let samples = u64::from(self.inner.options.samples);
         let input = prompt_tokens(&self.request.state, questions, samples);
@@ -327,7 +328,7 @@ impl Session {
             work: Work::Decision(decision),
             output: None,
             fault: failure.map(|failure| Fault::of(&failure.recorded())),
-            // All or nothing: a request without answers costs nothing, unless its client ended it.
+            // All or nothing: a request without answers is free, unless its client cancelled it.
             cost: if status == Status::Error { Usd::ZERO } else { used.cost },
             reserved: Usd::ZERO,
             webhook: None,
@@ -350,8 +351,8 @@ impl Session {
     }
 }
 
-/// The probabilities of the options of each question that the model gives them for, by the question's
-/// place.
+/// The probabilities of the options of each question for which the model returns them, by the
+/// question's index.
 async fn score_all(
     scorer: &dyn Scorer,
     questions: &[Question],
@@ -371,9 +372,9 @@ async fn score_all(
         Ok((at, Some(probabilities))) => {
             found.insert(at, probabilities);
         }
-        // It gives none, so it is not asked again.
+        // The model returns no probabilities, so it is not asked for them again.
         Ok((_, None)) => return Ok(found),
-        // A server may refuse a request for them as wrong.
+        // A server may reject a request for probabilities as invalid.
         Err((_, failure)) if failure.class == ErrorClass::InvalidUserInput => return Ok(found),
         Err(failed) => return Err(failed),
     }
@@ -383,7 +384,7 @@ async fn score_all(
     Ok(found)
 }
 
-/// The shares of the options in so many votes on each question.
+/// The shares of the options in the votes on each question.
 async fn vote_all(
     scorer: &dyn Scorer,
     questions: &[&Question],
@@ -418,7 +419,7 @@ async fn vote_all(
     Ok(votes.iter().map(|votes| of_votes(votes)).collect())
 }
 
-/// The failure of one question, which its message names.
+/// The failure of one question; the message names it.
 pub fn failed(question: &Question, failure: Failure) -> Failed {
     let name = &question.name;
     let message = format!("the question '{name}' could not be answered: {}", failure.message);

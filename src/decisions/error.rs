@@ -1,19 +1,19 @@
-//! Why a request for decisions is refused, or failed.
+//! The errors of decisions.
 
 use crate::chat::{self, Failure};
 use crate::domain::ids::ExecutionId;
 use crate::domain::invalid_request::InvalidRequest;
 
-/// Why a request for decisions is refused, or failed.
+/// Why a request for decisions was rejected or failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The request is wrong. No model was asked.
+    /// The request is invalid. No model was called.
     #[error(transparent)]
     Invalid(#[from] InvalidRequest),
-    /// There is no such model, or the request is not admitted. No model was asked.
+    /// There is no such model, or the request is not admitted. No model was called.
     #[error(transparent)]
     Chat(#[from] chat::Error),
-    /// A question could not be answered. The request is recorded under this id, and costs nothing.
+    /// A question could not be answered. The request is recorded under this id and is free.
     #[error("{}", failure.message)]
     Failed { execution: ExecutionId, question: Option<String>, failure: Failure },
 }

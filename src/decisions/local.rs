@@ -1,5 +1,5 @@
-//! Scores by a model that runs in a process of this service: all questions of a request are sent at once,
-//! so that the state is read once, and what comes of a question depends on nothing else that runs.
+//! Scores by a local model process: all questions of a request are sent at once, so that the state
+//! is read once and each result is independent of other load.
 
 use std::collections::HashMap;
 
@@ -14,7 +14,7 @@ use crate::chat::{Completion, Failure};
 use crate::domain::chat::estimate;
 use crate::domain::classify::ErrorClass;
 
-/// A request, as the process reads it.
+/// The request to the process.
 #[derive(Serialize)]
 struct Body {
     system: &'static str,
@@ -29,10 +29,10 @@ struct Asked {
     labels: usize,
 }
 
-/// The log-probabilities of the labels of a question: with its options in their order, and reversed.
+/// The log-probabilities of a question's labels, with the options in their order and reversed.
 type Scores = [Vec<f64>; 2];
 
-/// The tokens of all prompts together, estimated.
+/// The estimated tokens of all prompts together.
 #[must_use]
 pub fn prompt_tokens(state: &str, questions: &[Question]) -> u64 {
     let shared = estimate((SYSTEM.len() + prefix(state).len()) as u64);
@@ -44,7 +44,7 @@ pub fn prompt_tokens(state: &str, questions: &[Question]) -> u64 {
     questions.iter().map(of_one).fold(shared, u64::saturating_add)
 }
 
-/// The probabilities of the options of each question, by the question's place; none where the model's
+/// The probabilities of the options of each question, by the question's index; empty if the model's
 /// vocabulary has no tokens for the labels.
 pub async fn score_all(
     server: &Server,
@@ -77,7 +77,7 @@ pub async fn score_all(
     Ok(found.enumerate().collect())
 }
 
-/// The failure of the question that the model's process names, if it names one.
+/// The failure of the question that the model's process names, if any.
 fn named(questions: &[Question], failure: Failure) -> Failed {
     let place = failure.said.param.as_deref().and_then(|param| {
         let place = param.strip_prefix("questions[")?.strip_suffix(']')?;
@@ -90,6 +90,6 @@ fn named(questions: &[Question], failure: Failure) -> Failed {
 }
 
 fn broken(what: &str) -> Failure {
-    let message = format!("the model's process answered with something else: {what}");
+    let message = format!("the model's process returned an unexpected answer: {what}");
     Failure::new(502, ErrorClass::ProviderError, message)
 }

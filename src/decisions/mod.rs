@@ -1,22 +1,22 @@
 //! Decisions: typed questions about one state, answered with probabilities by a chat model.
 //!
-//! A question becomes a list of options with labels of one token each, and its answer is what the model
-//! expects the next token to be. Each list is shown in its order and in the reversed one, and both
-//! are averaged, so that the place of an option does not count. A model that gives no probabilities is
-//! asked several times instead. A request is answered as a whole or not at all: a question that cannot be
-//! answered fails it, and then nothing is charged.
+//! A question becomes a list of options with labels of one token each, and its answer is the
+//! distribution of the model's next token. Each list is shown in its order and reversed, and both
+//! are averaged, so that the position of an option does not matter. A model that returns no
+//! probabilities is asked several times instead. A request is answered completely or not at all: if
+//! one question cannot be answered, the request fails and nothing is charged.
 //!
 //! | file | question |
 //! |---|---|
-//! | `request` | what is asked, and whether it is well formed |
+//! | `request` | what is asked, and is it valid |
 //! | `prompt` | how a question is shown to a model |
-//! | `probabilities` | from what a model says to the probabilities of an answer |
-//! | `scorer` | what answers questions about a state: the seam for models of any kind |
-//! | `server` | a scorer by a model's server: `logprobs`, or votes |
-//! | `local` | scores by a model of this machine, all questions at once |
+//! | `probabilities` | from label scores to the probabilities of an answer |
+//! | `scorer` | the interface to models of any kind |
+//! | `server` | a scorer that uses a model's server: `logprobs`, or votes |
+//! | `local` | scores by a local model, all questions at once |
 //! | `decide` | a request from its admission to its record |
 //!
-//! It never speaks to a model itself (`chat` does), and it keeps neither state nor questions.
+//! Decisions never call a model directly (`chat` does), and store neither state nor questions.
 
 mod decide;
 mod error;

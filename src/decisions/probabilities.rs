@@ -1,15 +1,15 @@
-//! From what a model says about labels to the probabilities of an answer. Pure, and the same for equal
-//! input bit by bit: sums are taken in the order of their terms' size, so that the order of options
-//! does not show in the last digit.
+//! Computes the probabilities of an answer from a model's label scores. Pure and bitwise
+//! deterministic: sums are taken in the order of their terms' size, so that the order of options
+//! does not affect the last digit.
 
 use super::request::{Kind, Question};
 use crate::wire::decision::Answer;
 
-/// The least probability that a label is taken to have, as a logarithm: a server that lists a label as
-/// impossible must not outweigh the other order alone.
+/// Lower bound of a label's log-probability: a server that reports a label as impossible must not
+/// outweigh the other order.
 const LOGPROB_MIN: f64 = -50.0;
 
-/// The next token, as a model expects it.
+/// A candidate for the next token.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Token {
     pub text: String,
@@ -17,9 +17,9 @@ pub struct Token {
     pub logprob: f64,
 }
 
-/// The log-probabilities of the labels of so many options, in the order of the labels; `None` where no
-/// label is among the tokens. A label that is not listed is at most as probable as the last one that
-/// is, and as what the listed ones leave.
+/// The log-probabilities of the first `count` labels, in order; `None` if no label is among the
+/// tokens. The probability of a label that is not listed is the smaller of that of the last listed
+/// token and an equal share of the probability that the listed tokens leave.
 #[must_use]
 pub fn of_labels(tokens: &[Token], count: usize) -> Option<Vec<f64>> {
     let bounded = |logprob: f64| {
@@ -44,8 +44,8 @@ pub fn of_labels(tokens: &[Token], count: usize) -> Option<Vec<f64>> {
     Some(listed.into_iter().map(|label| label.unwrap_or(unlisted)).collect())
 }
 
-/// The probabilities of options that were scored in their order and in the reversed one, averaged in
-/// log space. `reversed` is in the order in which the options were shown.
+/// The probabilities of options that were scored in their order and in the reversed one, averaged
+/// in log space. `reversed` is in the order in which the options were shown.
 #[must_use]
 pub fn of_both_orders(given: &[f64], reversed: &[f64]) -> Vec<f64> {
     let given = normalized(given);
@@ -55,20 +55,20 @@ pub fn of_both_orders(given: &[f64], reversed: &[f64]) -> Vec<f64> {
     normalized(&mean).into_iter().map(f64::exp).collect()
 }
 
-/// The shares of so many votes each.
+/// The share of each option in the votes.
 #[must_use]
 pub fn of_votes(votes: &[u32]) -> Vec<f64> {
     let total: u32 = votes.iter().sum();
     votes.iter().map(|count| f64::from(*count) / f64::from(total.max(1))).collect()
 }
 
-/// Log-probabilities that add up to 1.
+/// The probabilities, normalized to add up to 1.
 fn normalized(logprobs: &[f64]) -> Vec<f64> {
     let total = log_sum(logprobs);
     logprobs.iter().map(|logprob| logprob - total).collect()
 }
 
-/// The logarithm of the sum of what these are the logarithms of.
+/// The logarithm of the sum of the numbers with these logarithms.
 fn log_sum(logprobs: &[f64]) -> f64 {
     let mut sorted = logprobs.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -81,7 +81,7 @@ fn log_sum(logprobs: &[f64]) -> f64 {
 #[must_use]
 pub fn answer(question: &Question, probabilities: &[f64]) -> Answer {
     let named = || question.options.iter().zip(probabilities);
-    // Of equal ones the first.
+    // The first of equal options.
     let best = probabilities
         .iter()
         .copied()
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn label_probabilities_add_up_spellings_and_bound_what_is_not_listed() {
+    fn label_probabilities_sum_spellings_and_bound_unlisted_labels() {
         let tokens =
             [token("A", 0.4_f64.ln()), token(" A", 0.2_f64.ln()), token("x", 0.3_f64.ln())];
         let found = of_labels(&tokens, 3).unwrap();
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn probabilities_average_both_orders_in_log_space() {
-        // What is shown first is overrated by the same factor: it cancels out.
+        // The option shown first is overrated by the same factor, which cancels out.
         let bias = 3.0_f64.ln();
         let a = 0.7_f64.ln();
         let b = 0.3_f64.ln();
@@ -162,7 +162,7 @@ mod tests {
             let (given, reversed): (Vec<f64>, Vec<f64>) = pairs.into_iter().unzip();
             let found = of_both_orders(&given, &reversed);
             assert!((found.iter().sum::<f64>() - 1.0).abs() < 1e-9);
-            // The request with reversed options is shown the other way round first.
+            // The request with reversed options shows the reversed order first.
             let mut mirrored = of_both_orders(&reversed, &given);
             mirrored.reverse();
             assert_eq!(found, mirrored, "bit by bit");

@@ -1,4 +1,5 @@
-//! The body of a request for decisions, read strictly: an unknown field is refused with its path.
+//! The body of a request for decisions, parsed strictly: an unknown field is rejected with its
+//! path.
 
 use serde_json::{Map, Value};
 
@@ -6,22 +7,22 @@ use crate::domain::invalid_request::InvalidRequest;
 use crate::domain::json_object::{JsonObject, Mismatch};
 use crate::domain::raw_object::RawObject;
 
-/// Questions of one request.
+/// Maximum questions of one request.
 pub const QUESTIONS_MAX: usize = 256;
-/// The text of one question, in bytes.
+/// Maximum bytes of one question.
 const QUESTION_BYTES_MAX: usize = 64 * 1024;
-/// Options of one question, each with a label of one letter.
+/// Maximum options of one question, each with a label of one letter.
 pub const OPTIONS_MAX: usize = 26;
-/// Characters of a name: of a model, a question, an option.
+/// Maximum characters of the name of a model, a question or an option.
 const NAME_CHARS_MAX: usize = 256;
 /// The fields of a request.
 const FIELDS: [&str; 3] = ["model", "state", "questions"];
 
-/// A request that is well formed.
+/// A valid request.
 #[derive(Debug)]
 pub struct Request {
     pub model: String,
-    /// As a model reads it: a text as it is, JSON as it was written.
+    /// The text for the model: a string unchanged, JSON as it was written.
     pub state: String,
     /// At least one.
     pub questions: Vec<Question>,
@@ -46,7 +47,7 @@ pub enum Kind {
     Score,
 }
 
-/// What an answer can be.
+/// A possible answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
     pub name: String,
@@ -88,7 +89,7 @@ impl Request {
     }
 }
 
-/// A string, if it is there.
+/// A string field, if present.
 fn text_of(fields: &RawObject, name: &str) -> Result<Option<String>, InvalidRequest> {
     let Some(text) = fields.get(name) else { return Ok(None) };
     let text = serde_json::from_str(text).map_err(|_other| wrong(name, "must be a string"));
@@ -106,15 +107,15 @@ fn is_name(name: &str) -> bool {
 }
 
 fn name_rule() -> String {
-    format!("must have 1 to {NAME_CHARS_MAX} characters, none of control")
+    format!("must have 1 to {NAME_CHARS_MAX} characters and no control characters")
 }
 
-/// A field that is not what it must be. The message begins with its path.
+/// The error for an invalid field. The message begins with its path.
 fn wrong(path: &str, what: &str) -> InvalidRequest {
     InvalidRequest::field(path.to_owned(), format!("{path} {what}"))
 }
 
-/// A mismatch of a field below `path`.
+/// The error for a mismatch below `path`.
 fn mismatched(path: &str, mismatch: &Mismatch) -> InvalidRequest {
     wrong(&format!("{path}.{}", mismatch.field), &mismatch.message)
 }
@@ -163,7 +164,7 @@ fn read_question(name: &str, question: &str) -> Result<Question, InvalidRequest>
     Ok(Question { name: name.to_owned(), kind, instructions, options })
 }
 
-/// The options that the criteria of a question name.
+/// The options in the criteria of a question.
 fn read_options(
     kind: Kind,
     criteria: Option<Value>,
@@ -220,7 +221,7 @@ fn read_sides(criteria: Option<Value>, path: &str) -> Result<Vec<Choice>, Invali
     }
 }
 
-/// A text or null.
+/// A string or null.
 fn guidance_of(value: Value, path: &str) -> Result<Option<String>, InvalidRequest> {
     match value {
         Value::Null => Ok(None),
@@ -282,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn decision_request_that_is_wrong_names_the_field() {
+    fn decision_request_error_names_the_invalid_field() {
         let many = |count: usize| {
             let names = (0..count).map(|number| (format!("q{number}"), json!({})));
             Value::Object(names.collect())

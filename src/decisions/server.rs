@@ -1,5 +1,5 @@
-//! A scorer by a model's server: the probabilities of the next token where the server gives them
-//! (`logprobs`), else the model's own answers as JSON.
+//! A scorer that uses a model's server: the probabilities of the next token (`logprobs`) if the
+//! server returns them, else the model's own answers as JSON.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -18,12 +18,12 @@ use crate::domain::raw_object::RawObject;
 use crate::domain::trace;
 use crate::http::budget::Lease;
 
-/// Tokens whose probabilities are asked for: as many as OpenAI's API gives.
+/// Number of tokens whose probabilities are requested: the maximum of OpenAI's API.
 const TOP_LOGPROBS: u32 = 20;
-/// The most tokens of a vote: a short JSON object, with room for white space.
+/// Maximum tokens of a vote: a short JSON object, with room for white space.
 pub const VOTE_TOKENS_MAX: u64 = 64;
 
-/// What the answers of a request used until now.
+/// The usage of a request so far.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Used {
     pub calls: u32,
@@ -31,7 +31,7 @@ pub struct Used {
     pub cost: Usd,
 }
 
-/// A model's server and the state of one request; clones share what is counted.
+/// A model's server and the state of one request; clones share the usage.
 #[derive(Debug)]
 pub struct Server {
     pub(super) model: BoundModel,
@@ -49,7 +49,7 @@ struct Message<'a> {
     content: &'a str,
 }
 
-/// An answer, as far as it is read.
+/// The fields of an answer that are read.
 #[derive(Deserialize)]
 struct Answer {
     logprobs: Option<Logprobs>,
@@ -84,7 +84,7 @@ struct Vote {
 }
 
 impl Server {
-    /// A scorer of questions about `state`; `lease` is what answers are accounted to.
+    /// A scorer of questions about `state`; `lease` covers the answers.
     pub fn new(
         model: BoundModel,
         state: &str,
@@ -118,7 +118,7 @@ impl Server {
         Ok(choices.and_then(|choices| choices.into_iter().next()))
     }
 
-    /// Counts what an answer used.
+    /// Adds the usage of an answer.
     pub(super) fn count(&self, tokens: Tokens, cost: Usd) {
         let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
         used.calls = used.calls.saturating_add(1);
@@ -145,7 +145,7 @@ impl Server {
             .flatten()
             .map(|listed| Token {
                 text: listed.token,
-                // Null is how JSON writes an impossible one.
+                // JSON has null for minus infinity.
                 logprob: listed.logprob.unwrap_or(f64::NEG_INFINITY),
             })
             .collect();
@@ -169,7 +169,7 @@ impl Server {
         let options = [
             ("max_tokens", json!(VOTE_TOKENS_MAX)),
             ("temperature", json!(1)),
-            // Where the server heeds it, equal requests get equal answers.
+            // Servers that support it give equal answers to equal requests.
             ("seed", json!(sample)),
             ("response_format", format),
         ];
@@ -179,7 +179,7 @@ impl Server {
         };
         let content = content.trim();
         let vote: Option<Vote> = serde_json::from_str(content).ok();
-        // A model that does not heed the format may still say the label.
+        // A model that ignores the format may still answer with the label.
         let said = vote.as_ref().map_or(content, |vote| vote.answer.trim());
         let place = names.iter().position(|name| name == said);
         Ok(place.map(|place| match order {

@@ -1,5 +1,5 @@
-//! When a process that has failed is started again: each failure in a row doubles the pause. There is
-//! never a storm of starts.
+//! Exponential backoff for restarting a failed process, so that failures never cause a storm of
+//! starts.
 
 use std::time::Duration;
 
@@ -7,12 +7,12 @@ use tokio::time::Instant;
 
 use crate::runtime;
 
-/// The pause after the first failure; each further one doubles it.
+/// The pause after the first failure; each further failure in a row doubles it.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 /// The longest pause.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
-/// The failures in a row, and until when nothing is started.
+/// The number of consecutive failures, and the earliest time of the next start.
 #[derive(Debug)]
 pub struct Backoff {
     failures: u32,
@@ -26,13 +26,13 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// How long nothing is started yet.
+    /// The remaining pause before the next start.
     #[must_use]
     pub fn left(&self) -> Duration {
         self.not_before.saturating_duration_since(runtime::monotonic_now())
     }
 
-    /// Notes a failure; how long the pause is.
+    /// Records a failure. Returns the pause.
     pub fn failed(&mut self) -> Duration {
         let doubled = FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(self.failures));
         let pause = doubled.min(PAUSE_MAX);
@@ -41,12 +41,12 @@ impl Backoff {
         pause
     }
 
-    /// Waits for the shortest pause; nothing has failed.
+    /// Starts the shortest pause without recording a failure.
     pub fn pause(&mut self) {
         self.not_before = runtime::monotonic_now() + FIRST_PAUSE;
     }
 
-    /// Notes a success: the next failure is the first in a row.
+    /// Records a success, which resets the number of consecutive failures.
     pub const fn succeeded(&mut self) {
         self.failures = 0;
     }
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn backoff_doubles_to_its_limit_and_begins_again() {
+    fn backoff_doubles_to_its_limit_and_resets() {
         let mut backoff = Backoff::default();
         assert!(backoff.left().is_zero());
         let pauses: Vec<u128> = (0..12).map(|_| backoff.failed().as_millis()).collect();

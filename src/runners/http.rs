@@ -1,8 +1,8 @@
 //! The runner `http`: any inference server that answers one request with one result.
 //!
-//! It asks once, unless nothing can have come of it (`endpoints`): retries and fallbacks belong to the
-//! engine. What the provider says is repeated to
-//! the caller, shortened; headers, which may hold secrets, never are.
+//! Sends a request once, unless it certainly had no effect (`endpoints`): retries and fallbacks
+//! belong to the engine. The provider's error text is passed on to the caller, shortened; headers,
+//! which may contain secrets, never are.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -30,26 +30,26 @@ use crate::http::client::{self, Client, Limits, Overflow, Response};
 use crate::http::{connector, content, trace_context};
 use crate::runtime;
 
-/// The largest answer, in bytes.
+/// Largest answer, in bytes.
 pub const ANSWER_MAX: usize = 10 * 1024 * 1024;
-/// Characters of a provider's error that are repeated.
+/// Characters of a provider's error that are quoted.
 const QUOTED: usize = 300;
 
-/// What manifests say of a runner of this type.
+/// The manifest section of this runner type.
 pub const TYPE: Type =
     Type { name: "http", read: |section, folder| Some(Arc::new(Options::read(section, folder)?)) };
 
-/// How one model is asked.
+/// The manifest's options.
 #[derive(Debug, PartialEq)]
 struct Options {
     addresses: Vec<Address>,
-    /// Where a server says whether it is ready: a path of its host.
+    /// The path of a readiness route on the server.
     health: Option<String>,
     method: Method,
     headers: Vec<(HeaderName, HeaderValue)>,
-    /// What is sent; `None`: the whole input.
+    /// The request body; `None`: the whole input.
     body: Option<InputTemplate>,
-    /// JSON pointer to the output; `None`: the whole answer.
+    /// A JSON pointer to the output; `None`: the whole answer.
     output: Option<String>,
 }
 
@@ -107,7 +107,7 @@ fn pointer(value: &values::Value<'_>) -> Parsed<String> {
     if is_pointer { Ok(text) } else { Err(wrong()) }
 }
 
-/// The runner of one model.
+/// A runner of one model.
 #[derive(Debug)]
 struct HttpRunner {
     options: Arc<Options>,
@@ -158,7 +158,7 @@ impl HttpRunner {
             .map_err(|error| self.unmade(ErrorClass::InvalidModelConfig, &error.to_string()))
     }
 
-    /// Asks a server whether it is ready, at the path of its host that the manifest names.
+    /// Probes a server at the manifest's readiness path.
     async fn probe(&self, url: String) -> Readiness {
         let path = self.options.health.as_deref().unwrap_or("/");
         let target = url::Url::parse(&url).and_then(|url| url.join(path));
@@ -202,7 +202,7 @@ impl HttpRunner {
         Ok(Success::new(output, usage))
     }
 
-    /// The cost that the answer tells, if it tells one.
+    /// The cost reported by the answer.
     fn cost(&self, body: &Value) -> Option<Usd> {
         let dollars = body.pointer(&self.model.cost_report)?.as_f64()?;
         Usd::from_dollars(dollars).filter(|cost| *cost >= Usd::ZERO)
@@ -250,7 +250,7 @@ fn is_json(answer: &Response) -> bool {
     kind.is_none_or(|kind| kind.split(';').next().unwrap_or_default().trim_end().ends_with("json"))
 }
 
-/// The rest of a sentence about an answer that is not the JSON it must be.
+/// The rest of a sentence about an answer that is not valid JSON.
 pub(super) fn unreadable(error: &content::Error) -> String {
     if matches!(error, content::Error::Json(_)) {
         return "gave an answer that is not valid JSON".to_owned();
@@ -258,19 +258,19 @@ pub(super) fn unreadable(error: &content::Error) -> String {
     format!("gave an answer that cannot be read ({error})")
 }
 
-/// The bytes of an answer as a `data:` URI, of which the engine makes a file.
+/// The bytes of an answer as a `data:` URI, which the engine stores as a file.
 fn data_uri(answer: &Response) -> String {
     let kind = answer.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
     let kind = file::content_type(kind.unwrap_or_default());
     format!("data:{kind};base64,{}", STANDARD.encode(&answer.body))
 }
 
-/// A request that got no answer, as a failure of the model.
+/// Converts a request that got no answer to a failure of the model.
 pub(super) fn failure_of(model: &str, error: &client::Error) -> Failure {
     Failure::new(class_of(error), format!("the model '{model}': {error}"))
 }
 
-/// A request that no server answered, as a failure of the model.
+/// Converts a request that no endpoint answered to a failure of the model.
 pub(super) fn unanswered(model: &str, error: endpoints::Error<Failure>) -> Failure {
     match error {
         endpoints::Error::Unmade(failure) => failure,
@@ -299,7 +299,7 @@ pub(super) const fn class_of(error: &client::Error) -> ErrorClass {
     }
 }
 
-/// The beginning of what a provider said, on one line.
+/// The start of a provider's answer, on one line.
 pub(super) fn excerpt(body: &[u8]) -> String {
     let head = body.get(..body.len().min(4 * QUOTED)).unwrap_or_default();
     let text = String::from_utf8_lossy(head);

@@ -1,4 +1,4 @@
-//! The runner against servers that answer, refuse, hang and talk nonsense.
+//! The runner against servers that answer, refuse, hang and send garbage.
 
 use std::sync::Arc;
 
@@ -11,7 +11,8 @@ use super::*;
 use crate::runners::RecordingProgress;
 use crate::runtime::Tasks;
 
-/// Answers one request with `answer`; the request's text, and a signal when the client hangs up.
+/// Answers one request with `answer`. Returns the port, the request's text, and a signal that the
+/// client hung up.
 async fn server(answer: String) -> (u16, oneshot::Receiver<String>, oneshot::Receiver<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -21,7 +22,7 @@ async fn server(answer: String) -> (u16, oneshot::Receiver<String>, oneshot::Rec
         let (mut stream, _) = listener.accept().await.unwrap();
         let mut text = Vec::new();
         let mut buffer = [0; 4096];
-        // The head, and the body up to the end of its JSON.
+        // Read the head, and the body up to the end of its JSON.
         while !text.ends_with(b"}") && !text.ends_with(b"\r\n\r\n") {
             let count = stream.read(&mut buffer).await.unwrap();
             text.extend_from_slice(&buffer[..count]);

@@ -1,8 +1,8 @@
-//! Runners: each takes a model's input to its output, somewhere else or in this process.
+//! Runners: each turns a model's input into its output, remotely or in this process.
 //!
-//! A runner never retries what may have had an effect, never writes to the store and knows nothing of predictions: the engine
-//! calls it once for an attempt, bounds it in time, and cancels it by dropping the future, which
-//! must release whatever the run held (a connection, a process).
+//! A runner never retries a request that may have had an effect, never writes to the store, and
+//! knows nothing of predictions: the engine calls it once per attempt, limits its time, and cancels
+//! it by dropping the future, which must release whatever the run holds (a connection, a process).
 
 pub mod backoff;
 pub mod builtin;
@@ -36,44 +36,44 @@ use crate::domain::money::Usd;
 use crate::domain::trace;
 use crate::schema::Schema;
 
-/// One run: an input that fits the model's request schema, defaults filled in.
+/// One run: an input that matches the model's request schema, with defaults filled in.
 #[derive(Debug, Clone)]
 pub struct Job {
-    /// Names this attempt forever, also when it runs again after a crash:
-    /// `<execution>:<step>:<attempt>`. Sent as `Idempotency-Key` where the other side can use it.
+    /// A permanent id of this attempt, stable across crashes: `<execution>:<step>:<attempt>`. Sent
+    /// as `Idempotency-Key` if the other side supports it.
     pub attempt_key: String,
     pub input: Arc<Value>,
     pub progress: Arc<dyn Progress>,
-    /// A fallback model runs when this one fails: better to fail at once than to wait for a model
-    /// that cannot start.
+    /// A fallback model runs if this one fails, so fail at once instead of waiting for a model that
+    /// cannot start.
     pub may_fall_back: bool,
-    /// What goes to whom the run calls: trace context and request id.
+    /// Trace context and request id to pass on in calls.
     pub trace: trace::Call,
 }
 
-/// Where a run reports progress while it goes on. What is reported is kept also when the run then
-/// fails, is out of time or is cancelled.
+/// Receives the progress of a run. It is kept even if the run then fails, times out or is
+/// cancelled.
 pub trait Progress: Send + Sync + std::fmt::Debug {
-    /// Something that the model wrote beside its output, for the prediction's `logs`: a line, or
+    /// Adds text that the model wrote besides its output to the prediction's `logs`: one line or
     /// several.
     fn log(&self, text: &str);
 
-    /// A part of the output that is there already. All parts of a run, one behind the other, are
-    /// its output, or the beginning of it.
+    /// Reports an early part of the output. All parts of a run concatenated are its output or a
+    /// prefix of it.
     fn output(&self, part: &Value);
 }
 
-/// A run that succeeded.
+/// The result of a successful run.
 #[derive(Debug)]
 pub struct Success {
     pub output: Value,
     pub usage: Usage,
-    /// Where the files are that the output names by `{"path": …}`. It is removed with this value.
+    /// The folder of the files that the output names by `{"path": …}`. Removed when dropped.
     pub folder: Option<Folder>,
 }
 
-/// The folder of one run, within the folder of the process that the run has. Dropping it removes it;
-/// the process's folder is removed with its last owner.
+/// The folder of one run, inside the folder of the run's process. Dropping it removes it; the
+/// process's folder is removed with its last owner.
 #[derive(Debug)]
 pub struct Folder {
     run: TempDir,
@@ -81,16 +81,15 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// A new one within the folder of a process.
+    /// Creates a folder inside the folder of a process.
     ///
-    /// # Errors
-    /// When the disk refuses.
+    /// # Errors When the file system refuses.
     pub fn new_in(of_process: &Arc<TempDir>) -> std::io::Result<Self> {
         let run = TempDir::with_prefix_in("run-", of_process.path())?;
         Ok(Self { run, _of_process: Arc::clone(of_process) })
     }
 
-    /// Where it is.
+    /// Its path.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.run.path()
@@ -105,12 +104,12 @@ impl Success {
     }
 }
 
-/// A run that failed.
+/// The error of a failed run.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{}", failure.message)]
 pub struct Error {
     pub failure: Failure,
-    /// Charged all the same, because the provider reported a cost.
+    /// Charged despite the failure, because the provider reported a cost.
     pub cost: Option<Usd>,
 }
 
@@ -120,18 +119,19 @@ impl From<Failure> for Error {
     }
 }
 
-/// What a run comes to, later.
+/// The future of [`Runner::run`].
 pub type Run<'a> = Pin<Box<dyn Future<Output = Result<Success, Error>> + Send + 'a>>;
 
 /// Whether a model can be expected to answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Health {
-    /// Nothing is known yet.
+    /// Not known yet.
     Starting,
     Good,
-    /// It answers, though not as it should, and why. Holds no secret.
+    /// It answers, but with a fault. Contains no secret.
     Impaired(String),
-    /// It does not answer, and why, in words that follow the model's name. Holds no secret.
+    /// It does not answer; the reason is a phrase that follows the model's name. Contains no
+    /// secret.
     Failing(String),
 }
 
@@ -142,14 +142,14 @@ pub struct ModelInterface {
     pub output_type: OutputType,
 }
 
-/// Where OpenAI's API is spoken for one model.
+/// An OpenAI-compatible server of one model.
 #[derive(Debug, Clone)]
 pub enum Server {
-    /// Somebody's server, or one of several.
+    /// One or several remote endpoints.
     Remote {
-        /// With their `/v1`, without a slash at their end.
+        /// URLs that end with `/v1`, without a trailing slash.
         servers: Arc<endpoints::Pool>,
-        /// What the server calls the model.
+        /// The server's name for the model.
         model: String,
         /// `Bearer …`, marked as sensitive.
         authorization: Option<HeaderValue>,
@@ -161,69 +161,69 @@ pub enum Server {
 /// A model that a process of this service runs from a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LocalModel {
-    /// Bytes of the file.
+    /// Size of the file.
     pub file_bytes: u64,
-    /// The type of most of its weights, such as `Q4_K`.
+    /// The most common type of its weights, such as `Q4_K`.
     pub quantization: Option<&'static str>,
-    /// Tokens that its answers have together.
+    /// Context length shared by its answers, in tokens.
     pub context: u32,
-    /// Bytes of memory that its process has; `None`: it is not loaded.
+    /// Resident memory of its process in bytes; `None` if it is not loaded.
     pub resident_bytes: Option<u64>,
 }
 
 /// The future of [`Runner::maintain`].
 pub type Maintenance<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
-/// Takes inputs to outputs.
+/// Turns inputs into outputs.
 pub trait Runner: Send + Sync + std::fmt::Debug {
     /// Runs one job. Dropping the future cancels the run and releases what it holds.
     fn run(&self, job: Job) -> Run<'_>;
 
-    /// How the model is, as far as is known without asking.
+    /// The model's health as last known; sends no request.
     fn health(&self) -> Health {
         Health::Good
     }
 
-    /// Whether its runs wait for places of their own, in turns between organizations: then the model's
-    /// concurrency need not keep an organization waiting that runs nothing.
+    /// Whether its runs take turns between organizations for places of their own: then the model's
+    /// concurrency limit need not reserve capacity for idle organizations.
     fn has_places(&self) -> bool {
         false
     }
 
     /// Maintains what the runner holds: starts missing workers, polls remote servers. Called
-    /// again and again while the service runs, never twice at once.
+    /// repeatedly while the service runs, never concurrently.
     fn maintain(&self) -> Maintenance<'_> {
         Box::pin(std::future::ready(()))
     }
 
-    /// The interface that the runner discovered; the same value until it discovers another one.
+    /// The interface that the runner discovered; the same `Arc` until it changes.
     fn interface(&self) -> Option<Arc<ModelInterface>> {
         None
     }
 
-    /// Where OpenAI's API is spoken for this model, if it serves the operation: the chat router passes
-    /// requests on to it.
+    /// The OpenAI-compatible server of this model, if it supports the operation: the chat router
+    /// forwards requests to it.
     fn server(&self, _operation: Operation) -> Option<Server> {
         None
     }
 
-    /// The model as this machine runs it itself, where it does.
+    /// The local model, if this machine runs it.
     fn local(&self) -> Option<LocalModel> {
         None
     }
 
-    /// How its servers are, where it has several.
+    /// The state of its endpoints, if it has several.
     fn endpoints(&self) -> Vec<endpoints::EndpointState> {
         Vec::new()
     }
 
-    /// What the model's processes wrote for the operator, the end of it.
+    /// The end of the standard error of the model's processes, for the operator.
     fn diagnostics(&self) -> Option<String> {
         None
     }
 }
 
-/// Records what a run reports.
+/// Records the progress of a run.
 #[cfg(test)]
 #[derive(Debug, Default)]
 pub struct RecordingProgress {
@@ -231,7 +231,7 @@ pub struct RecordingProgress {
     pub parts: std::sync::Mutex<Vec<Value>>,
 }
 
-/// The call of a run of a test.
+/// The call context of a test run.
 #[cfg(test)]
 #[must_use]
 pub fn test_call() -> trace::Call {

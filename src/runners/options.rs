@@ -1,7 +1,7 @@
-//! The `[runner]` table of a manifest: which type of runner it names, and that type's own options.
+//! The `[runner]` table of a manifest: the runner type, and the options of that type.
 //!
-//! A new type of runner is a file with its `Options` and its `TYPE`, a line for the module and a line
-//! in [`TYPES`]. Its options are read strictly: a key that the type does not ask for is refused.
+//! To add a runner type: a file with its `Options` and its `TYPE`, a line for the module, and a
+//! line in [`TYPES`]. Options are parsed strictly: unknown keys are rejected.
 
 use std::any::Any;
 use std::fmt::Debug;
@@ -23,22 +23,22 @@ use crate::http::client::Client;
 use crate::http::egress::Policy;
 use crate::runtime::Tasks;
 
-/// Every type of runner that a manifest can name.
+/// All runner types that a manifest can name.
 const TYPES: &[Type] =
     &[builtin::TYPE, http::TYPE, command::TYPE, openai::TYPE, cog::TYPE, llm::TYPE, oip::TYPE];
 
-/// A type of runner.
+/// A runner type.
 #[derive(Debug, Clone, Copy)]
 pub struct Type {
-    /// As manifests spell it.
+    /// The spelling in manifests.
     pub name: &'static str,
-    /// Reads its options from the `[runner]` table of a manifest in the folder.
+    /// Parses its options from the `[runner]` table of a manifest in the folder.
     pub read: fn(&mut Section<'_>, &Path) -> Option<Arc<dyn Options>>,
 }
 
-/// The options of one model's runner, read and checked.
+/// The parsed options of one model's runner.
 pub trait Options: Debug + Send + Sync + Comparable {
-    /// The request schema of a manifest that gives none, where the options decide it.
+    /// The default request schema, if the options determine it.
     fn schema(&self) -> Option<Value> {
         None
     }
@@ -48,7 +48,7 @@ pub trait Options: Debug + Send + Sync + Comparable {
         false
     }
 
-    /// The model's file, which is not a second model by itself.
+    /// The model file, which is then not listed as a separate model.
     fn model_file(&self) -> Option<&Path> {
         None
     }
@@ -64,28 +64,28 @@ pub trait Options: Debug + Send + Sync + Comparable {
         None
     }
 
-    /// Runs at once where the manifest says nothing; `None`: as for any model.
+    /// Default concurrency; `None`: the general default.
     fn concurrency(&self) -> Option<usize> {
         None
     }
 
-    /// What the file calls the model.
+    /// The title in the model file.
     fn title(&self) -> Option<&str> {
         None
     }
 
-    /// The runner of `model`. Starts nothing.
+    /// Creates the runner of `model` without starting anything.
     fn runner(self: Arc<Self>, model: Model, dependencies: &Dependencies) -> Arc<dyn Runner>;
 }
 
-/// What a manifest says of its model, whatever its runner is.
+/// The manifest's settings of a model, independent of its runner.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Model {
-    /// Its slug, for messages.
+    /// The slug, for messages.
     pub name: String,
-    /// Runs at once.
+    /// Maximum number of concurrent runs.
     pub concurrency: usize,
-    /// The most that one run may take.
+    /// Timeout of one run.
     pub timeout: Duration,
     /// JSON pointer to a cost in an answer.
     pub cost_report: String,
@@ -94,8 +94,8 @@ pub struct Model {
 }
 
 impl Model {
-    /// Its servers. `is_probed`: they are asked how they are, with `starts_unknown` before they count as
-    /// usable.
+    /// The pool of its endpoints. `is_probed`: they are probed, with `starts_unknown` before their
+    /// first use.
     pub(super) fn servers(
         &self,
         addresses: &[Address],
@@ -110,18 +110,18 @@ impl Model {
     }
 }
 
-/// What runners are made with.
+/// What runners are built from.
 #[derive(Debug, Clone)]
 pub struct Dependencies {
-    /// For the built-in models.
+    /// For built-in models.
     pub builtins: BuiltinContext,
-    /// For the operator's own URLs.
+    /// For the operator's URLs.
     pub client: Client,
-    /// For the operator's own programs, and for this one started again.
+    /// For the operator's programs, and for restarting this binary.
     pub guard: GuardConfig,
-    /// What models that are run here share.
+    /// The memory budget of local models.
     pub room: Arc<Room>,
-    /// The servers of models elsewhere, which outlive the runners that use them.
+    /// The endpoints of remote models, which outlive the runners that use them.
     pub endpoints: Arc<Registry>,
 }
 
@@ -145,10 +145,10 @@ impl Dependencies {
     }
 }
 
-/// The runner that a manifest asks for.
+/// The runner of a manifest.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// As manifests spell the type.
+    /// The type as spelled in manifests.
     pub type_name: &'static str,
     pub options: Arc<dyn Options>,
 }
@@ -160,7 +160,7 @@ impl PartialEq for Config {
 }
 
 impl Config {
-    /// What runs a model file that has no manifest.
+    /// The runner of a model file without a manifest.
     #[must_use]
     pub fn of_model_file(file: &Path) -> Self {
         let options = llm::Options::of_file(file.to_path_buf());
@@ -168,10 +168,10 @@ impl Config {
     }
 }
 
-/// Reads the `[runner]` table of a manifest in `folder`; faults are noted in the section.
+/// Parses the `[runner]` table of a manifest in `folder`; faults are recorded in the section.
 pub fn read(section: &mut Section<'_>, folder: &Path) -> Option<Config> {
     let Some(found) = section.required("type", one_of(TYPES, |kind| kind.name)) else {
-        // Which keys are right depends on the type.
+        // Valid keys depend on the type.
         section.ignore_others();
         return None;
     };
@@ -179,9 +179,9 @@ pub fn read(section: &mut Section<'_>, folder: &Path) -> Option<Config> {
     Some(Config { type_name: found.name, options })
 }
 
-/// Compares options of any types.
+/// Comparison of options of any type.
 pub trait Comparable: Any {
-    /// Whether `other` is of the same type and equal.
+    /// Whether `other` has the same type and is equal.
     fn equals(&self, other: &dyn Any) -> bool;
 }
 
@@ -191,8 +191,8 @@ impl<T: Any + PartialEq> Comparable for T {
     }
 }
 
-/// The value of a header: `prefix` and then a text with its secrets replaced. It is marked as
-/// sensitive, so that nothing prints it.
+/// A header value: `prefix`, then a text with its secrets substituted. Marked as sensitive, so that
+/// it is never printed.
 pub(super) fn secret_header(
     value: &values::Value<'_>,
     prefix: &str,
@@ -207,14 +207,14 @@ pub(super) fn secret_header(
     Ok(header)
 }
 
-/// The URL of a server, without a slash at its end.
+/// The URL of a server, without a trailing slash.
 pub(super) fn base_url(value: &values::Value<'_>) -> Parsed<String> {
     values::url(value).map(|url| url.trim_end_matches('/').to_owned())
 }
 
 #[cfg(test)]
 impl Model {
-    /// A model of a test, whose runs may take `timeout`.
+    /// A test model whose runs may take `timeout`.
     pub fn of_test(name: &str, timeout: Duration) -> Self {
         Self {
             name: name.to_owned(),

@@ -1,5 +1,5 @@
-//! Renders Jinja templates that somebody else wrote, into a text of limited length. Fuel bounds the
-//! instructions; memory and time are bounded by the process that renders.
+//! Renders untrusted Jinja templates to a text of limited length. Fuel limits the instructions; the
+//! rendering process limits memory and time.
 
 use std::io;
 
@@ -10,15 +10,14 @@ use serde::Serialize;
 /// Why there is no text.
 #[derive(Debug)]
 pub enum Error {
-    /// It is longer than this, in bytes.
+    /// The text is longer than this, in bytes.
     TooLong(usize),
     Template(minijinja::Error),
 }
 
-/// The text of a template with these values, of at most so many bytes.
+/// Renders a template with these values to a text of at most `most` bytes.
 ///
-/// # Errors
-/// [`Error`]
+/// # Errors [`Error`]
 pub fn render(
     template: &Template<'_, '_>,
     values: &impl Serialize,
@@ -32,7 +31,7 @@ pub fn render(
     }
 }
 
-/// Takes no more than so many bytes.
+/// A writer that accepts a limited number of bytes.
 struct Bounded {
     bytes: Vec<u8>,
     most: usize,

@@ -1,9 +1,9 @@
 //! The request of an `http` step: resolved, checked and sent once (`docs/spec/steps.md`, "HTTP
 //! steps").
 //!
-//! It goes through the client that it is given, which guards the addresses. Nothing is retried and
-//! no redirect is followed. Credentials are sent and never shown; named secrets neither, and they
-//! are masked in what comes back.
+//! The given client guards the addresses. Nothing is retried and no redirect is followed.
+//! Credentials and named secrets are sent but never shown, and named secrets are masked in the
+//! response.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -35,18 +35,18 @@ use crate::http::client::{self, Client, Limits, Overflow};
 use crate::http::request::JSON_VALUES_MAX;
 use crate::http::{content, trace_context};
 
-/// The longest answer.
+/// Largest response body, in bytes.
 pub const ANSWER_MAX: usize = 10 * 1024 * 1024;
-/// The most JSON values of an answer: parsed, they take some 72 MB.
+/// Maximum number of JSON values of a response: parsed, they take some 72 MB.
 const ANSWER_VALUES_MAX: usize = JSON_VALUES_MAX;
-/// Room for the header fields of most requests, those of the client included.
+/// Capacity for the header fields of most requests, including those of the client.
 const HEADERS_USUAL: usize = 12;
-/// The most that is kept of an answer's headers, in bytes of names and values.
+/// Maximum size of response headers that is kept, in bytes of names and values.
 const HEADERS_MAX: usize = 16 * 1024;
 const AGENT: &str = concat!("orrery/", env!("CARGO_PKG_VERSION"));
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
-/// A request that cannot be made.
+/// A request that cannot be built.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]
@@ -73,7 +73,7 @@ impl From<serde_json::Error> for Error {
     }
 }
 
-/// A request with everything that it refers to put in. Prints as it may be shown.
+/// A request with all references resolved. Its Debug output contains no secrets.
 #[derive(Clone)]
 pub struct Prepared {
     method: Method,
@@ -81,7 +81,7 @@ pub struct Prepared {
     headers: HeaderMap,
     body: Bytes,
     shown: Box<RawValue>,
-    /// The secrets in it, as they may come back.
+    /// The secrets in it, in the forms in which they may be echoed.
     hidden: Redaction,
 }
 
@@ -91,33 +91,33 @@ impl fmt::Debug for Prepared {
     }
 }
 
-/// What the other side said.
+/// A response.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Response {
     pub status: u16,
     /// Names in lower case; repeated ones joined by commas.
     pub headers: Map<String, Value>,
-    /// JSON when it is JSON, else text.
+    /// Parsed if it is JSON, otherwise text.
     pub body: Value,
-    /// To be kept until the answer is stored.
+    /// Keep it until the response is stored.
     pub room: Room,
 }
 
 impl Prepared {
-    /// What may be seen of it: no credentials.
+    /// The request without credentials.
     #[must_use]
     pub fn shown(&self) -> &RawValue {
         &self.shown
     }
 
-    /// As [`Prepared::shown`], which is null from then on.
+    /// Takes [`Prepared::shown`], which is null from then on.
     #[must_use]
     pub fn take_shown(&mut self) -> Box<RawValue> {
         std::mem::replace(&mut self.shown, RawValue::NULL.to_owned())
     }
 }
 
-/// What may be seen of a request, as it is kept.
+/// A request without secrets, as it is stored.
 #[derive(Serialize)]
 struct Shown<'s> {
     method: &'static str,
@@ -129,8 +129,7 @@ struct Shown<'s> {
 
 /// Resolves and checks a request.
 ///
-/// # Errors
-/// [`Error`] in a sentence for the author of the step.
+/// # Errors [`Error`], a sentence for the author of the step.
 pub fn prepare(request: &Request, scope: &dyn Scope) -> Result<Prepared, Error> {
     let mut filler = Filler { left: RESOLVED_BYTES_MAX, scope, hidden: Redaction::default() };
     let (mut url, shown_url) = filler.url(request)?;
@@ -180,11 +179,10 @@ pub fn prepare(request: &Request, scope: &dyn Scope) -> Result<Prepared, Error> 
     Ok(Prepared { method, url, headers, body, shown, hidden: filler.hidden })
 }
 
-/// Sends the request once. The attempt's key lets the other side tell a repeated attempt; with it goes its
-/// span.
+/// Sends the request once, with its span. The attempt's key lets the other side recognize a
+/// repeated attempt.
 ///
-/// # Errors
-/// [`Failure`]: there was no answer, or one that `fail_when` counts as a failure.
+/// # Errors [`Failure`]: there was no response, or `fail_when` counts it as a failure.
 pub async fn send(
     client: &Client,
     mut prepared: Prepared,
@@ -235,7 +233,7 @@ async fn exchange(
     let status = answer.status.as_u16();
     if fail_when.is_failure(status) {
         let class = ErrorClass::of_http_status(status).unwrap_or(ErrorClass::ProviderError);
-        // Before it is cut short: half a secret is one too.
+        // Redact before truncating: half a secret is still a secret.
         let body = match hidden.is_empty() {
             true => answer.body,
             false => hidden.text(&String::from_utf8_lossy(&answer.body)).into(),
@@ -252,7 +250,10 @@ async fn exchange(
         answers::room(content::without_mark(text.as_bytes()), ANSWER_VALUES_MAX).await
     };
     let room = room.map_err(|error| {
-        Failure::new(ErrorClass::ProviderError, format!("'{host}' answered too much: {error}"))
+        Failure::new(
+            ErrorClass::ProviderError,
+            format!("the response of '{host}' is too large: {error}"),
+        )
     })?;
     let reading = answers::parse_aside(answer.body.len(), move || read(answer, room)).await;
     let reading = reading.ok_or_else(|| {
@@ -291,26 +292,26 @@ fn read(answer: client::Response, room: Room) -> Result<Response, content::Error
     Ok(Response { status: answer.status.as_u16(), headers, body, room })
 }
 
-/// Fills the parts of a request in.
+/// Resolves the parts of a request.
 struct Filler<'s> {
-    /// Bytes that the request's parts may still have.
+    /// Bytes left for the request's parts.
     left: usize,
     scope: &'s dyn Scope,
-    /// The secrets that were filled in.
+    /// The secrets filled in so far.
     hidden: Redaction,
 }
 
-/// A part of a request.
+/// A resolved part of a request.
 struct Filled {
     sent: Value,
-    /// The same with masks in the places of secrets, where there are some.
+    /// The same with masked secrets, if it has any.
     masked: Option<Value>,
     /// An array or an object as it is sent.
     json: Option<Box<RawValue>>,
 }
 
 impl Filled {
-    /// What may be seen of it.
+    /// The value without secrets.
     const fn shown(&self) -> &Value {
         match &self.masked {
             Some(masked) => masked,
@@ -320,7 +321,7 @@ impl Filled {
 }
 
 impl Filler<'_> {
-    /// The URL as it is sent, with its user name and password, and as it is shown.
+    /// The URL as sent, with user name and password, and as shown.
     fn url(&mut self, request: &Request) -> Result<(Url, String), Error> {
         if let Some(url) = &request.fixed_url {
             self.left = self.left.checked_sub(url.as_str().len()).ok_or(Error::TooLarge)?;
@@ -334,7 +335,7 @@ impl Filler<'_> {
         let is_http = |url: &Url| matches!(url.scheme(), "http" | "https") && url.has_host();
         let url = url.filter(is_http).ok_or(url_template::Error::Url)?;
         let shown = match written.shown().as_str() {
-            // Which parts are secret is known; what is left is hidden by its place in the URL.
+            // Named secrets are masked by name; other credentials by their place in the URL.
             Some(text) if request.url.has_secrets() => mask_url(text),
             _ => mask_url(&without_userinfo(&url)),
         };
@@ -375,7 +376,7 @@ impl Filler<'_> {
         Ok(Filled { sent, masked, json })
     }
 
-    /// Notes the secrets that a template refers to; says whether there are any.
+    /// Records the secrets that a template refers to. Returns whether there are any.
     fn hide_secrets(&mut self, template: &Template) -> bool {
         let mut has_any = false;
         for name in template.references().into_iter().filter_map(Reference::secret) {
@@ -392,7 +393,7 @@ impl Filler<'_> {
     }
 }
 
-/// A scope whose secrets are masks.
+/// A scope with masks in place of secrets.
 struct Masking<'s>(&'s dyn Scope);
 
 impl Scope for Masking<'_> {
@@ -413,7 +414,7 @@ impl Scope for Masking<'_> {
     }
 }
 
-/// A text, number or truth value as text.
+/// A string, number or boolean as text.
 fn text_of(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),
@@ -440,7 +441,7 @@ fn shown_header(name: &str, value: String) -> String {
     if is_secret_name(name) { MASKED.to_owned() } else { value }
 }
 
-/// A body with what is under secret names masked.
+/// A body with the values of secret-like names masked.
 fn shown_body(mut body: Value) -> Value {
     if let Value::String(text) = &body {
         return mask_text(text).into();
@@ -449,7 +450,7 @@ fn shown_body(mut body: Value) -> Value {
     body
 }
 
-/// Appends the parameters to those of the URL; gives them as they are shown.
+/// Appends parameters to the URL. Returns them as shown.
 fn add_query(
     url: &mut Url,
     request: &Request,
@@ -486,7 +487,7 @@ fn without_userinfo(url: &Url) -> Cow<'_, str> {
     String::from(shown).into()
 }
 
-/// Turns `user:word@` of a URL into the header that it means.
+/// Converts `user:word@` of a URL to an authorization header.
 fn take_userinfo(url: &mut Url, headers: &mut HeaderMap) -> Result<(), Error> {
     if url.username().is_empty() && url.password().is_none() {
         return Ok(());
@@ -511,7 +512,7 @@ fn secret(text: &str) -> Result<HeaderValue, Error> {
     Ok(value)
 }
 
-/// Adds the credentials; gives the name of the header that carries them.
+/// Adds the credentials. Returns the name of the header that carries them.
 fn add_auth(
     auth: &Auth,
     filler: &mut Filler<'_>,

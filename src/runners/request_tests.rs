@@ -1,4 +1,4 @@
-//! Requests of `http` steps: what is sent, what is shown, what comes back, what fails how.
+//! Requests of `http` steps: what is sent, shown and returned, and how they fail.
 
 use std::borrow::Cow;
 
@@ -29,7 +29,7 @@ fn prepared(fields: Value, inputs: Value) -> Result<Prepared, Error> {
     prepare(&http(fields).request, &Inputs(inputs))
 }
 
-/// Answers one request with `answer`; its port, and the request as it came.
+/// Answers one request with `answer`. Returns the port, and the request as received.
 async fn server(answer: Vec<u8>) -> (u16, oneshot::Receiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -74,7 +74,7 @@ async fn exchange(
 }
 
 #[tokio::test]
-async fn http_step_passes_the_trace_on_unless_it_sets_the_headers_itself() {
+async fn http_step_propagates_trace_unless_it_sets_the_headers_itself() {
     let traceparent = format!("traceparent: {}", test_call().traceparent());
     let own = json!({"headers": {"Traceparent": "mine", "X-Request-Id": "{{inputs.n}}"}});
     for (fields, has) in [
@@ -158,7 +158,7 @@ async fn http_step_response_is_json_or_text_with_headers() {
         (r#"{"a": [1]}"#.to_owned(), json!({"a": [1]})),
         ("<p>".to_owned(), json!("<p>")),
         (String::new(), json!("")),
-        // Too deep to be taken apart: it is text then.
+        // Too deeply nested to parse: treated as text.
         ("[".repeat(300) + &"]".repeat(300), json!("[".repeat(300) + &"]".repeat(300))),
     ] {
         let (answered, _) = exchange(json!({}), json!({}), answer(203, headers, &body)).await;
@@ -174,7 +174,7 @@ async fn http_step_response_is_json_or_text_with_headers() {
 }
 
 #[tokio::test]
-async fn http_step_response_is_text_in_its_charset_or_fails() {
+async fn http_step_response_is_decoded_from_its_charset_or_fails() {
     let json = "application/json";
     for (headers, body, expect) in [
         ("text/plain; charset=ISO-8859-1", &b"caf\xe9"[..], Ok(json!("café"))),
@@ -328,7 +328,7 @@ fn http_step_validates_resolved_references() {
     }
 }
 
-/// An `http` step of a definition that an earlier release stored.
+/// An `http` step of a definition stored by an earlier release.
 #[test]
 fn http_step_with_reference_in_stored_host_fails_when_it_runs() {
     for url in ["http://{{inputs.x}}/", "http://h:{{inputs.x}}/", "{{inputs.x}}/y"] {
@@ -345,7 +345,7 @@ fn http_step_with_reference_in_stored_host_fails_when_it_runs() {
 }
 
 #[test]
-fn http_step_decodes_credentials_of_the_url() {
+fn http_step_decodes_credentials_in_url() {
     for (url, inputs, expect) in [
         ("http://al%40ice:p%40ss@h/", json!({}), "al@ice:p@ss"),
         ("http://üser:pä%3A@h/", json!({}), "üser:pä:"),
@@ -386,7 +386,7 @@ fn http_step_never_shows_credentials() {
     }
 }
 
-/// Inputs and secrets.
+/// A scope with inputs and secrets.
 struct Guarded;
 
 const TOKEN: &str = "hunter2 & \"more\"";
@@ -462,18 +462,17 @@ async fn http_step_failure_quotes_no_secret() {
 }
 
 #[tokio::test]
-async fn http_step_answer_of_too_many_values_is_refused_before_it_is_parsed() {
+async fn http_step_rejects_response_with_too_many_values_before_parsing() {
     let long = "0,".repeat(ANSWER_VALUES_MAX);
     for body in [format!("[{long}0]"), format!(" {{\"a\":[{long}0]}}"), "[],".repeat(600_000)] {
         let body = if body.starts_with("[]") { format!("[{body}[]]") } else { body };
         let (answered, _) = exchange(json!({}), json!({}), answer(200, "", &body)).await;
         let failure = answered.unwrap_err();
         assert_eq!(failure.class, ErrorClass::ProviderError);
-        let expect =
-            "'127.0.0.1' answered too much: the answer holds more than 1000000 JSON values";
+        let expect = "the response of '127.0.0.1' is too large: the answer holds more than 1000000 JSON values";
         assert_eq!(failure.message, expect);
     }
-    // A text counts as one value, however many commas it has.
+    // A string counts as one value, however many commas it contains.
     let (answered, _) = exchange(json!({}), json!({}), answer(200, "", &format!("a{long}"))).await;
     let answered = answered.unwrap();
     assert!(answered.room.is_counted());

@@ -1,4 +1,5 @@
-//! A server of one answer for each connection, for tests of runners. The real servers are met under `tests/`.
+//! A stub server for tests of runners: one answer per connection. Integration tests use the real
+//! servers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,7 +9,8 @@ use tokio::net::TcpListener;
 
 use crate::runtime::Tasks;
 
-/// Answers each request by its first line, its body and its number; gives its URL and how many came.
+/// Answers each request by its first line, its body and its number. Returns the URL and the request
+/// counter.
 pub async fn server(
     answer: impl Fn(&str, &str, usize) -> (u16, String) + Copy + Send + 'static,
 ) -> (String, Arc<AtomicUsize>) {
@@ -40,7 +42,7 @@ pub async fn server(
                     "HTTP/1.1 {status} X\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
                     body.len()
                 );
-                // A client that is cancelled has left.
+                // A cancelled client has closed the connection.
                 let _closed = stream.write_all(format!("{head}{body}").as_bytes()).await;
             });
         }

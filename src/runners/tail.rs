@@ -1,11 +1,11 @@
-//! The end of what a process wrote to standard error, for the operator who looks for a fault.
+//! Keeps the end of a process's standard error, for the operator's diagnosis.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-/// Bytes that are kept.
+/// Bytes kept.
 pub const TAIL_MAX: usize = 64 * 1024;
 
 /// The newest bytes; clones share them.
@@ -15,7 +15,7 @@ pub struct Tail {
 }
 
 impl Tail {
-    /// Takes everything in that `source` gives, until its end.
+    /// Reads `source` to its end.
     pub async fn drain(self, mut source: impl AsyncRead + Unpin) {
         let mut block = vec![0; 8 * 1024];
         while let Ok(count @ 1..) = source.read(&mut block).await {
@@ -30,7 +30,7 @@ impl Tail {
         bytes.drain(..excess);
     }
 
-    /// What is kept, as text.
+    /// The bytes kept, as text.
     #[must_use]
     pub fn text(&self) -> String {
         let bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -38,7 +38,7 @@ impl Tail {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// The last line that says something.
+    /// The last line that is not empty.
     #[must_use]
     pub fn last_line(&self) -> Option<String> {
         self.text().lines().rev().find(|line| !line.trim().is_empty()).map(str::to_owned)

@@ -1,8 +1,8 @@
-//! One attempt at one delivery: read it, sign it, send it, commit what came of it.
+//! One attempt at one delivery: read it, sign it, send it, commit the outcome.
 //!
-//! Nothing counts until the commit: an attempt whose outcome could not be written is made again. Only
-//! the slot of the receiver is free before that, as soon as it has answered.
-//! Never logs a secret, a body, or more of a URL than its receiver.
+//! Nothing counts until the commit: an attempt whose outcome could not be written is repeated. Only
+//! the receiver's slot is freed earlier, as soon as the receiver has answered. Never logs a secret,
+//! a body, or more of a URL than its receiver.
 
 use std::collections::HashSet;
 use std::panic::AssertUnwindSafe;
@@ -30,15 +30,15 @@ use crate::runtime::{self, Clock, turns};
 use crate::storage::commit::Expect;
 use crate::storage::{self, Commit, Sealer, Store};
 
-/// As much of an answer's body is kept, in bytes of UTF-8.
+/// Maximum bytes of UTF-8 that are kept of a response's body.
 const RESPONSE_BYTES_MAX: usize = 4096;
-/// How long after its time-out a transport that does not keep it is cut off.
+/// Grace after its time-out before a transport that does not enforce it is cut off.
 const CUT_OFF_GRACE: Duration = Duration::from_secs(1);
-/// How often an outcome is committed again because its endpoint was changed at the same time.
+/// Maximum attempts to commit an outcome while its endpoint changes.
 const JUDGED_AGAIN_MAX: usize = 5;
 const AGENT: &str = concat!("orrery/", env!("CARGO_PKG_VERSION"));
 
-/// What every attempt needs.
+/// The dependencies of every attempt.
 pub(super) struct Context {
     pub(super) store: Store,
     pub(super) sealer: Sealer,
@@ -48,13 +48,13 @@ pub(super) struct Context {
     pub(super) options: Options,
     /// Called after the commit of each attempt at a stored delivery.
     pub(super) on_attempt: OnceLock<OnAttempt>,
-    /// Deliveries of which an attempt is being made.
+    /// Deliveries with an attempt in flight.
     pub(super) in_flight: Mutex<HashSet<(OrganizationId, ExecutionId)>>,
-    /// Held while a delivery that has ended is taken up again.
+    /// Held while a finished delivery becomes due again.
     pub(super) taking_up: Arc<tokio::sync::Mutex<()>>,
 }
 
-/// Says of a delivery, while it is there, that an attempt is being made.
+/// Marks a delivery as in flight until it is dropped.
 struct InFlightGuard<'a> {
     context: &'a Context,
     id: (OrganizationId, ExecutionId),
@@ -78,22 +78,22 @@ impl Drop for InFlightGuard<'_> {
     }
 }
 
-/// What an attempt came to; its outcome is on the disk.
+/// The result of an attempt; its outcome is on the disk.
 #[derive(Debug)]
 pub(super) enum Report {
-    /// It was made. `next` is when the following one is due.
+    /// The attempt was made. `next` is when the following one is due.
     Made { health: Health, next: Option<Timestamp> },
-    /// The row no longer exists: it was a leftover, or the delivery was taken up again or deleted in
-    /// between, and the outcome does not count.
+    /// The row no longer exists: it was a leftover, or the delivery was redelivered or deleted in
+    /// the meantime, and the outcome does not count.
     StaleRow,
 }
 
-/// Why an attempt counts for nothing: its row is as before, and it is made again.
+/// Why an attempt does not count: its row is unchanged, and it is repeated.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AttemptError {
     #[error(transparent)]
     Outbox(#[from] Error),
-    /// This machine lacks what sending needs.
+    /// This machine lacks a resource for sending.
     #[error("{0}")]
     Local(String),
 }
@@ -104,27 +104,27 @@ impl From<storage::Error> for AttemptError {
     }
 }
 
-/// What came of sending, before it is committed.
+/// The outcome of sending, before it is committed.
 struct Outcome {
     status: Option<u16>,
     response: Option<String>,
-    /// In words; `None` on success.
+    /// The error message; `None` on success.
     error: Option<String>,
     health: Health,
     retry: Retry,
 }
 
 enum Retry {
-    /// By the schedule, but not before this wait is over.
+    /// By the schedule, but not before this delay has passed.
     NotBefore(Duration),
     Never,
 }
 
-/// Makes one attempt at the delivery behind `item`, which is `carried` where it came by hand. Calls
-/// `answered` before the outcome is written.
+/// Makes one attempt at the delivery of `item`; the item carries the delivery if it was handed over
+/// in memory. Calls `answered` before the outcome is written.
 ///
 /// # Errors
-/// [`AttemptError`] when the store cannot be read or written, or this machine cannot send.
+/// [`AttemptError`] if the store cannot be read or written, or this machine cannot send.
 pub(super) async fn make(
     context: &Context,
     item: &Item,
@@ -177,10 +177,10 @@ pub(super) async fn make(
     Ok(Report::Made { health, next: delivery.progress.next_attempt_at })
 }
 
-/// The delivery behind `item`, unless its row is a leftover: of a delivery that is deleted, final,
-/// or due at another time.
+/// The delivery of `item`, unless its row is a leftover of a delivery that is deleted, final, or
+/// due at another time.
 ///
-/// Also one that came by hand is asked for its row: a scan may have found it first and sent it.
+/// The row of a handed-over delivery is checked, too: a scan may have found and sent it first.
 async fn find(
     context: &Context,
     item: &Item,
@@ -191,7 +191,7 @@ async fn find(
         return Ok(exists.then_some(*delivery));
     }
     let delivery = match rows::load(&context.store, item.organization, item.execution).await {
-        // Nothing can be sent from a record that cannot be read, now or later.
+        // An unreadable record can never be sent.
         Err(Error::Store(storage::Error::Malformed(error))) => {
             tracing::error!(execution = %item.execution, %error, "webhook delivery abandoned");
             return Ok(None);
@@ -201,9 +201,9 @@ async fn find(
     Ok(delivery.filter(|delivery| delivery.progress.next_attempt_at == Some(item.due)))
 }
 
-/// Commits the outcome: the progress, the row moved to its next time or gone, and what it says about
-/// the endpoint. When somebody changes the endpoint at the same time, it is judged again. `false`: the row
-/// was gone, and nothing is written.
+/// Commits the outcome: the progress, the row with its next due time or its deletion, and the
+/// effect on the endpoint. If the endpoint changes concurrently, it is judged again. `false`: the
+/// row was gone, and nothing is written.
 async fn commit_outcome(
     context: &Context,
     item: &Item,
@@ -212,7 +212,7 @@ async fn commit_outcome(
 ) -> Result<bool, Error> {
     for round in 0..=JUDGED_AGAIN_MAX {
         let mut commit = outcome_of(item, delivery)?;
-        // An attempt that did not get as far as the receiver says nothing about it.
+        // An attempt that did not reach the receiver says nothing about it.
         let patience = context.options.disable_endpoint_after;
         let is_judged = round < JUDGED_AGAIN_MAX
             && health != Health::Unknown
@@ -233,7 +233,7 @@ fn outcome_of(item: &Item, delivery: &Delivery) -> Result<Commit, Error> {
     commit.expect(Expect::Present(item.key())).delete(item.key());
     let progress = rows::progress(organization, execution);
     commit.put(progress, &delivery.progress).map_err(storage::Error::from)?;
-    // Every attempt is made at one that is pending.
+    // Every attempt is made at a pending delivery.
     rows::move_status_row(&mut commit, delivery, Some(delivery::Status::Pending));
     if let Some(next) = delivery.progress.next_attempt_at {
         let row = Due { receiver: item.receiver.to_string() };
@@ -243,8 +243,8 @@ fn outcome_of(item: &Item, delivery: &Delivery) -> Result<Commit, Error> {
     Ok(commit)
 }
 
-/// When the next attempt is due: the schedule's delay, or what the receiver asked for where that is
-/// longer.
+/// When the next attempt is due: after the schedule's delay, or the delay that the receiver
+/// requested if that is longer.
 fn next_attempt(context: &Context, delivery: &Delivery, outcome: &Outcome) -> Option<Timestamp> {
     let Retry::NotBefore(wait) = outcome.retry else { return None };
     let attempt = delivery.progress.round.saturating_add(1);
@@ -252,13 +252,13 @@ fn next_attempt(context: &Context, delivery: &Delivery, outcome: &Outcome) -> Op
     Some(context.clock.steady().plus(delay.max(wait)))
 }
 
-/// A fraction between -[`JITTER`] and [`JITTER`]; none where the system has no randomness.
+/// A fraction between -[`JITTER`] and [`JITTER`]; 0 if the system has no randomness.
 fn jitter() -> f64 {
     let random = runtime::random_bytes::<4>().map_or(u32::MAX / 2, u32::from_ne_bytes);
     (f64::from(random) / f64::from(u32::MAX)).mul_add(2.0, -1.0) * JITTER
 }
 
-/// Sends a delivery once. `Err` says what this machine lacks for it: nothing was sent.
+/// Sends a delivery once. `Err` names the resource that this machine lacks: nothing was sent.
 async fn deliver(
     context: &Context,
     delivery: &Delivery,
@@ -279,7 +279,7 @@ async fn deliver(
         }
     };
     let limit = context.options.timeout.saturating_add(CUT_OFF_GRACE);
-    // A fault in the transport ends this attempt and nothing else.
+    // A panic in the transport ends only this attempt.
     let sending = AssertUnwindSafe(context.transport.send(request)).catch_unwind();
     let sending = turns::timeout(limit, sending);
     Ok(match turns::on_behalf_of(delivery.organization, sending).await {
@@ -310,8 +310,7 @@ pub(super) fn without_endpoint(context: &Context, delivery: &Delivery) -> Option
     }
 }
 
-/// The request, signed at `now` where the delivery has a secret (`docs/spec/webhooks.md`,
-/// "Headers").
+/// The request, signed at `now` if the delivery has a secret (`docs/spec/webhooks.md`, "Headers").
 fn request(
     context: &Context,
     delivery: &Delivery,
@@ -362,7 +361,8 @@ fn request(
     Ok(request)
 }
 
-/// Sets a header whose value may be a secret: marked so that nothing prints or compresses it.
+/// Sets a header whose value may be a secret, marked as sensitive so that it is neither printed nor
+/// compressed.
 fn set_header(headers: &mut HeaderMap, name: &'static str, value: &str) -> Result<(), String> {
     let mut value = HeaderValue::from_bytes(value.as_bytes())
         .map_err(|_not_a_value| format!("the header {name} cannot carry its value"))?;
@@ -371,8 +371,7 @@ fn set_header(headers: &mut HeaderMap, name: &'static str, value: &str) -> Resul
     Ok(())
 }
 
-/// One attempt at a delivery that is not stored: what came of it, and what it says about the
-/// receiver.
+/// One attempt at a delivery that is not stored: its outcome, and the health of the receiver.
 pub(super) async fn dry_run(
     context: &Context,
     delivery: &Delivery,
@@ -390,7 +389,7 @@ pub(super) async fn dry_run(
 }
 
 impl Outcome {
-    /// As it is kept.
+    /// The stored form of an attempt.
     fn noted(self, delivery: &Delivery, started: Timestamp, clock: Instant) -> Attempt {
         Attempt {
             number: delivery.progress.next_number(),
@@ -403,7 +402,7 @@ impl Outcome {
         }
     }
 
-    /// No answer came, for `reason`; tried again by the schedule.
+    /// No response for `reason`; retried by the schedule.
     const fn unsent(reason: String) -> Self {
         Self {
             status: None,
@@ -433,7 +432,7 @@ impl Outcome {
     }
 }
 
-/// The first 4 KiB of an answer as text; what is not UTF-8 is replaced.
+/// The first 4 KiB of a response as text; invalid UTF-8 is replaced.
 fn excerpt(body: &[u8]) -> String {
     let beginning = body.get(..RESPONSE_BYTES_MAX).unwrap_or(body);
     let mut text = String::from_utf8_lossy(beginning).into_owned();

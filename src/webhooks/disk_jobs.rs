@@ -1,7 +1,7 @@
-//! What the outbox does on the disk beside attempts: finds what is due, parks what waits for a
-//! receiver, reads it back, keeps circuits.
+//! The outbox's work on the disk besides attempts: finds due deliveries, parks those that wait for
+//! a receiver, reads them back, and stores circuits.
 //!
-//! One job runs at a time, so that each sees what the one before wrote. Every read is a page of
+//! One job runs at a time, so that each sees the writes of the one before. Every read is a page of
 //! bounded size.
 
 use std::collections::HashSet;
@@ -19,36 +19,36 @@ use crate::domain::time::Timestamp;
 use crate::storage::record::decode;
 use crate::storage::{self, Commit, Key, Page, Row, Store, Table};
 
-/// Rows of the due index in one page.
+/// Rows per page of the due index.
 const PAGE_ROWS: usize = 512;
-/// Receivers looked at in one sweep job.
+/// Receivers per sweep job.
 const PARKED_ENDPOINTS_MAX: usize = 64;
-/// Deliveries given up in one job.
+/// Deliveries that one job fails as expired.
 const EXPIRED_ROWS_MAX: usize = 128;
-/// A delivery that waited for its receiver's circuit for so long is given up: without an end, a
-/// dead receiver's deliveries would be pending forever.
+/// A delivery that has waited this long for its receiver's circuit fails: otherwise the deliveries
+/// of a dead receiver would be pending forever.
 pub(super) const WAIT_MAX: Duration = Duration::from_secs(72 * 3600);
 
-/// A piece of work on the disk.
+/// A job on the disk.
 #[derive(Debug)]
 pub(super) enum DiskJob {
     /// Read the circuits that were open when the process ended.
     ReadCircuits,
-    /// Read the next page of the due index behind this key.
+    /// Read the next page of the due index after this key.
     Scan { after: Option<Key> },
-    /// Move rows from the due index to their receivers' parked ones.
+    /// Move rows from the due index to the parked rows of their receivers.
     Park(Vec<Item>),
     /// Read a page of a receiver's parked rows.
     LoadParked(Refill),
     /// Write or delete circuits.
     KeepCircuits(Vec<CircuitChange>),
-    /// Look which receivers have parked rows, from behind this key on.
+    /// Find receivers with parked rows, after this key.
     FindParked { after: Option<Key> },
-    /// Fail deliveries that waited too long.
+    /// Fail deliveries that have waited too long.
     Expire(Vec<Item>),
 }
 
-/// What a job found or did.
+/// The result of a job.
 #[derive(Debug)]
 pub(super) enum JobOutput {
     Circuits(Vec<(EndpointName, Circuit)>),
@@ -63,11 +63,11 @@ pub(super) enum JobOutput {
 /// A page of the due index.
 #[derive(Debug)]
 pub(super) struct Scanned {
-    /// What is due, oldest first.
+    /// The due deliveries, oldest first.
     pub(super) items: Vec<Item>,
-    /// Whether nothing due is behind them.
+    /// Whether no due delivery follows.
     pub(super) ended: bool,
-    /// When the first row that is not due yet will be.
+    /// When the first row that is not yet due will be due.
     pub(super) next_due: Option<Timestamp>,
 }
 
@@ -75,7 +75,7 @@ pub(super) struct Scanned {
 #[derive(Debug)]
 pub(super) struct ParkedPage {
     pub(super) found: Vec<ParkedEndpoint>,
-    /// Where to go on; `None` when all were seen.
+    /// Where to continue; `None` after the last receiver.
     pub(super) after: Option<Key>,
 }
 
@@ -84,21 +84,21 @@ pub(super) struct ParkedEndpoint {
     pub(super) receiver: EndpointName,
     pub(super) oldest: Timestamp,
     pub(super) circuit: Option<Circuit>,
-    /// Its oldest deliveries, where they have waited longer than [`WAIT_MAX`].
+    /// Its oldest deliveries, if they have waited longer than [`WAIT_MAX`].
     pub(super) overdue: Vec<Item>,
 }
 
-/// A job that failed, and what it was to do.
+/// A failed job.
 #[derive(Debug)]
 pub(super) struct Failed {
     pub(super) job: DiskJob,
     pub(super) error: Error,
 }
 
-/// Does one job.
+/// Runs one job.
 ///
 /// # Errors
-/// [`Failed`] when the store cannot be read or written; nothing was changed then.
+/// [`Failed`] if the store cannot be read or written; nothing was changed.
 pub(super) async fn run(
     context: &Context,
     job: DiskJob,
@@ -111,7 +111,7 @@ pub(super) async fn run(
         DiskJob::LoadParked(refill) => load_parked(store, refill.clone()).await,
         DiskJob::KeepCircuits(changes) => keep_circuits(store, changes).await,
         DiskJob::FindParked { after } => {
-            // A clock that jumps ahead must not fail what waits for its receiver.
+            // A clock that jumps ahead must not fail deliveries that wait for their receivers.
             let believed = context.clock.believed();
             find_parked(store, after.clone(), believed).await.map(JobOutput::FoundParked)
         }
@@ -130,7 +130,7 @@ pub(super) async fn run(
 
 async fn read_circuits(store: &Store) -> Result<Vec<(EndpointName, Circuit)>, Error> {
     let prefix = Key::table(Table::Circuit);
-    // Half of what memory can hold: the other half is for receivers that work.
+    // Half of the receivers in memory: the other half is for working receivers.
     let page = Page { prefix, after: None, before: None, limit: ENDPOINTS_MAX / 2 };
     let mut circuits = Vec::new();
     for (key, bytes) in store.page(page).await? {
@@ -157,8 +157,8 @@ async fn scan(store: &Store, after: Option<Key>, now: Timestamp) -> Result<Scann
     Ok(scanned)
 }
 
-/// The delivery that a row of either index speaks of. A row that cannot be read is deleted and
-/// logged: no later start could do more with it.
+/// The delivery of a row of either index. An unreadable row is deleted and logged: no later start
+/// could use it.
 async fn item_of(store: &Store, row: Row, place: RowIndex) -> Result<Option<Item>, Error> {
     let (key, bytes) = row;
     let parts = rows::moment_and_ids(&key);
@@ -169,7 +169,7 @@ async fn item_of(store: &Store, row: Row, place: RowIndex) -> Result<Option<Item
         }
         (_, damaged) => {
             let reason = damaged.err().map(|error| error.to_string());
-            tracing::error!(?key, reason, "a row of the webhook outbox cannot be read: deleted");
+            tracing::error!(?key, reason, "unreadable row of the webhook outbox deleted");
             let mut commit = Commit::new();
             commit.delete(key);
             store.commit(commit).await?;
@@ -202,12 +202,12 @@ async fn load_parked(store: &Store, refill: Refill) -> Result<JobOutput, Error> 
     Ok(JobOutput::LoadedParked { receiver, items, complete })
 }
 
-/// Gives small deliveries along with their rows: one read for all is cheaper than one for each.
+/// Loads small deliveries along with their rows: one read for all is cheaper than one for each.
 async fn carry(store: &Store, items: &mut [Item]) -> Result<(), Error> {
     let ids: Vec<_> = items.iter().map(|item| (item.organization, item.execution)).collect();
     for (item, delivery) in items.iter_mut().zip(rows::load_many(store, &ids).await?) {
         let delivery = delivery.filter(|delivery| {
-            // Any other is looked at when its turn comes.
+            // Others are checked when their turn comes.
             delivery.progress.next_attempt_at == Some(item.due)
                 && delivery.body.len() <= CARRIED_BYTES_MAX
         });
@@ -265,10 +265,10 @@ async fn find_parked(
 }
 
 impl Outbox {
-    /// Whether anything on the disk waits for a moment: a delivery, or the circuit of a receiver.
+    /// Whether any delivery or open circuit on the disk waits for a time.
     ///
     /// # Errors
-    /// [`Error::Store`] when the store cannot be read.
+    /// [`Error::Store`] if the store cannot be read.
     pub async fn awaits_moment(&self) -> Result<bool, Error> {
         for table in [Table::Due, Table::Parked, Table::Circuit] {
             let page = Page { prefix: Key::table(table), after: None, before: None, limit: 1 };
@@ -284,7 +284,7 @@ fn is_overdue(item: &Item, now: Timestamp) -> bool {
     now.since(item.due) > WAIT_MAX
 }
 
-/// Fails deliveries without sending them: one more line among their attempts says why.
+/// Fails deliveries without sending them; a final attempt record has the reason.
 async fn expire(context: &Context, items: &[Item], now: Timestamp) -> Result<(), Error> {
     let Context { store, endpoints, options, .. } = context;
     let mut commit = Commit::new();

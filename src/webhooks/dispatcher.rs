@@ -1,19 +1,18 @@
-//! Who is sent to next: the deliveries that are in memory, by receiver, and what each receiver has
-//! earned.
+//! Decides which delivery is sent next: tracks deliveries in memory and slots by receiver.
 //!
-//! Pure bookkeeping: no disk, no network, no clock; the loop in `outbox` brings all three. These
-//! rules keep one receiver from slowing another, and each is a number in a test:
-//! - A receiver begins with few slots, gains one with each answer, up to its cap, and loses half
-//!   with each failure. An answer frees the receiver's slot at once; of all slots, the delivery keeps
-//!   one until its outcome is on the disk.
+//! Pure bookkeeping: no disk, no network, no clock; the loop in `send_loop` provides all three.
+//! These rules keep one receiver from slowing another, and each is a number in a test:
+//! - A receiver begins with few slots, gains one with each response, up to its cap, and loses half
+//!   with each failure. A response frees the receiver's slot at once; of all slots, the delivery
+//!   keeps one until its outcome is on the disk.
 //! - Once three quarters of all slots are taken, no receiver takes more than its share: all slots
 //!   divided by the receivers that have work and whose last attempt was answered.
-//! - Half of all slots are kept for receivers whose last attempt was answered. Strangers and
-//!   receivers in trouble share the other half.
-//! - After enough failures in a row the circuit opens: nothing is sent until its time is over, then
-//!   one probe at a time.
+//! - Half of all slots are reserved for receivers whose last attempt was answered. New and failing
+//!   receivers share the other half.
+//! - After enough consecutive failures the circuit opens: nothing is sent for a while, then one
+//!   probe at a time.
 //!
-//! Memory is bounded by [`WINDOW`] and [`ENDPOINTS_MAX`], whatever waits on the disk.
+//! Memory is bounded by [`WINDOW`] and [`ENDPOINTS_MAX`], whatever the backlog on the disk.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -26,19 +25,19 @@ use crate::domain::ids::{ExecutionId, OrganizationId};
 use crate::domain::time::Timestamp;
 use crate::storage::Key;
 
-/// Deliveries in memory at once: waiting, in flight, or on their way to be parked. About 200 bytes
-/// each, without the ones that carry their contents.
+/// Maximum deliveries in memory: waiting, in flight, or about to be parked. About 200 bytes each,
+/// without those that carry their contents.
 pub(super) const WINDOW: usize = 4096;
-/// Of those, how many may carry their contents (4 KiB at most, see `outbox::CARRIED_BYTES_MAX`), so that
-/// a fresh delivery needs no read from the disk.
+/// Maximum deliveries that carry their contents (4 KiB at most, see `outbox::CARRIED_BYTES_MAX`),
+/// so that a new delivery needs no read from the disk.
 pub(super) const CARRIED_MAX: usize = 1024;
-/// Receivers that are remembered at once.
+/// Maximum receivers in memory.
 pub(super) const ENDPOINTS_MAX: usize = 10_000;
 
 /// A receiver's name: scheme, host and port.
 pub(super) type EndpointName = Arc<str>;
 
-/// A delivery that is due.
+/// A due delivery.
 #[derive(Debug, Clone)]
 pub(super) struct Item {
     pub(super) organization: OrganizationId,
@@ -46,7 +45,7 @@ pub(super) struct Item {
     pub(super) due: Timestamp,
     pub(super) place: RowIndex,
     pub(super) receiver: EndpointName,
-    /// The delivery itself, where it came by hand and is small.
+    /// The delivery itself, if it was handed over in memory and is small.
     pub(super) carried: Option<Box<Delivery>>,
 }
 
@@ -62,30 +61,31 @@ impl Item {
     }
 }
 
-/// What became of a delivery that was offered.
+/// The result of offering a delivery.
 #[derive(Debug)]
 pub(super) enum Admission {
-    /// It waits in memory now, or did already.
+    /// It waits in memory, or was there already.
     Queued,
-    /// Its receiver has no room: it is to be parked. It counts as held until
-    /// [`Dispatcher::parked`] or [`Dispatcher::forget`].
+    /// Its receiver has no room: it must be parked. It counts as held until [`Dispatcher::parked`]
+    /// or [`Dispatcher::forget`].
     Park(Item),
-    /// Memory has no room, or holds the delivery as it was due before: it stays where it is on the disk.
+    /// Memory has no room, or holds the delivery with an earlier due time: it stays where it is on
+    /// the disk.
     Full,
 }
 
-/// What an attempt says about the receiver.
+/// What an attempt says about its receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Health {
     /// It answered.
     Healthy,
-    /// It did not answer, or answered that it is in trouble.
+    /// It did not answer, or answered with an overload or server error.
     Failing,
-    /// Nothing: the attempt did not get as far as the receiver.
+    /// Nothing: the attempt did not reach the receiver.
     Unknown,
 }
 
-/// A change to a receiver's circuit that is to be kept.
+/// A change of a receiver's circuit that must be stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum CircuitChange {
     Opened(EndpointName, Circuit),
@@ -97,11 +97,11 @@ pub(super) enum CircuitChange {
 struct InFlight {
     /// Whether it took a slot of the unproven half.
     unproven: bool,
-    /// Whether the receiver's part is over.
+    /// Whether the receiver has answered.
     answered: bool,
 }
 
-/// The deliveries in memory and the receivers they are for.
+/// The deliveries in memory and their receivers.
 #[derive(Debug)]
 pub(super) struct Dispatcher {
     all_slots: usize,
@@ -109,21 +109,21 @@ pub(super) struct Dispatcher {
     circuit_failures: u32,
     circuit_open: Duration,
     receivers: HashMap<EndpointName, Endpoint>,
-    /// Receivers with something to send and room for it, each in one of the two queues once.
+    /// Receivers with something to send and room for it, each once in one of the two queues.
     healthy: VecDeque<EndpointName>,
     unknown: VecDeque<EndpointName>,
-    /// Whose turn it is, so that neither queue starves the other.
+    /// Which queue is next, so that neither starves the other.
     unproven_next: bool,
     wants_refill: VecDeque<EndpointName>,
-    /// Circuits by the time at which a probe may go out.
+    /// Circuits by the time at which a probe may be sent.
     reopening: BTreeSet<(Timestamp, EndpointName)>,
-    /// Every delivery in memory and when it was due.
+    /// Every delivery in memory and its due time.
     held: HashMap<ExecutionId, Timestamp>,
     carried: usize,
     /// Attempts whose outcome is not on the disk yet.
     in_flight: HashMap<ExecutionId, InFlight>,
     unproven_in_flight: usize,
-    /// Receivers with deliveries in memory, and those of them whose last attempt was answered.
+    /// Number of receivers with deliveries in memory, and of those whose last attempt was answered.
     active: usize,
     proven_active: usize,
     open_circuits: usize,
@@ -131,7 +131,7 @@ pub(super) struct Dispatcher {
 }
 
 impl Dispatcher {
-    /// Nobody known, nothing held.
+    /// A dispatcher without receivers and deliveries.
     pub(super) fn new(options: &super::Options) -> Self {
         Self {
             all_slots: options.in_flight.max(1),
@@ -155,10 +155,10 @@ impl Dispatcher {
         }
     }
 
-    /// Takes up a delivery that is due, if memory and its receiver have room.
+    /// Accepts a due delivery if memory and its receiver have room.
     pub(super) fn offer(&mut self, mut item: Item) -> Admission {
         if let Some(due) = self.held.get(&item.execution) {
-            // It may be due again while the end of its last attempt is not noted here.
+            // It may be due again before the end of its last attempt is noted here.
             let is_due_again = *due != item.due && item.place == RowIndex::Due;
             return if is_due_again { Admission::Full } else { Admission::Queued };
         }
@@ -196,7 +196,7 @@ impl Dispatcher {
         Admission::Queued
     }
 
-    /// The next delivery to attempt, if a slot is free; it is in flight from here on, until
+    /// The next delivery to attempt, if a slot is free; it is in flight until
     /// [`Dispatcher::finish`].
     pub(super) fn next(&mut self) -> Option<Item> {
         while self.in_flight.len() < self.all_slots {
@@ -208,8 +208,8 @@ impl Dispatcher {
         None
     }
 
-    /// The receiver's part of an attempt is over: what it said counts, and its slot is free. Returns
-    /// deliveries that are to be parked, since the receiver's circuit has just opened.
+    /// Notes the receiver's answer to an attempt and frees its slot. Returns deliveries to park if
+    /// the receiver's circuit has just opened.
     pub(super) fn answered(&mut self, item: &Item, health: Health, now: Timestamp) -> Vec<Item> {
         match self.in_flight.get_mut(&item.execution) {
             Some(attempt) if !attempt.answered => attempt.answered = true,
@@ -227,8 +227,8 @@ impl Dispatcher {
         Vec::new()
     }
 
-    /// Ends an attempt, whose outcome is on the disk, or whose row is as before: then its health is
-    /// [`Health::Unknown`]. Returns as [`Dispatcher::answered`], which it includes.
+    /// Ends an attempt whose outcome is on the disk, or whose row is unchanged: then its health is
+    /// [`Health::Unknown`]. Includes [`Dispatcher::answered`] and returns the same.
     pub(super) fn finish(&mut self, item: &Item, health: Health, now: Timestamp) -> Vec<Item> {
         let parked = self.answered(item, health, now);
         let Some(attempt) = self.in_flight.remove(&item.execution) else { return parked };
@@ -237,7 +237,7 @@ impl Dispatcher {
         self.change(&item.receiver, |receiver| {
             receiver.recording -= 1;
             receiver.held_parked -= usize::from(item.place == RowIndex::Parked);
-            // Its row may still be there, so it must be looked for.
+            // Its row may still exist, so it must be looked for.
             if health == Health::Unknown && item.place == RowIndex::Parked {
                 receiver.note_parked(item.due);
             }
@@ -245,11 +245,11 @@ impl Dispatcher {
         parked
     }
 
-    /// Notes that rows were moved to their receivers' parked ones.
+    /// Notes that rows were moved to the parked rows of their receivers.
     pub(super) fn parked(&mut self, items: &[Item]) {
         for item in items {
             self.held.remove(&item.execution);
-            // Where memory has no place for the receiver, the sweep finds its rows later.
+            // If memory has no room for the receiver, the sweep finds its rows later.
             if self.track(&item.receiver) {
                 self.change(&item.receiver, |receiver| {
                     receiver.note_parked(item.due);
@@ -258,14 +258,14 @@ impl Dispatcher {
         }
     }
 
-    /// Forgets deliveries that were to be parked and are still in the due index.
+    /// Forgets deliveries that were to be parked but are still in the due index.
     pub(super) fn forget(&mut self, items: &[Item]) {
         for item in items {
             self.held.remove(&item.execution);
         }
     }
 
-    /// A receiver that wants its parked rows read. It stays out of the queue until
+    /// A receiver whose parked rows should be read. It is not returned again until
     /// [`Dispatcher::refilled`].
     pub(super) fn next_to_refill(&mut self) -> Option<Refill> {
         if self.held.len() >= WINDOW {
@@ -277,7 +277,7 @@ impl Dispatcher {
             receiver.hungry = receiver.wants_rows(room);
             if receiver.hungry {
                 let after = receiver.read_up_to.clone().map(|(_, key)| key);
-                // From the beginning, rows of deliveries that are in memory come first.
+                // A page from the beginning starts with the rows of deliveries that are in memory.
                 let held = if after.is_some() { 0 } else { receiver.held_parked };
                 let limit = room.min(receiver.waiting_limit());
                 let limit = held + limit.saturating_sub(receiver.waiting.len());
@@ -287,14 +287,14 @@ impl Dispatcher {
         None
     }
 
-    /// Takes up parked rows of a receiver: oldest first; `complete` when there are no others.
+    /// Accepts parked rows of a receiver, oldest first; `complete` if there are no others.
     pub(super) fn refilled(&mut self, name: &EndpointName, items: Vec<Item>, complete: bool) {
         if let Some(receiver) = self.receivers.get_mut(name) {
             receiver.note_read(&items, complete);
             receiver.hungry = false;
         }
         for item in items {
-            // What is refused has been noted as parked.
+            // Rejected deliveries are noted as parked.
             let _stays_on_disk = self.offer(item);
         }
         self.change(name, |_receiver| {});
@@ -305,8 +305,8 @@ impl Dispatcher {
         self.change(name, |receiver| receiver.hungry = false);
     }
 
-    /// Takes a delivery out of the play until [`Dispatcher::forget`]; `false` when it is in it already,
-    /// or memory is full.
+    /// Reserves a delivery so that it is not sent until [`Dispatcher::forget`]; `false` if it is in
+    /// memory already, or memory is full.
     pub(super) fn reserve(&mut self, item: &Item) -> bool {
         let free = self.held.len() < WINDOW && !self.held.contains_key(&item.execution);
         if free {
@@ -315,7 +315,7 @@ impl Dispatcher {
         free
     }
 
-    /// Notes parked rows that memory may not know of, as after a start.
+    /// Notes parked rows that memory may not know of, such as after a start.
     pub(super) fn restore_endpoint(
         &mut self,
         name: &EndpointName,
@@ -339,7 +339,7 @@ impl Dispatcher {
         true
     }
 
-    /// Takes up a circuit that was open when the process ended. Says whether there was room.
+    /// Restores a circuit that was open when the process ended. Returns whether there was room.
     pub(super) fn restore_circuit(
         &mut self,
         name: &EndpointName,
@@ -358,7 +358,7 @@ impl Dispatcher {
         true
     }
 
-    /// Lets a probe through at every circuit whose time is over.
+    /// Allows a probe at every circuit whose time is over.
     pub(super) fn reopen(&mut self, now: Timestamp) {
         while let Some((until, _)) = self.reopening.first()
             && *until <= now
@@ -374,38 +374,39 @@ impl Dispatcher {
         self.reopening.first().map(|(until, _)| *until)
     }
 
-    /// Changes to circuits since the last call, in their order.
+    /// Changes of circuits since the last call, in order.
     pub(super) fn take_changes(&mut self) -> Vec<CircuitChange> {
         std::mem::take(&mut self.changes)
     }
 
-    /// Whether a good part of the window is free, so that a page of rows is worth reading.
+    /// Whether enough of the window is free for reading a page of rows.
     pub(super) fn has_room(&self) -> bool {
         self.held.len() < WINDOW / 4 * 3
     }
 
-    /// Deliveries in memory.
+    /// Number of deliveries in memory.
     pub(super) fn queued(&self) -> usize {
         self.held.len()
     }
 
-    /// Attempts whose outcome is not on the disk yet.
+    /// Number of attempts whose outcome is not on the disk yet.
     pub(super) fn in_flight(&self) -> usize {
         self.in_flight.len()
     }
 
-    /// Circuits that are not closed.
+    /// Number of circuits that are not closed.
     pub(super) fn open_circuits(&self) -> usize {
         self.open_circuits
     }
 
-    /// When the oldest delivery that is in memory or known to be parked was due. Looks at all.
+    /// The due time of the oldest delivery that is in memory or known to be parked. Scans all
+    /// receivers.
     pub(super) fn oldest_due(&self) -> Option<Timestamp> {
         let parked = self.receivers.values().filter_map(|receiver| receiver.parked);
         self.held.values().copied().chain(parked).min()
     }
 
-    /// Receivers that are remembered.
+    /// Number of receivers in memory.
     #[cfg(test)]
     pub(super) fn endpoints(&self) -> usize {
         self.receivers.len()
@@ -417,7 +418,7 @@ impl Dispatcher {
         ((self.all_slots / self.proven_active.max(1)).max(1), plenty)
     }
 
-    /// Deliveries that may wait in memory for one receiver: its share of the window.
+    /// Maximum deliveries that wait in memory for one receiver: its share of the window.
     fn waiting_room(&self) -> usize {
         (WINDOW / self.active.max(1)).max(1)
     }
@@ -437,8 +438,8 @@ impl Dispatcher {
         }
     }
 
-    /// Starts the first waiting delivery of a receiver whose turn it is, unless things have changed
-    /// since it was queued.
+    /// Starts the first waiting delivery of a queued receiver, unless things have changed since it
+    /// was queued.
     fn start(&mut self, name: &EndpointName) -> Option<Item> {
         let (share, plenty) = self.fair_share();
         let full = self.unproven_in_flight >= self.unproven_limit();
@@ -489,7 +490,7 @@ impl Dispatcher {
         let opens = match receiver.circuit {
             CircuitState::Closed => receiver.failures >= self.circuit_failures,
             CircuitState::HalfOpen => true,
-            // An attempt that began before it opened: the time is not moved.
+            // An attempt that began before the circuit opened does not extend it.
             CircuitState::Open(_) => false,
         };
         if !opens {
@@ -502,8 +503,8 @@ impl Dispatcher {
         self.drain(name)
     }
 
-    /// Empties the waiting list of a receiver whose circuit has opened: what has a parked row stays
-    /// parked, the rest is returned to be parked.
+    /// Empties the waiting list of a receiver whose circuit has opened: deliveries with a parked
+    /// row stay parked, and the others are returned to be parked.
     fn drain(&mut self, name: &EndpointName) -> Vec<Item> {
         let mut to_park = Vec::new();
         let mut dropped = Vec::new();
@@ -535,7 +536,7 @@ impl Dispatcher {
         }
     }
 
-    /// Changes a receiver, then queues it wherever it belongs now.
+    /// Changes a receiver, then moves it to the right queue.
     fn change(&mut self, name: &EndpointName, change: impl FnOnce(&mut Endpoint)) {
         let ((share, plenty), room) = (self.fair_share(), self.waiting_room());
         let Some(receiver) = self.receivers.get_mut(name) else { return };
@@ -555,7 +556,7 @@ impl Dispatcher {
         }
     }
 
-    /// Makes sure that the receiver is remembered; `false` when there is no room for it.
+    /// Ensures that the receiver is in memory; `false` if there is no room for it.
     fn track(&mut self, name: &EndpointName) -> bool {
         if !self.receivers.contains_key(name) {
             if self.receivers.len() >= ENDPOINTS_MAX {
@@ -569,8 +570,8 @@ impl Dispatcher {
         true
     }
 
-    /// Forgets receivers that have nothing to send. Where that is not enough, also some whose
-    /// circuit is open: their circuits and rows stay on the disk, where the sweep finds them.
+    /// Removes receivers without deliveries. If that is not enough, also removes some with an open
+    /// circuit: their circuits and rows stay on the disk, where the sweep finds them.
     fn evict(&mut self) {
         let mut closed = Vec::new();
         self.receivers.retain(|name, receiver| {

@@ -1,4 +1,4 @@
-//! The rules of the dispatcher as counts, and random histories against a disk made of two maps.
+//! The rules of the dispatcher as numbers, and random histories with a disk made of two maps.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -69,7 +69,7 @@ fn dispatcher_answer_frees_slot_of_endpoint_while_outcome_is_recorded() {
         let Some(started) = dispatcher.next() else { break };
         assert!(dispatcher.next().is_none(), "one request at a time");
         dispatcher.answered(&started, Health::Healthy, NOW);
-        // Said twice, it counts once.
+        // Reported twice, it counts once.
         dispatcher.answered(&started, Health::Failing, NOW);
         recording.push(started);
     }
@@ -106,7 +106,7 @@ fn dispatcher_delivery_due_again_waits_for_the_end_of_its_attempt() {
     assert_eq!(dispatcher.next().map(|item| item.due), Some(again.due));
 }
 
-/// The rounds that 30 living receivers need for `each` deliveries each, beside `dead` others that
+/// The rounds that 30 living receivers need for `each` deliveries each, next to `dead` others that
 /// never answer (`hang`) or fail at once.
 fn rounds_of_the_living(each: u64, dead: u64, hang: bool) -> u64 {
     let mut dispatcher = Dispatcher::new(&Options::default());
@@ -133,7 +133,7 @@ fn rounds_of_the_living(each: u64, dead: u64, hang: bool) -> u64 {
                 }
             }
         }
-        // All of a round are in flight together.
+        // All deliveries of a round are in flight together.
         for item in started(&mut dispatcher) {
             if item.receiver.starts_with("living") {
                 dispatcher.finish(&item, Health::Healthy, NOW);
@@ -156,7 +156,7 @@ fn dispatcher_dead_endpoints_do_not_slow_healthy_ones() {
     assert!(slots > 220, "the living alone use {slots} slots in a round");
     let beside_refusing = rounds_of_the_living(2000, 20, false);
     assert!(beside_refusing * 100 <= alone * 105, "{beside_refusing} rounds, {alone} alone");
-    // Until their time is up, 20 that hang keep the two slots that strangers get: 40 of 256.
+    // Until they time out, 20 hanging receivers keep their two initial slots: 40 of 256.
     let beside_hanging = rounds_of_the_living(2000, 20, true);
     assert!(beside_hanging * 100 <= alone * 125, "{beside_hanging} rounds, {alone} alone");
 }
@@ -237,7 +237,7 @@ fn dispatcher_memory_is_bounded() {
         if let Admission::Park(item) = dispatcher.offer(offered) {
             dispatcher.parked(&[item]);
         }
-        // Some circuits open, so that receivers stay remembered without anything in memory.
+        // Some circuits open, so that receivers stay in memory without deliveries.
         most_held = most_held.max(dispatcher.queued());
         most_receivers = most_receivers.max(dispatcher.endpoints());
         if number > 10_000
@@ -277,7 +277,7 @@ fn dispatcher_reads_each_parked_row_once() {
     assert_eq!(play.rows_read, 1000);
 }
 
-/// The disk as the dispatcher's driver sees it, and what was delivered.
+/// The disk as the dispatcher's driver sees it, and the delivered items.
 #[derive(Debug, Default)]
 struct Disk {
     due: BTreeMap<ExecutionId, Item>,
@@ -291,9 +291,9 @@ struct Play {
     disk: Disk,
     to_park: Vec<Item>,
     in_flight: Vec<Item>,
-    /// Attempts that were answered, and how; their outcome is not on the disk.
+    /// Answered attempts and their health; their outcome is not on the disk.
     recording: Vec<(Item, Health)>,
-    /// Parked rows that were read, deleted ones aside.
+    /// Parked rows that were read, without deleted ones.
     rows_read: usize,
     now: Timestamp,
 }
@@ -373,7 +373,7 @@ impl Play {
         self.recording.push((item, health));
     }
 
-    /// The oldest answer reaches the disk, unless that fails.
+    /// Records the oldest answer on the disk, unless that fails.
     fn end_recording(&mut self, is_recorded: bool) {
         if !self.recording.is_empty() {
             let (item, health) = self.recording.remove(0);
@@ -382,7 +382,7 @@ impl Play {
     }
 
     fn record(&mut self, item: Item, health: Health) {
-        // An attempt that came to nothing leaves its row; any other moves it.
+        // An attempt without a result leaves its row; any other moves it.
         if health != Health::Unknown {
             self.disk.due.remove(&item.execution);
             self.disk.parked.remove(&(Arc::clone(&item.receiver), item.execution));
@@ -483,7 +483,7 @@ proptest! {
         for op in ops {
             match op {
                 Op::Arrive(receiver) => {
-                    // Some are due before others that came earlier.
+                    // Some are due before others that arrived earlier.
                     let due = NOW.plus(Duration::from_micros(arrived / 2 % 7));
                     let item = Item { due, ..item(&format!("r{receiver}"), arrived) };
                     arrived += 1;

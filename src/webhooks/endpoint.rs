@@ -1,4 +1,4 @@
-//! One receiver (scheme, host, port): what waits for it in memory, and what it has earned.
+//! One receiver (scheme, host, port): its deliveries in memory, and its limit of concurrency.
 //!
 //! Plain bookkeeping for `dispatcher`, which alone changes it.
 
@@ -8,26 +8,26 @@ use super::dispatcher::{EndpointName, Item};
 use crate::domain::time::Timestamp;
 use crate::storage::Key;
 
-/// Slots that a receiver begins with.
+/// Initial slots of a receiver.
 const INITIAL_CONCURRENCY: usize = 2;
-/// Deliveries that may wait in memory for each slot that their receiver has.
+/// Maximum deliveries that wait in memory for each slot of their receiver.
 const WAITING_PER_CONCURRENCY: usize = 4;
-/// Answered deliveries of one receiver whose outcome is on its way to the disk; with more, nothing
-/// is sent to it. A crash sends these again.
+/// Maximum answered deliveries of one receiver whose outcome is not on the disk yet; beyond it,
+/// nothing is sent to the receiver. A crash sends these again.
 pub(super) const RECORDING_MAX: usize = 64;
 
-/// The gate of a circuit.
+/// The state of a circuit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CircuitState {
-    /// Deliveries go out.
+    /// Deliveries are sent.
     Closed,
-    /// Nothing goes out until then.
+    /// Nothing is sent before this time.
     Open(Timestamp),
-    /// Open, but its time is over: one probe may go out at a time.
+    /// Open, but its time is over: one probe may be sent at a time.
     HalfOpen,
 }
 
-/// A page of a receiver's parked rows that is to be read.
+/// A page of a receiver's parked rows to read.
 #[derive(Debug, Clone)]
 pub(super) struct Refill {
     pub(super) receiver: EndpointName,
@@ -40,31 +40,30 @@ pub(super) struct Endpoint {
     pub(super) waiting: VecDeque<Item>,
     /// Requests that it has not answered yet.
     pub(super) in_flight: usize,
-    /// Deliveries that it answered and whose outcome is not on the disk yet.
+    /// Answered deliveries whose outcome is not on the disk yet.
     pub(super) recording: usize,
-    /// Slots that it has earned.
+    /// Its current slots.
     pub(super) concurrency: usize,
     /// Whether its last attempt was answered.
     pub(super) proven: bool,
-    /// In a row.
+    /// Consecutive failures.
     pub(super) failures: u32,
     pub(super) circuit: CircuitState,
-    /// The oldest of its rows that are parked on the disk and not in memory; `None` when there is
-    /// no such row.
+    /// The due time of its oldest parked row that is not in memory; `None` if there is no such row.
     pub(super) parked: Option<Timestamp>,
-    /// The last parked row that was read, where all rows up to it are in memory or gone. The next
-    /// page begins behind it: a page from the beginning would pass over all rows that were deleted.
+    /// The last parked row that was read; all rows up to it are in memory or gone. The next page
+    /// begins after it: a page from the beginning would pass over all deleted rows.
     pub(super) read_up_to: Option<(Timestamp, Key)>,
-    /// How many of those in memory have a parked row.
+    /// Number of deliveries in memory that have a parked row.
     pub(super) held_parked: usize,
-    /// Whether it is in a queue of those that can be sent to.
+    /// Whether it is in a queue of receivers that can be sent to.
     pub(super) ready: bool,
-    /// Whether it is in the queue of those that want parked rows read, or they are being read.
+    /// Whether it is queued for reading parked rows, or they are being read.
     pub(super) hungry: bool,
 }
 
 impl Endpoint {
-    /// A stranger, which may have `most` slots in the end.
+    /// A new receiver, with at most `most` slots.
     pub(super) fn new(most: usize) -> Self {
         Self {
             waiting: VecDeque::new(),
@@ -88,8 +87,8 @@ impl Endpoint {
         self.read_up_to.take_if(|(read, _)| due <= *read);
     }
 
-    /// Notes that rows from [`Endpoint::read_up_to`] on were read, oldest first; `complete` when
-    /// there are no others.
+    /// Notes that rows after [`Endpoint::read_up_to`] were read, oldest first; `complete` if there
+    /// are no others.
     pub(super) fn note_read(&mut self, items: &[Item], complete: bool) {
         let last = items.last().filter(|_| !complete);
         self.parked = last.map(|item| item.due);
@@ -101,13 +100,13 @@ impl Endpoint {
         self.in_flight + self.recording > 0 || !self.waiting.is_empty()
     }
 
-    /// Whether nothing is known to wait for it anywhere.
+    /// Whether no delivery is known to wait for it anywhere.
     pub(super) fn is_idle(&self) -> bool {
         !self.is_active() && self.parked.is_none() && !self.ready && !self.hungry
     }
 
-    /// Whether a delivery can start. `share` is its fair share of all slots; it may take more than
-    /// that while slots are `plenty`.
+    /// Whether a delivery can start. `share` is its fair share of all slots; it may exceed that
+    /// while slots are `plenty`.
     pub(super) fn can_send(&self, share: usize, plenty: bool) -> bool {
         let slots = match self.circuit {
             CircuitState::Closed if plenty => self.concurrency,
@@ -118,12 +117,12 @@ impl Endpoint {
         !self.waiting.is_empty() && self.in_flight < slots && self.recording < RECORDING_MAX
     }
 
-    /// Deliveries that may wait for it in memory.
+    /// Maximum deliveries that may wait for it in memory.
     pub(super) const fn waiting_limit(&self) -> usize {
         self.concurrency.saturating_mul(WAITING_PER_CONCURRENCY)
     }
 
-    /// Whether parked rows should be read, where `room` is its fair share of the window.
+    /// Whether parked rows should be read; `room` is its fair share of the window.
     pub(super) fn wants_rows(&self, room: usize) -> bool {
         self.parked.is_some()
             && match self.circuit {

@@ -1,4 +1,5 @@
-//! Deliveries to endpoints: signed by each secret that is valid, judged in the commit of their attempts.
+//! Deliveries to endpoints: signed with each valid secret, and their endpoints judged in the
+//! commits of attempts.
 
 use super::endpoints::{Endpoints, Error};
 use super::simulation_tests::{Behaviour, Fixture};
@@ -43,7 +44,7 @@ fn delivery(fixture: &Fixture, endpoint: &Endpoint) -> Delivery {
         .to(endpoint.id, Event::PredictionCompleted)
 }
 
-/// Sends one and waits for its first attempt; its row.
+/// Sends a delivery and waits for its first attempt; returns its row id.
 async fn attempt(fixture: &Fixture, endpoint: &Endpoint) -> ExecutionId {
     let delivery = delivery(fixture, endpoint);
     let row = delivery.row();
@@ -53,7 +54,7 @@ async fn attempt(fixture: &Fixture, endpoint: &Endpoint) -> ExecutionId {
     row
 }
 
-/// Starts again on the same store, with the endpoints in memory before anything is sent.
+/// Restarts on the same store, with the endpoints loaded before anything is sent.
 async fn restart(fixture: &mut Fixture) {
     fixture.reopen();
     fixture.outbox.endpoints().load().await.unwrap();
@@ -114,7 +115,7 @@ async fn endpoint_with_public_key_signs_by_ed25519() {
 }
 
 #[tokio::test]
-async fn endpoint_that_fails_for_days_is_disabled_in_the_last_attempts_commit() {
+async fn endpoint_failing_for_days_is_disabled_in_the_last_attempts_commit() {
     let options = Options { schedule: Vec::new(), circuit_failures: 1000, ..Options::default() };
     let mut fixture = Fixture::started(options);
     fixture.script.set("hooks.example", Behaviour::Answers(500));
@@ -125,7 +126,7 @@ async fn endpoint_that_fails_for_days_is_disabled_in_the_last_attempts_commit() 
     fixture.advance(4 * DAY);
     attempt(&fixture, &made).await;
     assert_eq!(stored(&endpoints, &made).await.disabled, None);
-    // One success, and the days are counted from the next failure on.
+    // After a success, the days are counted from the next failure.
     fixture.script.set("hooks.example", Behaviour::Answers(204));
     attempt(&fixture, &made).await;
     assert_eq!(stored(&endpoints, &made).await.failing_since, None);
@@ -144,7 +145,7 @@ async fn endpoint_that_fails_for_days_is_disabled_in_the_last_attempts_commit() 
     assert_eq!(acts[0].action, "webhook_endpoint.disable");
     assert!(acts[0].subject.starts_with(&made.id.to_string()), "{}", acts[0].subject);
     assert_eq!(acts[0].actor, "service");
-    // What waits for it fails without being sent.
+    // Waiting deliveries fail without being sent.
     let sent = fixture.script.seen("hooks.example").len();
     let row = attempt(&fixture, &made).await;
     let failed = fixture.load(row).await;
@@ -154,7 +155,7 @@ async fn endpoint_that_fails_for_days_is_disabled_in_the_last_attempts_commit() 
     assert_eq!(fixture.script.seen("hooks.example").len(), sent);
     let refused = fixture.outbox.redeliver(fixture.organization, row).await;
     assert!(matches!(refused, Err(Refusal::NoEndpoint(_))), "{refused:?}");
-    // Enabled again, it begins afresh, and the same delivery goes out.
+    // Enabled again, its failures are reset, and the same delivery is sent.
     let enable = |endpoint: &mut Endpoint| endpoint.disabled = None;
     let enabled = endpoints.change(made.organization, made.id, enable).await.unwrap();
     assert_eq!(enabled.failing_since, None);
@@ -174,7 +175,7 @@ async fn endpoint_delivery_expired_behind_a_circuit_counts_as_failed() {
         fixture.send_delivery(delivery(&fixture, &made)).await;
     }
     fixture.until("parked", async || fixture.rows(Table::Parked).await >= 7).await;
-    // As if it had been off for six days.
+    // As if the service had been off for six days.
     fixture.tasks.stop();
     fixture.clock.advance(6 * DAY);
     restart(&mut fixture).await;
@@ -205,7 +206,7 @@ async fn endpoint_limit_and_names_are_exact_under_parallel_requests() {
 }
 
 #[tokio::test]
-async fn endpoint_is_known_in_memory_as_it_is_stored() {
+async fn endpoint_cache_matches_the_store() {
     let mut fixture = Fixture::new(Options::default());
     let endpoints = fixture.outbox.endpoints().clone();
     let (made, _) = endpoints.create(endpoint(&fixture)).await.unwrap();

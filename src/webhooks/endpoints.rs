@@ -1,9 +1,9 @@
-//! Webhook endpoints: stored and sealed in the store, and held in memory, so that an execution asks no
-//! disk who is to be notified of it.
+//! Webhook endpoints: stored with encrypted secrets, and cached in memory, so that an execution
+//! finds the endpoints to notify without reading the disk.
 //!
-//! A change reaches memory by its own commit, before the commit's caller is answered. What an attempt
-//! says about an endpoint (it began to fail, works again, has failed for too long) is in the commit of
-//! the attempt; all other attempts write nothing about it.
+//! A change reaches the cache with its own commit, before the caller gets the answer. The effect of
+//! an attempt on an endpoint (it began to fail, works again, has failed for too long) is part of
+//! the commit of the attempt; all other attempts write nothing about it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -24,16 +24,16 @@ use crate::storage::commit::Expect;
 use crate::storage::record::{Malformed, decode, encode};
 use crate::storage::{self, Commit, Key, Page, Record, Sealer, Store};
 
-/// How often a change is tried again when somebody else was first.
+/// Maximum attempts at a change after conflicts.
 const TRIES: usize = 10;
-/// Rows that are read at once when memory is filled.
+/// Rows read per page when the cache is loaded.
 const PAGE_ROWS: usize = 256;
 
 impl Record for Endpoint {
     const NAME: &'static str = "webhook endpoint";
 }
 
-/// Why an endpoint cannot be made, changed or found.
+/// Why an endpoint cannot be created, changed or found.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("webhook endpoint not found")]
@@ -44,7 +44,7 @@ pub enum Error {
     NameTaken(String),
     #[error("there are {ENDPOINTS_MAX} webhook endpoints already; delete some first")]
     TooMany,
-    #[error("a secret cannot be made: {0}")]
+    #[error("failed to generate a secret: {0}")]
     Secret(String),
     #[error(transparent)]
     Storage(#[from] storage::Error),
@@ -56,12 +56,12 @@ impl From<Malformed> for Error {
     }
 }
 
-/// A secret as it is shown once; none where the receiver needs only the public key.
+/// A secret that is shown once; `None` if the receiver needs only the public key.
 pub type Shown = Option<String>;
 
 type Known = HashMap<OrganizationId, Vec<Arc<Endpoint>>>;
 
-/// The endpoints of a store; clones share them.
+/// The endpoints of a store; clones share the cache.
 #[derive(Clone)]
 pub struct Endpoints {
     store: Store,
@@ -78,23 +78,23 @@ impl std::fmt::Debug for Endpoints {
 }
 
 impl Endpoints {
-    /// The endpoints of a store; memory is empty before [`Endpoints::load`].
+    /// The endpoints of a store; the cache is empty before [`Endpoints::load`].
     #[must_use]
     pub fn new(store: Store, sealer: Sealer, clock: Clock) -> Self {
         let recorder = Recorder::new(clock.clone());
         Self { store, sealer, clock, recorder, known: Arc::default() }
     }
 
-    /// The same endpoints in the name of `actor`: the audit log says so.
+    /// The same endpoints on behalf of `actor`, for the audit log.
     #[must_use]
     pub fn by(&self, actor: Actor) -> Self {
         Self { recorder: self.recorder.by(actor), ..self.clone() }
     }
 
-    /// Fills memory from the store. To be called before anything is changed.
+    /// Loads the cache from the store. Must be called before any change.
     ///
     /// # Errors
-    /// When the store cannot be read.
+    /// If the store cannot be read.
     pub async fn load(&self) -> Result<(), storage::Error> {
         let mut after = None;
         loop {
@@ -107,7 +107,7 @@ impl Endpoints {
                 }
                 match decode::<Endpoint>(bytes) {
                     Ok(endpoint) => remember(&self.known, endpoint),
-                    Err(error) => tracing::error!(?key, %error, "a webhook endpoint is unreadable"),
+                    Err(error) => tracing::error!(?key, %error, "unreadable webhook endpoint"),
                 }
             }
             match found.into_iter().last() {
@@ -117,7 +117,7 @@ impl Endpoints {
         }
     }
 
-    /// The endpoints that are to be notified of this event of this execution. Asks memory alone.
+    /// The endpoints to notify of this event of this execution. Uses only the cache.
     #[must_use]
     pub fn wanting(&self, event: Option<Event>, execution: &Execution) -> Vec<Arc<Endpoint>> {
         let Some(event) = event else { return Vec::new() };
@@ -126,18 +126,18 @@ impl Endpoints {
         of_organization.filter(|endpoint| endpoint.wants(event, execution)).cloned().collect()
     }
 
-    /// An endpoint as memory has it.
+    /// An endpoint from the cache.
     #[must_use]
     pub fn known(&self, organization: OrganizationId, id: EndpointId) -> Option<Arc<Endpoint>> {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         known.get(&organization)?.iter().find(|endpoint| endpoint.id == id).cloned()
     }
 
-    /// Makes an endpoint, with a secret of its own in the place of what `endpoint` has.
+    /// Creates an endpoint with a new secret, which replaces that of `endpoint`.
     ///
     /// # Errors
-    /// [`Error::NameTaken`], [`Error::TooMany`], [`Error::Secret`], [`Error::Storage`]: then nothing was
-    /// made.
+    /// [`Error::NameTaken`], [`Error::TooMany`], [`Error::Secret`], [`Error::Storage`]: nothing was
+    /// created.
     pub async fn create(&self, mut endpoint: Endpoint) -> Result<(Endpoint, Shown), Error> {
         let organization = endpoint.organization;
         let shown = self.make_secret(&mut endpoint)?;
@@ -158,10 +158,10 @@ impl Endpoints {
         Err(storage::Error::Conflict { key: rows::endpoint_changes(organization) }.into())
     }
 
-    /// Changes an endpoint. One that is enabled again begins with no failures.
+    /// Changes an endpoint. Enabling it again resets its failures.
     ///
     /// # Errors
-    /// [`Error::NotFound`], [`Error::NameTaken`], [`Error::Storage`]: then nothing was changed.
+    /// [`Error::NotFound`], [`Error::NameTaken`], [`Error::Storage`]: nothing was changed.
     pub async fn change(
         &self,
         organization: OrganizationId,
@@ -179,10 +179,11 @@ impl Endpoints {
         self.edit(organization, id, "webhook_endpoint.change", edit).await
     }
 
-    /// Gives an endpoint a new secret. The one before signs too, for `grace`; older ones sign no more.
+    /// Gives an endpoint a new secret. The previous one also signs for `grace`; older ones no
+    /// longer do.
     ///
     /// # Errors
-    /// [`Error::NotFound`], [`Error::Secret`], [`Error::Storage`]: then nothing was changed.
+    /// [`Error::NotFound`], [`Error::Secret`], [`Error::Storage`]: nothing was changed.
     pub async fn rotate(
         &self,
         organization: OrganizationId,
@@ -231,7 +232,7 @@ impl Endpoints {
         Err(storage::Error::Conflict { key }.into())
     }
 
-    /// Deletes an endpoint. Its deliveries stay in the history; those that have not ended fail.
+    /// Deletes an endpoint. Its deliveries stay in the history; unfinished ones fail.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::Storage`].
@@ -273,7 +274,7 @@ impl Endpoints {
         rows.iter().map(|(_, bytes)| Ok(decode(bytes)?)).collect()
     }
 
-    /// Makes `commit` fail when the list of endpoints is changed before it, and gives that list.
+    /// Makes `commit` conditional on the list of endpoints being unchanged, and returns the list.
     async fn claim_list(
         &self,
         commit: &mut Commit,
@@ -295,7 +296,7 @@ impl Endpoints {
         Ok(())
     }
 
-    /// Memory has the endpoint once the commit is durable.
+    /// Updates the cache once the commit is durable.
     fn publish(&self, commit: &mut Commit, endpoint: &Endpoint) {
         let known = Arc::clone(&self.known);
         let endpoint = endpoint.clone();
@@ -315,10 +316,10 @@ impl Endpoints {
         Ok((endpoint.scheme == Scheme::V1).then_some(secret))
     }
 
-    /// The value of `webhook-signature`, by each secret that is valid at `now`.
+    /// The value of `webhook-signature`, with each secret that is valid at `now`.
     ///
     /// # Errors
-    /// A sentence, when a secret cannot be unsealed.
+    /// A message, if a secret cannot be decrypted.
     pub(super) fn signatures(
         &self,
         endpoint: &Endpoint,
@@ -339,11 +340,11 @@ impl Endpoints {
         Ok(signed?.join(" "))
     }
 
-    /// Adds to the commit of an attempt what it says about the delivery's endpoint. Answers whether
-    /// it added anything, which the commit then depends on.
+    /// Adds the effect of an attempt on the delivery's endpoint to the commit. Returns whether it
+    /// added anything, which makes the commit conditional on the endpoint.
     ///
     /// # Errors
-    /// When the store cannot be read.
+    /// If the store cannot be read.
     pub(super) async fn judge(
         &self,
         commit: &mut Commit,
@@ -371,7 +372,7 @@ impl Endpoints {
             audit::add(commit, &Entry::done(&actor, at, action, subject, Some(organization)))?;
             let endpoint = target.id;
             commit.after_durable(move || {
-                tracing::warn!(%organization, %endpoint, "a webhook endpoint is disabled: its deliveries fail");
+                tracing::warn!(%organization, %endpoint, "webhook endpoint disabled: its deliveries fail");
                 metrics::counter!("orrery_webhook_endpoints_disabled_total").increment(1);
             });
         }
@@ -382,8 +383,8 @@ impl Endpoints {
     }
 }
 
-/// The endpoint as an attempt leaves it, with the delivery in this status; `None` when that changes
-/// nothing. Only a delivery that has failed for good disables it.
+/// The endpoint after an attempt, with the delivery in this status; `None` if nothing changes. Only
+/// a delivery that has failed for good disables it.
 fn judged(
     endpoint: &Endpoint,
     status: Status,
@@ -405,7 +406,7 @@ fn judged(
     Some(judged)
 }
 
-/// What the audit log calls an endpoint: never more of the URL than its receiver.
+/// The endpoint's name in the audit log: never more of the URL than its receiver.
 fn subject(endpoint: &Endpoint) -> String {
     let receiver = || crate::domain::delivery::receiver(&endpoint.url);
     format!("{} {}", endpoint.id, endpoint.name.clone().unwrap_or_else(receiver))
@@ -439,10 +440,10 @@ fn forget(known: &RwLock<Known>, organization: OrganizationId, id: EndpointId) {
     }
 }
 
-/// Seals the secrets of all endpoints again, when `seal.key` is rotated.
+/// Re-encrypts the secrets of all endpoints when `seal.key` is rotated.
 ///
 /// # Errors
-/// When the store cannot be read or written, or `watch` says so. What was committed stays.
+/// If the store cannot be read or written, or `watch` fails. Completed commits stay.
 pub(super) async fn reseal(
     store: &Store,
     rotation: &mut storage::rotation::Rotation,
@@ -461,7 +462,7 @@ pub(super) async fn reseal(
     Ok(())
 }
 
-/// Those that have endpoints.
+/// The organizations that have endpoints.
 async fn organizations(store: &Store) -> Result<Vec<OrganizationId>, storage::Error> {
     let mut found = Vec::new();
     let mut after: Option<Key> = None;

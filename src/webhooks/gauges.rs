@@ -1,11 +1,11 @@
-//! The figures of the outbox, and the gauges that show them.
+//! The metrics of the outbox.
 
-/// What the outbox has in memory.
+/// The outbox's counts in memory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Metrics {
     /// Deliveries in memory: waiting, in flight, or being parked.
     pub held: usize,
-    /// The most there ever were.
+    /// The maximum so far.
     pub most_held: usize,
     pub in_flight: usize,
     pub open_circuits: usize,
@@ -19,7 +19,7 @@ impl Metrics {
     }
 }
 
-/// A count as a gauge takes it; all counts here are far below 2^32.
+/// A count as a gauge value; all counts here are far below 2^32.
 fn as_gauge(count: usize) -> f64 {
     u32::try_from(count).map_or(f64::MAX, f64::from)
 }

@@ -1,9 +1,10 @@
-//! The history of deliveries: lists with exact totals, single ones, and what is sent again because
-//! somebody asks for it.
+//! The history of deliveries: lists with exact totals, single deliveries, and redelivery on
+//! request.
 //!
-//! An index by organization, status and creation serves the lists. Without other filters a total is
-//! a counter; with them, the index is read through, a row of some eighty bytes for each delivery,
-//! and no delivery that is not shown. A body is never changed: a redelivery sends the same bytes.
+//! Lists use an index by organization, status and creation time. Without other filters a total is a
+//! counter; with them, the index is scanned: a row of some eighty bytes for each delivery, without
+//! reading deliveries that are not returned. A body is never changed: a redelivery sends the same
+//! bytes.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,23 +24,24 @@ use crate::runtime::new_id;
 use crate::storage::commit::Expect;
 use crate::storage::{self, Commit, Key, Page, Store};
 
-/// Rows of the index that are read at once.
+/// Rows of the index read per page.
 const PAGE_ROWS: usize = 1000;
-/// Deliveries that one replay takes up; a window with more is replayed again.
+/// Maximum deliveries of one replay; a window with more must be replayed again.
 pub const REPLAYED_MAX: usize = 100_000;
-/// When a test delivery may be asked for again that was refused.
+/// `Retry-After` of a refused test delivery.
 const TEST_RETRY_AFTER: Duration = Duration::from_secs(5);
-/// Deliveries of one execution to endpoints that are shown: more than it has events and endpoints.
+/// Maximum deliveries of one execution to endpoints that are listed: more than it has events and
+/// endpoints.
 const OF_EXECUTION_MAX: usize = ENDPOINTS_MAX * Event::ALL.len();
-/// Deliveries that a replay takes up in one commit.
+/// Deliveries that a replay makes due per commit.
 const REPLAY_BATCH_MAX: usize = 128;
 
-/// The status of a delivery, as it is shown.
+/// The displayed status of a delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeliveryState {
     /// Waits for its first or next attempt.
     Pending,
-    /// An attempt is being made.
+    /// An attempt is in flight.
     Delivering,
     Delivered,
     Failed,
@@ -49,7 +51,7 @@ impl DeliveryState {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::Pending, Self::Delivering, Self::Delivered, Self::Failed];
 
-    /// As the API spells it.
+    /// The spelling in the API.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -70,7 +72,7 @@ impl DeliveryState {
 }
 
 impl From<Status> for DeliveryState {
-    /// While no attempt is being made.
+    /// The state while no attempt is in flight.
     fn from(status: Status) -> Self {
         match status {
             Status::Pending => Self::Pending,
@@ -80,29 +82,29 @@ impl From<Status> for DeliveryState {
     }
 }
 
-/// Which deliveries.
+/// The filter of a list.
 #[derive(Debug, Clone, Default)]
 pub struct Filter {
     pub state: Option<DeliveryState>,
     pub execution: Option<ExecutionId>,
     /// The receiver's host, with or without its port.
     pub host: Option<String>,
-    /// Created at this time or later.
+    /// Created at or after this time.
     pub from: Option<Timestamp>,
-    /// Created before.
+    /// Created before this time.
     pub to: Option<Timestamp>,
 }
 
-/// A delivery and its status now.
+/// A delivery and its current status.
 #[derive(Debug)]
 pub struct Recorded {
     pub delivery: Delivery,
     pub state: DeliveryState,
-    /// Whether a redelivery would be taken now, as far as is known without reading its body.
+    /// Whether a redelivery would be accepted now, as far as is known without reading its body.
     pub redeliverable: bool,
-    /// No attempt is being made or due.
+    /// No attempt is in flight or due.
     pub is_still: bool,
-    /// How long none is taken after the one before.
+    /// Remaining time before another redelivery is accepted.
     pub cooldown: Duration,
 }
 
@@ -111,10 +113,10 @@ pub struct Recorded {
 pub enum Refusal {
     #[error("webhook not found")]
     NotFound,
-    /// An attempt is being made, or is due.
+    /// An attempt is in flight or due.
     #[error("delivery in flight")]
     InFlight,
-    /// Other deliveries wait for the receiver, or it is in trouble; only of a test delivery.
+    /// Other deliveries wait for the receiver, or its circuit is open; only for test deliveries.
     #[error("other deliveries wait for this receiver")]
     Busy { wait: Duration },
     /// Its endpoint is deleted or disabled.
@@ -134,7 +136,7 @@ impl From<storage::Error> for Refusal {
     }
 }
 
-/// What came of a delivery that was only tried.
+/// The result of a test delivery.
 #[derive(Debug)]
 pub struct TestDelivery {
     pub body: String,
@@ -149,13 +151,13 @@ impl Filter {
         host.eq_ignore_ascii_case(authority) || host.eq_ignore_ascii_case(name)
     }
 
-    /// Whether only the status decides, so that counters know the total.
+    /// Whether only the status is filtered, so that counters have the total.
     const fn is_plain(&self) -> bool {
         self.execution.is_none() && self.host.is_none() && self.from.is_none() && self.to.is_none()
     }
 }
 
-/// The index rows of one status, newest first, read a page at a time.
+/// The index rows of one status, newest first, read page by page.
 struct Rows {
     prefix: Key,
     after: Option<Key>,
@@ -167,7 +169,8 @@ struct Rows {
 impl Rows {
     fn of(organization: OrganizationId, status: Status, filter: &Filter) -> Self {
         let prefix = rows::status_rows(organization, status);
-        // Inverted: what is newer than the window comes before it. `to` is exclusive, `from` is not.
+        // The order is inverted: rows newer than the window precede it. `to` is exclusive, `from`
+        // is inclusive.
         let behind = |time: Timestamp| prefix.clone().time_newest_first(time).raw(&[0xff; 17]);
         Self {
             after: filter.to.map(behind),
@@ -178,7 +181,7 @@ impl Rows {
         }
     }
 
-    /// When the next one was created.
+    /// The creation time of the next row.
     async fn peek(&mut self, store: &Store) -> Result<Option<Timestamp>, Error> {
         if self.read.is_empty() && !self.is_complete {
             let page = Page {
@@ -200,7 +203,7 @@ impl Rows {
 }
 
 impl Outbox {
-    /// A page of an organization's deliveries, newest first, and how many match in all.
+    /// A page of an organization's deliveries, newest first, and the number of all matches.
     ///
     /// # Errors
     /// [`Error::Store`].
@@ -226,7 +229,7 @@ impl Outbox {
         Ok((found, total))
     }
 
-    /// The deliveries of an execution, newest first: what it asked for, and to endpoints.
+    /// The deliveries of an execution, newest first: its own webhook, and those to endpoints.
     async fn of_execution(
         &self,
         organization: OrganizationId,
@@ -292,7 +295,7 @@ impl Outbox {
         own.map(|(_, execution)| *execution).collect()
     }
 
-    /// One delivery as it is now.
+    /// The current state of one delivery.
     ///
     /// # Errors
     /// [`Error::Store`].
@@ -316,10 +319,10 @@ impl Outbox {
         }))
     }
 
-    /// The body of a delivery, as it is sent.
+    /// The body of a delivery as it is sent.
     ///
     /// # Errors
-    /// [`Refusal::Gone`] when it is no longer stored, [`Refusal::Failed`].
+    /// [`Refusal::Gone`] if it is no longer stored, [`Refusal::Failed`].
     pub async fn body(&self, delivery: &Delivery) -> Result<String, Refusal> {
         match self.context.store.read_payload(&delivery.body).await {
             Ok(body) => Ok(body.get().to_owned()),
@@ -334,11 +337,11 @@ impl Outbox {
         delivery.progress.cools_for(cooldown, now)
     }
 
-    /// Sends a delivery again that has ended, or that waits for the time of its next attempt: the same
-    /// bytes under the same id, by a schedule that starts again. When this returns, it is on the disk.
+    /// Redelivers a delivery that has ended or waits for its next attempt: the same bytes with the
+    /// same id, and a new schedule. When this returns, the redelivery is durable.
     ///
     /// # Errors
-    /// [`Refusal`]; then nothing has changed.
+    /// [`Refusal`]; nothing has changed.
     pub async fn redeliver(
         &self,
         organization: OrganizationId,
@@ -362,14 +365,15 @@ impl Outbox {
         self.take_up(&mut commit, &mut delivery)?;
         self.wake_after(&mut commit, vec![delivery.clone()], one_at_a_time);
         match self.context.store.commit(commit).await {
-            // Its next attempt has begun in between.
+            // Its next attempt has begun in the meantime.
             Err(storage::Error::Conflict { .. }) => Err(Refusal::InFlight),
             written => Ok(written.map(|()| delivery)?),
         }
     }
 
-    /// Hands the deliveries over once the commit is durable, also when its caller has hung up by then. Until
-    /// then `one_at_a_time` keeps everybody else from taking them up: they would be read as they were.
+    /// Hands the deliveries over once the commit is durable, even if its caller has disconnected by
+    /// then. Until then `one_at_a_time` prevents other redeliveries, which would read the old
+    /// state.
     fn wake_after(
         &self,
         commit: &mut Commit,
@@ -383,7 +387,7 @@ impl Outbox {
         });
     }
 
-    /// Adds to the commit what makes a delivery due now.
+    /// Adds the changes that make a delivery due now to the commit.
     fn take_up(&self, commit: &mut Commit, delivery: &mut Delivery) -> Result<(), Refusal> {
         let before = delivery.progress.status;
         let now = self.context.clock.now();
@@ -397,11 +401,11 @@ impl Outbox {
         Ok(())
     }
 
-    /// Sends every delivery again that has failed and was created within the window, but for those
-    /// that were redelivered recently or whose body is deleted. Answers how many.
+    /// Redelivers every failed delivery that was created within the window, except those
+    /// redelivered recently and those whose body is deleted. Returns their number.
     ///
     /// # Errors
-    /// [`Refusal::Failed`]; what was taken up until then goes out.
+    /// [`Refusal::Failed`]; deliveries that were already made due are sent.
     pub async fn replay(
         &self,
         organization: OrganizationId,
@@ -447,11 +451,10 @@ impl Outbox {
         }
     }
 
-    /// Sends one sample to `webhook` and says what came of it. Nothing is stored, and it is not
-    /// repeated.
+    /// Sends one sample to `webhook` and returns the result. Nothing is stored or retried.
     ///
     /// # Errors
-    /// [`Refusal::Busy`] when other deliveries wait for the receiver, or it is in trouble.
+    /// [`Refusal::Busy`] if other deliveries wait for the receiver, or its circuit is open.
     pub async fn send_test(
         &self,
         organization: OrganizationId,
@@ -464,7 +467,7 @@ impl Outbox {
         self.try_out(delivery, body).await
     }
 
-    /// Sends a delivery that is not stored, and says what came of it.
+    /// Sends a delivery that is not stored, and returns the result.
     ///
     /// # Errors
     /// As [`Outbox::send_test`].
@@ -482,7 +485,7 @@ impl Outbox {
     }
 }
 
-/// Whether one delivery that was asked for by its execution passes the other filters.
+/// Whether a delivery of the filtered execution matches the other filters.
 fn is_within(one: &Recorded, filter: &Filter) -> bool {
     let created = one.delivery.created_at;
     filter.state.is_none_or(|standing| standing == one.state)

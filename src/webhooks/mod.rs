@@ -1,21 +1,22 @@
-//! The durable outbox: sends every completion that asked for a webhook, at least once, until the
-//! receiver acknowledges it or the schedule ends.
+//! The durable outbox: sends every completion with a webhook, at least once, until the receiver
+//! acknowledges it or the schedule ends.
 //!
-//! - [`enqueue`] adds a delivery to the commit of the completion that it announces, so that neither
-//!   is ever there without the other. After the commit, [`Outbox::wake`] hands the delivery over in
-//!   memory; the disk is read only for what memory had no room for.
-//! - The [`Outbox`] attempts what is due: a bounded number at once, in all and for each receiver.
-//!   The outcome is committed before anything follows from it, so that a crash can repeat an attempt
-//!   but never lose one, and a delivery is never repeated after its success.
-//! - A receiver in trouble gets few slots, then none (its circuit opens); its deliveries are parked
-//!   on disk under its name and block nothing else.
+//! - [`enqueue`] adds a delivery to the commit of its completion, so that neither exists without
+//!   the other. After the commit, [`Outbox::wake`] hands the delivery over in memory; the disk is
+//!   read only for deliveries without room in memory.
+//! - The [`Outbox`] attempts due deliveries: a bounded number at once, in total and for each
+//!   receiver. The outcome is committed before it has any effect, so that a crash can repeat an
+//!   attempt but never lose one, and a delivery is never repeated after its success.
+//! - A failing receiver gets few slots, then none (its circuit opens); its deliveries are parked on
+//!   the disk under its name and block nothing else.
 //!
-//! `rows` holds keys and records, `dispatcher` decides who is sent to next (pure), `attempt` makes one
-//! attempt, `endpoints` keeps what organizations want to be notified of, `disk_jobs` reads and moves rows, `send_loop` runs both, `outbox` is what the other
-//! modules call, `transport` the door to the network, `history` lists deliveries and sends them again,
-//! `retention` removes old ones, `test_delivery` sends test deliveries under the same limits.
+//! `rows` holds keys and records, `dispatcher` decides which receiver is next (pure), `attempt`
+//! makes one attempt, `endpoints` stores and caches the organizations' endpoints, `disk_jobs` reads
+//! and moves rows, `send_loop` runs both, `outbox` is the interface for other modules, `transport`
+//! the interface to the network, `history` lists deliveries and redelivers them, `retention`
+//! deletes old ones, `test_delivery` sends test deliveries within the same limits.
 //!
-//! Never: a redirect followed, a secret or a body logged, memory that grows with the backlog.
+//! Never: a followed redirect, a logged secret or body, memory that grows with the backlog.
 
 mod attempt;
 mod disk_jobs;
@@ -47,29 +48,29 @@ pub use waiting::Waiting;
 use crate::domain::delivery::Delivery;
 use crate::storage;
 
-/// Called with a delivery of which an attempt was made, the last of those that it has. It must not block.
+/// Called with a delivery after each attempt at it, including its last one. Must not block.
 pub type OnAttempt = Box<dyn Fn(&Delivery) + Send + Sync>;
 
-/// How deliveries are sent: section `[webhooks]` of the configuration.
+/// The settings of deliveries: section `[webhooks]` of the configuration.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The delays before attempts 2, 3, …; there is one attempt more than entries.
+    /// The delays before attempts 2, 3, …; there is one more attempt than entries.
     pub schedule: Vec<Duration>,
-    /// For one attempt, from resolving the name to the answer's last byte.
+    /// Time limit of one attempt, from resolving the name to the last byte of the response.
     pub timeout: Duration,
-    /// Attempts in flight at once, in all; at least 1.
+    /// Maximum attempts in flight in total; at least 1.
     pub in_flight: usize,
-    /// Attempts in flight at once at one receiver (scheme, host, port); at least 1.
+    /// Maximum attempts in flight at one receiver (scheme, host, port); at least 1.
     pub in_flight_per_receiver: usize,
-    /// How long after a redelivery none is taken.
+    /// Minimum time between two redeliveries.
     pub redelivery_cooldown: Duration,
-    /// Whether `X-Webhook-Secret` carries the secret itself beside the signature.
+    /// Whether `X-Webhook-Secret` carries the secret itself in addition to the signature.
     pub send_plain_secret: bool,
-    /// Failures in a row that open a receiver's circuit; at least 1.
+    /// Consecutive failures that open a receiver's circuit; at least 1.
     pub circuit_failures: u32,
-    /// How long a circuit stays open before a probe goes out.
+    /// How long a circuit stays open before a probe is sent.
     pub circuit_open: Duration,
-    /// An endpoint at which no attempt has succeeded for so long is disabled.
+    /// An endpoint without a successful attempt for this long is disabled.
     pub disable_endpoint_after: Duration,
 }
 
@@ -89,7 +90,7 @@ impl Default for Options {
     }
 }
 
-/// Why the outbox could not do what it was asked.
+/// An error of the outbox.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]

@@ -1,5 +1,6 @@
-//! The outbox against receivers on a real socket that hang, drip, answer too much, speak garbage,
-//! or show a wrong certificate: each attempt fails in bounded time and memory, in words.
+//! The outbox against receivers on real sockets that hang, drip, answer too much, send garbage, or
+//! have an invalid certificate: each attempt fails in bounded time and memory, with a clear
+//! message.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,8 +18,8 @@ use crate::runtime::Tasks;
 
 const TIMEOUT: Duration = Duration::from_millis(300);
 
-/// Answers one connection: everything that `script` says, then, where `hold`, nothing more until
-/// the client goes away.
+/// Answers one connection: sends the whole `script`, then, with `hold`, nothing more until the
+/// client disconnects.
 async fn answer(mut stream: impl AsyncRead + AsyncWrite + Unpin, script: Script) {
     let mut request = vec![0; 16 * 1024];
     if stream.read(&mut request).await.is_err() {
@@ -33,7 +34,7 @@ async fn answer(mut stream: impl AsyncRead + AsyncWrite + Unpin, script: Script)
         Script::Drips => {
             let head = b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n";
             drop(stream.write_all(head).await);
-            // Ends when the client has gone.
+            // Ends when the client has disconnected.
             while stream.write_all(b".").await.is_ok() {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
@@ -71,7 +72,7 @@ async fn receiver(script: Script) -> u16 {
 async fn send(url: String, policy: Policy) -> Result<Response, SendError> {
     let network = Network::new(Client::guarded(policy), TIMEOUT);
     let request = Request::post(url).body(Bytes::from("{}")).unwrap();
-    // The transport keeps its own time; this only ends a test that would hang.
+    // The transport has its own time limit; this one only ends a hanging test.
     tokio::time::timeout(Duration::from_secs(60), network.send(request)).await.unwrap()
 }
 
@@ -121,7 +122,7 @@ async fn webhook_send_errors_are_described() {
 }
 
 #[tokio::test]
-async fn webhook_send_refuses_untrusted_certificate() {
+async fn webhook_send_rejects_untrusted_certificate() {
     let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
     let key = rustls_pki_types::PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());

@@ -1,6 +1,6 @@
-//! The outbox as the other modules see it: hand over a delivery, look again, read its figures.
+//! The interface of the outbox for other modules: hand over a delivery, rescan, read its metrics.
 //!
-//! It never waits: what finds no room in memory is on the disk, where `send_loop` finds it.
+//! It never waits: deliveries without room in memory are on the disk, where `send_loop` finds them.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -21,9 +21,9 @@ use crate::http::places::Share;
 use crate::runtime::{Clock, Tasks};
 use crate::storage::{Sealer, Store};
 
-/// Fresh deliveries between the engine and the loop; what is over it is found on the disk.
+/// Maximum new deliveries queued for the loop; further ones are found on the disk.
 const INBOX_MAX: usize = 1024;
-/// A delivery whose body is larger is read from the disk when its turn comes, so that what waits in
+/// A delivery with a larger body is read from the disk when its turn comes, so that the queue in
 /// memory stays small.
 pub(super) const CARRIED_BYTES_MAX: u64 = 4096;
 
@@ -33,16 +33,16 @@ pub struct Outbox {
     pub(super) context: Arc<Context>,
     inbox: mpsc::Sender<Item>,
     pub(super) trials: mpsc::Sender<test_delivery::Job>,
-    /// Says that something due is on the disk that the loop was not notified of, or that the clock
-    /// moved.
+    /// Notifies the loop of due deliveries on the disk that it was not told of, or of a change of
+    /// the clock.
     look: Arc<Notify>,
     figures: watch::Receiver<Metrics>,
     send_loop: Arc<Mutex<Option<SendLoop>>>,
 }
 
 impl Outbox {
-    /// An outbox that sends by `client`, which guards where deliveries may go. It does nothing until
-    /// [`Outbox::start`].
+    /// An outbox that sends with `client`, which restricts the addresses of deliveries. It does
+    /// nothing until [`Outbox::start`].
     #[must_use]
     pub fn new(
         store: Store,
@@ -55,7 +55,7 @@ impl Outbox {
         Self::over(store, sealer, Arc::new(network), clock, options)
     }
 
-    /// The same over any transport: a scripted one in tests.
+    /// An outbox with any transport, such as a scripted one in tests.
     #[must_use]
     pub fn over(
         store: Store,
@@ -86,12 +86,12 @@ impl Outbox {
         Self { context, inbox, trials, look, figures: watched, send_loop }
     }
 
-    /// Sets what is called after each attempt. The first call counts.
+    /// Sets the callback after each attempt. Only the first call has an effect.
     pub fn set_on_attempt(&self, on_attempt: OnAttempt) {
         let _first = self.context.on_attempt.set(on_attempt);
     }
 
-    /// Starts sending, beginning with what is due on the disk. A second call does nothing.
+    /// Starts sending, beginning with the due deliveries on the disk. A second call does nothing.
     pub fn start(&self, tasks: &Tasks) {
         let send_loop = self.send_loop.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(send_loop) = send_loop {
@@ -99,8 +99,8 @@ impl Outbox {
         }
     }
 
-    /// Hands over a delivery that has just been committed with [`super::enqueue`]. Never waits:
-    /// where there is no room, the delivery is found on the disk.
+    /// Hands over a delivery that was just committed with [`super::enqueue`]. Never waits: without
+    /// room, the delivery is found on the disk.
     pub fn wake(&self, delivery: Delivery) {
         let Some(due) = delivery.progress.next_attempt_at else { return };
         let item = Item {
@@ -124,18 +124,18 @@ impl Outbox {
         &self.context.endpoints
     }
 
-    /// Makes the loop look at the disk and the clock now.
+    /// Makes the loop check the disk and the clock now.
     pub fn rescan(&self) {
         self.look.notify_one();
     }
 
-    /// Whether deliveries with a secret carry it as it is, too.
+    /// Whether deliveries also carry the secret itself.
     #[must_use]
     pub fn sends_plain_secret(&self) -> bool {
         self.context.options.send_plain_secret
     }
 
-    /// Its state now; changes can be awaited.
+    /// Its metrics; changes can be awaited.
     #[must_use]
     pub fn metrics(&self) -> watch::Receiver<Metrics> {
         self.figures.clone()

@@ -1,5 +1,6 @@
-//! The receivers of an organization's deliveries, with their circuits: read from the index of deliveries and
-//! the circuits on the disk, up to a bound. Nothing here asks or changes the loop that sends.
+//! The receivers of an organization's deliveries, with their circuits: read from the index of
+//! deliveries and the circuits on the disk, up to a limit. Nothing here queries or changes the send
+//! loop.
 
 use std::collections::BTreeMap;
 
@@ -10,35 +11,35 @@ use crate::domain::ids::OrganizationId;
 use crate::domain::time::Timestamp;
 use crate::storage::Page;
 
-/// Deliveries of each status that are looked through, the newest ones.
+/// Maximum deliveries of each status that are examined, newest first.
 const DELIVERIES_MAX: usize = 2_000;
-/// Receivers that are distinguished.
+/// Maximum number of receivers.
 const RECEIVERS_MAX: usize = 200;
 
-/// Scheme, host and port, and what became of the newest deliveries to it.
+/// A receiver (scheme, host and port), and the outcomes of its newest deliveries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Receiver {
     pub name: String,
     pub pending: usize,
     pub delivered: usize,
     pub failed: usize,
-    /// When the newest of them was created.
+    /// Creation time of the newest delivery.
     pub newest: Timestamp,
     pub circuit: Option<OpenCircuit>,
 }
 
-/// A circuit that is open: the receiver has failed too often in a row.
+/// An open circuit: the receiver has failed too many times in a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OpenCircuit {
-    /// Failures in a row.
+    /// Consecutive failures.
     pub failures: u32,
-    /// When the next attempt goes out, as a probe.
+    /// When the next attempt is sent as a probe.
     pub until: Timestamp,
 }
 
 impl Outbox {
-    /// The receivers of the newest deliveries, those with the newest first, and whether there were more
-    /// deliveries than are looked through.
+    /// The receivers of the newest deliveries, most recent first, and whether there are more
+    /// deliveries than were examined.
     ///
     /// # Errors
     /// [`Error::Store`].

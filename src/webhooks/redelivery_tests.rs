@@ -1,4 +1,4 @@
-//! Deliveries that are sent again because somebody asks for it, and does not wait for the answer.
+//! Redeliveries whose callers do not wait for the answer.
 
 use std::sync::{Mutex, mpsc};
 use std::time::Duration;
@@ -18,7 +18,7 @@ fn delivery(fixture: &Fixture) -> Delivery {
     Delivery::new(new_id(), fixture.organization, new_id(), webhook, body, now)
 }
 
-/// An outbox that makes one attempt, and a delivery that has failed at it.
+/// An outbox that makes one attempt, and a delivery that has failed.
 async fn failed() -> (Fixture, ExecutionId) {
     let fixture = Fixture::started(Options { schedule: Vec::new(), ..Options::default() });
     fixture.script.set("a.example", Behaviour::Answers(500));
@@ -30,8 +30,8 @@ async fn failed() -> (Fixture, ExecutionId) {
     (fixture, row)
 }
 
-/// Holds a commit on its way to the disk: until `asking` has reached it, and then until what this returns is
-/// dropped.
+/// Holds a commit before its sync: until `asking` has reached it, and then until the returned
+/// sender is dropped.
 async fn hold_at_sync<F: Future + Unpin>(fixture: &Fixture, asking: &mut F) -> mpsc::Sender<()> {
     let (reached, at_sync) = mpsc::channel();
     let (go_on, held) = mpsc::channel::<()>();
@@ -49,7 +49,7 @@ async fn hold_at_sync<F: Future + Unpin>(fixture: &Fixture, asking: &mut F) -> m
     go_on
 }
 
-/// Drops the caller while its commit is on its way to the disk.
+/// Drops the caller while its commit is in progress.
 async fn hang_up<T>(fixture: &Fixture, asking: impl Future<Output = T>) {
     let mut asking = Box::pin(asking);
     let go_on = hold_at_sync(fixture, &mut asking).await;
@@ -69,7 +69,7 @@ async fn waiting() -> (Fixture, ExecutionId) {
 }
 
 #[tokio::test]
-async fn redelivery_of_a_waiting_delivery_takes_the_place_of_its_next_attempt() {
+async fn redelivery_of_a_waiting_delivery_replaces_its_next_attempt() {
     let (fixture, row) = waiting().await;
     fixture.script.set("a.example", Behaviour::Answers(200));
     fixture.outbox.redeliver(fixture.organization, row).await.unwrap();

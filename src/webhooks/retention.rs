@@ -1,6 +1,6 @@
-//! Retention: deliveries that ended long ago go, with their payloads, a few at a time.
+//! Retention: deletes old finished deliveries with their payloads, in small batches.
 //!
-//! One that has not ended is never touched, however old.
+//! An unfinished delivery is never deleted, no matter how old it is.
 
 use super::outbox::Outbox;
 use super::{Error, rows};
@@ -10,15 +10,15 @@ use crate::domain::time::Timestamp;
 use crate::runtime::SweepPace;
 use crate::storage::{Commit, Key, Page};
 
-/// Deliveries that go in one commit.
+/// Deliveries deleted per commit.
 const BATCH_MAX: usize = 128;
 
 impl Outbox {
-    /// Forgets an organization's deliveries that have ended and were created before `cutoff`.
-    /// Answers how many.
+    /// Deletes an organization's finished deliveries that were created before `cutoff`, and returns
+    /// their number.
     ///
     /// # Errors
-    /// [`Error::Store`]; what was deleted until then stays deleted.
+    /// [`Error::Store`]; deliveries deleted before the error stay deleted.
     pub async fn purge_before(
         &self,
         organization: OrganizationId,
@@ -30,7 +30,7 @@ impl Outbox {
             let prefix = rows::status_rows(organization, status);
             let older = prefix.clone().time_newest_first(cutoff).raw(&[u8::MAX; 17]);
             loop {
-                // Held for one batch: a redelivery takes up what is still there, or finds nothing.
+                // Held for one batch: a redelivery finds either the whole delivery or nothing.
                 let one_at_a_time = self.context.taking_up.lock().await;
                 let prefix = prefix.clone();
                 let after = Some(older.clone());
@@ -63,7 +63,7 @@ impl Outbox {
         }
         let ids = standing.iter().filter_map(Key::last_id_inverted::<ExecutionId>);
         let ids: Vec<_> = ids.map(|id| (organization, id)).collect();
-        // One that is damaged goes too; what it refers to is found by a sweep.
+        // Damaged deliveries are deleted too; a sweep finds their payloads.
         let found = rows::load_many(store, &ids).await?;
         let mut bodies = Vec::new();
         for delivery in found.iter().flatten() {

@@ -12,11 +12,11 @@
 //! | `WebhookEndpoint` | organization, 0 | a counter of changes to the list |
 //! | `EndpointDelivery` | organization, execution, delivery | empty |
 //!
-//! A delivery to an endpoint has its own id in the place of the execution: [`Delivery::row`].
+//! The key of a delivery to an endpoint has its own id instead of the execution: [`Delivery::row`].
 //!
 //! A delivery that is not final has exactly one row in `Due` or `Parked`; a final one has none. So
-//! a start needs to read these two tables only, and what changes with each attempt is small, however
-//! large the body.
+//! a start reads only these two tables, and the rows that change with each attempt are small, no
+//! matter how large the body is.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ use crate::storage::record::{Malformed, decode};
 use crate::storage::rotation::{Rotation, Watch};
 use crate::storage::{self, Commit, Key, Record, Store, Table};
 
-/// What is sent, and to whom: the part of a delivery that never changes.
+/// The content and target of a delivery: the part that never changes.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Contents {
     pub(super) id: DeliveryId,
@@ -46,12 +46,12 @@ pub(super) struct Contents {
     pub(super) origin: Option<Arc<trace::Origin>>,
 }
 
-/// What a delivery to an endpoint has beside.
+/// Additional data of a delivery to an endpoint.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(super) struct ToEndpoint {
     pub(super) id: EndpointId,
     pub(super) event: Event,
-    /// What it tells of.
+    /// The execution of the event.
     pub(super) execution: ExecutionId,
 }
 
@@ -63,10 +63,10 @@ impl Record for DeliveryProgress {
     const NAME: &'static str = "delivery progress";
 }
 
-/// A row of the due index, and of the parked ones.
+/// A row of the due index or of the parked rows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Due {
-    /// Scheme, host and port; it is here so that a failing receiver is known without reading
+    /// Scheme, host and port; stored here so that a failing receiver is recognized without reading
     /// the delivery.
     pub(super) receiver: String,
 }
@@ -75,12 +75,12 @@ impl Record for Due {
     const NAME: &'static str = "due delivery";
 }
 
-/// An open circuit, kept so that a restart does not forget which receivers are in trouble.
+/// An open circuit, stored so that failing receivers are known after a restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Circuit {
-    /// Failures in a row.
+    /// Consecutive failures.
     pub(super) failures: u32,
-    /// When the next probe may go out.
+    /// When the next probe may be sent.
     pub(super) open_until: Timestamp,
 }
 
@@ -88,7 +88,7 @@ impl Record for Circuit {
     const NAME: &'static str = "circuit";
 }
 
-/// The key of the row of a due delivery.
+/// The index that has the row of a due delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RowIndex {
     Due,
@@ -107,13 +107,14 @@ pub fn progress(organization: OrganizationId, execution: ExecutionId) -> Key {
     Key::table(Table::DeliveryProgress).id(organization).id_newest_first(execution)
 }
 
-/// The rows of an organization's deliveries with that status, newest first; each with its receiver.
+/// The prefix of an organization's deliveries with this status, newest first; the values are their
+/// receivers.
 #[must_use]
 pub(super) fn status_rows(organization: OrganizationId, status: Status) -> Key {
     of_status(organization, status).raw(&[1])
 }
 
-/// How many there are.
+/// The counter of these rows.
 #[must_use]
 pub(super) fn status_count(organization: OrganizationId, status: Status) -> Key {
     of_status(organization, status).raw(&[0])
@@ -128,14 +129,14 @@ fn of_status(organization: OrganizationId, status: Status) -> Key {
     Key::table(Table::DeliveryStanding).id(organization).raw(&[letter])
 }
 
-/// When a delivery of a row of [`status_rows`] was created, and its execution.
+/// The creation time and execution in a key of [`status_rows`].
 pub(super) fn created_and_execution(key: &Key) -> Option<(Timestamp, ExecutionId)> {
     let tail: &[u8; 24] = key.as_bytes().last_chunk()?;
     let (time, _id) = tail.split_first_chunk::<8>()?;
     Some((Timestamp::from_sortable(time.map(|byte| !byte)), key.last_id_inverted()?))
 }
 
-/// Notes that the status of a delivery has changed; `None`: it is new.
+/// Moves a delivery's row to its current status; `before` is `None` for a new delivery.
 pub(super) fn move_status_row(commit: &mut Commit, delivery: &Delivery, before: Option<Status>) {
     let organization = delivery.organization;
     let now = delivery.progress.status;
@@ -162,13 +163,13 @@ pub(super) fn due(due: Timestamp, organization: OrganizationId, execution: Execu
     Key::table(Table::Due).time(due).id(organization).id(execution)
 }
 
-/// The prefix of all rows that wait for a receiver.
+/// The prefix of all rows parked for a receiver.
 #[must_use]
 pub(super) fn parked_at(receiver: &str) -> Key {
     Key::table(Table::Parked).text(receiver)
 }
 
-/// The key of a row that waits for a receiver.
+/// The key of a row parked for a receiver.
 #[must_use]
 pub(super) fn parked(
     receiver: &str,
@@ -179,8 +180,8 @@ pub(super) fn parked(
     parked_at(receiver).time(due).id(organization).id(execution)
 }
 
-/// A key behind all rows that wait for `receiver` and before those of the next one: the zero byte
-/// that ends a receiver's name, one higher.
+/// A key after all rows parked for `receiver` and before those of the next one: the zero byte that
+/// ends a receiver's name is incremented.
 #[must_use]
 pub(super) fn after_parked_at(receiver: &str) -> Key {
     Key::table(Table::Parked).raw(receiver.as_bytes()).raw(&[1])
@@ -192,7 +193,7 @@ pub(super) fn circuit(receiver: &str) -> Key {
     Key::table(Table::Circuit).text(receiver)
 }
 
-/// The receiver in a key that [`circuit`] made.
+/// The receiver in a key of [`circuit`].
 pub(super) fn receiver_of_circuit(key: &Key) -> Option<String> {
     let text = key.as_bytes().strip_suffix(&[0])?.get(1..)?;
     String::from_utf8(text.to_vec()).ok()
@@ -211,14 +212,12 @@ pub(super) fn moment_and_ids(key: &Key) -> Option<(Timestamp, OrganizationId, Ex
     ))
 }
 
-/// Adds a delivery to the commit of the completion that it announces: its contents, and its row in
-/// the due index.
+/// Adds a delivery to the commit of its completion: its contents, and its row in the due index.
 ///
-/// A body that lives in a payload file is claimed by the caller (`Store::claim`), in the same
-/// commit.
+/// A body in a payload file is claimed by the caller (`Store::claim`), in the same commit.
 ///
 /// # Errors
-/// [`Malformed`] when a record has no JSON form.
+/// [`Malformed`] if a record cannot be serialized.
 pub fn enqueue(commit: &mut Commit, delivery: &Delivery) -> Result<(), Malformed> {
     let Delivery {
         id,
@@ -257,7 +256,7 @@ pub fn enqueue(commit: &mut Commit, delivery: &Delivery) -> Result<(), Malformed
     Ok(())
 }
 
-/// Adds the progress of a delivery that is due again, and its row in the due index.
+/// Adds the progress of a delivery that becomes due again, and its row in the due index.
 pub(super) fn make_due(commit: &mut Commit, delivery: &Delivery) -> Result<(), Malformed> {
     let Delivery { organization, webhook, progress: state, .. } = delivery;
     let row = delivery.row();
@@ -269,10 +268,10 @@ pub(super) fn make_due(commit: &mut Commit, delivery: &Delivery) -> Result<(), M
     Ok(())
 }
 
-/// A delivery as it is stored; `None` when there is none.
+/// A stored delivery; `None` if there is none.
 ///
 /// # Errors
-/// [`Error::Store`] when the disk cannot be read or a record is damaged.
+/// [`Error::Store`] if the disk cannot be read or a record is damaged.
 pub async fn load(
     store: &Store,
     organization: OrganizationId,
@@ -283,10 +282,10 @@ pub async fn load(
     Ok(assemble(organization, execution, contents.as_deref(), progress.as_deref())?)
 }
 
-/// As [`load`] for many at once, in their order; `None` also for what cannot be read.
+/// Like [`load`] for many deliveries, in order; also `None` for unreadable ones.
 ///
 /// # Errors
-/// [`Error::Store`] when the disk cannot be read.
+/// [`Error::Store`] if the disk cannot be read.
 pub(super) async fn load_many(
     store: &Store,
     ids: &[(OrganizationId, ExecutionId)],
@@ -300,7 +299,7 @@ pub(super) async fn load_many(
     Ok(assembled.collect())
 }
 
-/// The rows of a delivery: its contents, and its progress.
+/// The keys of a delivery: its contents and its progress.
 fn keys(organization: OrganizationId, execution: ExecutionId) -> [Key; 2] {
     [delivery(organization, execution), progress(organization, execution)]
 }
@@ -332,33 +331,34 @@ fn assemble(
     }))
 }
 
-/// The deliveries to endpoints of what happened to an execution; their keys end with the deliveries' ids.
+/// The prefix of the deliveries to endpoints for events of an execution; their keys end with the
+/// deliveries' ids.
 #[must_use]
 pub(super) fn of_execution(organization: OrganizationId, execution: ExecutionId) -> Key {
     Key::table(Table::EndpointDelivery).id(organization).id(execution)
 }
 
-/// The endpoints of all organizations, and the counters of their lists.
+/// The prefix of the endpoints of all organizations and the counters of their lists.
 pub(super) fn all_endpoints() -> Key {
     Key::table(Table::WebhookEndpoint)
 }
 
-/// An organization's endpoints, oldest first.
+/// The prefix of an organization's endpoints, oldest first.
 pub(super) fn endpoints(organization: OrganizationId) -> Key {
     all_endpoints().id(organization).raw(&[1])
 }
 
-/// How often the list of an organization's endpoints, or a name in it, was changed.
+/// The counter of changes to the list or names of an organization's endpoints.
 pub(super) fn endpoint_changes(organization: OrganizationId) -> Key {
     all_endpoints().id(organization).raw(&[0])
 }
 
-/// A key behind everything of an organization's endpoints.
+/// A key after all rows of an organization's endpoints.
 pub(super) fn after_endpoints(organization: OrganizationId) -> Key {
     all_endpoints().id(organization).raw(&[2])
 }
 
-/// An endpoint.
+/// The key of an endpoint.
 pub(super) fn endpoint(organization: OrganizationId, id: EndpointId) -> Key {
     endpoints(organization).id(id)
 }
@@ -374,7 +374,7 @@ pub(super) fn organization_of_endpoint(key: &Key) -> Option<OrganizationId> {
     Some(OrganizationId::from(*bytes))
 }
 
-/// Seals the secrets of all deliveries and endpoints again.
+/// Re-encrypts the secrets of all deliveries and endpoints.
 ///
 /// # Errors
 /// As [`Rotation::records`].

@@ -1,9 +1,9 @@
-//! The loop of the outbox: takes fresh deliveries by hand, finds due ones on the disk, starts
-//! attempts as the dispatcher allows, and does one job on the disk at a time.
+//! The loop of the outbox: receives new deliveries in memory, finds due ones on the disk, starts
+//! attempts as the dispatcher allows, and runs one disk job at a time.
 //!
-//! The loop never waits for the disk or for a receiver: attempts are tasks of their own, which also
-//! outlive it at a shutdown, within the grace; a job is polled beside everything else. Whatever
-//! memory has no room for stays on the disk and is found again.
+//! The loop never waits for the disk or for a receiver: attempts run in their own tasks, which also
+//! outlive the loop at a shutdown, within the grace period; a job is polled along with everything
+//! else. Deliveries without room in memory stay on the disk and are found again.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -26,17 +26,18 @@ use crate::domain::time::Timestamp;
 use crate::runtime::{self, Tasks};
 use crate::storage::Key;
 
-/// Deliveries on their way to be parked; what is over it stays in the due index for now.
+/// Maximum deliveries about to be parked; further ones stay in the due index for now.
 const PARKING_MAX: usize = 1024;
-/// The loop looks at the clock at least so often: clocks are set, machines sleep.
+/// Maximum time between two checks of the clock: clocks are set, machines sleep.
 const RESCAN_INTERVAL: Duration = Duration::from_secs(1);
-/// Between two looks for parked rows that memory does not know of.
+/// Interval of the sweep for parked rows that memory does not know of.
 const PARKED_INTERVAL: Duration = Duration::from_secs(60);
-/// Passes over the due index begin at least so far apart: each reads again what is in memory.
+/// Minimum time between two passes over the due index: each reads the rows again that are in
+/// memory.
 const PASS_INTERVAL: Duration = Duration::from_millis(50);
-/// Deliveries given up in one job.
+/// Deliveries that one job fails as expired.
 const EXPIRED_MAX: usize = 128;
-/// After a fault of the store, nothing is read from it for so long.
+/// Pause after an error of the store.
 const FAILURE_BACKOFF: Duration = Duration::from_secs(1);
 
 type Ended = (Item, Result<Result<Report, AttemptError>, JoinError>);
@@ -52,7 +53,7 @@ enum Event {
     Tick,
 }
 
-/// The loop and what it knows. The outbox runs one.
+/// The loop and its state. The outbox runs one.
 pub(super) struct SendLoop {
     context: Arc<Context>,
     fresh: mpsc::Receiver<Item>,
@@ -63,7 +64,7 @@ pub(super) struct SendLoop {
     figures: watch::Sender<Metrics>,
     dispatcher: Dispatcher,
     attempts: FuturesUnordered<BoxFuture<'static, Ended>>,
-    /// What receivers answered. Each attempt sends it once, and the dispatcher bounds the attempts.
+    /// The answers of receivers. Each attempt sends one, and the dispatcher limits the attempts.
     answers: mpsc::Receiver<(Item, Health)>,
     answer: mpsc::Sender<(Item, Health)>,
     disk_job: Option<BoxFuture<'static, Result<JobOutput, Failed>>>,
@@ -72,27 +73,27 @@ pub(super) struct SendLoop {
     circuits: Vec<CircuitChange>,
     circuits_read: bool,
     pass: Pass,
-    /// When the first row that was not due at the last look will be.
+    /// When the first row that was not due at the last scan will be due.
     next_due: Option<Timestamp>,
     sweep: Sweep,
-    /// Which of scan, feed and sweep is asked first, so that none starves the others.
+    /// Which of scan, feed and sweep goes first, so that none starves the others.
     turn: u8,
-    /// No job before this.
+    /// No job before this time.
     pause: Option<Instant>,
-    /// No new pass before this.
+    /// No new pass before this time.
     next_pass: Instant,
     tick: Instant,
 }
 
-/// A reading of the due index from its beginning to what is due now.
+/// The state of a pass over the due index, from its beginning to the rows that are due now.
 #[derive(Debug, PartialEq, Eq)]
 enum Pass {
     /// Not needed.
     None,
-    /// Needed: something due may be there.
+    /// Needed: there may be due rows.
     Wanted,
-    /// Under way, behind this key. `again`: something was added in the meantime, perhaps before it.
-    /// `stuck`: memory had no room at the last page.
+    /// In progress, after this key. `again`: something was added in the meantime, perhaps before
+    /// it. `stuck`: memory had no room at the last page.
     Under { after: Option<Key>, again: bool, stuck: bool },
 }
 
@@ -193,7 +194,7 @@ impl SendLoop {
             let trial = self.tests.remove(&item.execution);
             let attempt = tasks.spawn(async move {
                 let answered = |health| {
-                    // With no place, or no loop any more, the end of the attempt says it.
+                    // If the channel is full or closed, the end of the attempt reports it.
                     let _said_later = answer.try_send((attempted.clone(), health));
                 };
                 match trial {
@@ -205,7 +206,7 @@ impl SendLoop {
         }
     }
 
-    /// The receiver's slot is free; the outcome is on its way to the disk.
+    /// Frees the receiver's slot; the outcome is not on the disk yet.
     fn answered(&mut self, item: &Item, health: Health) {
         let now = self.context.clock.steady();
         let parked = self.dispatcher.answered(item, health, now);
@@ -213,7 +214,7 @@ impl SendLoop {
     }
 
     fn ended(&mut self, (item, result): Ended) {
-        // Its answer came before, and must not be taken for that of a later attempt.
+        // Its answer was sent earlier and must not be taken for that of a later attempt.
         while let Ok((answered, health)) = self.answers.try_recv() {
             self.answered(&answered, health);
         }
@@ -227,21 +228,21 @@ impl SendLoop {
             Ok(Err(AttemptError::Local(reason))) => {
                 metrics::counter!("orrery_webhook_unsent_total").increment(1);
                 if self.pause.is_none() {
-                    tracing::error!(reason, "webhooks wait: this machine cannot send");
+                    tracing::error!(reason, "webhooks delayed: this machine cannot send");
                 }
                 self.back_off()
             }
             Ok(Err(AttemptError::Outbox(error))) => {
                 tracing::error!(
                     execution = %item.execution, %error,
-                    "failed to record a webhook attempt"
+                    "failed to record webhook attempt"
                 );
                 self.back_off()
             }
             Err(error) => {
                 tracing::error!(
                     execution = %item.execution, %error,
-                    "a webhook attempt ended unexpectedly"
+                    "webhook attempt ended unexpectedly"
                 );
                 self.back_off()
             }
@@ -251,25 +252,26 @@ impl SendLoop {
         self.resume_scan();
     }
 
-    /// Has deliveries parked whose receiver's circuit has opened.
+    /// Parks the deliveries of a receiver whose circuit has opened.
     fn park(&mut self, items: Vec<Item>) {
         for item in items {
             match self.tests.remove(&item.execution) {
-                // Nothing of it is on the disk: it is refused.
+                // A test delivery is not on the disk: it is refused.
                 Some(_refused) => self.dispatcher.forget(&[item]),
                 None => self.to_park.push(item),
             }
         }
     }
 
-    /// After a fault of the store or of this program: waits a little, then looks at the disk.
+    /// After an error of the store or of this program: waits a little, then scans the disk.
     fn back_off(&mut self) -> Health {
         self.pause = Some(runtime::monotonic_now() + FAILURE_BACKOFF);
         self.want_pass();
         Health::Unknown
     }
 
-    /// Lets a test delivery wait for its receiver, or refuses it where a delivery would be parked.
+    /// Queues a test delivery for its receiver, or refuses it where another delivery would be
+    /// parked.
     fn start_test(&mut self, job: test_delivery::Job) {
         match self.dispatcher.offer(job.item()) {
             Admission::Queued => drop(self.tests.insert(job.delivery.row(), job)),
@@ -278,8 +280,7 @@ impl SendLoop {
         }
     }
 
-    /// Takes a delivery into memory or notes it to be parked; `false` when there is room for
-    /// neither.
+    /// Takes a delivery into memory or notes it to be parked; `false` if there is room for neither.
     fn admit(&mut self, item: Item) -> bool {
         match self.dispatcher.offer(item) {
             Admission::Queued => true,
@@ -453,9 +454,9 @@ impl SendLoop {
         }
     }
 
-    /// When the loop must look again, though nothing tells it to.
+    /// When the loop must wake up without a notification.
     fn next_wakeup(&self, now: Timestamp, instant: Instant) -> Instant {
-        // A job that runs wakes the loop at its end, and nothing else could begin before.
+        // A running job wakes the loop at its end, and nothing else could begin before.
         if self.disk_job.is_some() {
             return self.tick;
         }

@@ -1,5 +1,5 @@
-//! The outbox over a real store, with scripted receivers and a clock that stands still until a test
-//! moves it: what is sent, what is kept, and what a restart finds.
+//! The outbox with a real store, scripted receivers, and a clock that stands still until a test
+//! moves it: deliveries, stored state, and restarts.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -21,7 +21,7 @@ use crate::runtime::{Clock, Tasks, new_id};
 use crate::storage::{Commit, Key, Page, Sealer, Store, Table};
 
 const BODY: &str = r#"{"status":"completed",  "output":1.50}"#;
-/// No test waits longer than this for anything.
+/// Time limit of every wait in a test.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How a scripted receiver behaves.
@@ -33,18 +33,18 @@ pub(super) enum Behaviour {
     Refuses,
     Hangs,
     Panics,
-    /// Answers after a moment.
+    /// Answers after a delay.
     Slow,
     /// This machine cannot send.
     Starves,
 }
 
-/// Receivers by host, and everything that they were sent.
+/// Receivers by host, and all requests that they received.
 #[derive(Debug, Default)]
 pub(super) struct Script {
     behaviour: Mutex<HashMap<String, Behaviour>>,
     seen: Mutex<Vec<Seen>>,
-    /// Requests to slow receivers that are in flight, and the most there ever were.
+    /// Requests to slow receivers that are in flight, and their maximum.
     slow: Mutex<(usize, usize)>,
 }
 
@@ -102,7 +102,7 @@ impl Transport for Script {
     }
 }
 
-/// An outbox and its surroundings.
+/// An outbox and its environment.
 pub(super) struct Fixture {
     folder: TempDir,
     pub(super) store: Store,
@@ -139,8 +139,8 @@ impl Fixture {
         fixture
     }
 
-    /// Ends the outbox as a kill does, with whatever is in flight, and starts another over the same
-    /// store.
+    /// Stops the outbox like a crash, with all attempts in flight, and starts another one on the
+    /// same store.
     pub(super) fn restart(&mut self) {
         self.reopen();
         self.outbox.start(&self.tasks);
@@ -164,7 +164,7 @@ impl Fixture {
         Delivery::new(new_id(), self.organization, new_id(), webhook, body, now)
     }
 
-    /// Commits a delivery as the engine does, and hands it over.
+    /// Commits a delivery like the engine, and hands it over.
     async fn send(&self, url: &str) -> ExecutionId {
         self.send_delivery(self.delivery(url, None)).await
     }
@@ -182,7 +182,7 @@ impl Fixture {
         load(&self.store, self.organization, execution).await.unwrap().unwrap()
     }
 
-    /// Waits until `holds`, looking whenever the outbox has changed.
+    /// Waits until `holds`, checking it whenever the outbox has changed.
     pub(super) async fn until(&self, what: &str, mut holds: impl AsyncFnMut() -> bool) {
         let mut figures = self.outbox.metrics();
         let waiting = async {
@@ -191,7 +191,7 @@ impl Fixture {
                 if holds().await {
                     return;
                 }
-                // An attempt that hangs changes no figure after it began.
+                // A hanging attempt changes no metric after it began.
                 let pause = Duration::from_millis(20);
                 let _either = tokio::time::timeout(pause, figures.changed()).await;
             }
@@ -216,8 +216,8 @@ impl Fixture {
         .await;
     }
 
-    /// What the index and its counters say must be what the deliveries say. Looked at until it is so,
-    /// since an attempt may begin or end in the meantime.
+    /// Checks that the index and its counters agree with the deliveries. Repeated until they do,
+    /// because an attempt may begin or end in the meantime.
     pub(super) async fn check_standings(&self) {
         self.until("standings agree", async || self.standings_agree().await).await;
     }
@@ -234,7 +234,7 @@ impl Fixture {
         let mut agree = true;
         for standing in DeliveryState::ALL {
             let count = counted.get(standing.as_str()).copied().unwrap_or(0);
-            // Once by the counter, and once by reading the index through.
+            // Once with the counter, and once by scanning the index.
             let far = "2100-01-01T00:00:00Z".parse().unwrap();
             for to in [None, Some(far)] {
                 let filter = Filter { state: Some(standing), to, ..Filter::default() };
@@ -259,7 +259,7 @@ impl Fixture {
         self.outbox.rescan();
     }
 
-    /// Moves the clock to when the next attempt is due.
+    /// Moves the clock to the due time of the next attempt.
     fn advance_to(&self, due: Timestamp) {
         self.advance(due.since(self.clock.now()));
     }
@@ -331,7 +331,7 @@ async fn delivery_schedule_runs_to_its_end_across_restart() {
         if made == 3 {
             fixture.restart();
         }
-        // A second too early, nothing happens.
+        // One second too early, nothing happens.
         fixture.advance_to(Timestamp::from_micros(due.micros() - 1_000_000));
         assert_eq!(fixture.load(execution).await.progress.attempts.len(), made + 1);
         fixture.advance_to(due);
@@ -449,7 +449,7 @@ async fn delivery_times_out_and_shutdown_waits_for_it() {
 async fn delivery_concurrency_per_endpoint_is_capped() {
     let options = Options { in_flight_per_receiver: 3, ..Options::default() };
     let fixture = Fixture::started(options);
-    // It answers a few times, and so earns its slots, then hangs.
+    // It answers a few times, which increases its slots, then hangs.
     for _ in 0..5 {
         let execution = fixture.send("http://a.example:81/").await;
         fixture.until_attempts(execution, 1).await;
@@ -515,7 +515,7 @@ async fn delivery_behind_open_circuit_expires() {
         executions.push(fixture.send("http://a.example/").await);
     }
     fixture.until("parked", async || fixture.rows(Table::Parked).await >= 7).await;
-    // As if it had been off for three days.
+    // As if the service had been off for three days.
     fixture.tasks.stop();
     let parked = fixture.rows(Table::Parked).await;
     fixture.clock.advance(Duration::from_secs(73 * 3600));
@@ -531,12 +531,12 @@ async fn delivery_behind_open_circuit_expires() {
         }
         count
     };
-    // All but the one that goes out as a probe.
+    // All except the one that is sent as a probe.
     fixture.until("given up", async || given_up().await >= parked - 1).await;
     fixture.check_standings().await;
 }
 
-/// Commits deliveries that nobody hands over, as a start finds them.
+/// Commits deliveries without handing them over, as a start finds them.
 async fn backlog(fixture: &Fixture, count: usize, host: impl Fn(usize) -> String) {
     for beginning in (0..count).step_by(1000) {
         let mut commit = Commit::new();
@@ -549,7 +549,7 @@ async fn backlog(fixture: &Fixture, count: usize, host: impl Fn(usize) -> String
 }
 
 #[tokio::test]
-async fn backlog_of_dead_endpoint_blocks_nobody_and_stays_on_disk() {
+async fn backlog_of_dead_endpoint_blocks_no_other_and_stays_on_disk() {
     let fixture = Fixture::new(Options::default());
     fixture.script.set("dead.example", Behaviour::Hangs);
     backlog(&fixture, 100_000, |_number| "dead.example".to_owned()).await;
@@ -611,7 +611,7 @@ async fn delivery_retention_removes_only_old_finished_deliveries() {
 #[tokio::test]
 async fn delivery_with_stale_row_or_lost_payload_is_cleaned_up() {
     let fixture = Fixture::new(Options::default());
-    // The folder of payloads is in place, and the file is not: one that is away says nothing.
+    // The payload folder exists, and the file does not: a missing folder would mean nothing.
     std::fs::create_dir_all(fixture.folder.path().join("payloads/00")).unwrap();
     let lost: Payload = serde_json::from_str(
         r#"{"file":{"id":"0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e","bytes":9,"crc32":1}}"#,
@@ -619,7 +619,7 @@ async fn delivery_with_stale_row_or_lost_payload_is_cleaned_up() {
     .unwrap();
     let mut delivery = fixture.delivery("http://a.example/", None);
     delivery.body = lost;
-    // A row whose delivery is deleted, and one that is not a row at all.
+    // A row whose delivery is deleted, and a malformed row.
     let mut commit = Commit::new();
     enqueue(&mut commit, &fixture.delivery("http://a.example/", None)).unwrap();
     let gone = fixture.delivery("http://a.example/", None);
@@ -691,7 +691,7 @@ async fn test_deliveries_respect_endpoint_limits() {
     assert!(refused.into_iter().all(|one| matches!(one, Err(Refusal::Busy { .. }))));
     let peak = fixture.script.slow.lock().unwrap().1;
     assert!(peak <= 3, "{peak} at once");
-    // One that fails counts like every delivery: the circuit opens, and the next test is refused.
+    // A failing test delivery counts: the circuit opens, and the next test is refused.
     fixture.script.set("dead.example", Behaviour::Refuses);
     let failed = try_out("dead.example").await.unwrap();
     assert_eq!(failed.attempt.error.as_deref(), Some("the connection was refused"));

@@ -1,5 +1,5 @@
 //! Test deliveries: sent once on request and never stored. They wait for a slot of their receiver
-//! like every other delivery, so that they cannot open more connections to it than those may.
+//! like every other delivery, so that they cannot exceed its limit of connections.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use super::dispatcher::Item;
 use super::rows::RowIndex;
 use crate::domain::delivery::{self, Attempt, Delivery};
 
-/// Test deliveries between those who ask for them and the loop; one more is refused.
+/// Maximum test deliveries queued for the loop; further ones are refused.
 pub(super) const INBOX_MAX: usize = 64;
 
-/// A test delivery that was asked for. Dropping it says that it was refused.
+/// A requested test delivery. Dropping it refuses the request.
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) delivery: Delivery,
@@ -23,7 +23,7 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// As the dispatcher knows it. It has no row.
+    /// The dispatcher's item. It has no row.
     pub(super) fn item(&self) -> Item {
         Item {
             organization: self.delivery.organization,
@@ -35,13 +35,13 @@ impl Job {
         }
     }
 
-    /// Sends it, unless nobody waits for the answer any more.
+    /// Sends it, unless the caller has disconnected.
     pub(super) async fn run(self, context: &Context) -> Report {
         if self.done.is_closed() {
             return Report::StaleRow;
         }
         let (attempt, health) = attempt::dry_run(context, &self.delivery, self.body).await;
-        // The caller may have hung up by now.
+        // The caller may have disconnected by now.
         let _nobody_waits = self.done.send(attempt);
         Report::Made { health, next: None }
     }

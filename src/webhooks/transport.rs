@@ -1,7 +1,7 @@
-//! The door of the outbox to the network, as a trait, so that tests can script receivers that
+//! The interface of the outbox to the network, as a trait, so that tests can script receivers that
 //! refuse, hang or answer anything.
 //!
-//! Never retries and never follows a redirect: the outbox is the one owner of retries.
+//! Never retries and never follows a redirect: only the outbox retries.
 
 use std::time::Duration;
 
@@ -12,36 +12,36 @@ use hyper::{HeaderMap, Request};
 use crate::http::client::{self, Client};
 use crate::http::connector;
 
-/// At most so much of an answer's body is read.
+/// Maximum bytes of a response's body that are read.
 const RESPONSE_BODY_MAX: usize = 64 * 1024;
 
-/// What a receiver said.
+/// The response of a receiver.
 #[derive(Debug, Clone, Default)]
 pub struct Response {
     pub status: u16,
     pub headers: HeaderMap,
-    /// The beginning of the answer's body, as far as it was read.
+    /// The beginning of the body, as far as it was read.
     pub body: Bytes,
 }
 
-/// Why there is no answer, in words for the owner of the webhook. They do not tell apart what keeps
-/// a connection from being made.
+/// Why there is no response, as a message for the owner of the webhook. It does not reveal why a
+/// connection could not be made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
-    /// No whole answer came.
+    /// There is no complete response.
     #[error("{0}")]
     Receiver(String),
-    /// This machine lacks what sending needs: it says nothing about the receiver, and the attempt
-    /// does not count.
+    /// This machine lacks a resource for sending: this says nothing about the receiver, and the
+    /// attempt does not count.
     #[error("{0}")]
     Local(String),
 }
 
-/// Sends one request and waits for its answer.
+/// Sends one request and waits for the response.
 pub trait Transport: Send + Sync + 'static {
-    /// Sends `request` once. The future is dropped when the attempt's time is up.
+    /// Sends `request` once. The future is dropped when the attempt times out.
     ///
-    /// Errors: [`SendError`] when no whole answer came.
+    /// Errors: [`SendError`] if there is no complete response.
     fn send(&self, request: Request<Bytes>) -> BoxFuture<'_, Result<Response, SendError>>;
 }
 
@@ -53,7 +53,7 @@ pub(super) struct Network {
 }
 
 impl Network {
-    /// Sends by `client`, and gives an attempt up after `timeout`.
+    /// Sends with `client`, with a time limit of `timeout` per attempt.
     pub(super) const fn new(client: Client, timeout: Duration) -> Self {
         let limits = client::Limits {
             total: timeout,

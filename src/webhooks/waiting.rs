@@ -1,5 +1,5 @@
-//! How many deliveries wait, and for what: counted in the indexes on the disk, up to a bound, so that a look
-//! costs as much with a backlog of a million as with one of a few thousand.
+//! Counts the waiting deliveries by reason in the indexes on the disk, up to a limit, so that the
+//! cost is the same for a backlog of a million as for one of a few thousand.
 
 use super::outbox::Outbox;
 use super::{Error, rows};
@@ -7,24 +7,24 @@ use crate::domain::delivery::Status;
 use crate::domain::ids::OrganizationId;
 use crate::storage::{Key, Page, Table};
 
-/// Rows of each kind that are counted.
+/// Maximum rows counted of each kind.
 const COUNTED_MAX: usize = 1000;
 
-/// Deliveries that have not ended.
+/// Numbers of unfinished deliveries.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Waiting {
     /// Due: in flight, or waiting for a free slot of their receiver.
     pub due: usize,
-    /// Waiting for the time of their next attempt.
+    /// Waiting for their next attempt.
     pub retrying: usize,
-    /// Held back, since their receiver fails or has no free slot.
+    /// Parked because their receiver fails or has no free slot.
     pub parked: usize,
     /// There are more of one kind than are counted.
     pub is_capped: bool,
 }
 
 impl Outbox {
-    /// The organization's deliveries that have not ended.
+    /// The number of the organization's unfinished deliveries.
     ///
     /// # Errors
     /// [`Error::Store`].
@@ -33,7 +33,7 @@ impl Outbox {
         Ok(u64::try_from(self.context.store.counter(&count).await?).unwrap_or(0))
     }
 
-    /// The deliveries that wait now.
+    /// The numbers of waiting deliveries.
     ///
     /// # Errors
     /// [`Error::Store`].

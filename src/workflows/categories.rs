@@ -1,4 +1,4 @@
-//! The categories that come with every store (`docs/spec/workflows.md`, "Categories").
+//! The default categories of every store (`docs/spec/workflows.md`, "Categories").
 
 use crate::domain::time::Timestamp;
 
@@ -25,14 +25,14 @@ pub const CATEGORIES: [Category; 6] = [
 ];
 
 impl Category {
-    /// When it was made: with the first release, the same in every store.
+    /// Creation time: that of the first release, the same in every store.
     #[must_use]
     pub const fn created_at() -> Timestamp {
         // 2026-11-20T00:00:00Z
         Timestamp::from_micros(1_795_132_800_000_000)
     }
 
-    /// Whether there is a category of this slug.
+    /// Whether a category with this slug exists.
     #[must_use]
     pub fn exists(slug: &str) -> bool {
         CATEGORIES.iter().any(|category| category.slug == slug)

@@ -1,5 +1,5 @@
-//! Workflows that the steps of others run: there must be one, and no circle of them, when the definition
-//! is stored; what is run is looked up again when the step starts.
+//! Workflows that steps of other workflows run: they must exist and form no cycle when the
+//! definition is stored; they are looked up again when the step starts.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use crate::engine::{Call, Callee};
 use crate::schema::{Patience, Unavailable, ValidationError};
 use crate::storage::{self, Commit};
 
-/// The most versions that are looked through for a circle.
+/// Maximum versions searched for a cycle.
 const VERSIONS_SEEN_MAX: usize = 1000;
 
-/// A version that is reached from the definition, and the workflows on the way to it.
+/// A version reachable from the definition, and the workflows on the path to it.
 struct Reached {
     workflow: Arc<Workflow>,
     version: String,
@@ -26,8 +26,8 @@ struct Reached {
 }
 
 impl Workflows {
-    /// Refuses a definition whose steps run workflows that are not there, or that lead back to it. `own` is the
-    /// version that the definition is to be, and the latest from then on.
+    /// Rejects a definition whose steps run missing workflows or workflows that lead back to it.
+    /// `own` is the version that the definition will be stored as, which becomes the latest.
     pub(super) async fn check_children(
         &self,
         organization: OrganizationId,
@@ -53,7 +53,7 @@ impl Workflows {
         Error::of_problems(problems)
     }
 
-    /// The version that a step names, or what is wrong with the name.
+    /// The version that a step names, or the error in the name.
     async fn callee_of(
         &self,
         organization: OrganizationId,
@@ -63,7 +63,7 @@ impl Workflows {
         let workflow = match self.find(organization, reference).await {
             Ok(workflow) => workflow,
             Err(Error::NotFound) => {
-                return Ok(Err(format!("workflow '{reference}' is unknown: there is no such one")));
+                return Ok(Err(format!("workflow '{reference}' does not exist")));
             }
             Err(error) => return Err(error),
         };
@@ -80,7 +80,7 @@ impl Workflows {
         Ok(Ok(Reached { workflow, version, way }))
     }
 
-    /// The circle that leads from a version back to the definition, in words.
+    /// The cycle that leads from a version back to the definition, as text.
     async fn find_circle(
         &self,
         organization: OrganizationId,
@@ -93,7 +93,7 @@ impl Workflows {
         while let Some(Reached { workflow, version, way }) = open.pop_front() {
             if workflow.id == own_id && version == own_version {
                 let (own, way) = (&workflow.slug, way.join("' → '"));
-                let message = format!("workflows run each other in a circle: '{own}' → '{way}'");
+                let message = format!("workflows run each other in a cycle: '{own}' → '{way}'");
                 return Ok(Some(message));
             }
             if !seen.insert((workflow.id, version.clone())) {
@@ -122,7 +122,7 @@ impl Workflows {
         Ok(None)
     }
 
-    /// What a step calls, as it is now.
+    /// The current version of a step's workflow.
     pub(super) async fn find_callee(
         &self,
         organization: OrganizationId,
@@ -138,7 +138,7 @@ impl Workflows {
             Ok(workflow) => workflow,
             Err(Error::Storage(error)) => return Err(error),
             Err(_not_found) => {
-                return refuse(unusable, format!("there is no workflow '{name}' (any more)"));
+                return refuse(unusable, format!("the workflow '{name}' no longer exists"));
             }
         };
         let id = call.version.as_deref().unwrap_or(&workflow.latest);
@@ -148,7 +148,7 @@ impl Workflows {
         let compiled = loop {
             match self.compiled(version.revision).await {
                 Ok(compiled) => break compiled,
-                // An execution waits its turn.
+                // An execution waits for its turn.
                 Err(Error::ValidationUnavailable(Unavailable::Busy)) => {}
                 Err(Error::Storage(error)) if !error.is_final() => return Err(error),
                 Err(error) => {

@@ -1,5 +1,5 @@
-//! Definitions: checked when they are stored, compiled again when they are needed, kept compiled
-//! up to a limit.
+//! Definitions: checked when they are stored, compiled when they are needed, and cached up to a
+//! limit.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,23 +18,23 @@ use crate::schema::{self, Schema, Unavailable};
 use crate::storage::record::Malformed;
 use crate::storage::{self, Commit};
 
-/// Compiled definitions that are kept; past one of the limits, all are compiled again as they come.
+/// Limits of the cache of compiled definitions; when one is exceeded, the cache is cleared.
 const CACHED: usize = 2000;
 const CACHED_BYTES: usize = 32 * 1024 * 1024;
 
-/// A definition, ready to be run.
+/// A compiled definition.
 #[derive(Debug)]
 pub struct Compiled {
     pub plan: Arc<Plan>,
-    /// What its inputs must be; none: anything.
+    /// The schema of its inputs; `None`: anything.
     pub inputs: Option<Arc<Schema>>,
-    /// What the payloads of events must be, by the event's name; others: anything.
+    /// The schemas of event payloads, by the event's name; other events accept anything.
     pub events: HashMap<String, Arc<Schema>>,
-    /// Bytes of the definition.
+    /// Size of the definition.
     bytes: usize,
 }
 
-/// A definition that was found good.
+/// A valid definition.
 #[derive(Debug)]
 pub struct Checked {
     definition: Option<Value>,
@@ -47,7 +47,7 @@ impl Checked {
         &self.compiled.plan
     }
 
-    /// Where in the definition this field of a step is, as a JSON pointer.
+    /// The JSON pointer of a step's field in the definition.
     pub fn place_of(&self, step: &str, field: &str) -> String {
         place_of(self.definition.as_ref(), step, field)
     }
@@ -57,7 +57,7 @@ impl Checked {
     }
 }
 
-/// The compiled definitions in memory.
+/// The cache of compiled definitions.
 #[derive(Debug, Default)]
 pub struct Cache {
     held: Mutex<Held>,
@@ -91,8 +91,8 @@ impl Cache {
     }
 }
 
-/// Checks a definition as a client wrote it, off the threads that serve requests. Without `models`, it
-/// is a stored one: the models may have changed since.
+/// Checks a definition as a client wrote it, off the request threads. Without `models` it is a
+/// stored definition, whose models may have changed since.
 pub async fn check(
     definition: Option<Value>,
     models: Option<Arc<dyn Models>>,
@@ -146,14 +146,14 @@ fn compile(
     Ok(Compiled { plan: Arc::new(plan), inputs, events, bytes })
 }
 
-/// Where a field of the step with this id is; empty where it is not found.
+/// The JSON pointer of a field of the step with this id; empty if the step is not found.
 pub fn place_of(definition: Option<&Value>, step: &str, field: &str) -> String {
     let found = definition.and_then(|whole| find_step(whole, step, &JsonPointer::Root));
     found.map(|step| format!("{step}/{field}")).unwrap_or_default()
 }
 
-/// The step with this id, which is unique in a definition. Only blocks of steps are searched: parameters
-/// may hold anything.
+/// Finds the step with this id, which is unique in a definition. Only blocks of steps are searched,
+/// because parameters may contain anything.
 fn find_step(within: &Value, id: &str, at: &JsonPointer<'_>) -> Option<String> {
     within.as_object()?.iter().find_map(|(name, inner)| {
         let at = at.field(name);
@@ -175,10 +175,10 @@ fn find_step(within: &Value, id: &str, at: &JsonPointer<'_>) -> Option<String> {
 }
 
 impl Workflows {
-    /// A definition as clients see it: as it was written, with its credentials masked.
+    /// A definition as clients see it: as written, with its credentials masked.
     ///
     /// # Errors
-    /// [`Error::NoVersion`] when there is no such revision; [`Error::Storage`].
+    /// [`Error::NoVersion`] if there is no such revision; [`Error::Storage`].
     pub async fn definition(&self, revision: RevisionId) -> Result<Box<RawValue>, Error> {
         let text = self.stored_text(revision).await?;
         let definition = parse(&text)?;
@@ -195,7 +195,7 @@ impl Workflows {
         Ok(self.store.read_payload(&stored.definition).await?)
     }
 
-    /// A definition as it was written, credentials included.
+    /// A definition as written, including credentials.
     async fn unsealed(&self, revision: RevisionId) -> Result<Value, Error> {
         let text = self.stored_text(revision).await?;
         let (definition, is_whole) = self.unseal(parse(&text)?);
@@ -210,8 +210,8 @@ impl Workflows {
         secrets::unseal(definition, |sealed| self.sealer.unseal(sealed).ok())
     }
 
-    /// Puts stored credentials where a client sent their masks back. `stored` are the revisions that
-    /// may have them, the likeliest first.
+    /// Restores stored credentials where a client sent their masks. `stored` are the revisions that
+    /// may have them, most likely first.
     pub(super) async fn restore_secrets(
         &self,
         definition: Option<Value>,
@@ -236,7 +236,7 @@ impl Workflows {
         Ok(Some(definition))
     }
 
-    /// Refuses a definition that refers to secrets which the organization does not have.
+    /// Rejects a definition that refers to secrets which the organization does not have.
     pub(super) async fn check_secrets(
         &self,
         organization: OrganizationId,
@@ -257,12 +257,12 @@ impl Workflows {
         Error::of_problems(problems.collect())
     }
 
-    /// A definition, compiled. A model that has gone since it was stored is not a fault here: it fails
-    /// its own step.
+    /// The compiled definition. A model that was removed since it was stored is no error here: only
+    /// its own step fails.
     ///
     /// # Errors
-    /// [`Error::NoVersion`], [`Error::Storage`]; [`Error::Invalid`] for what an earlier release
-    /// took and this one does not.
+    /// [`Error::NoVersion`], [`Error::Storage`]; [`Error::Invalid`] for a definition that an
+    /// earlier release accepted and this one does not.
     pub async fn compiled(&self, revision: RevisionId) -> Result<Arc<Compiled>, Error> {
         if let Some(compiled) = self.cache.get(revision) {
             return Ok(compiled);
@@ -272,7 +272,7 @@ impl Workflows {
         Ok(self.cache.put(revision, checked.into_compiled()))
     }
 
-    /// Puts a definition into the commit of what refers to it.
+    /// Adds a definition to the commit that refers to it.
     pub(super) async fn write_definition(
         &self,
         commit: &mut Commit,
@@ -310,7 +310,7 @@ impl Plans for Workflows {
         Box::pin(async move {
             let compiled = loop {
                 match self.compiled(revision).await {
-                    // An execution waits its turn.
+                    // An execution waits for its turn.
                     Err(Error::ValidationUnavailable(Unavailable::Busy)) => {}
                     compiled => break compiled,
                 }
@@ -319,7 +319,7 @@ impl Plans for Workflows {
                 Ok(compiled) => Ok(Some(Arc::clone(&compiled.plan))),
                 Err(Error::Storage(error)) if !error.is_final() => Err(error),
                 Err(error) => {
-                    tracing::error!(%revision, %error, "a stored definition cannot be used");
+                    tracing::error!(%revision, %error, "stored definition is unusable");
                     Ok(None)
                 }
             }

@@ -1,5 +1,5 @@
-//! Workflows as they were last read, so that a trigger reads and parses none: kept up to a limit, and each
-//! until a change of it is durable.
+//! A cache of workflows, so that a trigger neither reads nor parses one: bounded, and each entry is
+//! valid until a change of the workflow is durable.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::domain::ids::WorkflowId;
 use crate::domain::workflow::Workflow;
 
-/// Workflows that are kept; past one of the limits, all are read again as they are needed.
+/// Maximum entries; when a limit is exceeded, the cache is cleared.
 const KEPT: usize = 2000;
-/// Bytes of their rows.
+/// Maximum bytes of their rows.
 const KEPT_BYTES: usize = 4 * 1024 * 1024;
 
-/// The workflows in memory.
+/// The cached workflows.
 #[derive(Debug, Default)]
 pub struct Known {
     held: Mutex<Held>,
@@ -20,21 +20,21 @@ pub struct Known {
 
 #[derive(Debug, Default)]
 struct Held {
-    /// Changes of any workflow so far.
+    /// Number of changes to any workflow so far.
     changes: u64,
     workflows: HashMap<WorkflowId, Arc<Workflow>>,
     bytes: usize,
 }
 
 impl Known {
-    /// A workflow, or else the number of changes so far, for [`Known::put`].
+    /// The cached workflow, or else the number of changes so far, for [`Known::put`].
     pub fn get(&self, id: WorkflowId) -> Result<Arc<Workflow>, u64> {
         let held = self.lock();
         held.workflows.get(&id).map(Arc::clone).ok_or(held.changes)
     }
 
-    /// Keeps a workflow whose row has that many bytes, unless one has changed since `changes` was read: the
-    /// row may be older.
+    /// Caches a workflow whose row has `bytes` bytes, unless a workflow has changed since `changes`
+    /// was read: the row may be outdated.
     pub fn put(&self, workflow: &Arc<Workflow>, bytes: usize, changes: u64) {
         let mut held = self.lock();
         if held.changes != changes {
@@ -43,12 +43,12 @@ impl Known {
         if held.workflows.len() >= KEPT || held.bytes.saturating_add(bytes) > KEPT_BYTES {
             (held.workflows, held.bytes) = (HashMap::new(), 0);
         }
-        // What was in its place is counted until all go.
+        // The bytes of a replaced entry stay counted until the cache is cleared.
         held.bytes = held.bytes.saturating_add(bytes);
         held.workflows.insert(workflow.id, Arc::clone(workflow));
     }
 
-    /// A change of the workflow is durable.
+    /// Removes a workflow after a change of it has become durable.
     pub fn forget(&self, id: WorkflowId) {
         let mut held = self.lock();
         held.changes = held.changes.wrapping_add(1);
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn known_workflow_is_forgotten_with_its_change_and_never_put_behind_one() {
+    fn known_workflow_is_removed_by_changes_and_never_cached_stale() {
         let known = Known::default();
         let one = workflow(1);
         let before = known.get(one.id).unwrap_err();

@@ -1,6 +1,6 @@
-//! The list of an organization's workflows: filtered, sorted, a page of it.
+//! The list of an organization's workflows: filtered, sorted and paged.
 //!
-//! All of them are looked at each time; an organization has a bounded number.
+//! Every call reads all of them; their number is limited.
 
 use super::{Error, Workflows, rows};
 use crate::domain::ids::{OrganizationId, WorkflowId};
@@ -8,18 +8,18 @@ use crate::domain::workflow::{Status, Workflow};
 use crate::storage::Page;
 use crate::storage::record::decode;
 
-/// Rows that are read at once.
+/// Rows read per page.
 const PAGE: usize = 500;
 
-/// Which workflows, in which order.
+/// The filter and the order of a list.
 #[derive(Debug, Clone)]
 pub struct Filter {
     pub category: Option<String>,
-    /// Any of these; empty: all workflows.
+    /// Workflows with any of these tags; empty: all workflows.
     pub tags: Vec<String>,
-    /// Part of the name, the description or the slug, in any letter case.
+    /// Substring of the name, the description or the slug, ignoring case.
     pub keyword: Option<String>,
-    /// None: all but the deleted ones.
+    /// `None`: all except deleted ones.
     pub status: Option<Status>,
     pub sort_key: SortKey,
     pub ascending: bool,
@@ -27,7 +27,7 @@ pub struct Filter {
     pub limit: usize,
 }
 
-/// By what they are sorted.
+/// The sort key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SortKey {
     CreatedAt,
@@ -40,7 +40,7 @@ impl SortKey {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::CreatedAt, Self::UpdatedAt, Self::Name, Self::TriggerCount];
 
-    /// As queries spell it.
+    /// The spelling in queries.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -71,7 +71,7 @@ impl Filter {
 }
 
 impl Workflows {
-    /// A page of the organization's workflows, and how many match in all.
+    /// A page of the organization's workflows, and the number of all matches.
     ///
     /// # Errors
     /// [`Error::Storage`].
@@ -82,7 +82,7 @@ impl Workflows {
     ) -> Result<(Vec<Workflow>, usize), Error> {
         let mut found = self.matching(organization, filter).await?;
         match filter.sort_key {
-            // In the order of the store: newest first.
+            // The store's order is newest first.
             SortKey::CreatedAt => found.reverse(),
             SortKey::UpdatedAt => found.sort_by_key(|workflow| workflow.updated_at),
             SortKey::Name => found.sort_by_cached_key(|workflow| workflow.name.to_lowercase()),
@@ -107,7 +107,7 @@ impl Workflows {
         filter: &Filter,
     ) -> Result<Vec<Workflow>, Error> {
         let prefix = rows::of_organization(organization);
-        // The counter is under the prefix itself.
+        // The counter has the prefix itself as its key.
         let mut after = Some(prefix.clone());
         let mut found = Vec::new();
         loop {

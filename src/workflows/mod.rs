@@ -1,8 +1,8 @@
-//! Workflows: stored, versioned, found by id or slug, compiled when they are needed.
+//! Workflows: stored, versioned, found by id or slug, compiled on demand.
 //!
-//! Every change is made under the condition that nobody changed the workflow in the meantime, and tried
-//! again a few times when somebody did. A definition is stored once under its revision and never
-//! changed. Nothing here runs a workflow.
+//! Every change is conditional on the workflow being unchanged in the meantime, and is retried a
+//! few times after a conflict. A definition is stored once under its revision and never changed.
+//! Nothing here runs a workflow.
 
 mod categories;
 mod children;
@@ -38,22 +38,22 @@ use crate::storage::commit::Expect;
 use crate::storage::record::{Malformed, decode, encode};
 use crate::storage::{self, Commit, Sealer, Store};
 
-/// Workflows of one organization, deleted ones included.
+/// Maximum workflows of one organization, including deleted ones.
 pub const WORKFLOWS_MAX: usize = 10_000;
-/// How often a change is tried again when somebody else was first.
+/// Maximum attempts at a change after conflicts.
 const TRIES: usize = 10;
 
-/// Why a workflow cannot be made, changed or found.
+/// Why a workflow cannot be created, changed or found.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// What is wrong with it, the first fault in the message.
+    /// The problems of the definition; the message has the first one.
     #[error("{message}")]
     Invalid { message: String, problems: Vec<Problem> },
     #[error("workflow not found")]
     NotFound,
     #[error("version not found")]
     NoVersion,
-    /// [`Put::replaces`] names no revision that is there now.
+    /// [`Put::replaces`] does not contain the current revision.
     #[error("the workflow was changed since it was read")]
     Changed,
     #[error("version is locked")]
@@ -76,7 +76,7 @@ impl From<Malformed> for Error {
 }
 
 impl Error {
-    /// Refuses a definition with problems.
+    /// An error if there are problems.
     fn of_problems(problems: Vec<Problem>) -> Result<(), Self> {
         match problems.first() {
             None => Ok(()),
@@ -84,13 +84,13 @@ impl Error {
         }
     }
 
-    /// A fault that has no place of its own.
+    /// A problem without a location.
     pub fn invalid(message: impl Into<String>) -> Self {
         Self::Invalid { message: message.into(), problems: Vec::new() }
     }
 }
 
-/// A workflow to be made; its texts are checked already.
+/// A new workflow; its texts have been checked.
 #[derive(Debug)]
 pub struct New {
     pub name: String,
@@ -102,22 +102,22 @@ pub struct New {
     pub definition: Option<Value>,
 }
 
-/// A version as it is put.
+/// A version to store.
 #[derive(Debug)]
 pub struct Put {
     pub definition: Option<Value>,
     pub locked: bool,
     pub production: bool,
-    /// Absent: as it was, at first private.
+    /// `None`: unchanged, initially private.
     pub allowed_to_share: Option<bool>,
-    /// What the workflow is called from then on; absent: as before.
+    /// The new name of the workflow; `None`: unchanged.
     pub name: Option<String>,
     pub description: Option<String>,
-    /// The revisions that the change may be based on; absent: any.
+    /// The revisions that the change may be based on; `None`: any.
     pub replaces: Option<Vec<RevisionId>>,
 }
 
-/// What a workflow is changed to; absent fields stay.
+/// Changes to a workflow; absent fields stay unchanged.
 #[derive(Debug, Default)]
 pub struct Change {
     pub name: Option<String>,
@@ -130,7 +130,7 @@ pub struct Change {
 }
 
 impl Change {
-    /// Whether it does nothing but unlock.
+    /// Whether the change only unlocks.
     fn only_unlocks(&self) -> bool {
         let Self { name, description, categories, tags, locked, production, status } = self;
         *locked == Some(false)
@@ -139,25 +139,25 @@ impl Change {
     }
 }
 
-/// How often a workflow was triggered, in all and by version in their order.
+/// The number of triggers of a workflow, in total and by version in their order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Triggers {
     pub total: i64,
     pub versions: Vec<i64>,
 }
 
-/// The workflows of a store; clones share what they keep in memory. There must be no others of this store.
+/// The workflows of a store; clones share the caches. There must be only one such object per store.
 #[derive(Clone)]
 pub struct Workflows {
     store: Store,
     clock: Clock,
     models: Arc<dyn Models>,
-    /// Seals the credentials of definitions.
+    /// Encrypts the credentials of definitions.
     sealer: Sealer,
     secrets: Secrets,
     cache: Arc<Cache>,
     known: Arc<Known>,
-    /// Slugs that no new workflow gets.
+    /// Slugs that new workflows cannot get.
     reserved: Arc<BTreeSet<&'static str>>,
 }
 
@@ -168,7 +168,7 @@ impl std::fmt::Debug for Workflows {
 }
 
 impl Workflows {
-    /// The workflows of a store. `models` are those that a definition may name.
+    /// The workflows of a store. `models` are those that definitions may name.
     #[must_use]
     pub fn new(store: Store, sealer: Sealer, clock: Clock, models: Arc<dyn Models>) -> Self {
         let secrets = Secrets::new(store.clone(), sealer.clone(), clock.clone());
@@ -177,17 +177,17 @@ impl Workflows {
         Self { store, clock, models, sealer, secrets, cache, known, reserved }
     }
 
-    /// The same, with slugs that no new workflow gets: words that mean something else in paths.
+    /// Reserves slugs that mean something else in paths.
     #[must_use]
     pub fn reserving(self, slugs: BTreeSet<&'static str>) -> Self {
         Self { reserved: Arc::new(slugs), ..self }
     }
 
-    /// Makes a workflow with one version. `beside` becomes durable with it.
+    /// Creates a workflow with one version. `beside` becomes durable with it.
     ///
     /// # Errors
-    /// [`Error::Invalid`] tells of every fault of the definition; [`Error::TooMany`];
-    /// [`Error::Storage`]: then nothing was made.
+    /// [`Error::Invalid`] with every problem of the definition; [`Error::TooMany`];
+    /// [`Error::Storage`]: nothing was created.
     pub async fn create(
         &self,
         organization: OrganizationId,
@@ -228,7 +228,7 @@ impl Workflows {
             created_at: now,
             updated_at: now,
         };
-        // Before a large definition is written; the commit asks again.
+        // Checked before a large definition is written; the commit checks again.
         self.store.admit()?;
         let mut written = Commit::of_new_work();
         let revision = workflow.versions.first().map_or_else(new_id, |version| version.revision);
@@ -255,11 +255,11 @@ impl Workflows {
         Err(storage::Error::Conflict { key: rows::slug(organization, &workflow.slug) }.into())
     }
 
-    /// Makes or changes a version and makes it the latest.
+    /// Creates or changes a version and makes it the latest.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::Locked`], [`Error::VersionLocked`], [`Error::Changed`],
-    /// [`Error::Invalid`], [`Error::Storage`]: then nothing was changed.
+    /// [`Error::Invalid`], [`Error::Storage`]: nothing was changed.
     pub async fn put_version(
         &self,
         organization: OrganizationId,
@@ -332,12 +332,12 @@ impl Workflows {
         Ok(changed)
     }
 
-    /// Checks a definition as [`Workflows::put_version`] does, or [`Workflows::create`] without a
+    /// Checks a definition like [`Workflows::put_version`], or like [`Workflows::create`] without a
     /// `reference`, and stores nothing.
     ///
     /// # Errors
-    /// [`Error::Invalid`] with every problem; [`Error::NotFound`], [`Error::ValidationUnavailable`],
-    /// [`Error::Storage`].
+    /// [`Error::Invalid`] with every problem; [`Error::NotFound`],
+    /// [`Error::ValidationUnavailable`], [`Error::Storage`].
     pub async fn try_definition(
         &self,
         organization: OrganizationId,
@@ -354,7 +354,7 @@ impl Workflows {
         self.check(organization, own, definition).await.map(drop)
     }
 
-    /// Changes what a workflow says of itself.
+    /// Changes a workflow's own fields.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::Locked`] unless it only unlocks, [`Error::Storage`].
@@ -393,7 +393,7 @@ impl Workflows {
         .await
     }
 
-    /// The workflow of an organization, by its id or slug; deleted ones are not found.
+    /// The organization's workflow with this id or slug, unless it is deleted.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::Storage`].
@@ -406,8 +406,8 @@ impl Workflows {
         if found.status == Status::Deleted { Err(Error::NotFound) } else { Ok(found) }
     }
 
-    /// As [`Workflows::find`]; a deleted one is found by its id still, since its executions stay
-    /// readable.
+    /// Like [`Workflows::find`], but also finds a deleted workflow by its id, because its
+    /// executions stay readable.
     ///
     /// # Errors
     /// As [`Workflows::find`].
@@ -429,7 +429,7 @@ impl Workflows {
         if found.organization == organization { Ok(found) } else { Err(Error::NotFound) }
     }
 
-    /// A workflow of whichever organization.
+    /// The workflow with this id, of any organization.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::Storage`].
@@ -444,7 +444,7 @@ impl Workflows {
         Ok(workflow)
     }
 
-    /// How often it was triggered.
+    /// The number of triggers.
     ///
     /// # Errors
     /// [`Error::Storage`].
@@ -458,7 +458,7 @@ impl Workflows {
         Ok(Triggers { total, versions: counters.collect() })
     }
 
-    /// Changes the record, under the condition that nobody else did in the meantime.
+    /// Changes the record, provided that it is unchanged in the meantime.
     async fn change(
         &self,
         id: WorkflowId,
@@ -492,11 +492,11 @@ impl Workflows {
         Err(storage::Error::Conflict { key }.into())
     }
 
-    /// A slug that no workflow of the organization has: `slug`, `slug-2`, …
+    /// A free slug of the organization: `slug`, `slug-2`, …
     async fn free_slug(&self, organization: OrganizationId, slug: &str) -> Result<String, Error> {
         let mut taken = 0_usize;
         let mut free = 1_usize;
-        // Doubling finds a free number fast, halving the lowest behind a run of taken ones.
+        // Doubling finds a free number fast, bisection the lowest after a run of taken ones.
         while self.is_taken(organization, &numbered(slug, free)).await? {
             taken = free;
             free = free.saturating_mul(2);
@@ -517,8 +517,8 @@ impl Workflows {
             || self.store.get(&rows::slug(organization, slug)).await?.is_some())
     }
 
-    /// Checks a definition of an organization, off this thread when it is large. `own` is the version
-    /// that it is to be, of a workflow that is there.
+    /// Checks a definition, off this thread if it is large. `own` is the version of an existing
+    /// workflow that it will be stored as.
     async fn check(
         &self,
         organization: OrganizationId,
@@ -532,8 +532,8 @@ impl Workflows {
     }
 }
 
-/// Refuses a change that is based on another revision than the present one: the version's own or, where
-/// the version is new, that of the latest version.
+/// Rejects a change that is based on a revision other than the current one: that of the version or,
+/// for a new version, that of the latest version.
 fn check_base(
     workflow: &Workflow,
     version_id: &str,
@@ -545,8 +545,8 @@ fn check_base(
     if is_expected { Ok(()) } else { Err(Error::Changed) }
 }
 
-/// Where the secrets behind a client's masks may be stored, the likeliest first: the version that is
-/// put, the latest one, the others from the newest on.
+/// The revisions that may have the secrets behind a client's masks, most likely first: the version
+/// being stored, the latest one, the others from newest to oldest.
 fn revisions_for(workflow: &Workflow, version_id: &str) -> Vec<RevisionId> {
     let likely = [version_id, workflow.latest.as_str()];
     let likely = likely.into_iter().filter_map(|id| workflow.version(id));

@@ -1,5 +1,5 @@
-//! Parameters of model steps, checked against the schemas of their models when the definition is stored, as far
-//! as they are known by then: what a reference gives is checked when the step runs.
+//! Checks the parameters of model steps against the schemas of their models when the definition is
+//! stored, as far as they are known: the values of references are checked when the step runs.
 
 use std::sync::Arc;
 
@@ -12,21 +12,21 @@ use crate::schema::{Known, Schema};
 
 /// The models that definitions may name.
 pub trait Models: Send + Sync {
-    /// The request schema of a model; none where there is no such model.
+    /// The request schema of a model; `None` if there is no such model.
     fn schema(&self, slug: &str) -> Option<Arc<Schema>>;
     /// The known slug that is closest to an unknown one.
     fn nearest(&self, slug: &str) -> Option<String>;
 }
 
-/// Parameters, and the model that gets them.
+/// Parameters and their model.
 struct Given<'p> {
     slug: &'p str,
     params: &'p Template,
-    /// The field of the step that has them.
+    /// The step's field with the parameters.
     field: &'static str,
 }
 
-/// What is wrong with the parameters of a plan's model steps and of their fallbacks.
+/// The problems of the parameters of a plan's model steps and of their fallbacks.
 pub fn problems(definition: Option<&Value>, plan: &Plan, models: &dyn Models) -> Vec<Problem> {
     let mut problems = Vec::new();
     for step in plan.steps() {
@@ -58,7 +58,7 @@ pub fn problems(definition: Option<&Value>, plan: &Plan, models: &dyn Models) ->
     problems
 }
 
-/// The problem. One about an unknown model also suggests the closest slug.
+/// Adds the closest slug to a problem about an unknown model.
 pub fn with_hint(definition: Option<&Value>, models: &dyn Models, mut problem: Problem) -> Problem {
     let slug = definition.and_then(|whole| whole.pointer(&problem.path)).and_then(Value::as_str);
     let unknown = slug

@@ -1,4 +1,4 @@
-//! Sealing the credentials of stored definitions again, when `seal.key` is rotated.
+//! Re-encrypts the credentials of stored definitions when `seal.key` is rotated.
 
 use serde_json::Value;
 use serde_json::value::to_raw_value;
@@ -10,13 +10,13 @@ use crate::storage::record::{Malformed, decode};
 use crate::storage::rotation::{Rotation, Watch};
 use crate::storage::{self, Commit, Key, Page, Row, Store, Table};
 
-/// Rows that are read at once; their definitions are read one by one.
+/// Rows read per batch; their definitions are read one by one.
 const BATCH_MAX: usize = 64;
 
-/// Seals the credentials of all definitions again.
+/// Re-encrypts the credentials of all definitions.
 ///
 /// # Errors
-/// When the store cannot be read or written, or `watch` says so. What was committed stays.
+/// If the store cannot be read or written, or `watch` fails. Completed commits stay.
 pub async fn reseal(
     store: &Store,
     rotation: &mut Rotation,
@@ -31,7 +31,7 @@ pub async fn reseal(
         for row in rows {
             rotation.resealed.rows += 1;
             match reseal_one(store, rotation, row).await {
-                // What is deleted or damaged stays so, with either key.
+                // Deleted or damaged definitions stay so with either key.
                 Err(error) if error.is_final() => rotation.resealed.unreadable += 1,
                 done => done?,
             }
@@ -64,6 +64,6 @@ async fn reseal_one(
     store.claim(&mut commit, &definition);
     commit.put(key, &Definition { workflow, definition })?;
     store.commit(commit).await?;
-    // The rest of a kill before this is swept by the next start.
+    // After a crash before this point, the next start removes the file.
     store.remove_payload(&old).await
 }

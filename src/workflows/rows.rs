@@ -1,4 +1,4 @@
-//! Where workflows are in the store.
+//! The keys of workflows in the store.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,11 +11,11 @@ impl Record for Workflow {
     const NAME: &'static str = "workflow";
 }
 
-/// A definition as one version had it at one time.
+/// The definition of one revision of a version.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Definition {
     pub workflow: WorkflowId,
-    /// As it was written.
+    /// As written by the client.
     pub definition: Payload,
 }
 
@@ -28,17 +28,17 @@ pub fn workflow(id: WorkflowId) -> Key {
     Key::table(Table::Workflow).id(id)
 }
 
-/// An organization's workflows, newest first, their ids at the end.
+/// An organization's workflows, newest first; the keys end with their ids.
 pub fn of_organization(organization: OrganizationId) -> Key {
     Key::table(Table::WorkflowOf).id(organization)
 }
 
-/// How many workflows an organization has: a counter, before the rows that it counts.
+/// Number of an organization's workflows: a counter that precedes the rows that it counts.
 pub fn count(organization: OrganizationId) -> Key {
     of_organization(organization)
 }
 
-/// The id of the workflow that has this slug.
+/// The id of the workflow with this slug.
 pub fn slug(organization: OrganizationId, slug: &str) -> Key {
     Key::table(Table::WorkflowSlug).id(organization).text(slug)
 }
@@ -53,17 +53,17 @@ pub fn definition(revision: RevisionId) -> Key {
     Key::table(Table::Definition).id(revision)
 }
 
-/// How often a workflow was triggered.
+/// Number of triggers of a workflow.
 pub fn triggers(workflow: WorkflowId) -> Key {
     Key::table(Table::Trigger).id(workflow)
 }
 
-/// How often a version was triggered.
+/// Number of triggers of a version.
 pub fn triggers_of(workflow: WorkflowId, version: &str) -> Key {
     triggers(workflow).text(version)
 }
 
-/// Counts an execution of a version into the commit that creates it.
+/// Counts an execution of a version in the commit that creates it.
 pub fn count_trigger(commit: &mut Commit, workflow: WorkflowId, version: &str) {
     commit.add(triggers(workflow), 1);
     commit.add(triggers_of(workflow, version), 1);

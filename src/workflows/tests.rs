@@ -1,4 +1,4 @@
-//! Workflows on a real store: names, versions, locks, changes that cross, lists.
+//! Workflows in a real store: names, versions, locks, concurrent changes, lists.
 
 use serde_json::json;
 use tempfile::TempDir;
@@ -112,7 +112,7 @@ async fn workflow_concurrent_creates_get_distinct_slugs() {
 }
 
 #[tokio::test]
-async fn workflow_version_is_put_locked_and_protected() {
+async fn workflow_locked_version_rejects_changes() {
     let (_folder, workflows) = open();
     let made = create(&workflows, "a").await;
     let first = made.versions[0].revision;
@@ -123,7 +123,7 @@ async fn workflow_version_is_put_locked_and_protected() {
     assert_eq!((changed.latest.as_str(), changed.versions.len()), ("v1", 2));
     let second = changed.version("v1").unwrap().revision;
     assert_ne!(first, second);
-    // An execution that was accepted with the first one has it still.
+    // An execution that was accepted with the first revision still has it.
     for (revision, text) in [(first, "one"), (second, "three")] {
         assert!(workflows.definition(revision).await.unwrap().get().contains(text));
         assert!(workflows.compiled(revision).await.unwrap().plan.step("a").is_some());
@@ -158,7 +158,7 @@ async fn workflow_concurrent_version_puts_are_all_kept() {
 }
 
 #[tokio::test]
-async fn workflow_invalid_definition_is_refused_and_stores_nothing() {
+async fn workflow_invalid_definition_is_rejected_and_stores_nothing() {
     let (_folder, workflows) = open();
     for (definition, expect) in [
         (None, "definition is required"),
@@ -196,7 +196,7 @@ async fn workflow_invalid_definition_is_refused_and_stores_nothing() {
     assert_eq!(workflows.list(OWNER.into(), &all).await.unwrap(), (Vec::new(), 0));
 }
 
-/// What is refused of a step `m` with these fields beside its type and model, as places and sentences.
+/// The problems of a step `m` with these additional fields, as paths and messages.
 async fn refused_of_step(step: Value) -> Vec<(String, String)> {
     let (_folder, workflows) = open();
     let mut model = json!({"step_id": "m", "type": "model", "model": "caption"});
@@ -215,7 +215,7 @@ async fn refused_of_step(step: Value) -> Vec<(String, String)> {
 }
 
 #[tokio::test]
-async fn workflow_parameters_that_never_fit_their_model_are_refused() {
+async fn workflow_parameters_that_never_fit_their_model_are_rejected() {
     let params = "/steps/1/steps/0/params";
     let fallback = "/steps/1/steps/0/fallback/params";
     let good = json!({"text": "hi"});
@@ -274,7 +274,7 @@ async fn workflow_parameters_that_never_fit_their_model_are_refused() {
 }
 
 #[tokio::test]
-async fn workflow_stored_before_its_model_changed_is_still_loaded() {
+async fn workflow_stays_loadable_after_its_model_changed() {
     let (folder, workflows) = open();
     let good = json!({"steps": [
         {"step_id": "a", "type": "model", "model": "caption", "params": {"text": "hi"}}]});
@@ -334,7 +334,7 @@ async fn workflow_list_is_filtered_and_sorted() {
     }
 }
 
-/// The bytes that release 0.1.0 writes: a change here needs a new version and a way up.
+/// The bytes that release 0.1.0 writes: a change here needs a new version and a migration.
 #[test]
 fn workflow_matches_golden_bytes() {
     let golden = concat!(

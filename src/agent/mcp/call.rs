@@ -1,5 +1,5 @@
-//! A call of a tool: started, followed, ended. What is in flight when the service stops goes on with
-//! the next start, but nobody hears of it.
+//! A tool call: started, followed, ended. A call in flight during a shutdown resumes at the next
+//! start, but its client gets no answer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,60 +25,60 @@ use crate::domain::invalid_request::InvalidRequest;
 use crate::engine::{self, Follower, Submission};
 use crate::runtime::new_id;
 
-/// How long one look at a call waits for its end.
+/// Time-out of each wait for the end of a call.
 const WAIT: Duration = Duration::from_secs(60);
-/// Progress notifications of one call.
+/// Maximum progress notifications of one call.
 const PROGRESS_MAX: u32 = 1000;
-/// Characters of a progress message.
+/// Maximum characters of a progress message.
 const PROGRESS_CHARS_MAX: usize = 200;
-/// Bytes of an output that the text repeats; the structured content has all of it.
+/// Maximum bytes of an output in the text content; the structured content has the whole output.
 const TEXT_MAX: usize = 256 * 1024;
-/// Bytes of an output that is given whole.
+/// Maximum bytes of an output that is returned.
 const OUTPUT_MAX: u64 = 8 * 1024 * 1024;
 
-/// What became of the request for a call.
+/// The result of starting a call.
 #[derive(Debug)]
 pub enum Started {
     Runs(Box<Call>),
-    /// It ended before it began: its input was refused.
+    /// Its input was rejected before it started.
     Ended(Box<CallToolResult>),
-    /// The request itself is wrong.
+    /// The request itself is invalid.
     Refused(ErrorData),
 }
 
-/// A call that runs. Dropped before its end, it is cancelled.
+/// A running call. Dropping it before its end cancels it.
 #[derive(Debug)]
 pub struct Call {
     inner: Arc<Inner>,
     organization: OrganizationId,
     execution: ExecutionId,
     asked: Asked,
-    /// The events of a prediction that were seen.
+    /// Follows the events of a prediction.
     follower: Option<Follower>,
     seen: u64,
-    /// The steps of a workflow that were seen to begin and to end.
+    /// The numbers of started and finished workflow steps that were reported.
     steps: (usize, usize),
-    /// Notifications that were sent.
+    /// Number of notifications sent.
     sent: u32,
     is_over: bool,
     _place: Place,
 }
 
-/// What comes next of a call.
+/// The next message of a call.
 #[derive(Debug)]
 pub enum Next {
     /// A progress notification.
     Progress(Value),
-    /// The answer, the last message.
+    /// The answer, which is the last message.
     Answer(Value),
 }
 
-/// A tool's error, which the client's model reads.
+/// A tool error, which the client's model can read.
 fn failed(message: impl Into<String>) -> Started {
     Started::Ended(Box::new(CallToolResult::error(vec![ContentBlock::text(message)])))
 }
 
-/// Starts the tool that the request names.
+/// Starts the tool named by the request.
 pub async fn start(
     inner: &Arc<Inner>,
     caller: Caller,
@@ -143,19 +143,19 @@ pub async fn start(
 }
 
 impl Call {
-    /// Whether the client wants to hear of its progress.
+    /// Whether the client has requested progress notifications.
     #[must_use]
     pub const fn has_progress(&self) -> bool {
         self.asked.progress.is_some()
     }
 
-    /// The refusal of what cannot go on.
+    /// The error response to a call that cannot continue.
     #[must_use]
     pub fn refusal(&self, message: &'static str) -> Value {
         self.asked.error(ErrorData::internal_error(message, None))
     }
 
-    /// What comes next. Dropped before it resolves, it loses nothing.
+    /// The next message. Cancel-safe.
     ///
     /// # Errors
     /// [`Error::Engine`]
@@ -190,7 +190,7 @@ impl Call {
         }
     }
 
-    /// A notification of what has happened since the last one.
+    /// A notification of the progress since the last one.
     async fn news(&mut self) -> Result<Option<Value>, Error> {
         let Some(token) = self.asked.progress.clone() else { return Ok(None) };
         if self.sent >= PROGRESS_MAX {
@@ -222,7 +222,7 @@ impl Call {
         Ok(Some(written(&ServerMessage::notification(notification))))
     }
 
-    /// The answer, once the execution has ended.
+    /// The answer to a finished execution.
     async fn answer(&self, execution: &Execution) -> Result<Value, Error> {
         let output = self.inner.output(execution, OUTPUT_MAX).await?;
         let fault = execution.fault.as_ref().map(|fault| fault.cause.as_str());
@@ -254,7 +254,7 @@ impl Call {
         Ok(self.asked.response(result))
     }
 
-    /// A link to a file, with what is known of it.
+    /// A link to a file with its known metadata.
     async fn link(&self, url: String) -> Result<Resource, Error> {
         let own = self.inner.signed_urls.parse(&url).await?;
         let own = own.filter(|(_, organization)| *organization == self.organization);
@@ -287,13 +287,13 @@ impl Drop for Call {
         self.inner.tasks.spawn(async move {
             match inner.engine.cancel(organization, execution).await {
                 Ok(_) | Err(engine::Error::NotFound | engine::Error::AlreadyEnded(_)) => {}
-                Err(error) => tracing::warn!(%error, "a call that was given up is not cancelled"),
+                Err(error) => tracing::warn!(%error, "failed to cancel abandoned MCP call"),
             }
         });
     }
 }
 
-/// An event of a prediction in words.
+/// An event of a prediction as a message.
 fn said(name: &str, data: &Value) -> String {
     let text = |field: &str| data.get(field).and_then(Value::as_str).unwrap_or_default();
     match name {
@@ -306,7 +306,7 @@ fn said(name: &str, data: &Value) -> String {
     }
 }
 
-/// An output as text: a text as it is, anything else as JSON.
+/// An output as text: a string unchanged, anything else as JSON.
 fn text_of(output: &Value) -> String {
     let mut text = match output {
         Value::String(text) => text.clone(),

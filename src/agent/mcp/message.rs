@@ -1,7 +1,8 @@
-//! One message of the protocol and its answer, for every version that clients speak.
+//! Answers one message of the protocol, in every supported version.
 //!
-//! The versions before 2026-07-28 begin with `initialize` and name their version in a header; since then
-//! each request says in `_meta` who speaks which version, and its headers repeat the method and the tool.
+//! Versions before 2026-07-28 begin with `initialize` and send their version in a header; since
+//! then each request has the client and the version in `_meta`, and its headers repeat the method
+//! and the tool.
 
 use std::sync::Arc;
 
@@ -25,14 +26,14 @@ use crate::domain::trace;
 use crate::engine;
 
 const INSTRUCTIONS: &str = "The tools run the AI models and the workflows of this service. Running may cost \
-    money; the description of a tool says what. Files that a tool makes come as links.";
-/// Characters of a request's id, where it is a text.
+    money; the description of a tool states the price. Files that a tool creates are links.";
+/// Maximum characters of a request id that is a string.
 const ID_CHARS_MAX: usize = 256;
 
 /// A message to the client.
 pub type ServerMessage = JsonRpcMessage<ServerRequest, ServerResult, ServerNotification>;
 
-/// What the headers of the request say of its message.
+/// The request's headers that concern the message.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Headers<'a> {
     /// `MCP-Protocol-Version`
@@ -41,22 +42,22 @@ pub struct Headers<'a> {
     pub method: Option<&'a str>,
     /// `Mcp-Name`
     pub name: Option<&'a str>,
-    /// What they say about the request itself.
+    /// The origin of the request.
     pub origin: Option<&'a Arc<trace::Origin>>,
 }
 
-/// What becomes of a message.
+/// The result of handling a message.
 #[derive(Debug)]
 pub enum Reply {
-    /// It needs no answer.
+    /// Accepted; there is no answer.
     Accepted,
-    /// The answer, and the status of the response that carries it.
+    /// The answer and the status of its response.
     Message(StatusCode, Value),
-    /// A call that runs.
+    /// A running call.
     Call(Box<Call>),
 }
 
-/// A message from a client, before its method is looked at.
+/// A message from a client, before its method is read.
 #[derive(Debug, Deserialize)]
 struct Incoming {
     jsonrpc: String,
@@ -67,19 +68,19 @@ struct Incoming {
     params: Option<Map<String, Value>>,
 }
 
-/// Who asks, and how.
+/// The client and the form of its request.
 #[derive(Debug, Clone)]
 pub struct Asked {
     pub id: RequestId,
     /// Whether the version is 2026-07-28 or later.
     pub is_modern: bool,
     pub progress: Option<ProgressToken>,
-    /// What the request said about itself.
+    /// The origin of the request.
     pub origin: Option<Arc<trace::Origin>>,
 }
 
 impl Asked {
-    /// The answer, in the form of the client's version.
+    /// The response, in the form of the client's version.
     pub fn response(&self, result: impl Into<ServerResult>) -> Value {
         let mut result = result.into();
         if self.is_modern {
@@ -90,13 +91,13 @@ impl Asked {
         written(&ServerMessage::response(result, self.id.clone()))
     }
 
-    /// The refusal.
+    /// The error response.
     pub fn error(&self, error: ErrorData) -> Value {
         refusal(Some(self.id.clone()), error)
     }
 }
 
-/// The refusal of a message; without an id that can be read, its `id` is null, as JSON-RPC demands.
+/// The error response to a message. Without a readable id, its `id` is null, as JSON-RPC requires.
 fn refusal(id: Option<RequestId>, error: ErrorData) -> Value {
     let has_id = id.is_some();
     let mut refusal = written(&ServerMessage::error(error, id));
@@ -106,13 +107,13 @@ fn refusal(id: Option<RequestId>, error: ErrorData) -> Value {
     refusal
 }
 
-/// The refusal of a body that is not JSON.
+/// The error response to a body that is not JSON.
 #[must_use]
 pub fn not_json() -> Value {
     refusal(None, ErrorData::parse_error("invalid JSON body", None))
 }
 
-/// A message as JSON. Every one has such a form.
+/// A message as JSON, which every message has.
 pub fn written(message: &ServerMessage) -> Value {
     serde_json::to_value(message).unwrap_or_default()
 }
@@ -126,7 +127,8 @@ pub async fn answer(
 ) -> Result<Reply, Error> {
     let bad = |id, error| Ok(Reply::Message(StatusCode::BAD_REQUEST, refusal(id, error)));
     let id = message.get("id").cloned().and_then(|id| serde_json::from_value(id).ok());
-    // A notification has no id. Who sends null waits for an answer, and could not tell it from others.
+    // A notification has no id. A client that sends a null id expects an answer but could not match
+    // it.
     let has_null = message.get("id").is_some_and(Value::is_null);
     let incoming = match serde_json::from_value::<Incoming>(message) {
         Ok(incoming) if incoming.jsonrpc == "2.0" && !has_null => incoming,
@@ -137,7 +139,7 @@ pub async fn answer(
         }
     };
     let Some(method) = incoming.method else {
-        let message = "this server asks its clients nothing: it takes no responses";
+        let message = "this server sends no requests, so it accepts no responses";
         return bad(id, ErrorData::invalid_request(message, None));
     };
     let params = incoming.params.unwrap_or_default();
@@ -169,7 +171,7 @@ pub async fn answer(
     dispatch(inner, caller, asked, &method, params).await
 }
 
-/// The `_meta` of a request; empty where there is none.
+/// The `_meta` of a request; empty if absent.
 fn meta_of(params: &Map<String, Value>) -> RequestMetaObject {
     let meta = params.get("_meta").cloned();
     meta.and_then(|meta| serde_json::from_value(meta).ok()).unwrap_or_default()
@@ -184,7 +186,7 @@ fn unsupported(version: &str) -> ErrorData {
     ErrorData::new(code, format!("the protocol version {shown} is not supported"), Some(data))
 }
 
-/// Whether the request is of version 2026-07-28 or later; an error where it contradicts itself.
+/// Whether the request uses version 2026-07-28 or later; an error if it is inconsistent.
 fn check_version(
     headers: &Headers<'_>,
     method: &str,
@@ -272,7 +274,7 @@ async fn dispatch(
     })
 }
 
-/// The parameters of a method.
+/// Parses the parameters of a method.
 fn read<T: DeserializeOwned>(params: Map<String, Value>) -> Result<T, ErrorData> {
     serde_json::from_value(Value::Object(params)).map_err(|error| {
         let message = format!("the parameters do not fit: {error}");
@@ -307,7 +309,7 @@ fn discover() -> DiscoverResult {
     result
 }
 
-/// Cancels the call that the client names, if it runs.
+/// Cancels the call that the client names, if it is running.
 async fn cancel(
     inner: &Arc<Inner>,
     caller: Caller,
@@ -364,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn mcp_initialize_answers_with_a_version_that_has_it() {
+    fn mcp_initialize_negotiates_a_version_with_a_handshake() {
         for (asked, expected) in [
             ("2025-03-26", "2025-03-26"),
             ("2025-11-25", "2025-11-25"),

@@ -1,17 +1,17 @@
 //! The service as a server of the Model Context Protocol: each model and each workflow of the
 //! organization is a tool.
 //!
-//! Stateless: a message is answered by itself, nothing is kept between two of them but the calls that
-//! run. The types of messages are those of the `rmcp` crate; HTTP is `api::mcp`'s. A call is a
-//! prediction or an execution of the caller's organization, under its limits; one whose client hangs up
-//! or that the client cancels is cancelled.
+//! Stateless: each message is answered independently, and only running calls are kept between
+//! messages. The message types are those of the `rmcp` crate; `api::mcp` does the HTTP. A call is a
+//! prediction or an execution of the caller's organization, within its limits; it is cancelled when
+//! its client cancels it or disconnects.
 //!
 //! | file | question |
 //! |---|---|
-//! | `message` | which method is asked for, by which version, and what is answered |
-//! | `tools` | which tools there are, and their names |
-//! | `call` | how a call goes on and ends |
-//! | `running` | which calls run, so that they can be cancelled |
+//! | `message` | which method is called, in which version, and what is answered |
+//! | `tools` | which tools exist, and their names |
+//! | `call` | how a call progresses and ends |
+//! | `running` | which calls are running, so that they can be cancelled |
 
 mod call;
 mod message;
@@ -33,7 +33,7 @@ impl Agent {
     /// Answers one message.
     ///
     /// # Errors
-    /// [`Error::Engine`], where the service cannot read or write now.
+    /// [`Error::Engine`], if the store cannot be read or written now.
     pub async fn answer_mcp(
         &self,
         caller: Caller,

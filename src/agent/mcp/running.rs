@@ -1,19 +1,19 @@
-//! The calls that run, by the key that made them and the id that its client gave them: a client of a
-//! stateless server cancels a call by that id alone. In memory only, as long as the calls are.
+//! The running calls, by key and client-chosen request id: a client of a stateless server cancels a
+//! call only by that id. Kept in memory only.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::domain::ids::{ExecutionId, KeyId};
 
-/// The key, and the id that its client gave.
+/// The key and the client's request id.
 type Name = (KeyId, String);
 
-/// The calls that run. Bounded by the requests in flight.
+/// The running calls. Bounded by the requests in flight.
 #[derive(Debug, Clone, Default)]
 pub struct Running(Arc<Mutex<HashMap<Name, Vec<ExecutionId>>>>);
 
-/// A call's place; dropping it gives the place up.
+/// A call's entry; dropping it removes the entry.
 #[derive(Debug)]
 pub struct Place {
     running: Running,
@@ -22,7 +22,7 @@ pub struct Place {
 }
 
 impl Running {
-    /// Notes a call that has begun.
+    /// Adds a running call.
     pub fn enter(&self, key: KeyId, request: String, execution: ExecutionId) -> Place {
         let key = (key, request);
         let mut calls = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -30,8 +30,8 @@ impl Running {
         Place { running: self.clone(), key, execution }
     }
 
-    /// The call of that key and id. `None` also where two clients of one key have used the same id:
-    /// which of them is meant cannot be known, and the other one's must not end.
+    /// The call with this key and id. Also `None` if two clients of one key use the same id: it is
+    /// unknown which call is meant, and the wrong one must not be cancelled.
     pub fn find(&self, key: KeyId, request: &str) -> Option<ExecutionId> {
         let calls = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match calls.get(&(key, request.to_owned()))?.as_slice() {
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mcp_call_is_found_by_its_key_and_an_id_that_is_used_once() {
+    fn mcp_call_is_found_by_key_and_unique_id() {
         let running = Running::default();
         let one: KeyId = [1; 16].into();
         let other: KeyId = [2; 16].into();

@@ -1,8 +1,8 @@
 //! The tools: one for each model of the catalog and for each active workflow of the organization.
 //!
-//! Names have 1 to 64 characters of `A-Za-z0-9_-`, which every client takes: a prefix and the slug. A
-//! slug that does not fit is shortened and gets a part of its digest, so that each tool has a name of
-//! its own that stays the same.
+//! Names have 1 to 64 characters of `A-Za-z0-9_-`, which every client accepts: a prefix and the
+//! slug. If the slug does not fit, it is shortened and followed by a part of its digest, so that
+//! each tool has a unique and stable name.
 
 use std::sync::Arc;
 
@@ -22,29 +22,29 @@ use crate::engine;
 use crate::wire::model::Cost;
 use crate::workflows::{self, Filter, SortKey};
 
-/// Tools of a page.
+/// Tools per page.
 const PAGE: usize = 50;
-/// Characters of a name.
+/// Maximum characters of a name.
 const NAME_MAX: usize = 64;
-/// Characters of a digest in a name.
+/// Characters of the digest in a name.
 const DIGEST_CHARS: usize = 8;
-/// Workflows that are looked at for one whose slug does not fit into a name.
+/// Maximum workflows searched for one whose slug does not fit into a name.
 const WORKFLOWS_MAX: usize = 10_000;
 
-/// Workflows that are compared with an unknown name.
+/// Maximum workflows compared with an unknown name.
 const NEAR_MAX: usize = 1000;
 
 const MODEL: &str = "model_";
 const WORKFLOW: &str = "workflow_";
 
-/// What a tool runs.
+/// The model or workflow behind a tool.
 #[derive(Debug)]
 pub enum Target {
     Model(Arc<Model>),
     Workflow(Arc<Workflow>),
 }
 
-/// The name of a tool: the prefix and the slug, as [`NAME_MAX`] plain characters at most.
+/// The name of a tool: the prefix and the slug, as at most [`NAME_MAX`] plain characters.
 pub fn name_of(prefix: &str, slug: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
     let name = format!("{prefix}{slug}");
@@ -61,7 +61,7 @@ pub fn name_of(prefix: &str, slug: &str) -> String {
     format!("{kept}_{digest}")
 }
 
-/// What the tool of that name runs, for the organization.
+/// Finds the organization's tool with this name.
 ///
 /// # Errors
 /// [`engine::Error::Storage`]
@@ -91,7 +91,7 @@ pub async fn find(
     Ok(all.into_iter().find(is_meant).map(|workflow| Target::Workflow(Arc::new(workflow))))
 }
 
-/// The tool that may be meant by a name that none has: the model or the workflow of that name, or one like it.
+/// The tool that an unknown name probably means: a model or workflow with this or a similar name.
 ///
 /// # Errors
 /// [`engine::Error::Storage`]
@@ -110,7 +110,7 @@ pub async fn nearest(
     if let Some(near) = spelling::nearest(name, &whole) {
         return Ok(Some(near.to_owned()));
     }
-    // Without what tells models from workflows.
+    // Without the prefix of models or workflows.
     let bare: Vec<&str> = whole
         .iter()
         .filter_map(|name| name.strip_prefix(MODEL).or_else(|| name.strip_prefix(WORKFLOW)))
@@ -119,7 +119,7 @@ pub async fn nearest(
     Ok(near.and_then(|near| names.iter().find(|name| name.ends_with(near)).cloned()))
 }
 
-/// Active workflows, oldest first: new ones come behind the pages that a client has read.
+/// Active workflows, oldest first: new ones are added after the pages that a client has read.
 async fn workflows_of(
     inner: &Inner,
     organization: OrganizationId,
@@ -140,12 +140,12 @@ async fn workflows_of(
     Ok(found)
 }
 
-/// Where a page begins.
+/// The start of a page.
 #[derive(Debug, PartialEq, Eq)]
 enum Cursor {
-    /// Behind the model of that slug.
+    /// After the model with this slug.
     Models(String),
-    /// At the workflow of that number.
+    /// At the workflow with this index.
     Workflows(usize),
 }
 
@@ -169,14 +169,14 @@ impl Cursor {
 /// A page of the tools: models by slug, then workflows.
 ///
 /// # Errors
-/// [`engine::Error::Storage`]; the inner one for a cursor that is none of ours.
+/// [`engine::Error::Storage`]; the inner error for a cursor that this service has not issued.
 pub async fn list(
     inner: &Inner,
     organization: OrganizationId,
     cursor: Option<&str>,
 ) -> Result<Result<ListToolsResult, ErrorData>, engine::Error> {
     let start = match cursor {
-        // Some clients send an empty one for the first page.
+        // Some clients send an empty cursor for the first page.
         None | Some("") => Cursor::Models(String::new()),
         Some(text) => match Cursor::parse(text) {
             Some(cursor) => cursor,
@@ -216,7 +216,7 @@ fn tool_of_model(model: &Model) -> Tool {
     let cost = model.pricing.as_ref().map(Cost::from);
     let price = cost.as_ref().map(|cost| format!("Cost: {}.", cost.estimate));
     let described = match model.description.trim() {
-        // Clients want a description of each tool.
+        // Clients require a description of each tool.
         "" => format!("Runs the model {}.", model.slug),
         described => described.to_owned(),
     };
@@ -235,7 +235,7 @@ async fn tool_of_workflow(inner: &Inner, workflow: &Workflow) -> Result<Tool, en
         Some(version) => match inner.workflows.compiled(version.revision).await {
             Ok(compiled) => Some(compiled),
             Err(workflows::Error::Storage(error)) if !error.is_final() => return Err(error.into()),
-            // A call of it says what is wrong with it.
+            // A call reports its errors.
             Err(_) => None,
         },
         None => None,
@@ -245,7 +245,7 @@ async fn tool_of_workflow(inner: &Inner, workflow: &Workflow) -> Result<Tool, en
     let meta = json!({
         "orrery/workflow": workflow.id,
         "orrery/version": workflow.latest,
-        // What its models cost is known at its end.
+        // The cost depends on its models and is known only at the end.
         "orrery/cost": null,
     });
     let text = joined(&[Some(&workflow.description), Some("Runs a workflow.")]);
@@ -266,7 +266,7 @@ fn tool(name: String, title: &str, description: &str, schema: JsonObject, meta: 
         .with_meta(MetaObject(object(meta)))
 }
 
-/// What every call answers as structured content.
+/// The schema of the structured content of every call.
 fn output_schema() -> JsonObject {
     object(json!({
         "type": "object",
@@ -281,7 +281,7 @@ fn output_schema() -> JsonObject {
     }))
 }
 
-/// A schema as the protocol wants it: of an object.
+/// The schema in the form that the protocol requires: always an object.
 fn object_schema(schema: Option<&Value>) -> JsonObject {
     let mut schema = schema.and_then(Value::as_object).cloned().unwrap_or_default();
     if schema.get("type").and_then(Value::as_str) != Some("object") {
@@ -295,7 +295,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mcp_tool_names_are_plain_and_of_one_slug_each() {
+    fn mcp_tool_names_are_plain_and_unique_per_slug() {
         for (slug, expected) in [
             ("caption", "model_caption"),
             ("Image-QR_2", "model_Image-QR_2"),
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn mcp_cursor_is_read_as_it_was_written() {
+    fn mcp_cursor_round_trips() {
         for cursor in [Cursor::Models("a:b/c".to_owned()), Cursor::Workflows(50)] {
             assert_eq!(Cursor::parse(&cursor.text()), Some(cursor));
         }

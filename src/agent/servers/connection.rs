@@ -1,5 +1,5 @@
-//! A connection to one server: opened, its tools listed, its tools called. It ends when it is dropped, with
-//! the program that it may have started.
+//! A connection to one server: opens it, lists its tools and calls them. Dropping it ends the
+//! connection and the program that it may have started.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -35,31 +35,31 @@ use crate::runners::tail::Tail;
 use crate::runtime;
 use crate::schema::Schema;
 
-/// Bytes of one answer of a server.
+/// Maximum bytes of one response of a server.
 pub const ANSWER_MAX: usize = 1024 * 1024;
-/// Tools of one server, and pages of their list.
+/// Maximum tools of one server, and pages of their list.
 const TOOLS_MAX: usize = 64;
 const PAGES_MAX: usize = 16;
-/// Characters of a tool's own name and of its description, and bytes of its schema. A tool with more of a
-/// name or a schema is left out.
+/// Maximum characters of a tool's own name and of its description, and bytes of its schema. A tool
+/// whose name or schema exceeds them is omitted.
 const NAME_MAX: usize = 128;
 const DESCRIPTION_MAX: usize = 1024;
 const SCHEMA_MAX: usize = 16 * 1024;
-/// The failure of a call that ended in some other way.
+/// The failure of a call without a valid result.
 const NO_RESULT: &str = "its answer is not the result of a call";
-/// What names a use of a tool, so that a server can tell a repetition from a new one.
+/// The `_meta` key that identifies a call, so that a server can recognize a repeated one.
 const KEY: &str = "orrery/idempotency_key";
 
-/// One server, as the configuration has it.
+/// A configured server.
 #[derive(Debug, Clone)]
 pub struct Settings {
     pub name: String,
     pub transport: Transport,
-    /// The tools that are used; `None`: all.
+    /// The allowed tools; `None` for all.
     pub allow: Option<Vec<String>>,
 }
 
-/// How a server is reached.
+/// The transport to a server.
 #[derive(Debug, Clone)]
 pub enum Transport {
     Http {
@@ -69,7 +69,7 @@ pub enum Transport {
     Program {
         /// The program and its arguments, never empty.
         command: Vec<String>,
-        /// Absolute.
+        /// Absolute path.
         directory: PathBuf,
         env: Vec<(String, Secret)>,
         writable: Vec<PathBuf>,
@@ -77,37 +77,37 @@ pub enum Transport {
     },
 }
 
-/// What servers are reached with.
+/// The means to reach servers.
 #[derive(Debug, Clone)]
 pub struct Doors {
-    /// Judges each address.
+    /// Checks each address against the egress rules.
     pub client: Client,
     pub guard: GuardConfig,
 }
 
-/// What calls go through.
+/// The channel for calls.
 #[derive(Debug, Clone)]
 pub struct Line {
     peer: Peer<RoleClient>,
     reports: Reports,
 }
 
-/// A server that answers.
+/// An open connection to a server.
 #[derive(Debug)]
 pub struct Connection {
     service: RunningService<RoleClient, Handler>,
     reports: Reports,
-    /// Those that are used.
+    /// The tools in use.
     pub tools: Arc<Vec<ServerTool>>,
     listed: Vec<ServerTool>,
     opened_at: Instant,
-    /// Changed tools are not listed before this.
+    /// Changed tools are not listed again before this time.
     next_listing: Instant,
     _process: Option<Process>,
 }
 
-/// What the service is to a server: it says its name and hears how far calls are, and takes nothing that
-/// a server may ask of it.
+/// The client that a server sees: it sends its name, receives progress, and supports no requests of
+/// the server.
 #[derive(Debug, Clone)]
 struct Handler {
     reports: Reports,
@@ -134,10 +134,10 @@ impl ClientHandler for Handler {
 }
 
 impl Connection {
-    /// Connects, and lists the tools. By the handshake of the versions that have one, else without.
+    /// Connects and lists the tools. Uses the handshake of the versions that have one.
     ///
     /// # Errors
-    /// Why not, in words.
+    /// The reason as text.
     pub async fn open(settings: &Settings, doors: &Doors) -> Result<Self, String> {
         match Self::open_by(settings, doors, ClientLifecycleMode::Initialize).await {
             Ok(connection) => Ok(connection),
@@ -198,18 +198,18 @@ impl Connection {
         })
     }
 
-    /// The tools that the server has, once.
+    /// Takes the listed tools.
     pub fn listed(&mut self) -> Vec<ServerTool> {
         std::mem::take(&mut self.listed)
     }
 
-    /// Whether it holds, and its tools are not older than that.
+    /// Whether the connection is open and its tools are at most `ttl` old.
     pub fn is_good(&self, now: Instant, ttl: Duration) -> bool {
         !self.service.peer().is_transport_closed() && now.duration_since(self.opened_at) < ttl
     }
 
-    /// By what the tools are listed again, where the server has said that they have changed; at most once in
-    /// each `period`.
+    /// The channel for listing the tools again, if the server has announced a change; at most once
+    /// in each `period`.
     pub fn changed(&mut self, now: Instant, period: Duration) -> Option<Line> {
         if now < self.next_listing || !self.reports.take_tools_changed() {
             return None;
@@ -218,27 +218,27 @@ impl Connection {
         Some(self.line())
     }
 
-    /// Whether a line is of this connection.
+    /// Whether a channel belongs to this connection.
     pub fn has(&self, line: &Line) -> bool {
         self.reports.is_same(&line.reports)
     }
 
-    /// What calls go through.
+    /// The channel for calls.
     pub fn line(&self) -> Line {
         Line { peer: self.service.peer().clone(), reports: self.reports.clone() }
     }
 }
 
 impl Line {
-    /// The tools that the server has now.
+    /// Lists the server's current tools.
     ///
     /// # Errors
-    /// Why they cannot be listed, in words.
+    /// The reason as text.
     pub async fn list(&self, server: &str) -> Result<Vec<ServerTool>, String> {
         list(&self.peer, server).await
     }
 
-    /// The tools have changed and could not be listed.
+    /// Notes that the changed tools could not be listed.
     pub fn still_changed(&self) {
         self.reports.tools_changed();
     }
@@ -267,7 +267,7 @@ async fn list(peer: &Peer<RoleClient>, server: &str) -> Result<Vec<ServerTool>, 
             if tools.len() == TOOLS_MAX {
                 tracing::warn!(
                     server,
-                    "an MCP server has more than {TOOLS_MAX} tools; the rest is left out"
+                    "MCP server has more than {TOOLS_MAX} tools; the rest are ignored"
                 );
                 return Ok(tools);
             }
@@ -289,7 +289,7 @@ async fn list(peer: &Peer<RoleClient>, server: &str) -> Result<Vec<ServerTool>, 
     Ok(tools)
 }
 
-/// The tools of a page, and where the next one begins. A tool that cannot be read is left out alone.
+/// The tools of a page and the cursor of the next page. An invalid tool is omitted.
 fn page_of(answer: ServerResult, server: &str) -> Result<(Vec<Tool>, Option<String>), String> {
     let answer = match serde_json::to_value(answer) {
         Ok(answer) => answer,
@@ -315,10 +315,10 @@ fn page_of(answer: ServerResult, server: &str) -> Result<(Vec<Tool>, Option<Stri
 
 fn leave_out(server: &str, name: &str, reason: &str) {
     let tool: String = name.chars().take(NAME_MAX).collect();
-    tracing::warn!(server, tool, reason, "tool of an MCP server left out");
+    tracing::warn!(server, tool, reason, "tool of an MCP server ignored");
 }
 
-/// A failure without the names of types.
+/// The message of a failure without type names.
 fn in_words(error: ServiceError) -> String {
     if let ServiceError::TransportSend(error) = error {
         return error.error.to_string();
@@ -327,12 +327,12 @@ fn in_words(error: ServiceError) -> String {
         return format!("it answered {}: {}", error.code.0, error.message);
     }
     if let ServiceError::UnexpectedResponse = error {
-        return "its answer has another form than expected".to_owned();
+        return "its answer has an unexpected form".to_owned();
     }
     error.to_string()
 }
 
-/// Why a connection could not be opened, without the names of types.
+/// The reason why a connection could not be opened, without type names.
 fn unopened(error: &ClientInitializeError) -> String {
     if let ClientInitializeError::TransportError { error, .. } = error {
         return error.error.to_string();
@@ -343,15 +343,15 @@ fn unopened(error: &ClientInitializeError) -> String {
     if let ClientInitializeError::ExpectedInitResponse(_)
     | ClientInitializeError::ExpectedInitResult(_) = error
     {
-        return "it did not answer the handshake (initialize) as MCP demands".to_owned();
+        return "it did not answer the handshake (initialize) as MCP requires".to_owned();
     }
     error.to_string()
 }
 
-/// A tool within the bounds; its name for the model comes later.
+/// Checks a tool against the limits; its name for the model is set later.
 ///
 /// # Errors
-/// Why it is left out.
+/// Why the tool is omitted.
 fn read(tool: Tool) -> Result<ServerTool, String> {
     let schema = Value::Object(tool.input_schema.as_ref().clone());
     let own_name = tool.name.into_owned();
@@ -367,19 +367,19 @@ fn read(tool: Tool) -> Result<ServerTool, String> {
     Ok(ServerTool { name: String::new(), own_name, description, schema })
 }
 
-/// One call of a tool.
+/// One tool call.
 #[derive(Debug)]
 pub struct Call<'a> {
-    /// The tool, as its server calls it.
+    /// The server's name of the tool.
     pub tool: &'a str,
     pub arguments: Map<String, Value>,
-    /// Names this use of the tool, also when it runs again after a crash.
+    /// Identifies this call, also when it is repeated after a crash.
     pub key: &'a str,
-    /// Hears how far the call is, where its server says so.
+    /// Receives progress reports of the server.
     pub heard: watch::Sender<Option<Report>>,
 }
 
-/// Calls a tool: its result, or the server's refusal; else why there is neither.
+/// Calls a tool and returns its result or the server's error, or the reason why there is neither.
 pub async fn call(
     line: Line,
     call: Call<'_>,
@@ -408,7 +408,8 @@ pub async fn call(
     }
 }
 
-/// A result that holds something of a later version, or something wrong: the rest of it counts.
+/// Parses a result with invalid content or content of a later protocol version: such items are
+/// replaced, the rest is kept.
 fn result_of(answer: &Value) -> Result<CallToolResult, String> {
     let structured = answer.get("structuredContent").filter(|content| !content.is_null());
     let blocks = answer.get("content").and_then(Value::as_array);

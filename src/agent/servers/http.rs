@@ -1,6 +1,7 @@
-//! How messages reach a server by HTTP: through the service's own client, with the egress guard, and bounded. An
-//! answer is read to the end of what was asked for; requests of the server are replied to in the meantime, and of its
-//! notifications only the progress of a call and a changed list of tools are used.
+//! The HTTP transport to a server: through the service's own client, with the egress guard and
+//! limits. A response is read until the answer has arrived; requests of the server are replied to
+//! in the meantime, and of its notifications only the progress of a call and a changed list of
+//! tools are used.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -29,20 +30,20 @@ use crate::http::places::Arriving;
 use crate::http::request::count_values;
 
 const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
-/// How long one exchange of messages may take; a call has a limit of its own below that.
+/// Time limit for one exchange of messages; a call has a shorter limit of its own.
 const TOTAL: Duration = Duration::from_secs(150);
-/// Characters of a refusal that are shown.
+/// Maximum characters of an error body in messages.
 const SHOWN_MAX: usize = 200;
-/// The most JSON values of one message.
+/// Maximum JSON values of one message.
 const VALUES_MAX: usize = 100_000;
-/// Requests of a server during one call whose replies may be on their way at once; further ones wait.
+/// Maximum replies in flight to a server's requests during one call; further requests wait.
 const REPLIES_MAX: usize = 16;
-/// How long a server may take to accept a reply.
+/// Time limit for a server to accept a reply.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 /// JSON-RPC: the method does not exist.
 const METHOD_NOT_FOUND: i64 = -32601;
 
-/// Why a message got no answer.
+/// Why a message got no response.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Failed(String);
@@ -61,7 +62,7 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// By this client. How far calls are goes to `reports`.
+    /// A sender with this client, which passes progress to `reports`.
     pub const fn new(client: Client, reports: Reports) -> Self {
         Self { client, reports }
     }
@@ -151,7 +152,7 @@ fn too_large() -> Error {
     StreamableHttpError::ResponseBodyTooLarge { max_size: ANSWER_MAX }
 }
 
-/// Refuses a message that would take far more memory than its text.
+/// Rejects a message that would take far more memory than its text.
 fn check_values(message: &[u8]) -> Result<(), Error> {
     match count_values(message) > VALUES_MAX {
         true => Err(failed(format!("it answers more than {VALUES_MAX} JSON values"))),
@@ -185,8 +186,8 @@ async fn whole(mut body: Arriving) -> Result<Bytes, Error> {
     Ok(read.freeze())
 }
 
-/// The answer among the events of a stream. Requests of the server are replied to at once, while the stream
-/// is read on: a server may wait for the reply before it answers.
+/// Finds the answer among the events of a stream. Requests of the server are replied to
+/// concurrently, because a server may wait for the reply before it answers.
 async fn answer_in<F: Future<Output = ()>>(
     mut body: Arriving,
     reports: &Reports,
@@ -240,7 +241,7 @@ fn hear(reports: &Reports, said: &ServerNotification) {
     }
 }
 
-/// What tells requests and notifications from answers.
+/// The fields that distinguish requests and notifications from responses.
 #[derive(Deserialize)]
 struct Head<'a> {
     method: Option<String>,
@@ -252,7 +253,7 @@ fn has_method(message: &[u8]) -> bool {
     serde_json::from_slice::<Head<'_>>(message).is_ok_and(|head| head.method.is_some())
 }
 
-/// The reply to a message, if it is a request: nothing but a ping is known here.
+/// The reply to a message, if it is a request: only ping is supported.
 fn reply_to(message: &[u8]) -> Option<Bytes> {
     let head: Head<'_> = serde_json::from_slice(message).ok()?;
     let (method, id) = (head.method?, head.id?);

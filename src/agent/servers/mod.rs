@@ -1,9 +1,9 @@
-//! Servers of the Model Context Protocol that give the agent more tools: by HTTP through the egress guard, or as
-//! programs behind the fence of `command` models.
+//! Servers of the Model Context Protocol that provide more tools to the agent: over HTTP through
+//! the egress guard, or as programs in the sandbox of `command` models.
 //!
-//! A connection is made when the agent needs it and kept while it holds. A server that is down costs its own
-//! tools and nothing else, and is asked again after a while. What servers say is bounded: how many tools, how
-//! much of each, how large an answer, how long it takes. What their tools do is not known, so that all of them
+//! A connection is opened when the agent needs it and kept open. If a server is down, only its own
+//! tools are missing, and it is retried after a while. The number of tools, the size of each, the
+//! size of results and the time are limited. The effects of the tools are unknown, so all of them
 //! count as tools with effects.
 
 mod connection;
@@ -25,25 +25,25 @@ pub use self::reports::Report;
 use super::mcp::plain_name;
 use crate::runtime;
 
-/// Calls of one server at once.
+/// Maximum concurrent calls of one server.
 const CALLS_MAX: usize = 8;
-/// How long connecting and listing the tools may take.
+/// Time limit for connecting and listing the tools.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a call may take.
+/// Time limit for a call.
 const CALL_TIMEOUT: Duration = Duration::from_secs(120);
-/// How long a list of tools is used.
+/// Maximum age of a list of tools.
 const TOOLS_TTL: Duration = Duration::from_secs(300);
-/// How long a list of tools is used at least, however often its server says that they have changed.
+/// Minimum age of a list of tools, no matter how often its server announces changes.
 const CHANGE_PERIOD: Duration = Duration::from_secs(2);
-/// How long a server that was down is left alone.
+/// Retry delay after a server was down.
 const DOWN_FOR: Duration = Duration::from_secs(30);
 
 /// A tool of a server.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ServerTool {
-    /// As the model knows it: the server's name, two underlines, and its own.
+    /// The name for the model: the server's name, two underscores, and its own name.
     pub name: String,
-    /// As the server knows it.
+    /// The server's own name of the tool.
     pub own_name: String,
     pub description: String,
     pub schema: Value,
@@ -58,12 +58,12 @@ impl ServerTool {
     }
 }
 
-/// What a call came to.
+/// The outcome of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Called {
-    /// What the model reads.
+    /// The result for the model.
     Said(String),
-    /// The input does not fit, with the reason.
+    /// The input was rejected, with the reason.
     Refused(String),
 }
 
@@ -81,15 +81,15 @@ struct Server {
 
 #[derive(Debug)]
 enum State {
-    /// Not asked yet.
+    /// Not connected yet.
     New,
     Up(Box<Connection>),
-    /// Not to be asked before this.
+    /// Not retried before this time.
     Down(Instant),
 }
 
 impl Servers {
-    /// These servers; none is asked yet.
+    /// These servers; none is connected yet.
     #[must_use]
     pub fn new(settings: Vec<Settings>, doors: &Doors) -> Self {
         let server = |settings| Server {
@@ -101,20 +101,20 @@ impl Servers {
         Self(Arc::new(settings.into_iter().map(server).collect()))
     }
 
-    /// The tools of all servers that answer, in OpenAI's form.
+    /// The tools of all available servers, in OpenAI's form.
     pub async fn offered(&self) -> Vec<Value> {
         let all = join_all(self.0.iter().map(Server::tools)).await;
         all.iter().flat_map(|tools| tools.iter().map(ServerTool::shown)).collect()
     }
 
-    /// Whether some server could have a tool of that name.
+    /// Whether a server could have a tool with this name.
     #[must_use]
     pub fn may_have(&self, name: &str) -> bool {
         self.0.iter().any(|server| server.is_own(name))
     }
 
-    /// Calls a tool of that name. `key` names this use of it, also when it runs again after a crash;
-    /// `heard` hears how far it is.
+    /// Calls the tool with this name. `key` identifies the call, also when it is repeated after a
+    /// crash; `heard` receives its progress.
     pub async fn call(
         &self,
         name: &str,
@@ -129,7 +129,7 @@ impl Servers {
                 return server.call(call).await;
             }
         }
-        Called::Refused(format!("the tool '{name}' is not there; its server may be down"))
+        Called::Refused(format!("the tool '{name}' is unavailable; its server may be down"))
     }
 }
 
@@ -150,14 +150,14 @@ impl Server {
             State::Up(connection) if connection.is_good(now, TOOLS_TTL) => {
                 let tools = Arc::clone(&connection.tools);
                 let Some(line) = connection.changed(now, CHANGE_PERIOD) else { return tools };
-                // Calls and other exchanges go on while it lists.
+                // Calls and other exchanges continue during the listing.
                 drop(state);
                 return self.listed_again(line).await.unwrap_or(tools);
             }
             State::Down(until) if now < *until => return Arc::default(),
             State::New | State::Up(_) | State::Down(_) => {}
         }
-        // The old one ends before the new one begins.
+        // The old connection ends before the new one begins.
         *state = State::New;
         let connecting = Connection::open(&self.settings, &self.doors);
         let opened = match tokio::time::timeout(CONNECT_TIMEOUT, connecting).await {
@@ -173,14 +173,14 @@ impl Server {
             }
             Err(reason) => {
                 let server = &self.settings.name;
-                tracing::warn!(server, reason, "an MCP server of the agent is down");
+                tracing::warn!(server, reason, "MCP server of the agent is down");
                 *state = State::Down(runtime::monotonic_now() + DOWN_FOR);
                 Arc::default()
             }
         }
     }
 
-    /// The tools of a server that has said that they have changed; `None`: it does not list them.
+    /// Lists the tools again after the server has announced a change; `None` if that fails.
     async fn listed_again(&self, line: Line) -> Option<Arc<Vec<ServerTool>>> {
         let server = &self.settings.name;
         let listed = match tokio::time::timeout(CONNECT_TIMEOUT, line.list(server)).await {
@@ -194,7 +194,7 @@ impl Server {
                 tracing::warn!(
                     server,
                     reason,
-                    "an MCP server did not list its changed tools; keeping the previous list"
+                    "MCP server did not list its changed tools; keeping the previous list"
                 );
                 return None;
             }
@@ -226,7 +226,7 @@ impl Server {
     async fn call(&self, call: Call<'_>) -> Called {
         let tool = call.tool;
         let calling = async {
-            // It is never closed.
+            // The semaphore is never closed.
             let _place = self.places.acquire().await;
             let line = match &*self.state.lock().await {
                 State::Up(connection) => connection.line(),
@@ -243,7 +243,7 @@ impl Server {
             Ok(Err(error)) => refusal(&error),
             Err(reason) => {
                 let server = &self.settings.name;
-                tracing::warn!(server, tool, reason, "a tool of an MCP server failed");
+                tracing::warn!(server, tool, reason, "tool of an MCP server failed");
                 Called::Said(format!("error: the tool failed: {reason}"))
             }
         }
@@ -257,7 +257,7 @@ fn refusal(error: &ErrorData) -> Called {
     Called::Said(format!("error: {}", error.message))
 }
 
-/// A result as the model reads it: its texts and links; of pictures and sounds only that they are there.
+/// The text of a result for the model: its texts and links; images and audio are only mentioned.
 fn text_of(result: &CallToolResult) -> String {
     let mut parts: Vec<String> = Vec::new();
     for block in &result.content {
@@ -265,9 +265,9 @@ fn text_of(result: &CallToolResult) -> String {
             ContentBlock::Text(text) => text.text.clone(),
             ContentBlock::ResourceLink(link) => format!("link: {} ({})", link.uri, link.name),
             ContentBlock::Image(image) => format!("(an image of type {})", image.mime_type),
-            ContentBlock::Audio(audio) => format!("(a sound of type {})", audio.mime_type),
+            ContentBlock::Audio(audio) => format!("(audio of type {})", audio.mime_type),
             ContentBlock::Resource(resource) => resource.get_text(),
-            // Kinds of content that later versions add.
+            // Content types of later protocol versions.
             _ => "(content of another kind)".to_owned(),
         };
         parts.push(part);

@@ -1,5 +1,5 @@
-//! Notifications of a server: the progress of a call, and that its tools have changed. Only the newest progress of
-//! each call is kept; progress of an unknown call is dropped.
+//! Notifications of a server: the progress of a call, and changes of its tools. Only the newest
+//! progress of each call is kept; progress of an unknown call is dropped.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,19 +8,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rmcp::model::{ProgressNotificationParam, ProgressToken};
 use tokio::sync::watch;
 
-/// Characters of a message that are shown.
+/// Maximum characters of a message.
 const MESSAGE_CHARS_MAX: usize = 200;
 
-/// How far a call is.
+/// The progress of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
-    /// 0 to 100; nothing where the server does not know its total.
+    /// 0 to 100; `None` if the server does not know the total.
     pub percent: Option<u8>,
-    /// The server's words.
+    /// The server's message.
     pub message: Option<String>,
 }
 
-/// The calls that wait, by the token that each has sent, and whether the tools have changed; clones share it.
+/// The waiting calls by progress token, and whether the tools have changed; clones share both.
 #[derive(Debug, Clone, Default)]
 pub struct Reports {
     calls: Arc<Mutex<Calls>>,
@@ -29,7 +29,7 @@ pub struct Reports {
 
 type Calls = HashMap<ProgressToken, watch::Sender<Option<Report>>>;
 
-/// A call that listens, until it is dropped.
+/// The registration of a call, which ends when it is dropped.
 #[derive(Debug)]
 pub struct Listening {
     reports: Reports,
@@ -37,13 +37,13 @@ pub struct Listening {
 }
 
 impl Reports {
-    /// From now on the reports for this token go there.
+    /// Sends the reports for this token to `heard` from now on.
     pub fn listen(&self, token: ProgressToken, heard: watch::Sender<Option<Report>>) -> Listening {
         self.with(|calls| calls.insert(token.clone(), heard));
         Listening { reports: self.clone(), token }
     }
 
-    /// Takes what a server has said.
+    /// Handles a progress notification of a server.
     pub fn take(&self, said: &ProgressNotificationParam) {
         self.with(|calls| {
             if let Some(heard) = calls.get(&said.progress_token) {
@@ -52,17 +52,17 @@ impl Reports {
         });
     }
 
-    /// The server has other tools now.
+    /// Notes that the server's tools have changed.
     pub fn tools_changed(&self) {
         self.has_new_tools.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the tools have changed since this was asked last.
+    /// Whether the tools have changed since the last call.
     pub fn take_tools_changed(&self) -> bool {
         self.has_new_tools.swap(false, Ordering::Relaxed)
     }
 
-    /// Whether both are of one connection.
+    /// Whether both belong to the same connection.
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.calls, &other.calls)
     }

@@ -1,4 +1,4 @@
-//! The tools with effects: they run models and workflows, and make workflows.
+//! The tools with effects: they run models and workflows, and create workflows.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,13 +21,13 @@ use crate::storage::Commit;
 use crate::storage::record::Malformed;
 use crate::workflows::{self, New, Put};
 
-/// URLs of an output that are shown, and characters of each.
+/// Maximum number of URLs of an output that are shown, and characters of each.
 const URLS_MAX: usize = 64;
 const URL_CHARS_MAX: usize = 2048;
-/// How long one look at an execution waits for its end.
+/// Time-out of each wait for the end of an execution.
 pub(super) const WAIT: Duration = Duration::from_secs(60);
 
-/// What is started.
+/// The work to start.
 enum Started<'a> {
     Model(&'a str),
     /// A version of a workflow.
@@ -38,7 +38,7 @@ enum Started<'a> {
 }
 
 impl Use<'_> {
-    /// Runs a model as a prediction of its own.
+    /// Runs a model as a separate prediction.
     pub(super) async fn run_model(
         &mut self,
         (arguments, room): (Map<String, Value>, Option<Turn>),
@@ -134,7 +134,7 @@ impl Use<'_> {
         Ok(outcome)
     }
 
-    /// Starts the latest version of a workflow; or what the model reads instead.
+    /// Starts the latest version of a workflow, or returns a message for the model.
     async fn trigger(
         &mut self,
         workflow: &Workflow,
@@ -147,7 +147,7 @@ impl Use<'_> {
         self.submit(ready, Started::Workflow { id: workflow.id, version: &workflow.latest }).await
     }
 
-    /// Makes a workflow.
+    /// Creates a workflow.
     pub(super) async fn create_workflow(
         &mut self,
         arguments: &Map<String, Value>,
@@ -200,7 +200,7 @@ impl Use<'_> {
         Ok(Outcome::json(&shown).with_event(built(definition)).with_event(event))
     }
 
-    /// Makes or changes a version of a workflow. The same version twice is the same.
+    /// Creates or changes a version of a workflow. Idempotent.
     pub(super) async fn put_version(
         &mut self,
         arguments: &Map<String, Value>,
@@ -208,7 +208,7 @@ impl Use<'_> {
         let field = |name: &str| arguments.get(name).and_then(Value::as_str).unwrap_or_default();
         let (reference, version) = (field("workflow"), field("version_id"));
         if !is_version_id(version) {
-            return Ok(Outcome::refused("version_id must be such as v2"));
+            return Ok(Outcome::refused("version_id must have a form such as v2"));
         }
         let workflow = match self.workflow(reference).await? {
             Ok(workflow) => workflow,
@@ -241,7 +241,7 @@ impl Use<'_> {
         Ok(Outcome::json(&shown).with_event(built).with_event(event))
     }
 
-    /// What this use had started before a crash, if it came so far.
+    /// The execution that this call had started before a crash, if any.
     async fn started(&self) -> Result<Option<ExecutionId>, engine::Error> {
         let Some(child) = self.task.execution else { return Ok(None) };
         match self.inner.engine.get(self.organization(), child).await {
@@ -251,7 +251,8 @@ impl Use<'_> {
         }
     }
 
-    /// Starts an execution under an id that is committed before; or what the model reads instead.
+    /// Starts an execution under an id that was committed before, or returns a message for the
+    /// model.
     async fn submit(
         &mut self,
         ready: Ready,
@@ -271,7 +272,7 @@ impl Use<'_> {
         };
         self.begin(vec![event]).await?;
         let execution = self.run.execution();
-        // The step has begun.
+        // `begin` has committed the step.
         let place = self.run.steps().len().saturating_sub(1);
         let call = execution.trace().call(&execution.exchange_step_key(place));
         let input = to_raw_value(&input).map_err(|error| {
@@ -295,7 +296,7 @@ impl Use<'_> {
         }
     }
 
-    /// The execution, once it has ended.
+    /// Waits for the end of the execution.
     async fn wait(&self, child: ExecutionId) -> Result<Execution, engine::Error> {
         let _until_it_ends = self.run.yield_place();
         loop {
@@ -309,7 +310,7 @@ impl Use<'_> {
     }
 }
 
-/// The event of a definition that was accepted.
+/// The event for an accepted definition.
 fn built(definition: Option<&Value>) -> Value {
     let steps = definition.and_then(|definition| definition.get("steps")?.as_array());
     json!({
@@ -319,7 +320,7 @@ fn built(definition: Option<&Value>) -> Value {
     })
 }
 
-/// What the model reads about a definition that is refused.
+/// The message for the model about a rejected definition.
 fn refusal(error: workflows::Error) -> Result<Outcome, engine::Error> {
     use workflows::Error as E;
     if matches!(error, E::Storage(_) | E::ValidationUnavailable(_)) {
@@ -328,7 +329,7 @@ fn refusal(error: workflows::Error) -> Result<Outcome, engine::Error> {
     Ok(Outcome::refused(error.to_string()))
 }
 
-/// The URLs of an output: itself, or those of a list.
+/// The URLs in an output: the output itself, or those of a list.
 pub fn urls(output: &Value) -> Vec<String> {
     let is_url = |text: &&str| {
         let is_web = text.starts_with("http://") || text.starts_with("https://");

@@ -1,8 +1,8 @@
-//! What the model can use: the service itself, by the layers that its own clients use.
+//! The tools of the model: the service itself, through the same layers as its clients.
 //!
-//! Those that only read run in every behavior, the others in `agent` alone. What a tool makes has an id
-//! that was committed before it is made: after a crash it is found by that id, and made if it is not
-//! there. A tool answers with text, cut at a limit.
+//! Read-only tools run with every behavior, the others only with `agent`. The id of anything that a
+//! tool creates is committed first: after a crash it is looked up by that id and created if it is
+//! missing. A tool returns text, truncated at a limit.
 
 mod act;
 mod progress;
@@ -23,18 +23,18 @@ use crate::engine::{self, ExchangeRun};
 use crate::http::request::count_values;
 use crate::runtime::turns::Turn;
 
-/// Bytes of a result that the model reads.
+/// Maximum bytes of a result for the model.
 const RESULT_BYTES_MAX: usize = 16 * 1024;
-/// The most JSON values of the arguments of one use.
+/// Maximum JSON values in the arguments of one tool call.
 const ARGUMENT_VALUES_MAX: usize = 10_000;
-/// What follows a result that was cut.
+/// The suffix of a truncated result.
 const CUT: &str = "… (cut)";
 
 /// A tool.
 struct Tool {
     name: &'static str,
     description: &'static str,
-    /// Its fields: name, type, whether it must be there, what it is.
+    /// Its fields: name, type, whether it is required, description.
     fields: &'static [(&'static str, &'static str, bool, &'static str)],
     has_effects: bool,
 }
@@ -97,7 +97,7 @@ const TOOLS: &[Tool] = &[
         description: "Run a model and wait for its output. It may cost money",
         fields: &[
             ("model", "string", true, "The slug"),
-            ("input", "object", true, "What the model's request schema asks for"),
+            ("input", "object", true, "The input, as the model's request schema requires"),
         ],
         has_effects: true,
     },
@@ -106,7 +106,7 @@ const TOOLS: &[Tool] = &[
         description: "Run a workflow and wait for its output. It may cost money",
         fields: &[
             ("workflow", "string", true, "The id or the slug"),
-            ("inputs", "object", false, "What the workflow's input schema asks for"),
+            ("inputs", "object", false, "The inputs, as the workflow's input schema requires"),
         ],
         has_effects: true,
     },
@@ -159,18 +159,18 @@ impl Tool {
     }
 }
 
-/// What a tool came to.
+/// The result of a tool.
 #[derive(Debug)]
 pub struct Outcome {
     pub result: ToolResult,
     pub events: Vec<Value>,
     pub media: Vec<String>,
-    /// What it cost; it was charged for itself.
+    /// Its cost, which was charged separately.
     pub cost: Usd,
 }
 
 impl Outcome {
-    /// A result that the model reads.
+    /// A text result for the model.
     fn said(content: impl Into<String>) -> Self {
         let result = ToolResult { content: cut(content.into()), kind: None };
         Self { result, events: Vec::new(), media: Vec::new(), cost: Usd::ZERO }
@@ -181,7 +181,7 @@ impl Outcome {
         Self::said(value.to_string())
     }
 
-    /// An input that does not fit, with the reason.
+    /// The rejection of an invalid input, with the reason.
     fn refused(reason: impl Into<String>) -> Self {
         let mut outcome = Self::said(format!("refused: {}", reason.into()));
         outcome.result.kind = Some(ToolEnd::Refused);
@@ -194,7 +194,7 @@ impl Outcome {
     }
 }
 
-/// The text up to the most that the model reads.
+/// The text truncated to the maximum for the model.
 fn cut(mut text: String) -> String {
     if text.len() > RESULT_BYTES_MAX {
         let end = (0..=RESULT_BYTES_MAX).rev().find(|end| text.is_char_boundary(*end));
@@ -204,15 +204,15 @@ fn cut(mut text: String) -> String {
     text
 }
 
-/// One use of a tool.
+/// One call of a tool.
 pub struct Use<'a> {
     pub inner: &'a Inner,
     pub run: &'a mut ExchangeRun,
     pub exchange: &'a Exchange,
     pub task: ToolTask,
-    /// The events of its beginning.
+    /// The events of its start.
     pub events: Vec<Value>,
-    /// What the exchange has cost until now.
+    /// The cost of the exchange so far.
     pub spent: Usd,
 }
 
@@ -220,7 +220,7 @@ impl Use<'_> {
     /// Runs the tool.
     ///
     /// # Errors
-    /// What the service cannot read or write now.
+    /// If the store cannot be read or written now.
     pub async fn run(&mut self) -> Result<Outcome, engine::Error> {
         let name = self.task.call.name.clone();
         let Some(tool) = TOOLS.iter().find(|tool| tool.name == name) else {
@@ -254,7 +254,7 @@ impl Use<'_> {
         }
     }
 
-    /// Calls a tool of another server. After a crash it is called again, under the same key.
+    /// Calls a tool of another server. After a crash the call is repeated with the same key.
     async fn call_server(&mut self, name: &str) -> Result<Outcome, engine::Error> {
         if self.exchange.behavior != Behavior::Agent {
             return Ok(Outcome::refused(format!("'{name}' runs in behavior agent only")));
@@ -289,7 +289,8 @@ impl Use<'_> {
         self.run.execution().organization
     }
 
-    /// Commits that the tool begins, with the ids of what it is going to make, unless that is done.
+    /// Commits the start of the tool, with the ids that it is going to use, unless that is already
+    /// done.
     async fn begin(&mut self, events: Vec<Value>) -> Result<(), engine::Error> {
         if self.run.steps().last().is_some_and(|step| !step.status.is_final()) {
             return Ok(());
@@ -328,7 +329,7 @@ fn words(arguments: &Map<String, Value>) -> Vec<String> {
     query.split_whitespace().take(16).map(str::to_lowercase).collect()
 }
 
-/// How many of the words are in the text.
+/// Number of the words that occur in the text.
 fn score(words: &[String], text: &str) -> usize {
     let text = text.to_lowercase();
     words.iter().filter(|word| text.contains(word.as_str())).count()
@@ -354,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn agent_tools_with_effects_are_offered_in_one_behavior() {
+    fn agent_tools_with_effects_are_offered_only_in_behavior_agent() {
         let names = |behavior| -> Vec<String> {
             offered(behavior)
                 .iter()

@@ -1,5 +1,6 @@
-//! The progress of what a tool has started, as events. Those of a workflow's steps are committed with the
-//! step of the exchange as they come, so that a client that comes again finds each of them once.
+//! The progress of an execution that a tool has started, as events. Those of a workflow's steps are
+//! committed with the step of the exchange as they occur, so that a client that reconnects gets
+//! each of them once.
 
 use std::collections::HashSet;
 use std::pin::pin;
@@ -17,17 +18,17 @@ use crate::domain::ids::ExecutionId;
 use crate::engine;
 use crate::engine::query::progress::{EndedStep, Progress};
 
-/// Events of one use of a tool, and their bytes: a step of an exchange stays small.
+/// Maximum events of one tool call, and their bytes: a step of an exchange stays small.
 const EVENTS_MAX: usize = 128;
 const BYTES_MAX: usize = 48 * 1024;
-/// Bytes of an output that an event shows.
+/// Maximum bytes of an output in an event.
 const OUTPUT_MAX: u64 = 4 * 1024;
-/// Between two reports of a tool, each of which is a commit.
+/// Minimum time between two reports of a tool, each of which is a commit.
 const REPORT_PAUSE: Duration = Duration::from_millis(500);
 const KIND: &str = "execution_progress";
 
 impl Use<'_> {
-    /// The execution of a workflow, once it has ended. Each of its steps that ends in the meantime is an
+    /// Waits for the end of a workflow's execution. Each step that ends in the meantime is an
     /// event.
     pub(super) async fn follow(&mut self, child: ExecutionId) -> Result<Execution, engine::Error> {
         let _until_it_ends = self.run.yield_place();
@@ -51,7 +52,7 @@ impl Use<'_> {
         }
     }
 
-    /// Commits an event for each step that has ended since the last look.
+    /// Commits an event for each step that has ended since the last call.
     async fn note(&mut self, progress: &Progress) -> Result<(), engine::Error> {
         let known: HashSet<&str> = self.events.iter().filter_map(step_of).collect();
         let is_new = |(_, step): &(usize, &EndedStep)| !known.contains(step.id.as_str());
@@ -73,8 +74,7 @@ impl Use<'_> {
         self.renew().await
     }
 
-    /// Calls a tool of another server. What the server says about how far it is becomes an event, with a
-    /// pause between two.
+    /// Calls a tool of another server. Its progress reports become events, at a limited rate.
     pub(super) async fn call_and_report(
         &mut self,
         name: &str,
@@ -96,7 +96,7 @@ impl Use<'_> {
         }
     }
 
-    /// Commits an event of a report.
+    /// Commits the event of a report.
     async fn report(&mut self, name: &str, report: Report) -> Result<(), engine::Error> {
         let message = report.message.unwrap_or_else(|| format!("{name} is at work"));
         let event = json!({"type": "progress", "message": message, "percent": report.percent});
@@ -108,7 +108,7 @@ impl Use<'_> {
         self.renew().await
     }
 
-    /// Commits the events until now with the step.
+    /// Commits the events so far with the step.
     async fn renew(&mut self) -> Result<(), engine::Error> {
         let begun = Begun { task: Task::Tool(self.task.clone()), events: self.events.clone() };
         self.run.renew_step(text(&begun)?).await
@@ -144,7 +144,7 @@ impl Use<'_> {
     }
 }
 
-/// The progress of a prediction, which is one step.
+/// The progress of a prediction, which has one step.
 pub fn of_prediction(id: ExecutionId, status: &str, model: &str, is_over: bool) -> Value {
     json!({
         "type": KIND,
@@ -159,7 +159,7 @@ pub fn of_prediction(id: ExecutionId, status: &str, model: &str, is_over: bool) 
     })
 }
 
-/// The next report; none comes once the call has ended.
+/// The next report; never resolves after the last one.
 async fn next(reports: &mut watch::Receiver<Option<Report>>) -> Report {
     loop {
         if reports.changed().await.is_err() {

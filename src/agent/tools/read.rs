@@ -1,4 +1,4 @@
-//! The tools that only read.
+//! The read-only tools.
 
 use std::sync::Arc;
 
@@ -14,15 +14,15 @@ use crate::engine::query::history::Filter;
 use crate::storage;
 use crate::workflows::{self, Filter as WorkflowFilter, SortKey};
 
-/// Models and workflows that a search shows.
+/// Maximum models and workflows in a search result.
 const FOUND_MAX: usize = 20;
-/// Workflows that a search looks at.
+/// Maximum workflows that a search examines.
 const WORKFLOWS_MAX: usize = 1000;
-/// Items of a list.
+/// Maximum items of a list.
 const ITEMS_MAX: u64 = 20;
-/// Bytes of an output that is read.
+/// Maximum bytes of an output that is read.
 const OUTPUT_MAX: u64 = 1024 * 1024;
-/// Characters of a description in a search.
+/// Maximum characters of a description in a search result.
 const SHORT: usize = 200;
 
 impl Use<'_> {
@@ -179,7 +179,7 @@ impl Use<'_> {
         Ok(Outcome::json(&json!({"files": shown.collect::<Vec<_>>()})))
     }
 
-    /// The organization's workflow of that id or slug, or what the model reads instead.
+    /// The organization's workflow with this id or slug, or a message for the model.
     pub(super) async fn workflow(
         &self,
         reference: &str,
@@ -194,13 +194,13 @@ impl Use<'_> {
         }
     }
 
-    /// The output of an execution with current links; null where there is none.
+    /// The output of an execution with current links; null if there is none.
     pub(super) async fn output(&self, execution: &Execution) -> Result<Value, engine::Error> {
         self.inner.output(execution, OUTPUT_MAX).await
     }
 }
 
-/// An error of the workflows that is not the model's doing.
+/// Converts a workflow error that the model has not caused.
 pub fn unreadable(error: workflows::Error) -> engine::Error {
     if let workflows::Error::Storage(error) = error {
         return error.into();
@@ -209,7 +209,7 @@ pub fn unreadable(error: workflows::Error) -> engine::Error {
     engine::Error::Storage(storage::Error::Unavailable { reason })
 }
 
-/// An execution as the model reads it.
+/// The form of an execution for the model.
 pub(super) fn summary(execution: &Execution, output: &Value) -> Value {
     json!({
         "id": execution.id,
@@ -223,7 +223,7 @@ pub(super) fn summary(execution: &Execution, output: &Value) -> Value {
     })
 }
 
-/// A value as events carry it: one with more bytes than that is left out.
+/// A value for an event; a value that is too large is omitted.
 pub(super) fn in_event(value: &Value) -> Value {
     const EVENT_MAX: usize = 64 * 1024;
     if value.to_string().len() > EVENT_MAX { Value::Null } else { value.clone() }

@@ -1,8 +1,8 @@
-//! Manifests: one TOML file for each model, read into a checked [`Manifest`].
+//! Manifests: one TOML file for each model, parsed into a checked [`Manifest`].
 //!
-//! They are read as strictly as the configuration: every error is reported with its file, line and
-//! column, and an unknown key with the nearest key of its table. Secrets come in by `${file:…}` and
-//! `${env:…}` and appear in no message.
+//! They are parsed as strictly as the configuration: every error is reported with its file, line
+//! and column, and an unknown key with the closest key of its table. Secrets are read from
+//! `${file:…}` and `${env:…}` and appear in no message.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::domain::retry::{self, Policy};
 use crate::runners::options;
 use crate::schema::Schema;
 
-/// The largest manifest, and the largest schema beside one, in bytes.
+/// Maximum size of a manifest, and of a schema file next to it, in bytes.
 const BYTES_MAX: u64 = 1024 * 1024;
 const CONCURRENCY_MAX: usize = 1_000_000;
 const DEFAULT_CONCURRENCY: usize = 4;
@@ -32,27 +32,27 @@ const TIMEOUT_MAX: Duration = Duration::from_secs(86_400 * 366);
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(120);
 const QUEUE_LIMIT_MAX: usize = 1_000_000_000;
 const DEFAULT_QUEUE_LIMIT: usize = 10_000;
-/// How long a model that has no manifest may answer: a processor takes minutes for a long text.
+/// Time limit of a model without a manifest: a CPU takes minutes for a long text.
 const MODEL_FILE_TIMEOUT: Duration = Duration::from_secs(600);
-/// Characters of the title that a model file gives.
+/// Maximum characters of a title from a model file.
 const TITLE_CHARS_MAX: usize = 100;
-/// The highest amount and the highest rate, in dollars.
+/// Maximum amount and rate, in dollars.
 const DOLLARS_MAX: f64 = 1e6;
 /// Where an answer reports its cost, unless the manifest says otherwise.
 const DEFAULT_COST_REPORT: &str = "/metrics/cost";
 
-/// What is wrong with a manifest, and where.
+/// An error in a manifest, with its location.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}{}: {message}", .file.display(), place(*line, *column))]
 pub struct Error {
     pub file: PathBuf,
-    /// From 1; 0 when the error is of the file as a whole.
+    /// From 1; 0 if the error concerns the whole file.
     pub line: usize,
     pub column: usize,
     pub message: String,
 }
 
-/// The place in a file; nothing for an error of the file as a whole.
+/// The location in a file; empty for an error that concerns the whole file.
 fn place(line: usize, column: usize) -> String {
     if line == 0 { String::new() } else { format!(":{line}:{column}") }
 }
@@ -63,17 +63,17 @@ pub struct Manifest {
     pub slug: Slug,
     pub title: String,
     pub description: String,
-    /// `None`: the model itself reports it, or it is an object.
+    /// `None`: reported by the model itself, or `object`.
     pub output_type: Option<OutputType>,
     pub concurrency: usize,
     pub timeout: Duration,
     pub queue_limit: usize,
-    /// When a prediction is tried again.
+    /// When a prediction is retried.
     pub retry: Policy,
-    /// `None`: the model itself reports it, or any object will do.
+    /// `None`: reported by the model itself, or any object.
     pub schema: Option<Arc<Schema>>,
     pub pricing: Option<Pricing>,
-    /// JSON pointer to a cost in the answer.
+    /// JSON pointer to the cost in the answer.
     pub cost_report: String,
     pub runner: options::Config,
 }
@@ -90,10 +90,10 @@ enum CostType {
     UsageBased,
 }
 
-/// The runner that starts programs, as manifests spell it.
+/// The type of the runner for programs.
 const COMMAND: &str = "command";
 
-/// Reads and checks one manifest.
+/// Parses and checks one manifest.
 ///
 /// # Errors
 /// Every [`Error`] of the file.
@@ -109,7 +109,7 @@ pub fn read(path: &Path) -> Result<Manifest, Vec<Error>> {
         };
         errors.into_iter().map(placed).collect::<Vec<Error>>()
     })?;
-    // Anyone who writes such a manifest, or its program, runs programs as the service's user.
+    // Whoever can write such a manifest, or its program, runs programs as the service's user.
     if parsed.runner.type_name == COMMAND {
         let programs = parsed.runner.options.programs();
         let manifest = [path, folder].into_iter().find_map(changeable_by_others);
@@ -122,8 +122,8 @@ pub fn read(path: &Path) -> Result<Manifest, Vec<Error>> {
     Ok(parsed)
 }
 
-/// The manifest of a model file that has none: its slug is made of the file's name, all else is as the
-/// file says, or as it is by default. `None`: the name makes no slug.
+/// The manifest of a model file without one: its slug is derived from the file's name, and
+/// everything else comes from the file or is a default. `None` if the name yields no slug.
 #[must_use]
 pub fn of_model_file(path: &Path) -> Option<Manifest> {
     let slug: Slug = slug_of(path.file_stem()?.to_str()?).parse().ok()?;
@@ -145,15 +145,15 @@ pub fn of_model_file(path: &Path) -> Option<Manifest> {
     })
 }
 
-/// The text of a manifest, where it can be read. What is not a file of a size that manifests have says nothing.
+/// The text of a manifest; `None` if it is not a readable file of a permitted size.
 #[must_use]
 pub fn text_of(path: &Path) -> Option<String> {
     let is_special = || std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file());
     read_file(path, BYTES_MAX).ok().or_else(|| is_special().then(String::new))
 }
 
-/// The slug that a file stands for that cannot be loaded: the one that it gives, where that can be read in
-/// spite of all else, or that of its name.
+/// The slug of a file that cannot be loaded: the one that it contains, if that can be read despite
+/// the errors, or else that of its name.
 #[must_use]
 pub fn slug_meant(path: &Path) -> Option<Slug> {
     let of_line = |line: &str| -> Option<Slug> {
@@ -167,7 +167,7 @@ pub fn slug_meant(path: &Path) -> Option<Slug> {
     written.or_else(|| slug_of(path.file_stem()?.to_str()?).parse().ok())
 }
 
-/// A file's name with a hyphen for what a slug cannot have.
+/// A file's name with a hyphen for each character that slugs do not permit.
 fn slug_of(name: &str) -> String {
     let is_good = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '-' | '.');
     let letters = name.chars().map(|letter| if is_good(letter) { letter } else { '-' });
@@ -185,7 +185,7 @@ fn parse(text: &str, folder: &Path) -> Result<Manifest, Vec<config::Error>> {
     manifest.filter(|_| errors.is_empty()).ok_or(errors)
 }
 
-/// The whole file. Every key is read before anything is given up, so that all errors are found.
+/// Parses the whole file. Every key is read before parsing fails, so that all errors are found.
 fn manifest(root: &mut Section<'_>, folder: &Path) -> Option<Manifest> {
     let slug = root.required("slug", parsed::<Slug>);
     let title = root.optional("title", text);
@@ -221,12 +221,12 @@ fn manifest(root: &mut Section<'_>, folder: &Path) -> Option<Manifest> {
     })
 }
 
-/// The request schema that the manifest gives, in its text or in a file beside it.
+/// The request schema in the manifest's text or in a file next to it.
 fn schema(root: &mut Section<'_>, folder: &Path) -> Option<Arc<Schema>> {
     let compiled = |value: &values::Value<'_>, schema: &Value| {
         let schema = Schema::compile(schema).map(Arc::new);
         schema.map_err(|error| {
-            // A schema of another file has no such place here, and the error is at the name of the file.
+            // The location in another file is unknown here, so the error points to the file's name.
             problem(values::within(value, error.path()), error.to_string())
         })
     };
@@ -242,7 +242,7 @@ fn schema(root: &mut Section<'_>, folder: &Path) -> Option<Arc<Schema>> {
     inline.or(beside)
 }
 
-/// A schema beside the manifest: the path must stay within its folder.
+/// Reads a schema file next to the manifest: the path must stay within its folder.
 fn schema_file(file: &str, folder: &Path) -> Result<Value, String> {
     let is_plain = |part| matches!(part, std::path::Component::Normal(_));
     if !Path::new(file).components().all(is_plain) {
@@ -277,7 +277,7 @@ fn retry(section: &mut Section<'_>) -> Policy {
     written.policy()
 }
 
-/// A type of cost has keys of its own; `report` goes with each.
+/// Parses `[cost]`. Each type of cost has its own keys; `report` goes with both.
 fn cost(section: &mut Section<'_>) -> Option<Cost> {
     let spell = |kind| match kind {
         CostType::Fixed => "fixed",
@@ -331,7 +331,7 @@ body = { image = "{{input.image}}" }
 output = "/caption"
 "#;
 
-    /// The errors of `text`, one on each line.
+    /// The errors of `text`, one per line.
     fn errors(text: &str) -> String {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("m.toml");
@@ -489,7 +489,7 @@ output = "/caption"
         ]);
     }
 
-    /// Each `[runner]` has one error, which says so.
+    /// Checks that each `[runner]` has exactly one error, which contains the given text.
     fn check_runners(runners: &[(&str, &str)]) {
         for (runner, expect) in runners {
             let message = errors(&format!("[runner]\n{runner}\n[x]\n"));
@@ -500,7 +500,7 @@ output = "/caption"
         }
     }
 
-    /// A limit that a manifest sets on the wrong type of runner must not be believed to hold.
+    /// A limit that a manifest sets on the wrong type of runner must not be ignored silently.
     #[test]
     fn manifest_runner_refuses_keys_of_other_types() {
         let keys = [
@@ -561,7 +561,7 @@ output = "/caption"
     }
 
     #[test]
-    fn manifest_key_of_the_wrong_table_is_sent_where_it_belongs() {
+    fn manifest_error_names_the_right_table_of_a_misplaced_key() {
         let message = errors("[runner]\ntype = 'http'\nslug = 'a'\nmemory_byte = 1\n");
         let misspelled = "4:1 unknown key `runner.memory_byte`; the keys here are";
         assert!(message.contains(misspelled), "{message}");

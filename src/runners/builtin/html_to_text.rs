@@ -1,4 +1,4 @@
-//! `html-to-text`: a web page as readable plain text. It loads nothing that the page names.
+//! `html-to-text`: renders a web page as readable plain text. Loads no external resources.
 
 use std::time::Duration;
 
@@ -14,17 +14,17 @@ use crate::domain::model::OutputType;
 use crate::guard::sandbox::processor_time;
 
 const DEFAULT_WIDTH: u32 = 80;
-/// Deeper pages are refused: rendering recurses.
+/// Deeper pages are rejected, because rendering is recursive.
 const DEPTH_MAX: usize = 200;
-/// Bytes that are parsed between two looks at the depth and the time.
+/// Bytes parsed between two checks of depth and time.
 const PART: usize = 4 * 1024;
 /// Processor time that parsing may take: the parser compares each attribute of an element with all
-/// others. Not the time on a clock: a busy machine must not fail a page that is harmless.
+/// others. Not wall-clock time, so that a busy machine does not fail a harmless page.
 const PARSE_TIME_MAX: Duration = Duration::from_secs(5);
-/// Bytes of memory that are counted for each byte of HTML: about twice what the parsed and the rendered
-/// page take, so that a storm of large pages keeps the service below half of the budget.
+/// Bytes of memory budgeted for each byte of HTML: about twice what the parsed and rendered page
+/// takes, so that a storm of large pages keeps the service below half of the budget.
 const BYTES_EACH: u64 = 400;
-/// The longest text, in bytes.
+/// Longest output, in bytes.
 const OUTPUT_MAX: usize = 4 * 1024 * 1024;
 
 pub(super) const MODEL: Builtin = Builtin {
@@ -72,8 +72,8 @@ fn render(input: &Value) -> Result<Value, Failure> {
     Ok(rendered.trim_end().into())
 }
 
-/// The parsed page. The depth is looked at again and again, since each element takes the parser as
-/// long as there are others open around it.
+/// Parses the page. The depth is checked repeatedly, because the time per element grows with the
+/// number of open elements.
 fn parse(html: &str, is_late: &dyn Fn() -> bool) -> Result<RcDom, Failure> {
     let builder = TreeBuilderOpts { scripting_enabled: false, ..TreeBuilderOpts::default() };
     let options = ParseOpts { tree_builder: builder, ..ParseOpts::default() };
@@ -95,8 +95,8 @@ fn parse(html: &str, is_late: &dyn Fn() -> bool) -> Result<RcDom, Failure> {
     Ok(page)
 }
 
-/// Measured on the parsed page, since a parser opens and closes elements that nobody wrote. Goes
-/// level by level and not by recursion.
+/// Checks the depth of the parsed page, because a parser opens and closes implied elements.
+/// Iterates level by level instead of recursing.
 fn check_depth(document: &Handle) -> Result<(), Failure> {
     let mut level = vec![Handle::clone(document)];
     for _ in 0..=DEPTH_MAX {
@@ -114,7 +114,7 @@ mod tests {
 
     use super::*;
 
-    /// 100,000 attributes of one element are compared 5,000,000,000 times.
+    /// 100,000 attributes of one element cause 5,000,000,000 comparisons.
     #[test]
     fn html_to_text_stops_between_chunks_when_out_of_time() {
         let attributes: String = (0..100_000).map(|number| format!(" a{number}")).collect();

@@ -1,4 +1,4 @@
-//! `image-qr`: a QR code of a text.
+//! `image-qr`: renders text as a QR code.
 
 use image::{DynamicImage, ImageFormat, Luma};
 use qrcode::render::svg;
@@ -47,7 +47,7 @@ fn schema() -> Value {
     })
 }
 
-/// The pixels, at most a margin more than asked for, and what they are written as.
+/// Memory estimate: the pixels, at most a margin more than requested, and their encoded forms.
 fn weigh(input: &Value) -> u64 {
     let side = u64::from(number(input, "size", DEFAULT_SIZE)).saturating_add(256);
     side.saturating_mul(side).saturating_mul(8)

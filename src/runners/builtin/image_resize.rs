@@ -9,11 +9,12 @@ use super::{Builtin, Work, images, number, refuse, text};
 use crate::domain::attempt::Failure;
 use crate::domain::model::OutputType;
 
-/// The most pixels on a side of the result: what any run makes stays small enough to be quick.
+/// Maximum side of the result in pixels, which keeps every run fast.
 const SIDE_MAX: u32 = 4096;
-/// Bytes of a pixel while an image is scaled: four numbers of 32 bits.
+/// Bytes per pixel while scaling: four 32-bit numbers.
 const INTERMEDIATE_PIXEL: u64 = 16;
-/// Bytes of a pixel in all that encoding makes: another kind of pixel, the file, twice its base64.
+/// Bytes per pixel for everything that encoding allocates: the converted pixel, the file, and its
+/// base64 twice.
 const ENCODED_PIXEL: u64 = 14;
 
 pub(super) const MODEL: Builtin = Builtin {
@@ -56,18 +57,18 @@ fn schema() -> Value {
     })
 }
 
-/// What a run does with its image: the part that it keeps, and the size that it gives that part.
+/// The operations of a run: the region to keep, and the size to scale it to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Steps {
-    /// x, y, width, height; cut out first, so that nothing is scaled that is not shown.
+    /// x, y, width, height; cropped first, so that invisible pixels are never scaled.
     part: (u32, u32, u32, u32),
     width: u32,
     height: u32,
 }
 
 impl Steps {
-    /// Bytes of memory that the run takes at most: for decoding, scaling and encoding, of which each
-    /// begins when the one before has ended.
+    /// Upper bound of the memory of a run in bytes: the maximum of decoding, scaling and encoding,
+    /// which run one after another.
     fn weigh(&self, head: &Head) -> u64 {
         let area = |width: u32, height: u32| u64::from(width) * u64::from(height);
         let own = area(head.width, head.height);
@@ -76,11 +77,11 @@ impl Steps {
         let part = area(part_width, part_height);
         let result = area(self.width, self.height);
         let decoding = own * pixel * head.decoding_factor;
-        // Scaling goes through a picture that has the old width and the new height.
+        // Scaling uses an intermediate image with the old width and the new height.
         let intermediate = area(part_width, self.height) * INTERMEDIATE_PIXEL;
         let cut_out = if part == own { 0 } else { part * pixel };
         let scaling = (own * pixel + cut_out).max(part * pixel + intermediate + result * pixel);
-        // In another kind of pixel, as a file, and twice as base64.
+        // The converted pixels, the file, and its base64 twice.
         let encoding = result * (pixel + ENCODED_PIXEL);
         2 * head.file_bytes + decoding.max(scaling).max(encoding)
     }
@@ -121,11 +122,11 @@ fn steps(own_width: u32, own_height: u32, input: &Value) -> Result<Steps, Failur
         }
         return Ok(Steps { part: whole, width: own_width, height: own_height });
     }
-    // A side that is not given follows from the other one by the image's shape.
+    // A missing side follows from the other one and the aspect ratio.
     let follow = |given: u32, own_given: u32, own: u32| side(own, given, own_given).min(SIDE_MAX);
     let width = if width == 0 { follow(height, own_height, own_width) } else { width };
     let height = if height == 0 { follow(width, own_width, own_height) } else { height };
-    // Whether the image is wider than the box, for its height.
+    // Whether the image has a wider aspect ratio than the box.
     let is_wider =
         u64::from(own_width) * u64::from(height) > u64::from(own_height) * u64::from(width);
     Ok(match text(input, "fit") {

@@ -1,5 +1,5 @@
-//! Images in and out: a `data:` URI or a URL in, decoded under limits, a `data:` URI out, of which
-//! the engine makes a file.
+//! Reads and writes images: input is a `data:` URI or a URL, decoded under limits; output is a
+//! `data:` URI, which the engine stores as a file.
 
 use std::io::Cursor;
 use std::time::Duration;
@@ -17,18 +17,19 @@ use crate::domain::classify::ErrorClass;
 use crate::http::client::{self, Overflow};
 use crate::http::egress::UrlError;
 
-/// The largest image file, in bytes.
+/// Largest image file, in bytes.
 pub(super) const FILE_MAX: usize = 20 * 1024 * 1024;
-/// The most pixels on a side.
+/// Maximum side, in pixels.
 pub(super) const SIDE_MAX: u32 = 10_000;
-/// The memory that reading an image's head may take beside the file: profiles and texts in it.
+/// Memory budget for parsing an image header in addition to the file itself: embedded profiles and
+/// texts.
 pub(super) const HEAD_MAX: u64 = 32 * 1024 * 1024;
-/// The memory that decoding may take: a small file can unfold to gigabytes.
+/// Memory budget for decoding: a small file can expand to gigabytes.
 const DECODED_MAX: u64 = 256 * 1024 * 1024;
-/// How long fetching an image may take.
+/// Timeout for fetching an image.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The bytes behind a `data:` URI, one of our own files, or an http(s) URL.
+/// Reads the bytes of a `data:` URI, of one of our own files, or of an http(s) URL.
 pub(super) async fn load(context: &BuiltinContext, source: &str) -> Result<Vec<u8>, Failure> {
     let BuiltinContext { client, policy, files, .. } = context;
     if let Some(files) = files {
@@ -64,7 +65,8 @@ pub(super) async fn load(context: &BuiltinContext, source: &str) -> Result<Vec<u
     Ok(answer.body.to_vec())
 }
 
-/// The bytes of a data: URI, given what follows its scheme. Programs break base64 into lines, and leave its padding out.
+/// Decodes the part of a data: URI after its scheme. Programs break base64 into lines and omit its
+/// padding.
 fn decode_data(data: &str) -> Result<Vec<u8>, Failure> {
     const ANY_PADDING: GeneralPurpose = GeneralPurpose::new(
         &alphabet::STANDARD,
@@ -81,24 +83,24 @@ fn decode_data(data: &str) -> Result<Vec<u8>, Failure> {
     bytes.map_err(|error| refuse(format!("image: not valid base64: {error}")))
 }
 
-/// What the head of an image file says of it.
+/// Properties from the header of an image file.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Head {
     pub width: u32,
     pub height: u32,
-    /// Of the decoded image.
+    /// Per pixel of the decoded image.
     pub bytes_per_pixel: u64,
-    /// How many times the decoded image's memory decoding takes at most.
+    /// Peak memory of decoding, as a multiple of the decoded image's memory.
     pub decoding_factor: u64,
     pub file_bytes: u64,
 }
 
-/// Reads the head of an image file; no pixel is decoded.
+/// Reads the header of an image file without decoding pixels.
 pub(super) fn head(bytes: &[u8]) -> Result<Head, Failure> {
     let (reader, format) = reader(bytes)?;
     let decoder = reader.into_decoder().map_err(|error| unreadable(&error))?;
     let (width, height) = decoder.dimensions();
-    // The others keep the coefficients of a progressive JPEG, or planes and frames.
+    // Other decoders also keep the coefficients of a progressive JPEG, or planes and frames.
     let is_plain = matches!(format, ImageFormat::Png | ImageFormat::Bmp);
     let decoding_factor = if is_plain { 1 } else { 3 };
     Ok(Head {
@@ -110,7 +112,7 @@ pub(super) fn head(bytes: &[u8]) -> Result<Head, Failure> {
     })
 }
 
-/// The decoded image and the format it came in.
+/// Decodes an image. Returns its format too.
 pub(super) fn decode(bytes: &[u8]) -> Result<(DynamicImage, ImageFormat), Failure> {
     let (reader, format) = reader(bytes)?;
     Ok((reader.decode().map_err(|error| unreadable(&error))?, format))
@@ -122,7 +124,7 @@ fn unreadable(error: &dyn std::fmt::Display) -> Failure {
 
 type Reader<'b> = ImageReader<Cursor<&'b [u8]>>;
 
-/// A reader that takes no more pixels and memory than the limits.
+/// An image reader with the limits on pixels and memory.
 fn reader(bytes: &[u8]) -> Result<(Reader<'_>, ImageFormat), Failure> {
     let reader = ImageReader::new(Cursor::new(bytes)).with_guessed_format();
     let mut reader = reader.map_err(|error| unreadable(&error))?;
@@ -135,7 +137,7 @@ fn reader(bytes: &[u8]) -> Result<(Reader<'_>, ImageFormat), Failure> {
     Ok((reader, format))
 }
 
-/// A format as inputs name it.
+/// The format with this name in inputs.
 pub(super) fn format_named(name: &str) -> Option<ImageFormat> {
     match name {
         "png" => Some(ImageFormat::Png),
@@ -147,10 +149,10 @@ pub(super) fn format_named(name: &str) -> Option<ImageFormat> {
     }
 }
 
-/// The image as a `data:` URI.
+/// Encodes the image as a `data:` URI.
 pub(super) fn encode(image: &DynamicImage, format: ImageFormat) -> Result<String, Failure> {
     let mut bytes = Cursor::new(Vec::new());
-    // PNG takes every kind of pixel; the others take these, and JPEG no transparency.
+    // PNG supports every pixel type; the others support these, and JPEG no transparency.
     let plain = if format == ImageFormat::Png {
         None
     } else if image.color().has_alpha() && format != ImageFormat::Jpeg {
@@ -164,7 +166,7 @@ pub(super) fn encode(image: &DynamicImage, format: ImageFormat) -> Result<String
     Ok(data_uri(format.to_mime_type(), bytes.get_ref()))
 }
 
-/// Bytes as a `data:` URI.
+/// Encodes bytes as a `data:` URI.
 pub(super) fn data_uri(content_type: &str, bytes: &[u8]) -> String {
     format!("data:{content_type};base64,{}", STANDARD.encode(bytes))
 }

@@ -1,7 +1,8 @@
-//! `json-query`: asks a JSON document by a JMESPath expression.
+//! `json-query`: queries a JSON document with a JMESPath expression.
 //!
 //! An expression of a few hundred characters can double its document forty times over. The worker
-//! process bounds the memory and time that this takes; a counter bounds the result before it is made.
+//! process bounds the memory and time this takes; a counter bounds the result before it is
+//! serialized.
 
 use std::io;
 
@@ -17,9 +18,9 @@ use crate::domain::model::OutputType;
 const LENGTH_MAX: u64 = 500;
 /// The largest document, in bytes of JSON.
 const DOCUMENT_MAX: usize = 2 * 1024 * 1024;
-/// Bytes of memory that searching takes for each byte of the document, at most: many small values.
+/// Peak memory of a search per byte of the document, for documents of many small values.
 const BYTES_EACH: u64 = 150;
-/// Bytes of memory for what the expression makes.
+/// Bytes of memory for intermediate values of the expression.
 const WORKING_MEMORY: u64 = 32 * MIB;
 /// The largest result, in bytes of JSON.
 const RESULT_MAX: usize = 32 * 1024 * 1024;
@@ -67,7 +68,7 @@ fn query(input: &Value) -> Result<Value, Failure> {
         return Err(refuse(format!("the document is larger than {DOCUMENT_MAX} bytes")));
     }
     let found = expression.search(document).map_err(fault)?;
-    // Parts that the expression names twice are held once, and written twice.
+    // Parts that the expression repeats are shared in memory, but serialized each time.
     let mut room = Room(RESULT_MAX);
     if serde_json::to_writer(&mut room, &*found).is_err() && room.0 == 0 {
         return Err(refuse(format!("the result is larger than {RESULT_MAX} bytes")));
@@ -84,7 +85,7 @@ fn query(input: &Value) -> Result<Value, Failure> {
     Ok(json!({"result": result}))
 }
 
-/// Counts bytes down to nothing.
+/// A writer that counts down a byte budget.
 struct Room(usize);
 
 impl io::Write for Room {

@@ -1,15 +1,15 @@
-//! The models that come with the service, so that a box does real work with nothing else installed.
+//! Built-in models, which let a box do real work with nothing else installed.
 //!
-//! Each is a thin adapter over a well-kept crate: a request schema and a pure function. None keeps
-//! state or reads a file. All of them run in worker processes of this binary (see `pool` and
-//! `worker`), even those that parse no format: their crates walk through text that clients choose,
-//! and one way for all is simpler than two. A worker can open nothing, and has a limit on memory and
-//! time, so a run that crashes, grows or hangs costs itself alone. The service itself only fetches
-//! the images that inputs name.
+//! Each is a thin adapter over a well-maintained crate: a request schema and a pure function. None
+//! keeps state or reads files. All run in worker processes of this binary (see `pool` and
+//! `worker`), even those that parse no binary format: their crates process text chosen by clients,
+//! and one mechanism for all is simpler than two. A worker can open no file or socket and has
+//! memory and time limits, so a run that crashes, grows or hangs affects only itself. The service
+//! itself only fetches the images that inputs name.
 //!
-//! A bounded number of runs work at once. Each is weighed before it starts, by the memory that it
-//! takes at most, against one budget for all of them ([`MEMORY_MAX`]): it waits its turn, or is
-//! refused when it alone is larger. Its worker may take no more than that.
+//! A bounded number of runs work at the same time. Before a run starts, its peak memory is
+//! estimated and taken from one budget for all runs ([`MEMORY_MAX`]): the run waits for its share,
+//! or is rejected if it exceeds the whole budget. Its worker may use no more than that share.
 
 mod html_to_text;
 mod image_qr;
@@ -49,28 +49,28 @@ use crate::runtime::turns::Turns;
 pub use self::pool::Workers;
 pub use self::weight::MEMORY_MAX;
 
-/// Built-in runs that work at once, over all built-in models. Organizations take turns, and one alone
-/// has half of them: one for each core of a small box and some that wait for memory.
+/// Maximum number of concurrent runs over all built-in models: one per core of a small box and some
+/// that wait for memory. Organizations take turns, and one organization alone may use half of them.
 pub const RUNS_MAX: usize = 8;
-/// Images that runs hold, or are fetching, at once: those that wait for their place included.
+/// Maximum number of images held or being fetched by runs, including queued runs.
 const IMAGES_MAX: usize = 32;
-/// The longest text that a built-in model takes, in characters.
+/// Longest input text of a built-in model, in characters.
 pub const TEXT_MAX: u64 = 1_000_000;
 
-/// What a built-in model does with an input that fits its schema. Both functions of a kind are pure:
-/// `weigh` says how many bytes of memory `run` takes at most, without taking them.
+/// The implementation of a built-in model, for input that fits its schema. Both functions of a
+/// variant are pure: `weigh` estimates the peak memory of `run` in bytes without using it.
 #[derive(Debug, Clone, Copy)]
 enum Work {
     /// Computes on the input alone.
     Pure { weigh: fn(&Value) -> u64, run: fn(&Value) -> Result<Value, Failure> },
-    /// Computes on the input and the image that its field `image` names.
+    /// Computes on the input and the image named by its field `image`.
     OnImage {
         weigh: fn(&Value, &[u8]) -> Result<u64, Failure>,
         run: fn(&Value, &[u8]) -> Result<Value, Failure>,
     },
 }
 
-/// A model that comes with the service.
+/// A built-in model.
 #[derive(Debug, Clone, Copy)]
 pub struct Builtin {
     pub slug: &'static str,
@@ -83,12 +83,11 @@ pub struct Builtin {
 }
 
 impl Builtin {
-    /// What the model answers to an input that fits its schema, computed in this process and
-    /// without its limits: for workers, tests and benchmarks. `image` holds the bytes of the image
-    /// that the input names, where the model works on one.
+    /// Runs the model in this process without limits: for workers, tests and benchmarks. The input
+    /// must fit its schema; `image` holds the bytes of the image that the input names, if the model
+    /// uses one.
     ///
-    /// # Errors
-    /// What the model finds wrong with the input.
+    /// # Errors What the model finds wrong with the input.
     pub fn compute(&self, input: &Value, image: &[u8]) -> Result<Value, Failure> {
         match self.work {
             Work::Pure { run, .. } => run(input),
@@ -96,7 +95,7 @@ impl Builtin {
         }
     }
 
-    /// Bytes of memory that [`Builtin::compute`] takes at most.
+    /// Upper bound of the memory of [`Builtin::compute`], in bytes.
     fn weigh(&self, input: &Value, image: &[u8]) -> Result<u64, Failure> {
         match self.work {
             Work::Pure { weigh, .. } => Ok(weigh(input)),
@@ -105,7 +104,7 @@ impl Builtin {
     }
 }
 
-/// All of them, by slug.
+/// All built-in models, sorted by slug.
 pub const ALL: &[Builtin] = &[
     html_to_text::MODEL,
     image_qr::MODEL,
@@ -118,16 +117,16 @@ pub const ALL: &[Builtin] = &[
     text_template::MODEL,
 ];
 
-/// The built-in model of that name.
+/// The built-in model with this slug.
 #[must_use]
 pub fn find(name: &str) -> Option<&'static Builtin> {
     ALL.iter().find(|builtin| builtin.slug == name)
 }
 
-/// Runs of one built-in model at once, unless its manifest says otherwise.
+/// Default concurrency of one built-in model.
 pub const CONCURRENCY: usize = 64;
 
-/// What the runs of all built-in models share.
+/// State shared by the runs of all built-in models.
 #[derive(Debug, Clone)]
 pub struct BuiltinContext {
     workers: Workers,
@@ -136,12 +135,12 @@ pub struct BuiltinContext {
     budget: Budget,
     client: Client,
     policy: Arc<Policy>,
-    /// Where our own URLs are read without HTTP.
+    /// Reads files behind the service's own URLs without HTTP.
     files: Option<Files>,
 }
 
 impl BuiltinContext {
-    /// `policy` judges the image URLs that inputs name, but for those of `files`.
+    /// `policy` checks the image URLs in inputs, except those of `files`.
     #[must_use]
     pub fn new(policy: Policy, files: Option<Files>, workers: Workers) -> Self {
         Self {
@@ -155,18 +154,18 @@ impl BuiltinContext {
         }
     }
 
-    /// The runner of a built-in model.
+    /// A runner of a built-in model.
     #[must_use]
     pub fn runner(&self, builtin: &'static Builtin) -> Arc<dyn Runner> {
         Arc::new(BuiltinRunner { builtin, context: self.clone() })
     }
 }
 
-/// What manifests say of a runner of this type.
+/// The manifest section of this runner type.
 pub const TYPE: Type =
     Type { name: "builtin", read: |section, _folder| Some(Arc::new(Options::read(section)?)) };
 
-/// The built-in model that a manifest names.
+/// The built-in model named by a manifest.
 #[derive(Debug)]
 struct Options {
     builtin: &'static Builtin,
@@ -213,7 +212,7 @@ impl Runner for BuiltinRunner {
                     (self::images::load(&self.context, url).await?, Some(held))
                 }
             };
-            // Before the memory: a job that has memory needs nothing else to go on.
+            // Take a place before memory: a run that has memory then waits for nothing else.
             let _place = places.take(1).await;
             let builtin = self.builtin;
             let input = Arc::clone(&job.input);
@@ -238,7 +237,7 @@ impl Runner for BuiltinRunner {
     }
 }
 
-/// A run as its worker takes it. An image goes as its bytes, and not in the input too.
+/// The request for a worker. The image is sent as bytes and removed from the input.
 fn request(builtin: &Builtin, input: &Value, image: Vec<u8>) -> Result<Request, Failure> {
     let no_json = |error| {
         let sentence = format!("the input cannot be written as JSON: {error}");
@@ -253,7 +252,7 @@ fn request(builtin: &Builtin, input: &Value, image: Vec<u8>) -> Result<Request, 
         _ => {
             let weight = builtin.weigh(input, &image)?;
             let json = serde_json::to_vec(input).map_err(no_json)?;
-            // The worker holds the text of the input while it parses it.
+            // While parsing, the worker holds the text of the input too.
             let text = json.len() as u64;
             (json, Some(weight.saturating_add(text)))
         }
@@ -262,17 +261,17 @@ fn request(builtin: &Builtin, input: &Value, image: Vec<u8>) -> Result<Request, 
     Ok(Request { model: builtin.slug, weight, reading, input, image })
 }
 
-/// A text field that the schema has checked; empty when it is absent.
+/// A text field validated by the schema; empty if absent.
 fn text<'a>(input: &'a Value, field: &str) -> &'a str {
     input.get(field).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// A number field that the schema has checked.
+/// A number field validated by the schema.
 fn number(input: &Value, field: &str, default: u32) -> u32 {
     input.get(field).and_then(whole_number).unwrap_or(default)
 }
 
-/// The input is at fault, in a sentence.
+/// An `invalid_user_input` failure with this sentence.
 fn refuse(sentence: impl Into<String>) -> Failure {
     Failure::new(ErrorClass::InvalidUserInput, sentence)
 }

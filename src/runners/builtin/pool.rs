@@ -1,9 +1,9 @@
-//! The worker processes of the built-in models, as the service sees them: one for each run at a time,
-//! used again for the next run, replaced when it ends. See `worker` for the other side.
+//! The service's side of the workers of built-in models: each worker process serves one run at a
+//! time, is reused for the next run, and is replaced when it ends. See `worker` for the other side.
 //!
-//! A worker that ends, does not answer in time or breaks the protocol costs the run that it has and
-//! is killed. So is one whose run is dropped, one that had a large run (its memory goes back at
-//! once), and one that has been idle for a while. A worker ends with the service.
+//! A worker that exits, does not answer in time or violates the protocol fails only its current run
+//! and is killed. A worker is also killed when its run is dropped, after a large run (to return its
+//! memory at once), and after being idle for a while. Workers end with the service.
 
 use std::ffi::OsString;
 use std::io;
@@ -28,33 +28,33 @@ use crate::http::request::{JSON_VALUES_MAX, count_values};
 use crate::runtime;
 use crate::runtime::shortage::{Pauses, when_able};
 
-/// How long a worker may take to answer, however busy the machine is. A run that computes ends
-/// before that, by its limit on processor time.
+/// Time limit for an answer, however busy the machine is. A compute-bound run ends earlier, by its
+/// processor time limit.
 const TIME_MAX: Duration = Duration::from_secs(60);
-/// How long a worker waits for the next run before it is ended.
+/// Idle time after which a worker is ended.
 pub(super) const IDLE_MAX: Duration = Duration::from_secs(10);
-/// A worker that had a run with more memory than this is not used again.
+/// A worker is not reused after a run with more memory than this.
 const KEPT_MEMORY_MAX: u64 = 64 * MIB;
-/// The longest answer: the largest image that a run may make, in base64, and some more.
+/// Longest answer: the largest image that a run may produce, in base64, plus overhead.
 const ANSWER_MAX: u64 = 128 * MIB;
-/// The longest message of a failure, in bytes.
+/// Longest failure message, in bytes.
 const MESSAGE_MAX: usize = 4096;
 /// Longer answers are parsed on a blocking thread.
 const QUICK_ANSWER: usize = 64 * 1024;
-/// Bytes of what a worker that has ended wrote to standard error.
+/// Maximum number of bytes read from the standard error of an ended worker.
 const LAST_WORDS_MAX: u64 = 4096;
-/// How long a worker that has closed its streams has to end, before it is killed.
+/// Grace period for a worker that has closed its streams, before it is killed.
 const ENDING: Duration = Duration::from_secs(1);
-/// Processes in the control group: those at work, and those that are being replaced.
+/// Maximum number of processes in the control group: those at work and those being replaced.
 const PIDS_MAX: u64 = 64;
 
-/// A job as a worker takes it.
+/// A job for a worker.
 #[derive(Debug)]
 pub(super) struct Request {
     pub model: &'static str,
-    /// Bytes of memory that the run takes at most; `None`: the worker says it.
+    /// Upper bound of the run's memory in bytes; `None` if the worker determines it.
     pub weight: Option<u64>,
-    /// Bytes of memory that the worker may take to find that out.
+    /// Bytes of memory that the worker may use to determine it.
     pub reading: u64,
     /// JSON.
     pub input: Vec<u8>,
@@ -74,7 +74,7 @@ struct Shared {
     time_max: Duration,
     idle: Mutex<Vec<(Process, Instant)>>,
     groups: Option<Arc<Groups>>,
-    /// The control group of all workers, made with the first of them.
+    /// The control group of all workers, created with the first one.
     group: OnceLock<Group>,
 }
 
@@ -90,15 +90,16 @@ struct Process {
 /// Why a worker gave no answer.
 #[derive(Debug)]
 enum Lost {
-    /// It has closed its streams.
+    /// It closed its streams.
     Ended,
     Late,
-    /// It does not keep to the protocol.
+    /// It violated the protocol.
     Nonsense,
 }
 
 impl Workers {
-    /// No worker yet. `program` is this program; `groups` is where the workers get a control group.
+    /// A pool without workers yet. `program` is this binary; `groups` is where the workers' control
+    /// group is created.
     #[must_use]
     pub fn new(program: PathBuf, groups: Option<Arc<Groups>>) -> Self {
         Self::with(program, vec!["builtin-worker".into()], TIME_MAX, groups)
@@ -116,13 +117,12 @@ impl Workers {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Runs one job within the memory of `budget`. Dropping the future kills its worker. To be
-    /// called on a thread that lives as long as the runtime: a worker takes the end of the thread
-    /// that started it for the end of the service.
+    /// Runs one job within the memory `budget`. Dropping the future kills its worker. Call it on a
+    /// thread that lives as long as the runtime: a worker treats the end of the thread that started
+    /// it as the end of the service.
     ///
-    /// # Errors
-    /// What the model answers; `invalid_user_input` for a run that takes too much memory, time or
-    /// stack; `internal_error` when its worker ends otherwise.
+    /// # Errors The model's own failure; `invalid_user_input` for a run that exceeds memory, time
+    /// or stack; `internal_error` if its worker ends otherwise.
     pub(super) async fn run(&self, request: Request, budget: &Budget) -> Result<Value, Failure> {
         let model = request.model;
         let mut memory = match request.weight {
@@ -140,7 +140,7 @@ impl Workers {
             && let Ok(Message::Weight(weight)) = answer
         {
             granted = weight;
-            // A run that is refused leaves its worker in the middle of it: the worker is killed.
+            // If the memory is refused, the worker is in the middle of a run: dropping it kills it.
             memory = Some(budget.take(weight).await?);
             answer = self.heard(process.go_on(weight)).await;
         }
@@ -165,7 +165,7 @@ impl Workers {
 
     /// Ends workers that have been idle for `time`.
     pub(super) fn retire(&self, time: Duration) {
-        // Dropped, and so killed, when the lock is free again.
+        // Dropped, and thereby killed, after the lock is released.
         let retired: Vec<_> = {
             let mut idle = self.idle();
             let (kept, retired) = idle.drain(..).partition(|(_, since)| since.elapsed() < time);
@@ -175,8 +175,8 @@ impl Workers {
         drop::<Vec<(Process, Instant)>>(retired);
     }
 
-    /// Gives the job to a worker and waits for the first answer. While this machine lacks what a
-    /// worker needs, it is tried again.
+    /// Sends the job to a worker and waits for the first answer. Retries while the machine lacks
+    /// the resources to start a worker.
     async fn begin(
         &self,
         request: &Request,
@@ -190,7 +190,7 @@ impl Workers {
             if !is_lost || !process.could_not_start().await {
                 return Ok((process, answer));
             }
-            tracing::warn!("a worker of the built-in models cannot enter its sandbox");
+            tracing::warn!("built-in worker failed to enter its sandbox");
             if !pauses.wait().await {
                 return Ok((process, answer));
             }
@@ -204,7 +204,7 @@ impl Workers {
         tokio::time::timeout(self.shared.time_max, answer).await.unwrap_or(Err(Lost::Late))
     }
 
-    /// An idle worker, the one used last first, or a new one.
+    /// The most recently used idle worker, or a new one.
     fn process(&self) -> io::Result<Process> {
         loop {
             let Some((mut process, _)) = self.idle().pop() else { return self.start() };
@@ -229,7 +229,8 @@ impl Workers {
             command.arg("--group").arg(group.path());
         }
         command.env_clear().current_dir("/").kill_on_drop(true);
-        // A signal from the terminal is for the service: it lets running work finish.
+        // Its own process group: terminal signals are for the service, which lets running work
+        // finish.
         command.process_group(0);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn()?;
@@ -242,17 +243,17 @@ impl Workers {
         Ok(Process { child, jobs, answers: BufReader::new(answers), errors })
     }
 
-    /// The control group of all workers, where the service has groups. One that cannot be made is
-    /// tried again with the next worker.
+    /// The control group of all workers, if the service has control groups. Failed creation is
+    /// retried with the next worker.
     fn group(&self) -> Option<&Group> {
         let Shared { groups, group, .. } = &*self.shared;
         if group.get().is_none() {
-            // A second line of defence behind the limits that each worker sets itself.
+            // A second line of defense behind the limits that each worker sets for itself.
             let memory = MEMORY_MAX + RUNS_MAX as u64 * MEMORY_BESIDE;
             match groups.as_ref()?.make_shared("builtin", memory, PIDS_MAX) {
                 Ok(made) => drop(group.set(made)),
                 Err(error) => {
-                    tracing::warn!(%error, "a worker of the built-in models has no control group");
+                    tracing::warn!(%error, "built-in worker has no control group");
                 }
             }
         }
@@ -275,7 +276,7 @@ impl Process {
         };
         let mut line = serde_json::to_vec(&head).map_err(|_error| Lost::Nonsense)?;
         line.push(b'\n');
-        // Small jobs go in one piece.
+        // Small jobs are sent in one write.
         let rest = if request.input.len() <= QUICK_ANSWER {
             line.extend_from_slice(&request.input);
             &[]
@@ -286,13 +287,13 @@ impl Process {
         self.hear().await
     }
 
-    /// Whether it has ended because it could not enter its sandbox, before it took a job.
+    /// Whether the worker ended before it took a job because it could not enter its sandbox.
     async fn could_not_start(&mut self) -> bool {
         let waited = tokio::time::timeout(ENDING, self.child.wait()).await;
         waited.is_ok_and(|status| status.is_ok_and(|one| one.code() == Some(NOT_STARTED.into())))
     }
 
-    /// Grants the memory that the worker has asked for, and waits for the outcome.
+    /// Grants the memory that the worker asked for, and waits for the outcome.
     async fn go_on(&mut self, memory: u64) -> Result<Message, Lost> {
         self.send(&[format!("{memory}\n").as_bytes()]).await?;
         self.hear().await
@@ -321,12 +322,12 @@ impl Process {
         parsed.unwrap_or(Err(Lost::Nonsense))
     }
 
-    /// Why the run has failed whose worker gave no answer; ends the worker.
+    /// Ends a worker that gave no answer. Returns the failure of its run.
     async fn lost(mut self, lost: Lost, model: &str, memory: u64) -> Failure {
         match lost {
             Lost::Late => refuse("the run takes too long: make the input smaller"),
             Lost::Nonsense => {
-                tracing::error!(%model, "a worker of a built-in model broke the protocol");
+                tracing::error!(%model, "built-in worker violated the protocol");
                 internal(model, "its worker's answer cannot be read")
             }
             Lost::Ended => {
@@ -335,7 +336,7 @@ impl Process {
                 let mut said = Vec::new();
                 let mut errors = (&mut self.errors).take(LAST_WORDS_MAX);
                 let reading = errors.read_to_end(&mut said);
-                // What it wrote is in the pipe; nothing else holds the pipe's other end.
+                // Its output is already in the pipe, and no other process holds the write end.
                 let _read_or_not = tokio::time::timeout(ENDING, reading).await;
                 ended(status, &String::from_utf8_lossy(&said), model, memory)
             }
@@ -343,7 +344,7 @@ impl Process {
     }
 }
 
-/// Reads an answer. The worker is not trusted: its answer may hold as many values as a request.
+/// Parses an answer. The worker is not trusted, so the number of values is limited as in a request.
 fn parse(line: &[u8]) -> Result<Message, Lost> {
     if count_values(line) > JSON_VALUES_MAX {
         let sentence = format!("the result holds more than {JSON_VALUES_MAX} JSON values");
@@ -356,12 +357,12 @@ fn parse(line: &[u8]) -> Result<Message, Lost> {
     Ok(answer)
 }
 
-/// The failure of a run whose worker has ended. The sentences of the Rust runtime tell an exhausted
-/// memory or stack, which are the input's doing, from everything else.
+/// The failure of a run whose worker has ended. Messages of the Rust runtime distinguish exhausted
+/// memory or stack, which the input causes, from everything else.
 fn ended(status: Option<ExitStatus>, said: &str, model: &str, memory: u64) -> Failure {
     if said.contains("memory allocation of") {
         return refuse(format!(
-            "the run takes more than the {} MiB of memory that it may: make the input or the \
+            "the run exceeds its memory limit of {} MiB: make the input or the \
              result smaller",
             memory.div_ceil(MIB)
         ));
@@ -375,7 +376,7 @@ fn ended(status: Option<ExitStatus>, said: &str, model: &str, memory: u64) -> Fa
         ));
     }
     let status = status.map_or_else(|| "no exit status".to_owned(), |status| status.to_string());
-    tracing::warn!(%model, %status, %said, "a worker of a built-in model has ended");
+    tracing::warn!(%model, %status, %said, "built-in worker exited");
     internal(model, &format!("its worker ended without an answer ({status})"))
 }
 

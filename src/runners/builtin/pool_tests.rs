@@ -1,4 +1,4 @@
-//! Workers that misbehave: shell scripts in their place.
+//! Misbehaving workers, played by shell scripts.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// Workers that are this script, with a folder as `$1`.
+/// A pool whose workers are this script, with a folder as `$1`.
 struct Scripted {
     workers: Workers,
     folder: TempDir,
@@ -36,13 +36,13 @@ impl Scripted {
         self.workers.run(request(weight), &Budget::new(MEMORY_MAX)).await
     }
 
-    /// The processes that were started, in order.
+    /// The started processes, in order.
     fn pids(&self) -> Vec<i32> {
         let lines = std::fs::read_to_string(self.folder.path().join("pids")).unwrap_or_default();
         lines.lines().map(|line| line.parse().unwrap()).collect()
     }
 
-    /// Waits until none of them is there any more.
+    /// Waits until all of them have ended.
     async fn all_end(&self) {
         let ending = async {
             for pid in self.pids() {
@@ -81,7 +81,7 @@ async fn worker_exit_fails_its_run_with_a_reason() {
         (
             "echo 'memory allocation of 99 bytes failed' >&2; kill -ABRT $$",
             InvalidUserInput,
-            "the run takes more than the 1 MiB of memory that it may",
+            "the run exceeds its memory limit of 1 MiB",
         ),
         (
             "echo \"thread 'main' has overflowed its stack\" >&2; kill -SEGV $$",
@@ -109,7 +109,7 @@ async fn worker_is_replaced_after_kill() {
     let scripted = Scripted::new(&script);
     assert_eq!(scripted.run().await, Ok(1.into()));
     assert_eq!(scripted.run().await, Ok(1.into()));
-    assert_eq!(scripted.pids().len(), 1, "the second run has the worker of the first");
+    assert_eq!(scripted.pids().len(), 1, "the second run reuses the worker of the first");
     let Failure { class, .. } = scripted.run().await.unwrap_err();
     assert_eq!(class, ErrorClass::InternalError);
     assert_eq!(scripted.run().await, Ok(1.into()));
@@ -161,12 +161,12 @@ async fn worker_of_large_run_is_not_reused() {
 }
 
 #[tokio::test]
-async fn worker_memory_request_for_image_is_granted_or_refused() {
+async fn worker_memory_request_for_image_is_granted_or_rejected() {
     let script = format!(
         "{}read granted; echo \"{{\\\"output\\\":$granted}}\"",
         say(&format!(r#"{{"weight":{}}}"#, 5 * MIB))
     );
-    // `read` takes the job's head; the bytes behind it come before the grant.
+    // `read` takes the job's head; the input and image bytes precede the grant.
     let scripted = Scripted::new(&script);
     let failure = scripted.workers.run(request(None), &Budget::new(MIB)).await.unwrap_err();
     assert!(failure.message.starts_with("the run would take 5 MiB"), "{}", failure.message);
@@ -184,7 +184,7 @@ async fn worker_that_fails_to_enter_sandbox_fails_no_run() {
     assert_eq!(scripted.run().await, Ok(1.into()));
     assert_eq!(scripted.pids().len(), 2);
     let never = Scripted::within("exit 125", Duration::from_millis(200));
-    assert!(never.run().await.is_err(), "it is tried within its time only");
+    assert!(never.run().await.is_err(), "retries stop at the time limit");
 }
 
 #[tokio::test]
@@ -196,7 +196,7 @@ async fn worker_that_cannot_start_is_provider_unavailable() {
 }
 
 #[test]
-fn worker_response_with_too_many_values_is_refused() {
+fn worker_response_with_too_many_values_is_rejected() {
     let line = format!("{{\"output\":[{}1]}}\n", "1,".repeat(JSON_VALUES_MAX));
     let Ok(Message::Failed(failure)) = parse(line.as_bytes()) else { panic!() };
     assert_eq!(failure.message, "the result holds more than 1000000 JSON values");

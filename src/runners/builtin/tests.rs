@@ -1,4 +1,5 @@
-//! Every built-in model on good and bad input, as the engine calls it: schema first, then the run.
+//! Every built-in model on valid and invalid input, as the engine calls it: schema first, then the
+//! run.
 
 use std::path::PathBuf;
 
@@ -7,7 +8,7 @@ use serde_json::json;
 use super::*;
 use crate::schema::Schema;
 
-/// What the model answers, computed here: its worker's limits are tested in `tests/it/builtins.rs`.
+/// Runs the model in this process; worker limits are tested in `tests/it/builtins.rs`.
 async fn run(slug: &str, input: Value) -> Result<Value, String> {
     let builtin = find(slug).unwrap();
     let schema = Schema::compile(&(builtin.schema)()).unwrap();
@@ -47,7 +48,7 @@ async fn text_template_renders_within_limits() {
 }
 
 #[tokio::test]
-async fn builtin_inputs_take_whole_numbers_however_they_are_written() {
+async fn builtin_inputs_accept_whole_numbers_in_any_notation() {
     let text = "One cat. Two dogs. Three birds. Four fish.";
     for (model, field, least) in [
         ("text-summary", "sentences", 1),
@@ -168,8 +169,8 @@ async fn html_to_text_extracts_text_and_bounds_nesting() {
     let output = run("html-to-text", json!({"html": html})).await.unwrap();
     let text = output.as_str().unwrap();
     assert!(text.contains("Title") && text.contains("two") && !text.contains("no"), "{text}");
-    // An end tag that closes nothing opens and closes an element of its own, and what is in a
-    // table's wrong place is moved before it.
+    // An unmatched end tag creates an element, and content in the wrong place of a table is moved
+    // before the table.
     for deep in ["<div>", "<div></p>", "<i>x", "<table><td>", "<svg>"] {
         let html = format!("<table>{}", deep.repeat(499_000 / deep.len()));
         let said = run("html-to-text", json!({"html": html})).await;
@@ -206,18 +207,18 @@ async fn image_resize_resizes_crops_and_converts() {
     }
 }
 
-/// The poison pill: scaled before it is cropped, it is 41 million pixels wide and takes 168 GB.
+/// Regression: scaled before cropping, this image is 41 million pixels wide and takes 168 GB.
 #[tokio::test]
 async fn image_resize_covers_large_box_from_one_line_image() {
     let input = json!({"image": png(10_000, 1), "width": 4096, "height": 4096, "fit": "cover",
         "format": "bmp"});
     let output = run("image-resize", input).await.unwrap();
-    // A BMP of 4 bytes a pixel, in base64.
+    // A BMP of 4 bytes per pixel, in base64.
     assert_eq!(output.as_str().unwrap().len() / 1_000_000, 89);
 }
 
 #[tokio::test]
-async fn image_resize_over_memory_budget_is_refused_with_numbers() {
+async fn image_resize_over_memory_budget_is_rejected_with_numbers() {
     let input = json!({"image": png(10_000, 1), "width": 4096, "height": 4096, "fit": "fill"});
     let said = run("image-resize", input).await.unwrap_err();
     assert!(said.starts_with("the run would take 690 MiB of memory, and built-in models have 512"));
@@ -246,7 +247,7 @@ fn image_encode_supports_every_pixel_type_and_format() {
 }
 
 #[tokio::test]
-async fn image_resize_refuses_invalid_images() {
+async fn image_resize_rejects_invalid_images() {
     for (image, expect) in [
         ("data:image/png;base64,AAAA", "image: unknown format"),
         ("data:image/png,plain", "must be base64"),
@@ -261,7 +262,7 @@ async fn image_resize_refuses_invalid_images() {
 }
 
 #[tokio::test]
-async fn image_resize_reads_equivalent_data_uris() {
+async fn image_resize_accepts_equivalent_data_uris() {
     use image::{ColorType, DynamicImage, ImageFormat};
     let uri = images::encode(&DynamicImage::new(3, 2, ColorType::Rgb8), ImageFormat::Png).unwrap();
     let encoded = uri.strip_prefix("data:image/png;base64,").unwrap();
@@ -288,7 +289,7 @@ async fn image_qr_draws_png_and_svg() {
 }
 
 #[tokio::test]
-async fn builtin_places_leave_room_to_other_organizations() {
+async fn builtin_places_leave_room_for_other_organizations() {
     use futures_util::FutureExt;
 
     use crate::domain::ids::OrganizationId;

@@ -1,7 +1,8 @@
-//! `text-keywords`: the words and phrases that a text is about.
+//! `text-keywords`: extracts the significant words and phrases of a text.
 //!
-//! By the RAKE measure (Rose and others, 2010): stop words and punctuation cut the text into
-//! phrases; a word scores its phrases' lengths over its count, a phrase the sum over its words.
+//! Uses the RAKE measure (Rose et al., 2010): stop words and punctuation split the text into
+//! phrases; a word scores the total length of its phrases divided by its count, and a phrase the
+//! sum of its words' scores.
 
 use std::collections::HashMap;
 
@@ -38,7 +39,7 @@ fn schema() -> Value {
             "text": {"type": "string", "title": "Text", "maxLength": TEXT_MAX},
             "count": {
                 "type": "integer",
-                "title": "How many",
+                "title": "Number of keywords",
                 "minimum": 1,
                 "maximum": 100,
                 "default": DEFAULT_COUNT,

@@ -1,4 +1,4 @@
-//! `text-language`: tells the language that a text is written in.
+//! `text-language`: detects the language of a text.
 
 use serde_json::{Value, json};
 use whatlang::{Lang, Script};

@@ -1,4 +1,4 @@
-//! `text-sentiment`: how positive or negative an English text sounds, by the VADER rules.
+//! `text-sentiment`: rates the sentiment of English text by the VADER rules.
 
 use serde_json::{Value, json};
 use vader_sentimental::SentimentIntensityAnalyzer;
@@ -7,9 +7,11 @@ use super::{Builtin, Work, text, weight};
 use crate::domain::attempt::Failure;
 use crate::domain::model::OutputType;
 
-/// The rules look at every pair of neighbours and at emoji by search; longer texts take too long.
+/// Longest text: the rules compare neighboring words and search for emoji, so longer texts take too
+/// long.
 const LENGTH_MAX: u64 = 20_000;
-/// From here on a text counts as positive, and below its negative as negative: VADER's own bounds.
+/// At or above this score a text is positive, and at or below its negative it is negative: VADER's
+/// own bounds.
 const THRESHOLD: f64 = 0.05;
 
 pub(super) const MODEL: Builtin = Builtin {
@@ -40,7 +42,7 @@ fn schema() -> Value {
     })
 }
 
-/// What exclamation and question marks add, as the library computes it.
+/// The contribution of exclamation and question marks, as the library computes it.
 fn emphasis(text: &str) -> f64 {
     let count = |mark: u8| text.bytes().filter(|byte| *byte == mark).take(5).map(|_| 1.0).sum();
     let exclamation: f64 = count(b'!');
@@ -49,7 +51,7 @@ fn emphasis(text: &str) -> f64 {
     question + exclamation.min(4.0) * 0.292
 }
 
-/// VADER's form of a sum, from -1 to 1.
+/// VADER's normalization of a sum to -1 to 1.
 fn normalized(sum: f64) -> f64 {
     sum / (sum * sum + 15.0).sqrt()
 }
@@ -57,8 +59,8 @@ fn normalized(sum: f64) -> f64 {
 fn rate(input: &Value) -> Result<Value, Failure> {
     let text = text(input, "text");
     let mut scores = SentimentIntensityAnalyzer::new().polarity_scores(text);
-    // Emphasis strengthens a sentiment. The library subtracts it from a sum of zero, too, where the reference
-    // implementation does not.
+    // Emphasis strengthens a sentiment. Unlike the reference implementation, the library also
+    // subtracts it from a sum of zero.
     if scores.compound < 0.0 && (scores.compound - normalized(-emphasis(text))).abs() < f64::EPSILON
     {
         scores.compound = 0.0;

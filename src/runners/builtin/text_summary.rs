@@ -1,7 +1,7 @@
-//! `text-summary`: the sentences of a text that say the most, in their order.
+//! `text-summary`: selects the most informative sentences of a text, in their order.
 //!
-//! Extractive, by the frequency measure of Luhn (1958): a sentence scores the frequencies of its
-//! topical words over its length. It never makes up a sentence.
+//! Extractive, by the frequency measure of Luhn (1958): a sentence scores the sum of its topical
+//! words' frequencies over its length. It never generates sentences.
 
 use std::collections::HashMap;
 
@@ -18,7 +18,7 @@ const DEFAULT_SENTENCES: u32 = 3;
 pub(super) const MODEL: Builtin = Builtin {
     slug: "text-summary",
     title: "Summary",
-    description: "Picks the sentences of a text that say the most, in their order.",
+    description: "Picks the most informative sentences of a text, in their order.",
     output_type: OutputType::String,
     schema,
     work: Work::Pure {
@@ -36,7 +36,7 @@ fn schema() -> Value {
             "text": {"type": "string", "title": "Text", "maxLength": TEXT_MAX},
             "sentences": {
                 "type": "integer",
-                "title": "How many sentences",
+                "title": "Number of sentences",
                 "minimum": 1,
                 "maximum": 50,
                 "default": DEFAULT_SENTENCES,
@@ -70,7 +70,7 @@ fn summarize(input: &Value) -> Result<Value, Failure> {
     Ok(chosen.collect::<Vec<_>>().join(" ").into())
 }
 
-/// The root keeps long sentences from losing to a short one that repeats the topic's name.
+/// The square root keeps a short sentence that repeats the topic's name from beating long ones.
 #[expect(clippy::cast_precision_loss, reason = "counts of words stay far below 2^53")]
 fn density(sum: usize, words: usize) -> f64 {
     if words == 0 { 0.0 } else { sum as f64 / (words as f64).sqrt() }

@@ -1,5 +1,5 @@
-//! `text-template`: renders a Jinja template. Fuel bounds the number of its instructions, a writer its
-//! output, and the worker process the memory and time that its values take.
+//! `text-template`: renders a Jinja template. Fuel limits its instructions, a writer its output,
+//! and the worker process the memory and time of its values.
 
 use minijinja::{Environment, UndefinedBehavior};
 use serde_json::{Value, json};
@@ -10,15 +10,16 @@ use crate::domain::attempt::Failure;
 use crate::domain::model::OutputType;
 use crate::runners::rendering;
 
-/// Instructions that one rendering may take: some tens of milliseconds, when their values are small.
+/// Maximum number of instructions of one rendering: some tens of milliseconds if their values are
+/// small.
 const FUEL_MAX: u64 = 200_000;
-/// The most that the values may take, in bytes of JSON.
+/// Largest values, in bytes of JSON.
 const VALUES_MAX: usize = 1024 * 1024;
-/// Bytes of memory that a template and its values take for each byte of them.
+/// Memory estimate per byte of template and values.
 const BYTES_EACH: u64 = 200;
-/// Bytes of memory for the rendered text, and for the values that expressions make.
+/// Memory estimate for the rendered text and for intermediate values of expressions, in bytes.
 const WORKING_MEMORY: u64 = 32 * MIB;
-/// The longest rendered text, in bytes.
+/// Longest rendered text, in bytes.
 const OUTPUT_MAX: usize = 4 * 1024 * 1024;
 
 pub(super) const MODEL: Builtin = Builtin {

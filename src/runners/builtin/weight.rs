@@ -1,4 +1,4 @@
-//! The memory of built-in runs: one budget for all of them, taken before a run starts.
+//! The memory budget shared by all built-in runs; a run takes its share before it starts.
 
 use std::sync::Arc;
 
@@ -8,14 +8,14 @@ use super::refuse;
 use crate::domain::attempt::Failure;
 use crate::runtime::turns::{Turn, Turns};
 
-/// Bytes of memory that all runs of built-in models together may take. A run waits until its part
-/// is free; one that alone takes more is refused.
+/// Memory budget of all runs of built-in models together, in bytes. A run waits until its share is
+/// free; a run that exceeds the whole budget is rejected.
 pub const MEMORY_MAX: u64 = 512 * MIB;
 pub(super) const MIB: u64 = 1024 * 1024;
-/// Bytes that a model which splits a text into words keeps for each byte of it.
+/// Bytes of memory per byte of text, for models that split text into words.
 pub(super) const WORDS_EACH: u64 = 64;
 
-/// Memory that runs take, in turns between organizations.
+/// A memory budget; organizations take turns.
 #[derive(Debug, Clone)]
 pub(super) struct Budget {
     turns: Arc<Turns>,
@@ -24,15 +24,14 @@ pub(super) struct Budget {
 
 impl Budget {
     pub(super) fn new(bytes: u64) -> Self {
-        // A run holds its part for a short time: all of it may be one organization's.
+        // Runs hold their share briefly, so one organization may use all of it.
         let turns = Turns::without_reserve(usize::try_from(bytes).unwrap_or(usize::MAX));
         Self { turns, bytes }
     }
 
-    /// Waits until `weight` bytes are free. They are free again when what is returned is dropped.
+    /// Waits until `weight` bytes are free. Dropping the returned turn frees them.
     ///
-    /// # Errors
-    /// `invalid_user_input` with both numbers when `weight` is more than the whole budget.
+    /// # Errors `invalid_user_input` with both numbers if `weight` exceeds the whole budget.
     pub(super) async fn take(&self, weight: u64) -> Result<Turn, Failure> {
         let bytes = usize::try_from(weight).ok().filter(|_| weight <= self.bytes);
         let bytes = bytes.ok_or_else(|| {
@@ -47,7 +46,7 @@ impl Budget {
     }
 }
 
-/// What a run takes that keeps `factor` bytes for each byte of a text field.
+/// The weight of a run that keeps `factor` bytes per byte of a text field.
 pub(super) fn of_text(input: &Value, field: &str, factor: u64) -> u64 {
     let bytes = super::text(input, field).len() as u64;
     MIB.saturating_add(bytes.saturating_mul(factor))
@@ -74,14 +73,14 @@ mod tests {
         }
         let [first, second, of_other] = waiting;
         drop(all);
-        drop(first.now_or_never().expect("the first one goes on"));
+        drop(first.now_or_never().expect("the first one proceeds"));
         let of_other = of_other.now_or_never().expect("then another organization's");
         drop(of_other);
         assert!(second.now_or_never().is_some());
     }
 
     #[tokio::test]
-    async fn memory_budget_queues_runs_and_refuses_oversized_ones() {
+    async fn memory_budget_queues_runs_and_rejects_oversized_ones() {
         let budget = Budget::new(10 * MIB);
         let first = budget.take(6 * MIB).await.unwrap();
         assert!(budget.take(6 * MIB).now_or_never().is_none(), "the second one waits");

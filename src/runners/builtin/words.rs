@@ -1,17 +1,17 @@
-//! Words that carry a topic: what `text-summary` and `text-keywords` count.
+//! Topical words, as counted by `text-summary` and `text-keywords`.
 
 use std::collections::HashSet;
 
 use unicode_segmentation::UnicodeSegmentation;
 
-/// Words with fewer letters carry no topic.
+/// Shorter words carry no topic.
 const LENGTH_MIN: usize = 3;
 
-/// The words of one language that carry no topic.
+/// Words of one language that carry no topic.
 pub(super) struct StopWords(HashSet<&'static str>);
 
 impl StopWords {
-    /// Those of the language that `text` is written in; English where that is unknown.
+    /// The stop words of the language that `text` is written in; English if unknown.
     pub(super) fn of_language_of(text: &str) -> Self {
         let code =
             whatlang::detect_lang(text).map_or("en", |language| two_letters(language.code()));
@@ -19,12 +19,12 @@ impl StopWords {
         Self(list.unwrap_or_default().iter().copied().collect())
     }
 
-    /// The topical words of `text`, in lower case, in their order.
+    /// The topical words of `text`, in lower case and in order.
     pub(super) fn topical(&self, text: &str) -> Vec<String> {
         text.unicode_words().map(str::to_lowercase).filter(|word| self.is_topical(word)).collect()
     }
 
-    /// Whether a word in lower case carries a topic.
+    /// Whether a lower-case word carries a topic.
     pub(super) fn is_topical(&self, word: &str) -> bool {
         word.chars().count() >= LENGTH_MIN
             && word.chars().any(char::is_alphabetic)
@@ -32,7 +32,7 @@ impl StopWords {
     }
 }
 
-/// The two-letter code of the languages that the lists know, from the three-letter one.
+/// Maps three-letter language codes to the two-letter codes of the stop word lists.
 fn two_letters(code: &str) -> &'static str {
     match code {
         "deu" => "de",

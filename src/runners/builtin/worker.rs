@@ -1,12 +1,12 @@
-//! The worker process of the built-in models (`orrery builtin-worker …`): it computes on input that
-//! clients choose, in the [`Sandbox`], and serves one job at a time until the service closes its
-//! standard input. See `pool` for the other side.
+//! The worker process of the built-in models (`orrery builtin-worker …`): computes on client input
+//! inside the [`Sandbox`], one job at a time, until the service closes its standard input. See
+//! `pool` for the other side.
 //!
 //! # Protocol
 //!
 //! A job is a line of JSON ([`Head`]), then the bytes of the input's JSON, then those of the image.
-//! The worker answers with a line of JSON ([`Message`]). For a model that works on an image it first
-//! answers with the run's weight and waits for a line with the bytes of memory that the run may take.
+//! The worker answers with a line of JSON ([`Message`]). For a model that uses an image, it first
+//! answers with the run's weight and waits for a line with the number of bytes of memory granted.
 
 use std::io::{self, BufRead, BufWriter, Read, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,70 +21,70 @@ use crate::guard::groups;
 use crate::guard::sandbox::Sandbox;
 use crate::runtime::memory;
 
-/// Data that a worker may have beside that of a run: the program's own, what its allocator keeps.
+/// Memory of a worker in addition to that of a run: static data and memory kept by the allocator.
 pub(super) const MEMORY_BESIDE: u64 = 64 * MIB;
-/// Data that a run may take beside its weight: buffers, tables that a model's crate makes once.
+/// Memory of a run in addition to its weight: buffers, and tables that a model's crate builds once.
 const RUN_BESIDE: u64 = 8 * MIB;
-/// Processor time of one run, in seconds.
+/// Processor time limit of one run, in seconds.
 pub(super) const CPU_SECONDS_MAX: u64 = 10;
-/// The longest line that the service sends.
+/// Longest line accepted from the service, in bytes.
 const LINE_MAX: u64 = 4096;
-/// Bytes that are read into memory before their number has proved true.
+/// Bytes read ahead of a claimed length that is not verified yet.
 const READ_AHEAD: usize = 1024 * 1024;
 
-/// The exit code of a worker that cannot enter its sandbox: no job is at fault.
+/// The exit code of a worker that cannot enter its sandbox; no job caused it.
 pub(super) const NOT_STARTED: u8 = 125;
 
-/// How the service starts a worker.
+/// The arguments with which the service starts a worker.
 #[derive(Debug, Clone, PartialEq, Eq, clap::Args)]
 pub struct WorkerArgs {
-    /// The service: the worker ends with it
+    /// The process id of the service; the worker ends with it
     #[arg(long, value_name = "PID")]
     pub parent: i32,
-    /// The control group to move to
+    /// The control group to join
     #[arg(long, value_name = "FOLDER")]
     pub group: Option<std::path::PathBuf>,
 }
 
-/// What a job begins with.
+/// The first line of a job.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Head {
     pub model: String,
-    /// Bytes of memory that the run may take; for a model that works on an image, reading its head.
+    /// Bytes of memory that the run may use; for a model that uses an image, the memory for reading
+    /// the image header.
     pub memory: u64,
-    /// Bytes of the input's JSON.
+    /// Length of the input's JSON, in bytes.
     pub input: usize,
-    /// Bytes of the image.
+    /// Length of the image, in bytes.
     pub image: usize,
 }
 
-/// What a worker says.
+/// A message of a worker.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Message {
-    /// Bytes of memory that the run takes at most: the worker waits for a line that grants them.
+    /// Upper bound of the run's memory in bytes: the worker waits for a line that grants it.
     Weight(u64),
     Output(Value),
     Failed(Failure),
-    /// The model panicked; the worker is not to be used again.
+    /// The model panicked; do not reuse the worker.
     Panicked,
 }
 
-/// Serves jobs until the service closes its end; answers the exit code of the process.
+/// Serves jobs until the service closes its end. Returns the exit code of the process.
 ///
-/// # Errors
-/// When a stream breaks.
+/// # Errors When a stream breaks.
 pub fn run(args: &WorkerArgs) -> io::Result<u8> {
     memory::keep_less()?;
     let sandbox = match enter(args) {
         Ok(sandbox) => sandbox,
         Err(error) => {
-            // Standard error goes to the service, which logs it.
+            // The service logs the worker's standard error.
             drop(writeln!(io::stderr(), "the sandbox cannot be entered: {error}"));
             return Ok(NOT_STARTED);
         }
     };
-    // A panic is reported as an answer, and its message may quote the input.
+    // A panic is reported as an answer, because its message may quote the input.
     std::panic::set_hook(Box::new(|_panic| {}));
     let allow = |memory: u64| sandbox.limit(memory.saturating_add(RUN_BESIDE), CPU_SECONDS_MAX);
     serve(&mut io::stdin().lock(), &mut BufWriter::new(io::stdout().lock()), allow)?;
@@ -98,7 +98,7 @@ fn enter(args: &WorkerArgs) -> io::Result<Sandbox> {
     Sandbox::enter(args.parent, MEMORY_MAX + MEMORY_BESIDE)
 }
 
-/// Serves jobs. `allow` bounds what follows by so many bytes.
+/// Serves jobs. `allow` limits further memory use to this many bytes.
 fn serve(
     jobs: &mut impl BufRead,
     answers: &mut impl Write,
@@ -109,7 +109,7 @@ fn serve(
         let input = read_bytes(jobs, head.input)?;
         let image = read_bytes(jobs, head.image)?;
         let builtin = find(&head.model).ok_or(io::ErrorKind::InvalidInput)?;
-        // The service has parsed it before.
+        // The service has already parsed it.
         let Ok(parsed) = serde_json::from_slice::<Value>(&input) else {
             say(answers, &Message::Failed(refuse("the input nests too deeply")))?;
             continue;
@@ -130,7 +130,7 @@ fn serve(
     Ok(())
 }
 
-/// What the model answers; a panic is an answer too.
+/// Runs the model; turns a panic into a message.
 fn guarded<T>(work: impl FnOnce() -> Result<T, Failure>, good: fn(T) -> Message) -> Message {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(result)) => good(result),
@@ -139,7 +139,7 @@ fn guarded<T>(work: impl FnOnce() -> Result<T, Failure>, good: fn(T) -> Message)
     }
 }
 
-/// The next line; `None` when the service has closed its end.
+/// Reads the next line; `None` when the service has closed its end.
 fn read_line<T: for<'d> Deserialize<'d>>(jobs: &mut impl BufRead) -> io::Result<Option<T>> {
     let mut line = Vec::new();
     if jobs.by_ref().take(LINE_MAX).read_until(b'\n', &mut line)? == 0 {
@@ -160,7 +160,7 @@ fn say(answers: &mut impl Write, answer: &Message) -> io::Result<()> {
     answers.flush()
 }
 
-/// Bytes of memory that a worker may take to read a job with an image and the image's head.
+/// Memory that a worker may use to read a job with an image and the image header, in bytes.
 pub(super) const fn reading(image: usize) -> u64 {
     (image as u64).saturating_mul(2).saturating_add(images::HEAD_MAX)
 }
@@ -170,12 +170,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn worker_reports_panic_of_a_model() {
+    fn worker_reports_model_panic() {
         assert_eq!(guarded(|| panic!("broken"), Message::Weight), Message::Panicked);
         assert_eq!(guarded(|| Err(refuse("x")), Message::Weight), Message::Failed(refuse("x")));
     }
 
-    /// A job as the service sends it.
+    /// A job as sent by the service.
     fn job(model: &str, input: &str, image: &[u8]) -> Vec<u8> {
         let model = model.to_owned();
         let input_bytes = input.len();
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn worker_refuses_truncated_job() {
+    fn worker_rejects_truncated_job() {
         let mut cut: &[u8] = b"12345";
         assert_eq!(read_bytes(&mut cut, 6).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
         let mut line: &[u8] = b"{\"model\":\"x\"";

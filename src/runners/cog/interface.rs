@@ -1,5 +1,5 @@
-//! What a Cog container says of its model, in its OpenAPI document: the request schema and the
-//! output type. Pure.
+//! Reads the request schema and the output type of a Cog model from its container's OpenAPI
+//! document. Pure.
 
 use std::sync::Arc;
 
@@ -9,15 +9,14 @@ use crate::domain::model::OutputType;
 use crate::runners::ModelInterface;
 use crate::schema::Schema;
 
-/// Values that a schema may have when its references are filled in.
+/// Maximum number of values of a schema after its references are inlined.
 const VALUES_MAX: usize = 100_000;
-/// References that are followed, one within the other.
+/// Maximum nesting depth of references.
 const REFS_DEEP: usize = 16;
 
-/// The interface that an OpenAPI document describes.
+/// The interface described by an OpenAPI document.
 ///
-/// # Errors
-/// What is wrong with the document, in words that follow "its OpenAPI document".
+/// # Errors The fault, as a phrase that follows "its OpenAPI document".
 pub fn read(document: &Value) -> Result<ModelInterface, String> {
     let schemas = document.pointer("/components/schemas").and_then(Value::as_object);
     let schemas = schemas.ok_or_else(|| "has no components.schemas".to_owned())?;
@@ -33,7 +32,7 @@ pub fn read(document: &Value) -> Result<ModelInterface, String> {
     Ok(ModelInterface { schema: Arc::new(schema), output_type: output_type(&output) })
 }
 
-/// The schema as JSON Schema: references filled in, what is nullable marked by its type.
+/// Converts to JSON Schema: inlines references and turns `nullable` into a type.
 fn resolve(
     schema: &Value,
     schemas: &Map<String, Value>,
@@ -43,7 +42,7 @@ fn resolve(
     let too_large = || format!("has more than {VALUES_MAX} values when references are filled in");
     *left = left.checked_sub(1).ok_or_else(too_large)?;
     if depth > REFS_DEEP {
-        return Err("refers to itself, or too deep".to_owned());
+        return Err("has references that are recursive or nested too deep".to_owned());
     }
     match schema {
         Value::Object(fields) => {
@@ -72,7 +71,7 @@ fn resolve(
     }
 }
 
-/// Puts the properties in the order of the predictor's arguments, which Cog tells by `x-order`.
+/// Sorts the properties by the order of the predictor's arguments, which Cog gives as `x-order`.
 fn sort_properties(schema: &mut Value) {
     let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) else {
         return;
@@ -134,7 +133,7 @@ mod tests {
 
     /// Each of 7 definitions has 100 references to the next: 10^14 values.
     #[test]
-    fn cog_openapi_with_exploding_references_is_refused() {
+    fn cog_openapi_with_exploding_references_is_rejected() {
         let to = |name: String| json!({"$ref": format!("#/components/schemas/{name}")});
         let mut schemas: Map<String, Value> = (0..7)
             .map(|n| (format!("d{n}"), json!(vec![to(format!("d{}", n + 1)); 100])))
@@ -164,11 +163,14 @@ mod tests {
     }
 
     #[test]
-    fn cog_openapi_without_usable_schema_is_refused() {
+    fn cog_openapi_without_usable_schema_is_rejected() {
         for (schemas, says) in [
             (json!(null), "has no components.schemas"),
             (json!({}), "describes no Input"),
-            (json!({"Input": {"$ref": "#/components/schemas/Input"}}), "refers to itself"),
+            (
+                json!({"Input": {"$ref": "#/components/schemas/Input"}}),
+                "references that are recursive",
+            ),
             (json!({"Input": {"$ref": "http://else/where"}}), "has an unknown reference"),
             (json!({"Input": {"type": 7}}), "has an Input with"),
         ] {

@@ -1,10 +1,10 @@
-//! The runner `cog`: a container that Cog has built, by its HTTP API.
+//! The runner `cog`: runs predictions in containers built by Cog, over their HTTP API.
 //!
-//! A run is a `PUT` with an id of its own, so that one that is asked for again after a crash is not
-//! run beside itself. What the model takes and gives is read from the container. Cog has a number of
-//! places and refuses what is beyond them: a run waits for one. Nothing that has begun is repeated
-//! here. Where there are several containers, a run that a crash of this service cut off may come to
-//! another one.
+//! A run is a `PUT` with its own id, so that a repeat after a crash joins the existing run instead
+//! of starting a second one. The model's schemas are read from the container. Cog accepts a limited
+//! number of concurrent runs and refuses more; a run waits for a free place. Requests whose run has
+//! started are not repeated here. With several containers, a run interrupted by a crash of this
+//! service may be repeated on another container.
 
 mod interface;
 
@@ -32,22 +32,22 @@ use crate::http::{content, trace_context};
 use crate::runtime::{self, Tasks};
 use crate::schema;
 
-/// The largest answer, in bytes: files come as `data:` URIs within it.
+/// Largest answer, in bytes; includes files as `data:` URIs.
 pub const ANSWER_MAX: usize = 64 * 1024 * 1024;
-/// How long the container may take to end a run that is cancelled.
+/// Time limit for the container to cancel a run.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(3);
-/// The pauses between two looks for a place: the first, and the longest.
+/// Polling interval while waiting for a free place: the first, and the maximum.
 const LOOK_FIRST: Duration = Duration::from_millis(10);
 const LOOK_MAX: Duration = Duration::from_millis(500);
 
-/// What manifests say of a runner of this type.
+/// The manifest section of this runner type.
 pub const TYPE: Type =
     Type { name: "cog", read: |section, _folder| Some(Arc::new(Options::read(section)?)) };
 
-/// How one model is asked.
+/// The manifest's options.
 #[derive(Debug, PartialEq)]
 struct Options {
-    /// Without a slash at their end.
+    /// Without trailing slashes.
     addresses: Vec<Address>,
 }
 
@@ -73,7 +73,7 @@ impl options::Options for Options {
     }
 }
 
-/// The runner of one model.
+/// A runner of one model.
 #[derive(Debug)]
 struct CogRunner {
     model: Model,
@@ -83,16 +83,16 @@ struct CogRunner {
     known: Mutex<Known>,
 }
 
-/// What is known of the model.
+/// The model's interface, as last read.
 #[derive(Debug, Default)]
 struct Known {
     interface: Option<Arc<ModelInterface>>,
-    /// When it was last asked for.
+    /// When it was last read.
     description: DescriptionAge,
 }
 
 impl CogRunner {
-    /// `tasks` tell the container of cancels.
+    /// `tasks` run the requests that cancel runs in the container.
     fn new(model: Model, client: Client, tasks: Tasks, servers: Pool) -> Self {
         Self { model, client, tasks, servers, known: Mutex::default() }
     }
@@ -105,7 +105,7 @@ impl CogRunner {
         Failure::new(class, format!("the model '{}': {what}", self.model.name))
     }
 
-    /// Asks until there is a place, and gives the answer of the run.
+    /// Repeats the request until a place is free. Returns the answer of the run.
     async fn ask(&self, run: &CancelOnDrop<'_>, job: &Job) -> Result<Response, Failure> {
         let id = run.id;
         let body = Bytes::from(json!({"id": id, "input": *job.input}).to_string());
@@ -142,8 +142,8 @@ impl CogRunner {
                     (sent.map_err(|error| failure_of(&self.model.name, &error))?, lease)
                 }
             };
-            // 202: this very run is under way there, from before a crash. 409: every place is taken.
-            // 503: it starts.
+            // 202: this run is already in progress there, from before a crash. 409: no place is
+            // free. 503: the container is starting.
             match answer.status.as_u16() {
                 202 => held = Some(lease),
                 409 => lease.note(None),
@@ -203,7 +203,7 @@ impl CogRunner {
         Err(super::Error { failure: self.failure(ErrorClass::ProviderError, &what), cost })
     }
 
-    /// Asks a container how it is.
+    /// Asks a container for its health.
     async fn probe(&self, url: String) -> Readiness {
         let request = Request::get(format!("{url}/health-check"));
         match endpoints::probe(&self.client, request).await {
@@ -212,7 +212,7 @@ impl CogRunner {
         }
     }
 
-    /// Reads what a container says of its model.
+    /// Reads the model's interface from a container.
     async fn read_face(&self, url: &str) {
         let request = Request::get(format!("{url}/openapi.json"));
         let found = match endpoints::probe(&self.client, request).await {
@@ -280,11 +280,11 @@ impl Runner for CogRunner {
     }
 }
 
-/// Tells the container that nobody waits for a run any more.
+/// Cancels the run in its container when dropped.
 struct CancelOnDrop<'a> {
     runner: &'a CogRunner,
     id: &'a str,
-    /// The container that was asked last; none when there is nothing to cancel.
+    /// The container last asked; `None` if there is nothing to cancel.
     at: Mutex<Option<String>>,
 }
 
@@ -307,7 +307,7 @@ impl Drop for CancelOnDrop<'_> {
         }
         let url = format!("{url}/predictions/{}/cancel", self.id);
         let client = self.runner.client.clone();
-        // Older versions go on when the connection closes.
+        // Older versions of Cog continue a run when the connection closes.
         self.runner.tasks.spawn(async move {
             let limits =
                 Limits { total: CANCEL_TIMEOUT, answer_bytes: 4096, overflow: Overflow::Truncate };
@@ -318,7 +318,7 @@ impl Drop for CancelOnDrop<'_> {
     }
 }
 
-/// An id that a path may contain, one for each attempt.
+/// An id that is safe in a URL path, unique per attempt.
 fn id_of(attempt_key: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
     attempt_key.chars().map(|c| if is_plain(c) { c } else { '-' }).collect()

@@ -1,4 +1,4 @@
-//! The runner against a stand-in for a container. The real one is met under `tests/`.
+//! The runner against a stub container. Integration tests use a real one.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -7,7 +7,7 @@ use crate::runners::{RecordingProgress, stand_in};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
 
-/// Answers each request by its first line; how many came.
+/// A stub that answers each request by its first line; counts the requests.
 async fn container(answer: fn(&str, usize) -> (u16, String)) -> (CogRunner, Arc<AtomicUsize>) {
     let (url, count) = stand_in::server(move |line, _body, number| answer(line, number)).await;
     (of(url, Tasks::new()), count)
@@ -108,7 +108,7 @@ async fn cog_health_and_schema_are_refreshed() {
     runner.read_face(&runner.servers.usable().unwrap()).await;
     assert!(
         Arc::ptr_eq(&interface, &runner.interface().unwrap()),
-        "the same as long as it says the same"
+        "unchanged as long as the document is unchanged"
     );
     let gone = of("http://127.0.0.1:1".to_owned(), Tasks::new());
     gone.maintain().await;

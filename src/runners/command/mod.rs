@@ -1,9 +1,9 @@
-//! The runner `command`: a program of the operator's that reads jobs and writes answers, as JSON
+//! The runner `command`: runs a program of the operator that reads jobs and writes answers as JSON
 //! Lines on its standard streams (see `protocol`).
 //!
-//! In the mode `persistent` a pool of workers is kept, each with one job at a time; in the mode
-//! `once` each job gets a process of its own. A run that is dropped ends its process, with all that
-//! it has started. Nothing is retried here.
+//! In mode `persistent` a pool of workers is kept, each serving one job at a time; in mode `once`
+//! each job gets its own process. Dropping a run kills its process and all its descendants. Nothing
+//! is retried here.
 
 mod pool;
 pub mod process;
@@ -33,11 +33,12 @@ use crate::guard;
 use crate::runtime;
 use crate::runtime::shortage::when_able;
 
-/// The least address space that a program can start in, and the most that can be meant.
+/// Bounds of `memory_bytes`: the smallest address space that a program can start in, and a sanity
+/// limit.
 const MEMORY_MIN: u64 = 64 * 1024 * 1024;
 const MEMORY_MAX: u64 = 1 << 50;
 
-/// How long a process is waited for that this machine cannot start now.
+/// Retry limit for a spawn that fails for lack of machine resources.
 const STARTING_MAX: Duration = Duration::from_secs(60);
 
 /// Where a service looks for programs, whatever the `PATH` of a terminal says.
@@ -49,17 +50,17 @@ const SCRIPTS: [&str; 8] = ["py", "sh", "js", "mjs", "ts", "rb", "pl", "php"];
 /// How processes are used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
-    /// Again and again.
+    /// Reused for many jobs.
     Persistent,
-    /// One for each job.
+    /// One process per job.
     Once,
 }
 
 impl Mode {
-    /// All of them.
+    /// All modes.
     const ALL: [Self; 2] = [Self::Persistent, Self::Once];
 
-    /// As manifests spell it.
+    /// The spelling in manifests.
     const fn as_str(self) -> &'static str {
         match self {
             Self::Persistent => "persistent",
@@ -68,24 +69,24 @@ impl Mode {
     }
 }
 
-/// What manifests say of a runner of this type.
+/// The manifest section of this runner type.
 pub const TYPE: Type = Type {
     name: "command",
     read: |section, folder| Some(Arc::new(Options::read(section, folder)?)),
 };
 
-/// How one model is run.
+/// The manifest's options.
 #[derive(Debug, PartialEq)]
 struct Options {
     /// The program and its arguments, never empty.
     command: Vec<String>,
     mode: Mode,
-    /// Where it starts: absolute, the manifest's folder unless it says otherwise.
+    /// The absolute working directory; the manifest's folder by default.
     directory: PathBuf,
     env: Vec<(String, Secret)>,
-    /// The address space that each of its processes may have.
+    /// The address space limit of each of its processes.
     memory_bytes: Option<u64>,
-    /// Absolute folders that it may write to, beside its own.
+    /// Absolute folders that it may write to, besides its own.
     writable: Vec<PathBuf>,
 }
 
@@ -103,7 +104,7 @@ impl Options {
 
 impl options::Options for Options {
     fn programs(&self) -> Vec<PathBuf> {
-        // The program is looked up in PATH where it has no slash; a script is one of its arguments.
+        // A program without a slash is looked up in PATH; scripts are among the arguments.
         let is_path = |(place, word): &(usize, &String)| *place > 0 || word.contains('/');
         let words = self.command.iter().enumerate().filter(is_path);
         let paths = words.map(|(_, word)| self.directory.join(word));
@@ -164,7 +165,7 @@ fn is_program(path: &Path) -> bool {
     path.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
 }
 
-/// A folder that exists; a path that is not absolute starts at `folder`.
+/// Parses a folder that must exist; a relative path starts at `folder`.
 fn directory(folder: &Path) -> impl Fn(&values::Value<'_>) -> Parsed<PathBuf> {
     move |value| {
         let path = values::path(folder)(value)?;
@@ -187,11 +188,11 @@ fn variable(folder: &Path) -> impl Fn(&str, &values::Value<'_>) -> Parsed<(Strin
     }
 }
 
-/// The runner of one model.
+/// A runner of one model.
 #[derive(Debug)]
 struct CommandRunner {
     pool: Arc<Pool>,
-    /// How the last process of the mode `once` did.
+    /// The outcome of the last process in mode `once`.
     once: Mutex<Health>,
 }
 
@@ -263,7 +264,7 @@ impl CommandRunner {
         result
     }
 
-    /// A folder for the files of a run, where it may give some out.
+    /// Creates a folder for the files of a run, if the model may return files.
     fn folder(&self, worker: &Worker) -> Result<Option<Folder>, Failure> {
         if !self.model().gives_files {
             return Ok(None);
@@ -319,11 +320,11 @@ impl Runner for CommandRunner {
     }
 }
 
-/// What is said of a worker that ended with success but without an answer.
+/// The reason for a worker that exited successfully without an answer.
 const ENDED: &str = "its worker ended without an answer";
 
-/// How a process ended that should not have, in words that follow "the model 'x':". What it wrote
-/// stays between it and the operator, but for what the guard itself says.
+/// Describes an unexpected exit, as a phrase that follows "the model 'x':". The program's own
+/// output is shown only to the operator, except messages of the guard.
 fn describe(status: Option<ExitStatus>, tail: &Tail) -> String {
     let not_started =
         status.and_then(|status| status.code()) == Some(i32::from(guard::NOT_STARTED));

@@ -1,8 +1,8 @@
-//! The pool of a model's workers: as many as its concurrency, each used again and again, replaced
-//! when it ends.
+//! The pool of a model's workers: up to its concurrency, each reused and replaced when it ends.
 //!
-//! A worker that ends without having answered, or talks nonsense, counts as a failure: the more of
-//! them in a row, the longer until the next is started. There is never a storm.
+//! A worker that exits without an answer or violates the protocol counts as a failure; consecutive
+//! failures increase the pause before the next start, so that failures never cause a storm of
+//! starts.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -19,17 +19,17 @@ use crate::runners::tail::Tail;
 use crate::runtime::Recurring;
 use crate::runtime::shortage::is_shortage;
 
-/// How long a free worker is waited for before the pool is looked at again.
+/// How long to wait for a free worker before rechecking the pool.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
-/// For a worker that has ended before it gave an answer.
+/// The hint for a worker that exited before its first answer.
 const HINT_ENDED: &str = "the worker ended before it answered: with mode = \"persistent\" it answers \
     each line of its standard input with a line of JSON, and ends when its input ends; for a program that \
     does one job and ends, set mode = \"once\"";
-/// For a worker that was ended before it gave an answer.
+/// The hint for a worker that was killed before its first answer.
 const HINT_SILENT: &str = "the worker was ended before it answered: does it write a line of JSON for \
     each line that it reads, and flush it? Standard output is for answers alone: messages belong on \
     standard error";
-/// A worker that has lived for so long has started well.
+/// A worker that has lived this long has started successfully.
 const SETTLED: Duration = Duration::from_secs(2);
 
 /// The workers of one model.
@@ -38,27 +38,27 @@ pub struct Pool {
     pub options: Arc<Options>,
     pub model: Model,
     pub guard: GuardConfig,
-    /// What its workers wrote to standard error.
+    /// The standard error of its workers.
     pub tail: Tail,
     state: Mutex<State>,
-    /// A worker is free, or another one may be started.
+    /// Notified when a worker is free or another one may be started.
     freed: Notify,
 }
 
 #[derive(Debug)]
 struct State {
     idle: Vec<Worker>,
-    /// Those that are idle, at work or ending.
+    /// Workers that are idle, at work or ending.
     alive: usize,
     backoff: Backoff,
     health: Health,
-    /// A hint for the operator about the last worker, where it gave no answer.
+    /// A hint for the operator if the last worker gave no answer.
     hint: Option<&'static str>,
-    /// The failure that was logged last.
+    /// The last failure logged.
     logged: Recurring,
 }
 
-/// A worker that is at work. Dropped before its end is known, it is ended.
+/// A worker in use. If dropped before its outcome is known, the worker is killed.
 #[derive(Debug)]
 pub struct WorkerLease {
     pool: Arc<Pool>,
@@ -66,7 +66,7 @@ pub struct WorkerLease {
 }
 
 impl Pool {
-    /// Without a worker.
+    /// A pool without workers.
     #[must_use]
     pub fn new(options: Arc<Options>, model: Model, guard: GuardConfig) -> Arc<Self> {
         let state = State {
@@ -83,22 +83,21 @@ impl Pool {
         Arc::new(Self { options, model, guard, tail, state, freed })
     }
 
-    /// How its workers are.
+    /// The health of its workers.
     #[must_use]
     pub fn health(&self) -> Health {
         self.lock().health.clone()
     }
 
-    /// A hint for the operator about a model whose worker gives no answer.
+    /// The hint for the operator about a model whose worker gives no answer.
     #[must_use]
     pub fn hint(&self) -> Option<&'static str> {
         self.lock().hint
     }
 
-    /// A worker that is alive, as soon as there is one.
+    /// Waits for a live worker.
     ///
-    /// # Errors
-    /// When none can be started now, if `may_wait` is not set: the sentence says why.
+    /// # Errors The reason, if no worker can be started now and `may_wait` is false.
     pub async fn take(self: &Arc<Self>, may_wait: bool) -> Result<WorkerLease, String> {
         loop {
             let freed = self.freed.notified();
@@ -118,7 +117,7 @@ impl Pool {
                 }
                 state.backoff.left()
             };
-            // Past the pause, only a worker that is returned can help.
+            // Past the pause, only a returned worker can help.
             let pause = if pause.is_zero() { LOOK_AGAIN } else { pause };
             tokio::select! {
                 () = freed => {}
@@ -131,7 +130,7 @@ impl Pool {
         WorkerLease { pool: Arc::clone(self), worker: Some(worker) }
     }
 
-    /// An idle worker that is alive still; those that are not are counted out.
+    /// Takes an idle worker that is still alive; dead ones are removed and counted out.
     fn pop_alive(&self, state: &mut State) -> Option<Worker> {
         while let Some(mut worker) = state.idle.pop() {
             match worker.ended() {
@@ -145,7 +144,7 @@ impl Pool {
         None
     }
 
-    /// Starts a worker; when that is not possible, the next try comes after a pause.
+    /// Starts a worker; a failure starts a pause before the next attempt.
     fn start(&self, state: &mut State) -> Option<Worker> {
         match Worker::start(self) {
             Ok(worker) => {
@@ -153,9 +152,9 @@ impl Pool {
                 Some(worker)
             }
             Err(error) if is_shortage(&error) => {
-                // It says nothing about the model.
+                // A lack of machine resources says nothing about the model.
                 state.backoff.pause();
-                tracing::warn!(model = %self.model.name, %error, "a worker cannot start now");
+                tracing::warn!(model = %self.model.name, %error, "worker failed to start: out of machine resources");
                 None
             }
             Err(error) => {
@@ -165,13 +164,13 @@ impl Pool {
         }
     }
 
-    /// A worker has ended without being asked to.
+    /// Records that a worker ended unexpectedly.
     fn died(&self, state: &mut State, is_proven: bool, reason: &str) {
         state.alive = state.alive.saturating_sub(1);
         if is_proven {
-            // It has done work: whether the model can start is not in question.
+            // It has answered before, so the model is able to start.
             state.backoff.failed();
-            tracing::warn!(model = %self.model.name, %reason, "a worker has ended");
+            tracing::warn!(model = %self.model.name, %reason, "worker exited");
         } else {
             self.failed(state, reason.to_owned());
         }
@@ -182,21 +181,21 @@ impl Pool {
         let pause = state.backoff.failed();
         let model = &self.model.name;
         let said = self.tail.last_line().unwrap_or_default();
-        // A program that fails says why itself; only a quiet end needs an explanation.
+        // A failing program reports its own reason; only a silent exit needs a hint.
         let hint = (reason == super::ENDED).then_some(HINT_ENDED);
         if state.logged.is_news(&reason) {
             let pause = humantime::format_duration(pause).to_string();
             tracing::warn!(
                 %model, %reason, %said, hint, pause,
-                "a worker cannot start; it is tried again, and logged again in an hour or on a change"
+                "worker failed to start; retrying, next logged in an hour or on a change"
             );
         }
         state.hint = hint;
         state.health = Health::Failing(reason);
     }
 
-    /// Sees to it that there is a worker, so that a model that cannot start is known before it is
-    /// asked for, and that one that has settled counts as healthy.
+    /// Keeps at least one worker running, so that a model that cannot start is known before its
+    /// first request and a settled worker counts as healthy.
     pub fn maintain(self: &Arc<Self>) {
         let mut state = self.lock();
         let idle = std::mem::take(&mut state.idle);
@@ -228,7 +227,7 @@ impl Pool {
 }
 
 impl WorkerLease {
-    /// The worker has answered: it is free for the next job.
+    /// Returns the worker to the pool after its answer.
     pub fn return_to_pool(mut self) {
         let Some(worker) = self.worker.take() else { return };
         let mut state = self.pool.lock();
@@ -241,11 +240,11 @@ impl WorkerLease {
         self.pool.freed.notify_one();
     }
 
-    /// The worker has ended by itself; says how.
+    /// Reaps a worker that ended by itself. Returns how it ended.
     pub async fn reap(mut self) -> String {
         let Some(worker) = self.worker.take() else { return String::new() };
         let pool = Arc::clone(&self.pool);
-        // In a task of its own: also when nobody waits any more, it is counted out.
+        // In its own task, so that the worker is counted out even if the caller goes away.
         let reaping = self.pool.guard.tasks.spawn(async move {
             let mut worker = worker;
             let status = worker.end().await;
@@ -258,12 +257,12 @@ impl WorkerLease {
 }
 
 impl Drop for WorkerLease {
-    /// The job was cancelled, is out of time, or the worker talks nonsense: it is ended, and its
-    /// place is free when it is dropped.
+    /// The job was cancelled or timed out, or the worker violated the protocol: kills the worker;
+    /// its place is free once it is dropped.
     fn drop(&mut self) {
         let Some(worker) = self.worker.take() else { return };
         if tokio::runtime::Handle::try_current().is_err() {
-            // The runtime has ended; the guard is asked by the worker's own end.
+            // The runtime has ended; dropping the worker tells its guard.
             return;
         }
         let pool = Arc::clone(&self.pool);

@@ -1,6 +1,6 @@
-//! One guarded process of a program of the operator's: started behind its guard and its walls, with a
-//! folder of its own, and ended with everything that it has started. What is said over its pipes is
-//! others' business: `worker` and the MCP servers of `agent`.
+//! Runs one program of the operator as a guarded process: sandboxed, with its own folder, and
+//! killed together with all its descendants. The protocol on its pipes is up to the callers:
+//! `worker` and the MCP servers of `agent`.
 
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
@@ -20,51 +20,51 @@ use crate::guard::groups::{Group, Groups};
 use crate::runners::tail::Tail;
 use crate::runtime::Tasks;
 
-/// What a process' environment has of the service's own.
+/// Environment variables inherited from the service.
 const PASSED_ON: &[&str] = &["PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ"];
-/// Where a process has its temporary files, within its folder.
+/// The folder for temporary files, inside the process's folder.
 const TEMPORARY: &str = "tmp";
-/// How long a guard has to end its process before it is killed itself.
+/// Grace period for a guard to end its process, before the guard itself is killed.
 const ENDING: Duration = Duration::from_secs(15);
-/// How often a control group is looked at until it is empty.
+/// Polling interval until a control group is empty.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
-/// How long a process has to end once its job is done, where it is not used again.
+/// Grace period for a process to exit after its job if it is not reused.
 const LEAVING: Duration = Duration::from_secs(1);
 
-/// How guard processes are started: see `crate::guard`.
+/// How guard processes are started; see `crate::guard`.
 #[derive(Debug, Clone)]
 pub struct GuardConfig {
-    /// This program.
+    /// This binary.
     pub program: PathBuf,
-    /// Where each process gets a folder of its own.
+    /// The parent of the folders of processes.
     pub work: PathBuf,
-    /// What no program may open, beside the files that hold secrets: folders of the service.
+    /// Folders of the service that no program may open, besides files with secrets.
     pub hidden: Vec<PathBuf>,
-    /// The manifests' folder, which programs may read, but for the manifests.
+    /// The manifests' folder, which programs may read except for the manifests.
     pub models: PathBuf,
-    /// Where each process gets a control group of its own; `None`: nowhere.
+    /// The parent of the processes' control groups; `None` without control groups.
     pub groups: Option<Arc<Groups>>,
     pub tasks: Tasks,
 }
 
-/// What is started.
+/// A program to start.
 #[derive(Debug, Clone, Copy)]
 pub struct Program<'a> {
     /// The program and its arguments, never empty.
     pub command: &'a [String],
-    /// Where it starts, absolute.
+    /// The absolute working directory.
     pub directory: &'a Path,
     pub env: &'a [(String, Secret)],
-    /// The address space that each of its processes may have.
+    /// The address space limit of each of its processes.
     pub memory_bytes: Option<u64>,
-    /// Absolute folders that it may write to, beside its own.
+    /// Absolute folders that it may write to, besides its own.
     pub writable: &'a [PathBuf],
-    /// The name of the model, which its environment has.
+    /// The name of the model, passed in the environment.
     pub model: Option<&'a str>,
 }
 
 impl GuardConfig {
-    /// A folder for one process, with one for its temporary files.
+    /// Creates a folder for one process, with a folder for its temporary files.
     fn home(&self) -> io::Result<TempDir> {
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.work)?;
         let home = TempDir::new_in(&self.work)?;
@@ -72,7 +72,7 @@ impl GuardConfig {
         Ok(home)
     }
 
-    /// What the processes of a program may reach.
+    /// The sandbox rules of a program.
     fn walls(&self, program: &Program<'_>, home: &Path) -> Walls {
         let secrets = secret::hidden_from_programs();
         Walls {
@@ -86,27 +86,26 @@ impl GuardConfig {
     }
 }
 
-/// A process that runs, or has ended without anybody having looked. Dropping it tells its guard to end
-/// it.
+/// A guarded process; it may have exited without being reaped yet. Dropping it tells its guard to
+/// end it.
 #[derive(Debug)]
 pub struct Process {
-    /// The guard. Its process group holds the program too.
+    /// The guard. Its process group contains the program too.
     child: Child,
     group: Option<Pid>,
     pub stdin: Option<ChildStdin>,
-    /// Where it may write.
+    /// The folder that it may write to.
     pub home: Arc<TempDir>,
-    /// The control group of the guard and of all below it.
+    /// The control group of the guard and all its descendants.
     control: Option<Group>,
 }
 
 impl Process {
-    /// Starts a program behind a guard, with the pipe that it writes to; what it writes to standard error
-    /// goes to `tail`. To be called on a thread that lives as long as the runtime: the guard takes the end
-    /// of the thread for the end of the service.
+    /// Starts a program behind a guard. Returns the process and its standard output; standard error
+    /// goes to `tail`. Call it on a thread that lives as long as the runtime: the guard treats the
+    /// end of the thread as the end of the service.
     ///
-    /// # Errors
-    /// When this program cannot be started again.
+    /// # Errors When this binary cannot be started again.
     pub fn start(
         guard: &GuardConfig,
         program: &Program<'_>,
@@ -132,7 +131,7 @@ impl Process {
             command.env("ORRERY_MODEL", model);
         }
         command.env("TMPDIR", home.path().join(TEMPORARY));
-        // Python buffers what it writes to a pipe, answers and errors included.
+        // Python buffers output to a pipe, including answers and errors.
         command.env("PYTHONUNBUFFERED", "1");
         for (name, value) in program.env {
             command.env(name, value.expose());
@@ -144,25 +143,26 @@ impl Process {
         let stdin = child.stdin.take().ok_or_else(gone)?;
         let stdout = child.stdout.take().ok_or_else(gone)?;
         let stderr = child.stderr.take().ok_or_else(gone)?;
-        // For as long as the process lives: a shutdown that waited for it would wait for idle workers.
+        // Lives as long as the process and is not tracked: a shutdown that waited for it would wait
+        // for idle workers.
         Tasks::attend(tail.clone().drain(stderr));
         let process = Self { child, group, stdin: Some(stdin), home: Arc::new(home), control };
         Ok((process, stdout))
     }
 
-    /// How it ended, if it has.
+    /// The exit status, if it has exited.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().ok().flatten()
     }
 
-    /// Ends it, with everything that it has started; how its process ended.
+    /// Ends the process and all its descendants. Returns its exit status.
     pub async fn end(&mut self) -> Option<ExitStatus> {
         self.stdin = None;
         self.ask_guard();
         self.gone(ENDING).await
     }
 
-    /// Lets it end by itself for a moment, then ends it.
+    /// Lets the process exit by itself for a moment, then ends it.
     pub async fn leave(mut self) -> Option<ExitStatus> {
         self.stdin = None;
         match tokio::time::timeout(LEAVING, self.child.wait()).await {
@@ -171,11 +171,11 @@ impl Process {
         }
     }
 
-    /// Waits until the guard has ended, and sees to it that it does.
+    /// Waits until the guard has exited, and makes sure that it does.
     async fn gone(&mut self, patience: Duration) -> Option<ExitStatus> {
         let waited = tokio::time::timeout(patience, self.child.wait()).await;
         let status = waited.ok().and_then(Result::ok);
-        // A guard that was killed itself has left its worker behind.
+        // A guard that was itself killed left its worker behind.
         if status.is_none_or(|status| status.signal().is_some())
             && let Some(group) = self.group
         {
@@ -194,7 +194,7 @@ impl Process {
     }
 
     fn ask_guard(&self) {
-        // Without an id it has ended and was waited for.
+        // Without an id it has exited and was reaped.
         if let (Some(_), Some(guard)) = (self.child.id(), self.group) {
             let _gone = kill_process(guard, Signal::TERM);
         }

@@ -1,7 +1,8 @@
-//! What the service and a worker say to each other: JSON Lines.
+//! The protocol between the service and a worker: JSON Lines.
 //!
-//! One line goes in for each job, `{"id", "input", "traceparent", "request_id"}` and at times `"folder"` and
-//! `"tracestate"`; any number of lines come out for it, the last one with its `output` or its `error`.
+//! The service sends one line per job, `{"id", "input", "traceparent", "request_id"}` and sometimes
+//! `"folder"` and `"tracestate"`; the worker answers with any number of lines, the last one with
+//! `output` or `error`.
 
 use serde_json::{Map, Value};
 
@@ -12,25 +13,25 @@ use crate::domain::model::Usage;
 use crate::domain::money::Usd;
 use crate::runners::Job;
 
-/// The longest line that a worker may write, in bytes: the largest output.
+/// Longest line of a worker, in bytes: the largest output.
 pub const LINE_MAX: usize = 10 * 1024 * 1024;
 
-/// A line that a worker wrote.
+/// A message of a worker.
 #[derive(Debug, PartialEq)]
 pub enum Said {
-    /// It has started and can be given work.
+    /// The worker has started and accepts jobs.
     Ready,
     Log(String),
-    /// A part of the output that is there already.
+    /// A part of the output, sent early.
     Part(Value),
     /// The job has ended.
     Ended(Box<Ended>),
 }
 
-/// How a job ended.
+/// The outcome of a job.
 #[derive(Debug, PartialEq)]
 pub struct Ended {
-    /// The output, or the failure as the worker classifies it.
+    /// The output, or the failure as classified by the worker.
     pub result: Result<Value, Failure>,
     pub usage: Usage,
 }
@@ -54,11 +55,10 @@ pub fn job(job: &Job, folder: Option<&str>) -> String {
     line
 }
 
-/// What a line says. `id` is the job that the worker is at, if it is at one; `cost_report` points to
-/// a cost in its answer. `Ok(None)`: a log of a job that has ended.
+/// Parses a line. `id` is the worker's current job, if any; `cost_report` points to a cost in its
+/// answer. `Ok(None)`: a log line of an ended job.
 ///
-/// # Errors
-/// What is wrong with the line, in words that follow "its worker".
+/// # Errors The fault, as a phrase that follows "its worker".
 pub fn parse(line: &[u8], id: Option<&str>, cost_report: &str) -> Result<Option<Said>, String> {
     let Ok(said) = serde_json::from_slice::<Value>(line) else {
         return Err(format!("wrote a line that is not valid JSON: {}", super::excerpt(line)));
@@ -173,7 +173,7 @@ mod tests {
         ] {
             assert!(of(line).unwrap_err().starts_with(says), "{line}");
         }
-        assert!(parse(br#"{"id":"a","output":1}"#, None, "").is_err(), "at no job");
+        assert!(parse(br#"{"id":"a","output":1}"#, None, "").is_err(), "without a job");
         assert!(parse(b"\xff\xfe", Some("a"), "").is_err());
     }
 }

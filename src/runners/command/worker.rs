@@ -1,7 +1,7 @@
-//! A worker: one process that is given one job at a time, behind its guard.
+//! A worker: one guarded process that serves one job at a time.
 //!
-//! Whatever goes wrong with a worker, it is ended and not used again. Dropping one tells its guard
-//! to end it, with everything that it has started.
+//! After any fault the worker is ended and not reused. Dropping it tells its guard to end it with
+//! all its descendants.
 
 use std::io;
 use std::process::ExitStatus;
@@ -16,32 +16,31 @@ use super::protocol::{self, Ended, LINE_MAX, Said};
 use crate::runners::{Folder, Job};
 use crate::runtime;
 
-/// A worker that runs, or has ended without anybody having looked.
+/// A worker; it may have exited without being reaped yet.
 #[derive(Debug)]
 pub struct Worker {
-    /// It may write to its folder; the folders of its runs are in it.
+    /// The folders of its runs are inside its folder.
     process: Process,
     stdout: BufReader<ChildStdout>,
     pub started: Instant,
-    /// It has answered.
+    /// Whether it has answered at least once.
     pub is_proven: bool,
 }
 
 /// Why a worker gave no answer.
 #[derive(Debug)]
 pub enum Error {
-    /// It has ended.
+    /// It has exited.
     Ended,
-    /// What it wrote is not understood, in words that follow "its worker".
+    /// It violated the protocol; a phrase that follows "its worker".
     Nonsense(String),
 }
 
 impl Worker {
-    /// Starts a worker behind a guard. To be called on a thread that lives as long as the runtime:
-    /// the guard takes the end of the thread for the end of the service.
+    /// Starts a worker behind a guard. Call it on a thread that lives as long as the runtime: the
+    /// guard treats the end of the thread as the end of the service.
     ///
-    /// # Errors
-    /// When this program cannot be started again.
+    /// # Errors When this binary cannot be started again.
     pub fn start(pool: &Pool) -> io::Result<Self> {
         let Pool { options, model, guard, tail, .. } = pool;
         let program = Program {
@@ -57,24 +56,22 @@ impl Worker {
         Ok(Self { process, stdout, started: runtime::monotonic_now(), is_proven: false })
     }
 
-    /// How it ended, if it has.
+    /// The exit status, if it has exited.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.process.ended()
     }
 
-    /// A folder for the files of its next run.
+    /// Creates a folder for the files of its next run.
     ///
-    /// # Errors
-    /// When the disk refuses.
+    /// # Errors When the file system refuses.
     pub fn folder(&self) -> io::Result<Folder> {
         Folder::new_in(&self.process.home)
     }
 
-    /// Gives it the job and hears what it says until the job has ended. With `is_last` it is asked
-    /// that no other job will come.
+    /// Sends a job and reads messages until it ends. With `is_last`, tells the worker that no other
+    /// job follows.
     ///
-    /// # Errors
-    /// [`Error`]: then it is not to be used again.
+    /// # Errors [`Error`]; then the worker must not be reused.
     pub async fn ask(
         &mut self,
         job: &Job,
@@ -105,30 +102,30 @@ impl Worker {
                 }
             }
         };
-        // At once: a worker may write much before it has read all.
+        // Read while writing: a worker may write much before it has read everything.
         let mut reading = std::pin::pin!(reading);
         let ended = tokio::select! {
             biased;
             ended = &mut reading => ended,
-            // What it wrote before it closed its end is heard still.
+            // Output written before it closed its input still counts.
             _written_or_broken = writing => reading.await,
         }?;
         self.is_proven = true;
         Ok(ended)
     }
 
-    /// Ends it, with everything that it has started; how its process ended.
+    /// Ends it with all its descendants. Returns its exit status.
     pub async fn end(&mut self) -> Option<ExitStatus> {
         self.process.end().await
     }
 
-    /// Lets it end by itself for a moment, then ends it.
+    /// Lets it exit by itself for a moment, then ends it.
     pub async fn leave(self) -> Option<ExitStatus> {
         self.process.leave().await
     }
 }
 
-/// One line, without its end.
+/// Reads one line, without its line break.
 async fn read_line(stdout: &mut BufReader<ChildStdout>) -> Result<Vec<u8>, Error> {
     let mut line = Vec::new();
     loop {
@@ -145,7 +142,7 @@ async fn read_line(stdout: &mut BufReader<ChildStdout>) -> Result<Vec<u8>, Error
         }
         match end {
             None => {}
-            // Empty lines say nothing.
+            // Ignore empty lines.
             Some(_) if line.trim_ascii().is_empty() => line.clear(),
             Some(_) => return Ok(line),
         }

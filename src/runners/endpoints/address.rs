@@ -1,5 +1,5 @@
-//! `url` and `urls` of a `[runner]` table: where the servers of one model are, what share of its work
-//! each gets, and how much at once. Pure.
+//! Parses `url` and `urls` of a `[runner]` table: the endpoints of a model, their weights, and
+//! their concurrency. Pure.
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -8,36 +8,36 @@ use crate::config::reader::{Parsed, Problem, Section};
 use crate::config::values::{self, problem, whole};
 use crate::domain::spelling::nearest;
 
-/// Servers that one model may have.
+/// Maximum number of endpoints of one model.
 const ADDRESSES_MAX: usize = 64;
 const WEIGHT_MAX: u32 = 1000;
 const CONCURRENCY_MAX: usize = 1_000_000;
-/// The keys of an entry of `urls` that is a table.
+/// The keys of a table entry of `urls`.
 const KEYS: [&str; 3] = ["url", "weight", "concurrency"];
 
-/// A server, as the manifest names it.
+/// An endpoint, as named in the manifest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Address {
     pub url: String,
-    /// Its share of the work, beside those of the others.
+    /// Its share of the requests, relative to the other endpoints.
     pub weight: u32,
-    /// Requests that it is sent at once; `None`: as many as the model runs.
+    /// Maximum number of concurrent requests; `None`: the model's concurrency.
     pub concurrency: Option<usize>,
 }
 
 impl Address {
-    /// A server with nothing said of it.
+    /// An endpoint with default settings.
     #[must_use]
     pub const fn of(url: String) -> Self {
         Self { url, weight: 1, concurrency: None }
     }
 }
 
-/// How one kind of runner reads a URL.
+/// How a runner type parses a URL.
 pub type ReadUrl = fn(&values::Value<'_>) -> Parsed<String>;
 
-/// The servers of a `[runner]` table: `url`, or `urls` with at least one. What is wrong is noted in
-/// the section.
+/// The endpoints of a `[runner]` table: `url`, or `urls` with at least one entry. Faults are
+/// recorded in the section.
 pub fn read(section: &mut Section<'_>, url: ReadUrl) -> Option<Vec<Address>> {
     let one = section.optional("url", url);
     let several = section.optional("urls", |value| list(value, url));
@@ -55,7 +55,7 @@ pub fn read(section: &mut Section<'_>, url: ReadUrl) -> Option<Vec<Address>> {
     }
 }
 
-/// What several servers may do at once together, where each says how much it may.
+/// The total concurrency of several endpoints, if each sets its own.
 #[must_use]
 pub fn concurrency(addresses: &[Address]) -> Option<usize> {
     let each: Option<Vec<usize>> = addresses.iter().map(|one| one.concurrency).collect();
@@ -140,7 +140,7 @@ fn unknown_key(key: &Spanned<std::borrow::Cow<'_, str>>, name: &str) -> Vec<Prob
     vec![Problem { at: key.span(), message: format!("unknown key; {hint}") }]
 }
 
-/// The URL without what may be secret in it: for messages, metrics and the operator's lists.
+/// The URL without parts that may be secret: for messages, metrics and operators' lists.
 #[must_use]
 pub fn name_of(url: &str) -> String {
     let Ok(parsed) = url::Url::parse(url) else { return String::new() };

@@ -1,5 +1,5 @@
-//! When a model that describes itself is asked again what it takes: as soon as a server of it is back, and
-//! from time to time. It asks nothing itself.
+//! Decides when a model's description is refreshed: as soon as one of its endpoints is back, and
+//! periodically. Sends no requests itself.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use tokio::time::Instant;
 
 use crate::runtime;
 
-/// How long a description is taken for the present one.
+/// How long a description counts as current.
 const FRESH: Duration = Duration::from_secs(60);
 
-/// When it was last asked, and how that found its servers.
+/// When the description was last requested, and whether an endpoint was usable then.
 #[derive(Debug, Default)]
 pub struct DescriptionAge {
     asked: Option<Instant>,
@@ -18,12 +18,12 @@ pub struct DescriptionAge {
 }
 
 impl DescriptionAge {
-    /// It was asked just now, whatever came of it.
+    /// Records a request for the description, whatever its outcome.
     pub fn note(&mut self) {
         self.asked = Some(runtime::monotonic_now());
     }
 
-    /// Whether it is to be asked now that a server is usable, or none is.
+    /// Whether to refresh now, given whether an endpoint is usable.
     pub fn is_due(&mut self, is_usable: bool) -> bool {
         let was_usable = std::mem::replace(&mut self.was_usable, is_usable);
         let is_fresh = self.asked.is_some_and(|asked| asked.elapsed() < FRESH);

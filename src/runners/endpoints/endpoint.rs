@@ -1,5 +1,5 @@
-//! One server of a model: what it has in flight, and whether it is used. No clock but the one that
-//! callers read, no tasks, no network.
+//! The state of one endpoint: its requests in flight, and whether it is in rotation. Pure: callers
+//! pass in the time.
 //!
 //! ```text
 //! Starting ──ready──▶ Up ──misses──▶ Ejected ──after a pause──▶ Trial ──answer──▶ Up
@@ -7,53 +7,53 @@
 //!                                       └─────────── miss ─────────┘
 //! ```
 //!
-//! A miss is a request that got no answer, or the answer that there is nobody to give one. Each
-//! ejection in a row doubles the pause. A server that has a readiness route comes out of it by a probe,
-//! one without by the next request.
+//! A miss is a request without an answer, or with a proxy's answer that it has no backend. Each
+//! consecutive ejection doubles the pause. After it, an endpoint with a readiness route is tested
+//! by a probe, any other by the next request.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Requests in a row without an answer that eject a server.
+/// Consecutive requests without an answer that eject an endpoint.
 const MISSES_MAX: u32 = 3;
-/// Probes in a row without an answer that eject a server that has been ready before.
+/// Consecutive failed probes that eject an endpoint that has been ready before.
 const PROBE_MISSES_MAX: u32 = 2;
-/// How long a server is left out after its first ejection; each further one in a row doubles it.
+/// The pause after the first ejection; each further ejection in a row doubles it.
 const PAUSE_FIRST: Duration = Duration::from_secs(1);
-/// The longest time for which it is left out.
+/// Maximum pause.
 const PAUSE_MAX: Duration = Duration::from_secs(15);
-/// How often a server is probed while it answers.
+/// Probe interval of an endpoint that answers.
 const PROBE_EVERY: Duration = Duration::from_secs(5);
 
-/// What a server said of itself.
+/// The readiness that an endpoint reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Readiness {
     Ready,
-    /// It loads its model.
+    /// It is loading its model.
     Starting,
-    /// Why it is not ready, in words that follow the model's name. Holds no secret.
+    /// Why it is not ready, as a phrase that follows the model's name. Contains no secret.
     Unready(String),
 }
 
-/// How a server is, as those who pick one see it. The better ones come first.
+/// The state of an endpoint for selection, best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Standing {
-    /// It answers, or is due to be tried again and nobody does so yet.
+    /// It answers, or is due for a retry that no request has taken yet.
     Usable,
     Starting,
-    /// One request finds out whether it answers again.
+    /// One request is testing whether it answers again.
     OnTrial,
     Ejected,
 }
 
-/// What became of the server's use by a change.
+/// A change of an endpoint's place in the rotation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// It is left out from now on, and why.
+    /// Removed from rotation, and why.
     Out(String),
-    /// It is used again, or for the first time.
+    /// Added to rotation, or back in it.
     In,
 }
 
@@ -64,7 +64,7 @@ enum Phase {
     Ejected {
         until: Instant,
     },
-    /// `is_taken`: a request is on its way.
+    /// `is_taken`: a request is in flight.
     Trial {
         is_taken: bool,
     },
@@ -76,16 +76,16 @@ struct State {
     in_flight: usize,
     misses: u32,
     probe_misses: u32,
-    /// Ejections in a row.
+    /// Consecutive ejections.
     ejections: u32,
-    /// When it was last ejected: what began before says nothing of it since.
+    /// When it was last ejected; outcomes of requests that began before do not count.
     ejected_at: Option<Instant>,
     probed_at: Option<Instant>,
-    /// Why it is out. Empty while it is not.
+    /// Why it is out of rotation; empty otherwise.
     reason: String,
 }
 
-/// One server.
+/// One endpoint of a model.
 #[derive(Debug)]
 pub struct Endpoint {
     pub url: String,
@@ -94,17 +94,18 @@ pub struct Endpoint {
     state: Mutex<State>,
 }
 
-/// What operators see of a server.
+/// The state shown to operators.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seen {
     pub standing: Standing,
     pub in_flight: usize,
-    /// Why it is left out.
+    /// Why it is out of rotation.
     pub reason: Option<String>,
 }
 
 impl Endpoint {
-    /// A server of which nothing is known; one that can be asked counts as starting until it was.
+    /// A new endpoint in unknown state; one with a readiness route counts as starting until it is
+    /// probed.
     pub const fn new(url: String, name: String, is_probed: bool) -> Self {
         let phase = if is_probed { Phase::Starting } else { Phase::Up };
         let state = State {
@@ -124,7 +125,8 @@ impl Endpoint {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Its standing and what it has in flight. `is_probed`: a probe ends an ejection, no request does.
+    /// Its state for selection, and its requests in flight. `is_probed`: only a probe ends an
+    /// ejection, not a request.
     pub fn standing(&self, now: Instant, is_probed: bool) -> (Standing, usize) {
         let state = self.state();
         let standing = match state.phase {
@@ -137,7 +139,8 @@ impl Endpoint {
         (standing, state.in_flight)
     }
 
-    /// How it is, for operators: a trial is not known to answer yet, unless a probe has said so.
+    /// The state shown to operators. With probes, an endpoint on trial counts as usable, because a
+    /// probe has succeeded; without, it does not yet.
     pub fn seen(&self, is_probed: bool) -> Seen {
         let state = self.state();
         let standing = match state.phase {
@@ -151,7 +154,7 @@ impl Endpoint {
         Seen { standing, in_flight: state.in_flight, reason }
     }
 
-    /// Takes a place.
+    /// Counts a request as in flight.
     pub fn take(&self, now: Instant, is_probed: bool) {
         let mut state = self.state();
         state.in_flight = state.in_flight.saturating_add(1);
@@ -164,17 +167,17 @@ impl Endpoint {
         }
     }
 
-    /// Gives a place back.
+    /// Ends a request in flight.
     pub fn give_back(&self) {
         let mut state = self.state();
         state.in_flight = state.in_flight.saturating_sub(1);
-        // A trial that was given up is left to another request.
+        // If the trial request was dropped, another request may take the trial.
         if state.phase == (Phase::Trial { is_taken: true }) && state.in_flight == 0 {
             state.phase = Phase::Trial { is_taken: false };
         }
     }
 
-    /// A request that began at `begun` was answered.
+    /// Records that a request started at `begun` was answered.
     pub fn answered(&self, begun: Instant) -> Option<Change> {
         let mut state = self.state();
         if state.ejected_at.is_some_and(|ejected| begun < ejected) {
@@ -185,7 +188,7 @@ impl Endpoint {
         state.up()
     }
 
-    /// A request that began at `begun` got no answer, and why.
+    /// Records that a request started at `begun` got no answer, and why.
     pub fn missed(&self, begun: Instant, now: Instant, reason: &str) -> Option<Change> {
         let mut state = self.state();
         if state.ejected_at.is_some_and(|ejected| begun < ejected) {
@@ -200,7 +203,7 @@ impl Endpoint {
         state.eject(now, format!("it did not answer the last {misses} times: {reason}"))
     }
 
-    /// Whether it is time to ask how it is.
+    /// Whether a probe is due.
     pub fn is_probe_due(&self, now: Instant) -> bool {
         let state = self.state();
         let is_old = |every: Duration| state.probed_at.is_none_or(|probed| probed + every <= now);
@@ -211,7 +214,7 @@ impl Endpoint {
         }
     }
 
-    /// Notes what it said of itself.
+    /// Records the result of a probe.
     pub fn probed(&self, said: Readiness, now: Instant) -> Option<Change> {
         let mut state = self.state();
         state.probed_at = Some(now);
@@ -285,11 +288,11 @@ mod tests {
     }
 
     #[test]
-    fn endpoint_without_readiness_route_is_tried_again_by_one_request() {
+    fn endpoint_without_readiness_route_is_retried_by_one_request() {
         let one = endpoint(false);
         let now = runtime::monotonic_now();
         assert_eq!(one.missed(now, now, "no"), None);
-        assert_eq!(one.answered(now), None, "an answer ends the row");
+        assert_eq!(one.answered(now), None, "an answer resets the misses");
         for _ in 0..2 {
             assert_eq!(one.missed(now, now, "no"), None);
         }
@@ -311,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn endpoint_pause_grows_to_its_limit_and_begins_again() {
+    fn endpoint_pause_grows_to_its_limit_and_resets() {
         let one = endpoint(false);
         let mut now = runtime::monotonic_now();
         for _ in 0..3 {
@@ -334,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn endpoint_ignores_what_began_before_its_ejection() {
+    fn endpoint_ignores_requests_from_before_its_ejection() {
         let one = endpoint(false);
         let before = runtime::monotonic_now();
         let now = before + after(1);
@@ -355,7 +358,11 @@ mod tests {
         let unready = || Readiness::Unready("gone".to_owned());
         assert_eq!(one.probed(unready(), now), Some(Change::Out("gone".to_owned())));
         assert!(!one.is_probe_due(now) && one.is_probe_due(now + after(1)));
-        assert_eq!(one.standing(now + after(9), true).0, Standing::Ejected, "no request tries it");
+        assert_eq!(
+            one.standing(now + after(9), true).0,
+            Standing::Ejected,
+            "no request is sent to it"
+        );
         assert_eq!(one.probed(Readiness::Ready, now + after(1)), Some(Change::In));
         assert_eq!(one.seen(true).standing, Standing::Usable);
         let now = now + after(2);
@@ -365,14 +372,14 @@ mod tests {
         assert_eq!(one.standing(now, true).0, Standing::Usable);
         assert!(!one.is_probe_due(now) && one.is_probe_due(now + after(5)));
         assert_eq!(one.probed(unready(), now), None, "one is not enough");
-        assert!(one.is_probe_due(now), "but it is asked again at once");
+        assert!(one.is_probe_due(now), "but it is probed again at once");
         assert_eq!(one.probed(unready(), now), Some(Change::Out("gone".to_owned())));
         assert_eq!(one.probed(Readiness::Starting, now), None);
         assert_eq!(one.probed(Readiness::Ready, now), Some(Change::In));
     }
 
     #[test]
-    fn endpoint_trial_that_was_given_up_is_left_to_another() {
+    fn endpoint_trial_that_was_dropped_is_left_to_another_request() {
         let one = endpoint(false);
         let now = runtime::monotonic_now();
         for _ in 0..3 {

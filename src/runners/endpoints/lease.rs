@@ -1,5 +1,5 @@
-//! A request's place at a server, and what is noted of it: whether the server answered, in its state, in
-//! the metrics, and in a line of the log when that changes whether it is used.
+//! A lease of an endpoint for one request. Records whether the endpoint answered: in its state, in
+//! the metrics, and in the log if that changes its place in the rotation.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,12 +14,12 @@ use crate::http::client;
 use crate::http::connector;
 use crate::runtime;
 
-/// A place at a server. Dropping it gives the place back.
+/// A lease of an endpoint. Dropping it returns it.
 #[derive(Debug)]
 pub struct Lease {
     pub(super) endpoint: Arc<Endpoint>,
     pub(super) group: Arc<Group>,
-    /// For messages, and the labels of the metrics where there are several servers.
+    /// Used in messages, and as a metric label if there are several endpoints.
     pub(super) model: String,
     pub(super) has_metrics: bool,
     pub(super) begun: Instant,
@@ -29,13 +29,14 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// The server's URL.
+    /// The endpoint's URL.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.endpoint.url
     }
 
-    /// Notes how the request ended: `None` with an answer. Only the first note of a place counts.
+    /// Records the outcome of the request: `None` if it was answered. Only the first call on a
+    /// lease counts.
     pub fn note(&mut self, failure: Option<&Failure>) {
         match failure {
             Some(failure) if failure.class == ErrorClass::ProviderUnavailable => {
@@ -60,7 +61,7 @@ impl Lease {
         }
     }
 
-    /// Notes a request that got no answer; whether another server may be asked.
+    /// Records a request that got no answer. Returns whether another endpoint may be tried.
     pub(super) fn note_error(&mut self, error: &client::Error) -> bool {
         use connector::Error as E;
         match error {
@@ -74,7 +75,7 @@ impl Lease {
                 self.missed(&error.to_string());
                 false
             }
-            // It says nothing about the server.
+            // These errors say nothing about the endpoint.
             client::Error::Connection(
                 E::Local { .. } | E::Forbidden(_) | E::LeadsAstray { .. } | E::NoHost,
             ) => {
@@ -88,7 +89,7 @@ impl Lease {
         }
     }
 
-    /// Gives the place back before the end.
+    /// Returns the lease early.
     pub(super) fn give_back(&mut self) {
         if std::mem::take(&mut self.has_place) {
             self.endpoint.give_back();
@@ -111,7 +112,7 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        // The engine ends a run that is out of time by dropping it.
+        // On timeout the engine drops the run.
         if !self.is_noted && self.begun.elapsed() >= self.patience {
             let reason = format!("no answer within {:?}", self.patience);
             self.missed(&reason);
@@ -120,14 +121,14 @@ impl Drop for Lease {
     }
 }
 
-/// Logs that a server is left out, or is used again; nothing else.
+/// Logs when an endpoint leaves or re-enters rotation.
 pub(super) fn report(model: &str, endpoint: &Endpoint, change: Option<Change>) {
     let server = endpoint.name.as_str();
     match change {
         Some(Change::Out(reason)) => {
-            tracing::warn!(model, server, reason, "a server of a model is left out");
+            tracing::warn!(model, server, reason, "endpoint removed from rotation");
         }
-        Some(Change::In) => tracing::info!(model, server, "a server of a model is used"),
+        Some(Change::In) => tracing::info!(model, server, "endpoint back in rotation"),
         None => {}
     }
 }

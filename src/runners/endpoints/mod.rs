@@ -1,24 +1,25 @@
-//! The servers of one model: which of them gets a request, and what happens when it does not answer.
+//! Load balancing over the endpoints of one model, with ejection, probes and failover.
 //!
 //! ```text
-//! address    `url` and `urls` of a manifest        endpoint   how one server is
-//! lease      a request's place at one
+//! address    `url` and `urls` of a manifest        endpoint   the state of one endpoint
+//! lease      a request's use of an endpoint
 //! ```
 //!
-//! A request goes to the usable server that has least in flight for its weight, and waits while each of
-//! them has as much as it may. It goes on to another server where nothing can have come of it: no
-//! connection was made, or the answer was 502, 503 or 504. A connection that broke after the request was
-//! sent is never repeated here: that is for the `retry` of a manifest to say. Servers that do not answer
-//! are left out until a probe, or a single request, has found them again (`endpoint`); when all are left
-//! out, they are tried all the same.
+//! A request goes to the usable endpoint with the fewest requests in flight for its weight, and
+//! waits while all are at their concurrency limit. It fails over to another endpoint only if it
+//! certainly had no effect: no connection was made, or the answer was 502, 503 or 504. If a
+//! connection breaks after the request was sent, it is never repeated here: that is up to the
+//! manifest's `retry`. Endpoints that do not answer are removed from rotation until a probe or a
+//! trial request succeeds (`endpoint`); if all are out, they are tried all the same.
 //!
-//! Predictions and the chat router use the same servers with the same counts. So does the runner that a
-//! reload makes in the place of another: a server that stays keeps its state, and one that was removed
-//! ends the calls that it has. Nothing is kept on the disk.
+//! Predictions and the chat router share the endpoints and their counts. So does the runner that a
+//! reload creates to replace another: an endpoint that stays keeps its state, and a removed one
+//! finishes its requests. Nothing is stored on disk.
 //!
-//! `tower-balance` was considered: it brings tower's `Service` with its readiness protocol, `discover`
-//! and `load` for a choice between two random servers, and has neither ejection, probes, limits for each
-//! server nor retries that know what was sent. What is left of it would be smaller than what adapts it.
+//! `tower-balance` was considered: it offers tower's `Service` with its readiness protocol,
+//! `discover` and `load` for a choice between two random endpoints, but no ejection, probes,
+//! per-endpoint limits or retries that depend on what was sent. The code saved would be less than
+//! the adapter.
 
 mod address;
 mod description;
@@ -47,38 +48,39 @@ use crate::http::places::Arriving;
 use crate::runners::openai::stream_options::Refusal;
 use crate::runtime;
 
-/// How long a server may take to say how it is, or what it serves, and the bytes that are read of it.
+/// Time limit for an endpoint to report its health or description, and the maximum number of bytes
+/// read.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
 const PROBE_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// Servers that one request is sent to at most.
+/// Maximum number of endpoints tried for one request.
 const TRIES_MAX: usize = 3;
-/// The share of a server of weight 1, in the units of its turns.
+/// The turn increment of an endpoint with weight 1.
 const TURN: u64 = 1 << 20;
 
 /// Why there is no answer.
 #[derive(Debug)]
 pub enum Error<E> {
-    /// The request could not be made.
+    /// The request could not be built.
     Unmade(E),
     Client(client::Error),
 }
 
-/// The servers of all models; clones of an [`Arc`] share them over reloads.
+/// The endpoints of all models; clones of an [`Arc`] share them across reloads.
 #[derive(Debug, Default)]
 pub struct Registry {
     groups: Mutex<HashMap<String, Weak<Group>>>,
 }
 
-/// The servers of one model, those included that only end their calls.
+/// The endpoints of one model, including removed ones that are finishing their requests.
 #[derive(Debug, Default)]
 struct Group {
     endpoints: Mutex<HashMap<String, Weak<Endpoint>>>,
-    /// A place is free, or a server is usable again.
+    /// Notified when a place becomes free or an endpoint usable.
     changed: tokio::sync::Notify,
 }
 
 impl Group {
-    /// Held while a server is picked, so that no two requests take the last place.
+    /// Locked during selection, so that no two requests take the last place.
     fn endpoints(&self) -> MutexGuard<'_, HashMap<String, Weak<Endpoint>>> {
         self.endpoints.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -97,21 +99,21 @@ impl Registry {
     }
 }
 
-/// How a model's servers are used.
+/// How a model's endpoints are used.
 #[derive(Debug, Clone)]
 pub struct Settings<'s> {
     /// The model's slug.
     pub model: &'s str,
     pub addresses: &'s [Address],
-    /// What one request may take.
+    /// Timeout of one request.
     pub patience: Duration,
-    /// Whether the servers are asked how they are.
+    /// Whether the endpoints are probed.
     pub is_probed: bool,
-    /// Whether they are asked before they get a first request.
+    /// Whether an endpoint must be probed before its first request.
     pub starts_unknown: bool,
 }
 
-/// The servers of one model, as one manifest names them.
+/// The endpoints of one model, as named in one manifest.
 #[derive(Debug)]
 pub struct Pool {
     model: String,
@@ -119,9 +121,9 @@ pub struct Pool {
     group: Arc<Group>,
     is_probed: bool,
     patience: Duration,
-    /// The turn of the last pick.
+    /// The turn of the last selection.
     turn: AtomicU64,
-    /// Whether the servers have refused `stream_options`.
+    /// Whether the endpoints have rejected `stream_options`.
     pub stream_options: Refusal,
 }
 
@@ -130,26 +132,27 @@ struct Entry {
     endpoint: Arc<Endpoint>,
     weight: u32,
     concurrency: usize,
-    /// Goes up with each pick, the slower the larger its weight. Only changed while the group is held.
+    /// Increases with each selection, more slowly for larger weights. Changed only while the group
+    /// is locked.
     turn: AtomicU64,
 }
 
-/// What operators see of a model's server.
+/// The state of an endpoint, for operators.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndpointState {
-    /// Its URL without secrets.
+    /// The URL without secrets.
     pub name: String,
     pub standing: Standing,
-    /// Why it is left out.
+    /// Why it is out of rotation.
     pub reason: Option<String>,
     pub in_flight: usize,
     pub weight: u32,
-    /// `None`: as many as the model runs.
+    /// `None`: the model's concurrency.
     pub concurrency: Option<usize>,
 }
 
 impl EndpointState {
-    /// Its standing in a word, for operators.
+    /// Its state in one word, for operators.
     #[must_use]
     pub const fn word(&self) -> &'static str {
         match self.standing {
@@ -160,7 +163,7 @@ impl EndpointState {
         }
     }
 
-    /// Whether it is used as far as it can be.
+    /// Whether it is in rotation.
     #[must_use]
     pub const fn is_used(&self) -> bool {
         matches!(self.standing, Standing::Usable | Standing::Starting)
@@ -169,14 +172,14 @@ impl EndpointState {
 
 enum Pick {
     Lease(Lease),
-    /// Each server that is left has as much as it may.
+    /// Every endpoint not tried yet is at its concurrency limit.
     Full,
-    /// No server is left that was not tried.
+    /// Every endpoint has been tried.
     None,
 }
 
 impl Pool {
-    /// The servers of a model.
+    /// Creates the pool of a model.
     #[must_use]
     pub fn new(settings: &Settings<'_>, registry: &Registry) -> Self {
         let group = registry.group(settings.model);
@@ -206,23 +209,22 @@ impl Pool {
         }
     }
 
-    /// How many servers there are.
+    /// The number of endpoints.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether there are none; never so.
+    /// Always false: a pool has at least one endpoint.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Sends a request to a server, and to another where nothing can have come of it. Gives the whole
-    /// answer with the place at the server, on which the caller notes what it makes of the answer.
+    /// Sends a request to an endpoint, and to another one if it certainly had no effect. Returns
+    /// the whole answer with the lease, on which the caller records the outcome.
     ///
-    /// # Errors
-    /// [`Error`], of the last server that was tried.
+    /// # Errors [`Error`] of the last endpoint tried.
     pub async fn send<E>(
         &self,
         client: &Client,
@@ -233,10 +235,9 @@ impl Pool {
         self.exchange(request, send, |answer| answer.status).await
     }
 
-    /// As [`Pool::send`], with the answer's body unread.
+    /// Like [`Pool::send`], but does not read the answer's body.
     ///
-    /// # Errors
-    /// As [`Pool::send`].
+    /// # Errors As [`Pool::send`].
     pub async fn open<E>(
         &self,
         client: &Client,
@@ -258,7 +259,7 @@ impl Pool {
         let mut last = None;
         loop {
             let Some(mut lease) = self.lease(&tried).await else {
-                // There is at least one server, so one was tried.
+                // There is at least one endpoint, so one was tried.
                 let no_server = client::Error::Connection(connector::Error::NoHost);
                 return last.unwrap_or(Err(Error::Client(no_server)));
             };
@@ -281,18 +282,18 @@ impl Pool {
             if !may_go_on || tried.len() >= TRIES_MAX.min(self.entries.len()) {
                 return answer.map(|answer| (answer, lease));
             }
-            // Who waits for a place holds none.
+            // Return the lease while waiting for another one.
             lease.give_back();
             last = Some(answer.map(|answer| (answer, lease)));
         }
     }
 
-    /// Waits for a place at a server that was not tried; `None` when all were.
+    /// Waits for a lease of an endpoint not tried yet; `None` if all were tried.
     async fn lease(&self, tried: &[Arc<Endpoint>]) -> Option<Lease> {
         loop {
             let changed = self.group.changed.notified();
             tokio::pin!(changed);
-            // From here on no change is missed.
+            // From here on no notification is missed.
             changed.as_mut().enable();
             match self.pick(tried) {
                 Pick::Lease(lease) => return Some(lease),
@@ -302,7 +303,7 @@ impl Pool {
         }
     }
 
-    /// Takes a place at the best server that was not tried.
+    /// Leases the best endpoint not tried yet.
     fn pick(&self, tried: &[Arc<Endpoint>]) -> Pick {
         let now = runtime::monotonic_now();
         let picking = self.group.endpoints();
@@ -329,7 +330,7 @@ impl Pool {
         });
         let Some((entry, ..)) = chosen else { return Pick::Full };
         entry.endpoint.take(now, self.is_probed);
-        // Equally loaded servers take turns; one that was left out has not saved any up.
+        // Equally loaded endpoints take turns; one that was out of rotation does not catch up.
         let turn = turn_of(&entry.turn).max(turn_of(&self.turn));
         self.turn.store(turn, Ordering::Relaxed);
         let share = TURN / u64::from(entry.weight);
@@ -347,7 +348,7 @@ impl Pool {
         })
     }
 
-    /// How the model is, by its servers.
+    /// The model's health, derived from its endpoints.
     #[must_use]
     pub fn health(&self) -> Health {
         let seen: Vec<_> =
@@ -369,7 +370,7 @@ impl Pool {
         })
     }
 
-    /// Each server; none where the model has but one.
+    /// The state of each endpoint; empty if the model has only one.
     #[must_use]
     pub fn states(&self) -> Vec<EndpointState> {
         if self.entries.len() < 2 {
@@ -389,7 +390,7 @@ impl Pool {
         self.entries.iter().map(state).collect()
     }
 
-    /// The URL of a server that answers, if one does.
+    /// The URL of a usable endpoint.
     #[must_use]
     pub fn usable(&self) -> Option<String> {
         let is_usable =
@@ -397,7 +398,7 @@ impl Pool {
         self.entries.iter().find(is_usable).map(|entry| entry.endpoint.url.clone())
     }
 
-    /// Asks those servers how they are for which it is time, all at once. `probe` bounds its own time.
+    /// Probes all endpoints that are due, concurrently. `probe` limits its own time.
     pub async fn probe<F>(&self, probe: impl Fn(String) -> F)
     where
         F: Future<Output = Readiness>,
@@ -411,7 +412,7 @@ impl Pool {
         futures_util::future::join_all(probes).await;
     }
 
-    /// Asks the server at `url` how it is, whether or not it is time.
+    /// Probes the endpoint at `url`, whether or not it is due.
     pub async fn probe_now<F>(&self, url: &str, probe: impl Fn(String) -> F) -> Standing
     where
         F: Future<Output = Readiness>,
@@ -431,7 +432,7 @@ impl Pool {
     }
 }
 
-/// Asks a server how it is; `is_ready` judges its answer.
+/// Probes an endpoint; `is_ready` judges its answer.
 pub(super) async fn ask_readiness(
     client: &Client,
     request: hyper::http::request::Builder,
@@ -447,10 +448,9 @@ pub(super) async fn ask_readiness(
     }
 }
 
-/// Sends a server a question about itself, and gives its answer, within a short time.
+/// Sends an endpoint a short request about itself. Returns the answer.
 ///
-/// # Errors
-/// Why there is no answer, in words.
+/// # Errors Why there is no answer.
 pub(super) async fn probe(
     client: &Client,
     request: hyper::http::request::Builder,
@@ -461,7 +461,7 @@ pub(super) async fn probe(
     client.send(request, &limits).await.map_err(|error| error.to_string())
 }
 
-/// The answers of a proxy that has nobody to pass the request on to.
+/// Statuses of a proxy that has no backend.
 const fn is_nobody(status: StatusCode) -> bool {
     matches!(status.as_u16(), 502..=504)
 }
@@ -472,7 +472,7 @@ fn turn_of(turn: &AtomicU64) -> u64 {
 
 #[cfg(test)]
 impl Pool {
-    /// The servers of a test, of which nothing is asked but requests.
+    /// A pool for tests whose endpoints get requests but no probes.
     pub fn of_test(addresses: &[Address], patience: Duration) -> Self {
         let settings =
             Settings { model: "m", addresses, patience, is_probed: false, starts_unknown: false };

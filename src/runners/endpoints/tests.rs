@@ -1,5 +1,5 @@
-//! The choice of a server, and what follows when it does not answer. No network: what a server answers
-//! is a function of its URL.
+//! Selection of endpoints, and failover if one does not answer. No network: answers are a function
+//! of the URL.
 
 use std::convert::Infallible;
 use std::sync::atomic::AtomicUsize;
@@ -31,7 +31,7 @@ fn pool(urls: &[(&str, u32, Option<usize>)]) -> Pool {
     pool_in(&Registry::default(), urls, false)
 }
 
-/// The server of a place that is free at once.
+/// The endpoint of a lease that is free at once.
 fn picked(pool: &Pool) -> Lease {
     let Pick::Lease(lease) = pool.pick(&[]) else { panic!("none is free") };
     lease
@@ -48,7 +48,8 @@ fn broken() -> client::Error {
     client::Error::Protocol { reason: "reset".to_owned() }
 }
 
-/// Sends a request; each server answers as `answer` says. Gives the last answer, and who was asked.
+/// Sends a request; each endpoint answers according to `answer`. Returns the last answer and the
+/// endpoints asked.
 async fn ask(
     pool: &Pool,
     answer: impl Fn(&str) -> Result<u16, client::Error>,
@@ -75,7 +76,7 @@ async fn ask(
 }
 
 #[test]
-fn endpoints_get_work_by_their_weight() {
+fn endpoints_get_requests_by_weight() {
     let pool = pool(&[("http://a", 1, None), ("http://b", 3, None)]);
     let held: Vec<Lease> = (0..8).map(|_| picked(&pool)).collect();
     let of_b = held.iter().filter(|lease| lease.url() == "http://b").count();
@@ -84,13 +85,13 @@ fn endpoints_get_work_by_their_weight() {
     let turns: Vec<String> = (0..40).map(|_| picked(&pool).url().to_owned()).collect();
     let of_b = turns.iter().filter(|url| *url == "http://b").count();
     assert!((29..=31).contains(&of_b), "one after the other: {of_b}");
-    // The one that is idle gets the next request, whatever the turns say.
+    // An idle endpoint gets the next request, whatever the turns say.
     let one = picked(&pool);
     assert_ne!(picked(&pool).url(), one.url());
 }
 
 #[tokio::test]
-async fn endpoint_concurrency_holds_and_is_waited_for() {
+async fn endpoint_concurrency_is_enforced_by_waiting() {
     let pool = pool(&[("http://a", 1, Some(1)), ("http://b", 1, Some(2))]);
     let mut held: Vec<Lease> = (0..3).map(|_| picked(&pool)).collect();
     assert!(matches!(pool.pick(&[]), Pick::Full));
@@ -104,7 +105,7 @@ async fn endpoint_concurrency_holds_and_is_waited_for() {
 }
 
 #[tokio::test]
-async fn request_goes_to_another_endpoint_only_where_nothing_came_of_it() {
+async fn request_fails_over_only_if_it_had_no_effect() {
     type Answer = fn(&str) -> Result<u16, client::Error>;
     let cases: [(Answer, bool, usize); 7] = [
         (|host| if host == "a" { Err(refused()) } else { Ok(200) }, true, 2),
@@ -127,7 +128,7 @@ async fn request_goes_to_another_endpoint_only_where_nothing_came_of_it() {
 }
 
 #[tokio::test]
-async fn endpoint_that_does_not_answer_is_left_out() {
+async fn endpoint_that_does_not_answer_leaves_rotation() {
     let pool = pool(&[("http://a", 1, None), ("http://b", 1, None)]);
     let answer = |host: &str| if host == "a" { Err(refused()) } else { Ok(200) };
     for _ in 0..6 {
@@ -144,7 +145,7 @@ async fn endpoint_that_does_not_answer_is_left_out() {
     }
     assert_eq!(count.into_inner(), 0);
     assert_eq!(pool.health(), Health::Good);
-    // When none is left they are tried all the same.
+    // If all are out of rotation, they are tried all the same.
     for _ in 0..3 {
         assert!(ask(&pool, |_| Err(refused())).await.0.is_err());
     }
@@ -155,7 +156,7 @@ async fn endpoint_that_does_not_answer_is_left_out() {
 }
 
 #[tokio::test]
-async fn probes_take_endpoints_out_and_bring_them_back() {
+async fn probes_remove_and_restore_endpoints() {
     let urls = [("http://a", 1, None), ("http://b", 1, None)];
     let pool = pool_in(&Registry::default(), &urls, true);
     let gone = |url: String| async move {
@@ -172,7 +173,7 @@ async fn probes_take_endpoints_out_and_bring_them_back() {
     let first = picked(&pool);
     assert_eq!(first.url(), "http://a", "it has nothing in flight and is tried");
     let others: Vec<Lease> = (0..4).map(|_| picked(&pool)).collect();
-    assert!(others.iter().all(|lease| lease.url() == "http://b"), "by one request alone");
+    assert!(others.iter().all(|lease| lease.url() == "http://b"), "by only one request");
     let mut first = first;
     first.note(None);
     assert_eq!(picked(&pool).url(), "http://a");
@@ -192,9 +193,9 @@ fn reload_keeps_the_state_of_an_endpoint_that_stays() {
     assert_eq!(picked(&after).url(), "http://b");
 }
 
-/// A run that is out of time is dropped by the engine.
+/// The engine drops a run on timeout.
 #[tokio::test(start_paused = true)]
-async fn endpoint_that_hangs_is_left_out() {
+async fn endpoint_that_hangs_leaves_rotation() {
     let pool = pool(&[("http://a", 1, None)]);
     for _ in 0..3 {
         let lease = picked(&pool);

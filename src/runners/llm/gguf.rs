@@ -1,9 +1,9 @@
-//! The header of a GGUF file: read and checked here before llama.cpp sees the file, which trusts it
-//! more than a file from somewhere deserves.
+//! Parses and checks the header of a GGUF file before llama.cpp sees the file, because llama.cpp
+//! trusts it more than an untrusted file deserves.
 //!
-//! Counts, lengths and nesting have limits, and the file has to be as long as its tensors say. The
-//! weights are never read, long lists are skipped, and nothing is allocated by a length that the file
-//! claims.
+//! Counts, lengths and nesting are limited, and the file must be as long as its tensors claim. The
+//! weights are never read, long lists are skipped, and no allocation depends on a length claimed by
+//! the file.
 
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{BuildHasher as _, RandomState};
@@ -13,36 +13,36 @@ use std::path::Path;
 use crate::runtime::regular_file;
 
 const MAGIC: &[u8; 4] = b"GGUF";
-/// The versions of the format that llama.cpp reads, in this byte order.
+/// The format versions that llama.cpp reads, in this byte order.
 const VERSIONS: std::ops::RangeInclusive<u32> = 2..=3;
 const ENTRIES_MAX: u64 = 65_536;
 const TENSORS_MAX: u64 = 65_536;
-/// Bytes of a key or of a tensor's name.
+/// Maximum length of a key or a tensor's name, in bytes.
 const NAME_MAX: u64 = 65_535;
-/// Bytes of a text, such as a chat template.
+/// Maximum length of a text, such as a chat template, in bytes.
 const TEXT_MAX: u64 = 16 * 1024 * 1024;
-/// Bytes of a text that is kept.
+/// Longest text that is kept, in bytes.
 const TEXT_KEPT_MAX: u64 = 1024 * 1024;
-/// Elements of a list: the tokens of a vocabulary.
+/// Maximum number of elements of a list, such as the tokens of a vocabulary.
 const LIST_MAX: u64 = 16 * 1024 * 1024;
-/// Bytes of the whole header.
+/// Maximum size of the whole header, in bytes.
 const HEADER_MAX: u64 = 1024 * 1024 * 1024;
 const DIMENSIONS_MAX: u32 = 4;
-/// Layers that a model may have.
+/// Range of the number of layers.
 const BLOCKS: std::ops::RangeInclusive<u64> = 1..=512;
-/// The tokens of a context at least.
+/// Minimum context length, in tokens.
 pub const CONTEXT_MIN: u32 = 16;
-/// Tokens of a vocabulary; the largest known have 262,144.
+/// Maximum number of tokens of a vocabulary; the largest known have 262,144.
 const VOCABULARY_MAX: u64 = 1024 * 1024;
 const VOCABULARY: &str = "tokenizer.ggml.tokens";
-/// llama.cpp computes with data at multiples of it.
+/// llama.cpp accesses tensor data at multiples of this.
 const DEFAULT_ALIGNMENT: u64 = 32;
-/// The types of texts and lists.
+/// The type codes of texts and lists.
 const TEXT: u32 = 8;
 const LIST: u32 = 9;
 const ALIGNMENT_MAX: u64 = 1024 * 1024;
 
-/// Why a file is refused, in words that follow its name.
+/// Why a file is rejected, as a phrase that follows its name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Error(String);
@@ -62,56 +62,55 @@ impl From<io::Error> for Error {
     }
 }
 
-/// What a file says of its model.
+/// Properties of a model, from its file's header.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
     /// `llama`, `qwen2`, `bert`, …
     pub architecture: String,
-    /// What its authors call it.
+    /// Display name.
     pub name: Option<String>,
-    /// Tokens that it was trained on, as a context.
+    /// Context length in training, in tokens.
     pub context_length: Option<u64>,
-    /// Bytes of the file.
+    /// Size of the file.
     pub file_bytes: u64,
-    /// Of all tensors.
+    /// Number of elements of all tensors.
     pub parameters: u64,
-    /// The type that most of the weights have, such as `Q4_K`.
+    /// The most common type of the weights, such as `Q4_K`.
     pub quantization: &'static str,
-    /// Whether it gives vectors, not text.
+    /// Whether it is an embedding model.
     pub is_embedding: bool,
-    /// Whether it says how the vectors of its tokens become one.
+    /// Whether it defines how token vectors are pooled.
     pub has_pooling: bool,
-    /// Bytes that the memory of one token takes, with 16 bits for a number.
+    /// KV cache size per token in bytes, with 16-bit numbers.
     pub token_bytes: u64,
 }
 
-/// A value of the metadata, as far as one is of use.
+/// A metadata value, reduced to what is needed.
 #[derive(Debug, Clone, PartialEq)]
 enum Value {
     Number(u64),
-    /// With a fraction.
+    /// A floating-point number.
     Real(f64),
     Text(String),
     Vocabulary(Vocabulary),
-    /// The largest of the numbers.
+    /// The largest number of a list.
     Largest(u64),
     Other,
 }
 
-/// What is wrong with a vocabulary.
+/// Faults of a vocabulary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Vocabulary {
-    /// A token that comes twice.
+    /// It has duplicate tokens.
     has_doubles: bool,
-    /// A token for a single byte.
+    /// It has single-byte tokens.
     has_bytes: bool,
 }
 
 impl Header {
     /// Reads and checks the header of a file.
     ///
-    /// # Errors
-    /// Why llama.cpp is not to see it.
+    /// # Errors Why llama.cpp must not see the file.
     pub fn read(path: &Path) -> Result<Self, Error> {
         let file = match regular_file::open(path) {
             Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => {
@@ -123,7 +122,7 @@ impl Header {
         Self::parse(BufReader::with_capacity(256 * 1024, file), length)
     }
 
-    /// As [`Header::read`], of a source that has `length` bytes.
+    /// Like [`Header::read`], from a source with `length` bytes.
     fn parse(source: impl BufRead + Seek, length: u64) -> Result<Self, Error> {
         let mut reader = Reader { source, at: 0 };
         let magic: [u8; 4] = reader.bytes()?;
@@ -158,7 +157,7 @@ impl Header {
         };
         let data = reader.at.next_multiple_of(alignment);
         let needed = weights.end.checked_add(data);
-        let needed = needed.ok_or_else(|| Error::new("claims tensors of no possible size"))?;
+        let needed = needed.ok_or_else(|| Error::new("claims tensors of impossible size"))?;
         if length < needed {
             let message = format!(
                 "is cut off: its tensors end at byte {needed}, the file at {length}; is it still \
@@ -170,7 +169,7 @@ impl Header {
     }
 }
 
-/// What the metadata says of the model.
+/// Derives the model's properties from the metadata.
 fn describe(
     metadata: &BTreeMap<String, Value>,
     weights: &Weights,
@@ -181,7 +180,7 @@ fn describe(
         _ => None,
     };
     let architecture = text("general.architecture");
-    let architecture = architecture.ok_or_else(|| Error::new("names no architecture"))?;
+    let architecture = architecture.ok_or_else(|| Error::new("does not name its architecture"))?;
     let number = |key: &str| match metadata.get(&format!("{architecture}.{key}")) {
         Some(Value::Number(number) | Value::Largest(number)) => Some(*number),
         _ => None,
@@ -236,7 +235,7 @@ fn describe(
     })
 }
 
-/// Refuses a vocabulary that llama.cpp cannot work with.
+/// Rejects a vocabulary that llama.cpp cannot handle.
 fn check_vocabulary(
     metadata: &BTreeMap<String, Value>,
     tokenizer: Option<&str>,
@@ -249,19 +248,20 @@ fn check_vocabulary(
         return Err(Error::new("lists a token of its vocabulary twice"));
     }
     if tokenizer == Some("llama") && !vocabulary.has_bytes {
-        let message = "has a vocabulary of another kind than it says: no token is a single byte";
+        let message =
+            "has a vocabulary of a different kind than it declares: no token is a single byte";
         return Err(Error::new(message));
     }
     Ok(())
 }
 
-/// What the descriptions of the tensors add up to.
+/// Totals over the descriptions of the tensors.
 #[derive(Debug, Default)]
 struct Weights {
     parameters: u64,
-    /// Where the last of them ends, behind the header.
+    /// End of the last tensor, relative to the end of the header.
     end: u64,
-    /// Bytes by type.
+    /// Bytes per type.
     by_type: BTreeMap<&'static str, u64>,
 }
 
@@ -313,7 +313,7 @@ impl<R: BufRead + Seek> Reader<R> {
         Ok(())
     }
 
-    /// A text of at most `most` bytes. What is longer than is kept counts as empty.
+    /// Reads a text of at most `most` bytes. A text longer than `TEXT_KEPT_MAX` is returned empty.
     fn text(&mut self, most: u64) -> Result<String, Error> {
         let length = self.u64()?;
         if length > most {
@@ -360,7 +360,7 @@ impl<R: BufRead + Seek> Reader<R> {
         })
     }
 
-    /// The tokens, of which only their hashes are kept while they are read.
+    /// Reads the tokens; keeps only their hashes while reading.
     fn vocabulary(&mut self) -> Result<Value, Error> {
         let element = self.u32()?;
         let count = self.u64()?;
@@ -375,14 +375,14 @@ impl<R: BufRead + Seek> Reader<R> {
         let mut vocabulary = Vocabulary::default();
         for _ in 0..count {
             let token = self.text(TEXT_MAX)?;
-            // Empty ones get a name of their own.
+            // Empty tokens get distinct names from llama.cpp.
             vocabulary.has_doubles |= !token.is_empty() && !known.insert(hashes.hash_one(&token));
             vocabulary.has_bytes |= token.len() == 6 && token.starts_with("<0x");
         }
         Ok(Value::Vocabulary(vocabulary))
     }
 
-    /// A list: skipped but for its largest number, where it is one of few numbers.
+    /// Skips a list, except for the largest number of a short list of numbers.
     fn list(&mut self, element: u32, count: u64) -> Result<Value, Error> {
         const FEW: u64 = 1024;
         if count > LIST_MAX {
@@ -411,7 +411,7 @@ impl<R: BufRead + Seek> Reader<R> {
         }
     }
 
-    /// A number that is whole and not negative; `None` of any other scalar.
+    /// Reads a scalar; `None` unless it is a non-negative whole number.
     fn scalar(&mut self, kind: u32) -> Result<Option<u64>, Error> {
         let width = width(kind);
         let width =
@@ -422,9 +422,9 @@ impl<R: BufRead + Seek> Reader<R> {
         self.advance(width)?;
         let number = u64::from_le_bytes(bytes);
         Ok(match kind {
-            // Unsigned, and booleans.
+            // Unsigned types and booleans.
             0 | 2 | 4 | 7 | 10 => Some(number),
-            // Signed, where the sign is not set.
+            // Signed types, if the sign bit is clear.
             1 | 3 | 5 | 11 if number >> (width * 8 - 1) == 0 => Some(number),
             _ => None,
         })
@@ -473,7 +473,7 @@ fn cut(name: &str) -> String {
     name.chars().filter(|letter| !letter.is_control()).take(64).collect()
 }
 
-/// Bytes of a scalar.
+/// Size of a scalar in bytes.
 const fn width(kind: u32) -> Option<u64> {
     Some(match kind {
         0 | 1 | 7 => 1,
@@ -484,7 +484,7 @@ const fn width(kind: u32) -> Option<u64> {
     })
 }
 
-/// A type of tensors: its name, the elements of a block and the bytes of one.
+/// A tensor type: its name, the elements per block and the bytes per block.
 const fn tensor_type(kind: u32) -> Option<(&'static str, u64, u64)> {
     Some(match kind {
         0 => ("F32", 1, 4),

@@ -1,14 +1,14 @@
-//! Headers that are good, cut or hostile.
+//! Valid, truncated and hostile headers.
 
 use std::io::Cursor;
 
 use super::*;
 
-/// A file in parts.
+/// The parts of a file.
 struct Parts {
     version: u32,
     entries: Vec<(String, Vec<u8>)>,
-    /// Name, dimensions, type, offset.
+    /// Name, dimensions, type and offset.
     tensors: Vec<(String, Vec<u64>, u32, u64)>,
     data: usize,
 }
@@ -78,7 +78,7 @@ impl Parts {
 
 fn parse(bytes: &[u8]) -> Result<Header, String> {
     let length = bytes.len() as u64;
-    // A small buffer, so that lists are skipped by seeking too.
+    // A small buffer, so that skipping lists also seeks.
     let source = BufReader::with_capacity(16, Cursor::new(bytes));
     Header::parse(source, length).map_err(|error| error.to_string())
 }
@@ -98,7 +98,7 @@ fn gguf_header_describes_the_model() {
             quantization: "Q8_0",
             is_embedding: false,
             has_pooling: false,
-            // 16 numbers for a key and as many for a value, 2 heads, 2 layers, 2 bytes.
+            // 16 numbers per key and 16 per value, 2 heads, 2 layers, 2 bytes each.
             token_bytes: (16 + 16) * 2 * 2 * 2,
         }
     );
@@ -106,7 +106,7 @@ fn gguf_header_describes_the_model() {
 }
 
 #[test]
-fn gguf_file_that_is_cut_anywhere_is_refused() {
+fn gguf_file_truncated_anywhere_is_rejected() {
     let bytes = good().bytes();
     for length in 0..bytes.len() {
         let said = parse(&bytes[..length]).unwrap_err();
@@ -115,7 +115,7 @@ fn gguf_file_that_is_cut_anywhere_is_refused() {
 }
 
 #[test]
-fn gguf_claims_without_measure_are_refused() {
+fn gguf_rejects_excessive_claims() {
     let tensor = |dimensions: Vec<u64>, kind: u32, offset: u64| {
         let mut parts = good();
         parts.tensors[0] = ("a".to_owned(), dimensions, kind, offset);
@@ -127,7 +127,7 @@ fn gguf_claims_without_measure_are_refused() {
         (Parts { version: 0x0300_0000, ..good() }, "is GGUF of version"),
         (good().with("llama.block_count", number(0)), "claims 0 layers"),
         (good().with("llama.block_count", number(513)), "claims 513 layers"),
-        (good().with("general.architecture", number(1)), "names no architecture"),
+        (good().with("general.architecture", number(1)), "does not name its architecture"),
         (good().with("split.count", number(2)), "is one part of several"),
         (good().with("general.architecture", string("t5")), "is an encoder with a decoder"),
         (good().with("general.alignment", number(0)), "has no valid alignment"),
@@ -137,7 +137,7 @@ fn gguf_claims_without_measure_are_refused() {
         (many(4, u64::MAX), "has a list of 18446744073709551615 elements"),
         (many(8, 16 * 1024 * 1024), "has a text of"),
         (tensor(vec![u64::MAX, 2], 0, 0), "its tensor 'a' is too large"),
-        (tensor(vec![64], 0, u64::MAX - 256), "claims tensors of no possible size"),
+        (tensor(vec![64], 0, u64::MAX - 256), "claims tensors of impossible size"),
         (tensor(vec![64], 0, u64::MAX), "its tensor 'a' is too large"),
         (tensor(vec![63], 8, 0), "its tensor 'a' has dimensions that its type cannot have"),
         (tensor(vec![0], 0, 0), "its tensor 'a' has dimensions that its type cannot have"),
@@ -156,9 +156,9 @@ fn gguf_claims_without_measure_are_refused() {
     assert!(parse(&counts).unwrap_err().contains("entries of metadata"));
 }
 
-/// Each of these ended the process of its model by a signal.
+/// Each of these crashed the model's process with a signal.
 #[test]
-fn gguf_header_that_llama_cpp_trusts_too_far_is_refused() {
+fn gguf_rejects_headers_that_crash_llama_cpp() {
     const EPSILON: &str = "llama.attention.layer_norm_rms_epsilon";
     let real = |value: f32| [&6_u32.to_le_bytes()[..], &value.to_le_bytes()].concat();
     let long = |value: f64| [&12_u32.to_le_bytes()[..], &value.to_le_bytes()].concat();
@@ -186,7 +186,7 @@ fn gguf_header_that_llama_cpp_trusts_too_far_is_refused() {
         (good().with(VOCABULARY, list(8, 1 << 40, &[])), "claims a vocabulary of"),
         (of_kind("none"), "has no vocabulary"),
         (of_kind("no_vocab"), "has no vocabulary"),
-        (of_kind("llama"), "has a vocabulary of another kind than it says"),
+        (of_kind("llama"), "has a vocabulary of a different kind than it declares"),
         (good().with("general.alignment", number(1)), "has no valid alignment"),
         (good().with("general.alignment", number(8)), "has no valid alignment"),
         (norm(26), "its tensor 'blk.0.attn_norm.weight' is of the type I32"),
@@ -214,7 +214,7 @@ mod properties {
 
     proptest! {
         #[test]
-        fn gguf_header_of_any_bytes_ends_with_a_result(
+        fn gguf_header_of_random_bytes_never_panics(
             at in 0_usize..600,
             bytes in proptest::collection::vec(any::<u8>(), 1..16),
         ) {

@@ -1,10 +1,9 @@
-//! The runner `llm`: a GGUF file, answered by llama.cpp in a process of its own.
+//! The runner `llm`: serves a GGUF file with llama.cpp in a separate process.
 //!
-//! The process is this program again (`worker`). It speaks OpenAI's API, as the servers of the runner
-//! `openai` do, but over a socket pair that nobody else has; so the chat router, predictions and
-//! workflows use it in the same way. It is started when it is needed, ended when it has been idle, and
-//! whatever happens in it costs the answers that it is giving, nothing else (`process`). This file
-//! reads what a manifest says. Nothing here generates text.
+//! The process is this binary again (`worker`). It speaks OpenAI's API, like the servers of the
+//! runner `openai`, but over a private socket pair; so the chat router, predictions and workflows
+//! use it in the same way. It is started on demand and ended when idle, and a crash costs only the
+//! answers in progress (`process`). This file parses the manifest; it generates no text.
 
 pub mod gguf;
 mod process;
@@ -35,37 +34,37 @@ use crate::http::places::Arriving;
 use crate::runtime;
 use crate::schema::Schema;
 
-/// Tokens of a context, where neither the manifest nor the model says fewer.
+/// Default context length in tokens, unless the model has less.
 const DEFAULT_CONTEXT: u32 = 8192;
 const CONTEXT_MAX: u32 = 4 * 1024 * 1024;
 const THREADS_MAX: u32 = 512;
-/// Answers that are given at once.
+/// Default number of concurrent answers.
 const DEFAULT_PARALLEL: u32 = 4;
 const PARALLEL_MAX: u32 = 64;
-/// Tokens that are computed at once.
+/// Default batch size, in tokens.
 const DEFAULT_BATCH: u32 = 256;
 const BATCH_MAX: u32 = 8192;
 const DEFAULT_IDLE: Duration = Duration::from_secs(15 * 60);
 const IDLE_MIN: Duration = Duration::from_secs(1);
 const IDLE_MAX: Duration = Duration::from_secs(366 * 86_400);
-/// The least memory that a model can be given, and the most that can be meant.
+/// Bounds of `memory_bytes`.
 const MEMORY_MIN: u64 = 64 * 1024 * 1024;
 const MEMORY_MAX: u64 = 1 << 50;
 
 /// When a model is loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Load {
-    /// By the first request; unloaded again when it has been idle.
+    /// On the first request; unloaded when idle.
     OnDemand,
-    /// With the service, and kept.
+    /// With the service, and kept loaded.
     AtStart,
 }
 
 impl Load {
-    /// All of them.
+    /// All modes.
     const ALL: [Self; 2] = [Self::OnDemand, Self::AtStart];
 
-    /// As manifests spell it.
+    /// The spelling in manifests.
     const fn as_str(self) -> &'static str {
         match self {
             Self::OnDemand => "on_demand",
@@ -74,20 +73,20 @@ impl Load {
     }
 }
 
-/// What manifests say of a runner of this type.
+/// The manifest section of this runner type.
 pub const TYPE: Type =
     Type { name: "llm", read: |section, folder| Some(Arc::new(Options::read(section, folder)?)) };
 
-/// How one model is loaded and run.
+/// The manifest's options.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
-    /// Absolute.
+    /// The absolute path of the file.
     file: PathBuf,
-    /// Tells a file that was replaced from the one that was read.
+    /// The modification time, to detect a replaced file.
     changed: Option<SystemTime>,
-    /// What the file says, or why it is refused.
+    /// The file's header, or why it is rejected.
     header: Result<Header, gguf::Error>,
-    /// Tokens that all answers have together.
+    /// Context length shared by all concurrent answers, in tokens.
     context: u32,
     threads: u32,
     parallel: u32,
@@ -114,7 +113,7 @@ impl Options {
             context: context.unwrap_or(options.context),
             threads: threads.unwrap_or(options.threads),
             parallel,
-            // A batch holds at least a token of each answer.
+            // A batch has room for at least one token per answer.
             batch: batch.max(parallel),
             idle_unload,
             load,
@@ -124,7 +123,7 @@ impl Options {
         })
     }
 
-    /// What is used for a file that has no manifest.
+    /// The options of a file without a manifest.
     #[must_use]
     pub fn of_file(file: PathBuf) -> Self {
         let header = Header::read(&file);
@@ -146,13 +145,13 @@ impl Options {
         }
     }
 
-    /// The file.
+    /// The model file.
     #[must_use]
     pub fn file(&self) -> &Path {
         &self.file
     }
 
-    /// What the file says, where it is good.
+    /// The file's header, if it is valid.
     #[must_use]
     pub fn header(&self) -> Option<&Header> {
         self.header.as_ref().ok()
@@ -163,16 +162,16 @@ impl Options {
         if is_embedding { Kind::Embeddings } else { Kind::Chat }
     }
 
-    /// Bytes of memory that the loaded model takes, about.
+    /// Estimated memory of the loaded model, in bytes.
     fn memory_estimate(&self) -> u64 {
-        /// The program, its buffers for a batch, and what llama.cpp adds.
+        /// Memory of the program, its batch buffers, and llama.cpp's overhead.
         const BESIDE: u64 = 256 * 1024 * 1024;
         let Some(header) = self.header() else { return 0 };
         let context = header.token_bytes.saturating_mul(self.context.into());
         header.file_bytes.saturating_add(context).saturating_add(BESIDE)
     }
 
-    /// What the model says of itself.
+    /// The interface derived from the file.
     fn interface(&self) -> Option<ModelInterface> {
         let (schema, output_type) = match self.kind() {
             Kind::Chat => (chat_schema(), OutputType::String),
@@ -183,7 +182,7 @@ impl Options {
     }
 }
 
-/// The fields of a prediction of a chat model, with what only a model of this kind knows.
+/// The request schema of a chat model, with the fields specific to this runner.
 fn chat_schema() -> Value {
     let mut schema = Kind::Chat.schema();
     let more = json!({
@@ -201,7 +200,7 @@ fn chat_schema() -> Value {
     schema
 }
 
-/// A file that exists; a path that is not absolute starts at `folder`.
+/// Parses the path of a file that must exist; a relative path starts at `folder`.
 fn existing(
     folder: &Path,
 ) -> impl Fn(&crate::config::values::Value<'_>) -> crate::config::reader::Parsed<PathBuf> {
@@ -232,7 +231,7 @@ impl options::Options for Options {
     }
 }
 
-/// The runner of one model.
+/// A runner of one model.
 #[derive(Debug)]
 struct LlmRunner {
     process: Arc<Process>,
@@ -300,7 +299,7 @@ impl Runner for LlmRunner {
 }
 
 impl Kind {
-    /// The operation of the chat router that a model of this kind serves.
+    /// The operation of the chat router that this kind of model serves.
     const fn operation(self) -> Option<Operation> {
         match self {
             Self::Chat => Some(Operation::Chat),

@@ -1,10 +1,10 @@
-//! The process of one model, as the service sees it: started by the first request, ended when it has
-//! been idle, restarted after a pause when it has ended by itself.
+//! The service's side of a model's process: started on the first request, ended when idle,
+//! restarted after a pause if it exits by itself.
 //!
-//! Requests go over HTTP/2 on a socket pair, so that each answer is a stream of its own: one that is
-//! dropped is cancelled, one that is read slowly holds up no other. A process that ends costs the
-//! answers that it was giving. A process that ended to give up the work of one request is started again at once,
-//! and asked again for the answers that had not begun.
+//! Requests use HTTP/2 on a socket pair, so that each answer is a stream of its own: dropping it
+//! cancels it, and a slow reader does not block others. A process that exits loses the answers in
+//! progress. If it exits to abandon the work of one request, it is restarted at once, and requests
+//! whose answer had not begun are repeated.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -36,28 +36,28 @@ use crate::runners::{Health, LocalModel};
 use crate::runtime::shortage::when_able;
 use crate::runtime::{self, Tasks};
 
-/// How long a model may take to load: a large one from a slow disk takes minutes.
+/// Time limit for loading a model: a large one from a slow disk takes minutes.
 const LOADING_MAX: Duration = Duration::from_secs(600);
-/// How long a process is waited for that this machine cannot start now.
+/// Retry limit for a spawn that fails for lack of machine resources.
 const STARTING_MAX: Duration = Duration::from_secs(60);
-/// How long a process that was killed has to end.
+/// Grace period for a killed process to exit.
 const ENDING: Duration = Duration::from_secs(5);
-/// The longest pause behind a failure that a request waits for.
+/// The longest pause after a failure that a request waits for.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How often a request is sent again whose process has ended over the work of another one.
+/// How often a request is repeated if its process exits because of another request.
 const REPEATS_MAX: u32 = 3;
 const STOPPING: &str = "the service is stopping";
-/// Bytes of what a process says of a model that it cannot load.
+/// Maximum number of bytes read of the reason why a model cannot be loaded.
 const REFUSAL_MAX: usize = 64 * 1024;
-/// Bytes of an answer that wait for its reader.
+/// Flow control window of an answer, in bytes.
 const WINDOW: u32 = 64 * 1024;
 
-/// Why a request was not answered, in words that follow "the model 'x':".
+/// Why a request was not answered, as a phrase that follows "the model 'x':".
 #[derive(Debug)]
 pub enum OpenError {
-    /// The model is not there now.
+    /// The model is not available now.
     Unavailable(String),
-    /// Its process has ended.
+    /// Its process exited.
     Ended(String),
 }
 
@@ -68,39 +68,39 @@ pub struct Process {
     pub(super) model: Model,
     guard: GuardConfig,
     room: Arc<Room>,
-    /// What it wrote to standard error.
+    /// Its standard error.
     tail: Tail,
     state: Mutex<State>,
-    /// Held while it is started.
+    /// Locked while it is being started.
     loading: Arc<tokio::sync::Mutex<()>>,
 }
 
 #[derive(Debug)]
 struct State {
     instance: Option<Arc<Instance>>,
-    /// Answers that are on their way.
+    /// Answers in progress.
     in_use: usize,
     idle_since: Instant,
     backoff: Backoff,
-    /// How often it was started.
+    /// Number of starts.
     starts: u64,
-    /// Why it has ended or cannot be loaded; `None` since it was last loaded.
+    /// Why it exited or cannot be loaded; cleared by a successful load.
     failure: Option<String>,
-    /// What was wrong with the model when it was last loaded, although it answers.
+    /// A fault found when the model was last loaded that does not keep it from answering.
     warning: Option<String>,
 }
 
-/// A process that has loaded its model.
+/// A process with its model loaded.
 #[derive(Debug)]
 struct Instance {
     requests: http2::SendRequest<Full<Bytes>>,
-    /// Killed when this is dropped.
+    /// Killed on drop.
     child: Mutex<Child>,
     id: Option<u32>,
     _group: Option<Group>,
 }
 
-/// An answer that is on its way: while it is held, its process is not unloaded.
+/// An answer in progress: while it exists, its process is not unloaded.
 #[derive(Debug)]
 pub struct InUse {
     process: Arc<Process>,
@@ -108,8 +108,8 @@ pub struct InUse {
 }
 
 impl InUse {
-    /// How the process ended, of an answer that broke off; `None`: it runs still. In words that follow
-    /// "the model 'x':".
+    /// After an interrupted answer: how the process exited, as a phrase that follows "the model
+    /// 'x':"; `None` if it is still running.
     pub async fn ended(&self) -> Option<String> {
         self.process.reap(&self.instance).await
     }
@@ -126,7 +126,7 @@ impl Drop for InUse {
 }
 
 impl Process {
-    /// Starts nothing.
+    /// Creates the handle without starting the process.
     #[must_use]
     pub(super) fn new(
         options: Arc<Options>,
@@ -155,11 +155,10 @@ impl Process {
         process
     }
 
-    /// Sends a request, whose address is a path; the model is loaded first. With `is_impatient` a model
-    /// that has just failed is not waited for.
+    /// Sends a request whose URI is a path; loads the model first. With `is_impatient`, fails at
+    /// once during the pause after a failure.
     ///
-    /// # Errors
-    /// [`OpenError`]
+    /// # Errors [`OpenError`]
     pub async fn open(
         self: &Arc<Self>,
         request: Request<Bytes>,
@@ -182,7 +181,7 @@ impl Process {
         }
     }
 
-    /// The running process; starts it where there is none.
+    /// Returns the running process, or starts it.
     async fn loaded(self: &Arc<Self>, is_impatient: bool) -> Result<InUse, String> {
         if let Some(found) = self.running() {
             return Ok(found);
@@ -195,7 +194,8 @@ impl Process {
         let pause = {
             let state = self.lock();
             let pause = state.backoff.left();
-            // A start that has failed is the answer for all who waited for it, and a long pause for none.
+            // A failed start is the answer for all who waited for it; nobody waits for a long
+            // pause.
             let is_no_use =
                 state.starts != starts || pause > PATIENCE || (is_impatient && !pause.is_zero());
             if let (true, Some(failure)) = (is_no_use, &state.failure) {
@@ -205,7 +205,7 @@ impl Process {
         };
         tokio::time::sleep(pause).await;
         let process = Arc::clone(self);
-        // In a task of its own: the first caller may go away, the others go on waiting.
+        // In its own task: if the first caller goes away, the others keep waiting.
         let starting = self.guard.tasks.spawn(async move {
             let result = process.load(is_impatient).await;
             drop(loading);
@@ -214,7 +214,7 @@ impl Process {
         starting.await.unwrap_or_else(|_stopping| Err(STOPPING.to_owned()))
     }
 
-    /// The process, if it runs. One that has ended is noted.
+    /// The process, if it is running; records its exit otherwise.
     fn running(self: &Arc<Self>) -> Option<InUse> {
         let mut state = self.lock();
         let instance = Arc::clone(state.instance.as_ref()?);
@@ -223,7 +223,7 @@ impl Process {
             return None;
         }
         if instance.requests.is_closed() {
-            // It is ending; how will be known in a moment.
+            // It is exiting; the exit status follows soon.
             return None;
         }
         state.in_use = state.in_use.saturating_add(1);
@@ -238,7 +238,7 @@ impl Process {
         match started {
             Ok((instance, warning)) => {
                 if let Some(warning) = &warning {
-                    tracing::warn!(model = %self.model.name, %warning, "a model was loaded with a fault");
+                    tracing::warn!(model = %self.model.name, %warning, "model loaded with a fault");
                 }
                 state.warning = warning;
                 let instance = Arc::new(instance);
@@ -251,24 +251,24 @@ impl Process {
             }
             Err(reason) => {
                 let pause = state.backoff.failed();
-                tracing::warn!(model = %self.model.name, %reason, pause = %humantime::format_duration(pause), "a model cannot be loaded; it is tried again");
+                tracing::warn!(model = %self.model.name, %reason, pause = %humantime::format_duration(pause), "model failed to load; retrying");
                 state.failure = Some(reason.clone());
                 Err(reason)
             }
         }
     }
 
-    /// Starts the process and waits until it has loaded its model.
+    /// Starts the process and waits until its model is loaded.
     async fn start(&self, is_impatient: bool) -> Result<(Instance, Option<String>), String> {
         self.fault().map_or(Ok(()), Err)?;
         if let Some(ended) = self.take() {
-            // What is left of one that was ending.
+            // Kill a previous process that may still be exiting.
             ended.kill().await;
         }
         let _room = self.room.make(self.memory_estimate(), is_impatient).await?;
         let begun = runtime::monotonic_now();
         let group = self.guard.groups.as_ref();
-        // The pages of the file count for the group, and not for the limit.
+        // The file's pages count towards the group but not towards the memory limit.
         let file = self.options.header().map_or(0, |header| header.file_bytes);
         let most = self.options.memory_bytes.map(|bytes| bytes.saturating_add(file));
         let group = group.map(|groups| groups.make(most)).transpose();
@@ -286,7 +286,7 @@ impl Process {
             .await;
         let (requests, connection) = connected.map_err(|error| format!("its process: {error}"))?;
         Tasks::attend(async move {
-            // How it ends is seen by those who wait for answers.
+            // Callers waiting for answers notice how it exits.
             let _ended = connection.await;
         });
         let id = child.id();
@@ -297,7 +297,7 @@ impl Process {
         };
         let refusal = match ready {
             Ok(Ok(warning)) => {
-                tracing::info!(model = %self.model.name, time = ?begun.elapsed(), "a model was loaded");
+                tracing::info!(model = %self.model.name, time = ?begun.elapsed(), "model loaded");
                 return Ok((instance, warning));
             }
             Ok(Err(refusal)) => Ok(refusal),
@@ -311,8 +311,8 @@ impl Process {
         })
     }
 
-    /// To be called on a thread that lives as long as the runtime: the process takes its end for the
-    /// end of the service.
+    /// Call it on a thread that lives as long as the runtime: the process treats the end of the
+    /// thread as the end of the service.
     fn spawn(&self, group: Option<&Group>) -> io::Result<(Child, UnixStream)> {
         let (ours, theirs) = Pair::pair()?;
         ours.set_nonblocking(true)?;
@@ -332,14 +332,15 @@ impl Process {
         let mut command = Command::new(&self.guard.program);
         command.arg("llm-worker").args(args.arguments());
         command.env_clear().current_dir("/").kill_on_drop(true);
-        // A signal from the terminal is for the service: it lets running work finish.
+        // Its own process group: terminal signals are for the service, which lets running work
+        // finish.
         command.process_group(0);
         command.stdin(Stdio::from(OwnedFd::from(theirs)));
         command.stdout(Stdio::null()).stderr(Stdio::piped());
         Ok((command.spawn()?, UnixStream::from_std(ours)?))
     }
 
-    /// Why there is no sense in starting it.
+    /// Why starting it would be pointless.
     fn fault(&self) -> Option<String> {
         if let Err(error) = &self.options.header {
             return Some(format!("its file {} {error}", self.options.file.display()));
@@ -347,7 +348,8 @@ impl Process {
         super::worker::unsupported().map(str::to_owned)
     }
 
-    /// The process of an answer that broke off: how it ended, where it has.
+    /// After an interrupted answer: waits briefly for the process to exit. Returns how it exited,
+    /// if it did.
     async fn reap(&self, instance: &Arc<Instance>) -> Option<String> {
         let waited = async {
             while instance.ended().is_none() {
@@ -366,18 +368,18 @@ impl Process {
     fn note_end(&self, state: &mut State, status: ExitStatus) {
         let reason = self.describe(Some(status));
         if gave_up(status) {
-            tracing::warn!(model = %self.model.name, %reason, "a model's process ended over one request; it is started again");
+            tracing::warn!(model = %self.model.name, %reason, "model process ended to abandon one request; restarting");
             state.instance = None;
             return;
         }
         let pause = state.backoff.failed();
         let said = self.tail.last_line().unwrap_or_default();
-        tracing::warn!(model = %self.model.name, %reason, %said, pause = %humantime::format_duration(pause), "a model's process ended; it is started again");
+        tracing::warn!(model = %self.model.name, %reason, %said, pause = %humantime::format_duration(pause), "model process exited; restarting");
         state.instance = None;
         state.failure = Some(reason);
     }
 
-    /// How it ended, in words that follow "the model 'x':".
+    /// How it exited, as a phrase that follows "the model 'x':".
     fn describe(&self, status: Option<ExitStatus>) -> String {
         let Some(status) = status else { return "its process does not answer".to_owned() };
         if (status.code() == Some(NOT_STARTED.into()) || gave_up(status))
@@ -393,7 +395,7 @@ impl Process {
         }
     }
 
-    /// How the model is: one that is not loaded is as good as its last try.
+    /// The model's health: an unloaded model has the health of its last attempt.
     pub(super) fn health(&self) -> Health {
         if let Some(reason) = self.fault() {
             return Health::Failing(reason);
@@ -409,7 +411,7 @@ impl Process {
         }
     }
 
-    /// Loads what is to be loaded, unloads what has been idle, notes what has ended.
+    /// Loads and unloads as configured, and records exits.
     pub(super) async fn maintain(self: &Arc<Self>) {
         let is_due = {
             let mut state = self.lock();
@@ -430,7 +432,7 @@ impl Process {
         }
     }
 
-    /// Since when it is loaded and answers nothing.
+    /// Since when it has been loaded and idle.
     pub(super) fn idle_since(&self) -> Option<Instant> {
         let state = self.lock();
         let is_idle = state.instance.is_some() && state.in_use == 0;
@@ -442,19 +444,19 @@ impl Process {
         self.lock().instance.is_some()
     }
 
-    /// Bytes of memory that it takes when it is loaded, about.
+    /// Estimated memory when loaded, in bytes.
     pub(super) fn memory_estimate(&self) -> u64 {
         self.options.memory_estimate()
     }
 
-    /// Ends the process, unless it answers.
+    /// Ends the process unless it is answering.
     pub(super) async fn unload(&self) {
         let Some(instance) = self.take() else { return };
-        tracing::info!(model = %self.model.name, "a model was unloaded");
+        tracing::info!(model = %self.model.name, "model unloaded");
         instance.kill().await;
     }
 
-    /// The process, which nobody gets any more; `None` where it answers, or there is none.
+    /// Takes the process out of use; `None` if it is answering or absent.
     fn take(&self) -> Option<Arc<Instance>> {
         let mut state = self.lock();
         if state.in_use > 0 { None } else { state.instance.take() }
@@ -464,7 +466,7 @@ impl Process {
         Some(self.tail.text()).filter(|text| !text.is_empty())
     }
 
-    /// The model as this machine runs it.
+    /// The model as run on this machine.
     pub(super) fn local(&self) -> LocalModel {
         let header = self.options.header();
         let id = self.lock().instance.as_ref().and_then(|instance| instance.id);
@@ -476,13 +478,13 @@ impl Process {
         }
     }
 
-    /// The most that one answer may take.
+    /// Timeout of one answer.
     #[must_use]
     pub const fn timeout(&self) -> Duration {
         self.model.timeout
     }
 
-    /// Its slug.
+    /// The model's slug.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.model.name
@@ -494,7 +496,8 @@ impl Process {
 }
 
 impl Drop for Process {
-    /// Ends its process and removes its control group. Outside of a runtime the process ends by itself.
+    /// Ends the process and removes its control group. Outside of a runtime the process ends by
+    /// itself.
     fn drop(&mut self) {
         let instance = self.lock().instance.take();
         if let (Some(instance), Ok(_)) = (instance, tokio::runtime::Handle::try_current()) {
@@ -506,8 +509,8 @@ impl Drop for Process {
 }
 
 impl Instance {
-    /// Waits until the model is loaded, and answers what is wrong with it all the same. The error is the
-    /// reason that the process gives; `None`: it has ended.
+    /// Waits until the model is loaded. Returns a warning if it has a fault. The error is the
+    /// reason given by the process; `None` if it exited.
     async fn is_ready(&self) -> Result<Option<String>, Option<String>> {
         let request = Request::get(READY).body(Full::default()).map_err(|_never| None)?;
         let answer = self.requests.clone().send_request(request).await.map_err(|_ended| None)?;
@@ -518,17 +521,17 @@ impl Instance {
         if is_loaded { Ok(Some(said).filter(|said| !said.is_empty())) } else { Err(Some(said)) }
     }
 
-    /// How it ended, if it has.
+    /// The exit status, if it has exited.
     fn ended(&self) -> Option<ExitStatus> {
         let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
         child.try_wait().ok().flatten()
     }
 
-    /// Kills it and waits until it has ended.
+    /// Kills it and waits for its exit.
     async fn kill(&self) -> Option<ExitStatus> {
         {
             let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
-            // It may have ended by itself.
+            // It may have exited by itself.
             let _gone = child.start_kill();
         }
         let waited = async {
@@ -543,12 +546,12 @@ impl Instance {
     }
 }
 
-/// Whether a process ended to give up the work of one request: the model is as good as before.
+/// Whether the process exited to abandon the work of one request; the model itself is healthy.
 fn gave_up(status: ExitStatus) -> bool {
     status.code() == Some(GIVEN_UP.into())
 }
 
-/// Bytes of memory that a process has, shared pages included.
+/// Resident memory of a process in bytes, including shared pages.
 fn resident_bytes(id: u32) -> Option<u64> {
     let statm = std::fs::read_to_string(format!("/proc/{id}/statm")).ok()?;
     let pages = statm.split_whitespace().nth(1)?.parse::<u64>().ok()?;

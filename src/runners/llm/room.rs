@@ -1,5 +1,6 @@
-//! The memory that the models of this machine share. A model is loaded when there is room for it; to
-//! make room, those are unloaded that have been idle longest. One that answers is never unloaded.
+//! The memory budget shared by the models of this machine. A model is loaded when there is room;
+//! the models idle the longest are unloaded to make room. A model that is answering is never
+//! unloaded.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -12,45 +13,44 @@ use super::process::Process;
 use crate::guard::groups;
 use crate::runtime;
 
-/// How long a model waits for those that answer.
+/// How long to wait for models that are answering.
 const WAITING_MAX: Duration = Duration::from_secs(60);
 
-/// Who uses the memory.
+/// The memory budget and the processes that use it.
 #[derive(Debug, Default)]
 pub struct Room {
-    /// Bytes for all models; `None`: what this machine has free.
+    /// Memory limit for all models in bytes; `None`: the free memory of the machine.
     limit: Option<u64>,
-    /// One model is loaded at a time, so that two never count on the same memory.
+    /// Only one model is loaded at a time, so that two never count on the same memory.
     loading: AsyncMutex<()>,
     processes: Mutex<Vec<Weak<Process>>>,
-    /// A model has become idle.
+    /// Notified when a model becomes idle.
     idle: Notify,
 }
 
 impl Room {
-    /// So many bytes for all models.
+    /// Creates a budget of this many bytes for all models.
     #[must_use]
     pub fn of_bytes(limit: Option<u64>) -> Self {
         Self { limit, ..Self::default() }
     }
 
-    /// Adds a model, which may be asked to unload from now on.
+    /// Registers a model, which may be unloaded from now on.
     pub(super) fn add(&self, process: &Arc<Process>) {
         let mut processes = self.processes.lock().unwrap_or_else(PoisonError::into_inner);
         processes.retain(|process| process.strong_count() > 0);
         processes.push(Arc::downgrade(process));
     }
 
-    /// A model has become idle: it can be unloaded.
+    /// Notifies waiters that a model became idle and can be unloaded.
     pub(super) fn note_idle(&self) {
         self.idle.notify_waiters();
     }
 
-    /// Makes room for so many bytes, and waits a while for models that answer, unless `is_impatient`.
-    /// Until what is returned is dropped, nothing else is loaded.
+    /// Makes room for this many bytes; waits a while for models that are answering, unless
+    /// `is_impatient`. While the returned guard exists, no other model is loaded.
     ///
-    /// # Errors
-    /// Why there is none, in words that follow the model's name.
+    /// # Errors Why there is no room, as a phrase that follows the model's name.
     pub(super) async fn make(
         &self,
         needed: u64,
@@ -82,7 +82,7 @@ impl Room {
         }
     }
 
-    /// Bytes that are free; `None` where that is not known.
+    /// Free bytes; `None` if unknown.
     fn free(&self) -> Option<u64> {
         let Some(limit) = self.limit else { return available() };
         let all = self.all();
@@ -103,7 +103,7 @@ impl Room {
     }
 }
 
-/// Bytes of memory that this machine, or the service's control group, has free.
+/// Free memory of the machine or of the service's control group, in bytes.
 fn available() -> Option<u64> {
     let machine = std::fs::read_to_string("/proc/meminfo").ok()?;
     let machine = machine.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
@@ -112,8 +112,8 @@ fn available() -> Option<u64> {
     Some(group_room().map_or(machine, |group| group.min(machine)))
 }
 
-/// What the limits of the service's control group, and of those above it, leave. The cache of files counts
-/// as free: the kernel gives it back.
+/// Memory left by the limits of the service's control group and its ancestors. The page cache
+/// counts as free, because the kernel reclaims it.
 fn group_room() -> Option<u64> {
     let own = groups::own_folder()?;
     let read = |folder: &Path, file: &str| std::fs::read_to_string(folder.join(file)).ok();
@@ -131,7 +131,7 @@ fn group_room() -> Option<u64> {
     own.ancestors().filter_map(left).min()
 }
 
-/// Bytes for people.
+/// Formats a byte count for people.
 fn shown(bytes: u64) -> String {
     const MIB: u64 = 1024 * 1024;
     let mib = bytes.div_ceil(MIB);

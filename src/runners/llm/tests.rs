@@ -1,4 +1,4 @@
-//! What manifests say of models of this type. The processes are tested with the whole service.
+//! Manifests of this runner type. The processes are tested with the whole service.
 
 use serde_json::json;
 
@@ -40,7 +40,7 @@ fn llm_options_have_defaults_and_limits() {
 }
 
 #[test]
-fn llm_file_that_was_replaced_is_another_one() {
+fn llm_options_differ_after_file_is_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("m.gguf");
     std::fs::write(&path, "GGUF").unwrap();

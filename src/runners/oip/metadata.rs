@@ -1,5 +1,5 @@
-//! What a server of the Open Inference Protocol says of a model: its tensors, and the request schema
-//! that follows from them. Pure.
+//! Parses a model's metadata from a server of the Open Inference Protocol: its tensors, and the
+//! request schema derived from them. Pure.
 
 use std::sync::Arc;
 
@@ -10,16 +10,16 @@ use crate::domain::model::OutputType;
 use crate::runners::ModelInterface;
 use crate::schema::Schema;
 
-/// Input tensors of a model.
+/// Maximum number of input tensors of a model.
 const TENSORS_MAX: usize = 256;
-/// Characters of a tensor's name.
+/// Longest name of a tensor, in characters.
 const NAME_CHARS_MAX: usize = 256;
-/// Dimensions of a tensor.
+/// Maximum number of dimensions of a tensor.
 pub const RANK_MAX: usize = 16;
-/// What an input in the protocol's own form may have.
+/// The fields of an input in the protocol's own form.
 pub const OWN_FORM: [&str; 3] = ["inputs", "outputs", "parameters"];
 
-/// The types that the protocol has JSON for.
+/// The datatypes that have a JSON form in the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Datatype {
     Bool,
@@ -29,24 +29,24 @@ pub enum Datatype {
     Bytes,
 }
 
-/// A tensor that a model takes.
+/// An input tensor of a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tensor {
     pub name: String,
-    /// As the server spells it.
+    /// As spelled by the server.
     pub datatype: String,
-    /// `None`: the server does not say; -1: any length.
+    /// `None` if the server does not tell; -1: any length.
     pub shape: Option<Vec<i64>>,
 }
 
-/// The tensors that a model takes; none where the server does not say.
+/// The input tensors of a model; empty if the server does not list them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Metadata {
     pub inputs: Vec<Tensor>,
 }
 
 impl Datatype {
-    /// The type of that name; `None` for one that JSON has no form for.
+    /// The datatype of that name; `None` if it has no JSON form.
     pub fn of(name: &str) -> Option<Self> {
         Some(match name {
             "BOOL" => Self::Bool,
@@ -71,7 +71,7 @@ impl Datatype {
         matches!(self, Self::Unsigned(_) | Self::Signed(_))
     }
 
-    /// The type and the range of an element.
+    /// The JSON type and the range of an element.
     fn schema(self) -> (&'static str, Map<String, Value>) {
         let mut range = Map::new();
         let mut bound = |low: Value, high: Value| {
@@ -114,7 +114,7 @@ impl Tensor {
     fn schema(&self) -> Value {
         let (kind, range) = match Datatype::of(&self.datatype) {
             Some(datatype) => datatype.schema(),
-            // The server judges it.
+            // The server checks it.
             None => return json!({"description": self.describe()}),
         };
         let mut schema = match &self.shape {
@@ -133,7 +133,7 @@ impl Tensor {
             }
         };
         if self.takes_scalar() && schema.get("type") == Some(&"array".into()) {
-            // What is said of arrays touches no element, and the other way round.
+            // Keywords for arrays do not affect elements, and vice versa.
             schema.insert("type".to_owned(), json!(["array", kind]));
             schema.extend(range);
         }
@@ -160,10 +160,9 @@ fn array_of(items: Map<String, Value>, length: i64) -> Map<String, Value> {
     array
 }
 
-/// The tensors that a model's metadata lists, and the interface that follows from them.
+/// Parses the tensors of a model's metadata, and derives its interface.
 ///
-/// # Errors
-/// What is wrong with the metadata, in words that follow "its metadata".
+/// # Errors The fault, as a phrase that follows "its metadata".
 pub fn read(document: &Value) -> Result<(Metadata, ModelInterface), String> {
     let listed = match document.get("inputs") {
         None | Some(Value::Null) => &[][..],
@@ -177,13 +176,13 @@ pub fn read(document: &Value) -> Result<(Metadata, ModelInterface), String> {
     for one in listed {
         let tensor = tensor(one)?;
         if inputs.iter().any(|known| known.name == tensor.name) {
-            return Err(format!("has two inputs of the name '{}'", tensor.name));
+            return Err(format!("has two inputs named '{}'", tensor.name));
         }
         inputs.push(tensor);
     }
     let metadata = Metadata { inputs };
     let schema = Schema::compile(&metadata.schema());
-    let schema = schema.map_err(|error| format!("makes a schema that is refused: {error}"))?;
+    let schema = schema.map_err(|error| format!("leads to an invalid schema: {error}"))?;
     Ok((metadata, ModelInterface { schema: Arc::new(schema), output_type: OutputType::Object }))
 }
 
@@ -200,7 +199,7 @@ fn tensor(listed: &Value) -> Result<Tensor, String> {
         None | Some(Value::Null) => None,
         Some(Value::Array(shape)) if shape.len() <= RANK_MAX => Some(
             lengths(shape)
-                .ok_or_else(|| format!("has the input '{name}' with a shape that is none"))?,
+                .ok_or_else(|| format!("has the input '{name}' with an invalid shape"))?,
         ),
         Some(_) => {
             return Err(format!(
@@ -217,12 +216,12 @@ impl Metadata {
         self.inputs.iter().find(|tensor| tensor.name == name)
     }
 
-    /// Whether an input has the protocol's own form, and is not one tensor of the name `inputs`.
+    /// Whether an input is in the protocol's own form, rather than naming a tensor `inputs`.
     pub fn is_own_form(&self, input: &Map<String, Value>) -> bool {
         input.get("inputs").is_some_and(Value::is_array) && self.input("inputs").is_none()
     }
 
-    /// Takes each tensor by its name, or the protocol's own form.
+    /// Accepts each tensor by name, or the protocol's own form.
     fn schema(&self) -> Value {
         let mut properties = Map::new();
         for tensor in &self.inputs {
@@ -277,7 +276,7 @@ fn own_form() -> [(String, Value); 3] {
             json!({
                 "type": "array",
                 "items": {"type": "object", "required": ["name"]},
-                "description": "The outputs that are wanted, in the form of the protocol",
+                "description": "The requested outputs, in the form of the protocol",
             }),
         ),
         (parameters, json!({"type": "object", "description": "Parameters of the request"})),
@@ -328,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn oip_schema_takes_tensors_by_name_or_the_own_form() {
+    fn oip_schema_accepts_tensors_by_name_or_native_form() {
         let two = schema(json!([
             {"name": "x", "datatype": "FP32", "shape": [-1]},
             {"name": "y", "datatype": "BYTES", "shape": [1]},
@@ -349,23 +348,23 @@ mod tests {
         }
         let silent = schema(json!(null));
         assert!(silent.check(json!({})).is_err() && silent.check(json!({"x": 1})).is_err());
-        // A tensor may be called as the protocol calls its own.
+        // A tensor may have a name that the protocol uses itself.
         let odd = schema(json!([{"name": "inputs", "datatype": "BYTES", "shape": [-1]}]));
         assert!(odd.check(json!({"inputs": ["a"]})).is_ok());
         assert!(odd.check(json!({})).is_err());
     }
 
     #[test]
-    fn oip_metadata_that_cannot_be_used_is_refused() {
+    fn oip_rejects_unusable_metadata() {
         let many: Vec<Value> = (0..=TENSORS_MAX).map(|n| json!({"name": n.to_string()})).collect();
         let deep = vec![1; RANK_MAX + 1];
         for (inputs, says) in [
             (json!("x"), "has inputs that are not a list"),
             (json!(many), "has more than 256 inputs"),
             (json!([{"datatype": "FP32"}]), "has an input without a name"),
-            (json!([{"name": "x"}, {"name": "x"}]), "has two inputs of the name 'x'"),
-            (json!([{"name": "x", "shape": ["a"]}]), "with a shape that is none"),
-            (json!([{"name": "x", "shape": [-2]}]), "with a shape that is none"),
+            (json!([{"name": "x"}, {"name": "x"}]), "has two inputs named 'x'"),
+            (json!([{"name": "x", "shape": ["a"]}]), "with an invalid shape"),
+            (json!([{"name": "x", "shape": [-2]}]), "with an invalid shape"),
             (json!([{"name": "x", "shape": deep}]), "not a list of at most 16 lengths"),
         ] {
             let error = read(&json!({"inputs": inputs})).unwrap_err();

@@ -1,10 +1,10 @@
-//! The runner `oip`: a model behind the Open Inference Protocol, version 2, over HTTP: KServe, Triton,
-//! MLServer, OpenVINO Model Server, Seldon.
+//! The runner `oip`: a model behind the Open Inference Protocol, version 2, over HTTP: KServe,
+//! Triton, MLServer, OpenVINO Model Server, Seldon.
 //!
-//! What the model takes is read from its metadata. An input names its tensors and gives each as nested
-//! arrays, or has the protocol's own form; the output is the tensors by their names, nested again. It
-//! asks once, unless nothing can have come of it (`endpoints`): retries and fallbacks belong to the
-//! engine.
+//! The request schema is derived from the model's metadata. An input gives each tensor by name as
+//! nested arrays, or uses the protocol's own form; the output is the tensors by name, nested again.
+//! Sends a request once, unless it certainly had no effect (`endpoints`): retries and fallbacks
+//! belong to the engine.
 //!
 //! ```text
 //! metadata   the model's tensors, and the request schema      tensors    nested arrays to flat ones, and back
@@ -38,24 +38,24 @@ use crate::http::{content, trace_context};
 use crate::runtime;
 use crate::schema;
 
-/// The largest answer, in bytes.
+/// Largest answer, in bytes.
 pub const ANSWER_MAX: usize = 10 * 1024 * 1024;
-/// The largest metadata, in bytes, and how long they may take in a run that lacks them.
+/// Largest metadata in bytes, and the time limit for fetching them in a run that lacks them.
 const METADATA_MAX: usize = 1024 * 1024;
 const METADATA_TIMEOUT: Duration = Duration::from_secs(3);
-/// What a part of a path may have as it is.
+/// Characters that are not escaped in a path segment.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// What manifests say of a runner of this type.
+/// The manifest section of this runner type.
 pub const TYPE: Type =
     Type { name: "oip", read: |section, _folder| Some(Arc::new(Options::read(section)?)) };
 
-/// How one model is asked.
+/// The manifest's options.
 #[derive(Debug, PartialEq)]
 struct Options {
-    /// Without the `/v2` and without a slash at their end.
+    /// Without the `/v2` and without trailing slashes.
     addresses: Vec<Address>,
-    /// Where the model is, behind a server's URL: `/v2/models/…`.
+    /// The model's path below a server's URL: `/v2/models/…`.
     path: String,
 }
 
@@ -71,7 +71,7 @@ impl Options {
     }
 }
 
-/// The URL of a server, without the path that the protocol gives.
+/// Parses the URL of a server, without the path that the protocol adds.
 fn root_url(value: &values::Value<'_>) -> Parsed<String> {
     let url = base_url(value)?;
     if url.ends_with("/v2") || url.contains("/v2/") {
@@ -98,7 +98,7 @@ impl options::Options for Options {
     }
 }
 
-/// The runner of one model.
+/// A runner of one model.
 #[derive(Debug)]
 struct OipRunner {
     options: Arc<Options>,
@@ -108,14 +108,14 @@ struct OipRunner {
     known: Mutex<Known>,
 }
 
-/// What is known of the model.
+/// The model's metadata, as last read.
 #[derive(Debug, Default)]
 struct Known {
     metadata: Option<Arc<Metadata>>,
     interface: Option<Arc<ModelInterface>>,
-    /// When it was last asked for.
+    /// When it was last read.
     description: DescriptionAge,
-    /// What was last wrong with the metadata: each is logged once.
+    /// The last fault of the metadata; each fault is logged once.
     wrong: Option<String>,
 }
 
@@ -134,7 +134,7 @@ impl OipRunner {
         endpoints::ask_readiness(&self.client, request, |status| status.is_success()).await
     }
 
-    /// Reads what a server says of the model.
+    /// Fetches the model's metadata from a server.
     async fn describe(&self, url: &str) {
         let request = Request::get(format!("{url}{}", self.options.path));
         match endpoints::probe(&self.client, request).await {
@@ -143,7 +143,7 @@ impl OipRunner {
         }
     }
 
-    /// Takes over what an answer says of the model.
+    /// Adopts the metadata of an answer.
     async fn learn(&self, answer: &Response) -> Option<Arc<Metadata>> {
         let status = answer.status;
         let found = if status.is_success() {
@@ -182,8 +182,8 @@ impl OipRunner {
         }
     }
 
-    /// What the model takes, asked for where it is not known yet. An input in the protocol's own form
-    /// does without.
+    /// The model's metadata, fetched if not known yet. An input in the protocol's own form does not
+    /// need them.
     async fn metadata(&self, input: &Value) -> Result<Option<Arc<Metadata>>, Failure> {
         if let Some(known) = self.known().metadata.clone() {
             return Ok(Some(known));

@@ -1,19 +1,18 @@
-//! Tensors as people write them, nested arrays by name, and as the protocol sends them, flat with a
-//! shape. Pure.
+//! Converts tensors between nested arrays by name, as people write them, and flat data with a
+//! shape, as the protocol sends them. Pure.
 
 use serde_json::{Map, Value, json};
 
 use super::metadata::{Datatype, Metadata, OWN_FORM, RANK_MAX, Tensor};
 use crate::domain::json_object::whole_number;
 
-/// Elements and arrays that one answer may have, nested.
+/// Maximum number of elements and arrays of one answer, nested.
 const VALUES_MAX: usize = 8 * 1024 * 1024;
 
-/// The body of a request for an input: in the protocol's own form as it is, else each tensor by its
-/// name. `id` names the request.
+/// The request body for an input: unchanged if it is in the protocol's own form, otherwise built
+/// from the tensors by name. `id` names the request.
 ///
-/// # Errors
-/// What is wrong with the input, in a sentence.
+/// # Errors What is wrong with the input, as a sentence.
 pub fn request(input: &Value, metadata: Option<&Metadata>, id: &str) -> Result<Value, String> {
     let fields = input.as_object().ok_or_else(|| "the input must be an object".to_owned())?;
     let silent = Metadata::default();
@@ -95,7 +94,7 @@ fn flattened(tensor: &Tensor, value: &Value) -> Result<Value, String> {
     Ok(json!({"name": name, "shape": shape, "datatype": tensor.datatype, "data": data}))
 }
 
-/// Puts the elements of nested arrays one behind the other; false when they do not have that shape.
+/// Appends the elements of nested arrays; returns false if they do not have that shape.
 fn flatten(
     value: &Value,
     shape: &[usize],
@@ -115,11 +114,11 @@ fn flatten(
     }
 }
 
-/// A whole number that JSON writes with a fraction of zero, without it.
+/// A whole number without the fraction of zero that JSON may have.
 fn whole(element: &Value, datatype: Option<Datatype>) -> Value {
     let float = element.as_f64().filter(|_| element.is_f64());
     match float {
-        // Up to here every whole number is exact.
+        // Up to this bound every whole number is exact.
         #[expect(clippy::cast_possible_truncation, reason = "bounded, and without a fraction")]
         Some(number)
             if datatype.is_some_and(Datatype::is_whole)
@@ -132,10 +131,9 @@ fn whole(element: &Value, datatype: Option<Datatype>) -> Value {
     }
 }
 
-/// The outputs of an answer as nested arrays, by their names.
+/// The outputs of an answer as nested arrays, by name.
 ///
-/// # Errors
-/// What is wrong with the answer, in words that follow "its answer".
+/// # Errors The fault, as a phrase that follows "its answer".
 pub fn outputs(answer: &mut Value) -> Result<Value, String> {
     let Some(Value::Array(outputs)) = answer.get_mut("outputs").map(Value::take) else {
         return Err("has no outputs".to_owned());
@@ -171,7 +169,7 @@ pub fn outputs(answer: &mut Value) -> Result<Value, String> {
             }
         })?;
         if named.insert(name.clone(), nested).is_some() {
-            return Err(format!("has two outputs of the name '{name}'"));
+            return Err(format!("has two outputs named '{name}'"));
         }
     }
     Ok(Value::Object(named))
@@ -183,7 +181,7 @@ fn lengths(shape: Option<&Value>) -> Option<Vec<usize>> {
     lengths.iter().map(whole_number).collect()
 }
 
-/// How many elements a shape has; `None` of more than there can be.
+/// The number of elements of a shape; `None` on overflow.
 fn elements_of(shape: &[usize]) -> Option<usize> {
     if shape.contains(&0) {
         return Some(0);
@@ -191,7 +189,7 @@ fn elements_of(shape: &[usize]) -> Option<usize> {
     shape.iter().try_fold(1_usize, |count, length| count.checked_mul(*length))
 }
 
-/// Takes arrays within arrays apart: some servers send the data nested.
+/// Flattens nested arrays: some servers send nested data.
 fn spread(data: Value, depth: usize, elements: &mut Vec<Value>) -> bool {
     let Value::Array(items) = data else {
         elements.push(data);
@@ -200,7 +198,7 @@ fn spread(data: Value, depth: usize, elements: &mut Vec<Value>) -> bool {
     depth < RANK_MAX && items.into_iter().all(|item| spread(item, depth + 1, elements))
 }
 
-/// Arrays of that shape; `None` when there are more values than may be: a shape with a zero in it has
+/// Builds arrays of that shape; `None` if there would be too many values: a shape with a zero has
 /// no elements, but may have any number of empty arrays.
 fn nest(
     shape: &[usize],
@@ -209,7 +207,7 @@ fn nest(
 ) -> Option<Value> {
     *left = left.checked_sub(1)?;
     let Some((length, rest)) = shape.split_first() else { return elements.next() };
-    // What does not fit is not begun.
+    // Do not start what does not fit.
     if *length > *left {
         return None;
     }
@@ -254,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn oip_request_in_the_own_form_is_passed_on() {
+    fn oip_request_in_native_form_is_passed_through() {
         let own = json!([{"name": "z", "shape": [1], "datatype": "BF16", "data": [1]}]);
         let input = json!({"inputs": own, "outputs": [{"name": "y"}], "id": "theirs"});
         for known in [None, Some(&known())] {
@@ -264,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn oip_request_says_what_is_wrong_with_an_input() {
+    fn oip_request_error_explains_invalid_input() {
         let deep = (0..=RANK_MAX).fold(json!(1), |inner, _| json!([inner]));
         for (input, says) in [
             (json!([]), "the input must be an object"),
@@ -289,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn oip_outputs_are_nested_by_their_shapes() {
+    fn oip_outputs_are_nested_by_shape() {
         let output = |shape: Value, data: Value| {
             came(json!([{"name": "y", "shape": shape, "datatype": "FP32", "data": data}]))
         };
@@ -311,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn oip_outputs_that_are_garbage_are_refused() {
+    fn oip_rejects_garbage_outputs() {
         let deep = (0..RANK_MAX + 2).fold(json!(1), |inner, _| json!([inner]));
         let one = |shape: Value, data: Value| json!([{"name": "y", "shape": shape, "data": data}]);
         for (outputs_, says) in [
@@ -327,7 +325,7 @@ mod tests {
             (one(json!([1]), deep), "with more than 16 dimensions"),
             (
                 json!([{"name": "y", "shape": [0], "data": []}, {"name": "y", "shape": [0], "data": []}]),
-                "has two outputs of the name 'y'",
+                "has two outputs named 'y'",
             ),
         ] {
             let error = came(outputs_.clone()).unwrap_err();

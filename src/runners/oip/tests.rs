@@ -1,4 +1,4 @@
-//! The runner against a stand-in for a server. The real one is met under `tests/`.
+//! The runner against a stub server. Integration tests use a real one.
 
 use std::sync::atomic::Ordering;
 
@@ -77,7 +77,7 @@ async fn oip_maps_responses_to_error_classes() {
 }
 
 #[tokio::test]
-async fn oip_answer_that_is_too_large_is_refused() {
+async fn oip_oversized_answer_is_rejected() {
     let (url, _) = server(|line, _, _| match line {
         GET => (200, metadata()),
         _ => (200, " ".repeat(ANSWER_MAX + 1)),
@@ -109,11 +109,11 @@ async fn oip_health_and_schema_are_refreshed() {
     assert!(interface.schema.check(json!({"x": [127]})).is_ok());
     assert!(interface.schema.check(json!({"x": [128]})).is_err());
     runner.describe(&url).await;
-    assert!(Arc::ptr_eq(&interface, &runner.interface().unwrap()), "it says the same");
+    assert!(Arc::ptr_eq(&interface, &runner.interface().unwrap()), "the metadata is unchanged");
 }
 
 #[tokio::test]
-async fn oip_without_metadata_takes_the_own_form_alone() {
+async fn oip_without_metadata_accepts_only_native_form() {
     let (url, _) = server(|line, _, _| match line {
         GET => (404, r#"{"error":"none"}"#.to_owned()),
         _ => (200, r#"{"outputs":[]}"#.to_owned()),
@@ -129,7 +129,7 @@ async fn oip_without_metadata_takes_the_own_form_alone() {
 }
 
 #[tokio::test]
-async fn oip_leaves_out_a_server_that_is_gone() {
+async fn oip_removes_dead_endpoint_from_rotation() {
     let (url, count) = server(|line, _, _| match line {
         GET => (200, metadata()),
         _ => (200, r#"{"outputs":[]}"#.to_owned()),

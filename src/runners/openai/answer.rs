@@ -1,8 +1,8 @@
-//! The answer of a server that speaks OpenAI's API, up to the point where it is clear what it is: a
-//! stream, JSON, a refusal, or none of them. The chat router and predictions share it.
+//! Reads the answer of an OpenAI-compatible server up to the point where it is clear what it is: a
+//! stream, JSON, a refusal, or something else. Shared by the chat router and predictions.
 //!
-//! Media types are ignored, because many servers send wrong ones. Content codings are undone, although none
-//! is asked for.
+//! Media types are ignored, because many servers send wrong ones. Content codings are decoded,
+//! although none is requested.
 
 use std::borrow::Cow;
 use std::io::Write;
@@ -28,11 +28,11 @@ use crate::http::places::Arriving;
 use crate::http::sse::HEARTBEAT;
 use crate::runtime;
 
-/// The longest event of a stream, in bytes: images come as one.
+/// Longest event of a stream in bytes: an image is one event.
 pub const EVENT_MAX: usize = 16 * 1024 * 1024;
-/// Compressed bytes that are decoded at once: they become a thousand times as many at most.
+/// Compressed bytes decoded at a time: they expand at most a thousandfold.
 const DECODED_AT_ONCE: usize = 4 * 1024;
-/// Bytes of a refusal that are read, and how long that may take.
+/// Maximum number of bytes read of a refusal, and the time limit for reading it.
 const REFUSAL_BYTES_MAX: usize = 64 * 1024;
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -41,7 +41,7 @@ const REFUSAL_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct Body {
     arriving: Arriving,
     decoder: Option<Box<Decoder>>,
-    /// What has come and is not decoded yet.
+    /// Received bytes that are not decoded yet.
     coded: Bytes,
 }
 
@@ -54,7 +54,7 @@ pub enum BodyError {
     Damaged,
 }
 
-/// Undoes a content coding piece by piece.
+/// A streaming decoder of a content coding.
 #[derive(Debug)]
 enum Decoder {
     Gzip(MultiGzDecoder<Vec<u8>>),
@@ -62,10 +62,9 @@ enum Decoder {
 }
 
 impl Decoder {
-    /// The decoder of an answer that has a content coding.
+    /// The decoder for the answer's content coding.
     ///
-    /// # Errors
-    /// The name of a coding that is not supported.
+    /// # Errors The name of an unsupported coding.
     fn of(headers: &HeaderMap) -> Result<Option<Self>, String> {
         let Some(coding) = headers.get(CONTENT_ENCODING) else { return Ok(None) };
         let name = String::from_utf8_lossy(coding.as_bytes()).trim().to_ascii_lowercase();
@@ -77,7 +76,7 @@ impl Decoder {
         }
     }
 
-    /// What a piece becomes, together with what was held of those before it.
+    /// Decodes a piece, together with bytes held back earlier.
     fn decode(&mut self, piece: &[u8]) -> Result<Bytes, BodyError> {
         let write = |to: &mut dyn Write| to.write_all(piece).and_then(|()| to.flush());
         let written = match self {
@@ -96,20 +95,18 @@ impl Decoder {
 impl Body {
     /// The body of an answer with these headers.
     ///
-    /// # Errors
-    /// [`Failure`] for a content coding that is not supported.
+    /// # Errors [`Failure`] for an unsupported content coding.
     pub fn of(name: &str, headers: &HeaderMap, arriving: Arriving) -> Result<Self, Failure> {
         let decoder = Decoder::of(headers).map_err(|coding| {
-            let what = format!("its answer is compressed ({coding}), which was not asked for");
+            let what = format!("its answer is compressed ({coding}), which was not requested");
             misunderstood(name, &what)
         })?;
         Ok(Self { arriving, decoder: decoder.map(Box::new), coded: Bytes::new() })
     }
 
-    /// The next bytes; `None` at the end. Nothing is lost when the future is dropped.
+    /// The next bytes; `None` at the end. Cancel-safe.
     ///
-    /// # Errors
-    /// When it breaks off.
+    /// # Errors When it breaks off.
     pub async fn next(&mut self) -> Result<Option<Bytes>, BodyError> {
         loop {
             if let Some(decoder) = &mut self.decoder
@@ -133,17 +130,17 @@ impl Body {
     }
 }
 
-/// Whether an answer says that it is a stream of events.
+/// Whether an answer declares itself as a stream of events.
 pub fn is_event_stream(headers: &HeaderMap) -> bool {
     let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
     kind.is_some_and(|kind| kind.trim_start().to_ascii_lowercase().starts_with("text/event-stream"))
 }
 
-/// Whether an answer is a stream, by its first bytes, and those bytes; `None` when they have not come
-/// before the client expects a sign of life. Media types are ignored, because many servers send wrong ones.
+/// Determines from the first bytes whether an answer is a stream. Returns these bytes; `None` if
+/// they do not arrive before the client expects a sign of life. Media types are ignored, because
+/// many servers send wrong ones.
 ///
-/// # Errors
-/// [`Failure`], also for a stream whose first event is one.
+/// # Errors [`Failure`], also for a stream whose first event is one.
 pub async fn begin(
     name: &str,
     body: &mut Body,
@@ -195,7 +192,7 @@ pub async fn begin(
     }
 }
 
-/// Refuses a stream that begins with its failure, while another model can still be tried.
+/// Rejects a stream that begins with a failure, while another model can still be tried.
 fn check_first(name: &str, data: &[u8]) -> Result<(), Failure> {
     if data.trim_ascii() == b"[DONE]" {
         return Err(misunderstood(name, "its stream has no answer"));
@@ -204,13 +201,13 @@ fn check_first(name: &str, data: &[u8]) -> Result<(), Failure> {
     shape::failure_in(&event).map_or(Ok(()), Err)
 }
 
-/// The failure of a stream whose events are not JSON.
+/// The failure of a stream with an event that is not JSON.
 pub fn not_json() -> Failure {
     let message = "the model's stream contains an event that is not valid JSON";
     Failure::new(502, ErrorClass::ProviderError, message)
 }
 
-/// Reads what a server says that does not answer, as far as it comes in time; [`refused`] of it.
+/// Reads as much of a refusal as arrives in time, and converts it with [`refused`].
 pub async fn refusal(
     name: &str,
     head: &Parts,
@@ -228,13 +225,13 @@ pub async fn refusal(
             }
         }
     };
-    // What has come by then has to do.
+    // On timeout, use what has arrived.
     let _ended = tokio::time::timeout(REFUSAL_TIMEOUT, reading).await;
     refused(name, head.status.as_u16(), &head.headers, &read, authorization)
 }
 
-/// What a server says that does not answer. Its status stays, except where it speaks of this service's
-/// own key or account, or where it is not an answer: then it is 502.
+/// Converts a refusal to a failure. Its status is kept, except if it concerns this service's own
+/// key or account, or is not an error status: then it is 502.
 pub fn refused(
     name: &str,
     status: u16,
@@ -244,7 +241,8 @@ pub fn refused(
 ) -> Failure {
     let class = ErrorClass::of_http_status(status).unwrap_or(ErrorClass::ProviderError);
     if matches!(status, 401 | 402 | 407) {
-        let message = format!("the model '{name}': its server refuses this service ({status})");
+        let message =
+            format!("the model '{name}': its server rejects this service's credentials ({status})");
         return Failure::new(502, ErrorClass::ProviderAuth, message);
     }
     let text = String::from_utf8_lossy(said);
@@ -267,11 +265,10 @@ pub fn refused(
     failure
 }
 
-/// An answer that came whole as an object. One that is an error in spite of its status is a failure, and so is
-/// one without an answer to the operation; `None`: it may hold anything.
+/// Parses a whole answer as an object. An error despite a success status is a failure, and so is an
+/// answer without the result of the operation; `None`: any content is accepted.
 ///
-/// # Errors
-/// [`Failure`]
+/// # Errors [`Failure`]
 pub fn parse(operation: Option<Operation>, name: &str, text: &[u8]) -> Result<RawObject, Failure> {
     if text.trim_ascii().is_empty() {
         return Err(misunderstood(name, "its answer is empty"));
@@ -296,14 +293,13 @@ pub fn parse(operation: Option<Operation>, name: &str, text: &[u8]) -> Result<Ra
     match said {
         Some(failure) => Err(failure),
         None if is_answer => Ok(answer),
-        None => Err(misunderstood(name, "its answer holds nothing that was asked for")),
+        None => Err(misunderstood(name, "its answer has none of the requested content")),
     }
 }
 
-/// The text of an answer that came whole, in UTF-8 and without a byte-order mark.
+/// The text of a whole answer, in UTF-8 and without a byte-order mark.
 ///
-/// # Errors
-/// [`Failure`] for a charset that is not supported, and for text that is not in it.
+/// # Errors [`Failure`] for an unsupported charset, and for text that is not valid in it.
 pub fn utf8(name: &str, headers: &HeaderMap, body: Bytes) -> Result<Bytes, Failure> {
     let text = content::text(headers, &body);
     let text = text.map_err(|error| misunderstood(name, &format!("in its answer, {error}")))?;

@@ -33,7 +33,7 @@ fn whole_answer_with_an_error_is_a_failure() {
 }
 
 #[test]
-fn whole_answer_is_read_in_its_charset() {
+fn whole_answer_is_decoded_from_its_charset() {
     let typed =
         |kind: &'static str| HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(kind))]);
     for (kind, body) in [
@@ -51,7 +51,7 @@ fn whole_answer_is_read_in_its_charset() {
 }
 
 #[test]
-fn content_coding_is_undone_in_pieces_of_any_size() {
+fn content_coding_is_decoded_at_any_chunk_size() {
     let coded = |coding: &'static str, text: &[u8]| {
         let level = flate2::Compression::default();
         let mut gzip = flate2::write::GzEncoder::new(Vec::new(), level);

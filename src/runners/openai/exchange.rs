@@ -1,5 +1,5 @@
-//! One request in the form of OpenAI's API, made of a prediction's input, and what its answer says.
-//! Where it is sent, and over what, is the runner's matter.
+//! Builds a request in the form of OpenAI's API from a prediction's input, and interprets the
+//! answer. The runner decides where and how it is sent.
 
 use bytes::{Bytes, BytesMut};
 use hyper::header::{ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
@@ -26,10 +26,10 @@ use crate::runners::http::excerpt;
 use crate::runners::options::Model;
 use crate::runtime;
 
-/// The largest answer, and the most that a stream may add up to, in bytes: an image of a chat fits.
+/// Largest answer, and the largest total size of a stream, in bytes: the image of a chat fits.
 pub const ANSWER_MAX: usize = answer::EVENT_MAX;
 
-/// What is asked, of which model.
+/// The request's model and kind.
 #[derive(Debug, Clone, Copy)]
 pub struct Exchange<'m> {
     pub kind: Kind,
@@ -39,11 +39,10 @@ pub struct Exchange<'m> {
 }
 
 impl Exchange<'_> {
-    /// The request of a job to the server at `url`, which calls the model `model`. A stream has to end with
-    /// its usage, where the server takes `stream_options`.
+    /// Builds the request of a job to the server at `url`, which calls the model `model`. A stream
+    /// must end with its usage, if the server supports `stream_options`.
     ///
-    /// # Errors
-    /// When the address is none.
+    /// # Errors When the URL is invalid.
     pub fn request(
         &self,
         url: &str,
@@ -77,13 +76,13 @@ impl Exchange<'_> {
         })
     }
 
-    /// A failure of the model.
+    /// A failure that names the model.
     #[must_use]
     pub fn failure(&self, class: ErrorClass, what: &str) -> Failure {
         Failure::new(class, format!("the model '{}': {what}", self.model.name))
     }
 
-    /// A failure as a prediction has it: it names the model.
+    /// Adds the model's name to a failure, as predictions show it.
     #[must_use]
     pub fn named(&self, failure: failure::Failure) -> Failure {
         let name = format!("the model '{}'", self.model.name);
@@ -94,7 +93,7 @@ impl Exchange<'_> {
         }
     }
 
-    /// A refusal, with its status where the server's words have none.
+    /// Adds the status to a refusal whose text does not mention it.
     fn answered(&self, status: u16, mut failure: failure::Failure) -> failure::Failure {
         let name = format!("the model '{}'", self.model.name);
         if !failure.message.contains(&name) {
@@ -103,10 +102,9 @@ impl Exchange<'_> {
         failure
     }
 
-    /// Reads an answer to its end. Of a chat that comes as a stream, the text is reported as it comes.
+    /// Reads an answer to its end. The text of a streamed chat is reported as it arrives.
     ///
-    /// # Errors
-    /// What the server refuses, or that it broke off.
+    /// # Errors The server's refusal, or that the answer broke off.
     pub async fn read(
         &self,
         job: &Job,
@@ -126,16 +124,16 @@ impl Exchange<'_> {
         if is_stream {
             return self.read_stream(job, first.unwrap_or_default(), body).await;
         }
-        // A server that does not stream.
+        // The server does not stream.
         let said = self.read_whole(first.unwrap_or_default(), body).await?;
         let said = utf8(name, &head.headers, said)?;
         self.parse_whole(job, said).await
     }
 
-    /// What an answer says that has come whole.
+    /// Interprets a whole answer.
     ///
     /// # Errors
-    /// What the server refuses, and answers that are not what was asked for.
+    /// The server's refusal, or an answer without the requested content.
     pub async fn parse(
         &self,
         job: &Job,
@@ -185,7 +183,7 @@ impl Exchange<'_> {
         })
     }
 
-    /// What a server said that is not what was asked for.
+    /// An answer that is not what was requested.
     fn unexpected_response(&self, what: &str, said: &[u8]) -> failure::Failure {
         unexpected(&self.model.name, what, said)
     }
@@ -351,12 +349,12 @@ fn unexpected(name: &str, what: &str, said: &[u8]) -> failure::Failure {
 #[derive(Debug)]
 struct ChatStream {
     messages: Messages,
-    /// Bytes of the first answer's text that were reported already.
+    /// Bytes of the first choice's text already reported.
     emitted: usize,
     counts: Counts,
     has_answer: bool,
     finished: bool,
-    /// `[DONE]` has come.
+    /// Whether `[DONE]` has arrived.
     is_done: bool,
     moderated: bool,
 }
@@ -376,7 +374,7 @@ impl Default for ChatStream {
 }
 
 impl ChatStream {
-    /// Adds a chunk; false where it has no room.
+    /// Adds a chunk; returns false if it exceeds the limit.
     fn add(&mut self, mut chunk: Value) -> bool {
         if let Some(counts) = chunk.as_object().and_then(shape::counts_in) {
             self.counts.update(counts);
@@ -404,7 +402,7 @@ impl ChatStream {
         fits
     }
 
-    /// Reports the text since the last call.
+    /// Reports the text added since the last call.
     fn emit_delta(&mut self, job: &Job) {
         let text = self.messages.text();
         if let Some(part) = text.get(self.emitted..).filter(|part| !part.is_empty()) {
@@ -414,7 +412,7 @@ impl ChatStream {
     }
 }
 
-/// Turns `prompt` and `system` into the conversation that they stand for.
+/// Converts `prompt` and `system` to a conversation.
 fn prompt_to_messages(fields: &mut Map<String, Value>) {
     let system = fields.shift_remove("system");
     let prompt = fields.shift_remove("prompt");
@@ -438,7 +436,7 @@ fn image(item: &Value) -> Option<Value> {
     Some(format!("data:image/png;base64,{bytes}").into())
 }
 
-/// What was used: as the server counts, or estimated from the length of the texts.
+/// The usage as reported by the server, or estimated from the length of the texts.
 fn used(job: &Job, counts: Counts, answer_bytes: u64) -> Usage {
     let prompt_tokens = match to_raw_value(&*job.input) {
         Ok(input) => TokenBound::of_input(&input).prompt_estimate(),

@@ -1,42 +1,42 @@
-//! How a server that speaks OpenAI's API failed: by its status, by its words, or by an answer that is not
-//! one. The chat router and predictions share it.
+//! Failures of an OpenAI-compatible server: by its status, its error text, or an unusable answer.
+//! Shared by the chat router and predictions.
 
 use hyper::header::{HeaderMap, HeaderName};
 
 use crate::domain::attempt;
 use crate::domain::classify::ErrorClass;
 
-/// The longest sentence of a server that is passed on, in characters.
+/// Longest server message that is passed on, in characters.
 const SAID_MAX: usize = 1000;
-/// Headers of a refusal that are passed on: when it may be asked again. Its `x-ratelimit-…` speak of the account of
-/// this service, which all organizations share.
+/// Headers of a refusal that are passed on: when to retry. Its `x-ratelimit-…` headers describe
+/// this service's account, which all organizations share.
 const PASSED_ON: [&str; 2] = ["retry-after", "retry-after-ms"];
 
-/// How one model failed, in the words of OpenAI's error body.
+/// The failure of one model, in terms of OpenAI's error body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     /// The status that the client gets.
     pub status: u16,
     pub class: ErrorClass,
-    /// A sentence. Holds no secret.
+    /// A sentence. Contains no secret.
     pub message: String,
-    /// Boxed, so that a failure stays small beside the answers that it takes the place of.
+    /// Boxed, so that a failure is small compared to the answers it replaces.
     pub said: Box<Said>,
 }
 
-/// What a model's server says of its error beyond a sentence.
+/// Details of a server's error beyond its message.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Said {
-    /// The type.
+    /// The error type.
     pub kind: Option<String>,
     pub param: Option<String>,
     pub code: Option<String>,
-    /// When it may be asked again.
+    /// Headers that tell when to retry.
     pub headers: HeaderMap,
 }
 
 impl Said {
-    /// Keeps those headers of a refusal that a client needs to know when to ask again.
+    /// Keeps the headers of a refusal that tell when to retry.
     pub fn keep_limits(&mut self, headers: &HeaderMap) {
         for name in PASSED_ON.map(HeaderName::from_static) {
             if let Some(value) = headers.get(&name) {
@@ -47,13 +47,13 @@ impl Said {
 }
 
 impl Failure {
-    /// A failure with nothing more to say than its sentence.
+    /// A failure with only a message.
     pub fn new(status: u16, class: ErrorClass, message: impl Into<String>) -> Self {
         Self { status, class, message: message.into(), said: Box::default() }
     }
 
-    /// Whether another model may do better: not where the request itself is wrong. A model that the
-    /// server does not have, or whose context is too short, says nothing of the others.
+    /// Whether another model may succeed: not if the request itself is invalid. A missing model or
+    /// a context that is too short says nothing about other models.
     pub fn may_fall_back(&self) -> bool {
         let code = self.said.code.as_deref();
         let is_of_model = self.status == 404
@@ -61,7 +61,7 @@ impl Failure {
         self.class != ErrorClass::InvalidUserInput || is_of_model
     }
 
-    /// Whether the server refuses `stream_options`, which it does not know.
+    /// Whether the server rejects `stream_options` as unknown.
     pub fn names_stream_options(&self) -> bool {
         let param = self.said.param.as_deref().unwrap_or_default();
         let is_named =
@@ -69,13 +69,13 @@ impl Failure {
         matches!(self.status, 400 | 422) && (is_named(&self.message) || is_named(param))
     }
 
-    /// As the history has it.
+    /// The failure as recorded in the history.
     pub fn recorded(&self) -> attempt::Failure {
         attempt::Failure::new(self.class, self.message.clone())
     }
 }
 
-/// What the `error` of OpenAI's error body says; a text is its message.
+/// Parses the `error` of OpenAI's error body; a string is its message.
 #[must_use]
 pub fn said_of(status: u16, error: &[u8]) -> Failure {
     let class = ErrorClass::of_http_status(status).unwrap_or(ErrorClass::ProviderError);
@@ -97,18 +97,18 @@ pub fn said_of(status: u16, error: &[u8]) -> Failure {
     Failure { said: Box::new(said), ..Failure::new(status, class, message) }
 }
 
-/// The text up to the most that is passed on.
+/// The text, cut to the longest that is passed on.
 #[must_use]
 pub fn cut(text: &str) -> String {
     text.chars().take(SAID_MAX).collect()
 }
 
-/// The failure of an answer that is not what was asked for.
+/// The failure of an answer that is not what was requested.
 pub fn misunderstood(name: &str, what: &str) -> Failure {
     Failure::new(502, ErrorClass::ProviderError, format!("the model '{name}': {what}"))
 }
 
-/// The failure of an answer that broke off, with what was seen of it.
+/// The failure of an answer that broke off.
 pub fn broken(name: &str, what: &str) -> Failure {
     let message = format!("the model '{name}': {what}");
     Failure::new(502, ErrorClass::ProviderUnavailable, message)
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failure_passes_on_when_to_ask_again_and_no_limits_of_the_account() {
+    fn failure_passes_on_retry_headers_but_not_account_limits() {
         let mut headers = HeaderMap::new();
         for (name, value) in [
             ("retry-after", "7"),
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn failure_says_what_the_server_said() {
+    fn failure_contains_message_of_server() {
         for (error, message) in [
             (r#"{"message":"no"}"#, "no"),
             (r#""no""#, "no"),

@@ -1,35 +1,36 @@
-//! What a model says, put together from the deltas of a stream: texts grow, tool calls are joined by their
-//! index or their id, and fields that this file does not know are joined by the same rules.
+//! Assembles a model's messages from the deltas of a stream: texts are appended, tool calls are
+//! matched by index or id, and unknown fields are merged by the same rules.
 
 use serde_json::{Map, Value, json};
 
 use super::said;
 
-/// Answers to one request, and items of a list of one answer, that are put together.
+/// Maximum number of choices of a request, and of items of a list of one choice, that are
+/// assembled.
 const ITEMS_MAX: usize = 128;
-/// What an item or a field counts for beside its texts, in bytes.
+/// Size counted for an item or a field in addition to its texts, in bytes.
 const VALUE_BYTES: usize = 64;
-/// What a message may hold beside its text.
+/// Fields that a message may have besides its text.
 const CARRIED: [&str; 5] = ["tool_calls", "function_call", "refusal", "images", "audio"];
 
-/// The messages of all answers so far, up to a limit.
+/// The messages of all choices so far, up to a limit.
 #[derive(Debug)]
 pub struct Messages {
     messages: Vec<Map<String, Value>>,
-    /// Bytes that are left.
+    /// Bytes left.
     room: usize,
-    /// Bytes of all texts, thinking and tool calls that came.
+    /// Bytes of all texts, thinking and tool calls received.
     bytes: u64,
 }
 
 impl Messages {
-    /// No message yet; at most so many bytes of them.
+    /// Starts without messages; they may have at most this many bytes.
     #[must_use]
     pub const fn new(bytes_max: usize) -> Self {
         Self { messages: Vec::new(), room: bytes_max, bytes: 0 }
     }
 
-    /// Adds a delta of the answer `index`; false where there is no room for all of it.
+    /// Adds a delta of the choice `index`; returns false if not all of it fits.
     pub fn add(&mut self, index: usize, mut delta: Map<String, Value>) -> bool {
         if index >= ITEMS_MAX {
             return false;
@@ -47,19 +48,19 @@ impl Messages {
         merge(message, delta, &mut self.room)
     }
 
-    /// Bytes of all that the model has said.
+    /// Bytes of everything that the model has written.
     #[must_use]
     pub const fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The text of the first answer.
+    /// The text of the first choice.
     #[must_use]
     pub fn text(&self) -> &str {
         self.messages.first().map_or("", |message| text_of(message))
     }
 
-    /// Each message as a client reads it: its role, its text, and what else it holds.
+    /// Each message in client form: its role, its text, and further fields.
     pub fn finish(self) -> impl ExactSizeIterator<Item = Map<String, Value>> {
         self.messages.into_iter().map(|mut message| {
             let content = message.shift_remove("content").unwrap_or(Value::Null);
@@ -77,8 +78,8 @@ impl Messages {
         })
     }
 
-    /// What a prediction gives: a text; the message where it holds more than that; a list of them where
-    /// several answers were asked for.
+    /// The output of a prediction: a text; the message if it has more than that; a list if several
+    /// choices were requested.
     #[must_use]
     pub fn output(self) -> Value {
         let mut outputs: Vec<Value> = self.finish().map(output_of).collect();
@@ -101,7 +102,7 @@ fn text_of(message: &Map<String, Value>) -> &str {
     message.get("content").and_then(Value::as_str).unwrap_or_default()
 }
 
-/// The texts of a content in parts, without its thinking; `None` where it has other parts.
+/// The joined texts of a content in parts, without thinking; `None` if it has other parts.
 fn joined_texts(content: &Value) -> Option<String> {
     let mut text = String::new();
     for part in content.as_array()? {
@@ -124,14 +125,14 @@ fn is_nothing(value: &Value) -> bool {
     }
 }
 
-/// Whether there is room for so many bytes, which are taken then.
+/// Takes this many bytes if there is room. Returns whether there was.
 fn take(room: &mut usize, bytes: usize) -> bool {
     let left = room.checked_sub(bytes);
     *room = left.unwrap_or(*room);
     left.is_some()
 }
 
-/// Adds the fields of a delta; false where something was left out.
+/// Merges the fields of a delta; returns false if something was omitted.
 fn merge(into: &mut Map<String, Value>, delta: Map<String, Value>, room: &mut usize) -> bool {
     let mut fits = true;
     for (name, value) in delta {
@@ -159,7 +160,7 @@ fn merge(into: &mut Map<String, Value>, delta: Map<String, Value>, room: &mut us
     fits
 }
 
-/// What a value of this kind begins as.
+/// The empty value of the same type.
 fn empty_like(value: &Value) -> Value {
     match value {
         Value::String(_) => String::new().into(),
@@ -169,7 +170,7 @@ fn empty_like(value: &Value) -> Value {
     }
 }
 
-/// Adds to a text. What names something comes once, although some servers repeat it in each event.
+/// Appends to a text. Names are kept once, although some servers repeat them in each event.
 fn append(name: &str, held: &mut String, more: &str, room: &mut usize) -> bool {
     let is_kept = match name {
         "id" | "type" | "role" => !held.is_empty(),
@@ -212,8 +213,8 @@ fn merge_items(held: &mut Vec<Value>, items: Vec<Value>, room: &mut usize) -> bo
     fits
 }
 
-/// Whether an item of a delta goes on with one that has begun: it has the same index, and no id of another
-/// one. Without an index, what has an id or a name of its own is another one.
+/// Whether an item of a delta continues one that has begun: it has the same index, and no different
+/// id. Without an index, an item with an id or a name is a new one.
 fn goes_on(begun: &Map<String, Value>, item: &Map<String, Value>) -> bool {
     let text = |fields: &Map<String, Value>, name: &str| {
         fields.get(name).and_then(Value::as_str).filter(|text| !text.is_empty()).map(str::to_owned)
@@ -228,7 +229,7 @@ fn goes_on(begun: &Map<String, Value>, item: &Map<String, Value>) -> bool {
     index.is_some() || id.is_some() || (!is_named && item.contains_key("function"))
 }
 
-/// Takes the numbers out by which a stream joins its items.
+/// Removes the indices by which a stream matches its items.
 fn drop_indices(value: &mut Value) {
     for item in value.as_array_mut().into_iter().flatten() {
         if let Some(item) = item.as_object_mut() {
@@ -254,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_are_texts_where_they_hold_nothing_else() {
+    fn messages_without_other_fields_are_texts() {
         for (deltas, expected) in [
             (vec![json!({"role": "assistant", "content": ""})], json!("")),
             (vec![json!({"content": "a"}), json!({"content": "b", "refusal": null})], json!("ab")),
@@ -330,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_past_their_limit_are_cut() {
+    fn messages_over_the_limit_are_truncated() {
         let mut messages = Messages::new(200);
         let text = |text: String| Map::from_iter([("content".to_owned(), text.into())]);
         assert!(messages.add(0, text("x".repeat(100))));

@@ -1,9 +1,9 @@
-//! The runner `openai`: any server that speaks OpenAI's API (llama-server, vLLM, Ollama, …), for
-//! chat, embeddings and images.
+//! The runner `openai`: any OpenAI-compatible server (llama-server, vLLM, Ollama, …), for chat,
+//! embeddings and images.
 //!
-//! Chat is always asked for as a stream, so that a cancel, which drops the run, closes the
-//! connection and the server stops. What the server counts is reported as usage. It asks once, unless
-//! nothing can have come of it (`endpoints`): retries and fallbacks belong to the engine.
+//! Chat is always requested as a stream: cancelling drops the run and closes the connection, so the
+//! server stops. The server's token counts are reported as usage. Sends a request once, unless it
+//! certainly had no effect (`endpoints`): retries and fallbacks belong to the engine.
 
 pub mod answer;
 mod exchange;
@@ -35,7 +35,7 @@ use crate::domain::model::Usage;
 use crate::http::client::{Client, Limits, Overflow};
 use crate::runtime;
 
-/// What a model is for.
+/// The purpose of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Chat,
@@ -43,18 +43,18 @@ pub enum Kind {
     Images,
 }
 
-/// What manifests say of a runner of this type.
+/// The manifest section of this runner type.
 pub const TYPE: Type = Type {
     name: "openai",
     read: |section, folder| Some(Arc::new(Options::read(section, folder)?)),
 };
 
-/// How one model is asked.
+/// The manifest's options.
 #[derive(Debug, PartialEq)]
 struct Options {
-    /// With their `/v1`, without a slash at their end.
+    /// URLs that end with `/v1`, without a trailing slash.
     addresses: Vec<Address>,
-    /// What the server calls the model.
+    /// The server's name for the model.
     model: String,
     kind: Kind,
     /// `Bearer …`, marked as sensitive.
@@ -90,7 +90,8 @@ impl options::Options for Options {
     }
 
     fn runner(self: Arc<Self>, model: Model, dependencies: &Dependencies) -> Arc<dyn Runner> {
-        // One server alone is known by its answers, as it may be somebody else's.
+        // A single server is not probed, as it may belong to somebody else; its answers tell its
+        // health.
         let is_probed = self.addresses.len() > 1;
         let servers = Arc::new(model.servers(&self.addresses, is_probed, false, dependencies));
         let client = dependencies.client.clone();
@@ -98,7 +99,7 @@ impl options::Options for Options {
     }
 }
 
-/// The runner of one model.
+/// A runner of one model.
 #[derive(Debug)]
 struct OpenAiRunner {
     options: Arc<Options>,
@@ -109,10 +110,10 @@ struct OpenAiRunner {
 }
 
 impl Kind {
-    /// All of them.
+    /// All kinds.
     const ALL: [Self; 3] = [Self::Chat, Self::Embeddings, Self::Images];
 
-    /// As manifests spell it.
+    /// The spelling in manifests.
     const fn as_str(self) -> &'static str {
         match self {
             Self::Chat => "chat",
@@ -121,7 +122,7 @@ impl Kind {
         }
     }
 
-    /// The request schema of a manifest that gives none.
+    /// The default request schema of this kind.
     #[must_use]
     pub fn schema(self) -> Value {
         match self {
@@ -185,7 +186,7 @@ impl OpenAiRunner {
         answer.map_err(|failure| exchange.named(failure))
     }
 
-    /// Asks one of the servers, and reads its answer to the end.
+    /// Sends the request to one of the servers, and reads the answer to its end.
     async fn ask(
         &self,
         exchange: &Exchange<'_>,
@@ -216,7 +217,7 @@ impl OpenAiRunner {
         noted(lease, exchange.parse(job, status, &answer.headers, &answer.body).await)
     }
 
-    /// Asks a server for its models. One that refuses to list them answers all the same.
+    /// Probes a server by listing its models. A refusal to list them counts as an answer.
     async fn probe(&self, url: String) -> Readiness {
         let mut request = Request::get(format!("{url}/models"));
         if let Some(authorization) = &self.options.authorization {
@@ -227,7 +228,7 @@ impl OpenAiRunner {
     }
 }
 
-/// Notes on its place how a request ended.
+/// Records the outcome of a request on its lease.
 fn noted<T>(mut lease: Lease, ended: Result<T, Failure>) -> Result<T, Failure> {
     lease.note(ended.as_ref().err().map(Failure::recorded).as_ref());
     ended

@@ -1,21 +1,22 @@
-//! How much text a model has written: the bytes of its content, its thinking, its refusals, and the names and
-//! arguments of its tool calls, without the escapes of JSON.
+//! Measures the text that a model has written: the bytes of its content, thinking, refusals, and
+//! the names and arguments of its tool calls, without JSON escapes.
 //!
-//! Roles, ids, indexes and media do not count. Nothing of the text is kept. Whole answers, events of streams and the
-//! deltas of predictions are measured alike.
+//! Roles, ids, indexes and media do not count. No text is kept. Whole answers, events of streams
+//! and the deltas of predictions are measured alike.
 
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-/// Bytes of text in an answer, an event or a delta in the form of OpenAI's API; `None` for what is not JSON.
+/// Bytes of text in an answer, an event or a delta in the form of OpenAI's API; `None` if it is not
+/// valid JSON.
 #[must_use]
 pub fn text_bytes(json: &[u8]) -> Option<u64> {
     let mut reader = serde_json::Deserializer::from_slice(json);
     bytes_of(&mut reader).ok()
 }
 
-/// Like [`text_bytes`], for JSON that is already parsed.
+/// Like [`text_bytes`], for parsed JSON.
 ///
 /// # Errors
 /// The reader's.
@@ -26,15 +27,15 @@ pub fn bytes_of<'de, D: Deserializer<'de>>(reader: D) -> Result<u64, D::Error> {
 /// What counts at a place of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
-    /// The fields that hold texts.
+    /// The fields that contain text.
     Fields,
-    /// These fields, and a text itself.
+    /// These fields, and the text itself.
     Text,
     /// Everything: the arguments of a call, which some servers send as an object.
     Arguments,
 }
 
-/// What a field is.
+/// The kind of a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Field {
     At(Place),
@@ -61,7 +62,7 @@ impl Field {
 struct Counter(Place);
 
 impl Counter {
-    /// Bytes of a value that is not a text.
+    /// Bytes of a value that is not a string.
     fn scalar(&self, value: &dyn fmt::Display) -> u64 {
         if self.0 == Place::Arguments { length(&value.to_string()) } else { 0 }
     }
@@ -143,7 +144,7 @@ impl<'de> Visitor<'de> for Counter {
     }
 }
 
-/// Reads the name of a field as what it is, and its length.
+/// Reads a field name as its kind and its length.
 struct Name;
 
 impl<'de> DeserializeSeed<'de> for Name {
@@ -173,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_bytes_count_what_a_model_says_and_nothing_around_it() {
+    fn text_bytes_count_only_what_the_model_writes() {
         for (message, bytes) in [
             (json!({"role": "assistant", "content": "12345"}), 5),
             (json!({"content": "1", "refusal": "23", "name": "4"}), 4),

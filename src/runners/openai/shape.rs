@@ -1,5 +1,5 @@
-//! The forms in which servers answer: failures that come with a success status, completions in place of
-//! a stream, and usage in the dialects of other APIs.
+//! Dialects of servers: failures with a success status, whole completions instead of a stream, and
+//! usage in the form of other APIs.
 
 use bytes::Bytes;
 use serde_json::value::RawValue;
@@ -10,11 +10,11 @@ use crate::domain::chat::{Tokens, estimate};
 use crate::domain::classify::ErrorClass;
 use crate::domain::raw_object::RawObject;
 
-/// The most tokens that a usage is believed to have. The estimate takes the place of larger counts.
+/// Largest plausible token count. Larger counts are replaced by an estimate.
 const TOKENS_MAX: u64 = 100_000_000;
 
-/// The failure that an answer or an event reports, in the dialects of the common servers. One with choices counts
-/// as a failure only if it has an `error`.
+/// The failure reported by an answer or an event, in the dialects of common servers. An object with
+/// choices is a failure only if it has an `error`.
 pub fn failure_in(answer: &Value) -> Option<Failure> {
     let object = answer.as_object()?;
     let is_set = |value: &&Value| !matches!(value, Value::Null | Value::Bool(false));
@@ -45,7 +45,7 @@ pub fn failure_in(answer: &Value) -> Option<Failure> {
     Some(Failure::new(502, ErrorClass::ProviderError, cut(&message)))
 }
 
-/// What a server says that has answered and yet failed.
+/// The failure in an answer with a success status.
 fn said_in_answer(error: &Value) -> Failure {
     let failure = said_of(502, error.to_string().as_bytes());
     let is_moderated = failure.class == ErrorClass::ContentModeration;
@@ -53,9 +53,9 @@ fn said_in_answer(error: &Value) -> Failure {
     Failure { class, ..failure }
 }
 
-/// The events of a stream with the content of a completion that came whole; `None` without choices.
+/// Converts a whole completion to the events of a stream; `None` without choices.
 pub fn events_of(text: &[u8]) -> Option<Bytes> {
-    // Its values stay as they are: parsed, an answer of numbers takes many times its length.
+    // Values stay raw: parsed, an answer of numbers takes many times its length.
     let mut answer: RawObject = serde_json::from_slice(text).ok()?;
     let choices: Vec<RawObject> = answer.value("choices")?;
     let choices: Result<Vec<RawObject>, _> = choices.into_iter().map(choice_of_chunk).collect();
@@ -77,7 +77,7 @@ pub fn events_of(text: &[u8]) -> Option<Bytes> {
 
 fn add_event(events: &mut Vec<u8>, chunk: &RawObject) -> Option<()> {
     let mut text = chunk.text().ok()?;
-    // Outside of strings, where JSON has no line breaks, they are spaces.
+    // JSON has no line breaks inside strings; outside, they become spaces.
     for byte in text.iter_mut().filter(|byte| matches!(byte, b'\n' | b'\r')) {
         *byte = b' ';
     }
@@ -87,7 +87,7 @@ fn add_event(events: &mut Vec<u8>, chunk: &RawObject) -> Option<()> {
     Some(())
 }
 
-/// A choice whose message becomes a delta.
+/// Converts a choice with a message to one with a delta.
 fn choice_of_chunk(mut choice: RawObject) -> Result<RawObject, serde_json::Error> {
     let text: Option<String> = choice.value("text");
     let mut message: RawObject = choice.value("message").unwrap_or_default();
@@ -113,7 +113,7 @@ fn choice_of_chunk(mut choice: RawObject) -> Result<RawObject, serde_json::Error
     Ok(choice)
 }
 
-/// What a server has counted, as far as it says. Some say it in parts, in several events.
+/// The token counts of a server. Some servers send them in parts, in several events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
     pub input: Option<u64>,
@@ -121,14 +121,14 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Takes over what a later event counts.
+    /// Adopts the counts of a later event.
     pub fn update(&mut self, later: Self) {
         self.input = later.input.or(self.input);
         self.output = later.output.or(self.output);
     }
 
-    /// The tokens of a prompt of about so many, and of an answer with so many bytes of text: what was not
-    /// counted is estimated.
+    /// The tokens used; missing counts are estimated from about `prompt_tokens` and from the bytes
+    /// of the answer's text.
     #[must_use]
     pub fn tokens(self, prompt_tokens: u64, answer_bytes: u64) -> Tokens {
         // Embeddings have no output, and no server counts it.
@@ -141,25 +141,25 @@ impl Counts {
     }
 }
 
-/// The fields of an answer or an event in which servers put what they have counted.
+/// The fields of an answer or an event in which servers report usage.
 pub const USAGE_FIELDS: [&str; 7] =
     ["usage", "usageMetadata", "x_groq", "meta", "message", "prompt_eval_count", "eval_count"];
 
-/// What an answer or an event counts, in the dialects of the common servers; `None` where it counts
-/// nothing that can be believed.
+/// The token counts of an answer or an event, in the dialects of common servers; `None` if it has
+/// no plausible counts.
 pub fn counts_in(object: &Map<String, Value>) -> Option<Counts> {
     let places = [
         object.get("usage"),
         // Google.
         object.get("usageMetadata"),
         nested(object, "x_groq", "usage"),
-        // Cohere counts what it bills.
+        // Cohere reports the tokens it bills.
         nested(object, "meta", "billed_units"),
         // Anthropic, at the beginning of a stream.
         nested(object, "message", "usage"),
     ];
     let mut places = places.into_iter().flatten().filter_map(Value::as_object);
-    // Ollama counts beside its answer.
+    // Ollama reports counts at the top level.
     places.find_map(counted).or_else(|| counted(object))
 }
 
@@ -167,8 +167,8 @@ fn nested<'o>(object: &'o Map<String, Value>, outer: &str, name: &str) -> Option
     object.get(outer)?.get(name)
 }
 
-/// The tokens that a usage counts, in the names of any of the common APIs; `None` where it counts
-/// none, or none that can be believed.
+/// The token counts of a usage object, with the names of any of the common APIs; `None` without
+/// plausible counts.
 fn counted(usage: &Map<String, Value>) -> Option<Counts> {
     let first = |names: &[&str]| {
         let named = names.iter().filter_map(|name| usage.get(*name));
@@ -181,7 +181,7 @@ fn counted(usage: &Map<String, Value>) -> Option<Counts> {
     let named = first(&["prompt_tokens", "promptTokenCount", "prompt_eval_count", "inputTokens"]);
     let input = match named {
         Some(input) => input?,
-        // Cached tokens are counted beside the others here, and within them elsewhere.
+        // Here cached tokens are counted in addition to the others, elsewhere they are included.
         None => match first(&["input_tokens"]) {
             Some(input) => input?.map(|input| {
                 let cached = ["cache_creation_input_tokens", "cache_read_input_tokens"];
@@ -206,7 +206,7 @@ fn counted(usage: &Map<String, Value>) -> Option<Counts> {
     (counts != Counts::default()).then_some(counts)
 }
 
-/// A count as a number or a text, or null, which counts nothing; `None` for one that cannot be believed.
+/// A count as a number or a string, or null for none; `None` if it is implausible.
 fn count(value: &Value) -> Option<Option<u64>> {
     let number = match value {
         Value::Null => return Some(None),

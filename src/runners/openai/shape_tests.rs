@@ -1,4 +1,4 @@
-//! Answers of many servers, and what they are taken for.
+//! Answers of many servers, and how they are interpreted.
 
 use serde_json::json;
 
@@ -88,7 +88,7 @@ fn usage_is_counted_in_every_dialect() {
 }
 
 #[test]
-fn usage_in_parts_is_put_together() {
+fn usage_in_parts_is_combined() {
     let mut counts = Counts::default();
     counts.update(Counts { input: Some(3), output: Some(1) });
     counts.update(Counts { input: None, output: Some(9) });
@@ -96,7 +96,7 @@ fn usage_in_parts_is_put_together() {
 }
 
 #[test]
-fn completion_becomes_the_events_of_a_stream() {
+fn completion_is_converted_to_stream_events() {
     let answer = br#"{"id":"x","object":"chat.completion","choices":[{"index":0,"message":
         {"role":"assistant","content":null,"tool_calls":[{"id":"a"}]},"finish_reason":"tool_calls"}],
         "usage":{"prompt_tokens":1}}"#;

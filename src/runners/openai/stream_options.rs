@@ -1,5 +1,5 @@
-//! Asking a server for the usage at the end of a stream (`stream_options.include_usage`), and asking without it
-//! where the server refuses that.
+//! Requests the usage at the end of a stream (`stream_options.include_usage`), and retries without
+//! it if the server rejects it.
 
 use std::future::Future;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,21 +10,21 @@ use tokio::time::Instant;
 use super::failure::Failure;
 use crate::runtime;
 
-/// How long requests omit `stream_options` after a server has refused them.
+/// How long requests omit `stream_options` after a server has rejected them.
 const REMEMBERED: Duration = Duration::from_secs(600);
 
-/// What a stream is asked with.
+/// The `stream_options` of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StreamOptions {
     /// `include_usage`, and the client's own options.
     AsSent,
-    /// `include_usage` alone.
+    /// Only `include_usage`.
     UsageOnly,
-    /// None at all: the answer's tokens are estimated.
+    /// None: the answer's tokens are estimated.
     Omitted,
 }
 
-/// Whether a server has refused `stream_options` lately.
+/// Whether a server has recently rejected `stream_options`.
 #[derive(Debug, Default)]
 pub struct Refusal {
     until: Mutex<Option<Instant>>,
@@ -44,11 +44,11 @@ impl Refusal {
     }
 }
 
-/// Asks a server with `stream_options`, and again with fewer where it refuses them. Only the refusal of
-/// `include_usage` alone is remembered: what a client adds says nothing of other requests.
+/// Sends a request with `stream_options`, and again with fewer if the server rejects them. Only a
+/// rejection of `include_usage` alone is remembered: a client's own options say nothing about other
+/// requests.
 ///
-/// # Errors
-/// [`Failure`]
+/// # Errors [`Failure`]
 pub async fn ask_with_options<T, F>(
     refusal: &Refusal,
     has_own_options: bool,
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
     use crate::domain::classify::ErrorClass;
 
-    /// What a server is asked with that takes only these options.
+    /// The options sent to a server that accepts only these.
     async fn asked(refusal: &Refusal, own: bool, taken: &[StreamOptions]) -> Vec<StreamOptions> {
         let asked = RefCell::new(Vec::new());
         let ask = |options| {
@@ -99,9 +99,13 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn stream_options_are_left_out_for_a_while_where_a_server_takes_none() {
+    async fn stream_options_are_omitted_for_a_while_after_rejection() {
         let refusal = Refusal::default();
-        assert_eq!(asked(&refusal, false, &[]).await, [UsageOnly, Omitted], "the request is wrong");
+        assert_eq!(
+            asked(&refusal, false, &[]).await,
+            [UsageOnly, Omitted],
+            "the request itself is invalid"
+        );
         assert_eq!(asked(&refusal, false, &[Omitted]).await, [UsageOnly, Omitted]);
         assert_eq!(asked(&refusal, true, &[Omitted]).await, [Omitted]);
         tokio::time::advance(REMEMBERED).await;
@@ -109,7 +113,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn stream_options_of_a_client_change_nothing_for_others() {
+    async fn stream_options_of_client_do_not_affect_others() {
         let refusal = Refusal::default();
         assert_eq!(asked(&refusal, true, &[UsageOnly, Omitted]).await, [AsSent, UsageOnly]);
         assert_eq!(asked(&refusal, true, &[AsSent]).await, [AsSent]);

@@ -1,4 +1,4 @@
-//! The runner against servers that stream, refuse, break off and talk nonsense.
+//! The runner against servers that stream, refuse, break off and send garbage.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ use crate::domain::classify::ErrorClass;
 use crate::runners::{RecordingProgress, test_call};
 use crate::runtime::Tasks;
 
-/// Answers one request with `answer` and then closes, or holds on; the request's body, and a signal
-/// when the client has gone.
+/// Answers one request with `answer` and then closes or keeps the connection. Returns the request's
+/// body, and a signal that the client has gone.
 async fn server(
     answer: String,
     holds: bool,
@@ -110,13 +110,13 @@ async fn openai_chat_is_streamed_and_tokens_counted() {
         "stream": true, "stream_options": {"include_usage": true}, "model": "llama",
     });
     assert_eq!(body(&request), expected);
-    // The text is reported as it comes.
+    // The text is reported as it arrives.
     let (port, _request, _gone) = server(stream(DELTAS), false).await;
     let heard = Arc::<RecordingProgress>::default();
     runner(port, Kind::Chat).run(heard.job(json!({"prompt": "Hi"}))).await.unwrap();
     let parts: Vec<_> = heard.parts.lock().unwrap().iter().map(Value::to_string).collect();
     assert_eq!(parts.concat().replace("\"\"", ""), "\"Hello\"");
-    // A conversation is sent as it is; a server that does not stream is understood too.
+    // A conversation is sent unchanged; a server that does not stream is supported too.
     let messages = json!([{"role": "user", "content": "x"}]);
     let answer = r#"{"choices":[{"message":{"content":"y"},"finish_reason":"stop"}],"usage":{"prompt_tokens":1}}"#;
     let (result, request) =
@@ -126,7 +126,7 @@ async fn openai_chat_is_streamed_and_tokens_counted() {
 }
 
 #[tokio::test]
-async fn openai_usage_that_cannot_be_believed_is_estimated() {
+async fn openai_implausible_usage_is_estimated() {
     for usage in [
         r#""usage":{"prompt_tokens":9223372036854775808,"completion_tokens":1}"#,
         r#""usage":{"prompt_tokens":1,"completion_tokens":-1}"#,
@@ -171,13 +171,18 @@ async fn openai_failures_have_error_class_and_name_the_model() {
     let vllm = r#"{"object":"error","message":"CUDA out of memory","code":500}"#;
     let late = format!("{unfinished}data: {vllm}\n\ndata: [DONE]\n\n");
     for (kind, answer, class, message) in [
-        (Kind::Chat, whole(401, "no"), ErrorClass::ProviderAuth, "refuses this service (401)"),
+        (
+            Kind::Chat,
+            whole(401, "no"),
+            ErrorClass::ProviderAuth,
+            "rejects this service's credentials (401)",
+        ),
         (Kind::Chat, whole(429, "slow"), ErrorClass::ProviderRateLimit, "answered 429: slow"),
         (Kind::Chat, whole(400, policy), ErrorClass::ContentModeration, "answered 400: no"),
         (Kind::Chat, whole(503, ""), ErrorClass::ProviderUnavailable, "answered 503"),
         (Kind::Chat, whole(200, "<p>"), ErrorClass::ProviderError, "HTML"),
         (Kind::Chat, whole(200, ""), ErrorClass::ProviderUnavailable, "before it began"),
-        (Kind::Chat, whole(200, "{}"), ErrorClass::ProviderError, "nothing that was asked for"),
+        (Kind::Chat, whole(200, "{}"), ErrorClass::ProviderError, "none of the requested content"),
         (Kind::Chat, whole(200, vllm), ErrorClass::ProviderError, "CUDA out of memory"),
         (Kind::Chat, stream(unfinished), ErrorClass::ProviderUnavailable, "ended before"),
         (Kind::Chat, stream(filtered), ErrorClass::ContentModeration, "content filter"),

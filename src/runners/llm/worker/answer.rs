@@ -1,4 +1,4 @@
-//! Answers as OpenAI's clients read them: whole, or as the chunks of a stream.
+//! Formats answers for OpenAI's clients: whole, or as chunks of a stream.
 
 use llama_cpp_2::model::LlamaModel;
 use llama_cpp_2::token::LlamaToken;
@@ -11,31 +11,31 @@ use super::sampling::Likely;
 use super::thinking::{Divider, Split};
 use super::tools::{Call, Form};
 
-/// Models that were taught other forms write calls in a block of JSON.
+/// Models trained on other forms write calls in a block of JSON.
 const FENCES: [&str; 2] = ["```json\n{", "```\n{"];
 
-/// What is the same in all chunks of an answer.
+/// The constant fields of all chunks of an answer.
 #[derive(Debug, Clone)]
 pub struct Frame {
     pub id: String,
-    /// Unix seconds.
+    /// Unix time in seconds.
     pub created: i64,
     pub model: String,
 }
 
-/// One of the answers to a request, as its text comes.
+/// One choice of an answer, as its text arrives.
 #[derive(Debug)]
 pub struct Choice {
     index: u32,
     reading: Calls,
     divider: Divider,
-    /// What is not given out yet: it may be the beginning of calls, or is calls.
+    /// Text held back: it may be the beginning of calls, or is calls.
     held: String,
     is_calls: bool,
-    /// Whether it has turned out not to be calls from its beginning.
+    /// Whether the text has turned out not to start with calls.
     is_text: bool,
     has_begun: bool,
-    /// Kept where the answer is given whole.
+    /// Collects the text of an answer that is returned whole.
     whole: Option<Whole>,
 }
 
@@ -58,7 +58,7 @@ impl Frame {
         })
     }
 
-    /// The chunk with the usage alone.
+    /// The final chunk, which contains only the usage.
     #[must_use]
     pub fn usage_chunk(&self, ends: &[End]) -> Value {
         let mut chunk = self.chunk(&json!([]));
@@ -66,7 +66,7 @@ impl Frame {
         chunk
     }
 
-    /// An answer that is given whole.
+    /// A completion returned whole.
     #[must_use]
     pub fn completion(&self, choices: Vec<Value>, ends: &[End]) -> Value {
         json!({
@@ -80,7 +80,7 @@ impl Frame {
     }
 }
 
-/// Tokens of all answers: the prompt counts once.
+/// Total token usage; the prompt counts once.
 fn usage(ends: &[End]) -> Value {
     let prompt = ends.iter().map(|end| end.prompt_tokens).max().unwrap_or(0);
     let cached = ends.iter().map(|end| end.cached_tokens).min().unwrap_or(0);
@@ -94,7 +94,7 @@ fn usage(ends: &[End]) -> Value {
 }
 
 impl Choice {
-    /// Answer `index` of a request; with `is_whole` its text is kept.
+    /// Choice `index` of a request; with `is_whole` its text is collected.
     #[must_use]
     pub fn new(index: u32, reading: Reading, is_whole: bool) -> Self {
         Self {
@@ -109,7 +109,7 @@ impl Choice {
         }
     }
 
-    /// The chunk of a part, if it has anything to show yet.
+    /// The chunk for a part, if there is anything to show yet.
     pub fn part(&mut self, model: &LlamaModel, frame: &Frame, part: Part) -> Option<Value> {
         let logprobs = part.logprobs.map(|logprobs| shown(model, &logprobs));
         let Split { reasoning, content: text } = self.take(&part.text);
@@ -129,7 +129,7 @@ impl Choice {
         Some(frame.chunk(&json!([choice])))
     }
 
-    /// What can be shown with the next text.
+    /// Splits the next text and returns what can be shown.
     fn take(&mut self, text: &str) -> Split {
         let Split { reasoning, content } = self.divider.push(text);
         self.held.push_str(&content);
@@ -176,7 +176,7 @@ impl Choice {
         std::mem::replace(&mut self.held, rest)
     }
 
-    /// The last chunks: calls or held text, and why it ended.
+    /// The last chunks: calls or held text, and the finish reason.
     pub fn end(&mut self, frame: &Frame, end: &End) -> Vec<Value> {
         let (Split { reasoning, content }, calls) = self.take_rest(end);
         let reason = reason(end, &calls);
@@ -197,7 +197,7 @@ impl Choice {
         chunks
     }
 
-    /// The whole answer.
+    /// The whole choice.
     #[must_use]
     pub fn whole(mut self, frame: &Frame, end: &End) -> Value {
         let (rest, calls) = self.take_rest(end);
@@ -225,7 +225,7 @@ impl Choice {
         })
     }
 
-    /// The calls, and the text that has turned out to be none.
+    /// The calls, and held text that turned out not to be a call.
     fn take_rest(&mut self, end: &End) -> (Split, Vec<Call>) {
         let Split { reasoning, content } = self.divider.end();
         self.held.push_str(&content);
@@ -241,7 +241,7 @@ impl Choice {
         }
         match form {
             Some(_) if !calls.is_empty() => {}
-            // A call that is cut off is neither a call nor an answer.
+            // A truncated call is neither a call nor an answer.
             Some(form) if end.finish == Finish::Length && !is_text(form, &rest) => {}
             Some(form) => text.push_str(&native::unmarked(&form.unmarked(bare(&rest)))),
             None => text.push_str(&rest),
@@ -259,7 +259,7 @@ impl Choice {
     }
 }
 
-/// Whether a text that was held may be an answer in JSON or a block of code.
+/// Whether held text may be a JSON answer or a block of code.
 fn is_text(form: Form, text: &str) -> bool {
     form.is_whole() && text.trim_start().starts_with([form.mark(), "`"].map(first_of))
 }
@@ -268,13 +268,13 @@ fn first_of(mark: &str) -> char {
     mark.chars().next().unwrap_or_default()
 }
 
-/// A text without the blanks and the tag that may precede bare calls.
+/// Strips the blanks and the tag that may precede bare calls.
 fn bare(text: &str) -> &str {
     let trimmed = text.trim_start();
     trimmed.strip_prefix(PYTHON).map_or(trimmed, str::trim_start)
 }
 
-/// What a chunk adds.
+/// The delta of a chunk.
 fn delta(content: String, reasoning: String) -> Value {
     let mut delta = json!({});
     if !reasoning.is_empty() {
@@ -295,7 +295,7 @@ fn reason(end: &End, calls: &[Call]) -> &'static str {
 }
 
 fn tool_call(frame: &Frame, choice: u32, index: usize, call: &Call) -> Value {
-    // Unique in a conversation: the answer's id is.
+    // Unique within a conversation, because the answer's id is.
     let id = frame.id.trim_start_matches("chatcmpl-");
     json!({
         "id": format!("call_{id}_{choice}_{index}"),
@@ -310,7 +310,7 @@ fn add(object: &mut Value, name: &str, value: Value) {
     }
 }
 
-/// The likelihood of a token, and of others in its place.
+/// The log-probabilities of a token and its alternatives, in OpenAI's form.
 fn shown(model: &LlamaModel, logprobs: &Logprobs) -> Value {
     let mut chosen = token(model, &logprobs.chosen);
     let top: Vec<Value> = logprobs.top.iter().map(|likely| token(model, likely)).collect();
@@ -323,7 +323,7 @@ fn token(model: &LlamaModel, likely: &Likely) -> Value {
     let bytes = model.vocab().token_to_piece(likely.token, true, None);
     json!({
         "token": String::from_utf8_lossy(&bytes),
-        // JSON has no infinity: OpenAI writes this for what is as good as impossible.
+        // JSON has no infinity: OpenAI uses this value for tokens that are practically impossible.
         "logprob": likely.logprob.max(-9999.0),
         "bytes": bytes,
     })
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn answer_calls_are_read_in_the_forms_of_later_families() {
+    fn answer_parses_calls_of_later_families() {
         let parameters = "{\"name\": \"f\", \"parameters\": {}}";
         let bare = Calls::Maybe(Form::Bare);
         for (calls, text, finish, expected) in [
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn answer_shows_no_markup_of_thinking_or_calls() {
+    fn answer_contains_no_markup_of_thinking_or_calls() {
         let arguments = "{\"name\": \"f\", \"arguments\": {}}";
         let parameters = "{\"name\": \"f\", \"parameters\": {}}";
         let tagged = Calls::Maybe(Form::Tagged);

@@ -1,4 +1,4 @@
-//! The start of the process: shut in, load the model, serve.
+//! Starts the process: enters the sandbox, loads the model, serves.
 
 use std::io;
 use std::os::fd::AsFd as _;
@@ -23,32 +23,31 @@ use crate::guard::{groups, sandbox};
 use crate::runners::llm::gguf::Header;
 use crate::runtime::memory;
 
-/// Threads that read requests: prompts are turned to tokens beside the model's own work.
+/// Threads that parse requests: prompts are tokenized in parallel with the model's work.
 const READERS: usize = 2;
 
-/// Bytes of stack of each thread: llama.cpp finds words and grammars by functions that call themselves.
+/// Stack size of each thread in bytes: llama.cpp splits words and parses grammars recursively.
 const STACK: usize = 64 * 1024 * 1024;
-/// Threads that compute: one writes answers, one scores labels.
+/// Compute threads: one generates answers, one scores labels.
 const COMPUTERS: usize = 2;
-/// Memory of the stacks, beside what the operator allows.
+/// Memory of the stacks, in addition to the operator's limit.
 const STACKS: u64 = (STACK * (READERS + COMPUTERS)) as u64;
 
-/// Whether the model is loaded: nothing yet, the model, or why it cannot be.
+/// The loading state: `None` while loading, then the model or why it failed.
 pub type State = Option<Result<Arc<Loaded>, String>>;
 
 /// Serves the model until the service closes the socket.
 ///
-/// # Errors
-/// When the socket is none.
+/// # Errors When standard input is not a socket.
 pub fn run(args: &WorkerArgs) -> io::Result<u8> {
     memory::keep_less()?;
     let (template, own) = match shut_in(args) {
         Ok(shut_in) => shut_in,
         Err(error) => {
-            // Standard error goes to the service, which shows its last line.
+            // The service reads standard error and shows its last line.
             drop(io::Write::write_all(
                 &mut io::stderr(),
-                format!("its process cannot be shut in: {error}\n").as_bytes(),
+                format!("its process cannot enter its sandbox: {error}\n").as_bytes(),
             ));
             return Ok(NOT_STARTED);
         }
@@ -77,7 +76,8 @@ pub fn run(args: &WorkerArgs) -> io::Result<u8> {
     Ok(0)
 }
 
-/// Gives up all but the model's files. Answers the chat template of the operator, and the process's memory.
+/// Gives up access to everything except the model's files. Returns the operator's chat template,
+/// and a view of the process's memory.
 fn shut_in(args: &WorkerArgs) -> io::Result<(Option<String>, OwnMemory)> {
     if let Some(group) = &args.group {
         groups::enter(group)?;
@@ -88,7 +88,7 @@ fn shut_in(args: &WorkerArgs) -> io::Result<(Option<String>, OwnMemory)> {
     Ok((template, own))
 }
 
-/// Loads the model, says so, and runs it on this thread until nobody asks any more.
+/// Loads the model, reports readiness, and computes on this thread until no client is left.
 fn load(
     args: &WorkerArgs,
     template: Option<&str>,
@@ -96,7 +96,7 @@ fn load(
     ready: &watch::Sender<State>,
 ) {
     let refuse = |reason: String| {
-        // Without a receiver the process is ending.
+        // Without a receiver the process is exiting.
         let _unheard = ready.send(Some(Err(reason)));
     };
     let because = |what: &str| match log::last_error() {
@@ -125,7 +125,7 @@ fn load(
     if header.is_embedding {
         let served = embeddings::Embedder::new(&model, &backend, limits, header.has_pooling, watch);
         let Ok((mut embedder, jobs)) = served else {
-            return refuse(because("llama.cpp cannot make its context"));
+            return refuse(because("llama.cpp cannot create its context"));
         };
         let loaded = Loaded::embeddings(args.name.clone(), Arc::clone(&model), jobs, limits, watch);
         let _unheard = ready.send(Some(Ok(Arc::new(loaded))));
@@ -135,7 +135,7 @@ fn load(
     let template = ChatTemplate::of_model(&model, template);
     let served = Engine::new(&model, &backend, limits, watch);
     let Ok((mut engine, jobs)) = served else {
-        return refuse(because("llama.cpp cannot make its context"));
+        return refuse(because("llama.cpp cannot create its context"));
     };
     let labels = Arc::new(Labels::of(&model));
     let (scorer, scores) = Scorer::new(&model, &backend, Arc::clone(&labels), limits, watch);
@@ -154,7 +154,7 @@ fn load(
     });
 }
 
-/// Ends the process where the work panics: without its loops it is of no use, and the service starts
+/// Aborts the process if the work panics: it is useless without its loops, and the service starts
 /// another one.
 fn or_abort(work: impl FnOnce()) {
     if std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).is_err() {

@@ -1,16 +1,16 @@
-//! The forms that chat templates expect of a conversation. Templates differ in the roles, the tool
-//! calls and the order of messages that they accept, and many drop silently what they do not expect.
+//! Rewrites conversations into the forms that chat templates expect. Templates differ in the roles,
+//! tool calls and message order that they accept, and many silently drop the rest.
 //!
-//! A [`Plan`] rewrites a conversation into one such form. Whether a template shows everything is tested
-//! with a copy of the conversation whose texts are replaced by markers.
+//! A [`Plan`] describes one such rewrite. A copy of the conversation with markers in place of its
+//! texts tests whether a template shows everything.
 
 use std::collections::VecDeque;
 
 use serde_json::{Map, Value, json};
 
-/// The most renderings that the search for a plan may take, counted in messages.
+/// Limit of the search for a plan, in messages rendered.
 const MESSAGES_PROBED_MAX: usize = 100_000;
-/// The length of the ids that some templates demand.
+/// Length of the call ids that some templates demand.
 const SHORT_ID: usize = 9;
 const ROLE: &str = "role";
 const CONTENT: &str = "content";
@@ -18,13 +18,13 @@ const CALLS: &str = "tool_calls";
 const ID: &str = "tool_call_id";
 const ARGUMENTS: &str = "/function/arguments";
 
-/// Where the system messages go.
+/// Where system messages go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum System {
     AsGiven,
     /// Into one message at the beginning.
     First,
-    /// In front of the first message of the user.
+    /// Before the first user message.
     User,
 }
 
@@ -32,19 +32,19 @@ enum System {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Listing {
     Variable,
-    /// The field `tools` of the system message.
+    /// In the field `tools` of the system message.
     Field,
-    /// The text of a system message.
+    /// In the text of a system message.
     Text,
 }
 
-/// How finished tool calls are written.
+/// How completed tool calls are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Finished {
     AsGiven,
-    /// The text of their message goes into a message of its own.
+    /// The text of their message goes into a separate message.
     TextApart,
-    /// Each call in a message of its own, followed by its result.
+    /// Each call in a separate message, followed by its result.
     OneByOne,
     /// As texts of the assistant and the user.
     Text,
@@ -69,12 +69,12 @@ pub struct Dialogue {
     pub tools: Option<Vec<Value>>,
 }
 
-/// A conversation whose texts are markers.
+/// A conversation with markers in place of its texts.
 #[derive(Debug)]
 pub struct Probe {
     pub messages: Vec<Value>,
     pub tools: Vec<Value>,
-    /// Each marker, and what it stands for.
+    /// Each marker, and a description of what it replaces.
     wanted: Vec<(String, String)>,
     /// The markers of arguments.
     arguments: Vec<String>,
@@ -117,7 +117,7 @@ impl Plan {
                                     system: *system,
                                     merges,
                                 };
-                                // Texts instead of calls lose the most.
+                                // Plans with texts instead of calls lose the most.
                                 let cost = 3 * a + 2 * b + c + d + e + usize::from(merges);
                                 plans.push((cost, plan));
                             }
@@ -184,7 +184,7 @@ impl Plan {
 }
 
 impl Probe {
-    /// Of a conversation.
+    /// The probe of a conversation.
     #[must_use]
     pub fn of(messages: &[Value], tools: &[Value]) -> Self {
         let mut probe = Self {
@@ -230,15 +230,15 @@ impl Probe {
         marker
     }
 
-    /// What a prompt does not show.
+    /// Describes the first part that a prompt does not show.
     #[must_use]
     pub fn missing(&self, prompt: &str) -> Option<&str> {
         let lost = self.wanted.iter().find(|(marker, _)| !prompt.contains(marker));
         lost.map(|(_, what)| what.as_str())
     }
 
-    /// Whether the arguments of calls are JSON in a prompt, rather than a text in JSON or another
-    /// notation.
+    /// Whether a prompt shows the arguments of calls as JSON, rather than as a string of JSON or in
+    /// another notation.
     #[must_use]
     pub fn has_json_arguments(&self, prompt: &str) -> bool {
         self.arguments.iter().all(|marker| {
@@ -263,7 +263,7 @@ fn content(message: &Value) -> &str {
     message[CONTENT].as_str().unwrap_or_default()
 }
 
-/// Both texts, as paragraphs.
+/// Joins both texts as paragraphs.
 fn joined(first: &str, second: &str) -> String {
     match (first.is_empty(), second.is_empty()) {
         (true, _) => second.to_owned(),
@@ -337,7 +337,7 @@ fn calls_as_text(messages: &[Value]) -> Vec<Value> {
     messages.iter().map(as_text).collect()
 }
 
-/// Gives each call an id of nine letters and digits, the same as its result.
+/// Gives each call and its result an id of nine letters and digits.
 fn shorten_ids(messages: &mut [Value]) {
     let mut known: Map<String, Value> = Map::new();
     let mut short = |id: &mut Value| {
@@ -385,7 +385,7 @@ fn systems_to_user(messages: Vec<Value>) -> Vec<Value> {
     messages
 }
 
-/// Joins neighbors of one role.
+/// Joins adjacent messages of the same role.
 fn merged(messages: Vec<Value>) -> Vec<Value> {
     let mut all: Vec<Value> = Vec::with_capacity(messages.len());
     for message in messages {

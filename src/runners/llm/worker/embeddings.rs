@@ -1,4 +1,4 @@
-//! Embeddings: texts to vectors of length one, several texts in each batch.
+//! Embeddings: turns texts into unit vectors, several texts per batch.
 
 use std::collections::VecDeque;
 use std::num::NonZeroU32;
@@ -25,20 +25,20 @@ use super::watch::{Client, Step, Watch};
 use crate::domain::json_object::whole_number;
 use crate::runtime;
 
-/// Texts of one request, and their tokens together.
+/// Limits of one request: the number of texts, and their total tokens.
 const INPUTS_MAX: usize = 2048;
 const TOKENS_MAX: usize = 300_000;
 
 /// Texts to embed.
 #[derive(Debug)]
 pub struct Job {
-    /// None is empty or longer than the context.
+    /// No text is empty or longer than the context.
     pub inputs: Vec<Vec<LlamaToken>>,
     pub client: Weak<Client>,
     pub reply: oneshot::Sender<Result<Vec<Vec<f32>>, String>>,
 }
 
-/// The loop of one model.
+/// The loop of one embedding model.
 #[derive(Debug)]
 pub struct Embedder<'m> {
     context: LlamaContext<'m>,
@@ -47,11 +47,11 @@ pub struct Embedder<'m> {
     watch: Arc<Watch>,
     sequences_max: usize,
     jobs: Receiver<Job>,
-    /// Requests that are on their way: each gets a batch in turn.
+    /// Requests in progress: each gets a batch in turn.
     turns: VecDeque<Turn>,
 }
 
-/// A request and what is computed of it.
+/// A request and its vectors so far.
 #[derive(Debug)]
 struct Turn {
     job: Job,
@@ -59,10 +59,9 @@ struct Turn {
 }
 
 impl<'m> Embedder<'m> {
-    /// A context for the model, and where its jobs go.
+    /// Creates a context for the model, and the sender of its jobs.
     ///
-    /// # Errors
-    /// When llama.cpp cannot make it.
+    /// # Errors When llama.cpp cannot create the context.
     pub fn new(
         model: &'m Arc<LlamaModel>,
         backend: &LlamaBackend,
@@ -70,7 +69,7 @@ impl<'m> Embedder<'m> {
         has_pooling: bool,
         watch: &Arc<Watch>,
     ) -> Result<(Self, SyncSender<Job>), LlamaContextLoadError> {
-        // A text is computed at once: its words look at each other in both directions.
+        // Attention is bidirectional, so a text must fit into one batch.
         let batch = limits.batch.max(limits.context);
         let pooling =
             if has_pooling { LlamaPoolingType::Unspecified } else { LlamaPoolingType::Mean };
@@ -95,7 +94,7 @@ impl<'m> Embedder<'m> {
         Ok((Self { context, batch, pace, watch, sequences_max, jobs, turns }, sender))
     }
 
-    /// Computes until nobody can ask any more.
+    /// Computes until all senders are gone.
     pub fn run(&mut self) {
         loop {
             if self.turns.is_empty() {
@@ -113,14 +112,14 @@ impl<'m> Embedder<'m> {
         }
     }
 
-    /// Computes the next batch of a request, which then waits for its next turn.
+    /// Computes the next batch of a request and puts it back into the queue.
     fn go_on(&mut self, mut turn: Turn) {
         if turn.job.reply.is_closed() {
             return;
         }
         let rest = turn.job.inputs.get(turn.vectors.len()..).unwrap_or_default();
         let now = rest.get(..self.fitting(rest)).unwrap_or_default().to_vec();
-        // A text is computed as a whole, however long it is.
+        // A text cannot be interrupted, however long it is.
         let work = self.watch.begin(Step::Vectors, &turn.job.client);
         let computed = self.compute(&now);
         drop(work);
@@ -167,7 +166,7 @@ impl<'m> Embedder<'m> {
     }
 }
 
-/// The vector with the length one.
+/// The vector scaled to length one.
 fn unit(vector: &[f32]) -> Vec<f32> {
     let length = vector.iter().map(|part| f64::from(*part).powi(2)).sum::<f64>().sqrt();
     #[expect(clippy::cast_possible_truncation, reason = "the parts of a vector of length one")]
@@ -175,10 +174,9 @@ fn unit(vector: &[f32]) -> Vec<f32> {
     vector.iter().map(part).collect()
 }
 
-/// The texts of a request as tokens, and whether the vectors are wanted in base64.
+/// Parses a request: its texts as tokens, and whether the vectors are wanted in base64.
 ///
-/// # Errors
-/// What is wrong with it.
+/// # Errors What is wrong with the request.
 pub fn read(
     body: &[u8],
     model: &LlamaModel,
@@ -192,11 +190,11 @@ pub fn read(
     let texts = input.as_array().filter(|list| !list.first().is_some_and(Value::is_number));
     let inputs: Vec<&Value> = texts.map_or_else(|| vec![input], |texts| texts.iter().collect());
     if inputs.len() > INPUTS_MAX {
-        return Err(Refusal::of("input", format!("input may have {INPUTS_MAX} texts")));
+        return Err(Refusal::of("input", format!("input may have at most {INPUTS_MAX} texts")));
     }
     let width = u64::try_from(model.n_embd_out()).unwrap_or(0);
     if fields.get("dimensions").is_some_and(|wanted| !wanted.is_null() && *wanted != width) {
-        let message = format!("this model's vectors have {width} dimensions, and no others");
+        let message = format!("this model's vectors have {width} dimensions; omit `dimensions`");
         return Err(Refusal::of("dimensions", message));
     }
     let is_base64 = match fields.get("encoding_format").filter(|format| !format.is_null()) {
@@ -239,7 +237,7 @@ pub fn read(
         return Err(wrong());
     }
     if inputs.iter().map(Vec::len).sum::<usize>() > TOKENS_MAX {
-        let message = format!("input may have {TOKENS_MAX} tokens in all");
+        let message = format!("input may have at most {TOKENS_MAX} tokens in all");
         return Err(Refusal::of("input", message));
     }
     Ok((inputs, is_base64))

@@ -1,10 +1,10 @@
-//! The loop that computes: all answers that are on their way share each batch, those that come in the
-//! meantime join at the next one. First a token of each answer that is being written, then as much of
-//! new prompts as there is room for, so that a long prompt holds up no text.
+//! The generation loop: all answers in progress share each batch, and new ones join at the next
+//! batch. A batch has one token of each answer being written, then as much of new prompts as fits,
+//! so that a long prompt does not block other answers.
 //!
-//! Nothing waits for a reader here: an answer whose reader has not taken what came stands still, one
-//! whose reader has gone away is given up before the next batch. When the context is full, the answer
-//! that was begun last waits and is read again later.
+//! The loop never waits for a reader: an answer whose reader is behind pauses, and one whose reader
+//! is gone is dropped before the next batch. When the context is full, the most recently admitted
+//! answer is suspended and its tokens are recomputed later.
 
 use std::collections::VecDeque;
 use std::num::NonZeroU32;
@@ -29,20 +29,20 @@ use super::text::{Taken, Text};
 use super::watch::{Client, Step, Watch};
 use crate::runtime;
 
-/// Requests that wait for the loop.
+/// Maximum number of queued requests.
 pub const JOBS_MAX: usize = 1024;
-/// Parts of an answer that wait for its reader.
+/// Maximum number of unread parts of an answer.
 pub const PARTS_MAX: usize = 64;
-/// Why an answer ends whose grammar takes more than its time.
+/// The error of an answer whose grammar exceeds its time limit.
 const GRAMMAR_SLOW: &str =
     "the grammar of the schema takes too long for each token: simplify its patterns";
-/// How long nothing is computed where every reader is behind.
+/// Sleep while every reader is behind.
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// The size of the context.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Tokens of all answers together.
+    /// Tokens shared by all answers.
     pub context: u32,
     pub threads: i32,
     pub parallel: u32,
@@ -57,33 +57,33 @@ pub struct Job {
     pub sampling: Sampling,
     pub max_tokens: usize,
     pub stops: Vec<String>,
-    /// Whether the text shows control tokens, as tool calls are made of.
+    /// Whether the text includes control tokens, which tool calls consist of.
     pub shows_control: bool,
-    /// The control tokens that are shown in any case.
+    /// Control tokens that are always included.
     pub shown: Arc<[LlamaToken]>,
-    /// How many of the likeliest tokens are returned at each place.
+    /// How many of the likeliest tokens are returned at each position.
     pub logprobs: Option<usize>,
     pub client: Weak<Client>,
     pub reply: Sender<Event>,
 }
 
-/// What comes of a job.
+/// An event of a job.
 #[derive(Debug)]
 pub enum Event {
     Part(Part),
     End(End),
-    /// It could not be computed.
+    /// The job failed.
     Failed(String),
 }
 
-/// Some text.
+/// A piece of text.
 #[derive(Debug)]
 pub struct Part {
     pub text: String,
     pub logprobs: Option<Logprobs>,
 }
 
-/// How likely a token was.
+/// The log-probabilities of a token and its alternatives.
 #[derive(Debug)]
 pub struct Logprobs {
     pub chosen: Likely,
@@ -95,28 +95,28 @@ pub struct Logprobs {
 pub struct End {
     pub finish: Finish,
     pub prompt_tokens: usize,
-    /// Of those, how many were in the context already.
+    /// How many of them were cached in the context.
     pub cached_tokens: usize,
     pub completion_tokens: usize,
 }
 
-/// Why it ended.
+/// The finish reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Finish {
-    /// The model or a stop string has ended it.
+    /// The model or a stop string ended it.
     Stop,
-    /// It has as many tokens as it may.
+    /// It reached its token limit.
     Length,
 }
 
-/// An answer that is being written.
+/// An answer in progress.
 #[derive(Debug)]
 pub struct Answer {
-    /// The prompt and what has been written. All but the last are computed, or are about to be.
+    /// The prompt and the generated tokens. All but the last are computed or in the current batch.
     pub tokens: Vec<LlamaToken>,
-    /// Tokens of the prompt that were there when it was begun.
+    /// Tokens of the prompt that were cached at the start.
     pub cached_tokens: usize,
-    /// Orders answers by when they were begun.
+    /// Admission order.
     pub admitted: u64,
     prompt_tokens: usize,
     written: usize,
@@ -130,7 +130,7 @@ pub struct Answer {
     out: Outbox,
 }
 
-/// What waits for a reader that is behind.
+/// Events waiting for a slow reader.
 #[derive(Debug)]
 struct Outbox {
     reply: Sender<Event>,
@@ -143,7 +143,7 @@ impl Outbox {
         self.flush();
     }
 
-    /// Sends what the reader takes; whether nothing is left, or nobody reads.
+    /// Sends what the reader accepts. Returns whether nothing is left or the reader is gone.
     fn flush(&mut self) -> bool {
         while let Some(event) = self.waiting.pop_front() {
             match self.reply.try_send(event) {
@@ -194,15 +194,14 @@ pub struct Engine<'m> {
     slots: Slots,
     jobs: Receiver<Job>,
     waiting: VecDeque<Box<Answer>>,
-    /// Answers that are complete, whose readers are behind.
+    /// Completed answers with slow readers.
     leaving: Vec<Outbox>,
 }
 
 impl<'m> Engine<'m> {
-    /// A context for the model, and where its jobs go.
+    /// Creates a context for the model, and the sender of its jobs.
     ///
-    /// # Errors
-    /// When llama.cpp cannot make it.
+    /// # Errors When llama.cpp cannot create the context.
     pub fn new(
         model: &'m Arc<LlamaModel>,
         backend: &LlamaBackend,
@@ -238,7 +237,7 @@ impl<'m> Engine<'m> {
         Ok((engine, sender))
     }
 
-    /// Computes until nobody can ask any more.
+    /// Computes until all senders are gone.
     pub fn run(&mut self) {
         while self.receive() {
             self.let_go();
@@ -259,7 +258,8 @@ impl<'m> Engine<'m> {
         }
     }
 
-    /// Takes new jobs in; waits for one where there is nothing to compute. False: nobody asks any more.
+    /// Receives new jobs; blocks if there is nothing to compute. Returns false when all senders are
+    /// gone.
     fn receive(&mut self) -> bool {
         let can_compute =
             self.slots.all.iter().any(|slot| {
@@ -286,7 +286,7 @@ impl<'m> Engine<'m> {
         true
     }
 
-    /// Sends what waits for its readers, and gives up the answers that nobody reads.
+    /// Flushes outboxes, and drops answers whose readers are gone.
     fn let_go(&mut self) {
         self.waiting.retain(|answer| !answer.out.reply.is_closed());
         self.leaving.retain_mut(|out| !out.flush());
@@ -311,7 +311,7 @@ impl<'m> Engine<'m> {
         }
     }
 
-    /// Fills the batch. Answers which sequences have how many tokens in it.
+    /// Fills the batch. Returns the share of each sequence.
     fn plan(&mut self) -> Vec<Share> {
         loop {
             let plan = self.fill();
@@ -335,7 +335,7 @@ impl<'m> Engine<'m> {
         order.sort_unstable();
         let mut plan = Vec::new();
         let mut used = 0;
-        // Each answer that is being written gets its token in any case.
+        // Each answer being written gets its token in any case.
         let most = self.pace.tokens().max(order.len());
         for (_, _, index) in order {
             let Some(slot) = self.slots.all.get(index) else { continue };
@@ -352,7 +352,7 @@ impl<'m> Engine<'m> {
                     output = Some(self.batch.n_tokens());
                 }
                 if self.batch.add(*token, at, &[slot.id], is_last).is_err() {
-                    // It holds as many as were counted.
+                    // The batch has exactly as many tokens as were counted.
                     break;
                 }
             }
@@ -364,7 +364,7 @@ impl<'m> Engine<'m> {
         plan
     }
 
-    /// Makes room where the context is full; whether something was given up.
+    /// Makes room when the context is full. Returns whether something was evicted.
     fn give_way(&mut self) -> bool {
         if self.slots.forget_oldest(&mut self.context) {
             return true;
@@ -374,7 +374,7 @@ impl<'m> Engine<'m> {
         true
     }
 
-    /// Takes the next tokens from what was computed.
+    /// Samples the next tokens from the computed batch.
     fn take(&mut self, plan: &[Share]) {
         for share in plan {
             let Some(slot) = self.slots.all.get_mut(share.index) else { continue };
@@ -409,9 +409,9 @@ impl<'m> Engine<'m> {
         }
     }
 
-    /// Ends every answer that was in the batch: what the context holds of it is not known.
+    /// Fails every answer in the batch: the state of the context is unknown.
     fn fail(&mut self, reason: &str) {
-        tracing::error!(%reason, "a batch cannot be computed");
+        tracing::error!(%reason, "batch failed");
         for index in 0..self.slots.all.len() {
             if let Some(mut answer) = self.slots.release(index) {
                 answer.out.send(Event::Failed(reason.to_owned()));
@@ -424,18 +424,19 @@ impl<'m> Engine<'m> {
     }
 }
 
-/// The part of a sequence in a batch.
+/// A sequence's share of a batch.
 #[derive(Debug, Clone, Copy)]
 struct Share {
     index: usize,
     tokens: usize,
-    /// Where the batch gives what follows; `None`: the prompt goes on in the next one.
+    /// The batch position whose output is sampled; `None` if the prompt continues in the next
+    /// batch.
     output: Option<i32>,
 }
 
 impl Answer {
-    /// Writes the next token; how the answer ends by it, where it does: finished, or
-    /// failed for a reason.
+    /// Appends the next token. Returns how the answer ends, if it does: finished, or failed with a
+    /// reason.
     fn write(
         &mut self,
         model: &LlamaModel,

@@ -1,5 +1,5 @@
-//! What llama.cpp says: to standard error, and the last of its errors for those who ask why a model
-//! cannot be loaded.
+//! Routes llama.cpp's log to standard error, and keeps its last error to explain why a model cannot
+//! be loaded.
 
 use std::io;
 use std::sync::{Mutex, PoisonError};
@@ -7,12 +7,12 @@ use std::sync::{Mutex, PoisonError};
 use tracing::Level;
 use tracing_subscriber::fmt::MakeWriter;
 
-/// Characters of an error that are reported.
+/// Longest error reported, in characters.
 const SHOWN_MAX: usize = 500;
 
 static LAST: Mutex<String> = Mutex::new(String::new());
 
-/// Sends what llama.cpp says where the service sees it.
+/// Installs the log handler.
 pub fn set_up() {
     tracing_subscriber::fmt()
         .with_max_level(Level::WARN)
@@ -25,17 +25,17 @@ pub fn set_up() {
     llama_cpp_2::send_logs_to_tracing(llama_cpp_2::LogOptions::default());
 }
 
-/// The last error, in one line; `None` where there was none.
+/// The last error on one line; `None` if there was none.
 pub fn last_error() -> Option<String> {
     let last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
     let line: String = last.chars().take(SHOWN_MAX).collect();
     Some(line).filter(|line| !line.is_empty())
 }
 
-/// Makes a writer for each line.
+/// Creates a writer for each line.
 struct Lines;
 
-/// A line of the log.
+/// A log line.
 struct Line {
     is_error: bool,
 }

@@ -1,13 +1,12 @@
-//! The messages of a request, in the form that chat templates know.
+//! Normalizes the messages of a request for chat templates.
 
 use serde_json::{Map, Value};
 
 use super::request::Refusal;
 
-/// Checks messages and brings them into one form.
+/// Checks and normalizes messages.
 ///
-/// # Errors
-/// The first message that is wrong.
+/// # Errors The first invalid message.
 pub fn plain(messages: Vec<Value>) -> Result<Vec<Value>, Refusal> {
     let messages = messages.into_iter().enumerate();
     let messages = messages.map(|(index, message)| plain_one(index, message));
@@ -16,8 +15,7 @@ pub fn plain(messages: Vec<Value>) -> Result<Vec<Value>, Refusal> {
     Ok(messages)
 }
 
-/// A message in the form that chat templates know: its text as one text, roles of today, and without
-/// fields that are empty.
+/// Normalizes a message: text parts joined, current role names, and no empty fields.
 fn plain_one(index: usize, mut message: Value) -> Result<Value, Refusal> {
     let param = |field: &str| format!("messages[{index}]{field}");
     let Some(fields) = message.as_object_mut() else {
@@ -32,7 +30,7 @@ fn plain_one(index: usize, mut message: Value) -> Result<Value, Refusal> {
     };
     let role = role.to_owned();
     fields.insert("role".to_owned(), role.into());
-    // Clients send back what they were given, with every field that a message may have.
+    // Clients echo messages with every field that a message may have.
     fields.retain(|name, value| match value {
         Value::Null => false,
         Value::Array(items) => !items.is_empty() || name == "content",
@@ -50,7 +48,8 @@ fn plain_one(index: usize, mut message: Value) -> Result<Value, Refusal> {
         let call = serde_json::json!([{"id": id, "type": "function", "function": call}]);
         fields.entry("tool_calls").or_insert(call);
     }
-    // Templates write the arguments of a call as JSON: they are given the object, not its text.
+    // Templates serialize the arguments of a call as JSON, so they get the object instead of its
+    // text.
     let calls = fields.get_mut("tool_calls").and_then(Value::as_array_mut);
     for call in calls.into_iter().flatten() {
         let Some(arguments) = call.pointer_mut("/function/arguments") else { continue };
@@ -64,7 +63,7 @@ fn plain_one(index: usize, mut message: Value) -> Result<Value, Refusal> {
     Ok(message)
 }
 
-/// The text of a message, whose parts are joined.
+/// The text of a message, with its parts joined.
 fn text_of(content: Option<&Value>, param: &str) -> Result<String, Refusal> {
     let wrong = || Refusal::of(param, "content must be a text or a list of parts");
     let parts = match content {
@@ -82,7 +81,7 @@ fn text_of(content: Option<&Value>, param: &str) -> Result<String, Refusal> {
             }
             Some(kind) => {
                 let kind: String = kind.chars().take(40).collect();
-                let message = format!("this model takes text alone, not a part of type '{kind}'");
+                let message = format!("this model only accepts text, not parts of type '{kind}'");
                 return Err(Refusal::of(param, message));
             }
             None => return Err(wrong()),
@@ -91,7 +90,7 @@ fn text_of(content: Option<&Value>, param: &str) -> Result<String, Refusal> {
     Ok(text)
 }
 
-/// Names the function of each tool result, and gives the results of functions the ids of their calls.
+/// Adds the function name to each tool result, and call ids to the results of functions.
 fn name_results(messages: &mut [Value]) {
     let mut names: Map<String, Value> = Map::new();
     for message in messages {

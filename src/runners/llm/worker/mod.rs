@@ -1,9 +1,9 @@
-//! The process that runs one model (`orrery llm-worker …`): llama.cpp behind OpenAI's API, on the socket
-//! that is its standard input.
+//! The process that runs one model (`orrery llm-worker …`): llama.cpp behind OpenAI's API, on a
+//! socket that is its standard input.
 //!
-//! It is shut in before it opens the model's file: it reads that file and its chat template, and
-//! reaches nothing else. It ends with the service. llama.cpp may end it at any time; nothing that is
-//! not in the service's store is kept here.
+//! It enters its sandbox before it opens the model's file: it can read that file and its chat
+//! template, and nothing else. It ends with the service. llama.cpp may crash at any time; the
+//! process holds no state that is not in the service's store.
 
 #[cfg(feature = "llama")]
 mod answer;
@@ -54,11 +54,13 @@ use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
 
-/// The exit code of a process that could not begin, for a reason that its last line gives.
+/// The exit code of a process that could not start; its last line gives the reason.
 pub const NOT_STARTED: u8 = 3;
-/// The exit code of a process that ended work which did not stop by itself. Its last line gives the reason.
+/// The exit code of a process that exited to abandon work that did not stop by itself; its last
+/// line gives the reason.
 pub const GIVEN_UP: u8 = 4;
-/// Answers when the model is loaded: 200, with what is wrong all the same, or why it cannot be.
+/// Answers once the model is loaded: 200, with a warning if it has a fault, or the reason for a
+/// failure.
 pub const READY: &str = "/ready";
 /// Scores the labels of questions about one state.
 pub const SCORE: &str = "/score";
@@ -66,40 +68,40 @@ pub const SCORE: &str = "/score";
 /// The settings of the process.
 #[derive(Debug, Clone, PartialEq, Eq, clap::Args)]
 pub struct WorkerArgs {
-    /// The service, whose end is this process's end
+    /// The process id of the service; the worker ends with it
     #[arg(long, value_name = "PID")]
     pub parent: i32,
-    /// The control group to move to
+    /// The control group to join
     #[arg(long, value_name = "FOLDER")]
     pub group: Option<PathBuf>,
-    /// What the model is called in answers
+    /// The model's name in answers
     #[arg(long, value_name = "SLUG")]
     pub name: String,
-    /// The model
+    /// The model file
     #[arg(long, value_name = "GGUF")]
     pub file: PathBuf,
-    /// Tokens that all answers have together
+    /// Context length shared by all answers, in tokens
     #[arg(long, value_name = "TOKENS")]
     pub context: u32,
-    /// Threads that compute
+    /// Number of compute threads
     #[arg(long, value_name = "COUNT")]
     pub threads: u32,
-    /// Answers that are given at once
+    /// Maximum number of concurrent answers
     #[arg(long, value_name = "COUNT")]
     pub parallel: u32,
-    /// Tokens that are computed at once
+    /// Batch size, in tokens
     #[arg(long, value_name = "TOKENS")]
     pub batch: u32,
-    /// A chat template instead of the model's own
+    /// A chat template to use instead of the model's own
     #[arg(long, value_name = "FILE")]
     pub chat_template: Option<PathBuf>,
-    /// Memory beside the file
+    /// Memory limit, not counting the file
     #[arg(long, value_name = "BYTES")]
     pub memory_bytes: Option<u64>,
 }
 
 impl WorkerArgs {
-    /// As the command line spells them.
+    /// The command line for these settings.
     #[must_use]
     pub fn arguments(&self) -> Vec<OsString> {
         let mut arguments: Vec<OsString> = Vec::new();
@@ -124,7 +126,7 @@ impl WorkerArgs {
     }
 }
 
-/// Why this program cannot run models on this machine, in words that follow "the model 'x':".
+/// Why this binary cannot run models on this machine, as a phrase that follows "the model 'x':".
 #[must_use]
 pub fn unsupported() -> Option<&'static str> {
     if !cfg!(feature = "llama") {
@@ -143,10 +145,9 @@ pub fn unsupported() -> Option<&'static str> {
     None
 }
 
-/// Serves the model until the service ends it; answers the exit code of the process.
+/// Serves the model until the service ends it. Returns the exit code of the process.
 ///
-/// # Errors
-/// When the socket breaks.
+/// # Errors When the socket breaks.
 #[cfg(feature = "llama")]
 pub fn run(args: &WorkerArgs) -> io::Result<u8> {
     boot::run(args)
@@ -154,8 +155,7 @@ pub fn run(args: &WorkerArgs) -> io::Result<u8> {
 
 /// This build runs no models.
 ///
-/// # Errors
-/// Never.
+/// # Errors Never.
 #[cfg(not(feature = "llama"))]
 pub fn run(_args: &WorkerArgs) -> io::Result<u8> {
     Ok(NOT_STARTED)

@@ -1,12 +1,12 @@
-//! Tool calls in the forms of model families that no grammar of ours binds: they are read where a model
-//! writes them, and their marks are never shown.
+//! Parses tool calls in the native forms of model families whose output no grammar here constrains,
+//! and removes their markers from the text.
 
 use serde_json::{Map, Value};
 
 use super::python;
 use super::tools::{Call, Form};
 
-/// What such calls begin with.
+/// The markers that start such calls.
 pub const MARKS: [&str; 13] = [
     "<function=",
     "<|tool_call|>",
@@ -23,20 +23,20 @@ pub const MARKS: [&str; 13] = [
     PYTHON,
 ];
 const DEEPSEEK: &str = "<｜tool▁calls▁begin｜>";
-/// LFM2 writes calls as Python between these.
+/// LFM2 writes Python calls between these.
 const LFM: &str = "<|tool_call_start|>";
-/// Llama 4 may write them behind this.
+/// Llama 4 may write calls after this.
 const LLAMA: &str = "<|python_start|>";
-/// Llama 3 writes it before calls, whether or not its template shows that.
+/// Llama 3 writes this before calls, whether or not its template shows it.
 pub const PYTHON: &str = "<|python_tag|>";
 const DSML: &str = "<｜DSML｜";
-/// Calls of one answer.
+/// Maximum number of calls of one answer.
 const CALLS_MAX: usize = 32;
 
-/// Reads the calls in a text that uses one form; empty if the text uses another form.
+/// A parser of one form; returns an empty list for text in another form.
 type Reader<'r> = &'r dyn Fn(&str) -> Vec<Call>;
 
-/// The calls in a text that begins with a mark, or with the one of `form`.
+/// Parses the calls in a text that starts with a marker of any form, or with the one of `form`.
 #[must_use]
 pub fn calls(text: &str, form: Form) -> Vec<Call> {
     let readers: [Reader<'_>; 10] = [
@@ -57,7 +57,7 @@ pub fn calls(text: &str, form: Form) -> Vec<Call> {
     calls
 }
 
-/// A text that looked like calls, without its marks.
+/// Removes the markers from a text that turned out not to be calls.
 #[must_use]
 pub fn unmarked(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
@@ -89,12 +89,12 @@ fn call(name: &str, arguments: &Value) -> Option<Call> {
     is_call.then(|| Call { name: name.to_owned(), arguments: arguments.to_string() })
 }
 
-/// JSON at the beginning of a text.
+/// Parses JSON at the beginning of a text.
 fn json(text: &str) -> Option<Value> {
     serde_json::Deserializer::from_str(text).into_iter::<Value>().next()?.ok()
 }
 
-/// JSON values with semicolons between them, as Llama writes several calls.
+/// JSON values separated by semicolons, as Llama writes several calls.
 fn in_turn(text: &str) -> Vec<Value> {
     let mut values = Vec::new();
     let mut rest = Some(text);
@@ -107,7 +107,7 @@ fn in_turn(text: &str) -> Vec<Value> {
     values
 }
 
-/// JSON, or else a text.
+/// The text as JSON if it is valid, otherwise as a string.
 fn value(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|_text| text.into())
 }
@@ -116,7 +116,7 @@ fn value(text: &str) -> Value {
 fn functions(text: &str) -> Vec<Call> {
     let one = |part: &str| {
         let (name, body) = part.split_once('>')?;
-        // Without its end a call may lack arguments.
+        // Without its end tag a call may lack arguments.
         let body = body.split_once("</function>")?.0.trim();
         if body.starts_with('{') {
             return call(name, &json(body)?);
@@ -167,7 +167,7 @@ fn pythonic(text: &str) -> Vec<Call> {
     python::calls(inside.unwrap_or(text))
 }
 
-/// Mistral, since Small 3.2: `[TOOL_CALLS]name[ARGS]{…}`, with or without a call's id between.
+/// Mistral, since Small 3.2: `[TOOL_CALLS]name[ARGS]{…}`, optionally with a call id in between.
 fn named(text: &str) -> Vec<Call> {
     let one = |part: &str| {
         let (name, rest) = part.split_at_checked(part.find(['[', '{'])?)?;
@@ -177,11 +177,11 @@ fn named(text: &str) -> Vec<Call> {
     text.split("[TOOL_CALLS]").skip(1).filter_map(one).collect()
 }
 
-/// GLM: `<tool_call>name<arg_key>…</arg_key><arg_value>…</arg_value></tool_call>`; a name alone is a call only
-/// where `may_be_name`.
+/// GLM: `<tool_call>name<arg_key>…</arg_key><arg_value>…</arg_value></tool_call>`; a name alone is
+/// a call only if `may_be_name`.
 fn keyed(text: &str, may_be_name: bool) -> Vec<Call> {
     let one = |part: &str| {
-        // Without its end a call may lack arguments.
+        // Without its end tag a call may lack arguments.
         let part = part.split_once("</tool_call>")?.0.trim();
         let end = part.find("<arg_key>").or(may_be_name.then_some(part.len()))?;
         let (name, body) = part.split_at_checked(end)?;
@@ -198,7 +198,7 @@ fn keyed(text: &str, may_be_name: bool) -> Vec<Call> {
     text.split("<tool_call>").skip(1).filter_map(one).collect()
 }
 
-/// Blocks of JSON with the name and the arguments of a call.
+/// Code blocks of JSON with the name and the arguments of a call.
 fn fenced(text: &str) -> Vec<Call> {
     let one = |part: &str| {
         let value = json(part.strip_prefix("json").unwrap_or(part))?;
@@ -208,7 +208,7 @@ fn fenced(text: &str) -> Vec<Call> {
     text.split("```").skip(1).step_by(2).filter_map(one).collect()
 }
 
-/// The tokens between which a family writes a call: its beginning, between name and arguments, its end.
+/// The tokens around the parts of a call: start, separator between name and arguments, end.
 type Section = [&'static str; 3];
 const KIMI: Section = ["<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"];
 const DEEP: Section = ["<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"];
@@ -263,7 +263,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn native_calls_are_read_in_the_form_of_each_family() {
+    fn native_calls_are_parsed_in_the_form_of_each_family() {
         for text in [
             "<function=f>{\"x\": 1}</function>",
             "<function=f>\n<parameter=x>\n1\n</parameter>\n</function>\n</tool_call>",
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn native_calls_without_a_mark_of_their_own_are_read() {
+    fn native_calls_without_markers_are_parsed() {
         for text in [
             "<tool_call>f\n<arg_key>x</arg_key>\n<arg_value>1</arg_value>\n</tool_call>",
             "<tool_call>\nf<arg_key>x</arg_key><arg_value>1</arg_value></tool_call>\n",
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn native_marks_are_taken_from_a_text_that_is_no_call() {
+    fn native_markers_are_removed_from_text_that_is_not_a_call() {
         for (text, shown) in [
             ("<|channel|>commentary<|message|>a < b", "a < b"),
             ("<function=f>a</function> b", "a b"),

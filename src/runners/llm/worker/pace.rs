@@ -1,13 +1,13 @@
-//! How many tokens are computed at once. A batch cannot be interrupted, so a step is made as large as this machine
-//! computes in a moment: an answer that nobody waits for any more ends with its step.
+//! Adapts the number of tokens per step to the machine. A batch cannot be interrupted, so steps are
+//! kept short: an abandoned answer ends with its current step.
 
 use std::time::Duration;
 
-/// How long a step should take.
+/// Target time of a step.
 const STEP: Duration = Duration::from_millis(400);
 /// Tokens of the first step.
 const FIRST: usize = 64;
-/// Below it, a step is hardly faster.
+/// Smaller steps are hardly faster.
 const LEAST: usize = 16;
 
 /// The size of the next step.
@@ -18,7 +18,7 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// Of steps with at most so many tokens.
+    /// Starts with steps of at most this many tokens.
     #[must_use]
     pub fn new(most: usize) -> Self {
         Self { tokens: FIRST.min(most), most }
@@ -30,7 +30,7 @@ impl Pace {
         self.tokens
     }
 
-    /// Records how long a step took, and sizes the next one: at most twice as large. A quick step that was
+    /// Records the time of a step and resizes the next one, to at most twice as large. A quick step
     /// smaller than allowed changes nothing.
     pub fn note(&mut self, tokens: usize, took: Duration) {
         if took <= STEP && tokens < self.tokens {

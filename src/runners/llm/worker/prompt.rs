@@ -1,5 +1,5 @@
-//! From a request to the jobs of the engine: the prompt's tokens, what the answer keeps to, and what its
-//! text means.
+//! Turns a request into jobs of the engine: the tokens of the prompt, the answer's grammar, and how
+//! its text is parsed.
 
 use std::sync::{Arc, Weak};
 
@@ -15,30 +15,30 @@ use super::thinking::{self, Thinking};
 use super::tools::{Form, Tools};
 use super::watch::{Step, Work};
 
-/// Bytes of a word, for vocabularies whose words are found by a program that nests: its stack holds that.
+/// Longest word in bytes, for tokenizers that split words recursively: the stack is sized for it.
 const WORD_MAX: usize = 32 * 1024;
 
-/// How the text of an answer is read.
+/// How the text of an answer is parsed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reading {
     pub calls: Calls,
     pub thinking: Thinking,
 }
 
-/// Whether the text of an answer is calls.
+/// Whether the text of an answer contains calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Calls {
-    /// As text.
+    /// No: it is text.
     Text,
-    /// It may go over to calls.
+    /// It may switch to calls.
     Maybe(Form),
-    /// It is calls from its beginning.
+    /// It consists of calls.
     Always(Form),
 }
 
 impl Reading {
-    /// Of the answer to a request. Ends thinking that the prompt has begun where the answer has no room
-    /// for it.
+    /// How the answer to a request is parsed. Closes thinking that the prompt has opened, if the
+    /// answer's form leaves no room for it.
     fn of(chat: &Chat, form: Form, tools: &Tools<'_>, prompt: &mut String) -> Self {
         let calls = match chat.choice {
             _ if tools.is_empty() => Calls::Text,
@@ -48,7 +48,7 @@ impl Reading {
         let is_bound = chat.format.is_some() || matches!(calls, Calls::Always(_));
         let thinking = match thinking::begun_in(prompt) {
             Some(close) if is_bound => {
-                // The answer keeps to a form from its first token: it has no room for thinking.
+                // A grammar applies from the first token: there is no room for thinking.
                 prompt.push_str(&format!("\n{close}\n\n"));
                 Thinking::Never
             }
@@ -67,10 +67,9 @@ pub struct Prepared {
     pub reading: Reading,
 }
 
-/// Prepares a request for a model whose context has `room` tokens.
+/// Prepares a request for a model with a context of `room` tokens.
 ///
-/// # Errors
-/// What is wrong with it.
+/// # Errors What is wrong with the request.
 pub fn prepare(
     chat: &Chat,
     model: &Arc<LlamaModel>,
@@ -83,7 +82,7 @@ pub fn prepare(
     let mut prompt = template.render(&chat.messages, &tools, &chat.template_values, work)?;
     let reading = Reading::of(chat, template.tools, &tools, &mut prompt);
     let vocabulary = model.vocab();
-    // A template that writes the first token itself does not get another one.
+    // Do not repeat the first token if the template writes it itself.
     let bos = vocabulary.bos();
     let bos = if bos.0 >= 0 { vocabulary.token_to_piece(bos, true, None) } else { Vec::new() };
     let begins = !bos.is_empty() && prompt.as_bytes().starts_with(&bos);
@@ -93,13 +92,13 @@ pub fn prepare(
         return Err(overflow(least, wanted, room));
     }
     sizes.check_words("messages", &prompt)?;
-    // The parts of a control token that a message contains become tokens one by one, as text.
+    // Pieces of a control token inside a message are tokenized separately, as text.
     let mut tokens = Vec::new();
     for (number, part) in prompt.split(SPLIT).enumerate() {
         tokens.extend(vocabulary.tokenize(part.as_bytes(), number == 0 && !begins, true));
     }
     if tokens.is_empty() {
-        return Err(Refusal::of("messages", "the messages make an empty prompt"));
+        return Err(Refusal::of("messages", "the messages result in an empty prompt"));
     }
     if tokens.len() >= room {
         return Err(overflow(tokens.len(), wanted, room));
@@ -144,38 +143,37 @@ pub fn prepare(
     Ok(Prepared { jobs: (0..chat.answers).map(job).collect(), reading })
 }
 
-/// What is known of a vocabulary before a text becomes tokens: making them takes memory, and in some
-/// vocabularies stack, for each byte.
+/// Tokenizer properties checked before tokenizing: it takes memory and, for some vocabularies,
+/// stack for each byte.
 #[derive(Debug, Clone, Copy)]
 pub struct Sizes {
-    /// Bytes of the longest token.
+    /// Length of the longest token, in bytes.
     longest: usize,
-    /// Whether words are found by a program that nests with their length.
+    /// Whether words are split by recursion as deep as the word is long.
     nests: bool,
 }
 
 impl Sizes {
-    /// Of a model's vocabulary.
+    /// The properties of a model's vocabulary.
     #[must_use]
     pub fn of(model: &LlamaModel) -> Self {
         let vocabulary = model.vocab();
         let length = |token| vocabulary.token_to_piece(token, true, None).len();
         let longest = vocabulary.tokens().map(length).max().unwrap_or(1).max(1);
-        // What the vocabularies of byte pairs are called.
+        // The name of byte-pair vocabularies.
         let nests = model.meta_val_str("tokenizer.ggml.model").is_ok_and(|kind| kind == "gpt2");
         Self { longest, nests }
     }
 
-    /// As many tokens as a text has at least.
+    /// The minimum number of tokens of a text.
     #[must_use]
     pub const fn least_tokens(self, text: &str) -> usize {
         text.len() / self.longest
     }
 
-    /// Refuses a text with a word that is too long for this vocabulary.
+    /// Rejects a text with a word that is too long for this vocabulary.
     ///
-    /// # Errors
-    /// Names the field `param`.
+    /// # Errors Names the field `param`.
     pub fn check_words(self, param: &str, text: &str) -> Result<(), Refusal> {
         let is_long = |word: &str| word.len() > WORD_MAX;
         if self.nests && text.split(|letter: char| letter.is_ascii_whitespace()).any(is_long) {
@@ -189,11 +187,11 @@ impl Sizes {
     }
 }
 
-/// The prompt and the answer do not fit.
+/// The error for a prompt and answer that exceed the context.
 #[must_use]
 pub fn overflow(prompt: usize, wanted: usize, room: usize) -> Refusal {
     let message = format!(
-        "this model's context has {room} tokens; the prompt has {prompt} and {wanted} are wanted for \
+        "this model's context has {room} tokens; the prompt has {prompt} and {wanted} are requested for \
          the answer: shorten the messages, or give the model a larger context"
     );
     Refusal {
@@ -222,6 +220,6 @@ fn grammar(
         None => ("tools", tools.grammar(form, || work.check())?),
     };
     let Some(grammar) = grammar else { return Ok(None) };
-    let refused = || Refusal::of(param, "llama.cpp cannot keep to this schema: simplify it");
+    let refused = || Refusal::of(param, "llama.cpp cannot enforce this schema: simplify it");
     grammar.read(model).map(Some).ok_or_else(refused)
 }

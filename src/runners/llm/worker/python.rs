@@ -1,13 +1,14 @@
-//! Tool calls in Python's notation, as Llama 4, LFM2 and OLMo write them: `[f(city="Paris", days=3), g()]`.
+//! Parses tool calls in Python notation, as written by Llama 4, LFM2 and OLMo: `[f(city="Paris",
+//! days=3), g()]`.
 
 use serde_json::{Map, Number, Value};
 
 use super::tools::Call;
 
-/// How deep lists and dictionaries may nest.
+/// Maximum nesting of lists and dictionaries.
 const DEPTH_MAX: usize = 64;
 
-/// The calls in a text that is a list of them; none where anything else is in it.
+/// Parses a text that is a list of calls; empty if it contains anything else.
 #[must_use]
 pub fn calls(text: &str) -> Vec<Call> {
     let mut reader = Reader { rest: text.trim() };
@@ -45,7 +46,7 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// Whether this comes next, which is skipped then.
+    /// Skips the mark if it comes next. Returns whether it did.
     fn skip(&mut self, mark: &str) -> bool {
         let rest = self.rest.trim_start();
         let behind = rest.strip_prefix(mark);
@@ -142,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn python_calls_are_read_with_their_values() {
+    fn python_calls_are_parsed_with_their_values() {
         let read = |text: &str| {
             let all = calls(text).into_iter();
             all.map(|call| format!("{}{}", call.name, call.arguments)).collect::<Vec<_>>().join(" ")

@@ -1,5 +1,5 @@
-//! A request as it comes: each field that is known is checked, and a wrong one is refused with its name
-//! before anything is computed. Fields that are not known are left out of account.
+//! Parses a request: known fields are checked, and an invalid one is rejected by name before
+//! anything is computed. Unknown fields are ignored.
 
 use serde_json::{Map, Value};
 
@@ -7,19 +7,19 @@ use super::messages;
 use crate::domain::json_object::whole_number;
 use crate::wire::openai;
 
-/// The longest stop string, in bytes, and how many there may be.
+/// Longest stop string in bytes, and the maximum number of stop strings.
 const STOP_BYTES_MAX: usize = 1024;
 const STOPS_MAX: usize = 64;
-/// Answers to one request.
+/// Maximum number of choices of one request.
 const ANSWERS_MAX: u64 = 16;
-/// Tokens that can be biased.
+/// Maximum number of biased tokens.
 const BIASED_MAX: usize = 1024;
 const TOP_LOGPROBS_MAX: u64 = 20;
 const TOOLS_MAX: usize = 128;
-/// Bytes of a JSON Schema, and of those of all tools.
+/// Maximum size of a JSON Schema, and of all tools' schemas together, in bytes.
 const SCHEMA_BYTES_MAX: usize = 256 * 1024;
 
-/// Why a request is not answered, in OpenAI's form.
+/// Why a request is rejected, in OpenAI's form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
     pub status: u16,
@@ -29,7 +29,7 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// A field that is wrong.
+    /// An invalid field.
     #[must_use]
     pub fn of(param: &str, message: impl Into<String>) -> Self {
         Self {
@@ -40,13 +40,13 @@ impl Refusal {
         }
     }
 
-    /// What is not the request's fault.
+    /// An error that does not concern one field.
     #[must_use]
     pub fn because(status: u16, message: impl Into<String>) -> Self {
         Self { status, message: message.into(), param: None, code: None }
     }
 
-    /// JSON.
+    /// The error as a JSON body.
     #[must_use]
     pub fn body(&self) -> Vec<u8> {
         let body = openai::Error {
@@ -57,7 +57,7 @@ impl Refusal {
                 code: self.code.or(openai::code_of(self.status)),
             },
         };
-        // Texts alone: they have a JSON form.
+        // Only strings: serialization cannot fail.
         serde_json::to_vec(&body).unwrap_or_default()
     }
 }
@@ -69,7 +69,7 @@ pub struct Chat {
     pub tools: Vec<Tool>,
     pub choice: ToolChoice,
     pub has_parallel_calls: bool,
-    /// What the text keeps to.
+    /// The format that the text must have.
     pub format: Option<Format>,
     pub is_stream: bool,
     pub wants_usage: bool,
@@ -80,7 +80,7 @@ pub struct Chat {
     pub numbers: Numbers,
     pub seed: Option<u32>,
     pub bias: Vec<(i32, f32)>,
-    /// Further variables of the chat template.
+    /// Additional variables of the chat template.
     pub template_values: Map<String, Value>,
 }
 
@@ -88,7 +88,7 @@ pub struct Chat {
 #[derive(Debug)]
 pub struct Format {
     pub schema: Value,
-    /// Whether keywords that cannot be kept to are refused.
+    /// Whether keywords that cannot be enforced are errors.
     pub is_strict: bool,
 }
 
@@ -98,18 +98,18 @@ pub struct Tool {
     pub name: String,
     /// The JSON Schema of its arguments.
     pub parameters: Value,
-    /// Whether a schema that cannot be kept to is refused.
+    /// Whether a schema that cannot be enforced is an error.
     pub is_strict: bool,
-    /// Where the schema is in the request.
+    /// The place of the schema in the request.
     pub place: String,
-    /// As it came.
+    /// The tool as received.
     pub given: Value,
 }
 
 /// Whether tools are called.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ToolChoice {
-    /// As the model likes.
+    /// The model decides.
     Auto,
     None,
     /// At least one.
@@ -118,7 +118,7 @@ pub enum ToolChoice {
     Named(String),
 }
 
-/// The numbers of sampling.
+/// The numeric sampling parameters.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Numbers {
     pub temperature: f32,
@@ -130,7 +130,7 @@ pub struct Numbers {
     pub repeat_penalty: f32,
 }
 
-/// The fields of a request, with checks that name them.
+/// The fields of a request; the accessors check them and name them in errors.
 struct Fields<'f>(&'f Map<String, Value>);
 
 impl Fields<'_> {
@@ -168,10 +168,9 @@ impl Fields<'_> {
 }
 
 impl Chat {
-    /// Reads a request.
+    /// Parses a request.
     ///
-    /// # Errors
-    /// The first field that is wrong.
+    /// # Errors The first invalid field.
     pub fn read(body: &[u8]) -> Result<Self, Refusal> {
         let fields: Map<String, Value> = serde_json::from_slice(body)
             .map_err(|error| Refusal::because(400, format!("the body is not JSON: {error}")))?;
@@ -184,7 +183,7 @@ impl Chat {
         let tools = tools(&fields)?;
         let choice = choice(&fields, &tools)?;
         let most = |name: &str| match fields.get(name) {
-            // -1 is what clients of llama.cpp send for no limit.
+            // Clients of llama.cpp send -1 for no limit.
             Some(most) if *most == -1 => Ok(None),
             _ => fields.whole(name, 1, u32::MAX.into()),
         };
@@ -196,7 +195,7 @@ impl Chat {
             let message = || Refusal::of("seed", "seed must be a whole number");
             let whole = whole_number::<u64>(seed)
                 .or_else(|| whole_number::<i64>(seed).map(i64::cast_unsigned));
-            // Both halves count.
+            // Mix both halves.
             whole.map(|seed| (seed ^ (seed >> 32)) & u64::from(u32::MAX)).ok_or_else(message)
         });
         let seed = seed.transpose()?.and_then(|seed| u32::try_from(seed).ok());
@@ -227,7 +226,7 @@ impl Chat {
 }
 
 fn numbers(fields: &Fields<'_>) -> Result<Numbers, Refusal> {
-    // -1 is what other servers call no limit.
+    // Other servers use -1 for no limit.
     let is_off = fields.get("top_k").is_some_and(|top_k| *top_k == -1);
     let top_k = if is_off { None } else { fields.whole("top_k", 0, 1_000_000)? }.unwrap_or(0);
     Ok(Numbers {
@@ -245,10 +244,10 @@ fn tools(fields: &Fields<'_>) -> Result<Vec<Tool>, Refusal> {
     let Some(given) = fields.get("tools") else { return Ok(Vec::new()) };
     let list = given.as_array().ok_or_else(|| Refusal::of("tools", "tools must be a list"))?;
     if list.len() > TOOLS_MAX {
-        return Err(Refusal::of("tools", format!("there may be {TOOLS_MAX} tools")));
+        return Err(Refusal::of("tools", format!("there may be at most {TOOLS_MAX} tools")));
     }
     if given.to_string().len() > SCHEMA_BYTES_MAX {
-        let message = format!("tools may take {SCHEMA_BYTES_MAX} bytes together");
+        let message = format!("tools may have at most {SCHEMA_BYTES_MAX} bytes together");
         return Err(Refusal::of("tools", message));
     }
     let read = |(index, tool): (usize, &Value)| {
@@ -360,8 +359,9 @@ fn stops(fields: &Fields<'_>) -> Result<Vec<String>, Refusal> {
         Some(_) => return Err(Refusal::of("stop", "stop must be a text or a list of texts")),
     };
     if stops.len() > STOPS_MAX || stops.iter().any(|stop| stop.len() > STOP_BYTES_MAX) {
-        let message =
-            format!("stop may have {STOPS_MAX} texts, each of at most {STOP_BYTES_MAX} bytes");
+        let message = format!(
+            "stop may have at most {STOPS_MAX} texts, each of at most {STOP_BYTES_MAX} bytes"
+        );
         return Err(Refusal::of("stop", message));
     }
     Ok(stops.into_iter().filter(|stop| !stop.is_empty()).collect())
@@ -374,13 +374,16 @@ fn bias(fields: &Fields<'_>) -> Result<Vec<(i32, f32)>, Refusal> {
         Refusal::of("logit_bias", message)
     };
     if given.len() > BIASED_MAX {
-        return Err(Refusal::of("logit_bias", format!("logit_bias may have {BIASED_MAX} tokens")));
+        return Err(Refusal::of(
+            "logit_bias",
+            format!("logit_bias may have at most {BIASED_MAX} tokens"),
+        ));
     }
     let pair = |(token, bias): (&String, &Value)| {
         let token = token.parse::<i32>().ok().filter(|token| *token >= 0)?;
         let bias = bias.as_f64().filter(|bias| (-100.0..=100.0).contains(bias))?;
         #[expect(clippy::cast_possible_truncation, reason = "a bias of at most 100")]
-        // As OpenAI has it: the ends ban a token, or allow it alone.
+        // As in OpenAI's API, the extremes ban a token or allow only it.
         let bias = if bias <= -100.0 { f32::NEG_INFINITY } else { bias as f32 };
         Some((token, bias))
     };

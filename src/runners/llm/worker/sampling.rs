@@ -1,5 +1,5 @@
-//! How the next token is chosen: llama.cpp's samplers in the order of its own server, and the grammar
-//! that an answer has to keep to.
+//! Samples the next token: llama.cpp's samplers in the order of its own server, and the grammar
+//! that constrains an answer.
 
 use std::time::Duration;
 
@@ -13,14 +13,14 @@ use llama_cpp_2::token::logit_bias::LlamaLogitBias;
 
 use crate::runtime;
 
-/// How long the grammar of one answer may take, all its tokens together: no other answer is computed then.
+/// Total time limit of one answer's grammar: no other answer is computed meanwhile.
 const GRAMMAR_TIME_MAX: Duration = Duration::from_secs(20);
-/// Tokens that penalties look back on.
+/// Window of the penalties, in tokens.
 const PENALTY_WINDOW: i32 = 64;
-/// The first rule of a grammar.
+/// The name of a grammar's first rule.
 pub const ROOT: &str = "root";
 
-/// What a request says of it.
+/// The sampling parameters of a request.
 #[derive(Debug, Clone)]
 pub struct Sampling {
     /// 0: always the most likely token.
@@ -33,37 +33,37 @@ pub struct Sampling {
     pub frequency_penalty: f32,
     pub repeat_penalty: f32,
     pub seed: u32,
-    /// Tokens and what is added to their logits.
+    /// Token ids and the values added to their logits.
     pub bias: Vec<(i32, f32)>,
     pub grammar: Option<Bound>,
 }
 
-/// What an answer has to keep to.
+/// The grammar of an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grammar {
-    /// GBNF, whose first rule is [`ROOT`].
+    /// GBNF, with [`ROOT`] as its first rule.
     pub text: String,
-    /// Where it begins to hold; `None`: at the beginning.
+    /// What activates it; `None`: active from the beginning.
     pub trigger: Option<Trigger>,
 }
 
-/// A grammar that llama.cpp has read.
+/// A grammar parsed by llama.cpp.
 #[derive(Debug, Clone)]
 pub struct Bound {
     sampler: LlamaSampler,
     trigger: Option<Trigger>,
 }
 
-/// Where a grammar begins to hold.
+/// What activates a grammar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trigger {
-    /// With these words, wherever they come.
+    /// These words, anywhere.
     Mark(&'static str),
-    /// At the beginning, if that is an object whose first key is `name`.
+    /// The beginning, if it is an object whose first key is `name`.
     Named,
 }
 
-/// Looks for the trigger in the last tokens.
+/// Searches the latest tokens for the trigger.
 #[derive(Debug)]
 struct Awaiting {
     trigger: Trigger,
@@ -71,12 +71,13 @@ struct Awaiting {
 }
 
 impl Awaiting {
-    /// Adds a token. Whether the trigger has come with it; `None`: it never will.
+    /// Adds a token. Returns whether it completes the trigger; `None` if the trigger can no longer
+    /// occur.
     fn add(&mut self, token: LlamaToken, piece: &[u8]) -> Option<bool> {
         self.window.push((token, piece.to_vec()));
         match self.trigger {
             Trigger::Mark(mark) => {
-                // Only tokens that can be the beginning of the mark are kept.
+                // Keep only tokens that may start the mark.
                 let may_begin = |from: usize| {
                     let bytes = self.bytes_from(from);
                     bytes.starts_with(mark.as_bytes()) || mark.as_bytes().starts_with(&bytes)
@@ -106,27 +107,27 @@ impl Awaiting {
     }
 }
 
-/// Chooses the tokens of one answer.
+/// Samples the tokens of one answer.
 #[derive(Debug)]
 pub struct Sampler {
     chain: LlamaSampler,
     grammar: Option<LlamaSampler>,
-    /// The grammar does not hold yet.
+    /// Set until the grammar is active.
     awaiting: Option<Awaiting>,
-    /// What choosing under the grammar has taken.
+    /// Time spent in the grammar so far.
     grammar_time: Duration,
 }
 
 /// Why no token follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Halt {
-    /// Nothing can follow that the grammar allows.
+    /// The grammar allows no further token.
     GrammarEnds,
-    /// The grammar has taken [`GRAMMAR_TIME_MAX`]: other answers wait in the meantime.
+    /// The grammar has used up [`GRAMMAR_TIME_MAX`], during which other answers wait.
     GrammarSlow,
 }
 
-/// The likelihood of a token.
+/// The log-probability of a token.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Likely {
     pub token: LlamaToken,
@@ -135,7 +136,7 @@ pub struct Likely {
 }
 
 impl Grammar {
-    /// Reads it; `None`: llama.cpp does not understand it.
+    /// Parses the grammar; `None` if llama.cpp rejects it.
     #[must_use]
     pub fn read(&self, model: &LlamaModel) -> Option<Bound> {
         let sampler = LlamaSampler::grammar(model, &self.text, ROOT).ok()?;
@@ -144,7 +145,7 @@ impl Grammar {
 }
 
 impl Sampler {
-    /// The sampler of a request.
+    /// Creates the sampler of a request.
     pub fn new(model: &LlamaModel, sampling: Sampling) -> Self {
         let vocabulary = model.n_vocab();
         let mut chain = Vec::new();
@@ -192,27 +193,27 @@ impl Sampler {
         }
     }
 
-    /// Whether a grammar is looked at for the next token.
+    /// Whether a grammar constrains the next token.
     #[must_use]
     pub const fn is_bound(&self) -> bool {
         self.grammar.is_some()
     }
 
-    /// Chooses the token that follows output `index` of the last batch.
+    /// Samples the token that follows output `index` of the last batch.
     ///
-    /// # Errors
-    /// [`Halt`]
+    /// # Errors [`Halt`]
     pub fn sample(&mut self, context: &LlamaContext<'_>, index: i32) -> Result<LlamaToken, Halt> {
         let grammar = match &mut self.grammar {
             Some(grammar) if self.awaiting.is_none() => grammar,
-            // It also accepts the token.
+            // Sampling also accepts the token.
             Some(_) | None => return Ok(self.chain.sample(context, index)),
         };
         let begun = runtime::monotonic_now();
         let mut candidates = context.token_data_array_ith(index);
         candidates.apply_sampler(&mut self.chain);
         let mut chosen = candidates.selected_token();
-        // The grammar looks at one token in place of all, as long as that one fits.
+        // Check the chosen token first; the grammar filters all tokens only if that one does not
+        // match.
         if !chosen.is_some_and(|token| allows(grammar, token)) {
             let mut candidates = context.token_data_array_ith(index);
             candidates.apply_sampler(grammar);
@@ -220,7 +221,7 @@ impl Sampler {
                 return Err(Halt::GrammarEnds);
             }
             candidates.apply_sampler(&mut self.chain);
-            // A bias may forbid all that the grammar allows.
+            // A bias may ban every token that the grammar allows.
             chosen = candidates.selected_token().filter(|token| allows(grammar, *token));
         }
         let token = chosen.ok_or(Halt::GrammarEnds)?;
@@ -235,8 +236,8 @@ impl Sampler {
 }
 
 impl Sampler {
-    /// Notes a token that was written, where a grammar waits for its trigger. One that begins within a
-    /// token does not hold: the text is checked at its end all the same.
+    /// Records a generated token while a grammar awaits its trigger. A mark that starts inside a
+    /// token does not activate the grammar; the text is parsed at its end all the same.
     pub fn note(&mut self, token: LlamaToken, piece: &[u8]) {
         let Some(awaiting) = &mut self.awaiting else { return };
         let has_come = awaiting.add(token, piece);
@@ -261,7 +262,7 @@ fn allows(grammar: &mut LlamaSampler, token: LlamaToken) -> bool {
     one.data.first().is_some_and(|candidate| candidate.logit().is_finite())
 }
 
-/// The likelihood of a token and of the `most` likeliest, before samplers look at them.
+/// The log-probabilities of a token and of the `most` likeliest, before sampling.
 pub fn likelihoods(
     context: &LlamaContext<'_>,
     index: i32,

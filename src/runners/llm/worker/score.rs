@@ -1,10 +1,10 @@
-//! Scores: how likely the labels of a question's options are as the next token, for many questions about
-//! one state.
+//! Scoring: the probabilities of the option labels of a question as the next token, for many
+//! questions about one state.
 //!
-//! Each request gets a context of its own, on a thread beside the one that writes answers. The state is
-//! read once, in batches of one size. Each question is a suffix that is computed in batches of its own:
-//! what comes of it depends on the state, on the question and on nothing else, bit by bit. Nothing is
-//! sampled, and nothing stays behind.
+//! Each request gets its own context, on a thread beside the one that generates answers. The state
+//! is computed once, in batches of a fixed size. Each question is a suffix computed in its own
+//! batches, so its result depends only on the state and the question, bit for bit. Nothing is
+//! sampled or cached.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -27,23 +27,23 @@ use super::template::{ChatTemplate, SPLIT};
 use super::tools::Tools;
 use super::watch::{Watch, Work};
 
-/// Requests that wait for the thread.
+/// Maximum number of queued requests.
 const JOBS_MAX: usize = 64;
-/// Questions of one request, and labels of one question.
+/// Maximum number of questions of a request, and of labels of a question.
 const QUESTIONS_MAX: usize = 256;
 const LABELS_MAX: usize = 26;
-/// Sequences: the state, and each of the two orders.
+/// Sequence ids: the state, and each of the two orders.
 const STATE: i32 = 0;
 const ORDERS: [i32; 2] = [1, 2];
-/// Tokens of a step, after which a caller who has left is noticed. They do not depend on time: scores are the same
-/// each time.
+/// Tokens per step, after which a disconnected caller is noticed. Independent of time, so that
+/// scores are reproducible.
 const STEP: usize = 64;
-/// The size of a context is a multiple of this many tokens.
+/// The context size is rounded up to a multiple of this many tokens.
 const CONTEXT_STEP: usize = 256;
-/// Stands for the user's message while the template is split around it.
+/// Placeholder for the user's message while the template is split around it.
 const MARK: &str = "orrery-state-and-question";
 
-/// The tokens that stand for each label, from `A`: all spellings with white space.
+/// The tokens of each label, from `A` on: all spellings with surrounding white space.
 #[derive(Debug)]
 pub struct Labels {
     tokens: Vec<Vec<LlamaToken>>,
@@ -52,7 +52,7 @@ pub struct Labels {
 /// A request, ready to be computed.
 #[derive(Debug)]
 pub struct Job {
-    /// What all questions begin with; not empty.
+    /// The common beginning of all questions; not empty.
     prefix: Vec<LlamaToken>,
     questions: Vec<Suffix>,
     reply: oneshot::Sender<Result<Vec<Scores>, String>>,
@@ -61,17 +61,17 @@ pub struct Job {
 /// A question as it follows the state.
 #[derive(Debug)]
 struct Suffix {
-    /// What both orders begin with.
+    /// The common beginning of both orders.
     shared: Vec<LlamaToken>,
-    /// None is empty.
+    /// Neither is empty.
     orders: [Vec<LlamaToken>; 2],
     labels: usize,
 }
 
-/// The log-probabilities of a question's labels among each other, for each order.
+/// The log-probabilities of a question's labels relative to each other, for each order.
 type Scores = [Vec<f64>; 2];
 
-/// What is asked, as the service sends it.
+/// A request as sent by the service.
 #[derive(Debug, Deserialize)]
 struct Body {
     /// The instructions.
@@ -82,14 +82,14 @@ struct Body {
 
 #[derive(Debug, Deserialize)]
 struct Asked {
-    /// What both orders begin with.
+    /// The common beginning of both orders.
     question: String,
     /// The options in one order and in the other.
     orders: [String; 2],
     labels: usize,
 }
 
-/// The thread that computes scores.
+/// The scoring thread.
 #[derive(Debug)]
 pub struct Scorer<'m> {
     model: &'m LlamaModel,
@@ -100,7 +100,7 @@ pub struct Scorer<'m> {
     jobs: Receiver<Job>,
 }
 
-/// A token of a batch: where it is, whose it is, and the order whose labels are read behind it.
+/// A token of a batch: its position, its sequences, and the order whose labels are read after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Entry {
     token: LlamaToken,
@@ -110,7 +110,7 @@ struct Entry {
 }
 
 impl Labels {
-    /// Of a model's vocabulary.
+    /// The labels of a model's vocabulary.
     #[must_use]
     pub fn of(model: &LlamaModel) -> Self {
         let vocabulary = model.vocab();
@@ -126,13 +126,14 @@ impl Labels {
         Self { tokens }
     }
 
-    /// Whether each of so many labels has a token.
+    /// Whether each of the first `count` labels has a token.
     #[must_use]
     fn has(&self, count: usize) -> bool {
         self.tokens.get(..count).is_some_and(|all| all.iter().all(|one| !one.is_empty()))
     }
 
-    /// The log-probabilities of so many labels among each other; `None` where the model gives no numbers.
+    /// The log-probabilities of the first `count` labels relative to each other; `None` if the
+    /// model computes no finite numbers.
     fn scores(&self, logits: &[f32], count: usize) -> Option<Vec<f64>> {
         let logit = |token: &LlamaToken| {
             let place = usize::try_from(token.0).ok()?;
@@ -149,14 +150,14 @@ impl Labels {
     }
 }
 
-/// The logarithm of the sum of what these are the logarithms of.
+/// The log-sum-exp of logarithms.
 fn log_sum(logarithms: &[f64]) -> f64 {
     let most = logarithms.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     most + logarithms.iter().map(|one| (one - most).exp()).sum::<f64>().ln()
 }
 
 impl<'m> Scorer<'m> {
-    /// A thread's work, and where its jobs go.
+    /// Creates the scorer and the sender of its jobs.
     #[must_use]
     pub fn new(
         model: &'m LlamaModel,
@@ -169,7 +170,7 @@ impl<'m> Scorer<'m> {
         (Self { model, backend, labels, limits, watch, jobs }, sender)
     }
 
-    /// Computes until nobody can ask any more.
+    /// Computes until all senders are gone.
     pub fn run(&self) {
         while let Ok(job) = self.jobs.recv() {
             let Job { prefix, questions, reply } = job;
@@ -185,7 +186,7 @@ impl<'m> Scorer<'m> {
         questions: &[Suffix],
         reply: &oneshot::Sender<Result<Vec<Scores>, String>>,
     ) -> Result<Vec<Scores>, String> {
-        // A running state cannot be shared by the two orders of a question, only copied.
+        // The two orders of a question cannot share a recurrent state, only copy it.
         let can_share = !self.model.is_recurrent() && !self.model.is_hybrid();
         let own = questions.iter().map(|question| question.tokens(can_share)).max();
         let size = (prefix.len() + own.unwrap_or(0)).next_multiple_of(CONTEXT_STEP);
@@ -214,14 +215,14 @@ impl<'m> Scorer<'m> {
 }
 
 impl Suffix {
-    /// Tokens that the context holds of it.
+    /// The number of tokens that it takes in the context.
     fn tokens(&self, can_share: bool) -> usize {
         let times = if can_share { 1 } else { ORDERS.len() };
         self.shared.len() * times + self.orders.iter().map(Vec::len).sum::<usize>()
     }
 
-    /// Its tokens behind a prefix of `from`. Which order comes first does not depend on which one is the
-    /// given one, so that a question with reversed options is computed in the same way.
+    /// Its tokens after a prefix of `from` tokens. The order of the two does not depend on which
+    /// one was given, so that a question with reversed options is computed identically.
     fn entries(&self, from: usize, can_share: bool) -> Vec<Entry> {
         let mut entries = Vec::with_capacity(self.tokens(can_share));
         let mut add = |tokens: &[LlamaToken], at: usize, sequences: &'static [i32]| {
@@ -257,7 +258,7 @@ impl Suffix {
     }
 }
 
-/// A request that is being computed.
+/// A request being computed.
 struct Computing<'c, 'm> {
     context: LlamaContext<'m>,
     batch: LlamaBatch<'static>,
@@ -267,7 +268,7 @@ struct Computing<'c, 'm> {
 }
 
 impl Computing<'_, '_> {
-    /// Computes what all questions begin with.
+    /// Computes the common prefix of all questions.
     fn read(&mut self, prefix: &[LlamaToken]) -> Result<(), String> {
         let entry = |(token, at): (&LlamaToken, usize)| Entry {
             token: *token,
@@ -279,7 +280,7 @@ impl Computing<'_, '_> {
         entries.chunks(self.step).try_for_each(|part| self.decode(part))
     }
 
-    /// The scores of a question behind a prefix of so many tokens.
+    /// The scores of a question after a prefix of this many tokens.
     fn answer(
         &mut self,
         prefix: usize,
@@ -311,7 +312,7 @@ impl Computing<'_, '_> {
 
     fn decode(&mut self, part: &[Entry]) -> Result<(), String> {
         if self.reply.is_closed() {
-            return Err("nobody waits for the answer any more".to_owned());
+            return Err("the caller disconnected".to_owned());
         }
         self.batch.clear();
         for entry in part {
@@ -323,40 +324,39 @@ impl Computing<'_, '_> {
     }
 }
 
-/// What a request needs of the model's texts.
+/// The parts of the model needed to parse a request.
 #[derive(Debug, Clone, Copy)]
 pub struct Texts<'t> {
     pub model: &'t LlamaModel,
     pub template: &'t ChatTemplate,
     pub sizes: Sizes,
-    /// Tokens of the context.
+    /// Size of the context, in tokens.
     pub room: usize,
 }
 
-/// What came of reading a request.
+/// The result of parsing a request.
 #[derive(Debug)]
 pub enum Read {
     Job {
         job: Job,
         scores: oneshot::Receiver<Result<Vec<Scores>, String>>,
-        /// Tokens of everything that is read, the state once.
+        /// Tokens of everything computed, with the state counted once.
         tokens: usize,
     },
     /// The vocabulary has no token for a label.
     NoLabels,
 }
 
-/// Reads a request.
+/// Parses a request.
 ///
-/// # Errors
-/// What is wrong with it; `param` names the question.
+/// # Errors What is wrong with it; `param` names the question.
 pub fn read(body: &[u8], texts: Texts<'_>, labels: &Labels, work: &Work) -> Result<Read, Refusal> {
     let body: Body = serde_json::from_slice(body)
         .map_err(|error| Refusal::because(400, format!("the body is not a request: {error}")))?;
     let is_known = |asked: &Asked| (1..=LABELS_MAX).contains(&asked.labels);
     if !(1..=QUESTIONS_MAX).contains(&body.questions.len()) || !body.questions.iter().all(is_known)
     {
-        return Err(Refusal::of("questions", "there are too many questions or labels"));
+        return Err(Refusal::of("questions", "too many questions or labels"));
     }
     if !body.questions.iter().all(|asked| labels.has(asked.labels)) {
         return Ok(Read::NoLabels);
@@ -364,7 +364,7 @@ pub fn read(body: &[u8], texts: Texts<'_>, labels: &Labels, work: &Work) -> Resu
     let (head, tail) = around(texts.template, &body.system, work)?;
     let Texts { model, sizes, room, .. } = texts;
     let vocabulary = model.vocab();
-    // A template that writes the first token itself does not get another one.
+    // Do not repeat the first token if the template writes it itself.
     let bos = vocabulary.bos();
     let bos = if bos.0 >= 0 { vocabulary.token_to_piece(bos, true, None) } else { Vec::new() };
     let begins = !bos.is_empty() && head.as_bytes().starts_with(&bos);
@@ -375,7 +375,7 @@ pub fn read(body: &[u8], texts: Texts<'_>, labels: &Labels, work: &Work) -> Resu
     }
     sizes.check_words("state", &body.state)?;
     let mut prefix = vocabulary.tokenize(head.as_bytes(), !begins, true);
-    // What clients say is text: it holds no control tokens, whatever it spells.
+    // Client input is tokenized as text: control tokens in it have no effect.
     prefix.extend(vocabulary.tokenize(body.state.as_bytes(), false, false));
     let end = vocabulary.tokenize(tail.as_bytes(), false, true);
     let can_share = !model.is_recurrent() && !model.is_hybrid();
@@ -409,10 +409,10 @@ pub fn read(body: &[u8], texts: Texts<'_>, labels: &Labels, work: &Work) -> Resu
     Ok(Read::Job { job: Job { prefix, questions, reply }, scores, tokens })
 }
 
-/// What the chat template writes before and behind the user's message. A template without a role of the
-/// system gets the instructions in front of the message.
+/// The text that the chat template writes before and after the user's message. If a template has no
+/// system role, the instructions precede the message.
 fn around(template: &ChatTemplate, system: &str, work: &Work) -> Result<(String, String), Refusal> {
-    // Models that can think before they answer are to answer at once.
+    // Models that can think before they answer must answer at once.
     let values: Map<String, Value> =
         [("enable_thinking".to_owned(), false.into())].into_iter().collect();
     let render = |messages: Value| {
@@ -437,7 +437,7 @@ fn around(template: &ChatTemplate, system: &str, work: &Work) -> Result<(String,
     Ok((head.to_owned(), tail.to_owned()))
 }
 
-/// The answer to a request; without scores the labels have no tokens.
+/// The response; without scores, labels have no tokens.
 #[must_use]
 pub fn answer(scores: Option<&[Scores]>, tokens: usize) -> Value {
     json!({
@@ -458,13 +458,13 @@ mod tests {
         Suffix { shared: tokens(&[1, 2]), orders: [tokens(given), tokens(reversed)], labels: 2 }
     }
 
-    /// Token, place, sequences and order of each entry.
+    /// Token, position, sequences and order of each entry.
     fn shown(entries: &[Entry]) -> Vec<(i32, usize, &[i32], Option<usize>)> {
         entries.iter().map(|one| (one.token.0, one.at, one.sequences, one.order)).collect()
     }
 
     #[test]
-    fn score_entries_share_the_question_and_end_with_each_order() {
+    fn score_entries_share_question_and_end_with_each_order() {
         let entries = suffix(&[5, 6], &[7]).entries(10, true);
         let both: &[i32] = &[1, 2];
         assert_eq!(
@@ -484,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn score_entries_of_reversed_options_are_the_same_but_for_their_names() {
+    fn score_entries_of_reversed_options_differ_only_in_names() {
         let given = suffix(&[5, 6], &[7]).entries(3, true);
         let mut mirrored = suffix(&[7], &[5, 6]).entries(3, true);
         for entry in &mut mirrored {

@@ -1,5 +1,5 @@
-//! OpenAI's API on a socket: HTTP/2, since each answer is a stream of its own there. A client that
-//! drops a stream ends its answer.
+//! Serves OpenAI's API on a socket over HTTP/2, in which each answer is a stream of its own. A
+//! client that drops a stream cancels its answer.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -35,16 +35,16 @@ use crate::domain::chat::Operation;
 use crate::domain::ids::ExecutionId;
 use crate::runtime::{self, Clock, Tasks};
 
-/// The largest request: what the service takes, and the fields that it adds.
+/// Largest request in bytes: the service's own limit plus the fields that it adds.
 const REQUEST_MAX: usize = 65 * 1024 * 1024;
-/// Requests at once.
+/// Maximum number of concurrent requests.
 const STREAMS_MAX: u32 = 4096;
-/// Bytes of an answer that wait for its reader.
+/// Send buffer of an answer, in bytes.
 const SEND_BUFFER: usize = 64 * 1024;
-/// Chunks of a stream that wait to be sent.
+/// Maximum number of unsent chunks of a stream.
 const CHUNKS_MAX: usize = 16;
 
-/// A model that is loaded.
+/// A loaded model.
 #[derive(Debug)]
 pub struct Loaded {
     name: String,
@@ -57,14 +57,14 @@ pub struct Loaded {
     work: Work,
 }
 
-/// What it is for.
+/// Its purpose.
 #[derive(Debug)]
 enum Work {
     Chat(Box<Chat>),
     Embeddings { jobs: SyncSender<embeddings::Job> },
 }
 
-/// What a model that writes works with.
+/// The state of a generating model.
 #[derive(Debug)]
 pub struct Chat {
     pub jobs: SyncSender<Job>,
@@ -74,7 +74,7 @@ pub struct Chat {
 }
 
 impl Loaded {
-    /// A model that writes.
+    /// A generating model.
     #[must_use]
     pub fn chat(
         name: String,
@@ -86,7 +86,7 @@ impl Loaded {
         Self::new(name, model, limits, Work::Chat(Box::new(chat)), watch)
     }
 
-    /// A model that gives vectors.
+    /// An embedding model.
     #[must_use]
     pub fn embeddings(
         name: String,
@@ -111,7 +111,7 @@ impl Loaded {
         Self { name, model, room, sizes, clock, tasks, watch, work }
     }
 
-    /// What is wrong with it, although it answers.
+    /// A fault that does not keep the model from answering.
     fn warning(&self) -> Option<String> {
         match &self.work {
             Work::Chat(chat) => chat.template.warning.clone(),
@@ -122,17 +122,18 @@ impl Loaded {
     fn chats(&self) -> Result<&Chat, Refusal> {
         match &self.work {
             Work::Chat(chat) => Ok(chat),
-            Work::Embeddings { .. } => Err(Refusal::because(500, "this model does not chat")),
+            Work::Embeddings { .. } => {
+                Err(Refusal::because(500, "this model does not support chat"))
+            }
         }
     }
 }
 
 type Answer = Response<BoxBody<Bytes, Infallible>>;
 
-/// Serves until the other end is closed.
+/// Serves until the peer closes the connection.
 ///
-/// # Errors
-/// When the connection breaks.
+/// # Errors When the connection breaks.
 pub async fn serve(socket: UnixStream, state: watch::Receiver<State>) -> std::io::Result<()> {
     let service = service_fn(|request: Request<Incoming>| {
         let state = state.clone();
@@ -161,13 +162,13 @@ async fn answer(request: Request<Incoming>, mut state: watch::Receiver<State>) -
     let is_score = path == SCORE;
     let is_chat = is_score || path == Operation::Chat.path();
     if request.method() != Method::POST || !(is_chat || path == Operation::Embeddings.path()) {
-        return refused(&Refusal::because(404, "there is no such route"));
+        return refused(&Refusal::because(404, "no such route"));
     }
     let body = match Limited::new(request.into_body(), REQUEST_MAX).collect().await {
         Ok(body) => body.to_bytes(),
         Err(_cut) => return refused(&Refusal::because(413, "the request is too large")),
     };
-    // It is dropped with this future when the service drops the request.
+    // Dropped with this future when the service drops the request.
     let client = Client::new();
     let answer = async {
         match &loaded.work {
@@ -178,7 +179,7 @@ async fn answer(request: Request<Incoming>, mut state: watch::Receiver<State>) -
             }
             Work::Chat(_) => Err(Refusal::of("model", "this model does not produce embeddings")),
             Work::Embeddings { .. } => {
-                Err(Refusal::of("model", "this model gives embeddings alone"))
+                Err(Refusal::of("model", "this model only produces embeddings"))
             }
         }
     };
@@ -193,7 +194,7 @@ async fn answer(request: Request<Incoming>, mut state: watch::Receiver<State>) -
 async fn chat(loaded: Arc<Loaded>, body: Bytes, client: &Arc<Client>) -> Result<Answer, Refusal> {
     let reader = Arc::clone(&loaded);
     let asked = Arc::downgrade(client);
-    // A long prompt takes a while to become tokens.
+    // Tokenizing a long prompt takes a while.
     let read = tokio::task::spawn_blocking(move || {
         let work = reader.watch.begin(Step::Reading, &asked);
         work.check()?;
@@ -232,7 +233,7 @@ async fn chat(loaded: Arc<Loaded>, body: Bytes, client: &Arc<Client>) -> Result<
     Ok(json(StatusCode::OK, &frame.completion(choices, &ends)))
 }
 
-/// Collects one answer.
+/// Collects one whole answer.
 async fn whole_answer(
     loaded: &Loaded,
     frame: &Frame,
@@ -246,13 +247,13 @@ async fn whole_answer(
             }
             Some(Event::End(end)) => break end,
             Some(Event::Failed(reason)) => return Err(failed(&reason)),
-            None => return Err(failed("the model's loop has ended")),
+            None => return Err(failed("the model's process is ending")),
         }
     };
     Ok((choice.whole(frame, &end), end))
 }
 
-/// The answers that a stream sends.
+/// The choices of a streamed answer.
 struct Streamed {
     frame: Frame,
     reading: Reading,
@@ -260,7 +261,7 @@ struct Streamed {
     wants_usage: bool,
 }
 
-/// Streams all answers of a request concurrently.
+/// Streams all choices of a request concurrently.
 async fn stream(
     loaded: Arc<Loaded>,
     streamed: Streamed,
@@ -275,13 +276,13 @@ async fn stream(
         biased;
         ends = futures_util::future::join_all(answers) => ends,
         refusal = client.refused() => {
-            // Nobody may read it any more.
+            // The reader may have gone away.
             let _unheard = chunks.send(failure(&refusal)).await;
             return;
         }
     };
     let ends: Option<Vec<End>> = ends.into_iter().collect();
-    // Without all ends the client has gone away, or has the error.
+    // Without all ends, the client is gone or has received the error.
     let Some(ends) = ends else { return };
     let usage = wants_usage.then(|| event(&frame.usage_chunk(&ends)));
     for last in usage.into_iter().chain([Bytes::from_static(b"data: [DONE]\n\n")]) {
@@ -291,7 +292,7 @@ async fn stream(
     }
 }
 
-/// Sends one answer of a stream; `None` where it has no end.
+/// Streams one choice; `None` if it does not complete.
 async fn one(
     loaded: &Loaded,
     frame: &Frame,
@@ -300,7 +301,7 @@ async fn one(
     chunks: &mpsc::Sender<Bytes>,
 ) -> Option<End> {
     loop {
-        // A client that goes away drops the events, and with them the answer.
+        // A client that goes away drops the event receiver, and with it the answer.
         let next = tokio::select! {
             biased;
             () = chunks.closed() => return None,
@@ -345,7 +346,7 @@ async fn embed(
     let (reply, vectors) = oneshot::channel();
     let client = Arc::downgrade(client);
     jobs.try_send(embeddings::Job { inputs, client, reply }).map_err(|error| busy(&error))?;
-    let vectors = vectors.await.map_err(|_ended| failed("the model's loop has ended"))?;
+    let vectors = vectors.await.map_err(|_ended| failed("the model's process is ending"))?;
     let vectors = vectors.map_err(|reason| failed(&reason))?;
     let name = loaded.name.clone();
     Ok(json(StatusCode::OK, &embeddings::answer(&name, &vectors, tokens, is_base64)))
@@ -353,7 +354,7 @@ async fn embed(
 
 async fn score(loaded: Arc<Loaded>, body: Bytes, client: &Arc<Client>) -> Result<Answer, Refusal> {
     let asked = Arc::downgrade(client);
-    // A long state takes a while to become tokens.
+    // Tokenizing a long state takes a while.
     let read = tokio::task::spawn_blocking(move || {
         let work = loaded.watch.begin(Step::Reading, &asked);
         work.check()?;
@@ -371,15 +372,17 @@ async fn score(loaded: Arc<Loaded>, body: Bytes, client: &Arc<Client>) -> Result
     let Some((scores, tokens)) = read.await.map_err(|_panic| panicked())?? else {
         return Ok(json(StatusCode::OK, &score::answer(None, 0)));
     };
-    let scores = scores.await.map_err(|_ended| failed("the model's loop has ended"))?;
+    let scores = scores.await.map_err(|_ended| failed("the model's process is ending"))?;
     let scores = scores.map_err(|reason| failed(&reason))?;
     Ok(json(StatusCode::OK, &score::answer(Some(&scores), tokens)))
 }
 
 fn busy<T>(error: &TrySendError<T>) -> Refusal {
     match error {
-        TrySendError::Full(_) => Refusal::because(429, "too many requests wait for this model"),
-        TrySendError::Disconnected(_) => failed("the model's loop has ended"),
+        TrySendError::Full(_) => {
+            Refusal::because(429, "too many requests are queued for this model")
+        }
+        TrySendError::Disconnected(_) => failed("the model's process is ending"),
     }
 }
 
@@ -391,7 +394,7 @@ fn panicked() -> Refusal {
     Refusal::because(500, "the request could not be read")
 }
 
-/// The event of a stream that fails.
+/// The event of a failed stream.
 fn failure(refusal: &Refusal) -> Bytes {
     [b"data: ", refusal.body().as_slice(), b"\n\n"].concat().into()
 }

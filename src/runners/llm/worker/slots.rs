@@ -1,35 +1,35 @@
-//! The memory of the model's context: which tokens each sequence holds, who answers in it, and how much
-//! is left. What an answer leaves behind stays until the room is needed, so that a conversation that
-//! goes on, or another one with the same beginning, is not read again.
+//! The KV cache of the model's context: the tokens of each sequence, the answer using it, and the
+//! room left. Tokens of completed answers stay cached until the room is needed, so that a continued
+//! conversation, or one with the same beginning, is not recomputed.
 
 use llama_cpp_2::context::LlamaContext;
 use llama_cpp_2::token::LlamaToken;
 
 use super::engine::Answer;
 
-/// Tokens that a beginning must have in common to be worth a copy.
+/// Minimum length of a common prefix that is worth copying, in tokens.
 const COPY_MIN: usize = 16;
 
 /// One sequence.
 #[derive(Debug)]
 pub struct Slot {
-    /// Its number in llama.cpp.
+    /// Its sequence number in llama.cpp.
     pub id: i32,
-    /// What the context holds of it.
+    /// The tokens that the context holds for it.
     pub cached: Vec<LlamaToken>,
     pub answer: Option<Box<Answer>>,
-    /// How many of its tokens take no room of their own, and whose they are.
+    /// How many of its tokens are shared with another sequence, and which.
     shared: (usize, usize),
     last_used: u64,
 }
 
 impl Slot {
-    /// Tokens that it has to itself.
+    /// The number of tokens that it does not share.
     fn own(&self) -> usize {
         self.cached.len().saturating_sub(self.shared.0)
     }
 
-    /// Tokens that its answer needs now, beside what it shares.
+    /// The number of tokens that its answer needs now, besides those it shares.
     fn needed(&self) -> usize {
         let answer = self.answer.as_ref().map_or(0, |answer| answer.tokens.len());
         answer.saturating_sub(self.shared.0)
@@ -40,15 +40,15 @@ impl Slot {
 #[derive(Debug)]
 pub struct Slots {
     pub all: Vec<Slot>,
-    /// Tokens that the context holds at most.
+    /// Capacity of the context, in tokens.
     room: usize,
-    /// Whether a sequence can be cut, which models with a running state do not allow.
+    /// Whether a sequence can be truncated; recurrent models do not allow it.
     can_cut: bool,
     clock: u64,
 }
 
 impl Slots {
-    /// Empty.
+    /// Creates empty sequences.
     #[must_use]
     pub fn new(count: u32, room: usize, can_cut: bool) -> Self {
         let slot =
@@ -57,13 +57,13 @@ impl Slots {
         Self { all: (0..count).map(slot).collect(), room, can_cut, clock: 0 }
     }
 
-    /// Whether any of them answers.
+    /// Whether any sequence has an answer.
     #[must_use]
     pub fn is_active(&self) -> bool {
         self.all.iter().any(|slot| slot.answer.is_some())
     }
 
-    /// Gives the answer a sequence, if one is free and there is room; else gives it back.
+    /// Assigns the answer to a free sequence if there is room; otherwise returns it.
     pub fn admit(
         &mut self,
         context: &mut LlamaContext<'_>,
@@ -74,7 +74,7 @@ impl Slots {
         let others: usize = self.all.iter().map(Slot::needed).sum();
         let active = self.all.iter().filter(|slot| slot.answer.is_some()).count();
         let needed = (answer.tokens.len() + 1).saturating_sub(from_other);
-        // Each answer that is on its way goes on for a while.
+        // Keep some room for the progress of each active answer.
         if active > 0 && others + needed + active * COPY_MIN > self.room {
             return Err(answer);
         }
@@ -93,9 +93,10 @@ impl Slots {
         Ok(())
     }
 
-    /// The free sequence for these tokens, whose beginning it takes over, and how much of that.
+    /// The best free sequence for these tokens, the sequence whose prefix it reuses, and the length
+    /// of that prefix.
     fn place(&self, tokens: &[LlamaToken]) -> Option<(usize, usize, usize)> {
-        // The last token is computed in any case: what follows is read from it.
+        // The last token is always computed, because its output is sampled.
         let most = tokens.len().saturating_sub(1);
         let common = |slot: &Slot| {
             let same = slot.cached.iter().zip(tokens).take_while(|(a, b)| a == b).count();
@@ -123,7 +124,8 @@ impl Slots {
         Some((oldest.0, donor.0, of_donor))
     }
 
-    /// Makes room for so many more tokens by giving up what no answer needs; whether that was enough.
+    /// Makes room for this many more tokens by evicting cached sequences. Returns whether that was
+    /// enough.
     pub fn make_room(&mut self, context: &mut LlamaContext<'_>, more: usize) -> bool {
         while self.used() + more > self.room {
             if !self.forget_oldest(context) {
@@ -133,7 +135,7 @@ impl Slots {
         true
     }
 
-    /// Gives up the sequence that was used longest ago; whether there was one.
+    /// Evicts the least recently used sequence. Returns whether there was one.
     pub fn forget_oldest(&mut self, context: &mut LlamaContext<'_>) -> bool {
         let idle = self.all.iter().enumerate();
         let idle = idle.filter(|(_, slot)| slot.answer.is_none() && !slot.cached.is_empty());
@@ -142,7 +144,7 @@ impl Slots {
         true
     }
 
-    /// Takes the answer back that was begun last, unless it is the only one.
+    /// Takes back the most recently admitted answer, unless it is the only one.
     pub fn take_youngest(&mut self, context: &mut LlamaContext<'_>) -> Option<Box<Answer>> {
         let active = self.all.iter().enumerate().filter_map(|(index, slot)| {
             slot.answer.as_ref().map(|answer| (answer.admitted, index))
@@ -156,7 +158,7 @@ impl Slots {
         answer
     }
 
-    /// Takes a finished answer out; its tokens stay.
+    /// Removes a completed answer; its tokens stay cached.
     pub fn release(&mut self, index: usize) -> Option<Box<Answer>> {
         self.clock += 1;
         let slot = self.all.get_mut(index)?;
@@ -164,7 +166,7 @@ impl Slots {
         slot.answer.take()
     }
 
-    /// Forgets everything: after an error nobody knows what the context holds.
+    /// Clears everything: after an error the state of the context is unknown.
     pub fn clear(&mut self, context: &mut LlamaContext<'_>) {
         context.clear_kv_cache();
         for slot in &mut self.all {
@@ -177,7 +179,7 @@ impl Slots {
         self.all.iter().map(Slot::own).sum()
     }
 
-    /// Keeps the first `keep` tokens of a sequence.
+    /// Truncates a sequence to its first `keep` tokens.
     fn cut(&mut self, context: &mut LlamaContext<'_>, index: usize, keep: usize) {
         let Some(slot) = self.all.get_mut(index) else { return };
         if slot.cached.len() <= keep {
@@ -188,13 +190,13 @@ impl Slots {
         let is_cut = context.clear_kv_cache_seq(id, from, None).unwrap_or(false);
         let keep = if is_cut || keep == 0 { keep } else { 0 };
         if !is_cut {
-            // A whole sequence can always be removed.
+            // Removing a whole sequence always succeeds.
             let _removed = context.clear_kv_cache_seq(id, None, None);
         }
         slot.cached.truncate(keep);
         slot.shared.0 = slot.shared.0.min(keep);
         for other in self.all.iter_mut().filter(|other| other.shared.1 == index) {
-            // What it had in common from there on is its own now.
+            // From there on, the tokens it shared are now its own.
             other.shared.0 = other.shared.0.min(keep);
         }
     }

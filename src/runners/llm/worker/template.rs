@@ -1,8 +1,9 @@
-//! Chat templates: Jinja that comes with the model, written for Python, rendered with the functions that
-//! such templates use there. A template that cannot be read is replaced by ChatML, with a warning.
+//! Chat templates: Jinja supplied with the model, written for Python, rendered with the Python
+//! functions that such templates use. A template that cannot be parsed is replaced by ChatML, with
+//! a warning.
 //!
-//! A conversation is rewritten until the template shows all of it; otherwise it is refused. [`watch`](super::watch)
-//! bounds its memory and time.
+//! A conversation is rewritten until the template shows all of it; otherwise it is rejected.
+//! [`watch`](super::watch) bounds memory and time.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -23,22 +24,22 @@ use super::watch::{Step, Work};
 use crate::runners::rendering;
 use crate::runtime::Clock;
 
-/// Splits the text of a control token that a message contains, so that it stays text. It is a
-/// noncharacter, which no text has.
+/// Splits the text of a control token inside a message, so that it stays text. A noncharacter,
+/// which valid text does not contain.
 pub const SPLIT: char = '\u{FDD0}';
-/// Bytes of the compiled expression of all control tokens.
+/// Size limit of the compiled regex of all control tokens, in bytes.
 const CONTROLS_SIZE_MAX: usize = 64 * 1024 * 1024;
-/// Matches what control tokens look like, where their own expression is too large.
+/// Matches likely control tokens, if the regex of the actual ones is too large.
 const CONTROLS_GUESSED: &str = r"<[^<>\s]{1,64}>|\[/?[A-Z_]{1,64}\]";
-/// Tags of Hugging Face's training, which render as nothing.
+/// Tags used in training by Hugging Face; they render as nothing.
 const GENERATION: &str = r"\{%([-+]?)\s*(end)?generation\s*([-+]?)%\}";
 
-/// Instructions that rendering one conversation may take.
+/// Instruction limit for rendering one conversation.
 const FUEL_MAX: u64 = 50_000_000;
-/// The longest prompt, in bytes.
+/// Longest prompt, in bytes.
 const PROMPT_MAX: usize = 16 * 1024 * 1024;
 const NAME: &str = "chat";
-/// What is used where a model has no template of its own.
+/// The template of a model that has none.
 const CHATML: &str = "{% for message in messages %}<|im_start|>{{ message.role }}\n\
     {{ message.content }}<|im_end|>\n{% endfor %}\
     {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
@@ -47,23 +48,23 @@ const CHATML: &str = "{% for message in messages %}<|im_start|>{{ message.role }
 #[derive(Debug)]
 pub struct ChatTemplate {
     environment: Environment<'static>,
-    /// The tokens that begin and end a text, as the template writes them.
+    /// The BOS and EOS tokens, as the template writes them.
     bos: String,
     eos: String,
-    /// How the model writes the calls of tools.
+    /// How the model writes tool calls.
     pub tools: Form,
     /// Whether the template itself lists the tools.
     knows_tools: bool,
-    /// The texts of control tokens.
+    /// Matches the texts of control tokens.
     controls: Option<Regex>,
-    /// The control tokens that thinking is marked with.
+    /// The control tokens that mark thinking.
     pub thinking: Arc<[LlamaToken]>,
-    /// Why ChatML is used in its place.
+    /// Why ChatML is used instead.
     pub warning: Option<String>,
 }
 
 impl ChatTemplate {
-    /// The operator's template, else the model's, else ChatML.
+    /// The operator's template, otherwise the model's, otherwise ChatML.
     #[must_use]
     pub fn of_model(model: &LlamaModel, given: Option<&str>) -> Self {
         let vocabulary = model.vocab();
@@ -98,7 +99,7 @@ impl ChatTemplate {
         let source = without_training_tags(source);
         if let Err(error) = environment.add_template_owned(NAME, source) {
             warning = Some(format!("its chat template cannot be read ({error}): ChatML is used"));
-            // It is read by a test.
+            // A test makes sure that it is valid.
             let _read = environment.add_template(NAME, CHATML);
             (tools, knows_tools) = (Form::Tagged, false);
         }
@@ -109,11 +110,10 @@ impl ChatTemplate {
         Self { environment, bos, eos, tools, knows_tools, controls, thinking, warning }
     }
 
-    /// The prompt of a conversation, in which [`SPLIT`] divides the texts of control tokens that
-    /// the conversation contains.
+    /// Renders the prompt of a conversation; [`SPLIT`] divides the texts of control tokens inside
+    /// the conversation.
     ///
-    /// # Errors
-    /// What the template says of it, or what it does not show.
+    /// # Errors The template's own error, or what it does not show.
     pub fn render(
         &self,
         messages: &[Value],
@@ -135,7 +135,7 @@ impl ChatTemplate {
         prompt.map_err(|reason| Refusal::of("messages", reason))
     }
 
-    /// How a conversation is rewritten so that the template shows all of it.
+    /// Finds a rewrite of the conversation that the template shows completely.
     fn plan(
         &self,
         messages: &[Value],
@@ -168,7 +168,7 @@ impl ChatTemplate {
 
     fn write(&self, dialogue: Dialogue, values: &Map<String, Value>) -> Result<String, String> {
         let Dialogue { messages, tools } = dialogue;
-        // The model continues a text that the conversation ends with.
+        // The model continues an assistant message at the end of the conversation.
         let begun = messages
             .last()
             .filter(|last| last["role"] == "assistant" && last.get("tool_calls").is_none());
@@ -184,7 +184,7 @@ impl ChatTemplate {
         variables.insert("eos_token".to_owned(), self.eos.as_str().into());
         let refused = |error: &Error| {
             let said = error.detail().map_or_else(|| error.to_string(), str::to_owned);
-            format!("the model's chat template refuses this: {said}")
+            format!("the model's chat template rejects this: {said}")
         };
         let template = self.environment.get_template(NAME).map_err(|error| refused(&error))?;
         let rendered = rendering::render(&template, &variables, PROMPT_MAX);
@@ -200,7 +200,7 @@ impl ChatTemplate {
         Ok(prompt)
     }
 
-    /// A value whose texts contain no control token.
+    /// The value with all control tokens in its texts split.
     fn guarded(&self, value: &Value) -> Value {
         let Some(controls) = &self.controls else { return value.clone() };
         match value {
@@ -224,7 +224,8 @@ fn without_training_tags(source: String) -> String {
     tags.into_owned()
 }
 
-/// Finds the texts of control tokens. Tags of thinking are harmless, and templates look for them.
+/// A regex of the texts of control tokens. Thinking tags are excluded: they are harmless, and
+/// templates look for them.
 fn controls_of(texts: impl Iterator<Item = String>) -> Option<Regex> {
     let is_control = |text: &String| text.len() > 1 && !text.to_ascii_lowercase().contains("think");
     let texts: Vec<String> = texts.filter(is_control).map(|text| regex::escape(&text)).collect();
@@ -235,7 +236,7 @@ fn controls_of(texts: impl Iterator<Item = String>) -> Option<Regex> {
     all.or_else(|_too_large| Regex::new(CONTROLS_GUESSED)).ok()
 }
 
-/// Writes [`SPLIT`] behind the first character of each control token's text.
+/// Inserts [`SPLIT`] after the first character of each control token's text.
 fn split(controls: &Regex, text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     let mut from = 0;
@@ -250,7 +251,7 @@ fn split(controls: &Regex, text: &str) -> String {
     safe
 }
 
-/// What templates find in Python.
+/// The environment of functions that templates know from Python.
 fn environment() -> Environment<'static> {
     let mut environment = Environment::new();
     environment.set_fuel(Some(FUEL_MAX));
@@ -266,7 +267,7 @@ fn environment() -> Environment<'static> {
     environment.add_function("strftime_now", move |format: String| {
         let now = chrono::DateTime::from_timestamp_micros(clock.now().micros());
         let mut text = String::new();
-        // An unknown letter of a format leaves nothing.
+        // An unknown format letter gives an empty text.
         match write!(text, "{}", now.unwrap_or_default().format(&format)) {
             Ok(()) => text,
             Err(_unknown) => String::new(),
@@ -276,10 +277,10 @@ fn environment() -> Environment<'static> {
     environment
 }
 
-/// JSON as Python writes it: nothing is escaped for HTML.
+/// JSON as Python writes it, without HTML escapes.
 fn to_json(value: &minijinja::Value, options: Kwargs) -> Result<String, Error> {
     let indent: Option<usize> = options.get("indent")?;
-    // Further options of Python's own change nothing here.
+    // Python's other options have no effect here.
     let _others: Option<bool> = options.get("ensure_ascii")?;
     let wrong =
         |error: &dyn std::fmt::Display| Error::new(ErrorKind::BadSerialization, error.to_string());
@@ -300,7 +301,7 @@ fn to_json(value: &minijinja::Value, options: Kwargs) -> Result<String, Error> {
     String::from_utf8(text).map_err(|error| wrong(&error))
 }
 
-/// A blank behind each comma and colon.
+/// Writes a blank after each comma and colon.
 struct Spaced;
 
 impl serde_json::ser::Formatter for Spaced {

@@ -1,5 +1,5 @@
-//! Chat templates: what real ones use, and twenty conversations through the shapes of the known
-//! families (`tests/templates/`).
+//! Chat templates: features used by real ones, and twenty conversations through the templates of
+//! known families (`tests/templates/`).
 
 use serde_json::json;
 
@@ -63,7 +63,7 @@ fn prompt(template: &ChatTemplate, given: &Value, has_tools: bool) -> Result<Str
     template.render(&all, &tools, &Map::new(), &work).map_err(|refusal| refusal.message)
 }
 
-/// What a template writes, whether or not it shows the conversation.
+/// The output of a template, whether or not it shows the conversation.
 fn written(source: &str, messages: &Value) -> Result<String, String> {
     let messages = messages.as_array().unwrap().clone();
     template(source).write(Dialogue { messages, tools: None }, &Map::new())
@@ -80,8 +80,8 @@ fn result(number: u32, content: &Value) -> Value {
     json!({"role": "tool", "tool_call_id": call(number)["id"], "content": content})
 }
 
-/// Conversations, and whether tools come with them. Each text that must be seen is a letter, digits
-/// and the letter again.
+/// Conversations, and whether tools come with them. Each text that must be shown is a letter,
+/// digits and the letter again.
 #[expect(clippy::too_many_lines, reason = "a table")]
 fn conversations() -> Vec<(&'static str, bool, Value)> {
     let user = json!({"role": "user", "content": "U1U"});
@@ -204,7 +204,7 @@ fn template_shapes_show_every_message_tool_and_result() {
 }
 
 #[test]
-fn template_gets_calls_in_its_own_form() {
+fn template_renders_calls_in_its_own_form() {
     let calls = json!([{"role": "user", "content": "U1U"},
         {"role": "assistant", "content": null, "tool_calls": [call(1), call(2)]},
         result(1, &json!("R1R")), result(2, &json!("R2R"))]);
@@ -219,7 +219,7 @@ fn template_gets_calls_in_its_own_form() {
         ("kimi", "<|tool_call_argument_begin|>{\"city\": \"A1A\"}<|tool_call_end|>"),
         ("mistral_small", "[TOOL_CALLS]get_weather[ARGS]{\"city\": \"A1A\"}[TOOL_CALLS]"),
         ("deepseek_v3", "get_weather\n```json\n{\"city\":\"A1A\"}\n```"),
-        // It does not write calls itself.
+        // The template has no form for calls.
         ("gemma2", "<tool_call>\n{\"name\":\"get_weather\",\"arguments\":{\"city\":\"A1A\"}}"),
     ] {
         let prompt = prompt(&shape(name), &calls, true).unwrap();
@@ -228,7 +228,7 @@ fn template_gets_calls_in_its_own_form() {
 }
 
 #[test]
-fn template_without_a_role_of_the_system_gets_its_text_and_tools_from_the_user() {
+fn template_without_system_role_gets_system_text_and_tools_in_user_message() {
     let given = json!([{"role": "system", "content": "S1S"}, {"role": "user", "content": "U1U"}]);
     let shown = prompt(&shape("gemma2"), &given, false).unwrap();
     assert!(shown.contains("<start_of_turn>user\nS1S\n\nU1U<end_of_turn>"), "{shown}");
@@ -239,7 +239,7 @@ fn template_without_a_role_of_the_system_gets_its_text_and_tools_from_the_user()
 }
 
 #[test]
-fn template_continues_an_answer_that_is_begun() {
+fn template_continues_a_begun_answer() {
     let given =
         json!([{"role": "user", "content": "U1U"}, {"role": "assistant", "content": "H1H"}]);
     for (name, end) in [
@@ -253,7 +253,7 @@ fn template_continues_an_answer_that_is_begun() {
 }
 
 #[test]
-fn template_that_drops_a_message_refuses_it_by_its_place() {
+fn template_that_drops_a_message_is_rejected_with_its_place() {
     let source = "{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}";
     let given =
         json!([{"role": "user", "content": "U1U"}, {"role": "assistant", "content": "H1H"}]);
@@ -267,7 +267,7 @@ fn template_that_drops_a_message_refuses_it_by_its_place() {
 }
 
 #[test]
-fn template_takes_no_control_token_from_a_message() {
+fn template_ignores_control_tokens_in_messages() {
     let mut template = shape("chatml");
     template.controls =
         controls_of(["<|im_end|>", "<|im_start|>", "<|", "[INST]"].map(String::from).into_iter());
@@ -277,12 +277,12 @@ fn template_takes_no_control_token_from_a_message() {
     let prompt = prompt(&template, &given, true).unwrap();
     assert!(prompt.replace(SPLIT, "").contains(hostile), "{prompt}");
     let own = prompt.matches("<|im_end|>").count();
-    // Those of the template: one for each message, one of them the tools.
+    // The template's own: one per message, one of them for the tools.
     assert_eq!((own, prompt.contains("[INST]")), (4, false), "{prompt:?}");
 }
 
 #[test]
-fn template_takes_no_control_token_from_any_field() {
+fn template_ignores_control_tokens_in_any_field() {
     let hostile = "a<|im_end|>b";
     let tool = json!({"type": "function", "function": {"name": "get_weather", "description": hostile,
         "parameters": {"type": "object", "properties": {hostile: {"enum": [hostile]}}}}});
@@ -320,7 +320,7 @@ fn template_takes_no_control_token_from_any_field() {
 }
 
 #[test]
-fn template_renders_what_real_ones_use() {
+fn template_supports_features_of_real_templates() {
     let hi = json!([{"role": "user", "content": " Hi <b> "}]);
     for (source, expected) in [
         ("{{ bos_token }}{{ messages[0]['content'].strip() }}{{ eos_token }}", "<s>Hi <b></s>"),
@@ -354,14 +354,14 @@ fn template_renders_what_real_ones_use() {
 }
 
 #[test]
-fn template_that_raises_says_why() {
+fn template_error_is_reported() {
     let hi = json!([{"role": "user", "content": "x"}]);
     let said = prompt(&template("{{ raise_exception('Not today') }}"), &hi, false).unwrap_err();
-    assert!(said.ends_with("refuses this: Not today"), "{said}");
+    assert!(said.ends_with("rejects this: Not today"), "{said}");
 }
 
 #[test]
-fn template_that_cannot_be_read_is_chatml() {
+fn template_that_cannot_be_parsed_is_replaced_by_chatml() {
     let hi = json!([{"role": "user", "content": "hi"}]);
     let expected = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n";
     assert_eq!(prompt(&template("{% if %}"), &hi, false).as_deref(), Ok(expected));
@@ -377,7 +377,7 @@ fn template_that_cannot_be_read_is_chatml() {
 }
 
 #[test]
-fn template_that_writes_or_loops_for_ever_ends() {
+fn template_with_endless_loop_or_output_is_stopped() {
     let hi = json!([{"role": "user", "content": "x".repeat(1000)}]);
     let range = "{% for a in range(100000) %}";
     let endless = format!("{range}{range}{{% endfor %}}{{% endfor %}}");
@@ -386,7 +386,7 @@ fn template_that_writes_or_loops_for_ever_ends() {
     assert_eq!(written(&long, &hi), Err(format!("the prompt is longer than {PROMPT_MAX} bytes")));
 }
 
-/// The names of the families whose shapes are tested, in the order of the documentation.
+/// The families tested, in the order of the documentation.
 const FAMILIES: &[(&str, &str)] = &[
     ("llama3", "Llama 3.1, 3.2, 3.3"),
     ("mistral", "Mistral 7B v0.3, Nemo, Small"),
@@ -412,9 +412,9 @@ const FAMILIES: &[(&str, &str)] = &[
     ("chatml", "Hermes and others with plain ChatML"),
 ];
 
-/// How a template shows a conversation.
+/// The rendering of a conversation by a template.
 struct Shown {
-    /// How it was rewritten.
+    /// The plan used.
     plan: String,
     prompt: String,
 }
@@ -429,18 +429,18 @@ fn shown(template: &ChatTemplate, what: &str) -> Shown {
     Shown { plan, prompt: prompt(template, &given, has_tools).unwrap() }
 }
 
-/// The words for the first part that a plan has.
+/// The words for the first matching part of a plan.
 fn rewritten(template: &ChatTemplate, what: &str, words: &[(&str, &'static str)]) -> &'static str {
     let Shown { plan, .. } = shown(template, what);
     words.iter().find(|(part, _)| plan.contains(part)).unwrap().1
 }
 
-/// The mark of thinking that a template knows, and whether it shows what was thought before.
+/// The thinking tag that a template knows, and whether it keeps earlier thinking.
 fn thought(source: &str) -> String {
     let known = thinking::TAGS.iter().find(|(open, _)| source.contains(open));
     let mark = match known {
         None => "no mark".to_owned(),
-        // A cell of the table has no bars.
+        // Table cells must not contain `|`.
         Some((open, _)) if open.contains('|') => "channel `analysis`".to_owned(),
         Some((open, _)) => format!("`{open}`"),
     };
@@ -455,7 +455,7 @@ fn thought(source: &str) -> String {
 }
 
 #[test]
-fn template_families_are_documented_as_they_are_rewritten() {
+fn template_families_are_documented() {
     assert_eq!(FAMILIES.len(), SHAPES.len());
     let mut table =
         String::from("| family | tools | system | thinking | result |\n|---|---|---|---|---|\n");

@@ -1,27 +1,27 @@
-//! The text of an answer as its tokens come: whole characters only, and nothing behind or of a stop
-//! string.
+//! Assembles the text of an answer from its tokens: whole characters only, and nothing from a stop
+//! string on.
 
-/// What came of a piece.
+/// The result of adding a piece.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// More of the text, which may be nothing.
+    /// More text, possibly empty.
     Text(String),
-    /// The rest of the text: a stop string has come.
+    /// The rest of the text: a stop string was found.
     Stopped(String),
 }
 
-/// The text so far, as far as it is not given out yet.
+/// Text not yet returned.
 #[derive(Debug, Default)]
 pub struct Text {
-    /// The beginning of a character.
+    /// An incomplete character.
     bytes: Vec<u8>,
-    /// What may be the beginning of a stop string.
+    /// Text that may be the beginning of a stop string.
     held: String,
     stops: Vec<String>,
 }
 
 impl Text {
-    /// Nothing yet; it ends before any of `stops`, none of which is empty.
+    /// Starts empty; the text ends before any of `stops`, none of which is empty.
     #[must_use]
     pub fn new(stops: Vec<String>) -> Self {
         Self { stops, ..Self::default() }
@@ -41,14 +41,14 @@ impl Text {
         Taken::Text(std::mem::replace(&mut self.held, rest))
     }
 
-    /// What is left at the end.
+    /// The remaining text at the end.
     #[must_use]
     pub fn rest(&mut self) -> String {
         self.decode(true);
         std::mem::take(&mut self.held)
     }
 
-    /// Moves whole characters on; what can be none is replaced, as in any broken UTF-8.
+    /// Decodes complete characters; invalid UTF-8 is replaced.
     fn decode(&mut self, is_end: bool) {
         loop {
             let (valid, broken) = match std::str::from_utf8(&self.bytes) {
@@ -74,7 +74,7 @@ impl Text {
     }
 }
 
-/// Bytes at the end of `text` that are the beginning of `stop`.
+/// Length of the longest suffix of `text` that is a prefix of `stop`, in bytes.
 fn beginning(text: &str, stop: &str) -> usize {
     let longest = text.len().min(stop.len().saturating_sub(1));
     let is_beginning = |length: &usize| {
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn text_never_cuts_a_character() {
+    fn text_never_splits_a_character() {
         let moon = "a🌙b".as_bytes();
         let pieces: Vec<&[u8]> = moon.chunks(1).collect();
         let (out, _) = text(&pieces, &[]);
@@ -117,13 +117,13 @@ mod tests {
     }
 
     #[test]
-    fn text_ends_before_stop_string_that_comes_in_parts() {
+    fn text_ends_before_stop_string_split_over_pieces() {
         let (out, stopped) = text(&[b"one EN", b"D two"], &["END", "EXIT"]);
         assert_eq!((out.concat().as_str(), stopped), ("one ", true));
         assert_eq!(out[0], "one ");
         let (out, stopped) = text(&[b"one EN", b"X two E"], &["END", "EXIT"]);
         assert_eq!((out.concat().as_str(), stopped), ("one ENX two E", false));
         let (out, stopped) = text(&[b"xaab"], &["aab", "ab"]);
-        assert_eq!((out.concat().as_str(), stopped), ("x", true), "the first to come");
+        assert_eq!((out.concat().as_str(), stopped), ("x", true), "the earliest match wins");
     }
 }

@@ -1,4 +1,5 @@
-//! The thinking in a model's answer: the text between its tags, which may begin in the prompt.
+//! Separates the thinking in a model's answer: the text between tags, the first of which may be in
+//! the prompt.
 
 /// The tags around thinking.
 pub const TAGS: [(&str, &str); 7] = [
@@ -10,7 +11,7 @@ pub const TAGS: [(&str, &str); 7] = [
     ("<|START_THINKING|>", "<|END_THINKING|>"),
     ("<|channel|>analysis<|message|>", "<|end|>"),
 ];
-/// What a model writes before its answer.
+/// Headers that a model writes before its answer.
 const HEADERS: [&str; 2] =
     ["<|start|>assistant<|channel|>final<|message|>", "<|channel|>final<|message|>"];
 /// The tokens of [`TAGS`] and [`HEADERS`] that are not tags by themselves.
@@ -19,11 +20,11 @@ const PARTS: [&str; 4] = ["<|channel|>", "<|message|>", "<|start|>", "<|end|>"];
 /// Whether an answer can contain thinking.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Thinking {
-    /// It is bound to a form.
+    /// No: a grammar constrains it.
     Never,
-    /// It may begin with it.
+    /// It may start with thinking.
     Maybe,
-    /// The prompt has begun it; this tag ends it.
+    /// The prompt has opened it; this tag closes it.
     Begun(&'static str),
 }
 
@@ -34,7 +35,7 @@ pub struct Split {
     pub content: String,
 }
 
-/// Divides an answer as its text comes.
+/// Splits an answer as its text arrives.
 #[derive(Debug)]
 pub struct Divider {
     state: State,
@@ -43,7 +44,7 @@ pub struct Divider {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Nothing has been given out since the beginning, or since thinking ended.
+    /// No text has been returned since the beginning, or since thinking ended.
     Start {
         is_behind: bool,
     },
@@ -54,13 +55,13 @@ enum State {
     Content,
 }
 
-/// Whether a token that models keep for themselves belongs to thinking.
+/// Whether a control token belongs to thinking.
 #[must_use]
 pub fn is_part(token: &str) -> bool {
     PARTS.contains(&token) || TAGS.iter().any(|(open, close)| [open, close].contains(&&token))
 }
 
-/// The tag that ends the thinking which a prompt has begun.
+/// The tag that closes thinking opened in a prompt.
 #[must_use]
 pub fn begun_in(prompt: &str) -> Option<&'static str> {
     let prompt = prompt.trim_end();
@@ -68,7 +69,7 @@ pub fn begun_in(prompt: &str) -> Option<&'static str> {
 }
 
 impl Divider {
-    /// At the beginning of an answer.
+    /// Starts at the beginning of an answer.
     #[must_use]
     pub const fn new(thinking: Thinking) -> Self {
         let state = match thinking {
@@ -79,7 +80,7 @@ impl Divider {
         Self { state, held: String::new() }
     }
 
-    /// Takes the next text.
+    /// Adds text. Returns what is certain.
     pub fn push(&mut self, text: &str) -> Split {
         self.held.push_str(text);
         let mut split = Split::default();
@@ -87,7 +88,7 @@ impl Divider {
         split
     }
 
-    /// The rest, when the answer has ended.
+    /// Returns the rest at the end of the answer.
     pub fn end(&mut self) -> Split {
         let rest = std::mem::take(&mut self.held);
         match self.state {
@@ -103,7 +104,7 @@ impl Divider {
         }
     }
 
-    /// Gives out what is certain; whether there may be more.
+    /// Returns what is certain in `split`. Returns whether there may be more.
     fn step(&mut self, split: &mut Split) -> bool {
         match self.state {
             State::Content => {
@@ -153,7 +154,7 @@ impl Divider {
             self.state = State::Start { is_behind: true };
             return true;
         }
-        // The end may be the beginning of the tag, or the blanks in front of it.
+        // The end may be the beginning of the tag, or the blanks before it.
         let most = self.held.len().min(close.len() - 1);
         let ends = |length: &usize| {
             self.held.get(self.held.len() - length..).is_some_and(|end| close.starts_with(end))
@@ -186,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn thinking_is_divided_from_the_answer_however_it_comes() {
+    fn thinking_is_separated_from_answer_at_any_chunk_size() {
         for (thinking, text, reasoning, content) in [
             (
                 Thinking::Maybe,
@@ -230,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn thinking_that_the_prompt_begins_is_seen_at_its_end() {
+    fn thinking_opened_by_prompt_is_detected_at_its_end() {
         assert_eq!(begun_in("<|im_start|>assistant\n<think>\n"), Some("</think>"));
         assert_eq!(begun_in("assistant\n[THINK]"), Some("[/THINK]"));
         assert_eq!(begun_in("<think>\n\n</think>\n\n"), None);

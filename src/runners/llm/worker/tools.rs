@@ -1,7 +1,7 @@
-//! Tools: how a model learns of them, the grammar that its calls keep to, and the calls in its text.
+//! Tools: how a model learns of them, the grammar of its calls, and parsing the calls in its text.
 //!
-//! Models write calls in different forms; which one is seen in the chat template. Where the template
-//! knows nothing of tools, a system message describes them in the form that most models have learned.
+//! Models write calls in different forms; the chat template shows which. If the template does not
+//! support tools, a system message describes them in the most widely learned form.
 
 use serde_json::{Value, json};
 
@@ -9,13 +9,13 @@ use super::grammar::{Rules, literal};
 use super::request::{Refusal, Tool, ToolChoice};
 use super::sampling::{Grammar, ROOT, Trigger};
 
-/// Calls of one answer.
+/// Maximum number of calls of one answer.
 const CALLS_MAX: usize = 32;
 
-/// What the templates of Llama 3.1 and 3.2 show of calls.
+/// How the templates of Llama 3.1 and 3.2 show calls.
 const LLAMA: [&str; 2] = ["<|python_tag|>", "\"parameters\": dictionary of argument name"];
 
-/// How a model writes calls.
+/// The form in which a model writes calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
     /// `<tool_call>{"name": …, "arguments": …}</tool_call>`: Hermes, Qwen and others.
@@ -26,9 +26,10 @@ pub enum Form {
     Bare,
     /// `[TOOL_CALLS]name[ARGS]{…}`: Mistral since Small 3.2.
     Args,
-    /// A required call is written in the tokens of its family, any other as [`Form::Tagged`].
+    /// Required calls use the family's own tokens, all others [`Form::Tagged`].
     Family(Family),
-    /// `<|tool_call_start|>[…]<|tool_call_end|>`: LFM2; a required call is JSON inside these marks.
+    /// `<|tool_call_start|>[…]<|tool_call_end|>`: LFM2; a required call is JSON between these
+    /// tokens.
     Lfm,
     /// `[name(key=value)]` and nothing else: Llama 4. A required call has the form [`Form::Bare`].
     Python,
@@ -36,7 +37,7 @@ pub enum Form {
     Free,
 }
 
-/// How a family writes required calls: the texts around all calls, and those around the name and the
+/// How a family writes required calls: the texts around all calls, and around the name and the
 /// arguments of each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Family {
@@ -86,7 +87,7 @@ impl Family {
         is_single: false,
     };
 
-    /// As a chat template shows it.
+    /// The family that a chat template shows.
     fn of_template(source: &str) -> Option<Self> {
         let has = |text: &str| source.contains(text);
         if has("[TOOL_CALLS]") && has("[ARGS]") {
@@ -102,7 +103,7 @@ impl Family {
         }
     }
 
-    /// A call of a tool, whose arguments are an expression.
+    /// A tool call whose arguments are an expression.
     fn call(&self, name: &str, arguments: &str) -> String {
         let [begin, between, end] = self.call;
         let begin = if self.is_numbered {
@@ -115,7 +116,7 @@ impl Family {
         format!("{begin} ws {arguments}{end}")
     }
 
-    /// One call and up to so many more.
+    /// One call and up to `more` further ones.
     fn all(&self, one: &str, more: usize) -> String {
         let more = if self.is_single || more == 0 {
             String::new()
@@ -130,11 +131,11 @@ impl Family {
     }
 }
 
-/// A call that a model has written.
+/// A call written by a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Call {
     pub name: String,
-    /// JSON, as a text.
+    /// JSON text.
     pub arguments: String,
 }
 
@@ -147,7 +148,7 @@ pub struct Tools<'r> {
 }
 
 impl Form {
-    /// As a chat template shows it.
+    /// The form that a chat template shows.
     #[must_use]
     pub fn of_template(source: &str) -> Self {
         if source.contains("[TOOL_CALLS]") {
@@ -177,7 +178,7 @@ impl Form {
         }
     }
 
-    /// What a call begins with.
+    /// The marker that starts a call.
     #[must_use]
     pub const fn mark(self) -> &'static str {
         match self {
@@ -188,13 +189,13 @@ impl Form {
         }
     }
 
-    /// Whether calls are all of the text, or none of it.
+    /// Whether calls make up either the whole text or none of it.
     #[must_use]
     pub const fn is_whole(self) -> bool {
         matches!(self, Self::Bare | Self::Python)
     }
 
-    /// A text that looked like calls, without their marks.
+    /// Removes the markers from a text that turned out not to be calls.
     #[must_use]
     pub fn unmarked(self, text: &str) -> String {
         match self {
@@ -206,19 +207,19 @@ impl Form {
         }
     }
 
-    /// The calls in a text that begins with the mark.
+    /// Parses the calls in a text that starts with the marker.
     #[must_use]
     pub fn calls(self, text: &str) -> Vec<Call> {
         let call = |value: &Value| {
             let name = value.get("name")?.as_str()?.to_owned();
-            // Some models mix the forms up.
+            // Some models mix up the forms.
             let arguments = value.get("arguments").or_else(|| value.get("parameters"));
             let arguments = arguments.cloned().unwrap_or_else(|| json!({}));
             Some(Call { name, arguments: arguments.to_string() })
         };
         let rest = text.trim_start();
         match self {
-            // `native` reads them.
+            // `native` parses them.
             Self::Args => Vec::new(),
             Self::Tagged | Self::Family(_) | Self::Lfm | Self::Free => rest
                 .split(self.mark())
@@ -265,17 +266,16 @@ impl<'r> Tools<'r> {
         self.tools.is_empty()
     }
 
-    /// As they came.
+    /// The tools as received.
     #[must_use]
     pub fn given(&self) -> Vec<Value> {
         self.tools.iter().map(|tool| tool.given.clone()).collect()
     }
 
-    /// The grammar of their calls. A tool whose schema cannot be kept to takes any object, unless it is
-    /// strict. `check` is asked in between whether to go on.
+    /// The grammar of their calls. A tool whose schema cannot be enforced accepts any object,
+    /// unless it is strict. `check` is called repeatedly and may abort.
     ///
-    /// # Errors
-    /// What is wrong with the schema of a strict tool, or what `check` says.
+    /// # Errors What is wrong with the schema of a strict tool, or the error of `check`.
     pub fn grammar(
         &self,
         form: Form,
@@ -361,7 +361,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tool_calls_are_read_in_each_form() {
+    fn tool_calls_are_parsed_in_each_form() {
         let call = |name: &str, arguments: &str| Call {
             name: name.to_owned(),
             arguments: arguments.to_owned(),
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn tool_form_is_seen_in_the_template() {
+    fn tool_form_is_detected_in_template() {
         for (source, form) in [
             ("… <tool_call> …", Form::Tagged),
             ("… [TOOL_CALLS] …", Form::List),
@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn tools_grammar_holds_for_those_that_may_be_called() {
+    fn tools_grammar_covers_callable_tools() {
         let tool = |name: &str| Tool {
             name: name.to_owned(),
             parameters: json!({"type": "object", "properties": {"x": {"type": "integer"}}}),

@@ -1,8 +1,10 @@
-//! Watches the work on requests. Templates, grammars and vocabularies compute with values of any size, in calls that
-//! cannot be interrupted: a text that is doubled, a search through a long list, a token under a grammar.
+//! Watches the work on requests. Templates, grammars and tokenizers compute on values of any size
+//! in calls that cannot be interrupted: doubling a text, searching a long list, sampling a token
+//! under a grammar.
 //!
-//! Work that takes too much memory or time is refused, and work that nobody waits for is given up. Where it does
-//! not stop by itself, this process ends; the service starts another one and repeats what else was asked.
+//! Work that takes too much memory or time is rejected, and work without a caller is abandoned. If
+//! it does not stop by itself, this process exits; the service starts another one and repeats the
+//! other requests.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -15,32 +17,33 @@ use super::request::Refusal;
 use crate::guard::sandbox::OwnMemory;
 use crate::runtime::monotonic_now;
 
-/// Memory that the process may take more while a step is computed, in bytes.
+/// Memory growth limit of one step, in bytes.
 const MEMORY_MAX: u64 = 512 * MIB;
-/// How long the templates of one request may be rendered, and the grammar of its schemas be made.
+/// Time limit for rendering the templates of a request, and for building the grammar of its
+/// schemas.
 const READING_MAX: Duration = Duration::from_secs(30);
-/// How long one token may be looked for under a grammar.
+/// Time limit for sampling one token under a grammar.
 const TOKEN_MAX: Duration = Duration::from_secs(20);
-/// How long a refusal has to reach the service before the process ends.
+/// Time for a refusal to reach the service before the process exits.
 const SENDING: Duration = Duration::from_millis(100);
-/// The pause between two looks.
+/// Polling interval.
 const LOOK: Duration = Duration::from_millis(5);
 const MIB: u64 = 1024 * 1024;
 
-/// Somebody who waits for an answer. When the last reference is dropped, nobody does.
+/// A waiting caller. When the last reference is dropped, nobody waits any more.
 #[derive(Debug)]
 pub struct Client {
     refusal: watch::Sender<Option<Refusal>>,
 }
 
 impl Client {
-    /// Waits.
+    /// Creates a waiting caller.
     #[must_use]
     pub fn new() -> Arc<Self> {
         Arc::new(Self { refusal: watch::Sender::new(None) })
     }
 
-    /// Waits until the work on the request is refused.
+    /// Waits until the work on the request is rejected.
     pub async fn refused(&self) -> Refusal {
         let mut refusal = self.refusal.subscribe();
         let found = refusal.wait_for(Option::is_some).await.ok().and_then(|found| found.clone());
@@ -51,24 +54,24 @@ impl Client {
     }
 }
 
-/// What is computed.
+/// The kind of work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// A request becomes tokens.
+    /// Tokenizing a request.
     Reading,
-    /// A chat template is rendered.
+    /// Rendering a chat template.
     Template,
-    /// A grammar is made of schemas.
+    /// Building a grammar from schemas.
     Grammar,
-    /// A token is looked for that a grammar allows.
+    /// Sampling a token under a grammar.
     Token,
-    /// Texts become vectors.
+    /// Computing embeddings.
     Vectors,
 }
 
 impl Step {
-    /// How long it has to stop by itself. Ending the process costs the streams of other clients, so that what
-    /// ends with its input has more time than what a template or schema may draw out.
+    /// Grace period to stop by itself. Exiting interrupts the streams of other clients, so steps
+    /// bounded by their input get more time than those that a template or schema can prolong.
     const fn stopping_max(self) -> Duration {
         match self {
             Self::Reading => Duration::from_secs(10),
@@ -78,7 +81,7 @@ impl Step {
     }
 }
 
-/// The work that is going on.
+/// The work in progress.
 #[derive(Debug)]
 pub struct Watch {
     memory: Option<OwnMemory>,
@@ -98,13 +101,13 @@ struct Entry {
     client: Weak<Client>,
     step: Step,
     since: Instant,
-    /// Bytes of data that the process had when the step began.
+    /// Data size of the process at the start of the step, in bytes.
     data: u64,
-    /// Since when nobody waits for it.
+    /// When the caller went away.
     left: Option<Instant>,
 }
 
-/// Work on a request, until this is dropped.
+/// Work on a request; ends when dropped.
 #[derive(Debug)]
 pub struct Work {
     watch: Arc<Watch>,
@@ -113,7 +116,7 @@ pub struct Work {
 }
 
 impl Work {
-    /// Goes over to another step.
+    /// Switches to another step.
     pub fn enter(&self, step: Step) {
         let data = self.watch.data();
         if let Some(entry) = self.watch.lock().of(self.number) {
@@ -121,19 +124,18 @@ impl Work {
         }
     }
 
-    /// Who waits for it.
+    /// The caller.
     #[must_use]
     pub const fn client(&self) -> &Weak<Client> {
         &self.client
     }
 
-    /// Whether to go on.
+    /// Whether to continue.
     ///
-    /// # Errors
-    /// Nobody waits for the answer any more, or the step has taken too long.
+    /// # Errors The caller disconnected, or the step has taken too long.
     pub fn check(&self) -> Result<(), Refusal> {
         if self.client.strong_count() == 0 {
-            return Err(Refusal::because(500, "nobody waits for the answer any more"));
+            return Err(Refusal::because(500, "the caller disconnected"));
         }
         let mut running = self.watch.lock();
         let entry = running.of(self.number);
@@ -155,13 +157,13 @@ impl Running {
 }
 
 impl Watch {
-    /// Of a process whose memory is seen there.
+    /// Creates a watch that measures memory there.
     #[must_use]
     pub fn new(memory: Option<OwnMemory>) -> Arc<Self> {
         Arc::new(Self { memory, running: Mutex::default(), begun: Condvar::new() })
     }
 
-    /// Work for a client begins.
+    /// Begins work for a caller.
     #[must_use]
     pub fn begin(self: &Arc<Self>, step: Step, client: &Weak<Client>) -> Work {
         let data = self.data();
@@ -175,7 +177,7 @@ impl Watch {
         work
     }
 
-    /// Watches for as long as the process lives; for a thread of its own.
+    /// Watches for the life of the process; needs its own thread.
     pub fn run(&self) {
         loop {
             let none = |running: &mut Running| running.all.is_empty();
@@ -187,24 +189,24 @@ impl Watch {
                 client.refusal.send_replace(Some(refusal));
                 std::thread::sleep(SENDING);
             }
-            // Standard error goes to the service, which shows its last line.
+            // The service reads standard error and shows its last line.
             drop(std::io::Write::write_all(&mut std::io::stderr(), said.as_bytes()));
             std::process::exit(GIVEN_UP.into());
         }
     }
 
-    /// The first work that has to end and does not, why, and whose it is.
+    /// The first work that must stop and does not: the reason, and its caller.
     fn look(&self) -> Option<(Refusal, Weak<Client>)> {
         let (data, now) = (self.data(), monotonic_now());
         let mut running = self.lock();
         running.all.iter_mut().find_map(|entry| {
             if entry.client.strong_count() == 0 {
                 let left = *entry.left.get_or_insert(now);
-                let message = "work that nobody waited for did not stop";
+                let message = "abandoned work did not stop";
                 let is_over = now.saturating_duration_since(left) > entry.step.stopping_max();
                 return is_over.then(|| (Refusal::because(500, message), Weak::new()));
             }
-            // It has time to stop by itself.
+            // It still has time to stop by itself.
             let time = now.saturating_duration_since(entry.since);
             let time = time.saturating_sub(entry.step.stopping_max());
             let refusal = exceeded(entry.step, data.saturating_sub(entry.data), time)?;
@@ -212,7 +214,7 @@ impl Watch {
         })
     }
 
-    /// Makes something whose memory does not count as that of the steps that are going on.
+    /// Runs `make` without counting its memory as that of the steps in progress.
     pub fn set_aside<T>(&self, make: impl FnOnce() -> T) -> T {
         let before = self.data();
         let made = make();
@@ -232,7 +234,7 @@ impl Watch {
     }
 }
 
-/// The refusal of a step that has taken so many bytes and so long.
+/// The refusal of a step that has taken this many bytes and this long, if a limit is exceeded.
 fn exceeded(step: Step, bytes: u64, time: Duration) -> Option<Refusal> {
     let (what, status, most) = match step {
         Step::Reading | Step::Vectors => return None,
@@ -255,7 +257,7 @@ fn exceeded(step: Step, bytes: u64, time: Duration) -> Option<Refusal> {
 pub mod tests {
     use super::*;
 
-    /// Work for a client who waits as long as this is kept.
+    /// Work for a caller who waits as long as this value is kept.
     pub fn work() -> (Arc<Client>, Work) {
         let client = Client::new();
         let work = Watch::new(None).begin(Step::Reading, &Arc::downgrade(&client));
@@ -263,7 +265,7 @@ pub mod tests {
     }
 
     #[test]
-    fn watch_says_which_limit_a_step_exceeds() {
+    fn watch_names_the_limit_a_step_exceeds() {
         for step in [Step::Reading, Step::Template, Step::Grammar, Step::Token, Step::Vectors] {
             assert_eq!(exceeded(step, MEMORY_MAX, TOKEN_MAX), None);
         }
@@ -280,7 +282,7 @@ pub mod tests {
     }
 
     #[test]
-    fn work_that_nobody_waits_for_is_to_stop() {
+    fn work_without_caller_must_stop() {
         let (client, work) = work();
         assert_eq!(work.check(), Ok(()));
         work.enter(Step::Template);
@@ -288,7 +290,7 @@ pub mod tests {
         assert!(work.watch.look().is_none());
         drop(client);
         assert!(work.check().is_err());
-        // It has a while.
+        // It has a grace period.
         assert!(work.watch.look().is_none());
         work.watch.lock().of(work.number).unwrap().left =
             monotonic_now().checked_sub(Step::Template.stopping_max() + LOOK);
@@ -296,7 +298,7 @@ pub mod tests {
     }
 
     #[tokio::test]
-    async fn work_that_takes_too_long_is_refused_with_a_sentence() {
+    async fn work_that_takes_too_long_is_rejected_with_a_message() {
         let (client, work) = work();
         work.enter(Step::Grammar);
         work.watch.lock().of(work.number).unwrap().since =

@@ -1,9 +1,9 @@
-//! JSON Schemas as grammars (GBNF) that llama.cpp keeps an answer to.
+//! Compiles JSON Schemas to grammars (GBNF) that constrain llama.cpp's output.
 //!
-//! llama.cpp's own converter leaves out what it cannot express, takes cubic time for optional properties,
-//! and never ends for some schemas of 3 KB. Here every place of a schema becomes one rule: references
-//! share their rules and may be recursive, alternatives are flattened, so that no rule begins with another
-//! one that begins with the first, and what a schema costs is counted before llama.cpp sees the grammar.
+//! llama.cpp's own converter omits what it cannot express, takes cubic time for optional
+//! properties, and does not terminate for some schemas of 3 KB. Here each place of a schema becomes
+//! one rule: references share their rules and may be recursive, alternatives are flattened to avoid
+//! left recursion, and the cost of a schema is counted before llama.cpp sees the grammar.
 
 mod numbers;
 mod objects;
@@ -18,20 +18,21 @@ use serde_json::{Map, Value};
 use self::places::{Choices, Leaf};
 pub use self::strings::literal;
 
-/// What all schemas of a request may cost: a unit for each subschema, property, value and written-out
-/// repetition.
+/// Cost limit over all schemas of a request: one unit per subschema, property, value and
+/// written-out repetition.
 const COST_MAX: usize = 20_000;
-/// Bytes of the parts of schemas that are copied, about: alternatives and `allOf` repeat what is beside them.
+/// Approximate limit on copied parts of schemas in bytes: alternatives and `allOf` repeat adjacent
+/// keywords.
 const COPIED_MAX: usize = 64 * 1024 * 1024;
-/// Bytes of a grammar.
+/// Largest grammar, in bytes.
 const BYTES_MAX: usize = 2 * 1024 * 1024;
-/// The largest `maxItems` and the like that a grammar counts; larger ones are left out, since no answer has
-/// room for so many. A `minItems` or `minLength` above it is refused.
+/// The largest `maxItems` or similar bound that a grammar counts; larger ones are ignored, because
+/// no answer is that long. A larger `minItems` or `minLength` is rejected.
 const REPEATED_MAX: u64 = 200_000;
-/// Up to here repetitions are written as they are; longer ones are made of blocks.
+/// Repetitions up to this count are written plainly; larger ones are built from blocks.
 const REPEATED_PLAINLY: u64 = 64;
 
-/// The rules that schemas are made of.
+/// Predefined rules.
 const PRIMITIVES: &str = r#"
 ws ::= ( " " | "\n" [ \t]{0,32} )?
 char ::= [^"\\\x00-\x1F\x7F\uD800-\uDFFF\U00110000-\U001FFFFF] | "\\" ( ["\\bfnrt] | "u" ( [0-9a-cefA-CEF] [0-9a-fA-F]{3} | [dD] [0-7] [0-9a-fA-F]{2} ) )
@@ -47,7 +48,7 @@ array ::= "[" ws ( value ( "," ws value )* ws )? "]"
 value ::= object | array | string | number | boolean | null
 "#;
 
-/// Why a schema cannot be kept to: what, and where in it.
+/// Why a schema cannot be enforced, and the place of the fault.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{why} (at {place})")]
 pub struct Error {
@@ -80,11 +81,10 @@ impl Default for Rules {
 }
 
 impl Rules {
-    /// Adds the rules of a schema, and answers the expression of a value that fits it. With `is_strict`
-    /// keywords that no grammar expresses are refused.
+    /// Adds the rules of a schema. Returns the expression for a matching value. With `is_strict`,
+    /// keywords that no grammar can express are errors.
     ///
-    /// # Errors
-    /// [`Error`]; nothing is added then.
+    /// # Errors [`Error`]; nothing is added then.
     pub fn schema(&mut self, schema: &Value, is_strict: bool) -> Result<String, Error> {
         let (bytes, cost, copied) = (self.text.len(), self.cost, self.copied);
         let mut builder = Builder {
@@ -102,7 +102,7 @@ impl Rules {
         built
     }
 
-    /// Adds a rule; answers its name.
+    /// Adds a rule. Returns its name.
     pub fn add(&mut self, expression: &str) -> String {
         let name = self.name();
         self.define(&name, expression);
@@ -115,11 +115,11 @@ impl Rules {
     }
 
     fn define(&mut self, name: &str, expression: &str) {
-        // A text takes everything.
+        // Writing to a String cannot fail.
         let _written = writeln!(self.text, "{name} ::= {expression}");
     }
 
-    /// The grammar, whose first rule is `root`.
+    /// The grammar, with `root` as its first rule.
     #[must_use]
     pub fn text(mut self, root: &str, expression: &str) -> String {
         self.define(root, expression);
@@ -127,21 +127,21 @@ impl Rules {
     }
 }
 
-/// Makes the rules of one schema.
+/// Builds the rules of one schema.
 struct Builder<'r, 's> {
     rules: &'r mut Rules,
     root: &'s Value,
     is_strict: bool,
-    /// The rules of places.
+    /// Rule names by place.
     named: HashMap<String, String>,
-    /// Places that have a name and no rule yet.
+    /// Places with a name whose rule is not built yet.
     queue: Vec<(String, Leaf)>,
 }
 
 impl Builder<'_, '_> {
     fn build(&mut self) -> Result<String, Error> {
         let root = self.value(self.root, "")?;
-        // One after the other, and not by recursion: references may lead far.
+        // Iterative, because references may nest deeply.
         while let Some((name, leaf)) = self.queue.pop() {
             let expression = self.leaf(&leaf)?;
             self.rules.define(&name, &expression);
@@ -152,19 +152,19 @@ impl Builder<'_, '_> {
         Ok(root)
     }
 
-    /// Counts what is made.
+    /// Adds to the cost.
     fn spend(&mut self, units: usize, place: &str) -> Result<(), Error> {
         self.rules.cost = self.rules.cost.saturating_add(units);
         if self.rules.cost > COST_MAX { Err(too_large(place)) } else { Ok(()) }
     }
 
-    /// Counts a part of the schema that is copied.
+    /// Adds the size of a copied part of the schema.
     fn copy(&mut self, part: &Fields, place: &str) -> Result<(), Error> {
         self.rules.copied = self.rules.copied.saturating_add(bytes_of(part) + place.len());
         if self.rules.copied > COPIED_MAX { Err(too_large(place)) } else { Ok(()) }
     }
 
-    /// The expression of a value that fits a schema.
+    /// The expression for a value that matches a schema.
     fn value(&mut self, schema: &Value, place: &str) -> Result<String, Error> {
         let Choices { leaves, literals, .. } = self.choices(schema, place)?;
         let mut all = Vec::new();
@@ -178,7 +178,7 @@ impl Builder<'_, '_> {
             }
         }
         match all.as_slice() {
-            [] => Err(Error::new(place, "no value fits it")),
+            [] => Err(Error::new(place, "no value matches it")),
             [only] => Ok(only.clone()),
             _ => Ok(format!("( {} )", all.join(" | "))),
         }
@@ -221,7 +221,7 @@ impl Builder<'_, '_> {
         let first = tuple.and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
         let rest = match schema.get("items") {
             Some(items) if !items.is_array() => Some(items),
-            // A tuple has what it lists: more is permitted, and of no use.
+            // A tuple gets only its listed items; more would be permitted but useless.
             _ if first.is_empty() => Some(&Value::Bool(true)),
             _ => schema.get("additionalItems").filter(|rest| rest.is_object()),
         };
@@ -251,7 +251,7 @@ impl Builder<'_, '_> {
         Ok(format!("\"[\" ws {inside} \"]\""))
     }
 
-    /// Items with commas between them and blanks behind; `goes_on` behind other items.
+    /// Comma-separated items with trailing blanks; `goes_on` if other items precede.
     fn list(
         &mut self,
         item: &str,
@@ -269,7 +269,7 @@ impl Builder<'_, '_> {
         Ok(if least == 0 { format!("( {all} )?") } else { all })
     }
 
-    /// A rule, repeated. Large numbers are made of blocks: as many rules as twice their root.
+    /// A repeated rule. Large counts are built from blocks: about twice their square root in rules.
     fn repeated(
         &mut self,
         rule: &str,
@@ -297,13 +297,13 @@ impl Builder<'_, '_> {
         Ok(if more < size {
             format!("{demanded} {rule}{{0,{more}}}")
         } else {
-            // Rounded down to whole blocks: then no number has two forms that differ for long.
+            // Rounded down to whole blocks, so that the grammar stays nearly unambiguous.
             format!("{demanded} {block}{{0,{}}} {rule}{{0,{size}}}", more / size - 1)
         })
     }
 }
 
-/// Bytes of memory that fields take, about.
+/// Approximate memory of fields, in bytes.
 fn bytes_of(fields: &Fields) -> usize {
     const FIELD: usize = 128;
     fields.iter().map(|(name, value)| FIELD + name.len() + bytes_within(value)).sum()

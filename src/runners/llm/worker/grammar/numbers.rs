@@ -1,22 +1,23 @@
-//! Numbers between bounds, digit by digit.
+//! Grammars of bounded numbers, digit by digit.
 
 use serde_json::Value;
 
 use super::Error;
 use super::places::Leaf;
 
-/// How far a range that is open at one end reaches at least.
+/// Minimum extent of a half-open range.
 const OPEN: f64 = 999_999_999_999.0;
-/// A larger bound is left out: a number without bounds has at most 16 digits, and stays within it.
+/// Larger bounds are ignored: numbers without bounds have at most 16 digits and stay below.
 const BOUND_MAX: f64 = 1e16;
-/// The most digits behind the point of numbers with bounds, and how many there are at least to choose from.
+/// Bounded numbers may have as many decimal places as their bounds, but at least `DECIMALS` and at
+/// most this many.
 const DECIMALS_MAX: u32 = 6;
 const DECIMALS: u32 = 4;
-/// The largest bound, without its point, that is written digit by digit. Where more digits behind the point
-/// would make it larger, the grammar has no numbers with so many of them.
+/// Largest bound, scaled to a whole number, that is written digit by digit. If more decimal places
+/// would exceed it, the grammar has no numbers with that many.
 const SCALED_MAX: f64 = 1e18;
 
-/// What a leaf says of its number.
+/// The bounds of a leaf.
 struct Bounds {
     least: Option<f64>,
     most: Option<f64>,
@@ -24,14 +25,14 @@ struct Bounds {
     is_below: bool,
 }
 
-/// The expression of a whole number.
+/// The expression for a whole number.
 pub(super) fn integer(leaf: &Leaf) -> Result<String, Error> {
     let Some(bounds) = bounds(leaf)? else { return Ok("integer".to_owned()) };
     let all = bounds.scaled(0);
     if all.is_empty() { Err(none_fits(leaf)) } else { Ok(format!("( {} )", all.join(" | "))) }
 }
 
-/// The expression of a number.
+/// The expression for a number.
 pub(super) fn number(leaf: &Leaf) -> Result<String, Error> {
     let Some(bounds) = bounds(leaf)? else { return Ok("number".to_owned()) };
     let given = [bounds.least, bounds.most].into_iter().flatten().map(decimals).max().unwrap_or(0);
@@ -56,7 +57,7 @@ fn bounds(leaf: &Leaf) -> Result<Option<Bounds>, Error> {
                 .ok_or_else(|| Error::new(&leaf.place, format!("{name} must be a number")))
         }
     };
-    // Draft 4 has a flag beside the bound.
+    // In draft 4, exclusiveness is a separate flag.
     let flag = |name: &str| leaf.schema.get(name) == Some(&Value::Bool(true));
     let (minimum, above) = (read("minimum")?, read("exclusiveMinimum")?);
     let (maximum, below) = (read("maximum")?, read("exclusiveMaximum")?);
@@ -79,7 +80,7 @@ fn bounds(leaf: &Leaf) -> Result<Option<Bounds>, Error> {
     Ok(Some(Bounds { least, most, is_above, is_below }))
 }
 
-/// How many digits a number has behind the point.
+/// The decimal places of a number.
 fn decimals(number: f64) -> u32 {
     let text = format!("{number}");
     let behind = text.split_once('.').map_or(0, |(_, behind)| behind.len());
@@ -87,12 +88,12 @@ fn decimals(number: f64) -> u32 {
 }
 
 impl Bounds {
-    /// The numbers with so many digits behind the point.
+    /// The numbers with this many decimal places.
     fn scaled(&self, places: u32) -> Vec<String> {
         let factor = 10_f64.powi(places.cast_signed());
         let of = |bound: f64| {
             let exact = bound * factor;
-            // Drop what the rounding of binary fractions adds.
+            // Remove the rounding error of binary fractions.
             let near = exact.round();
             if (near / factor - bound).abs() < f64::EPSILON { near } else { exact }
         };
@@ -120,7 +121,7 @@ impl Bounds {
     }
 }
 
-/// The numbers from `low` to `high`, which are whole and not negative, with a point before the last
+/// The non-negative whole numbers from `low` to `high`, with a decimal point before the last
 /// `places` digits.
 fn natural(low: f64, high: f64, places: u32) -> Vec<String> {
     let mut all = Vec::new();
@@ -141,8 +142,8 @@ fn natural(low: f64, high: f64, places: u32) -> Vec<String> {
     all
 }
 
-/// The digits from one number to another one of the same length. The point comes before the last
-/// `places` of them.
+/// The digit strings from one number to another of the same length, with a decimal point before the
+/// last `places` digits.
 fn between(from: &[char], to: &[char], places: usize) -> String {
     let ([a, low @ ..], [b, high @ ..]) = (from, to) else { return String::new() };
     let point = if places > 0 && from.len() == places { "\".\" " } else { "" };
@@ -168,13 +169,13 @@ fn between(from: &[char], to: &[char], places: usize) -> String {
     format!("{point}( {} )", all.join(" | "))
 }
 
-/// The digit before or behind one.
+/// The digit before or after this one.
 fn next(digit: char, step: i32) -> char {
     let code = u32::from(digit).saturating_add_signed(step);
     char::from_u32(code).unwrap_or(digit)
 }
 
-/// So many digits.
+/// This many arbitrary digits.
 fn any(digits: usize, places: usize) -> String {
     if places > 0 && digits >= places {
         let whole = digits - places;

@@ -1,4 +1,4 @@
-//! Objects: their properties in the order of the schema, each once, in as many rules as properties.
+//! Grammars of objects: properties in schema order, each once, with one rule per property.
 
 use std::collections::HashSet;
 
@@ -8,9 +8,10 @@ use super::places::Leaf;
 use super::strings::{literal, other_than};
 use super::{Builder, Error};
 
-/// Properties of one object that may be left out. Each is a way to go on that every token is tried for.
+/// Maximum number of optional properties of one object. Each is an alternative that is tried for
+/// every token.
 const OPTIONAL_MAX: usize = 512;
-/// Characters of a name, where further properties must differ from it.
+/// Longest name that additional properties are kept distinct from, in characters.
 const NAME_MAX: usize = 128;
 
 /// A property.
@@ -19,16 +20,16 @@ struct Member {
     is_required: bool,
 }
 
-/// The rules of what follows within an object.
+/// The rules for the rest of an object.
 struct Rest {
-    /// Behind another property.
+    /// After another property.
     after: String,
-    /// Where no property is written yet.
+    /// Before any property.
     first: String,
 }
 
 impl Builder<'_, '_> {
-    /// The expression of an object.
+    /// The expression for an object.
     pub(super) fn object(&mut self, leaf: &Leaf) -> Result<String, Error> {
         let Leaf { schema, place } = leaf;
         let (least, most) = leaf.bounds("minProperties", "maxProperties")?;
@@ -36,7 +37,7 @@ impl Builder<'_, '_> {
         let further = match schema.get("additionalProperties") {
             Some(Value::Bool(false)) => None,
             Some(further) => Some(further),
-            // More is permitted, and of no use.
+            // Additional properties would be permitted but useless.
             None => schema.get("properties").is_none().then_some(&Value::Bool(true)),
         };
         let further = match further {
@@ -51,14 +52,14 @@ impl Builder<'_, '_> {
         let listed = members.len() as u64;
         let may_be_more = most.is_some_and(|most| listed > most || further.is_some());
         if self.is_strict && (least > required || may_be_more) {
-            let why = "minProperties and maxProperties cannot be kept to beside properties";
+            let why = "minProperties and maxProperties cannot be enforced beside properties";
             return Err(Error::new(place, why));
         }
         let first = self.chain(&members, further);
         Ok(format!("\"{{\" ws {first} ws \"}}\""))
     }
 
-    /// The pairs of named properties, and of those that are required without being described.
+    /// The pairs of named properties, including required ones without a schema.
     fn members(&mut self, leaf: &Leaf) -> Result<Vec<Member>, Error> {
         let Leaf { schema, place } = leaf;
         let described = match schema.get("properties") {
@@ -72,7 +73,7 @@ impl Builder<'_, '_> {
         let described = described.into_iter().flatten();
         let optional = described.clone().filter(|(name, _)| !required.contains(name.as_str()));
         if optional.count() > OPTIONAL_MAX {
-            let why = format!("more than {OPTIONAL_MAX} properties may be left out");
+            let why = format!("more than {OPTIONAL_MAX} properties are optional");
             return Err(Error::new(place, why));
         }
         let mut members = Vec::new();
@@ -103,7 +104,7 @@ impl Builder<'_, '_> {
         self.rules.add(&format!("{name} ws \":\" ws {value}"))
     }
 
-    /// The pair of a property that is not named; `None`: there can be none.
+    /// The pair of an additional property; `None` if there can be none.
     fn further(&mut self, leaf: &Leaf, schema: &Value) -> Result<Option<String>, Error> {
         let names = leaf.schema.get("properties").and_then(Value::as_object);
         let names: Vec<&str> = names.into_iter().flatten().map(|(name, _)| name.as_str()).collect();
@@ -116,7 +117,7 @@ impl Builder<'_, '_> {
         Ok(Some(self.rules.add(&format!("{name} ws \":\" ws {value}"))))
     }
 
-    /// The properties in their order, from the last to the first.
+    /// Chains the properties, from last to first.
     fn chain(&mut self, members: &[Member], further: Option<String>) -> String {
         let mut rest = match further {
             None => Rest { after: String::new(), first: String::new() },
@@ -139,7 +140,7 @@ impl Builder<'_, '_> {
                 true => format!("\",\" ws {pair} {after}"),
                 false => format!("( \",\" ws {pair} )? {after}"),
             };
-            // Behind a required property there is never nothing.
+            // After a required property, the object is never empty.
             let first = if index <= until { self.rules.add(&next) } else { String::new() };
             rest = Rest { after: self.rules.add(&behind), first };
         }

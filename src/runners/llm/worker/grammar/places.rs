@@ -1,4 +1,5 @@
-//! What a schema permits at one place: references followed, `allOf` merged, alternatives flattened.
+//! Resolves what a schema permits at one place: follows references, merges `allOf`, flattens
+//! alternatives.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -8,10 +9,10 @@ use serde_json::{Value, json};
 
 use super::{Builder, Error, Fields};
 
-/// How many references, alternatives and `allOf` may be one within the other, at one place.
+/// Maximum nesting of references, alternatives and `allOf` at one place.
 const IN_PLACE_MAX: usize = 200;
 
-/// Keywords that say nothing of a value.
+/// Keywords that do not constrain values.
 const ANNOTATIONS: [&str; 17] = [
     "title",
     "description",
@@ -31,7 +32,7 @@ const ANNOTATIONS: [&str; 17] = [
     "$defs",
     "definitions",
 ];
-/// Keywords that no grammar expresses.
+/// Keywords that no grammar can express.
 const UNAPPLIED: [&str; 15] = [
     "not",
     "if",
@@ -49,7 +50,7 @@ const UNAPPLIED: [&str; 15] = [
     "uniqueItems",
     "multipleOf",
 ];
-/// Keywords that tell a type that is not named.
+/// Keywords that imply a type if none is named.
 const TELLING: [(&str, &[&str]); 4] = [
     ("object", &["properties", "additionalProperties", "required", "minProperties"]),
     ("array", &["items", "prefixItems", "minItems", "maxItems"]),
@@ -57,34 +58,34 @@ const TELLING: [(&str, &[&str]); 4] = [
     ("number", &["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"]),
 ];
 
-/// A schema of one type at most, without references and alternatives.
+/// A schema with at most one type, without references and alternatives.
 #[derive(Debug, Clone)]
 pub(super) struct Leaf {
     pub schema: Fields,
-    /// Where it is in the schema: a JSON pointer, or what identifies it as well.
+    /// Its place in the schema: a JSON pointer or another unique identifier.
     pub place: String,
 }
 
-/// What a place may hold.
+/// The values that a place permits.
 #[derive(Debug, Default)]
 pub(super) struct Choices {
     pub leaves: Vec<Leaf>,
-    /// The JSON of single values.
+    /// The JSON of literal values.
     pub literals: Vec<String>,
-    /// References that were followed: each once, however many alternatives lead there.
+    /// References already followed, so that each is followed once.
     followed: HashSet<String>,
 }
 
-/// A place that is looked at, and what it holds as far as that is known.
+/// The place being resolved, and the choices found so far.
 struct At<'f> {
     place: &'f str,
-    /// How many references, alternatives and `allOf` it is within.
+    /// Nesting depth of references, alternatives and `allOf`.
     depth: usize,
     found: &'f mut Choices,
 }
 
 impl At<'_> {
-    /// A place within this one; both add to the same choices.
+    /// A nested place that adds to the same choices.
     fn within<'f>(&'f mut self, place: &'f str) -> At<'f> {
         At { place, depth: self.depth + 1, found: self.found }
     }
@@ -100,7 +101,7 @@ impl Leaf {
         TELLING.iter().find(|(_, keywords)| tells(keywords)).map(|(kind, _)| *kind)
     }
 
-    /// The rule of a type that nothing more is said of.
+    /// The predefined rule, if nothing but the type is given.
     pub fn primitive(&self) -> Option<&'static str> {
         let is_said = |name: &String| name != "type" && !is_annotation(name);
         if self.schema.keys().any(is_said) {
@@ -111,7 +112,7 @@ impl Leaf {
         rules.into_iter().find(|rule| kind == rule)
     }
 
-    /// A least and a most number.
+    /// A minimum and a maximum count.
     pub fn bounds(&self, least: &str, most: &str) -> Result<(u64, Option<u64>), Error> {
         let count = |name: &str| match self.schema.get(name) {
             None | Some(Value::Null) => Ok(None),
@@ -163,7 +164,7 @@ impl Builder<'_, '_> {
             }
         };
         if at.depth > IN_PLACE_MAX {
-            let why = format!("more than {IN_PLACE_MAX} alternatives are one within the other");
+            let why = format!("more than {IN_PLACE_MAX} levels of nested alternatives");
             return Err(Error::new(place, why));
         }
         self.check_keywords(fields, place)?;
@@ -194,7 +195,7 @@ impl Builder<'_, '_> {
         self.one(fields, at)
     }
 
-    /// Values, or a leaf.
+    /// Adds the literal values or the leaf of a schema without alternatives.
     fn one(&mut self, fields: &Fields, at: At<'_>) -> Result<(), Error> {
         let At { place, found, .. } = at;
         let listed = fields.get("enum").map(|listed| {
@@ -231,7 +232,7 @@ impl Builder<'_, '_> {
         };
         match UNAPPLIED.iter().find(is_unapplied) {
             Some(name) => {
-                let why = format!("{name} cannot be kept to: leave it out, or leave out strict");
+                let why = format!("{name} cannot be enforced: omit it, or omit strict");
                 Err(Error::new(place, why))
             }
             None => Ok(()),
@@ -245,7 +246,7 @@ impl Builder<'_, '_> {
             reference.ok_or_else(|| Error::new(place, "$ref must be a text"))?.to_owned();
         let target = self.target(&reference).ok_or_else(|| {
             let short: String = reference.chars().take(100).collect();
-            Error::new(place, format!("$ref '{short}' leads to nothing in this schema"))
+            Error::new(place, format!("$ref '{short}' points to nothing in this schema"))
         })?;
         let beside = without(fields, "$ref");
         if beside.keys().all(|name| is_annotation(name)) {
@@ -276,7 +277,7 @@ impl Builder<'_, '_> {
         let is_alone = beside.keys().all(|name| is_annotation(name) || name == "type");
         for (index, part) in parts.iter().enumerate() {
             let of_part = format!("{place}/{keyword}/{index}");
-            // A type beside alternatives repeats what they say.
+            // A type beside alternatives only repeats theirs.
             if is_alone && (part.get("type").is_some() || !beside.contains_key("type")) {
                 self.choose(part, at.within(&of_part))?;
             } else {
@@ -333,7 +334,7 @@ impl Builder<'_, '_> {
 }
 
 impl<'s> Builder<'_, 's> {
-    /// The subschema that a reference means: a JSON pointer, or an anchor.
+    /// The subschema that a reference points to, by JSON pointer or anchor.
     fn target(&self, reference: &str) -> Option<&'s Value> {
         let root = self.root;
         let own = root.get("$id").or(root.get("id")).and_then(Value::as_str);
@@ -364,7 +365,7 @@ fn anchored<'v>(value: &'v Value, name: &str) -> Option<&'v Value> {
     }
 }
 
-/// Both of two schemas of one type at most; `None`: no value fits both.
+/// The conjunction of two leaf schemas; `None` if no value matches both.
 fn both(first: &Fields, second: &Fields, place: &str) -> Result<Option<Fields>, Error> {
     let mut all = first.clone();
     for (name, value) in second {
@@ -381,7 +382,7 @@ fn both(first: &Fields, second: &Fields, place: &str) -> Result<Option<Fields>, 
     Ok(Some(all))
 }
 
-/// Both values of a keyword.
+/// The conjunction of two values of a keyword.
 fn merged(name: &str, a: &Value, b: &Value, place: &str) -> Result<Option<Value>, Error> {
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
     let larger = a.as_f64() > b.as_f64();
@@ -419,14 +420,14 @@ fn merged(name: &str, a: &Value, b: &Value, place: &str) -> Result<Option<Value>
                 if larger { b.clone() } else { a.clone() }
             }
             _ => {
-                let why = format!("allOf gives {name} twice, which cannot be kept to together");
+                let why = format!("allOf gives {name} twice, which cannot be enforced together");
                 return Err(Error::new(place, why));
             }
         };
     Ok(Some(value))
 }
 
-/// All single values as one list of them.
+/// Merges literal values into one `enum`.
 fn one_enum(values: impl Iterator<Item = Fields>) -> Option<Fields> {
     let all: Vec<Value> =
         values.filter_map(|one| one.get("enum")?.as_array()?.first().cloned()).collect();

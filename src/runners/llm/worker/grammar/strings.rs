@@ -1,4 +1,4 @@
-//! Strings: patterns, formats, lengths, and lists of values.
+//! Grammars of strings: patterns, formats, lengths, and enumerations.
 
 use std::fmt::Write as _;
 
@@ -8,10 +8,10 @@ use serde_json::Value;
 use super::places::Leaf;
 use super::{Builder, Error, REPEATED_PLAINLY};
 
-/// How many characters a pattern describes, its repetitions written out. What a grammar costs for each
-/// token can grow with its square.
+/// Maximum size of a pattern in characters, with repetitions expanded. The cost per token can grow
+/// quadratically with it.
 const PATTERN_CHARS_MAX: u64 = 512;
-/// The formats that are kept to. Others say nothing, as JSON Schema has it.
+/// The formats that are enforced. Others are ignored, as JSON Schema permits.
 const FORMATS: [(&str, &str); 10] = [
     ("date", DATE),
     ("time", TIME),
@@ -35,7 +35,7 @@ const TIME: &str = "^([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]([.][0-9]{1,6})?(Z|
 const OCTET: &str = "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])";
 
 impl Builder<'_, '_> {
-    /// The expression of a string.
+    /// The expression for a string.
     pub(super) fn string(&mut self, leaf: &Leaf) -> Result<String, Error> {
         let Leaf { schema, place } = leaf;
         let (least, most) = leaf.bounds("minLength", "maxLength")?;
@@ -60,7 +60,7 @@ impl Builder<'_, '_> {
         Ok(format!("\"\\\"\" {inside} \"\\\"\""))
     }
 
-    /// Reads a pattern as ECMAScript does.
+    /// Parses a pattern with ECMAScript semantics.
     fn read(&mut self, pattern: &str, place: &str) -> Result<Hir, Error> {
         let shown: String = pattern.chars().take(60).collect();
         let wrong = |why: &str| Error::new(place, format!("the pattern '{shown}' {why}"));
@@ -69,12 +69,12 @@ impl Builder<'_, '_> {
         let hir = regex_syntax::parse(&rust).map_err(|error| {
             let said = error.to_string();
             let why = said.lines().last().unwrap_or_default().trim_start_matches("error: ");
-            wrong(&format!("cannot be kept to: {why}"))
+            wrong(&format!("cannot be enforced: {why}"))
         })?;
         let chars = described(&hir);
         if chars > PATTERN_CHARS_MAX {
             return Err(wrong(&format!(
-                "describes {chars} characters, and at most {PATTERN_CHARS_MAX} are possible: repeat \
+                "describes {chars} characters, and at most {PATTERN_CHARS_MAX} are supported: repeat \
                  less often, or use maxLength"
             )));
         }
@@ -82,7 +82,7 @@ impl Builder<'_, '_> {
         Ok(hir)
     }
 
-    /// Applies the lengths beside a pattern to it.
+    /// Applies `minLength` and `maxLength` to a pattern.
     fn of_length(
         &self,
         pattern: Hir,
@@ -106,7 +106,7 @@ impl Builder<'_, '_> {
             let most = most.map(length);
             repetition.max = repetition.max.map_or(most, |max| Some(max.min(most.unwrap_or(max))));
             if repetition.max.is_some_and(|max| max < repetition.min) {
-                return Err(Error::new(place, "no text fits its pattern and its lengths"));
+                return Err(Error::new(place, "no text matches both its pattern and its lengths"));
             }
             let middle = Hir::repetition(repetition);
             return Ok(Hir::concat(vec![start.clone(), middle, end.clone()]));
@@ -114,20 +114,20 @@ impl Builder<'_, '_> {
         let (shortest, longest) = lengths(&pattern);
         let is_short = longest.is_some_and(|longest| longest <= most.unwrap_or(u64::MAX));
         if self.is_strict && !(shortest >= least && (most.is_none() || is_short)) {
-            let why = "minLength and maxLength cannot be kept to beside this pattern";
+            let why = "minLength and maxLength cannot be enforced beside this pattern";
             return Err(Error::new(place, why));
         }
         Ok(pattern)
     }
 
-    /// The expression of a string with a pattern.
+    /// The expression for a string with a pattern.
     fn pattern(&mut self, pattern: &Hir, place: &str) -> Result<String, Error> {
         let inside = self.matching(pattern, Ends { is_first: true, is_last: true }, place)?;
         Ok(format!("\"\\\"\" {inside} \"\\\"\""))
     }
 
-    /// The expression of what a part of a pattern matches. At the ends of the pattern other text may
-    /// come before and behind, unless it is anchored.
+    /// The expression for text matched by a part of a pattern. At the pattern's ends arbitrary text
+    /// may surround it unless it is anchored.
     fn matching(&mut self, part: &Hir, ends: Ends, place: &str) -> Result<String, Error> {
         let before = if ends.is_first { "char* " } else { "" };
         let behind = if ends.is_last { " char*" } else { "" };
@@ -193,7 +193,7 @@ impl Builder<'_, '_> {
         self.repeated(&rule, repetition.min.into(), repetition.max.map(u64::from), place)
     }
 
-    /// A class of characters, in the JSON of a string.
+    /// A character class, in JSON string notation.
     fn class(&mut self, class: &Class, place: &str) -> Result<String, Error> {
         let unsupported = || Error::new(place, "a pattern has a class without characters");
         let Class::Unicode(class) = class else { return Err(unsupported()) };
@@ -218,7 +218,7 @@ fn of_format(format: &str) -> Option<String> {
     Some(pattern.replace("IP", OCTET))
 }
 
-/// How many characters an expression describes, its repetitions written out.
+/// The number of characters that an expression describes, with repetitions expanded.
 fn described(expression: &Hir) -> u64 {
     let all = |parts: &[Hir]| parts.iter().map(described).fold(0, u64::saturating_add);
     match expression.kind() {
@@ -227,7 +227,7 @@ fn described(expression: &Hir) -> u64 {
         HirKind::Class(_) => 1,
         HirKind::Repetition(repetition) => {
             let times = u64::from(repetition.max.unwrap_or(repetition.min).max(1));
-            // Those of single characters are made of blocks.
+            // Repetitions of single characters are built from blocks.
             let is_class = matches!(repetition.sub.kind(), HirKind::Class(_));
             let times = if is_class { times.min(REPEATED_PLAINLY) } else { times };
             described(&repetition.sub).saturating_mul(times)
@@ -237,14 +237,14 @@ fn described(expression: &Hir) -> u64 {
     }
 }
 
-/// The least and the most characters of a text that an expression matches as a whole; no most where text may
-/// come before or behind.
+/// The minimum and maximum length of a text that matches an expression as a whole; no maximum if
+/// arbitrary text may surround the match.
 fn lengths(expression: &Hir) -> (u64, Option<u64>) {
     let (least, most) = chars(expression);
     (least, most.filter(|_| is_anchored(expression)))
 }
 
-/// Whether it is bound to both ends of a text.
+/// Whether it is anchored at both ends.
 fn is_anchored(expression: &Hir) -> bool {
     match expression.kind() {
         HirKind::Capture(group) => is_anchored(&group.sub),
@@ -261,7 +261,7 @@ fn is_anchored(expression: &Hir) -> bool {
     }
 }
 
-/// The least and the most characters that an expression describes.
+/// The minimum and maximum number of characters that an expression describes.
 fn chars(expression: &Hir) -> (u64, Option<u64>) {
     let times = |length: Option<u64>, times: Option<u32>| {
         if length == Some(0) { length } else { length?.checked_mul(times?.into()) }
@@ -289,8 +289,8 @@ fn chars(expression: &Hir) -> (u64, Option<u64>) {
     }
 }
 
-/// The ways in which JSON writes the characters of a class. Control characters without a short form are
-/// left out.
+/// The JSON notations of the characters of a class. Control characters without a short escape are
+/// omitted.
 fn in_json(class: &ClassUnicode) -> Vec<String> {
     let has = |letter: char| {
         class.ranges().iter().any(|range| (range.start()..=range.end()).contains(&letter))
@@ -298,7 +298,7 @@ fn in_json(class: &ClassUnicode) -> Vec<String> {
     let mut plain = String::new();
     let mut add = |from: u32, until: u32| {
         if from <= until {
-            // A text takes everything.
+            // Writing to a String cannot fail.
             let _written = write!(plain, "\\U{from:08X}-\\U{until:08X}");
         }
     };
@@ -337,7 +337,7 @@ fn in_json(class: &ClassUnicode) -> Vec<String> {
     all
 }
 
-/// Alternatives, each of which may be empty.
+/// An alternation whose branches may be empty.
 fn any_of(mut all: Vec<String>) -> String {
     let count = all.len();
     all.retain(|one| !one.is_empty());
@@ -355,7 +355,7 @@ fn inner(json: &str) -> &str {
     json.get(1..json.len().saturating_sub(1)).unwrap_or_default()
 }
 
-/// A text as it is.
+/// A quoted literal.
 #[must_use]
 pub fn literal(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);
@@ -372,7 +372,7 @@ pub fn literal(text: &str) -> String {
     quoted
 }
 
-/// One of some texts, as a tree of their beginnings: what follows a letter is looked at once.
+/// An alternation of texts as a prefix tree, so that each shared letter is tried once.
 pub(super) fn one_of(mut texts: Vec<String>) -> String {
     texts.sort_unstable();
     texts.dedup();
@@ -391,7 +391,7 @@ fn branches(texts: &[&str]) -> String {
             );
             continue;
         };
-        // They are sorted: what the first and the last have in common, all have.
+        // The texts are sorted: the common prefix of the first and the last is common to all.
         let pairs = first.chars().zip(last.chars());
         let common: usize = pairs.take_while(|(a, b)| a == b).map(|(a, _)| a.len_utf8()).sum();
         let begin = first.get(..common).unwrap_or_default();
@@ -401,7 +401,7 @@ fn branches(texts: &[&str]) -> String {
     any_of(all)
 }
 
-/// The JSON of a name that is none of these.
+/// The JSON of a name that differs from all of these.
 pub(super) fn other_than(names: &[&str]) -> String {
     let mut names: Vec<String> =
         names.iter().map(|name| inner(&Value::from(*name).to_string()).to_owned()).collect();
@@ -420,7 +420,7 @@ fn differing(names: &[&str]) -> String {
         let rests: Vec<&str> =
             group.iter().filter_map(|name| name.get(letter.len_utf8()..)).collect();
         all.push(format!("{} {}", literal(&letter.to_string()), differing(&rests)));
-        // A text takes everything.
+        // Writing to a String cannot fail.
         let _written = write!(others, "\\U{:08X}", u32::from(letter));
     }
     if others.is_empty() {

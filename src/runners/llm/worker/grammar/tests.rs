@@ -1,4 +1,5 @@
-//! Schemas as grammars: which texts a grammar takes, by an interpreter of its own, and what is refused.
+//! Checks with a grammar interpreter which texts a schema's grammar accepts, and which schemas are
+//! rejected.
 
 use std::collections::{HashMap, HashSet};
 
@@ -6,7 +7,7 @@ use serde_json::json;
 
 use super::*;
 
-/// The rules of a grammar, read back.
+/// A parsed grammar.
 struct Reader {
     rules: HashMap<String, String>,
 }
@@ -25,7 +26,7 @@ impl Reader {
         self.rule("root", &letters, 0).contains(&letters.len())
     }
 
-    /// Where a rule may end that begins at `from`.
+    /// The positions where a match of a rule from `from` may end.
     fn rule(&self, name: &str, text: &[char], from: usize) -> HashSet<usize> {
         let expression: Vec<char> =
             self.rules.get(name).unwrap_or_else(|| panic!("{name}")).chars().collect();
@@ -184,7 +185,7 @@ fn letter(expression: &[char], at: &mut usize) -> char {
     };
     let hex: String = expression[*at..*at + digits].iter().collect();
     *at += digits;
-    // The ends of ranges that are not characters.
+    // Bounds of ranges that are not characters.
     let code = u32::from_str_radix(&hex, 16).unwrap();
     char::from_u32(code).unwrap_or(if code < 0xE000 { '\u{D7FF}' } else { char::MAX })
 }
@@ -195,23 +196,23 @@ fn grammar(schema: &Value, is_strict: bool) -> Result<String, Error> {
     Ok(rules.text("root", &root))
 }
 
-/// Checks which texts a schema takes and which it does not.
+/// Checks which texts a schema accepts and which it rejects.
 fn check(schema: Value, taken: &[&str], refused: &[&str]) {
     let text = grammar(&schema, true).unwrap_or_else(|error| panic!("{error}: {schema}"));
     let reader = Reader::of(&text);
     for one in taken {
-        assert!(reader.takes(one), "{one} is refused for {schema}\n{text}");
+        assert!(reader.takes(one), "{one} is rejected for {schema}\n{text}");
     }
     for one in refused {
-        assert!(!reader.takes(one), "{one} is taken for {schema}\n{text}");
+        assert!(!reader.takes(one), "{one} is accepted for {schema}\n{text}");
     }
 }
 
 #[test]
-fn grammar_follows_references_wherever_they_lead() {
+fn grammar_follows_all_references() {
     let target = json!({"$anchor": "it", "type": "object", "required": ["x"],
         "properties": {"x": {"type": "integer"}}});
-    // As Pydantic, Zod and older tools write them.
+    // References as written by Pydantic, Zod and older tools.
     for (reference, definitions) in [
         ("#/$defs/A", json!({"$defs": {"A": target}})),
         ("#/definitions/A", json!({"definitions": {"A": target}})),
@@ -242,14 +243,14 @@ fn grammar_follows_references_wherever_they_lead() {
     );
     let refused = grammar(&json!({"properties": {"a": {"$ref": "#/$defs/B"}}}), false);
     let said = refused.unwrap_err().to_string();
-    assert_eq!(said, "$ref '#/$defs/B' leads to nothing in this schema (at /properties/a)");
+    assert_eq!(said, "$ref '#/$defs/B' points to nothing in this schema (at /properties/a)");
     for wrong in [json!({"$ref": "http://a/b"}), json!({"$ref": 5}), json!({"$ref": "#"})] {
         assert!(grammar(&wrong, false).is_err(), "{wrong}");
     }
 }
 
 #[test]
-fn grammar_takes_objects_with_any_of_the_optional_properties() {
+fn grammar_accepts_objects_with_any_optional_properties() {
     check(
         json!({"type": "object", "properties": {"a": {"type": "null"}, "b": {"const": 1}, "c": {"type": "null"}}, "required": ["b"]}),
         &[
@@ -323,7 +324,7 @@ fn grammar_merges_all_of_and_flattens_alternatives() {
 }
 
 #[test]
-fn grammar_keeps_to_patterns_as_ecmascript_reads_them() {
+fn grammar_enforces_patterns_with_ecmascript_semantics() {
     for (pattern, taken, refused) in [
         (
             r"^\d{4}-\d{2}-\d{2}$",
@@ -350,7 +351,7 @@ fn grammar_keeps_to_patterns_as_ecmascript_reads_them() {
         let refused: Vec<&str> = refused.iter().map(String::as_str).collect();
         check(json!({"type": "string", "pattern": pattern}), &taken, &refused);
     }
-    // What JSON writes in another way.
+    // Characters that JSON escapes.
     check(json!({"pattern": "^[\"\\\\\n]$"}), &[r#""\"""#, r#""\\""#, r#""\n""#], &[r#""x""#]);
     check(
         json!({"pattern": "^[a-z]+$", "maxLength": 3, "minLength": 2}),
@@ -372,7 +373,7 @@ fn grammar_keeps_to_patterns_as_ecmascript_reads_them() {
 }
 
 #[test]
-fn grammar_keeps_to_formats() {
+fn grammar_enforces_formats() {
     for (format, taken, refused) in [
         ("date", "2024-02-28", "2024-02-30"),
         ("time", "23:59:59Z", "24:00:00Z"),
@@ -400,13 +401,13 @@ fn grammar_keeps_to_formats() {
 }
 
 #[test]
-fn grammar_keeps_to_lengths_and_bounds() {
+fn grammar_enforces_lengths_and_bounds() {
     check(
         json!({"type": "string", "minLength": 2, "maxLength": 3}),
         &[r#""ab""#, r#""a\n\u00e9""#, r#""é月""#, r#""🌙🌙🌙""#],
         &[r#""a""#, r#""abcd""#, r#""é""#, r#""🌙🌙🌙🌙""#],
     );
-    // Lengths beside a pattern count characters, too.
+    // Lengths beside a pattern count characters too.
     for pattern in ["^[é月🌙]+$", "^é?月{1,2}$", "^(é月|🌙月é)$"] {
         let schema = json!({"pattern": pattern, "minLength": 1, "maxLength": 3});
         check(schema, &[r#""é月""#], &[r#""é月🌙é""#, r#""""#]);
@@ -463,7 +464,7 @@ fn grammar_keeps_to_lengths_and_bounds() {
 }
 
 #[test]
-fn grammar_refuses_what_nothing_fits_with_its_place() {
+fn grammar_rejects_unsatisfiable_schemas_with_their_place() {
     for (schema, why) in [
         (
             json!({"type": "array", "items": {}, "minItems": 5, "maxItems": 2}),
@@ -477,8 +478,8 @@ fn grammar_refuses_what_nothing_fits_with_its_place() {
         (json!({"type": "array", "minItems": 10_000_000}), "more than 200000 repetitions"),
         (json!({"type": "array", "minItems": -1}), "minItems must be a whole number"),
         (json!({"enum": []}), "enum must be"),
-        (json!({"type": "string", "enum": [1]}), "no value fits"),
-        (json!({"allOf": [{"type": "string"}, {"type": "null"}]}), "no value fits"),
+        (json!({"type": "string", "enum": [1]}), "no value matches"),
+        (json!({"allOf": [{"type": "string"}, {"type": "null"}]}), "no value matches"),
         (json!({"type": "int"}), "'int' is not a type"),
         (json!({"anyOf": []}), "anyOf must be"),
     ] {
@@ -487,20 +488,20 @@ fn grammar_refuses_what_nothing_fits_with_its_place() {
         assert!(said.contains(why) && said.ends_with("(at /items)"), "{said}");
     }
     assert!(grammar(&json!(false), false).is_err());
-    // Only a strict schema asks for what no grammar can keep to.
+    // Only strict schemas ask for what no grammar can enforce.
     for more in [
         json!({"uniqueItems": true}),
         json!({"contains": {"const": 1}}),
         json!({"not": {"const": 1}}),
     ] {
         assert!(grammar(&more, false).is_ok());
-        assert!(grammar(&more, true).unwrap_err().to_string().contains("leave out strict"));
+        assert!(grammar(&more, true).unwrap_err().to_string().contains("omit strict"));
     }
 }
 
-/// Each of these took the memory of the machine or a processor for good in llama.cpp's converter.
+/// Each of these exhausted the memory or a processor in llama.cpp's converter.
 #[test]
-fn grammar_of_a_hostile_schema_is_small_or_refused() {
+fn grammar_of_hostile_schema_is_small_or_rejected() {
     let chain = |keyword: &str, width: usize| {
         let mut defs = Fields::new();
         for number in 0..40 {
@@ -514,7 +515,7 @@ fn grammar_of_a_hostile_schema_is_small_or_refused() {
         let all = (0..count).map(|number| (format!("p{number}"), json!({"type": "null"})));
         json!({"type": "object", "properties": all.collect::<Fields>()})
     };
-    // What is beside alternatives is repeated in each of them.
+    // Keywords beside alternatives are copied into each of them.
     let names = (0..8_000).map(|number| (format!("q{number}"), json!({})));
     let wide = |keyword: &str, parts: Value| json!({keyword: parts, "properties": names.clone().collect::<Fields>()});
     for (schema, most) in [
@@ -544,13 +545,13 @@ fn grammar_of_a_hostile_schema_is_small_or_refused() {
         );
         if let Err(error) = made {
             let said = error.to_string();
-            assert!(said.contains("too large") || said.contains("left out"), "{said}");
+            assert!(said.contains("too large") || said.contains("optional"), "{said}");
         }
     }
 }
 
 #[test]
-fn grammar_of_a_refused_schema_leaves_the_others() {
+fn grammar_survives_rejected_schema() {
     let mut rules = Rules::default();
     let first = rules.schema(&json!({"const": 1}), true).unwrap();
     let text = rules.text.clone();
