@@ -1,5 +1,5 @@
-//! Asks the service to do something: over its control socket, or, where nothing listens there, in
-//! this process on the store itself. Both ways lead to the same routes.
+//! Sends requests to the service: over its control socket or, if no service runs, in this process
+//! directly on the store. Both transports use the same routes.
 //!
 //! Never opens a store that belongs to another user: files that root left in it would keep the
 //! service from starting.
@@ -26,23 +26,23 @@ use crate::http::{Body, Response, body, unix_socket};
 
 /// The name of the control socket in the data folder.
 pub(super) const SOCKET: &str = "control.sock";
-/// The name of the file with the socket's token, in the data folder.
+/// The file in the data folder that holds the socket's token.
 const TOKEN: &str = "control.token";
 
-/// The largest answer that is read, in bytes.
+/// Largest response accepted, in bytes.
 const RESPONSE_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// How long one answer may take.
+/// Time limit for one response.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Answers requests in this process.
+/// Handles requests in this process.
 pub(super) type InProcess =
     Box<dyn Fn(Request<Body>) -> Pin<Box<dyn Future<Output = Response> + Send>> + Send + Sync>;
 
-/// The way to the service.
+/// A client of the admin API.
 pub(super) struct Admin {
     transport: Transport,
-    /// The organization in whose name routes are called that belong to one.
+    /// The organization that organization-scoped routes act for.
     organization: Option<String>,
 }
 
@@ -52,10 +52,10 @@ enum Transport {
 }
 
 impl Admin {
-    /// The running service of this configuration, or the store itself by `offline` where none runs.
+    /// Connects to the running service of this configuration, or opens the store with `offline` if
+    /// none runs.
     ///
-    /// # Errors
-    /// When the socket or the store belongs to another user, or the store does not open.
+    /// # Errors When the socket or the store belongs to another user, or the store does not open.
     pub(super) async fn open<F>(
         config: &Config,
         offline: impl FnOnce(Config) -> F,
@@ -91,13 +91,13 @@ impl Admin {
         Self { transport, organization: None }
     }
 
-    /// From now on in the name of this organization: below `/api/base` and `/api/workflows` are the routes
-    /// of those hosts.
+    /// Sets the organization that later requests act for. Below `/api/base` and `/api/workflows`
+    /// are the routes of those hosts.
     pub(super) fn act_for(&mut self, organization: &str) {
         self.organization = Some(organization.to_owned());
     }
 
-    /// The running service of this configuration; `None` where none answers.
+    /// Connects to the running service of this configuration; `None` if none answers.
     pub(super) async fn running(config: &Config) -> Option<Self> {
         let socket = config.data_dir.join(SOCKET);
         let _listening = unix_socket::connect(&socket).await.ok()?;
@@ -105,11 +105,10 @@ impl Admin {
         Some(Self::by(Transport::Socket { path: socket, token }))
     }
 
-    /// The running service of this configuration, never its store. [`Admin::is_away`] knows the error where
-    /// none runs.
+    /// Connects to the running service of this configuration and never opens its store.
+    /// [`Admin::is_away`] recognizes the error returned when no service runs.
     ///
-    /// # Errors
-    /// When none runs, or this user may not ask it.
+    /// # Errors When no service runs, or this user may not connect to it.
     pub(super) async fn reach(config: &Config) -> anyhow::Result<Self> {
         let socket = config.data_dir.join(SOCKET);
         if let Err(error) = unix_socket::connect(&socket).await {
@@ -126,22 +125,22 @@ impl Admin {
         Ok(Self::by(Transport::Socket { path: socket, token }))
     }
 
-    /// Whether an error of [`Admin::reach`] says that no service runs.
+    /// Whether an error of [`Admin::reach`] means that no service runs.
     pub(super) fn is_away(error: &anyhow::Error) -> bool {
         error.is::<Away>()
     }
 
-    /// What `GET path` gives.
+    /// Sends `GET path`.
     pub(super) async fn get(&self, path: &str) -> anyhow::Result<Value> {
         self.ask(Method::GET, path, None).await
     }
 
-    /// What `POST path` with `value` gives.
+    /// Sends `POST path` with `value`.
     pub(super) async fn post(&self, path: &str, value: &Value) -> anyhow::Result<Value> {
         self.ask(Method::POST, path, Some(value)).await
     }
 
-    /// What `POST path` with `value` gives, which may take so long.
+    /// Sends `POST path` with `value` and waits up to `patience` for the response.
     pub(super) async fn post_within(
         &self,
         path: &str,
@@ -151,17 +150,17 @@ impl Admin {
         self.ask_within(Method::POST, path, Some(value), patience).await
     }
 
-    /// What `PUT path` with `value` gives.
+    /// Sends `PUT path` with `value`.
     pub(super) async fn put(&self, path: &str, value: &Value) -> anyhow::Result<Value> {
         self.ask(Method::PUT, path, Some(value)).await
     }
 
-    /// Deletes what is at `path`.
+    /// Sends `DELETE path`.
     pub(super) async fn delete(&self, path: &str) -> anyhow::Result<()> {
         self.ask(Method::DELETE, path, None).await.map(drop)
     }
 
-    /// Writes what `GET path` gives to `out` as it comes, telling `progress` the bytes so far.
+    /// Streams the body of `GET path` to `out` and calls `progress` with the bytes written so far.
     pub(super) async fn download(
         &self,
         path: &str,
@@ -172,7 +171,7 @@ impl Admin {
         self.transfer(request.context("the request cannot be written")?, out, progress).await
     }
 
-    /// Writes what `POST path` with `value` gives to `out` as it comes.
+    /// Streams the body of `POST path` with `value` to `out`.
     pub(super) async fn post_stream(
         &self,
         path: &str,
@@ -209,7 +208,7 @@ impl Admin {
         }
     }
 
-    /// The head of a request, with the token where it goes over the socket.
+    /// Starts a request, with the token if it goes over the socket.
     fn request(&self, method: Method, path: &str) -> hyper::http::request::Builder {
         let request = Request::builder().method(method).uri(path).header(HOST, "localhost");
         let request = match &self.organization {
@@ -259,7 +258,7 @@ impl Admin {
     }
 }
 
-/// No service runs.
+/// No service is running.
 #[derive(Debug, thiserror::Error)]
 #[error("no service answers in {}", .0.display())]
 struct Away(PathBuf);
@@ -274,12 +273,12 @@ async fn over(socket: &Path, request: Request<Body>) -> anyhow::Result<(StatusCo
         let reply = sender.send_request(request).await.context(lost)?;
         collect(reply).await
     };
-    // The connection ends when the exchange has dropped its sender, and its error is the exchange's.
+    // The connection ends when the exchange drops its sender; the exchange reports its error.
     let (answer, _connection) = tokio::join!(exchange, connection);
     answer
 }
 
-/// Writes an answer's body to `out`.
+/// Writes a response body to `out`.
 async fn pour<B>(
     reply: hyper::Response<B>,
     out: &mut impl Write,
@@ -324,7 +323,7 @@ where
     Ok((status, bytes))
 }
 
-/// The value of a good answer, or the service's own words for what is wrong.
+/// The value of a successful response, or the service's error message.
 fn understood(status: StatusCode, bytes: &[u8]) -> anyhow::Result<Value> {
     let value: Value = match bytes {
         [] => Value::Null,
@@ -336,7 +335,7 @@ fn understood(status: StatusCode, bytes: &[u8]) -> anyhow::Result<Value> {
         return Ok(value);
     }
     let error = value.get("error");
-    // The routes of OpenAI's clients have its form of errors.
+    // The OpenAI-compatible routes have their own form of errors.
     let message = error.and_then(|error| error.get("message").or(Some(error)));
     match message.and_then(Value::as_str) {
         Some(message) => bail!("{message}"),
@@ -344,12 +343,13 @@ fn understood(status: StatusCode, bytes: &[u8]) -> anyhow::Result<Value> {
     }
 }
 
-/// `name` as one segment of a path.
+/// `name` as one percent-encoded path segment.
 pub(super) fn segment(name: &str) -> PercentEncode<'_> {
     utf8_percent_encode(name, NON_ALPHANUMERIC)
 }
 
-/// Refuses a data folder without a store, or that another user owns: only `serve` makes a store.
+/// Rejects a data folder that has no store or belongs to another user: only `serve` creates a
+/// store.
 pub(super) fn refuse_without_store(data_dir: &Path) -> anyhow::Result<()> {
     refuse_foreign(data_dir)?;
     let store = data_dir.join("store");
@@ -359,14 +359,14 @@ pub(super) fn refuse_without_store(data_dir: &Path) -> anyhow::Result<()> {
             Err(error).with_context(|| format!("{} cannot be read", store.display()))
         }
         Ok(_) | Err(_) => bail!(
-            "there is no store in {}: start the service first (`orrery serve` makes it), or name the \
+            "there is no store in {}: start the service first (`orrery serve` creates it), or name the \
              configuration of the service with --config FILE or ORRERY_CONFIG",
             data_dir.display()
         ),
     }
 }
 
-/// Refuses a data folder that another user owns.
+/// Rejects a data folder that belongs to another user.
 pub(super) fn refuse_foreign(data_dir: &Path) -> anyhow::Result<()> {
     let Ok(folder) = std::fs::metadata(data_dir) else { return Ok(()) };
     let uid = rustix::process::geteuid().as_raw();
@@ -381,7 +381,7 @@ pub(super) fn refuse_foreign(data_dir: &Path) -> anyhow::Result<()> {
     );
 }
 
-/// Refuses the store of a service that runs.
+/// Rejects the store of a running service.
 pub(super) fn refuse_running(data_dir: &Path) -> anyhow::Result<()> {
     if !unix_socket::is_listening(&data_dir.join(SOCKET)) {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Both ways to the service, against one that answers by script.
+//! Tests of both transports against a scripted service.
 
 use std::sync::{Arc, Mutex};
 
@@ -19,7 +19,7 @@ async fn no_store(_config: Config) -> anyhow::Result<InProcess> {
     bail!("the store is not to be opened")
 }
 
-/// A service on a control socket that notes what it is asked and gives `status` and `answer`.
+/// A service on a control socket that records each request and answers with `status` and `answer`.
 fn service(folder: &Path, status: StatusCode, answer: &'static str) -> (Seen, Tasks) {
     let seen = Seen::default();
     let tasks = Tasks::new();
@@ -44,7 +44,7 @@ fn service(folder: &Path, status: StatusCode, answer: &'static str) -> (Seen, Ta
                     Ok::<_, hyper::Error>(reply)
                 }
             });
-            // A client that only looks whether somebody listens ends its connection at once.
+            // A client that only probes for a listener closes its connection at once.
             let _ended = hyper::server::conn::http1::Builder::new()
                 .serve_connection(TokioIo::new(stream), respond)
                 .await;
@@ -75,7 +75,7 @@ async fn admin_uses_control_socket_of_running_service() {
 async fn admin_opens_store_in_process_without_running_service() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::create_dir(folder.path().join("store")).unwrap();
-    // A socket that a killed service left behind is not a service.
+    // A socket that a killed service left behind does not count as a running service.
     drop(std::os::unix::net::UnixListener::bind(folder.path().join(SOCKET)).unwrap());
     let offline = |_config| async {
         let answer: InProcess = Box::new(|request| {
@@ -92,7 +92,7 @@ async fn admin_opens_store_in_process_without_running_service() {
     assert!(super::super::output::chain(&error).contains("is not to be opened"));
     std::fs::remove_dir(folder.path().join("store")).unwrap();
     let error = Admin::open(&config(folder.path()), no_store).await.err().unwrap();
-    assert!(error.to_string().contains("`orrery serve` makes it"), "{error}");
+    assert!(error.to_string().contains("`orrery serve` creates it"), "{error}");
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! `orrery agent`: a conversation with the agent at the terminal.
 //!
-//! The answer goes to standard output; uses of tools, links to media and costs go to standard error. It
-//! needs a running service, which keeps the conversation: the same `--session` resumes it.
+//! Answers go to standard output; tool calls, links to media and costs go to standard error. The
+//! command needs a running service, which stores the conversation: the same `--session` resumes it.
 
 use std::io::{BufRead as _, IsTerminal as _, Write};
 
@@ -16,26 +16,26 @@ use crate::domain::account::DEFAULT_ORGANIZATION;
 use crate::domain::ids::SessionId;
 use crate::runtime::new_id;
 
-/// The longest event, in bytes.
+/// Longest event accepted, in bytes.
 const EVENT_MAX: usize = 16 * 1024 * 1024;
-/// Characters of a tool's input that are shown.
+/// Characters of a tool's input that are printed.
 const INPUT_SHOWN: usize = 200;
 
 /// Talk to the agent of the running service
 #[derive(Debug, clap::Args)]
 pub(super) struct Agent {
-    /// One message; without it, each line of standard input is one
+    /// The message to send; without it, each line of standard input is one message
     message: Option<String>,
-    /// The session that remembers the conversation; without it, a new one
+    /// The session to continue or create; without it, a new session
     #[arg(long, value_name = "NAME")]
     session: Option<String>,
-    /// `eco` uses the cheaper model and a quarter of the steps
+    /// Model and step budget: `eco` uses the cheaper model and a quarter of the steps
     #[arg(long, value_parser = ["max", "eco"], default_value = "max")]
     mode: String,
-    /// `agent` does it, `plan` says how, `ask` only reads
+    /// `agent` does the work, `plan` describes how, `ask` only reads
     #[arg(long, value_parser = ["agent", "plan", "ask"], default_value = "agent")]
     behavior: String,
-    /// The organization that pays
+    /// The organization to bill
     #[arg(long, value_name = "ORGANIZATION", default_value = DEFAULT_ORGANIZATION)]
     org: String,
 }
@@ -67,7 +67,7 @@ pub(super) async fn run(asked: Agent, config: &Config) -> anyhow::Result<()> {
             continue;
         }
         match exchange(&admin, &asked, &session, message).await {
-            // The conversation goes on.
+            // The conversation continues after an error.
             Err(error) if is_interactive => output::error(&error),
             done => done?,
         }
@@ -92,11 +92,11 @@ async fn exchange(
     }
 }
 
-/// Shows server-sent events as their bytes come.
+/// Parses server-sent events from a byte stream and prints them.
 #[derive(Debug, Default)]
 struct Events {
     unread: Vec<u8>,
-    /// Why the exchange has failed.
+    /// Why the exchange failed.
     error: Option<String>,
 }
 
@@ -186,7 +186,7 @@ impl Events {
     }
 }
 
-/// A text of several lines without other control characters.
+/// Keeps line breaks and removes other control characters.
 fn lines(text: &str) -> String {
     text.lines()
         .map(|line| if line.is_empty() { String::new() } else { plain(line) })
@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn agent_events_are_read_over_the_borders_of_pieces() {
+    fn agent_events_are_parsed_across_chunk_boundaries() {
         let mut events = Events::default();
         let text = "id: 0-1\ndata: {\"type\":\"tool_call\",\"name\":\"x\\u001b[2J\",\"input\":{}}\n\n\
                     id: end-1\ndata: {\"type\":\"error\",\"message\":\"no\"}\n\n: keep-alive\n\n\

@@ -1,4 +1,4 @@
-//! `orrery audit`: who did what.
+//! `orrery audit`: lists the audit log.
 
 use clap::Subcommand;
 
@@ -10,21 +10,21 @@ use crate::wire::operator::{Act, Acts};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// List actions, newest first
+    /// List audit records, newest first
     List {
-        /// Only actions that begin with this, such as key or key.create
+        /// Only actions with this prefix, such as key or key.create
         #[arg(long)]
         action: Option<String>,
         /// Only actions on this organization
         #[arg(long)]
         org: Option<String>,
-        /// Only actions at this time or later, such as 2026-11-20T09:30:00Z
+        /// Only actions at or after this time, such as 2026-11-20T09:30:00Z
         #[arg(long)]
         from: Option<String>,
         /// Only actions before this time
         #[arg(long)]
         to: Option<String>,
-        /// The maximum number of actions
+        /// The maximum number of records
         #[arg(long, default_value_t = 50, value_parser = super::values::count)]
         limit: u32,
         #[command(flatten)]

@@ -1,8 +1,7 @@
-//! `orrery backup`, `verify`, `restore` and `compact`: everything in one file and back again, and a
-//! store that gives disk back.
+//! `orrery backup`, `verify`, `restore` and `compact`.
 //!
-//! A backup is taken from the running service, or from the store where none runs. The others want
-//! the service stopped, but for `verify FILE`.
+//! A backup is taken from the running service, or directly from the store if no service runs. The
+//! other commands need a stopped service, except `verify FILE`.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -34,19 +33,22 @@ pub(super) struct Backup {
     shape: Shape,
 }
 
-/// Check a backup and the log archive that follows it, or without one the store of a stopped service
+/// Check a backup and the log archive that follows it; without a file, check the store of a stopped
+/// service
 #[derive(Debug, clap::Args)]
 pub(super) struct Verify {
-    /// The backup
+    /// The backup to check
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
-    /// The folder of the log archive; by default `log` next to the backup
+    /// The folder of the log archive [default: `log` next to the backup]
     #[arg(long, value_name = "DIR", requires = "file")]
     log: Option<PathBuf>,
-    /// Rehearse a restore: restore it into a temporary folder, open it, check all of it, and remove it
+    /// Rehearse a restore: restore into a temporary folder, open the store, check all of it, and
+    /// delete the folder
     #[arg(long, requires = "file")]
     restore: bool,
-    /// Where the temporary folder is made, which needs room for everything; by default beside the data folder
+    /// Where to create the temporary folder, which needs room for all data [default: next to the
+    /// data folder]
     #[arg(long, value_name = "DIR", requires = "restore")]
     work_dir: Option<PathBuf>,
     #[command(flatten)]
@@ -56,7 +58,7 @@ pub(super) struct Verify {
 }
 
 impl Verify {
-    /// Whether a file is checked, and not a store.
+    /// Whether a backup is checked rather than a store.
     pub(super) const fn is_of_file(&self) -> bool {
         self.file.is_some()
     }
@@ -65,22 +67,23 @@ impl Verify {
 /// Restore a backup and the log archive that follows it into an empty data folder
 #[derive(Debug, clap::Args)]
 pub(super) struct Restore {
-    /// The backup
+    /// The backup to restore
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Apply the log archive up to the end of this millisecond (RFC 3339); by default to its end
+    /// Apply the log archive up to the end of this millisecond (RFC 3339) [default: to its end]
     #[arg(long, value_name = "TIME")]
     until: Option<Timestamp>,
-    /// The folder of the log archive; by default `log` next to the backup
+    /// The folder of the log archive [default: `log` next to the backup]
     #[arg(long, value_name = "DIR")]
     log: Option<PathBuf>,
-    /// The data folder of the damaged store: also apply what its own log holds after the log archive
+    /// The data folder of the damaged store: also apply the part of its own log that is newer than
+    /// the log archive
     #[arg(long, value_name = "DIR")]
     live_log: Option<PathBuf>,
-    /// Restore the backup alone
+    /// Restore only the backup, without the log archive
     #[arg(long, conflicts_with_all = ["until", "log", "live_log"])]
     no_log: bool,
-    /// The new data folder; by default that of the configuration
+    /// The new data folder [default: that of the configuration]
     #[arg(long, value_name = "DIR")]
     into: Option<PathBuf>,
     #[command(flatten)]
@@ -89,24 +92,24 @@ pub(super) struct Restore {
     shape: Shape,
 }
 
-/// A row of a table that says how much of what there is.
+/// Table rows of names and counts.
 fn counts(rows: &[(&str, String)]) -> Vec<Vec<String>> {
     rows.iter().map(|(what, count)| vec![(*what).to_owned(), count.clone()]).collect()
 }
 
 const COLUMNS: [Column; 2] = [Column::Text("WHAT"), Column::Number("COUNT")];
 
-/// How far the log archive behind a backup goes.
+/// The extent of the log archive that follows a backup.
 #[derive(Serialize)]
 struct KeptLog {
     files: usize,
-    /// Its last commit, and when that was written.
+    /// Its last commit, and when that commit was written.
     record: u64,
     at: String,
     notes: Vec<String>,
 }
 
-/// What a backup holds, and the log behind it.
+/// The contents of a backup and of its log archive.
 #[derive(Serialize)]
 struct Shown<'s> {
     #[serde(flatten)]
@@ -131,19 +134,19 @@ fn show(summary: &Summary, log: Option<KeptLog>, output: &Output) -> anyhow::Res
     if !output.is_json() {
         summary.damaged.iter().for_each(|damage| output::note(damage));
         if let Some(log) = &shown.log {
-            output::note(&format!("the log goes up to commit {} of {}", log.record, log.at));
+            output::note(&format!("the log archive ends at commit {} of {}", log.record, log.at));
             log.notes.iter().for_each(|note| output::note(note));
         }
     }
     Ok(())
 }
 
-/// A bar that turns while bytes go by; nothing where nobody looks.
+/// A spinner that shows bytes processed; hidden if standard error is not a terminal.
 pub(super) fn byte_bar(what: &str) -> ProgressBar {
     progress_bar(what, "{bytes} in {elapsed}, {bytes_per_sec}")
 }
 
-/// The same for other things than bytes; `shown` is a template of `indicatif`.
+/// A spinner for other units; `shown` is an `indicatif` template.
 pub(super) fn progress_bar(what: &str, shown: &str) -> ProgressBar {
     let bar = ProgressBar::new_spinner().with_message(what.to_owned());
     let style = ProgressStyle::with_template(&format!("{{spinner}} {{msg}} {shown}"));
@@ -184,13 +187,13 @@ pub(super) async fn backup(asked: Backup, config: &Config) -> anyhow::Result<()>
     Ok(())
 }
 
-/// Writes a backup to `part` and reads it back.
+/// Writes a backup to `part` and verifies it.
 async fn write(part: &Path, config: &Config, encryption: Encryption) -> anyhow::Result<Summary> {
     let admin = super::service::admin(config).await?;
     let folder = part.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = folder.unwrap_or(Path::new("."));
     if !folder.is_dir() {
-        bail!("there is no folder {}: make it, or choose another file", folder.display());
+        bail!("the folder {} does not exist: create it, or choose another file", folder.display());
     }
     let out = fs::OpenOptions::new()
         .write(true)
@@ -220,8 +223,8 @@ async fn write(part: &Path, config: &Config, encryption: Encryption) -> anyhow::
     .await
 }
 
-/// A writer that has a copy of what it is given verified at the same time, where the file itself
-/// cannot be read back.
+/// A writer that verifies a copy of its input while it writes, for files that this machine cannot
+/// decrypt to read back.
 struct Checked<W> {
     out: W,
     copy: Option<io::PipeWriter>,
@@ -240,7 +243,7 @@ impl<W> Checked<W> {
         Ok(Self { out, copy, checking })
     }
 
-    /// The writer, and what the copy was found to hold.
+    /// Returns the writer and the summary of the verified copy.
     async fn end(self) -> anyhow::Result<(W, Option<Summary>)> {
         let Self { out, copy, checking } = self;
         drop(copy);
@@ -256,7 +259,7 @@ impl<W: Write> Write for Checked<W> {
         if let Some(copy) = &mut self.copy
             && copy.write_all(bytes.get(..count).unwrap_or_default()).is_err()
         {
-            // The check has ended early, and says why in the end.
+            // The check stopped early; its result says why.
             self.copy = None;
         }
         Ok(count)
@@ -267,13 +270,13 @@ impl<W: Write> Write for Checked<W> {
     }
 }
 
-/// What opens an encrypted backup.
+/// The keys for an encrypted backup.
 #[derive(Debug, Default, clap::Args)]
 pub(super) struct Opener {
     /// The file of age identities that decrypt the backup, if it is encrypted for public keys
     #[arg(long, value_name = "FILE", requires = "file", conflicts_with = "passphrase_file")]
     identity: Option<PathBuf>,
-    /// The file with the passphrase that decrypts the backup; by default that of the configuration
+    /// The file with the passphrase that decrypts the backup [default: that of the configuration]
     #[arg(long, value_name = "FILE", requires = "file")]
     passphrase_file: Option<PathBuf>,
 }
@@ -291,7 +294,7 @@ impl Opener {
     }
 }
 
-/// Says of a backup that was read that it is not encrypted.
+/// Warns if the backup is not encrypted.
 fn warn_of_plain(is_encrypted: bool) {
     if !is_encrypted {
         output::note(&format!("warning: this backup is not encrypted: {UNENCRYPTED}"));
@@ -304,7 +307,7 @@ fn part_of(file: &Path) -> PathBuf {
     name.into()
 }
 
-/// Reads a whole backup.
+/// Reads and checks a whole backup.
 pub(super) fn checked_file(file: &Path, keys: &Keys) -> anyhow::Result<Summary> {
     let bar = byte_bar("verify");
     let opened =
@@ -316,7 +319,7 @@ pub(super) fn checked_file(file: &Path, keys: &Keys) -> anyhow::Result<Summary> 
     Ok(summary)
 }
 
-/// What was found in a store.
+/// The result of checking a store.
 #[derive(Serialize)]
 struct Found {
     rows: u64,
@@ -330,7 +333,7 @@ struct Found {
     notes: Vec<String>,
 }
 
-/// `orrery verify [FILE [--restore]]`: false when there are faults.
+/// `orrery verify [FILE [--restore]]`. Returns false if it finds faults.
 pub(super) async fn verify(asked: Verify, config: &Config) -> anyhow::Result<bool> {
     let Verify { file, log, restore, work_dir, opener, shape } = asked;
     let output = Output::new(shape.json);
@@ -377,7 +380,7 @@ pub(super) async fn verify(asked: Verify, config: &Config) -> anyhow::Result<boo
     Ok(is_good)
 }
 
-/// Checks a backup, and the log archive behind it: false when that has a fault.
+/// Checks a backup and its log archive. Returns false if the log archive has a fault.
 async fn verify_file(
     file: PathBuf,
     log: Option<PathBuf>,
@@ -414,12 +417,12 @@ async fn verify_file(
     Ok(true)
 }
 
-/// The folder of the log archive behind a backup.
+/// The folder of a backup's log archive.
 fn log_of(file: &Path, log: Option<PathBuf>) -> PathBuf {
     log.unwrap_or_else(|| file.parent().unwrap_or(Path::new("")).join(backup::LOG))
 }
 
-/// Shows what was read and what is wrong with it.
+/// Prints the counts and the faults.
 pub(super) fn counted(report: backup::Report, output: &Output) -> anyhow::Result<()> {
     let backup::Report { rows, payloads, files, bytes, faults, tables, notes } = report;
     let found = Found { rows, payloads, files, bytes, faults, tables, notes };
@@ -446,7 +449,7 @@ pub(super) async fn restore(asked: Restore, config: &Config) -> anyhow::Result<(
     let replay = if no_log {
         Replay::default()
     } else {
-        // The times that people copy were printed in milliseconds.
+        // Times that people copy from output have millisecond precision.
         let until = until.map(Timestamp::end_of_millisecond);
         Replay { log: Some(log_of(&file, log)), live: live_log, until }
     };

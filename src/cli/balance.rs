@@ -1,4 +1,4 @@
-//! `orrery balance`: what an organization has, what became of it, and adding to it.
+//! `orrery balance`: shows and tops up the balance of an organization, and lists its ledger.
 
 use clap::Subcommand;
 use serde_json::json;
@@ -21,7 +21,7 @@ pub(super) enum Command {
         #[command(flatten)]
         shape: Shape,
     },
-    /// Add to the balance
+    /// Add credit to the balance
     TopUp {
         /// The amount in US dollars, with up to six decimal places
         #[arg(long, value_name = "USD", value_parser = values::dollars, allow_negative_numbers = true)]
@@ -31,7 +31,7 @@ pub(super) enum Command {
         #[command(flatten)]
         shape: Shape,
     },
-    /// List the entries that add up to the balance, newest first
+    /// List the ledger entries, newest first; they add up to the balance
     Ledger {
         /// The maximum number of entries
         #[arg(long, value_name = "COUNT", default_value_t = 50, value_parser = values::count)]
@@ -43,7 +43,7 @@ pub(super) enum Command {
     },
 }
 
-/// Whose balance.
+/// The organization that owns the balance.
 #[derive(Debug, clap::Args)]
 pub(super) struct Owner {
     /// The organization of the balance

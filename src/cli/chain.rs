@@ -1,4 +1,4 @@
-//! `orrery chain`: saves, shows, switches and deletes fallback chains.
+//! `orrery chain`: creates, lists, changes and deletes fallback chains.
 
 use std::path::Path;
 
@@ -19,17 +19,18 @@ use crate::wire::operator::{Chain, Chains};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// Create a chain: the models to run, in order, when another one fails
+    /// Create a chain: the models to try, in order, when the primary model fails
     Create {
         #[command(flatten)]
         chain: Named,
-        /// JSON or TOML, or @FILE: [{"model": "small", "input_map": {"text": "{{input.prompt}}"}}]
+        /// The entries as JSON or TOML, or @FILE, such as [{"model": "small", "input_map": {"text":
+        /// "{{input.prompt}}"}}]
         #[arg(long, value_name = "ENTRIES")]
         entries: String,
         #[command(flatten)]
         shape: Shape,
     },
-    /// Replace the entries of a chain, for new predictions
+    /// Replace the entries of a chain; predictions that already use it keep the old ones
     Update {
         #[command(flatten)]
         chain: Named,
@@ -56,7 +57,7 @@ pub(super) enum Command {
         #[command(flatten)]
         chain: Known,
     },
-    /// Disable a chain; predictions that name it are refused
+    /// Disable a chain; predictions that name it are rejected
     Disable {
         #[command(flatten)]
         chain: Known,
@@ -68,7 +69,7 @@ pub(super) enum Command {
     },
 }
 
-/// A chain to be made or replaced.
+/// A chain to create or replace.
 #[derive(Debug, clap::Args)]
 pub(super) struct Named {
     #[command(flatten)]
@@ -81,12 +82,12 @@ pub(super) struct Named {
     org: String,
 }
 
-/// A chain that there is.
+/// An existing chain.
 #[derive(Debug, clap::Args)]
 pub(super) struct Known {
     #[command(flatten)]
     name: Name,
-    /// The primary model of the chain, where several have a chain of this name
+    /// The primary model of the chain, needed if several models have a chain of this name
     #[arg(long, value_name = "MODEL")]
     model: Option<String>,
     /// The organization of the chain
@@ -101,19 +102,19 @@ struct Name {
     /// The name of the chain: 1 to 50 characters of a-z, 0-9 and -
     #[arg(value_name = "NAME")]
     name: Option<String>,
-    /// The same, as scripts of earlier versions write it
+    /// The same as an option, for scripts written for earlier versions
     #[arg(long = "name", value_name = "NAME", hide = true)]
     option: Option<String>,
 }
 
 impl Name {
-    /// The one that was given.
+    /// The name that was given.
     fn text(&self) -> &str {
         self.name.as_ref().or(self.option.as_ref()).map_or("", String::as_str)
     }
 }
 
-/// Entries in TOML need a name.
+/// A TOML document of entries: TOML needs a named array.
 #[derive(Debug, Deserialize)]
 struct File {
     entries: Vec<Entry>,
@@ -160,7 +161,7 @@ pub(super) async fn run(command: Command, config: &Config) -> anyhow::Result<()>
 }
 
 impl Named {
-    /// The request's body with one more field.
+    /// The request body with one more field.
     fn with(&self, field: &str, value: Value) -> Value {
         let name = self.name.text();
         let mut body = json!({"organization": self.org, "model": self.model, "name": name});
@@ -181,14 +182,14 @@ async fn switch(admin: &Admin, chain: &Known, enabled: bool) -> anyhow::Result<(
     Ok(())
 }
 
-/// The chain of this name, and of this model where one is given.
+/// Fetches the chain of this name and, if given, this model.
 async fn find(admin: &Admin, known: &Known) -> anyhow::Result<Chain> {
     let query = query(&[("organization", &known.org)]);
     let answer: Chains = understood(admin.get(&format!("/admin/chains?{query}")).await?)?;
     only(answer.chains, known.name.text(), known.model.as_deref())
 }
 
-/// The one chain of this name, and of this model where one is given.
+/// Selects the only chain of this name and, if given, this model.
 fn only(chains: Vec<Chain>, name: &str, model: Option<&str>) -> anyhow::Result<Chain> {
     let is_it =
         |chain: &Chain| chain.name == name && model.is_none_or(|model| chain.model == model);
@@ -229,7 +230,7 @@ pub(super) fn query(pairs: &[(&str, &str)]) -> String {
     form_urlencoded::Serializer::new(String::new()).extend_pairs(pairs).finish()
 }
 
-/// Entries as they are given: JSON, TOML (`[[entries]]`), or a file of either.
+/// Parses entries: JSON, TOML (`[[entries]]`), or a file of either.
 fn read(given: &str) -> anyhow::Result<Value> {
     let text = match given.strip_prefix('@') {
         Some(file) => regular_file::read_to_string(Path::new(file))
@@ -253,7 +254,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cli_chain_name_alone_is_enough_where_it_is_unique() {
+    fn cli_chain_name_alone_suffices_if_unique() {
         let chain = |name: &str, model: &str| -> Chain {
             serde_json::from_value(json!({
                 "id": "0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e", "organization": "default",

@@ -1,6 +1,6 @@
-//! `orrery chat`: a conversation in the terminal with any model that the chat router reaches. Answers
-//! are shown as they come. Without a terminal it answers once, to what standard input holds. The
-//! conversation is kept in memory alone; the history of the organization lists each call.
+//! `orrery chat`: a conversation in the terminal with any model of the chat router. Answers are
+//! streamed. Without a terminal, it answers the message on standard input once. The conversation is
+//! kept in memory only; the history of the organization lists each call.
 
 use std::io::{self, BufRead as _, IsTerminal as _, Read as _, Write};
 use std::time::Duration;
@@ -18,26 +18,26 @@ use crate::domain::spelling::nearest;
 use crate::http::event_stream::EventReader;
 use crate::runtime;
 
-/// The longest event of an answer, in bytes.
+/// Longest event of an answer, in bytes.
 const EVENT_MAX: usize = 1024 * 1024;
-/// The longest message that is read, in bytes.
+/// Longest message accepted, in bytes.
 const MESSAGE_MAX: u64 = 4 * 1024 * 1024;
-/// Models that an error lists.
+/// Maximum number of models listed in an error.
 const MODELS_SHOWN: usize = 10;
-const NO_MODEL: &str = "there is no model that chats: put a .gguf file into the models folder, or \
+const NO_MODEL: &str = "there is no chat model: put a .gguf file into the models folder, or \
                         configure an upstream (docs/chat.md)";
-const HELP: &str = "/reset begins again   /model NAME changes the model   /models lists them   \
-                    /exit ends";
+const HELP: &str = "/reset starts a new conversation   /model NAME changes the model   \
+                    /models lists the models   /exit quits";
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Chat {
-    /// The model; the first one that chats, unless given
+    /// The model [default: the first chat model]
     #[arg(value_name = "MODEL")]
     model: Option<String>,
-    /// A system message, before anything else
+    /// A system message to start the conversation with
     #[arg(long, value_name = "TEXT")]
     system: Option<String>,
-    /// The organization that pays and whose history lists the calls
+    /// The organization to bill; its history lists the calls
     #[arg(long, value_name = "ORGANIZATION", default_value = DEFAULT_ORGANIZATION)]
     org: String,
 }
@@ -47,13 +47,13 @@ struct Conversation {
     admin: Admin,
     path: String,
     model: String,
-    /// The upstream may serve models that no list names.
+    /// Whether an upstream is configured: it may serve models that no list contains.
     has_upstream: bool,
     system: Option<Value>,
     messages: Vec<Value>,
 }
 
-/// A model that can be called.
+/// A callable model.
 #[derive(Debug, Deserialize)]
 struct Listed {
     id: String,
@@ -62,7 +62,7 @@ struct Listed {
     status: String,
 }
 
-/// What a client of the router reads of an answer, as it is shown.
+/// Parses the stream of an answer and prints its text.
 struct Shown {
     reader: EventReader,
     text: String,
@@ -99,7 +99,7 @@ pub(super) async fn run(asked: Chat, config: &Config) -> anyhow::Result<()> {
     conversation.converse().await
 }
 
-/// The models that chat.
+/// The chat models.
 async fn models(admin: &Admin) -> anyhow::Result<Vec<Listed>> {
     let catalog = admin.get("/admin/chat/models").await?;
     let data = catalog.get("data").cloned().unwrap_or_default();
@@ -114,24 +114,24 @@ fn first(models: &[Listed]) -> anyhow::Result<String> {
     Ok(model.id.clone())
 }
 
-/// The model, or an error if it is known not to support chat.
+/// Returns the model, or an error if it is known not to support chat.
 fn known(model: String, models: &[Listed], has_upstream: bool) -> anyhow::Result<String> {
     if has_upstream || models.iter().any(|listed| listed.id == model) {
         return Ok(model);
     }
     let ids: Vec<&str> = models.iter().map(|listed| listed.id.as_str()).collect();
     match nearest(&model, &ids) {
-        _ if ids.is_empty() => bail!("the model {model} does not chat: {NO_MODEL}"),
-        Some(near) => bail!("the model {model} does not chat; did you mean {near}?"),
+        _ if ids.is_empty() => bail!("the model {model} does not support chat: {NO_MODEL}"),
+        Some(near) => bail!("the model {model} does not support chat; did you mean {near}?"),
         None => bail!(
-            "the model {model} does not chat; those that do: {}",
+            "the model {model} does not support chat; models that do: {}",
             ids.iter().take(MODELS_SHOWN).copied().collect::<Vec<_>>().join(", ")
         ),
     }
 }
 
 impl Conversation {
-    /// Takes messages from the terminal until their end.
+    /// Reads messages from the terminal until end of input.
     async fn converse(&mut self) -> anyhow::Result<()> {
         loop {
             eprint_now("\n> ")?;
@@ -143,7 +143,7 @@ impl Conversation {
                 ("/help", _) => output::note(HELP),
                 ("/reset", _) => {
                     self.messages.clear();
-                    output::note("a new conversation");
+                    output::note("new conversation");
                 }
                 ("/model", "") => output::note(&self.model),
                 ("/model", name) => {
@@ -151,7 +151,7 @@ impl Conversation {
                     match known(name.to_owned(), &models, self.has_upstream) {
                         Ok(model) => {
                             self.model = model;
-                            output::note(&format!("now {name}"));
+                            output::note(&format!("model: {name}"));
                         }
                         Err(error) => output::note(&format!("{error:#}")),
                     }
@@ -171,10 +171,11 @@ impl Conversation {
         }
     }
 
-    /// Says something and shows the answer. Ctrl-C ends the answer and keeps what has come.
+    /// Sends a message and prints the answer. Ctrl-C stops the answer and keeps the part received
+    /// so far.
     async fn say(&mut self, text: &str) -> anyhow::Result<()> {
         if text.is_empty() {
-            bail!("there is nothing to say: write a message to standard input");
+            bail!("no message: write one to standard input");
         }
         let said = json!({"role": "user", "content": text});
         let messages: Vec<&Value> =
@@ -233,7 +234,7 @@ impl Shown {
         Ok(())
     }
 
-    /// Notes what the answer took, for a person.
+    /// Prints token counts, time and cost of an answer.
     fn sum_up(&self, time: Duration) {
         let of_usage = |name: &str| self.usage.as_ref().and_then(|usage| usage.get(name));
         let count = |name: &str| of_usage(name).and_then(Value::as_u64);
@@ -247,11 +248,13 @@ impl Shown {
         let seconds = time.as_secs_f64();
         let cost = of_usage("cost").and_then(Value::as_f64).unwrap_or(0.0);
         let cost = if cost > 0.0 { format!(", ${cost:.6}") } else { String::new() };
-        output::note(&format!("{read} tokens read, {written} written in {seconds:.1} s{cost}"));
+        output::note(&format!(
+            "{read} input tokens, {written} output tokens in {seconds:.1} s{cost}"
+        ));
     }
 }
 
-/// Takes the stream as it comes.
+/// Receives the stream in chunks.
 impl Write for Shown {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.reader.push(bytes);
@@ -273,7 +276,7 @@ fn eprint_now(text: &str) -> io::Result<()> {
     io::stderr().flush()
 }
 
-/// A line of the terminal; `None` at the end.
+/// Reads a line from the terminal; `None` at end of input.
 async fn read_line() -> anyhow::Result<Option<String>> {
     let line = tokio::task::spawn_blocking(|| {
         let mut line = String::new();
@@ -297,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn chat_refuses_unknown_model_before_first_message() {
+    fn chat_rejects_unknown_model_before_first_message() {
         let models = [model("llama", "ok"), model("qwen", "failing")];
         let said = |name: &str, models: &[Listed]| {
             known(name.to_owned(), models, false).map_err(|error| error.to_string())
@@ -305,11 +308,11 @@ mod tests {
         assert_eq!(said("qwen", &models), Ok("qwen".to_owned()));
         for (name, models, expect) in [
             ("lama", &models[..], "did you mean llama?"),
-            ("nope", &models, "those that do: llama, qwen"),
+            ("nope", &models, "models that do: llama, qwen"),
             ("nope", &[], "put a .gguf file"),
         ] {
             let said = said(name, models).unwrap_err();
-            assert!(said.starts_with(&format!("the model {name} does not chat")), "{said}");
+            assert!(said.starts_with(&format!("the model {name} does not support chat")), "{said}");
             assert!(said.contains(expect), "{said}");
         }
         let of_upstream = known("gpt-x".to_owned(), &models, true).unwrap();
@@ -317,14 +320,14 @@ mod tests {
     }
 
     #[test]
-    fn chat_takes_the_first_model_that_answers() {
+    fn chat_uses_first_chat_model_by_default() {
         assert_eq!(first(&[model("a", "failing"), model("b", "ok")]).unwrap(), "b");
         assert_eq!(first(&[model("a", "failing")]).unwrap(), "a");
         assert!(first(&[]).unwrap_err().to_string().contains(".gguf"));
     }
 
     #[test]
-    fn chat_collects_text_usage_and_errors_of_a_stream() {
+    fn chat_collects_text_usage_and_errors_from_stream() {
         let mut shown = Shown::new();
         let stream = "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n: keep-alive\n\n\
                       data: {\"choices\":[],\"usage\":{\"prompt_tokens\":1}}\n\ndata: [DONE]\n\n";

@@ -1,4 +1,5 @@
-//! `orrery decide`: typed questions about a state, answered by a chat model and shown with bars.
+//! `orrery decide`: typed questions about a state, answered by a chat model; prints the
+//! probabilities as bars.
 
 use std::io::Read as _;
 use std::path::Path;
@@ -17,30 +18,30 @@ use crate::runtime::regular_file;
 
 /// The width of the bar of 100 %, in characters.
 const BAR_WIDTH: u32 = 20;
-/// How long an answer may take: as long as the service lets it.
+/// Time limit for an answer: the same as the service's.
 const PATIENCE: Duration = Duration::from_secs(660);
 
 /// Ask a chat model typed questions about a state
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Questions:
   'urgent: Is it urgent?'                   yes or no
-  'team(it|facilities): Who has to act?'    one of these
-  'mood[panic|worried|calm]: How calm?'     on this scale, the lowest first
+  'team(it|facilities): Who has to act?'    one of these options
+  'mood[panic|worried|calm]: How calm?'     a level of this scale, lowest first
 
 Example:
   orrery decide --model llama --state @mail.txt --question 'urgent: Is it urgent?'")]
 pub(super) struct Decide {
-    /// An alias of the configuration, the slug of a chat model, or an id of the upstream
+    /// The chat model: an alias of the configuration, a slug, or an id of the upstream
     #[arg(long, value_name = "MODEL")]
     model: String,
-    /// What the questions are about: a text, @FILE, or @- for standard input. A JSON object or array is
-    /// sent as such
+    /// The state that the questions are about: text, @FILE, or @- for standard input. A JSON object
+    /// or array is sent as JSON
     #[arg(long, value_name = "STATE")]
     state: String,
-    /// A question with its name; see below
+    /// A question with its name, in one of the forms below; repeatable
     #[arg(long = "question", value_name = "QUESTION", required = true)]
     questions: Vec<String>,
-    /// The organization that pays
+    /// The organization to bill
     #[arg(long, value_name = "ORGANIZATION", default_value = DEFAULT_ORGANIZATION)]
     org: String,
     #[command(flatten)]
@@ -52,7 +53,7 @@ pub(super) async fn run(asked: Decide, config: &Config) -> anyhow::Result<()> {
     for text in &asked.questions {
         let (name, question) = question(text)?;
         if questions.insert(name.clone(), question).is_some() {
-            bail!("the question '{name}' is there twice");
+            bail!("duplicate question '{name}'");
         }
     }
     let state = state(&asked.state)?;
@@ -79,7 +80,7 @@ pub(super) async fn run(asked: Decide, config: &Config) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The state as the service reads it.
+/// The state as a value of the request.
 fn state(text: &str) -> anyhow::Result<Value> {
     let text = match text.strip_prefix('@') {
         None => text.to_owned(),
@@ -96,7 +97,7 @@ fn state(text: &str) -> anyhow::Result<Value> {
     Ok(json.unwrap_or(Value::String(text)))
 }
 
-/// A question's name, and the question as the service reads it.
+/// The question's name, and the question as a value of the request.
 fn question(text: &str) -> anyhow::Result<(String, Value)> {
     let expected = "expected 'name: question', 'name(a|b): question' or 'name[low|high]: question'";
     let colon = colon_of(text).with_context(|| format!("{text:?}: {expected}"))?;
@@ -126,7 +127,7 @@ fn question(text: &str) -> anyhow::Result<(String, Value)> {
     Ok((head.get(..at).unwrap_or_default().trim().to_owned(), question))
 }
 
-/// Where the name and its options end: the first colon that is not among the options.
+/// The end of the name and its options: the first colon outside the options.
 fn colon_of(text: &str) -> Option<usize> {
     let mut depth = 0_usize;
     for (at, character) in text.char_indices() {
@@ -140,7 +141,7 @@ fn colon_of(text: &str) -> Option<usize> {
     None
 }
 
-/// A line for each option of an answer.
+/// A table row for each option of an answer.
 fn rows(name: &str, answer: &Value) -> Vec<Vec<String>> {
     let field = |field: &str| answer.get(field);
     let yes = field("oul").or_else(|| field("noul")).and_then(Value::as_f64);
@@ -164,7 +165,7 @@ fn rows(name: &str, answer: &Value) -> Vec<Vec<String>> {
     options.into_iter().map(line).collect()
 }
 
-/// A bar of eighths of characters.
+/// A bar with a resolution of an eighth of a character.
 fn bar(probability: f64) -> String {
     const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
     #[expect(
@@ -174,7 +175,7 @@ fn bar(probability: f64) -> String {
     )]
     let eighths = (probability.clamp(0.0, 1.0) * f64::from(BAR_WIDTH * 8)).round() as usize;
     let part = EIGHTHS.get(eighths % 8).copied().unwrap_or_default();
-    // Nothing would be shown as a dash.
+    // An empty cell would be shown as a dash.
     let bar = "█".repeat(eighths / 8) + part;
     if bar.is_empty() { " ".to_owned() } else { bar }
 }
@@ -184,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn decide_questions_are_read_in_all_forms() {
+    fn decide_parses_all_question_forms() {
         for (text, name, expected) in [
             (
                 "urgent: Is it: urgent?",
@@ -210,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn decide_bars_are_as_long_as_the_probability() {
+    fn decide_bar_length_follows_probability() {
         let found = [0.0, 0.5, 1.0, 0.00625, f64::NAN].map(bar);
         let expected = [" ", "██████████", "████████████████████", "▏", " "];
         assert_eq!(found, expected);

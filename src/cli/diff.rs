@@ -1,4 +1,4 @@
-//! Unified diffs of texts, coloured where a person looks.
+//! Unified diffs of texts, colored on a terminal.
 
 use std::fmt::Write as _;
 
@@ -6,10 +6,10 @@ use similar::{ChangeTag, TextDiff};
 
 use super::output::visible;
 
-/// Lines around a change.
+/// Context lines around a change.
 const CONTEXT_LINES: usize = 3;
 
-/// What makes `new` of `old`, under their names; empty where they are equal.
+/// The diff from `old` to `new`, labeled with their names; empty if they are equal.
 pub(super) fn unified(
     (old_name, old): (&str, &str),
     (new_name, new): (&str, &str),
@@ -21,7 +21,7 @@ pub(super) fn unified(
         if in_colour { ("\u{1b}[31m", "\u{1b}[32m", "\u{1b}[0m") } else { ("", "", "") };
     for hunk in diff.unified_diff().context_radius(CONTEXT_LINES).iter_hunks() {
         if text.is_empty() {
-            // Writing to a String cannot fail, here and below.
+            // Here and below: writing to a String cannot fail.
             let (old_name, new_name) = (visible(old_name), visible(new_name));
             let _infallible = write!(text, "--- {old_name}\n+++ {new_name}\n");
         }
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn diff_shows_changed_lines_with_their_surroundings() {
+    fn diff_shows_changed_lines_with_context() {
         let old = "a\nb\nc\nd\ne\nf\n";
         let shown = unified(("old", old), ("new", "a\nb\nc\nD\u{1b}[2J\ne\nf\n"), false);
         assert_eq!(shown, "--- old\n+++ new\n@@ -1,6 +1,6 @@\n a\n b\n c\n-d\n+D[2J\n e\n f\n");

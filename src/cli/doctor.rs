@@ -1,6 +1,6 @@
-//! `orrery doctor`: what is wrong with the machine, the data, the backups and the work of the service, and
-//! which command mends it. Asks the running service; while it is stopped, looks at the store in this
-//! process, and without a store at all else. Looks, and changes nothing.
+//! `orrery doctor`: finds problems of the machine, the data, the backups and the work of the
+//! service, and suggests a command that fixes each. Asks the running service; if it is stopped,
+//! inspects the store in this process; without a store, checks the rest. Read-only.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -18,7 +18,7 @@ use crate::wire::service::{DoctorReport, Finding, Listening, RunningService, Ver
 
 #[derive(Debug, Serialize)]
 struct Report {
-    /// Whether nothing is to be done.
+    /// Whether no problem was found.
     good: bool,
     findings: Vec<Finding>,
 }
@@ -27,7 +27,7 @@ pub(super) async fn run(file: Option<&Path>, output: &Output) -> anyhow::Result<
     let (config, mut findings) = check::configuration(file);
     match of_service(&config).await {
         Ok(DoctorReport { findings: found, running: Some(running) }) => {
-            // The running service is described, whatever this command was given.
+            // Describes the running service, whatever configuration this command was given.
             findings = of_running(running);
             findings.extend(found);
         }
@@ -49,7 +49,7 @@ pub(super) async fn run(file: Option<&Path>, output: &Output) -> anyhow::Result<
         vec![sign(finding.verdict).to_owned(), subject, detail, mend]
     });
     let columns =
-        [Column::Text(""), Column::Text("WHAT"), Column::Text("FOUND"), Column::Text("TO MEND IT")];
+        [Column::Text(""), Column::Text("WHAT"), Column::Text("FOUND"), Column::Text("FIX")];
     output.show(&report, &columns, rows)?;
     if concerns == 0 {
         return Ok(ExitCode::SUCCESS);
@@ -58,13 +58,13 @@ pub(super) async fn run(file: Option<&Path>, output: &Output) -> anyhow::Result<
     Ok(ExitCode::FAILURE)
 }
 
-/// What the running service finds, or this process on the store of a stopped one.
+/// Findings of the running service, or of this process on the store of a stopped one.
 async fn of_service(config: &Config) -> anyhow::Result<DoctorReport> {
     let admin = service::admin(config).await?;
     understood(admin.get("/admin/doctor").await?)
 }
 
-/// The configuration of the running service, as its next start finds it, and where it listens.
+/// The configuration that the running service will read at its next start, and its listeners.
 fn of_running(running: RunningService) -> Vec<Finding> {
     let (_, mut findings) = check::configuration(running.file.as_deref());
     let listens = |host: &Listening| Finding::good(&host.host, format!("{} is served", host.url));
@@ -72,7 +72,7 @@ fn of_running(running: RunningService) -> Vec<Finding> {
     findings
 }
 
-/// What is found where the service cannot be asked and the store cannot be opened.
+/// Findings when neither the service answers nor the store opens.
 fn without_store(config: &Config, error: &anyhow::Error) -> anyhow::Result<Vec<Finding>> {
     let now = Clock::system().now();
     let mut found = match Owner::of(&config.data_dir) {

@@ -1,5 +1,5 @@
-//! `orrery execution`: the list, once or as it changes, one execution, and ending, pausing or redriving one.
-//! And `orrery resume`.
+//! `orrery execution`: lists, watches, shows, cancels, pauses, resumes and redrives executions; and
+//! `orrery resume`.
 
 use std::collections::HashMap;
 use std::io::{self, IsTerminal as _};
@@ -23,7 +23,7 @@ use crate::wire::operator::{Cancelled, Execution, Executions, Resumed};
 pub(super) enum Command {
     /// List executions, newest first
     List {
-        /// Only unfinished executions, with the crashes of the service while they ran
+        /// Only unfinished executions, with the number of service crashes while they ran
         #[arg(long, conflicts_with_all = ["model", "status", "kind", "workflow", "from", "to"])]
         unfinished: bool,
         #[command(flatten)]
@@ -31,10 +31,10 @@ pub(super) enum Command {
         /// The maximum number of executions, up to 1000
         #[arg(long, value_name = "COUNT", default_value_t = 100, value_parser = super::values::count)]
         limit: u32,
-        /// The organization of the executions; by default all of them
+        /// The organization of the executions [default: all]
         #[arg(long, value_name = "ORGANIZATION")]
         org: Option<String>,
-        /// Keep looking: on a terminal the table is drawn again, otherwise each change is a line
+        /// Keep watching: redraw the table on a terminal, otherwise print a line for each change
         #[arg(long)]
         watch: bool,
         #[command(flatten)]
@@ -46,44 +46,44 @@ pub(super) enum Command {
         #[arg(value_name = "ID", value_parser = super::values::id::<ExecutionId>)]
         execution: ExecutionId,
     },
-    /// Cancel one execution now: its run stops, and no webhook is sent
+    /// Cancel an execution at once; no webhook is sent
     Cancel {
         /// The id of the prediction or execution
         #[arg(value_name = "ID", value_parser = super::values::id::<ExecutionId>)]
         execution: ExecutionId,
     },
-    /// Start a failed or cancelled execution of a workflow again, behind its finished steps
+    /// Run a failed or cancelled workflow execution again, keeping its completed steps
     Redrive(OfWorkflow),
-    /// Pause an execution of a workflow: it starts no step until it is resumed
+    /// Pause a workflow execution: no new steps start until it is resumed
     Pause(OfWorkflow),
-    /// Resume an execution of a workflow that was paused
+    /// Resume a paused workflow execution
     Resume(OfWorkflow),
 }
 
-/// Which executions are listed.
+/// Filters of the list.
 #[derive(Debug, clap::Args)]
 pub(super) struct Filter {
     /// Only executions of this model
     #[arg(long, value_name = "SLUG")]
     model: Option<String>,
-    /// Only executions with one of these statuses, such as error,failed
+    /// Only executions with one of these statuses, comma-separated, such as error,failed
     #[arg(long, value_name = "STATUS")]
     status: Option<String>,
-    /// Only predictions, workflows, chats, decisions or exchanges of the agent
+    /// Only this type: prediction, workflow, chat, decision or agent
     #[arg(long = "type", value_name = "TYPE")]
     kind: Option<String>,
-    /// Only executions of this workflow and its steps, by its id or slug
+    /// Only executions of this workflow and its steps, by id or slug
     #[arg(long, value_name = "WORKFLOW")]
     workflow: Option<String>,
-    /// Only executions that were created at this time or later, such as 2026-11-20T09:30:00Z
+    /// Only executions created at or after this time, such as 2026-11-20T09:30:00Z
     #[arg(long, value_name = "TIME")]
     from: Option<String>,
-    /// Only executions that were created before this time
+    /// Only executions created before this time
     #[arg(long, value_name = "TIME")]
     to: Option<String>,
 }
 
-/// An execution of a workflow.
+/// A workflow execution.
 #[derive(Debug, clap::Args)]
 pub(super) struct OfWorkflow {
     /// The id of the execution
@@ -94,9 +94,9 @@ pub(super) struct OfWorkflow {
     org: String,
 }
 
-/// How often `--watch` looks.
+/// Polling interval of `--watch`.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Moves to the beginning of a terminal and clears it.
+/// Moves the cursor home and clears the terminal.
 const CLEAR: &str = "\u{1b}[H\u{1b}[2J";
 
 const COLUMNS: [Column; 7] = [
@@ -149,7 +149,7 @@ pub(super) async fn run(command: Command, config: &Config) -> anyhow::Result<()>
         Command::Redrive(asked) => {
             let answer = change(admin, &asked, "redrive").await?;
             let id = answer.get("execution_id").and_then(Value::as_str).unwrap_or_default();
-            output::note(&format!("execution {} goes on as {id}", asked.execution));
+            output::note(&format!("execution {} was redriven as {id}", asked.execution));
             output::text(&format!("{id}\n")).map_err(Into::into)
         }
         Command::Pause(asked) => {
@@ -165,17 +165,17 @@ pub(super) async fn run(command: Command, config: &Config) -> anyhow::Result<()>
     }
 }
 
-/// Asks the workflows host for a change of an execution, on behalf of its organization.
+/// Sends a change of an execution to the workflows host, for its organization.
 async fn change(mut admin: Admin, asked: &OfWorkflow, verb: &str) -> anyhow::Result<Value> {
     admin.act_for(&asked.org);
     let path = format!("/api/workflows/api/v1/executions/{}/{verb}", asked.execution);
     admin.post(&path, &json!({})).await
 }
 
-/// Shows the list again and again, until it is interrupted.
+/// Polls and shows the list until interrupted.
 async fn watch_list(admin: &Admin, path: &str, output: &Output) -> anyhow::Result<()> {
     let is_drawn = io::stdout().is_terminal() && !output.is_json();
-    // What was said last of each execution that is listed now.
+    // The last line printed for each execution that is still listed.
     let mut said: HashMap<ExecutionId, String> = HashMap::new();
     let mut looks = tokio::time::interval(LOOK_EVERY);
     loop {
@@ -196,7 +196,7 @@ async fn watch_list(admin: &Admin, path: &str, output: &Output) -> anyhow::Resul
     }
 }
 
-/// One execution as one line.
+/// An execution as one line.
 fn line(execution: &Execution, output: &Output) -> anyhow::Result<String> {
     if output.is_json() {
         return Ok(serde_json::to_string(execution)? + "\n");

@@ -1,5 +1,4 @@
-//! Files that people write: YAML, JSON and TOML, read within limits and written so that they read back
-//! the same.
+//! Reads YAML, JSON and TOML files within size limits, and writes YAML that reads back unchanged.
 
 use std::io::Read as _;
 use std::path::Path;
@@ -11,19 +10,18 @@ use super::yaml_fault;
 use crate::http::content;
 use crate::runtime::regular_file;
 
-/// The largest file: what the body of a request may have by default.
+/// Largest file accepted, in bytes: the default limit of a request body.
 const FILE_BYTES_MAX: u64 = 8 << 20;
-/// Lists and objects within each other.
+/// Maximum nesting depth of lists and objects.
 pub(super) const DEPTH_MAX: usize = 100;
-/// Values of one file, those that aliases repeat included.
+/// Maximum number of values in one file, including those repeated by aliases.
 pub(super) const VALUES_MAX: usize = 200_000;
-/// Aliases of one file.
+/// Maximum number of aliases in one file.
 pub(super) const ALIASES_MAX: usize = 1_000;
 
-/// The value in a file, by the end of its name.
+/// Parses a file in the format of its extension.
 ///
-/// # Errors
-/// When it cannot be read, is too large, or is not what its name says.
+/// # Errors When the file cannot be read, is too large, or is not valid in that format.
 pub(super) fn read(path: &Path) -> anyhow::Result<Value> {
     let shown = path.display();
     let text = read_text(path, FILE_BYTES_MAX)?;
@@ -37,15 +35,14 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Value> {
     }
 }
 
-/// The end of a file's name, in lower case.
+/// The file extension in lower case.
 pub(super) fn extension(path: &Path) -> String {
     path.extension().and_then(std::ffi::OsStr::to_str).unwrap_or_default().to_ascii_lowercase()
 }
 
-/// The text of a file of at most `most` bytes.
+/// Reads a text file of at most `most` bytes.
 ///
-/// # Errors
-/// When it cannot be read, is larger, or is not UTF-8.
+/// # Errors When the file cannot be read, is larger, or is not UTF-8.
 pub(super) fn read_text(path: &Path, most: u64) -> anyhow::Result<String> {
     let shown = path.display();
     let file = regular_file::open(path).with_context(|| format!("{shown} cannot be opened"))?;
@@ -61,10 +58,10 @@ pub(super) fn read_text(path: &Path, most: u64) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// The value of a YAML document, whatever it holds: what would grow past the limits ends the reading.
+/// Parses a YAML document. Parsing stops at the first limit exceeded, so hostile documents cost
+/// little.
 ///
-/// # Errors
-/// With the place of the fault.
+/// # Errors With the line and column of the fault.
 pub(super) fn yaml(text: &str) -> anyhow::Result<Value> {
     let options = serde_saphyr::options! {
         budget: serde_saphyr::budget! {
@@ -87,10 +84,9 @@ pub(super) fn yaml(text: &str) -> anyhow::Result<Value> {
     Ok(value)
 }
 
-/// A value as YAML.
+/// Serializes a value as YAML.
 ///
-/// # Errors
-/// When it has no such form.
+/// # Errors When the value has no YAML form.
 pub(super) fn to_yaml(value: &Value) -> anyhow::Result<String> {
     serde_saphyr::to_string(value)
         .map_err(|error| anyhow::anyhow!("it cannot be written as YAML: {error}"))
@@ -98,7 +94,7 @@ pub(super) fn to_yaml(value: &Value) -> anyhow::Result<String> {
 
 fn toml(text: &str) -> anyhow::Result<Value> {
     let table: toml::Table = toml::from_str(text).context("it is not valid TOML")?;
-    // JSON does not have dates.
+    // TOML dates become strings: JSON has no date type.
     Ok(serde_json::to_value(table)?)
 }
 
@@ -112,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn file_with_byte_order_mark_is_read() {
+    fn file_with_byte_order_mark_is_accepted() {
         let folder = tempfile::tempdir().unwrap();
         for (name, text) in [("a.json", "{\"a\": 1}"), ("a.yaml", "a: 1"), ("a.toml", "a = 1")] {
             let path = folder.path().join(name);
@@ -125,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn yaml_hostile_documents_end_early() {
+    fn yaml_rejects_hostile_documents_early() {
         let mut laughs = "a0: &a0 [lol, lol, lol, lol, lol, lol, lol, lol, lol]\n".to_owned();
         for level in 1..12 {
             let before = level - 1;
@@ -149,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn yaml_reads_what_people_write() {
+    fn yaml_accepts_common_handwritten_forms() {
         let text = "
 name: Greeting   # a comment
 tags: [a, 'b']
@@ -202,7 +198,7 @@ definition:
 
     proptest! {
         #[test]
-        fn yaml_written_reads_back_the_same(value in any_value()) {
+        fn yaml_round_trips(value in any_value()) {
             let text = to_yaml(&value).unwrap();
             let read = yaml(&text);
             prop_assert!(read.is_ok(), "{text}\n{read:?}");

@@ -1,37 +1,39 @@
-//! What a start on a terminal says: where everything is, and how to make a first prediction.
+//! The welcome text of a start on a terminal: where everything is, and how to make a first
+//! prediction.
 //!
-//! Text from data, nothing else: it reads no file, asks nobody, and prints nothing. The key is in
-//! it, so it goes to the terminal and never into a log.
+//! Pure rendering: it reads no files and prints nothing. The text contains the API key, so it goes
+//! to the terminal and never into a log.
 
 use std::path::Path;
 
 use crate::domain::model::VERSION;
 
-/// The built-in model of the first prediction, and an input that it takes.
+/// The built-in model of the first prediction, and a valid input for it.
 const MODEL: &str = "text-sentiment";
 const INPUT: &str = r#"{"text":"First light: what a beautiful night!"}"#;
 
 const MIB: u64 = 1024 * 1024;
 
-/// What is printed.
+/// The data of the welcome text.
 #[derive(Debug, Clone)]
 pub(super) struct Welcome<'a> {
     pub(super) version: &'a str,
-    /// Each host's name and the address by which clients reach it.
+    /// Each host's name and its public URL.
     pub(super) hosts: &'a [(&'a str, &'a str)],
     pub(super) data_dir: &'a Path,
-    /// The one key of a first start.
+    /// The API key created by a first start.
     pub(super) key: Option<&'a str>,
-    /// Where the Owner sets up the dashboard, until there is one.
+    /// The link at which the Owner sets up the dashboard, until an Owner exists.
     pub(super) setup_link: Option<&'a str>,
-    /// The self-made authority that clients must be given, where TLS uses it.
+    /// The self-signed authority that clients must trust, if TLS uses it.
     pub(super) authority: Option<&'a Path>,
-    /// What a first start has set aside, and the free space below which new work is refused, in bytes.
+    /// The ballast reserved by a first start, and the free space below which new work is rejected,
+    /// both in bytes.
     pub(super) disk: Option<(u64, u64)>,
     pub(super) in_colour: bool,
 }
 
-/// The text, with an empty line before and after it.
+/// Renders the text, with an empty line before and after it.
 pub(super) fn render(welcome: &Welcome<'_>) -> String {
     let paint = Paint { on: welcome.in_colour };
     let mut text = String::from("\n");
@@ -58,7 +60,7 @@ pub(super) fn render(welcome: &Welcome<'_>) -> String {
         line(
             &mut text,
             &format!(
-                "{} MiB of the disk are set aside; new work is refused below {} MiB free (limits.disk_reserve).",
+                "{} MiB of disk space are reserved; new work is rejected below {} MiB free (limits.disk_reserve).",
                 ballast / MIB,
                 reserve / MIB
             ),
@@ -76,7 +78,7 @@ fn first_prediction(text: &mut String, welcome: &Welcome<'_>, key: &str, base: &
         .map_or(String::new(), |path| format!(" --cacert {}", quoted(&path.display().to_string())));
     let header = quoted(&format!("X-API-Key: {key}"));
     let body = quoted(&format!(r#"{{"model":"{MODEL}","version":"{VERSION}","input":{INPUT}}}"#));
-    line(text, &format!("{} shown this once:", paint.bold("Your API key,")));
+    line(text, &format!("{} shown only once:", paint.bold("Your API key,")));
     line(text, &format!("  {}", paint.accent(key)));
     text.push('\n');
     line(text, &paint.bold("Make a prediction:"));
@@ -92,7 +94,7 @@ fn line(text: &mut String, content: &str) {
     text.push('\n');
 }
 
-/// A word of the shell, whatever is in it.
+/// Quotes a shell word.
 fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }

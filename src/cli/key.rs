@@ -1,7 +1,7 @@
-//! `orrery key`: makes, lists and deletes API keys.
+//! `orrery key`: creates, lists and deletes API keys.
 //!
-//! A new key is the only thing on standard output, so that a script can catch it; it is shown this
-//! once and never again.
+//! A new key is the only output on standard output, so that a script can capture it. It is shown
+//! only once.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use crate::wire::operator::{Keys, NewKey};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// Create a key and print it, this once
+    /// Create a key. It is shown only once
     Create {
         /// What the key is for
         #[arg(long, value_name = "NAME")]
@@ -28,10 +28,10 @@ pub(super) enum Command {
         /// The organization of the key
         #[arg(long, value_name = "ORGANIZATION", default_value = DEFAULT_ORGANIZATION)]
         org: String,
-        /// An admin key: it administers the box over HTTP and belongs to no organization
+        /// Create an admin key: it administers the box over HTTP and belongs to no organization
         #[arg(long, conflicts_with = "org")]
         admin: bool,
-        /// How long the key is valid, such as 90d; by default until it is deleted
+        /// How long the key is valid, such as 90d [default: until it is deleted]
         #[arg(long, value_name = "TIME", value_parser = super::values::span)]
         expires: Option<Duration>,
         #[command(flatten)]
@@ -44,9 +44,9 @@ pub(super) enum Command {
         #[command(flatten)]
         shape: Shape,
     },
-    /// Delete a key; it is refused from then on
+    /// Delete a key; requests with it are rejected from then on
     Delete {
-        /// The id of the key, as `orrery key list` shows it, or its name where no other key has it
+        /// The id of the key as shown by `orrery key list`, or its name if it is unique
         #[arg(value_name = "ID_OR_NAME")]
         key: String,
     },
@@ -65,7 +65,7 @@ pub(super) async fn run(command: Command, config: &Config) -> anyhow::Result<()>
         Command::Delete { key } => {
             let id = find(&admin, &key).await?;
             admin.delete(&format!("/admin/keys/{id}")).await?;
-            output::note(&format!("Key {id} is deleted; it is refused from now on."));
+            output::note(&format!("Key {id} was deleted. Requests with it are now rejected."));
             Ok(())
         }
     }
@@ -93,11 +93,11 @@ async fn create(
     }
     let key = &created.described;
     let owner = match key.admin {
-        true => "for the administration of the box".to_owned(),
+        true => "for administering the box".to_owned(),
         false => format!("of organization {}", key.organization),
     };
     output::note(&format!(
-        "Key {} ({}) {owner}, valid {}. It is shown this once:",
+        "Key {} ({}) {owner}, valid {}. It is shown only once:",
         key.id,
         key.name,
         key.expires_at.map_or("until it is deleted".to_owned(), |at| format!("until {at}")),
@@ -131,7 +131,7 @@ async fn list(admin: &Admin, organization: Option<&str>, output: &Output) -> any
     output.show(&answer, &columns.map(Column::Text), rows)
 }
 
-/// The id of the key with this id or name.
+/// Resolves an id or a name to the id of a key.
 async fn find(admin: &Admin, key: &str) -> anyhow::Result<KeyId> {
     if let Ok(id) = key.parse() {
         return Ok(id);
@@ -154,14 +154,14 @@ fn or_never(time: Option<Time>) -> String {
     time.map_or("never".to_owned(), |time| time.to_string())
 }
 
-/// An answer in the shape that the routes promise.
+/// Parses a response into its documented shape.
 pub(super) fn understood<T: serde::de::DeserializeOwned>(answer: Value) -> anyhow::Result<T> {
     use anyhow::Context as _;
     serde_json::from_value(answer)
-        .context("the running service sent an unexpected answer: is it another version?")
+        .context("the running service sent an unexpected answer: is it a different version?")
 }
 
-/// Who makes the key: the name in the environment, which is a note and no proof.
+/// The name recorded as the key's creator, from the environment; informational, not authenticated.
 fn creator() -> String {
     let user = ["SUDO_USER", "USER", "LOGNAME"].iter().find_map(|name| std::env::var(name).ok());
     user.filter(|name| !name.is_empty()).unwrap_or("command line".to_owned())

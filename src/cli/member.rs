@@ -1,4 +1,4 @@
-//! `orrery owner` and `orrery member`: who may log in to the dashboard.
+//! `orrery owner` and `orrery member`: people with access to the dashboard.
 
 use clap::Subcommand;
 use serde_json::json;
@@ -14,9 +14,10 @@ use crate::wire::operator::{Member, Members};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum OwnerCommand {
-    /// Print a link that sets up the dashboard or, where there is an Owner, sets the Owner's password
+    /// Print a link that sets up the dashboard or, if it has an Owner already, resets the Owner's
+    /// password
     Link {
-        /// The organization
+        /// The organization of the dashboard
         #[arg(long, value_name = "ORGANIZATION", default_value = DEFAULT_ORGANIZATION)]
         org: String,
         #[command(flatten)]

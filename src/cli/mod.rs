@@ -1,8 +1,8 @@
-//! The command line: what is asked, which code does it, and how the answer is shown.
+//! The command line: parses arguments, dispatches to commands, and prints their results.
 //!
-//! A command works on the service through [`admin::Admin`], so that it does the same whether the
-//! service runs or not. Answers go to standard output, everything said about them to standard
-//! error. Nothing here decides anything about models or money.
+//! Commands use the service through [`admin::Admin`], so that they do the same whether the service
+//! runs or not. Answers go to standard output, notes and errors to standard error. Nothing here
+//! decides anything about models or money.
 //!
 //! To add a command: `CONTRIBUTING.md`, "Add a command".
 
@@ -64,8 +64,8 @@ use crate::guard;
 use crate::runners::builtin::worker;
 use crate::runners::llm;
 
-/// What `--version` says beside the release: commit and date where they are known, features, target.
-/// `build.rs` finds them out; `-V` names the release alone.
+/// Details of `--version`: commit and date if known, features, target. Set by `build.rs`; `-V`
+/// prints only the version.
 const LONG_VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("ORRERY_BUILD"), ")");
 
 /// One static binary that turns a Linux box into an AI model and workflow service.
@@ -86,101 +86,102 @@ struct Arguments {
 enum Command {
     /// Run the service
     Serve(serve::Serve),
-    /// Check configuration, manifests, TLS files, ports and folders, and report every problem
+    /// Check configuration, manifests, TLS files, ports and folders, and report all problems
     Check(Shape),
-    /// Look at the machine, the data, the backups and the work of the service, and say what mends what is wrong
+    /// Diagnose machine, data, backups and work of the service, and suggest a fix for each problem
     Doctor(Shape),
     Top(top::Top),
     Bench(bench::Bench),
     /// API keys
     #[command(subcommand)]
     Key(key::Command),
-    /// Organizations: each has keys, executions and a balance of its own
+    /// Organizations: each has its own keys, executions and balance
     #[command(subcommand, visible_alias = "organization")]
     Org(organization::Command),
     /// The Owner of an organization's dashboard
     #[command(subcommand)]
     Owner(member::OwnerCommand),
-    /// Members: the people who may log in to the dashboard
+    /// Members: the people who can log in to the dashboard
     #[command(subcommand)]
     Member(member::Command),
-    /// Fallback chains: the models that run when another one fails
+    /// Fallback chains: the models to try when the primary model fails
     #[command(subcommand)]
     Chain(chain::Command),
-    /// Named secrets: values for the requests of workflows, which nobody can read back
+    /// Named secrets: write-only values for the requests of workflows
     #[command(subcommand)]
     Secret(secret::Command),
-    /// Balances of organizations, and their ledgers
+    /// Balances of organizations and their ledgers
     #[command(subcommand)]
     Balance(balance::Command),
     /// The audit log: who did what, from where, with which result
     #[command(subcommand)]
     Audit(audit::Command),
-    /// Webhook deliveries: list them, show their attempts, send them again
+    /// Webhook deliveries: list them, show their attempts, redeliver them
     #[command(subcommand)]
     Webhooks(webhook::Command),
-    /// Executions: list, watch, show, cancel, pause, resume and redrive them, also while the service is stopped
+    /// Executions: list, watch, show, cancel, pause, resume and redrive them, even while the
+    /// service is stopped
     #[command(subcommand)]
     Execution(execution::Command),
-    /// Make organizations and what they have like a file says; a second run changes nothing
+    /// Apply a declarative file of organizations and their resources; idempotent
     Apply(apply::Apply),
-    /// Workflows as files in a folder: push them, pull them, compare them
+    /// Workflows as files in a folder: push, pull and compare them
     #[command(subcommand)]
     Workflow(workflow::Command),
     /// Models of the catalog
     #[command(subcommand)]
     Model(model::Command),
-    /// Chat with a model in this terminal
+    /// Chat with a model in the terminal
     Chat(chat::Chat),
     /// Ask a chat model typed questions about a state
     Decide(decide::Decide),
     /// Talk to the agent of the running service
     Agent(agent::Agent),
-    /// Back up everything into one file, also while the service runs
+    /// Back up everything into one file, even while the service runs
     Backup(backup::Backup),
-    /// Check a backup, or without one the store of a stopped service
+    /// Check a backup; without a file, check the store of a stopped service
     Verify(backup::Verify),
     /// Restore a backup into an empty data folder
     Restore(backup::Restore),
-    /// Read configuration, manifests and certificates of the running service again
+    /// Make the running service reread its configuration, manifests and certificates
     Reload(Shape),
-    /// Try an upgrade to this binary on a copy of the data, beside the running service
+    /// Rehearse an upgrade to this binary on a copy of the data, while the service runs
     Upgrade(upgrade::Upgrade),
-    /// Resume the executions and webhooks that a restore held back
+    /// Resume the executions and webhooks that are held back after a restore
     Resume(Shape),
     /// Rewrite the store of a stopped service to reclaim disk space
     Compact,
-    /// The key that seals secrets
+    /// The key that encrypts stored secrets
     #[command(subcommand)]
     Seal(seal::Command),
     /// Copy everything readable from a damaged store into a new data folder
     Salvage(salvage::Salvage),
-    /// Guard a worker of a model: the service starts this itself
+    /// Guard the worker of a model (started by the service)
     #[command(hide = true)]
     Guard(guard::GuardArgs),
-    /// Become the program of a model, behind its fence: a guard starts this itself
+    /// Become the program of a model inside its sandbox (started by a guard)
     #[command(hide = true)]
     Fence(guard::fence::FenceArgs),
-    /// Run built-in models without files and network: the service starts this itself
+    /// Run built-in models without files and network (started by the service)
     #[command(hide = true)]
     BuiltinWorker(worker::WorkerArgs),
-    /// Run a language model without files and network: the service starts this itself
+    /// Run a language model without files and network (started by the service)
     #[command(hide = true)]
     LlmWorker(llm::worker::WorkerArgs),
-    /// This binary as a systemd service: install it, remove it, show its status
+    /// Run this binary as a systemd service: install it, remove it, show its status
     #[command(subcommand)]
     Service(unit::Command),
-    /// Print a script that completes commands in a shell
+    /// Print a completion script for a shell
     Completions {
         shell: clap_complete::Shell,
     },
-    /// Write the manual pages into a folder
+    /// Write manual pages into a folder
     Man {
         folder: PathBuf,
     },
 }
 
-/// How a table is printed.
+/// Output format of a table.
 #[derive(Debug, Clone, Copy, clap::Args)]
 struct Shape {
     /// Print JSON instead of a table
@@ -188,11 +189,11 @@ struct Shape {
     json: bool,
 }
 
-/// Runs the command that the process was started with. 0: done; 1: it failed, and standard error
-/// says why; 2: a usage error.
+/// Runs the command line. Exit codes: 0: success; 1: failure, explained on standard error; 2: a
+/// usage error.
 #[must_use]
 pub fn main() -> ExitCode {
-    // What this process makes is its user's alone, whatever the shell or the container has set.
+    // Files created by this process are private to its user, whatever umask was inherited.
     let _of_the_parent = umask(Mode::RWXG | Mode::RWXO);
     let arguments = understood(std::env::args_os()).unwrap_or_else(|error| error.exit());
     match run(arguments) {
@@ -205,13 +206,13 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// The arguments of a command line. `--json` may also precede the command.
+/// Parses a command line. `--json` may also precede the command.
 fn understood(words: impl IntoIterator<Item = OsString>) -> Result<Arguments, clap::Error> {
     let parsed = Arguments::try_parse_from(with_json_last(words.into_iter().collect()));
     parsed.map_err(with_near_command)
 }
 
-/// The words, with a `--json` before the command moved to where the command takes it.
+/// Moves a `--json` that precedes the command to where the command accepts it.
 fn with_json_last(mut words: Vec<OsString>) -> Vec<OsString> {
     let mut at = 1;
     while let Some(word) = words.get(at).and_then(|word| word.to_str()) {
@@ -232,7 +233,7 @@ fn with_json_last(mut words: Vec<OsString>) -> Vec<OsString> {
     words
 }
 
-/// The error, without the command that clap suggests where another word was meant.
+/// Removes clap's suggestion of a command if it is not similar to the word given.
 fn with_near_command(mut error: clap::Error) -> clap::Error {
     let unknown = error.get(ContextKind::InvalidSubcommand).map(ToString::to_string);
     let suggested = error.get(ContextKind::SuggestedSubcommand).map(ToString::to_string);
@@ -334,7 +335,7 @@ fn upgrade(asked: upgrade::Upgrade, file: Option<&Path>) -> anyhow::Result<ExitC
     Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The configuration in `file`, or the defaults without one.
+/// Loads the configuration in `file`; the defaults if there is none.
 fn configuration(file: Option<&Path>) -> anyhow::Result<Config> {
     let Some(path) = file else { return Ok(Config::defaults()) };
     Config::load(path).map_err(|faults| {
@@ -346,7 +347,7 @@ fn configuration(file: Option<&Path>) -> anyhow::Result<Config> {
     })
 }
 
-/// A fault the way compilers print one, so that editors and terminals can follow it.
+/// Formats a fault as compilers do, so that editors and terminals can link to it.
 fn located(path: &Path, error: &config::Error) -> String {
     match error.line {
         0 => error.message.clone(),
@@ -358,7 +359,7 @@ fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<
     runtime()?.block_on(work)
 }
 
-/// The same, for work that may end while something that it has begun goes on: nobody waits for that.
+/// Like [`block_on`], but does not wait for background tasks that are still running at the end.
 fn until_stopped<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     let runtime = runtime()?;
     let ended = runtime.block_on(work);
@@ -374,7 +375,7 @@ fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
         .context("the asynchronous runtime cannot start")
 }
 
-/// The end of a guard or a fence. What it says goes to the service, by standard error.
+/// The exit code of a guard or a fence. Its error goes to the service by standard error.
 fn guarded(ended: std::io::Result<u8>) -> ExitCode {
     match ended {
         Ok(code) => ExitCode::from(code),
@@ -391,7 +392,7 @@ fn completions(shell: clap_complete::Shell) -> anyhow::Result<()> {
     output::raw(&script)
 }
 
-/// Writes a page for each command.
+/// Writes a manual page for each command.
 fn manual(folder: &Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(folder)?;
     let written = clap_mangen::generate_to(Arguments::command(), folder);
@@ -517,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn cli_refuses_wrong_usage() {
+    fn cli_rejects_wrong_usage() {
         for line in [
             "orrery start",
             "orrery top --json",

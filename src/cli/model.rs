@@ -1,4 +1,4 @@
-//! `orrery model`: what the catalog holds, and what is wrong with a manifest.
+//! `orrery model`: lists the models of the catalog, checks manifests and runs a model once.
 
 use std::io;
 use std::path::PathBuf;
@@ -17,21 +17,21 @@ use crate::http::content;
 use crate::http::event_stream::EventReader;
 use crate::wire::operator::{ModelTest, ModelTestEvent, Models};
 
-/// The longest event of a run, in bytes: the largest output and what goes with it.
+/// Longest event of a run, in bytes: the largest output plus its envelope.
 const EVENT_MAX: usize = 300 * 1024 * 1024;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
     /// List the models with their current load
     List(Shape),
-    /// Check manifests, and report every problem with its line and column
+    /// Check manifests and report every problem with its line and column
     Check {
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
     },
     /// Run a model on one input and show the result
     Test {
-        /// The slug of the model, as `orrery model list` shows it
+        /// The slug of the model, as shown by `orrery model list`
         #[arg(value_name = "SLUG")]
         slug: String,
         /// The input as JSON; fields with a default in the model's schema are optional
@@ -80,14 +80,17 @@ pub(super) async fn list(output: &Output, config: &Config) -> anyhow::Result<()>
         }
         for endpoint in &model.endpoints {
             if let Some(reason) = &endpoint.reason {
-                output::note(&format!("{}: {} is left out: {reason}", model.slug, endpoint.name));
+                output::note(&format!(
+                    "{}: {} is out of rotation: {reason}",
+                    model.slug, endpoint.name
+                ));
             }
         }
     }
     Ok(())
 }
 
-/// The models that run here from a file: what they are, and what they take.
+/// Prints the local models: properties of their files, and the memory they use.
 fn show_local(answer: &Models, output: &Output) -> anyhow::Result<()> {
     let local = answer.models.iter().filter_map(|model| Some((model, model.local.as_ref()?)));
     let rows: Vec<Vec<String>> = local
@@ -115,7 +118,7 @@ fn show_local(answer: &Models, output: &Output) -> anyhow::Result<()> {
     output.show(answer, &columns, rows)
 }
 
-/// The servers of models that have several.
+/// Prints the endpoints of models that have several.
 fn show_endpoints(answer: &Models, output: &Output) -> anyhow::Result<()> {
     let endpoints = answer
         .models
@@ -152,7 +155,8 @@ fn size(bytes: u64) -> String {
     indicatif::HumanBytes(bytes).to_string()
 }
 
-/// Runs one input through a model: its output goes to standard output, all else is said beside it.
+/// Runs a model on one input. The output goes to standard output, everything else to standard
+/// error.
 pub(super) async fn test(
     slug: &str,
     input: &str,
@@ -165,7 +169,7 @@ pub(super) async fn test(
     let asked = json!({"slug": slug, "input": input});
     admin.post_stream("/admin/models/test", &asked, &mut run).await?;
     let has_shown = run.has_shown;
-    let trial = run.outcome.context("the run was broken off; the service's log may say why")?;
+    let trial = run.outcome.context("the run was interrupted; see the service's log")?;
     let code = if trial.error.is_none() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     if output.is_json() {
         output::json(&trial)?;
@@ -180,7 +184,7 @@ pub(super) async fn test(
             output::note(&format!("{slug} failed after {:.3} s ({class}): {error}", trial.seconds));
         }
         (output, None) => {
-            // The text is on the terminal already.
+            // The text has already been streamed to the terminal.
             if has_shown {
                 output::raw(b"\n")?
             } else {
@@ -192,7 +196,7 @@ pub(super) async fn test(
     Ok(code)
 }
 
-/// A run that goes on: its text is shown as it comes, where a person looks.
+/// A run in progress. Its text is streamed to a terminal as it arrives.
 struct Run {
     reader: EventReader,
     shows: bool,
@@ -228,7 +232,7 @@ impl io::Write for Run {
     }
 }
 
-/// Looks at each file; fails when one has a fault.
+/// Checks each file; the exit code is a failure if any has a fault.
 pub(super) fn check(files: &[PathBuf]) -> anyhow::Result<ExitCode> {
     let mut code = ExitCode::SUCCESS;
     for file in files {

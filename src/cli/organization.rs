@@ -1,4 +1,4 @@
-//! `orrery org`: makes, lists and limits organizations.
+//! `orrery org`: creates, lists and limits organizations.
 
 use anyhow::bail;
 use clap::Subcommand;
@@ -16,7 +16,7 @@ use crate::wire::operator::{Organization, Organizations};
 pub(super) enum Command {
     /// Create an organization
     Create {
-        /// 1 to 64 characters of a-z, 0-9 and -
+        /// The name: 1 to 64 characters of a-z, 0-9 and -
         #[arg(long, value_name = "NAME")]
         name: String,
         #[command(flatten)]
@@ -24,27 +24,27 @@ pub(super) enum Command {
     },
     /// List the organizations
     List(Shape),
-    /// Show an organization: its limits, and what is used of each
+    /// Show an organization: its limits and their current usage
     Show {
         /// The name of the organization
         name: String,
         #[command(flatten)]
         shape: Shape,
     },
-    /// Change what an organization may use; a limit that is not named stays, `none` takes it away
+    /// Change the limits of an organization; limits that are not named stay, `none` removes one
     Limit {
         /// The name of the organization
         name: String,
-        /// Requests a second, over all keys of the organization
+        /// Requests per second, over all keys of the organization
         #[arg(long, value_name = "NUMBER", value_parser = values::limit)]
         requests_per_second: Option<values::Limit>,
-        /// Executions that run at once; the others wait
+        /// Executions that run at the same time; further ones wait
         #[arg(long, value_name = "NUMBER", value_parser = values::limit)]
         running: Option<values::Limit>,
-        /// Executions that have not ended and do not run; more are refused
+        /// Unfinished executions that are not running (queued, suspended); further ones are rejected
         #[arg(long, value_name = "NUMBER", value_parser = values::limit)]
         queued: Option<values::Limit>,
-        /// Bytes of files, also such as 10GB or 512MiB; more are refused
+        /// Total size of files, in bytes or such as 10GB or 512MiB; further files are rejected
         #[arg(long, value_name = "BYTES", value_parser = values::size_limit)]
         storage: Option<values::Limit>,
         #[command(flatten)]

@@ -1,8 +1,8 @@
-//! What the person at the terminal sees: tables, JSON, notes and errors.
+//! Terminal output: tables, JSON, notes and errors.
 //!
-//! Answers go to standard output, notes and errors to standard error. Text from elsewhere loses its
-//! control characters, so that a name cannot move the cursor. Nothing is coloured where nobody
-//! looks, or where `NO_COLOR` is set.
+//! Answers go to standard output, notes and errors to standard error. Control characters are
+//! removed from foreign text, so that a name cannot move the cursor. Output is colored only on a
+//! terminal, and not if `NO_COLOR` is set.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -18,16 +18,16 @@ use serde::Serialize;
 const COLUMN_GAP: u16 = 2;
 /// Before each pair of a head and a cell where a row takes several lines.
 const PAIR_GAP: &str = "  ";
-/// A column with several words in a cell is not made narrower than this.
+/// Minimum width of a column whose cells contain several words.
 const PROSE_MIN: u16 = 20;
 
-/// Shows the answer of one command.
+/// Prints the answer of one command.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Output {
     json: bool,
 }
 
-/// A column: its head, and whether it holds numbers.
+/// A column: its heading, and whether it holds numbers.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Column {
     Text(&'static str),
@@ -39,7 +39,7 @@ impl Output {
         Self { json }
     }
 
-    /// Prints `value` as JSON where that was asked for, else the table.
+    /// Prints `value` as JSON if `--json` is set, otherwise as the table.
     pub(super) fn show<T: Serialize>(
         &self,
         value: &T,
@@ -52,7 +52,7 @@ impl Output {
         raw(table(columns, rows, in_colour(&std::io::stdout()), screen_width()).as_bytes())
     }
 
-    /// Whether JSON was asked for.
+    /// Whether `--json` is set.
     pub(super) const fn is_json(&self) -> bool {
         self.json
     }
@@ -72,19 +72,20 @@ pub(super) fn raw(bytes: &[u8]) -> anyhow::Result<()> {
     out.write_all(bytes).and_then(|()| out.flush()).context("standard output cannot be written")
 }
 
-/// Text that somebody else wrote, as it comes: without what a terminal would take for commands.
+/// Streams foreign text to standard output, without terminal escape sequences.
 pub(super) fn text(text: &str) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     out.write_all(visible(text).as_bytes())?;
     out.flush()
 }
 
-/// Writes a line with names or messages of others in it to standard output.
+/// Writes a line that may contain foreign text to standard output.
 pub(super) fn line(text: &str) -> anyhow::Result<()> {
     raw(format!("{}\n", visible(text)).as_bytes())
 }
 
-/// The text without control characters, except line ends and tabs, and without changes of the writing direction.
+/// The text without control characters (except line breaks and tabs) and without bidirectional
+/// controls.
 pub(super) fn visible(text: &str) -> String {
     let is_shown = |letter: &char| matches!(letter, '\n' | '\t') || !is_command(*letter);
     text.chars().filter(is_shown).collect()
@@ -96,19 +97,19 @@ fn is_command(letter: char) -> bool {
         || matches!(letter, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// `path` as people write it: from the current folder where it lies in there, such as `./orrery-data`.
+/// `path` relative to the current folder if it lies inside, such as `./orrery-data`.
 pub(super) fn short(path: &Path) -> PathBuf {
     let here = std::env::current_dir().ok();
     let inside = here.and_then(|here| path.strip_prefix(here).ok());
     inside.map_or_else(|| path.to_path_buf(), |inside| Path::new(".").join(inside))
 }
 
-/// Says something about the answer; it is not a failure when nobody can read it.
+/// Writes a note to standard error; a failed write is ignored.
 pub(super) fn note(text: &str) {
     drop(writeln!(std::io::stderr().lock(), "{}", visible(text)));
 }
 
-/// Tells an error with everything behind it.
+/// Prints an error with all its causes.
 pub(super) fn error(error: &anyhow::Error) {
     let red = in_colour(&std::io::stderr());
     let (start, end) = if red { ("\u{1b}[1;31m", "\u{1b}[0m") } else { ("", "") };
@@ -119,18 +120,18 @@ pub(super) fn error(error: &anyhow::Error) {
     }
 }
 
-/// Whether the system has refused something that another user may do.
+/// Whether the system denied permission, which another user may have.
 fn is_refused_by_system(error: &anyhow::Error) -> bool {
     let refused = std::io::Error::from(std::io::ErrorKind::PermissionDenied).to_string();
     error.chain().any(|cause| cause.to_string().to_lowercase().contains(&refused))
 }
 
-/// An error and its causes, one on each line.
+/// An error and its causes, one per line.
 pub(super) fn chain(error: &anyhow::Error) -> String {
     error.chain().map(ToString::to_string).collect::<Vec<_>>().join("\n  ")
 }
 
-/// Whether the reader of standard output went away, as `head` does.
+/// Whether the reader of standard output has gone away, as `head` does.
 pub(super) fn is_closed_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         cause
@@ -139,24 +140,24 @@ pub(super) fn is_closed_pipe(error: &anyhow::Error) -> bool {
     })
 }
 
-/// Whether colours are welcome there.
+/// Whether to color output on this stream.
 pub(super) fn in_colour(stream: &impl std::io::IsTerminal) -> bool {
     stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// Whether a person reads standard output.
+/// Whether standard output is a terminal.
 pub(super) fn on_a_terminal() -> bool {
     std::io::stdout().is_terminal()
 }
 
-/// The columns of the terminal that shows standard output; `None` for a pipe or a file.
+/// The width of the terminal on standard output; `None` for a pipe or a file.
 fn screen_width() -> Option<u16> {
     let size = on_a_terminal().then(terminal::size)?;
     size.ok().map(|(width, _height)| width).filter(|width| *width > 0)
 }
 
-/// The rows under their heads, each line ended. Where they are wider than the screen, cells with
-/// several words are wrapped; where even that is too wide, each row takes several lines.
+/// Lays out rows under their headings, each line terminated. Cells with several words wrap if the
+/// table is wider than the screen; if even that is too wide, each row takes several lines.
 pub(super) fn table(
     columns: &[Column],
     rows: impl IntoIterator<Item = Vec<String>>,
@@ -223,7 +224,7 @@ fn paragraph(columns: &[Column], row: &[String], in_colour: bool, screen: u16) -
     text + "\n"
 }
 
-/// How narrow each column can be: ids and numbers stay whole, cells with several words are wrapped.
+/// The minimum width of each column: ids and numbers stay whole, cells with several words wrap.
 fn least_widths(columns: &[Column], rows: &[Vec<String>]) -> Vec<u16> {
     let heads = columns.iter().map(|(Column::Text(head) | Column::Number(head))| *head);
     let width = |text: &str| u16::try_from(text.chars().count()).unwrap_or(u16::MAX);
@@ -238,7 +239,7 @@ fn least_widths(columns: &[Column], rows: &[Vec<String>]) -> Vec<u16> {
     heads.enumerate().map(of_column).collect()
 }
 
-/// The text without control characters; a dash for none.
+/// The text without control characters; a dash if it is empty.
 pub(super) fn plain(text: &str) -> String {
     match text {
         "" => "-".to_owned(),
@@ -346,13 +347,13 @@ mod tests {
     }
 
     #[test]
-    fn cli_error_is_shown_with_its_causes() {
+    fn cli_error_shows_its_causes() {
         let error = anyhow::anyhow!("no such file").context("the store cannot be opened");
         assert_eq!(chain(&error), "the store cannot be opened\n  no such file");
     }
 
     #[test]
-    fn cli_refusal_of_the_system_is_told_from_others() {
+    fn cli_recognizes_permission_denied_by_the_system() {
         let refused = || std::io::Error::from_raw_os_error(13);
         let error = anyhow::Error::new(refused()).context("/var/lib/orrery/control.sock");
         assert!(is_refused_by_system(&error));

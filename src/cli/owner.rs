@@ -1,5 +1,5 @@
-//! The user whom the data of a service belongs to: its name, its groups, and looking at files as that
-//! user does. Only a process of root looks as somebody else, and only on a thread of its own.
+//! The user who owns a service's data: name, groups, and file checks under that user's permissions.
+//! Only a process of root can assume another user, and does so only on a dedicated thread.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -13,14 +13,14 @@ use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Owner {
     uid: u32,
-    /// As `/etc/passwd` spells it; the number where it has no such user.
+    /// The name in `/etc/passwd`; the numeric id if it has no entry.
     pub(super) name: String,
     group: u32,
     groups: Vec<u32>,
 }
 
 impl Owner {
-    /// The owner of the folder, where this process is root's and the folder is somebody else's.
+    /// The owner of the folder, if this process runs as root and the owner is another user.
     pub(super) fn of(folder: &Path) -> Option<Self> {
         let metadata = fs::metadata(folder).ok()?;
         if !geteuid().is_root() || metadata.uid() == 0 {
@@ -31,7 +31,7 @@ impl Owner {
         Some(Self::read(metadata.uid(), metadata.gid(), &passwd, &group))
     }
 
-    /// The user of this number, with the groups that the two files give it.
+    /// The user with this id, with the groups found in the two files.
     fn read(uid: u32, group_of_folder: u32, passwd: &str, groups: &str) -> Self {
         let user = user(uid, passwd);
         let name = user.map_or_else(|| uid.to_string(), |(name, _)| name.to_owned());
@@ -44,10 +44,10 @@ impl Owner {
         Self { uid, group, groups: further.collect(), name }
     }
 
-    /// Does `work` as this user does, on a thread of its own; this thread stays root's.
+    /// Runs `work` with this user's permissions on a dedicated thread; the calling thread stays
+    /// root.
     ///
-    /// # Errors
-    /// When the system refuses, as it does in some containers.
+    /// # Errors When the system refuses to switch users, as in some containers.
     pub(super) fn looks<T: Send>(&self, work: impl FnOnce() -> T + Send) -> anyhow::Result<T> {
         std::thread::scope(|scope| {
             let looking = scope.spawn(|| {
@@ -58,7 +58,7 @@ impl Owner {
                 set_thread_groups(&groups)
                     .and_then(|()| set_thread_res_gid(group, group, group))
                     .and_then(|()| set_thread_res_uid(uid, uid, uid))
-                    .with_context(|| format!("files cannot be looked at as {}", self.name))?;
+                    .with_context(|| format!("files cannot be checked as user {}", self.name))?;
                 Ok(work())
             });
             looking.join().map_err(|_panic| anyhow::anyhow!("the check was interrupted"))?
@@ -66,13 +66,13 @@ impl Owner {
     }
 }
 
-/// The name of a user; its number where the system has no name for it.
+/// The name of a user; the numeric id if the system has no name for it.
 pub(super) fn name(uid: u32) -> String {
     let passwd = fs::read_to_string("/etc/passwd").unwrap_or_default();
     user(uid, &passwd).map_or_else(|| uid.to_string(), |(name, _)| name.to_owned())
 }
 
-/// The number of a group.
+/// The numeric id of a group.
 pub(super) fn group(name: &str) -> Option<u32> {
     let groups = fs::read_to_string("/etc/group").ok()?;
     groups.lines().find_map(|line| {
@@ -81,7 +81,7 @@ pub(super) fn group(name: &str) -> Option<u32> {
     })
 }
 
-/// The name and the first group of a user in the text of `/etc/passwd`.
+/// The name and the primary group of a user in the text of `/etc/passwd`.
 fn user(uid: u32, passwd: &str) -> Option<(&str, u32)> {
     passwd.lines().find_map(|line| {
         let mut fields = line.split(':');
@@ -102,7 +102,7 @@ mod tests {
         "root:x:0:\nssl-cert:x:120:www-data,orrery\norrery:x:997:\nadm:x:4:orreryx\n";
 
     #[test]
-    fn owner_of_data_has_groups_of_its_user() {
+    fn owner_of_data_has_groups_of_user() {
         let owner = Owner::read(998, 1, PASSWD, GROUP);
         let expect = Owner { uid: 998, name: "orrery".to_owned(), group: 997, groups: vec![120] };
         assert_eq!(owner, expect);
@@ -112,14 +112,14 @@ mod tests {
     }
 
     #[test]
-    fn group_is_found_by_its_name() {
+    fn group_id_is_found_by_name() {
         assert_eq!(group("root"), Some(0));
         assert_eq!(group("no-such-group-here"), None);
     }
 
     #[test]
-    fn owner_looks_at_files_with_its_own_permissions() {
-        // Only root can become somebody else; for anyone else there is nobody to look as.
+    fn owner_checks_files_with_own_permissions() {
+        // Only root can assume another user; otherwise the test has nothing to check.
         let folder = tempfile::tempdir().unwrap();
         if !geteuid().is_root() {
             assert_eq!(Owner::of(folder.path()), None);
@@ -134,6 +134,6 @@ mod tests {
         let other = Owner::read(65_534, 65_534, PASSWD, GROUP);
         let error = other.looks(|| fs::read(&secret)).unwrap().unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied);
-        assert_eq!(fs::read(&secret).unwrap(), b"x", "this thread is root's still");
+        assert_eq!(fs::read(&secret).unwrap(), b"x", "the calling thread is still root");
     }
 }

@@ -1,6 +1,6 @@
-//! Which service a command works on: that of the configuration it is given, or the first that it finds.
+//! Finds the service that a command works on: that of the given configuration, or the first found.
 //!
-//! Only `serve` makes a store. Every other command looks for one and says which it has found.
+//! Only `serve` creates a store. Every other command looks for one and prints which one it uses.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use super::output;
 use crate::config::Config;
 
-/// The configuration of a service that is installed.
+/// The configuration of an installed service.
 const INSTALLED: &str = "/etc/orrery/config.toml";
 
-/// What a command without `--config` finds.
+/// Where a command without `--config` finds its service.
 #[derive(Debug, PartialEq, Eq)]
 enum Place {
     /// `./orrery-data`, of a service without a configuration file.
@@ -23,10 +23,9 @@ enum Place {
     Data,
 }
 
-/// The configuration of the service that a command is for.
+/// The configuration of the service that a command works on.
 ///
-/// # Errors
-/// When the configuration cannot be used, or when there is no service to be found.
+/// # Errors When the configuration is invalid, or no service is found.
 pub(super) fn of_service(file: Option<&Path>) -> anyhow::Result<Config> {
     if file.is_some() {
         return super::configuration(file);
@@ -52,15 +51,15 @@ pub(super) fn of_service(file: Option<&Path>) -> anyhow::Result<Config> {
     Ok(config)
 }
 
-/// The same for a command that also works without a service: the defaults where there is none.
+/// The same for a command that also works without a service: falls back to the defaults.
 ///
-/// # Errors
-/// When the configuration cannot be used.
+/// # Errors When the configuration is invalid.
 pub(super) fn of_service_or_defaults(file: Option<&Path>) -> anyhow::Result<Config> {
     super::configuration(file_or_found(file).as_deref())
 }
 
-/// The configuration file that is given, or else that of the installed service where no store is here.
+/// The given configuration file; otherwise that of the installed service, unless there is a store
+/// here.
 pub(super) fn file_or_found(file: Option<&Path>) -> Option<PathBuf> {
     if let Some(file) = file {
         return Some(file.to_path_buf());
@@ -80,19 +79,19 @@ fn configuration(place: &Place) -> anyhow::Result<Config> {
     }
 }
 
-/// The first of: a store in `here`, the configuration `installed`, a store in `data`.
+/// The first found of: a store in `here`, the configuration `installed`, a store in `data`.
 fn find(here: &Path, installed: &Path, data: &Path) -> Option<Place> {
     if holds_store(here) {
         return Some(Place::Here);
     }
-    // A file that this user may not look at is there; reading it says so.
+    // A file that this user may not stat counts as present; reading it reports the error.
     if may_exist(installed) {
         return Some(Place::Installed(installed.to_path_buf()));
     }
     holds_store(data).then_some(Place::Data)
 }
 
-/// Whether a service has its data in the folder, as far as this user can see.
+/// Whether the folder holds a service's store, as far as this user can see.
 fn holds_store(folder: &Path) -> bool {
     folder.is_dir() && may_exist(&folder.join("store"))
 }

@@ -1,5 +1,5 @@
-//! `orrery verify FILE --restore`: a restore as it would be, into a folder that is removed again, however it
-//! ends. It reads the backup and the log archive behind it, and touches no service and no store.
+//! `orrery verify FILE --restore`: rehearses a restore in a temporary folder that is always
+//! deleted. It reads the backup and its log archive, and touches no service and no store.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,12 +14,12 @@ use crate::backup::{self, Keys, Reached, Replay, Report, Source, Spared, Summary
 use crate::config::Config;
 use crate::runtime::{Clock, regular_file};
 
-/// What the names of temporary folders begin with.
+/// Prefix of the names of temporary folders.
 const PREFIX: &str = "orrery-rehearsal-";
-/// The data folder within it.
+/// The data folder inside it.
 pub(super) const DATA: &str = "data";
 
-/// Restores, opens, checks and removes: false when there are faults.
+/// Restores, opens, checks and deletes. Returns false if it finds faults.
 pub(super) async fn run(
     file: &Path,
     keys: Keys,
@@ -39,38 +39,37 @@ pub(super) async fn run(
         .with_context(|| format!("{} cannot be restored", file.display()))?;
     let place = service::stopped_store(&restored).context("the restored store cannot be opened")?;
     let report = check(place).await?;
-    folder.close().context("the temporary folder cannot be removed")?;
+    folder.close().context("the temporary folder cannot be deleted")?;
     let is_good = report.faults.is_empty();
     counted(report, output)?;
     if let Some(reached) = reached {
         output::note(&format!("restored up to commit {} of {}", reached.record, reached.at));
     }
     output::note(match is_good {
-        true => "the backup was restored, opened and checked, and the restored folder was removed",
+        true => "the backup was restored, opened and checked, and the restored folder was deleted",
         false => "the restored store has faults",
     });
     Ok(is_good)
 }
 
-/// A backup that is restored to be looked at.
+/// A backup to restore into a temporary copy.
 pub(super) struct Copy {
     pub file: PathBuf,
     pub keys: Keys,
     pub replay: Replay,
-    /// The new data folder, and the one that it is in.
+    /// The new data folder, and the folder that contains it.
     pub into: PathBuf,
     pub parent: PathBuf,
-    /// The heading of the progress.
+    /// The label of the progress bar.
     pub bar: &'static str,
-    /// What there is no room for, when it has so many bytes.
+    /// Describes the copy in the error for lack of space, given its size in bytes.
     pub no_room: fn(u64) -> String,
 }
 
-/// Checks a backup and the log archive behind it, and restores them, where there is room. A disk that
-/// fills up would stop a service that runs on it.
+/// Checks a backup and its log archive, and restores them if there is enough free space: a full
+/// disk would stop a service that shares it.
 ///
-/// # Errors
-/// When the backup is not whole, or its copy has no room.
+/// # Errors When the backup is damaged, or there is not enough space for the copy.
 pub(super) async fn restore(
     copy: Copy,
     config: &Config,
@@ -82,7 +81,7 @@ pub(super) async fn restore(
         let bytes = expected_bytes(&file, &keys, &replay)?;
         Spared::new(io::sink(), &parent, reserve, bytes).with_context(|| {
             let (parent, what) = (parent.display(), no_room(bytes));
-            format!("{parent} has no room for {what}: name another folder with --work-dir")
+            format!("{parent} has no room for {what}: choose another folder with --work-dir")
         })?;
         let opened = regular_file::open(&file)?;
         let bar = byte_bar(bar);
@@ -96,10 +95,9 @@ pub(super) async fn restore(
     .await
 }
 
-/// Bytes that a restore of `file` may write: those of the backup, and of the log archive behind it.
+/// The bytes that a restore of `file` may write: those of the backup and of its log archive.
 ///
-/// # Errors
-/// When the backup is not whole, or the log archive behind it cannot be applied.
+/// # Errors When the backup is damaged, or its log archive cannot be applied.
 fn expected_bytes(file: &Path, keys: &Keys, replay: &Replay) -> anyhow::Result<u64> {
     let summary = checked_file(file, keys)?;
     let bar = byte_bar("log");
@@ -108,10 +106,9 @@ fn expected_bytes(file: &Path, keys: &Keys, replay: &Replay) -> anyhow::Result<u
     Ok(summary.bytes.saturating_add(plan.bytes()))
 }
 
-/// Reads all of a restored store, and closes it.
+/// Reads and checks a whole restored store, and closes it.
 ///
-/// # Errors
-/// When it cannot be read at all.
+/// # Errors When the store cannot be read at all.
 pub(super) async fn check(place: Source) -> anyhow::Result<Report> {
     let store = place.store.clone();
     let report = blocking(move || {
@@ -125,7 +122,7 @@ pub(super) async fn check(place: Source) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// A temporary folder for a copy of the data, and the one that it is in.
+/// Creates a temporary folder for a copy of the data; also returns its parent folder.
 pub(super) fn folder_for_copy(
     work_dir: Option<PathBuf>,
     config: &Config,
@@ -133,12 +130,15 @@ pub(super) fn folder_for_copy(
     let parent = work_dir.unwrap_or_else(|| beside(&config.data_dir));
     let made = tempfile::Builder::new().prefix(PREFIX).tempdir_in(&parent);
     let folder = made.with_context(|| {
-        format!("no folder can be made in {}: name another one with --work-dir", parent.display())
+        format!(
+            "no folder can be created in {}: choose another one with --work-dir",
+            parent.display()
+        )
     })?;
     Ok((folder, parent))
 }
 
-/// The folder that holds the data folder, or the one for temporary files.
+/// The parent of the data folder, or the folder for temporary files.
 fn beside(data: &Path) -> PathBuf {
     let absolute = std::path::absolute(data).ok();
     let parent = absolute.as_deref().and_then(Path::parent).filter(|parent| parent.is_dir());

@@ -1,7 +1,7 @@
-//! `orrery reload`: has the running service read its configuration, manifests and certificates again.
+//! `orrery reload`: makes the running service reread its configuration, manifests and certificates.
 //!
-//! Fails where something is broken, so that `systemctl reload` does: the service goes on with the last good
-//! state of it.
+//! Exits with an error if something is invalid, so that `systemctl reload` fails too; the service
+//! keeps the last valid state of it.
 
 use std::process::ExitCode;
 
@@ -17,7 +17,10 @@ use crate::wire::operator::Reloaded;
 pub(super) async fn run(output: &Output, config: &Config) -> anyhow::Result<ExitCode> {
     let admin = Admin::running(config).await.with_context(|| {
         let data = config.data_dir.display();
-        format!("no service answers in {data}, or this user may not ask it: it reads everything when it starts")
+        format!(
+            "no service answers in {data}, or this user may not connect to it; a stopped service \
+             reads its files when it starts"
+        )
     })?;
     let reloaded: Reloaded = understood(admin.post("/admin/reload", &json!({})).await?)?;
     if output.is_json() {
@@ -36,7 +39,10 @@ fn say(reloaded: &Reloaded) {
         output::note(&format!("changed: {}", reloaded.applied.join(", ")));
     }
     if !reloaded.needs_restart.is_empty() {
-        output::note(&format!("holds from the next start: {}", reloaded.needs_restart.join(", ")));
+        output::note(&format!(
+            "takes effect at the next start: {}",
+            reloaded.needs_restart.join(", ")
+        ));
     }
     if !reloaded.removed.is_empty() {
         output::note(&format!("models removed: {}", reloaded.removed.join(", ")));

@@ -1,4 +1,4 @@
-//! `orrery salvage`: a new data folder with everything that can be read of a damaged one.
+//! `orrery salvage`: copies everything readable from a damaged data folder into a new one.
 
 use std::path::PathBuf;
 
@@ -18,7 +18,7 @@ pub(super) struct Salvage {
     shape: Shape,
 }
 
-/// `orrery salvage --into DIR`: false when something is lost.
+/// `orrery salvage --into DIR`. Returns false if anything was lost.
 pub(super) async fn run(asked: Salvage, config: &Config) -> anyhow::Result<bool> {
     super::admin::refuse_foreign(&config.data_dir)?;
     let Salvage { into, shape } = asked;
@@ -35,7 +35,7 @@ pub(super) async fn run(asked: Salvage, config: &Config) -> anyhow::Result<bool>
     .await?;
     let lost = report.faults.len();
     counted(report, &Output::new(shape.json))?;
-    let what = if lost == 0 { "nothing is lost" } else { "what the faults above name is lost" };
+    let what = if lost == 0 { "nothing was lost" } else { "the items named above are lost" };
     output::note(&format!("written to {shown}; {what}. To use it, point `data_dir` at it"));
     Ok(lost == 0)
 }

@@ -1,4 +1,4 @@
-//! `orrery seal`: the key of sealed secrets.
+//! `orrery seal`: the key that encrypts stored secrets.
 
 use clap::Subcommand;
 
@@ -10,7 +10,7 @@ use crate::config::Config;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// Create a new seal.key and seal all secrets with it, in the store of a stopped service
+    /// Create a new seal.key and encrypt all secrets with it; the service must be stopped
     Rotate,
 }
 
@@ -25,7 +25,7 @@ pub(super) async fn run(command: Command, config: &Config) -> anyhow::Result<()>
     let rotated = service::rotate_seal(config, &mut watch).await?;
     bar.finish_and_clear();
     output::note(&format!(
-        "seal.key is replaced, and {} secrets are sealed with the new key. Earlier links and page \
+        "seal.key was replaced, and {} secrets were sealed with the new key. Earlier links and page \
          cursors are no longer valid. Earlier backups contain the old key and still restore with \
          it",
         rotated.secrets

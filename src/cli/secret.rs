@@ -1,4 +1,4 @@
-//! `orrery secret`: sets, lists and deletes named secrets. A value comes from standard input and is
+//! `orrery secret`: sets, lists and deletes named secrets. A value is read from standard input and
 //! never printed.
 
 use std::io::{IsTerminal as _, Read as _};
@@ -18,16 +18,16 @@ use crate::wire::operator::{Secret, Secrets};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// Set the value of a secret, read from standard input; one line break at its end is dropped
+    /// Set the value of a secret, read from standard input; one trailing line break is dropped
     Set {
-        /// 1 to 64 characters of a-z A-Z 0-9 _ -
+        /// The name: 1 to 64 characters of a-z A-Z 0-9 _ -
         #[arg(value_name = "NAME")]
         name: String,
         /// The organization of the secret
         #[arg(long, value_name = "ORGANIZATION", default_value = DEFAULT_ORGANIZATION)]
         org: String,
     },
-    /// List the names of secrets, of one organization or of all; no value is ever shown
+    /// List the names of secrets, of one organization or of all; values are never shown
     List {
         #[arg(long, value_name = "ORGANIZATION")]
         org: Option<String>,
@@ -89,7 +89,8 @@ pub(super) async fn run(command: Command, config: &Config) -> anyhow::Result<()>
     Ok(())
 }
 
-/// The value on standard input. One that is too long is cut where it still is, to be refused.
+/// Reads the value from standard input. An overlong value is cut just above the limit, so that it
+/// is rejected.
 fn read_value() -> anyhow::Result<String> {
     let input = std::io::stdin();
     if input.is_terminal() {

@@ -1,7 +1,7 @@
-//! `orrery serve`: logs on, service on, and on a terminal a word of welcome.
+//! `orrery serve`: starts logging and the service and, on a terminal, prints the welcome text.
 //!
-//! A first key and a link to set up the dashboard are made only where a person reads standard output;
-//! elsewhere they would end in a log.
+//! A first key and a dashboard setup link are created only if standard output is a terminal;
+//! otherwise they would end up in a log.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -18,16 +18,16 @@ use crate::telemetry;
 /// Run the service
 #[derive(Debug, Default, clap::Args)]
 pub(super) struct Serve {
-    /// Start although folders of payloads or files are missing, and let this start's sweep take away
-    /// any number of files that nothing refers to
+    /// Start even if folders of payloads or files are missing, and lift the limit on orphan cleanup
+    /// for this start
     #[arg(long)]
     accept_loss: bool,
-    /// Listen on this address in place of 127.0.0.1, such as 0.0.0.0, where there is no configuration
+    /// Listen on this address instead of 127.0.0.1, such as 0.0.0.0; only without a configuration
     /// file
     #[arg(long, value_name = "ADDRESS", value_parser = values::address)]
     listen: Option<IpAddr>,
-    /// The port of the base host in place of 8080, where there is no configuration file; the other
-    /// hosts take the next four, the metrics the one after them
+    /// The port of the base host instead of 8080; the other hosts use the next four, the metrics
+    /// the one after; only without a configuration file
     #[arg(long, value_name = "PORT", value_parser = port)]
     port: Option<u16>,
 }
@@ -35,8 +35,8 @@ pub(super) struct Serve {
 impl Serve {
     /// The configuration of the service.
     ///
-    /// # Errors
-    /// When the file cannot be used, or leaves no room for addresses on the command line.
+    /// # Errors When the file is invalid, or addresses are given both in a file and on the command
+    /// line.
     pub(super) fn configuration(&self, file: Option<&Path>) -> anyhow::Result<Config> {
         match file {
             None => Ok(Config::defaults_on(self.listen, self.port)),
@@ -50,7 +50,7 @@ impl Serve {
     }
 }
 
-/// A port that leaves room for those that follow it.
+/// Parses a port that leaves room for the ports of the other hosts.
 fn port(text: &str) -> Result<u16, String> {
     let port = text.parse().ok().filter(|port| (1..=FIRST_PORT_MAX).contains(port));
     port.ok_or(format!("write a port from 1 to {FIRST_PORT_MAX}, such as 9000"))
@@ -63,7 +63,7 @@ pub(super) async fn run(asked: Serve, mut config: Config) -> anyhow::Result<()> 
     if !output::on_a_terminal() {
         return super::service::serve(config, false, |_nothing| {
             tracing::info!(
-                "ready; `orrery key create --name NAME` makes a key, `orrery owner link` the link \
+                "ready; `orrery key create --name NAME` creates a key, `orrery owner link` the link \
                  that sets up the dashboard"
             );
         })
@@ -71,13 +71,13 @@ pub(super) async fn run(asked: Serve, mut config: Config) -> anyhow::Result<()> 
     }
     let greeted = config.clone();
     super::service::serve(config, true, move |first| {
-        // Nothing is lost with a greeting that cannot be written: `orrery key create` makes keys.
+        // A greeting that cannot be written is not an error: `orrery key create` creates keys.
         drop(output::raw(greeting(&greeted, &first).as_bytes()));
     })
     .await
 }
 
-/// Refuses a start without a configuration in a folder in which the data folder cannot be made.
+/// Rejects a start without a configuration in a folder where the data folder cannot be created.
 fn refuse_unwritable(config: &Config) -> anyhow::Result<()> {
     let Some(folder) = config.data_dir.parent().filter(|_| config.file.is_none()) else {
         return Ok(());
@@ -98,12 +98,12 @@ fn unwritable(folder: &Path, refused: Errno) -> String {
         _ => format!("this user may not write to {shown}"),
     };
     format!(
-        "{reason}: start the service in a folder that you may write to, where it makes \
+        "{reason}: start the service in a folder that you may write to, where it creates \
          ./orrery-data, or set `data_dir` in a configuration file (--config FILE)"
     )
 }
 
-/// The greeting on a terminal, with what a first start makes.
+/// The greeting on a terminal, including the key and the link created by a first start.
 fn greeting(config: &Config, first: &FirstStart) -> String {
     let hosts = config.hosts.named().map(|(name, host)| (name, host.public_url.as_str()));
     let self_made = !matches!(config.tls.mode, TlsMode::Files { .. })

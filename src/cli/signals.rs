@@ -1,15 +1,14 @@
-//! The signals that end a command which has something to put right first.
+//! Signals that end a command which must clean up first.
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// SIGTERM, SIGHUP, SIGINT and SIGQUIT, in the place of what they do to a process by themselves.
+/// SIGTERM, SIGHUP, SIGINT and SIGQUIT, caught instead of terminating the process.
 pub(super) struct Signals([Signal; 4]);
 
 impl Signals {
-    /// From now on they are noted.
+    /// Starts catching the signals.
     ///
-    /// # Errors
-    /// When the system refuses.
+    /// # Errors When the system refuses.
     pub(super) fn new() -> std::io::Result<Self> {
         let [terminate, hang_up, interrupt, quit] = [
             SignalKind::terminate(),
@@ -21,7 +20,7 @@ impl Signals {
         Ok(Self([terminate?, hang_up?, interrupt?, quit?]))
     }
 
-    /// Resolves at the next of them.
+    /// Resolves at the next signal.
     pub(super) async fn next(&mut self) {
         let [terminate, hang_up, interrupt, quit] = &mut self.0;
         tokio::select! {

@@ -1,8 +1,8 @@
-//! `orrery upgrade --rehearse`: what an upgrade to this binary would do to a service, tried on a copy of its data
-//! while it goes on running.
+//! `orrery upgrade --rehearse`: tries an upgrade to this binary on a copy of the data while the
+//! service keeps running.
 //!
-//! The copy is taken as a backup is, opened, checked and started by this binary, and removed again, however
-//! the rehearsal ends. Neither the service nor its data folder is changed.
+//! The copy is taken as a backup, then opened, checked and started by this binary, and always
+//! deleted at the end. Neither the service nor its data folder is changed.
 
 use std::fs;
 use std::io::{BufWriter, Write as _};
@@ -26,20 +26,20 @@ use crate::runtime::monotonic_now;
 
 /// The backup of the running service, in the temporary folder.
 const BACKUP: &str = "service.backup";
-/// The release of this binary.
+/// The version of this binary.
 const THIS: &str = env!("CARGO_PKG_VERSION");
 
 /// Rehearse an upgrade of the service to this binary
 #[derive(Debug, clap::Args)]
 pub(super) struct Upgrade {
-    /// Open a copy of the service's data with this binary, check all of it, start on it without running
-    /// anything, and remove it; the service goes on at the same time
+    /// Open a copy of the service's data with this binary, check all of it, start on it without
+    /// running any work, and delete it; the service keeps running
     #[arg(long, required = true)]
     rehearse: bool,
-    /// Rehearse on this backup in place of the running service
+    /// Rehearse on this backup instead of the running service
     #[arg(long = "backup", value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Where the copy is made, which needs room for everything; by default beside the data folder
+    /// Where to create the copy, which needs room for all data [default: next to the data folder]
     #[arg(long, value_name = "DIR")]
     work_dir: Option<PathBuf>,
     #[command(flatten)]
@@ -49,21 +49,21 @@ pub(super) struct Upgrade {
 }
 
 impl Upgrade {
-    /// Whether it is about a backup, and no service is needed.
+    /// Whether a backup is rehearsed, so that no service is needed.
     pub(super) const fn is_of_file(&self) -> bool {
         self.file.is_some()
     }
 }
 
-/// What was found.
+/// The result of a rehearsal.
 #[derive(Debug, Serialize)]
 struct Rehearsal {
-    /// Whether the upgrade loses nothing and starts.
+    /// Whether the upgrade starts and loses nothing.
     good: bool,
-    /// The release that wrote the data, and this one.
+    /// The version that wrote the data, and the version of this binary.
     from: String,
     to: &'static str,
-    /// The form of the store's rows before and after.
+    /// The format of the store's rows before and after.
     store_format: u32,
     new_store_format: u32,
     rows: u64,
@@ -71,22 +71,22 @@ struct Rehearsal {
     files: u64,
     workflow_versions: u64,
     models: usize,
-    /// What was unfinished when the copy was taken, and would go on.
+    /// Unfinished work when the copy was taken, which would resume.
     unfinished_executions: u64,
     unfinished_deliveries: u64,
     copy_ms: u64,
     check_ms: u64,
-    /// How long requests wait while the new binary starts.
+    /// How long requests wait while the new binary starts, in milliseconds.
     start_ms: u64,
     copy_bytes: u64,
-    /// What the start added to the copy.
+    /// Bytes that the start added to the copy.
     written_bytes: u64,
     free_bytes: u64,
     faults: Vec<String>,
     manifests: Vec<String>,
 }
 
-/// Rehearses: false when an upgrade would lose something.
+/// Rehearses an upgrade. Returns false if it would lose something.
 pub(super) async fn run(asked: Upgrade, config: &Config) -> anyhow::Result<bool> {
     let Upgrade { rehearse: _, file, work_dir, opener, shape } = asked;
     let keys = opener.keys(config)?;
@@ -108,13 +108,13 @@ pub(super) async fn run(asked: Upgrade, config: &Config) -> anyhow::Result<bool>
         format!("release {THIS} does not start on this data; the service itself was not touched")
     })?;
     let written = size_of(&data)?.saturating_sub(before);
-    folder.close().context("the temporary folder cannot be removed")?;
+    folder.close().context("the temporary folder cannot be deleted")?;
     let found = rehearsal(&summary, report, started, [copy, check], [before, written]);
     show(&found, &Output::new(shape.json))?;
     Ok(found.good)
 }
 
-/// A backup of the running service in `folder`.
+/// Takes a backup of the running service into `folder`.
 async fn taken(config: &Config, folder: &Path) -> anyhow::Result<PathBuf> {
     let Some(admin) = Admin::running(config).await else {
         anyhow::bail!(
@@ -135,7 +135,7 @@ async fn taken(config: &Config, folder: &Path) -> anyhow::Result<PathBuf> {
     Ok(path)
 }
 
-/// Restores `file` into `data`, and removes it where it was taken for this.
+/// Restores `file` into `data`, then deletes the backup if it was taken for this rehearsal.
 async fn restored(
     file: PathBuf,
     keys: Keys,
@@ -210,14 +210,14 @@ fn show(found: &Rehearsal, output: &Output) -> anyhow::Result<()> {
         ("versions of workflows compiled", found.workflow_versions.to_string()),
         ("models", found.models.to_string()),
         ("faults of manifests", found.manifests.len().to_string()),
-        ("executions that would go on", found.unfinished_executions.to_string()),
-        ("webhooks that would go on", found.unfinished_deliveries.to_string()),
+        ("executions that would resume", found.unfinished_executions.to_string()),
+        ("webhooks that would resume", found.unfinished_deliveries.to_string()),
         ("time of the copy, in ms", found.copy_ms.to_string()),
         ("time of the check, in ms", found.check_ms.to_string()),
         ("time of the start, in ms", found.start_ms.to_string()),
         ("disk of the copy, in bytes", found.copy_bytes.to_string()),
-        ("disk that the start wrote", found.written_bytes.to_string()),
-        ("disk free beside it", found.free_bytes.to_string()),
+        ("disk written by the start, in bytes", found.written_bytes.to_string()),
+        ("disk free there, in bytes", found.free_bytes.to_string()),
         ("faults", found.faults.len().to_string()),
     ];
     let rows = rows.map(|(what, value)| vec![what.to_owned(), value]);
@@ -236,13 +236,13 @@ fn show(found: &Rehearsal, output: &Output) -> anyhow::Result<()> {
             "the copy was opened, checked and started by this binary, and was removed; nothing was run or sent"
         }
         false => {
-            "this binary cannot take over all of this data: do not upgrade, and report what is above"
+            "this binary cannot use all of this data: do not upgrade, and report the faults above"
         }
     });
     Ok(())
 }
 
-/// Bytes of all files below a folder.
+/// Total size of all files below a folder, in bytes.
 fn size_of(folder: &Path) -> std::io::Result<u64> {
     let mut bytes = 0;
     for entry in fs::read_dir(folder)? {

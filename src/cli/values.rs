@@ -1,4 +1,4 @@
-//! Values of arguments: what is accepted, and a sentence with an example for what is not.
+//! Parsers of argument values; each error explains the format with an example.
 
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -8,7 +8,7 @@ use crate::config;
 use crate::domain::money::Usd;
 use crate::domain::time::{self, SPAN_MAX, span_text};
 
-/// A span of time, such as 90d.
+/// A duration, such as 90d.
 pub(super) fn span(text: &str) -> Result<Duration, String> {
     let span = time::span(text).ok_or_else(|| {
         "write a number and a unit: 30m, 12h or 90d (for a date, count the days until it)"
@@ -36,7 +36,7 @@ pub(super) fn dollars(text: &str) -> Result<f64, String> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Limit(pub(super) Option<u64>);
 
-/// A limit of an organization: a number above 0, or `none`.
+/// An organization's limit: a number above 0, or `none`.
 pub(super) fn limit(text: &str) -> Result<Limit, String> {
     if text == "none" {
         return Ok(Limit(None));
@@ -46,7 +46,7 @@ pub(super) fn limit(text: &str) -> Result<Limit, String> {
     Ok(Limit(Some(number)))
 }
 
-/// A limit in bytes: as `limit`, or a size as the configuration has it, such as `10GB`.
+/// A limit in bytes: a number above 0, a size as in the configuration, such as `10GB`, or `none`.
 pub(super) fn size_limit(text: &str) -> Result<Limit, String> {
     let bytes = config::values::bytes_of(text).filter(|bytes| *bytes > 0);
     bytes.map(|bytes| Limit(Some(bytes))).map_or_else(|| limit(text), Ok).map_err(|_not_a_number| {
@@ -55,7 +55,7 @@ pub(super) fn size_limit(text: &str) -> Result<Limit, String> {
     })
 }
 
-/// The id of something that a list shows.
+/// An id as shown in a list.
 pub(super) fn id<T: FromStr>(text: &str) -> Result<T, String> {
     text.parse().map_err(|_not_an_id| {
         "write a whole id as the list shows it, such as 0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e"
@@ -63,7 +63,7 @@ pub(super) fn id<T: FromStr>(text: &str) -> Result<T, String> {
     })
 }
 
-/// How many items are asked for.
+/// The number of items to return.
 pub(super) fn count(text: &str) -> Result<u32, String> {
     text.parse()
         .ok()
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cli_values_are_read_or_answered_with_an_example() {
+    fn cli_values_are_parsed_or_rejected_with_an_example() {
         assert_eq!(span("90d"), Ok(Duration::from_secs(90 * 86_400)));
         assert!(span("tomorrow").unwrap_err().contains("90d"));
         assert!(span("0s").unwrap_err().contains("at least one second"));

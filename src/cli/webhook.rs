@@ -1,4 +1,4 @@
-//! `orrery webhooks`: what was sent to receivers, what they said, and sending it again.
+//! `orrery webhooks`: lists deliveries, shows their attempts, and redelivers.
 
 use anyhow::Context as _;
 use clap::Subcommand;
@@ -18,10 +18,10 @@ use crate::domain::ids::ExecutionId;
 pub(super) enum Command {
     /// List deliveries, newest first
     List {
-        /// The status: pending, delivering, delivered or failed
+        /// Only deliveries with this status: pending, delivering, delivered or failed
         #[arg(long, value_name = "STATUS")]
         status: Option<String>,
-        /// The receiver's host, with or without its port
+        /// Only deliveries to this host, with or without its port
         #[arg(long, value_name = "HOST")]
         host: Option<String>,
         /// The maximum number of deliveries, up to 100
@@ -38,7 +38,7 @@ pub(super) enum Command {
         #[command(flatten)]
         delivery: Named,
     },
-    /// Send an ended delivery again: the same bytes, with a new signature
+    /// Redeliver a completed delivery: the same bytes with a new signature
     Redeliver {
         #[command(flatten)]
         delivery: Named,
@@ -48,7 +48,7 @@ pub(super) enum Command {
 /// Which delivery.
 #[derive(Debug, clap::Args)]
 pub(super) struct Named {
-    /// The id of the prediction or execution that it announces
+    /// The id of the prediction or execution that the delivery announces
     #[arg(value_name = "ID", value_parser = super::values::id::<ExecutionId>)]
     execution: ExecutionId,
     /// The organization of the delivery
@@ -112,7 +112,7 @@ pub(super) async fn run(command: Command, config: &Config) -> anyhow::Result<()>
             let answer = admin.post(&delivery.path("/redeliver"), &json!({})).await?;
             let id = answer.get("delivery_id").and_then(Value::as_str);
             let id = id.context("the service answered without a delivery_id")?;
-            output::note(&format!("delivery {id} is sent again"));
+            output::note(&format!("redelivering as {id}"));
             Ok(())
         }
     }

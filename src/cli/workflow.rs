@@ -1,7 +1,7 @@
-//! `orrery workflow`: workflows as files in a folder, one file each, so that they live in version control.
+//! `orrery workflow`: workflows as files in a folder, one file each, for version control.
 //!
-//! What is compared is what the service shows: the fields of a file beside those of the workflow and of
-//! its latest version. Nothing is sent before the plan is printed.
+//! Compares the fields of a file with those of the workflow and of its latest version on the
+//! service. Prints the plan before it sends anything.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -30,21 +30,22 @@ const FIELDS: [&str; 8] = [
     "allowed_to_share",
     "definition",
 ];
-/// Files that are read in one folder and those within it.
+/// Maximum number of files read from a folder and its subfolders.
 const FILES_MAX: usize = 10_000;
-/// Folders within each other.
+/// Maximum nesting depth of folders.
 const DEPTH_MAX: usize = 16;
-/// Workflows that are asked for at once.
+/// Workflows fetched per request.
 const PAGE: usize = 100;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// Create workflows, or add a version to them, where the files of a folder differ
+    /// Create workflows or add versions so that the service matches the files of a folder
     Push {
-        /// The folder: one .yaml, .yml or .json file for each workflow, named by its slug; subfolders count too
+        /// The folder: one .yaml, .yml or .json file per workflow, named by its slug; includes
+        /// subfolders
         #[arg(value_name = "DIR")]
         folder: PathBuf,
-        /// Only print what would be done
+        /// Only print the plan
         #[arg(long)]
         dry_run: bool,
         #[command(flatten)]
@@ -91,15 +92,15 @@ pub(super) async fn run(command: Command, config: &Config) -> anyhow::Result<()>
     }
 }
 
-/// A workflow as a file has it.
+/// A workflow as defined by a file.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Wanted {
-    /// The file's name without its end, or the key in an `apply` file.
+    /// The file name without its extension, or the key in an `apply` file.
     pub(super) slug: String,
     pub(super) fields: Map<String, Value>,
 }
 
-/// A workflow as the service has it, in the shape of a file.
+/// A workflow of the service, in the shape of a file.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Existing {
     id: String,
@@ -109,7 +110,7 @@ pub(super) struct Existing {
     fields: Map<String, Value>,
 }
 
-/// What is to be done about one workflow.
+/// One change to make to a workflow.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Step {
     Create(Wanted),
@@ -118,19 +119,19 @@ pub(super) enum Step {
         id: String,
         /// The workflow's own fields that differ.
         change: Map<String, Value>,
-        /// The version that is added.
+        /// The version to add.
         version: Option<(String, Map<String, Value>)>,
-        /// Before and after, as YAML.
+        /// The workflow before and after, as YAML.
         texts: (String, String),
     },
 }
 
 impl Wanted {
-    /// Checks the fields of a file; those that are left out keep what the service has.
+    /// Parses and checks the fields of a file; omitted fields keep the service's values.
     pub(super) fn read(slug: &str, value: Value) -> anyhow::Result<Self> {
         let Value::Object(given) = value else { bail!("it must be an object with {}", known()) };
         if let Some(unknown) = given.keys().find(|name| !FIELDS.contains(&name.as_str())) {
-            bail!("unknown field '{unknown}': there are {}", known());
+            bail!("unknown field '{unknown}': expected one of {}", known());
         }
         for required in ["name", "description", "definition"] {
             if given.get(required).is_none_or(Value::is_null) {
@@ -145,12 +146,13 @@ fn known() -> String {
     FIELDS.join(", ")
 }
 
-/// What makes the service's workflows those that are wanted; none that is not wanted is touched.
+/// The steps that make the service's workflows match `wanted`; other workflows are not touched.
 pub(super) fn plan(wanted: &[Wanted], existing: &[Existing]) -> anyhow::Result<Vec<Step>> {
     let mut steps = Vec::new();
     for one in wanted {
         let by_slug = existing.iter().find(|other| other.slug == one.slug);
-        // A slug is made from the name: the file of a new workflow may be called something else.
+        // The service derives a slug from the name, so the file of a new workflow may be named
+        // differently.
         let by_name = || {
             let named = |other: &&Existing| {
                 other.fields.get("name") == one.fields.get("name")
@@ -199,13 +201,13 @@ fn difference(wanted: &Wanted, existing: &Existing) -> anyhow::Result<Option<Ste
     }))
 }
 
-/// `v` and the number behind the highest one.
+/// `v` and the number after the highest existing one.
 fn next_version(versions: &[String]) -> String {
     let numbers = versions.iter().filter_map(|id| id.strip_prefix('v')?.parse::<u64>().ok());
     format!("v{}", numbers.max().unwrap_or(0).saturating_add(1))
 }
 
-/// Fields in the order of a file, without those that say nothing.
+/// The fields in file order, without empty ones.
 fn text_of(fields: &Map<String, Value>) -> anyhow::Result<String> {
     let mut ordered = Map::new();
     for name in FIELDS {
@@ -225,7 +227,7 @@ fn is_default(name: &str, value: &Value) -> bool {
 }
 
 impl Step {
-    /// One line of a plan.
+    /// This step as one line of the plan.
     pub(super) fn line(&self) -> String {
         match self {
             Self::Create(wanted) => format!("create workflow {}", wanted.slug),
@@ -237,7 +239,7 @@ impl Step {
         }
     }
 
-    /// Before and after, as YAML.
+    /// The workflow before and after, as YAML.
     pub(super) fn texts(&self) -> anyhow::Result<(String, String)> {
         Ok(match self {
             Self::Create(wanted) => (String::new(), text_of(&wanted.fields)?),
@@ -245,7 +247,7 @@ impl Step {
         })
     }
 
-    /// What it changes.
+    /// The change as a diff.
     pub(super) fn diff(&self, in_colour: bool) -> anyhow::Result<String> {
         let name = match self {
             Self::Create(wanted) => &wanted.slug,
@@ -257,13 +259,13 @@ impl Step {
         Ok(diff::unified((&old, &before), (&new, &after), in_colour))
     }
 
-    /// Does it. Answers the slug.
+    /// Applies the step. Returns the slug.
     pub(super) async fn apply(&self, admin: &Admin) -> anyhow::Result<String> {
         match self {
             Self::Create(wanted) => {
                 let mut body = wanted.fields.clone();
                 let is_shared = body.remove("allowed_to_share") == Some(Value::Bool(true));
-                // A locked one takes no change: the lock comes last.
+                // A locked workflow rejects changes: lock it last.
                 let lock = if is_shared { body.remove("locked") } else { None };
                 let path = "/api/workflows/api/v1/workflows";
                 let made = admin.post(path, &Value::Object(body.clone())).await?;
@@ -286,7 +288,7 @@ impl Step {
             }
             Self::Change { slug, id, change, version, .. } => {
                 let path = format!("/api/workflows/api/v1/workflows/{id}");
-                // A lock is taken off first, by itself, and put on last.
+                // Unlock in a separate request first, lock again last.
                 let mut change = change.clone();
                 let locks = change.get("locked") == Some(&Value::Bool(true));
                 if change.get("locked") == Some(&Value::Bool(false)) {
@@ -353,7 +355,8 @@ async fn with_definition(admin: &Admin, workflow: &Value) -> anyhow::Result<Exis
     Ok(Existing { slug: text("slug")?, id, versions: versions.filter_map(id_of).collect(), fields })
 }
 
-/// The files of workflows in a folder and its subfolders, in the order of their paths. What is hidden is left out.
+/// The workflow files in a folder and its subfolders, sorted by path. Hidden files and folders are
+/// skipped.
 fn files_of(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let mut folders = vec![(folder.to_owned(), 0)];
     let mut files = Vec::new();
@@ -383,7 +386,7 @@ fn files_of(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// The workflows of a folder's files, by their names.
+/// The workflows of a folder's files, by slug.
 fn read_folder(folder: &Path) -> anyhow::Result<BTreeMap<String, (PathBuf, Wanted)>> {
     let mut found = BTreeMap::new();
     for path in files_of(folder)? {
@@ -413,7 +416,7 @@ async fn push(admin: &Admin, folder: &Path, dry_run: bool) -> anyhow::Result<()>
         output::line(&step.line())?;
     }
     if steps.is_empty() {
-        output::note("Nothing to do: the service has what the files say.");
+        output::note("Nothing to do: the service matches the files.");
         return Ok(());
     }
     if dry_run {
@@ -442,13 +445,14 @@ async fn show_diff(admin: &Admin, folder: &Path) -> anyhow::Result<()> {
 }
 
 async fn pull(admin: &Admin, folder: &Path) -> anyhow::Result<()> {
-    fs::create_dir_all(folder).with_context(|| format!("{} cannot be made", folder.display()))?;
+    fs::create_dir_all(folder)
+        .with_context(|| format!("{} cannot be created", folder.display()))?;
     let files = read_folder(folder)?;
     let (mut written, mut masked) = (0, Vec::new());
     for workflow in existing(admin).await? {
         let text = text_of(&workflow.fields)?;
         let known = files.get(&workflow.slug);
-        // A file that says the same already is left as somebody wrote it.
+        // A file with equivalent content keeps its formatting and comments.
         if let Some((_, wanted)) = known
             && difference(wanted, &workflow)?.is_none()
         {
@@ -470,7 +474,7 @@ async fn pull(admin: &Admin, folder: &Path) -> anyhow::Result<()> {
     output::note(&format!("Done: {written} written."));
     if !masked.is_empty() {
         output::note(&format!(
-            "Credentials of {} are written as {MASKED}: a push keeps what the service has. Named secrets \
+            "Credentials of {} are written as {MASKED}: a push keeps the service's values. Named secrets \
              ({{{{secrets.NAME}}}}) need no mask.",
             masked.join(", ")
         ));
@@ -478,7 +482,7 @@ async fn pull(admin: &Admin, folder: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes a file as a whole or not at all.
+/// Replaces a file atomically.
 fn replace(path: &Path, text: &str) -> anyhow::Result<()> {
     let shown = path.display();
     let part = path.with_extension("part");
@@ -535,7 +539,7 @@ mod tests {
     }
 
     #[test]
-    fn workflow_plan_has_only_what_differs() {
+    fn workflow_plan_contains_only_differences() {
         let steps = json!({"steps": []});
         let there = [existing("one", &steps), existing("two", &steps)];
         let same = json!({"name": "one", "description": "d", "definition": steps});
@@ -549,17 +553,17 @@ mod tests {
         let other = json!({"name": "three", "description": "d", "definition": steps});
         let planned = plan(&[wanted("three", other)], &there).unwrap();
         assert_eq!(planned[0].line(), "create workflow three");
-        // A file under another name is the workflow of its name, unless a file has its slug.
+        // A file with another name matches the workflow of its name, unless a file has its slug.
         assert_eq!(plan(&[wanted("1-one", same.clone())], &there).unwrap(), []);
         let both = [wanted("1-one", same.clone()), wanted("one", same)];
         assert_eq!(plan(&both, &there).unwrap().len(), 1);
     }
 
     #[test]
-    fn workflow_file_with_unknown_or_missing_fields_is_refused() {
+    fn workflow_file_with_unknown_or_missing_fields_is_rejected() {
         for (value, message) in [
             (json!([]), "it must be an object with name, "),
-            (json!({"name": "a", "steps": []}), "unknown field 'steps': there are name, "),
+            (json!({"name": "a", "steps": []}), "unknown field 'steps': expected one of name, "),
             (json!({"name": "a", "description": "d"}), "definition is required"),
         ] {
             let refused = Wanted::read("a", value).unwrap_err().to_string();

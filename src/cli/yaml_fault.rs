@@ -1,5 +1,5 @@
-//! What is wrong with a YAML file, in words for its author; and numbers that would change, or that other programs read
-//! otherwise.
+//! Error messages for invalid YAML, and a check for numbers that would lose digits or that other
+//! YAML readers parse differently.
 
 use anyhow::bail;
 use granit_parser::{Event, Parser, ScalarStyle};
@@ -8,20 +8,20 @@ use serde_saphyr::budget::BudgetBreach;
 
 use super::file::{ALIASES_MAX, DEPTH_MAX, VALUES_MAX};
 
-/// The fault, with its place.
+/// The fault as a sentence with its line and column.
 #[expect(clippy::wildcard_enum_match_arm, reason = "most faults have a sentence of their own")]
 pub(super) fn sentence(error: &Error) -> String {
     let what = match error {
         Error::DuplicateMappingKey { key: Some(key), .. } => {
-            format!("the key {key:?} is there twice")
+            format!("duplicate key {key:?}")
         }
-        Error::DuplicateMappingKey { key: None, .. } => "a key is there twice".to_owned(),
+        Error::DuplicateMappingKey { key: None, .. } => "duplicate key".to_owned(),
         Error::Budget { breach, .. } => match breach {
             BudgetBreach::Depth { .. } => {
                 format!("lists and objects may nest at most {DEPTH_MAX} levels deep")
             }
             BudgetBreach::Documents { .. } => {
-                "there may be one document only: take the line --- between them away".to_owned()
+                "only one document is allowed: remove the line --- between documents".to_owned()
             }
             BudgetBreach::Aliases { .. } | BudgetBreach::Anchors { .. } => {
                 format!("there may be at most {ALIASES_MAX} anchors and aliases")
@@ -29,7 +29,7 @@ pub(super) fn sentence(error: &Error) -> String {
             _ => format!("there may be at most {VALUES_MAX} values"),
         },
         Error::MultipleDocuments { .. } => {
-            "there may be one document only: take the line --- between them away".to_owned()
+            "only one document is allowed: remove the line --- between documents".to_owned()
         }
         other => {
             let text = other.to_string();
@@ -42,7 +42,7 @@ pub(super) fn sentence(error: &Error) -> String {
                 );
             }
             if !text.starts_with("recursion limit exceeded") {
-                // A sentence that ends with the place.
+                // The text already ends with the place.
                 return text;
             }
             format!("lists and objects may nest at most {DEPTH_MAX} levels deep")
@@ -54,17 +54,16 @@ pub(super) fn sentence(error: &Error) -> String {
     }
 }
 
-/// Refuses integers beyond 64 bits, which would lose digits, and numbers that YAML 1.1 and 1.2 read differently: 017 is 15
-/// in one and 17 in the other, 1_000 a number or a text.
+/// Rejects integers beyond 64 bits, which would lose digits, and numbers that YAML 1.1 and 1.2 read
+/// differently: 017 is 15 in one and 17 in the other, and 1_000 is a number or a text.
 ///
-/// # Errors
-/// Names the first one, its place and what to write instead.
+/// # Errors Names the first such number, its place and what to write instead.
 #[expect(clippy::wildcard_enum_match_arm, reason = "the other events hold no value")]
 pub(super) fn check_numbers(text: &str) -> anyhow::Result<()> {
-    // For each object and list that is open: whether the next scalar is a key.
+    // One entry per open object or list: for an object, whether the next scalar is a key.
     let mut open: Vec<Option<bool>> = Vec::new();
     for event in Parser::new_from_str(text) {
-        // What is not YAML was refused before.
+        // Invalid YAML was rejected before.
         let Ok((event, span)) = event else { return Ok(()) };
         match event {
             Event::MappingStart(..) => {
@@ -107,7 +106,7 @@ pub(super) fn check_numbers(text: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Notes that a node begins. Whether it is a key.
+/// Records the start of a node. Returns whether it is a key.
 fn value_begins(open: &mut [Option<bool>]) -> bool {
     let Some(Some(is_key)) = open.last_mut() else { return false };
     let was_key = *is_key;
@@ -115,7 +114,7 @@ fn value_begins(open: &mut [Option<bool>]) -> bool {
     was_key
 }
 
-/// Whether a plain scalar is an integer that 64 bits cannot hold.
+/// Whether a plain scalar is an integer that does not fit into 64 bits.
 fn is_wide(text: &str) -> bool {
     let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
     !digits.is_empty()
@@ -124,7 +123,7 @@ fn is_wide(text: &str) -> bool {
         && text.parse::<u64>().is_err()
 }
 
-/// Whether a plain scalar is a number to some readers of YAML, and something else to others.
+/// Whether a plain scalar is a number to some YAML readers and something else to others.
 fn is_ambiguous(text: &str) -> bool {
     let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
     let mut bytes = digits.bytes();
@@ -154,7 +153,7 @@ mod tests {
     use super::super::file::yaml;
 
     #[test]
-    fn yaml_numbers_that_readers_disagree_on_are_refused() {
+    fn yaml_rejects_numbers_that_readers_parse_differently() {
         for number in ["017", "0777", "01234", "1_000", "0b101", "-012", "0x1_f", "1_0.5", "00"] {
             for text in
                 [format!("a:\n  b: {number}\n"), format!("a: [1, {number}]"), number.to_owned()]
@@ -183,10 +182,10 @@ mod tests {
     }
 
     #[test]
-    fn yaml_faults_are_said_in_words() {
+    fn yaml_faults_have_readable_messages() {
         for (text, said) in [
-            ("a: 1\nb: 2\na: 3\n", "line 3 column 1: the key \"a\" is there twice"),
-            ("a: 1\n---\nb: 2\n", "there may be one document only"),
+            ("a: 1\nb: 2\na: 3\n", "line 3 column 1: duplicate key \"a\""),
+            ("a: 1\n---\nb: 2\n", "only one document is allowed"),
             (&format!("{}1{}", "[".repeat(101), "]".repeat(101)), "at most 100 levels deep"),
             (&"- x\n".repeat(200_001), "at most 200000 values"),
             ("a: [1, 2", "line 1"),

@@ -1,4 +1,4 @@
-//! The file of `orrery apply`: organizations by name, and within each its things by name.
+//! The document of `orrery apply`: organizations by name and, within each, its resources by name.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,18 +10,18 @@ use serde_json::{Map, Value};
 use crate::cli::{file, workflow};
 use crate::domain::secret::VALUE_BYTES_MAX;
 
-/// The file, read.
+/// A parsed document.
 #[derive(Debug)]
 pub(super) struct Document {
     pub(super) organizations: BTreeMap<String, Wanted>,
 }
 
-/// What one organization is to have. What is not named is left alone.
+/// The desired resources of one organization. Anything not listed is left unchanged.
 #[derive(Debug, Default)]
 pub(super) struct Wanted {
     pub(super) limits: Option<Map<String, Value>>,
     pub(super) keys: BTreeMap<String, Key>,
-    /// Values, read from where the file says.
+    /// Values, read from the sources named in the document.
     pub(super) secrets: BTreeMap<String, Secret>,
     pub(super) chains: BTreeMap<String, Map<String, Value>>,
     pub(super) workflows: Vec<workflow::Wanted>,
@@ -29,11 +29,11 @@ pub(super) struct Wanted {
     pub(super) webhook_endpoints: BTreeMap<String, Map<String, Value>>,
 }
 
-/// A key: what can be said of one before it is made.
+/// A key: the properties set when it is created.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Key {
-    /// Such as `90d`.
+    /// A duration such as `90d`.
     pub(super) expires: Option<String>,
 }
 
@@ -53,7 +53,7 @@ struct WrittenDocument {
     organizations: BTreeMap<String, Written>,
 }
 
-/// An organization as it is written. Null counts as empty.
+/// An organization as written in the document. Null counts as empty.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct Written {
@@ -66,7 +66,7 @@ struct Written {
     webhook_endpoints: Option<BTreeMap<String, Map<String, Value>>>,
 }
 
-/// Where a secret's value is: in an environment variable or in a file, never in the text.
+/// Where the value of a secret comes from: an environment variable or a file, never the document.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 enum Source {
@@ -75,17 +75,17 @@ enum Source {
 }
 
 impl Document {
-    /// Reads the file and what it refers to; paths in it begin at its folder.
+    /// Reads the document and the files it refers to; relative paths start at its folder.
     ///
-    /// # Errors
-    /// When something is not what it must be, in a sentence that names it.
+    /// # Errors Names the first invalid item.
     pub(super) fn read(path: &Path) -> anyhow::Result<Self> {
         let folder = path.parent().unwrap_or(Path::new(""));
         Self::of(file::read(path)?, folder)
     }
 
     fn of(value: Value, folder: &Path) -> anyhow::Result<Self> {
-        // What serde says of another type would quote the file, which may be a link to any other.
+        // Serde's error for a value of another type would quote the file, which may be a link to
+        // any file.
         if !value.is_object() {
             bail!("the file must be an object with organizations");
         }
@@ -130,7 +130,7 @@ impl Written {
     }
 }
 
-/// The file that a workflow is in, where its only field is `file`.
+/// The file of a workflow whose only field is `file`.
 fn referred(fields: &Map<String, Value>) -> anyhow::Result<Option<&str>> {
     match fields.get("file") {
         None => Ok(None),
@@ -148,7 +148,7 @@ impl Source {
                 file::read_text(&folder.join(path), (VALUE_BYTES_MAX as u64).saturating_add(2))?
             }
         };
-        // As `orrery secret set` reads one.
+        // Drop one trailing line break, as `orrery secret set` does.
         if value.ends_with('\n') {
             value.pop();
             if value.ends_with('\r') {
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn apply_document_reads_values_from_files_only() {
+    fn apply_document_reads_secrets_only_from_files() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("value"), "hunter2-and-more\r\n").unwrap();
         let workflow = "name: A\ndescription: d\ndefinition: {steps: []}\n";
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn apply_document_faults_are_named() {
+    fn apply_document_errors_name_the_fault() {
         for (organization, message) in [
             (json!({"secret": {}}), "unknown field `secret`"),
             (json!({"secrets": {"a": "plain text"}}), "unknown variant `plain text`"),

@@ -1,8 +1,9 @@
-//! `orrery apply`: organizations and what they have, from one file, so that it lives in version control.
+//! `orrery apply`: applies a declarative file of organizations and their resources, for version
+//! control.
 //!
-//! What the service has is read first, what differs is printed, and only that is sent: a second run does
-//! nothing. What the file does not name is left alone. Secrets are named by where they come from, never by
-//! their values, and no value is printed.
+//! Reads the current state from the service first, prints the differences, and sends only those: a
+//! second run changes nothing. Resources not named in the file are left unchanged. The file names
+//! the source of each secret, never its value, and no value is printed.
 
 mod document;
 mod resources;
@@ -24,18 +25,18 @@ pub(super) struct Apply {
     /// The file: YAML, JSON or TOML
     #[arg(short = 'f', long = "file", value_name = "FILE")]
     file: PathBuf,
-    /// Only print what would be done
+    /// Only print the plan
     #[arg(long)]
     dry_run: bool,
 }
 
-/// One thing that differs, and what makes it so.
+/// One difference, and the request that resolves it.
 #[derive(Debug)]
 struct Step {
     organization: String,
-    /// Such as `create webhook endpoint orders`.
+    /// A description such as `create webhook endpoint orders`.
     line: String,
-    /// Before and after, as YAML; empty where there is nothing to show.
+    /// The resource before and after, as YAML; empty if there is nothing to show.
     texts: (String, String),
     act: Act,
 }
@@ -43,19 +44,19 @@ struct Step {
 #[derive(Debug)]
 enum Act {
     Organization,
-    /// The value is the only answer that shows the key.
+    /// Creates a key. Only the response to its creation shows the key.
     Key(Value),
     Put {
         path: String,
         body: Value,
     },
-    /// What is made may have a secret, which is printed.
+    /// Creates a resource that may have a secret, which is then printed.
     Post {
         path: String,
         body: Value,
     },
     Workflow(Box<super::workflow::Step>),
-    /// The workflow is found by its slug when it is there.
+    /// Creates a schedule of a workflow, which is looked up by slug at that time.
     ScheduleOfWorkflow {
         workflow: String,
         body: Value,
@@ -80,12 +81,12 @@ pub(super) async fn run(asked: Apply, config: &Config) -> anyhow::Result<()> {
         output::line(&format!("{}: {}", step.organization, step.line))?;
         let names = ("service", "file");
         let text = diff::unified((names.0, &step.texts.0), (names.1, &step.texts.1), in_colour);
-        // The line above says what it is about.
+        // The line above already names the subject.
         let body = text.lines().skip(2).map(|line| format!("  {line}\n"));
         output::raw(body.collect::<String>().as_bytes())?;
     }
     if steps.is_empty() {
-        output::note("Nothing to do: the service has what the file says.");
+        output::note("Nothing to do: the service matches the file.");
         return Ok(());
     }
     if asked.dry_run {
@@ -101,7 +102,7 @@ pub(super) async fn run(asked: Apply, config: &Config) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What is to be done about one organization, in the order in which one thing needs another.
+/// Plans the steps for one organization, in dependency order.
 async fn plan(
     admin: &Admin,
     name: &str,
@@ -139,7 +140,7 @@ impl Step {
                 let made: NewKey = understood(admin.post("/admin/keys", body).await?)?;
                 let key = &made.described;
                 output::note(&format!(
-                    "Key {} of organization {} is shown this once:",
+                    "Key {} of organization {} is shown only once:",
                     key.name, key.organization
                 ));
                 output::raw(format!("{}\n", made.key).as_bytes())
@@ -148,7 +149,7 @@ impl Step {
             Act::Post { path, body } => {
                 let made = admin.post(path, body).await?;
                 if let Some(secret) = made.get("secret").and_then(Value::as_str) {
-                    output::note(&format!("The secret of {} is shown this once:", self.subject()));
+                    output::note(&format!("The secret of {} is shown only once:", self.subject()));
                     output::raw(format!("{secret}\n").as_bytes())?;
                 }
                 Ok(())
@@ -162,7 +163,7 @@ impl Step {
         }
     }
 
-    /// The line without its verb.
+    /// The description without its verb.
     fn subject(&self) -> &str {
         self.line.split_once(' ').map_or(&self.line, |(_verb, subject)| subject)
     }

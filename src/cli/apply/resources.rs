@@ -1,6 +1,6 @@
-//! What differs between a file and an organization, kind by kind.
+//! Computes the differences between a document and an organization, kind by kind.
 //!
-//! A field that the file leaves out keeps what the service has. Each kind is found by its name.
+//! Fields omitted in the document keep the service's values. Resources are matched by name.
 
 use std::collections::BTreeMap;
 
@@ -17,16 +17,16 @@ use crate::domain::time::Timestamp;
 use crate::wire::limits::Limits;
 use crate::wire::operator::{Chains, Keys, Organization, SecretComparison, Secrets};
 
-/// Schedules that are asked for at once.
+/// Schedules fetched per request.
 const PAGE: usize = 100;
 const ENDPOINTS: &str = "/api/base/v1/webhook-endpoints";
 const SCHEDULES: &str = "/api/base/v1/schedules";
 
-/// Collects the steps of one organization.
+/// Plans the steps of one organization.
 pub(super) struct Planner<'a> {
     admin: &'a Admin,
     organization: &'a str,
-    /// Without it there is nothing to ask for.
+    /// Whether the organization exists; if not, nothing is fetched.
     exists: bool,
     pub(super) steps: Vec<Step>,
 }
@@ -41,7 +41,7 @@ impl<'a> Planner<'a> {
         self.steps.push(Step { organization, line, texts, act });
     }
 
-    /// Of this organization, where it exists.
+    /// Fetches a list of this organization; `None` if the organization does not exist yet.
     async fn listed(&self, path: &str) -> anyhow::Result<Option<Value>> {
         if !self.exists {
             return Ok(None);
@@ -207,7 +207,7 @@ impl<'a> Planner<'a> {
             let mut named = known.iter().filter(|one| one.get("name") == Some(&json!(name)));
             let (found, second) = (named.next(), named.next());
             if second.is_some() {
-                bail!("schedule {name}: there are several schedules of this name");
+                bail!("schedule {name}: several schedules have this name");
             }
             let Some(found) = found else {
                 let texts = (String::new(), text_of(fields)?);
@@ -236,7 +236,7 @@ impl<'a> Planner<'a> {
         Ok(())
     }
 
-    /// The fields of a change are those of the schedule's own kind.
+    /// The path of a change depends on the kind of schedule.
     fn path_of_schedule(&self, found: &Value, id: &str) -> String {
         match found.get("workflow_id").and_then(Value::as_str) {
             Some(workflow) => {
@@ -264,7 +264,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// A schedule stays with its workflow.
+    /// Rejects moving a schedule to another workflow.
     async fn check_workflow(
         &self,
         name: &str,
@@ -307,7 +307,7 @@ impl<'a> Planner<'a> {
     }
 }
 
-/// An object with one field more.
+/// An object with one more field.
 fn with(mut body: Value, name: &str, value: impl Into<Value>) -> Value {
     if let Some(fields) = body.as_object_mut() {
         fields.insert(name.to_owned(), value.into());
@@ -319,7 +319,7 @@ fn list_of(answer: &Value, name: &str) -> Vec<Value> {
     answer.get(name).and_then(Value::as_array).cloned().unwrap_or_default()
 }
 
-/// Both sides of the fields that the file has, as YAML; `None` where they say the same.
+/// Both sides of the fields in the document, as YAML; `None` if they are equivalent.
 fn differences(
     wanted: &Map<String, Value>,
     shown: &Value,
@@ -336,7 +336,8 @@ fn differences(
     Ok(Some((text_of(&before)?, text_of(wanted)?)))
 }
 
-/// Whether both are the same to the service: an empty text is none, and a moment has many forms.
+/// Whether the service treats both values as equal: an empty text equals null, and a time can be
+/// written in many ways.
 fn is_same(wanted: &Value, held: &Value) -> bool {
     let moment = |value: &Value| value.as_str()?.parse::<Timestamp>().ok();
     let is_nothing = |value: &Value| value.is_null() || value == "";
@@ -350,7 +351,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn apply_differences_are_those_of_the_file() {
+    fn apply_differences_cover_only_fields_of_the_file() {
         let shown = json!({
             "url": "https://a/", "events": [], "disabled": false, "name": null,
             "starts_at": "2026-11-20T09:30:00.000Z",

@@ -1,5 +1,5 @@
-//! What the box does without the service: one core, loopback, and the disk. What the service does is read
-//! against it.
+//! Baselines without the service: hashing on one core, loopback requests, and disk flushes. The
+//! service's figures are read against them.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -13,15 +13,15 @@ use super::figure::quantile;
 use crate::load::{Load, StandIn, get};
 use crate::runtime;
 
-/// What is hashed at once, in bytes: it fits into any cache.
+/// Bytes hashed per block: fits into any cache.
 const BLOCK: usize = 64 * 1024;
-/// The room that is written to over and over, as the store's log is, in bytes.
+/// Size of the file region that is overwritten in a loop, as the store's log is, in bytes.
 const ROOM: u64 = 16 * 1024 * 1024;
 const WRITTEN: usize = 4096;
-/// Records that are flushed together, and the bytes of each: what 64 connections create.
+/// Records per flush, and the size of each in bytes: the load of 64 connections that create.
 pub(super) const GROUP: u32 = 64;
 const RECORD: usize = 400;
-/// Looks at the clock only after so many.
+/// Iterations between two clock readings.
 const BETWEEN: u64 = 16;
 
 /// Megabytes per second that one core hashes with SHA-256.
@@ -38,14 +38,14 @@ pub(super) async fn hash_rate(time: Duration) -> anyhow::Result<f64> {
             blocks += BETWEEN;
         }
         let seconds = begun.elapsed().as_secs_f64();
-        // What is computed is looked at, so that it is computed.
+        // Use the hash, so that the compiler does not remove the computation.
         let is_used = hash.finalize().iter().any(|byte| *byte != 0);
         if is_used { (blocks * BLOCK as u64) as f64 / seconds / 1e6 } else { 0.0 }
     });
     Ok(hashing.await?)
 }
 
-/// Requests per second over so many connections to a server that does nothing.
+/// Requests per second over this many connections to a server that does no work.
 pub(super) async fn loopback_rate(
     server: &StandIn,
     connections: u64,
@@ -56,13 +56,13 @@ pub(super) async fn loopback_rate(
     Ok(round.rate())
 }
 
-/// How long a small write takes until it is on the disk, in seconds, sorted.
+/// Times of a small write and flush, in seconds, sorted.
 pub(super) async fn flush_times(folder: &Path, time: Duration) -> anyhow::Result<Vec<f64>> {
     let path = folder.join("flushes");
     Ok(tokio::task::spawn_blocking(move || flush(&path, WRITTEN, time)).await??)
 }
 
-/// Records per second that reach the disk in groups, as the store's commits do.
+/// Records per second written in groups of one flush each, like the store's commits.
 pub(super) async fn group_rate(folder: &Path, time: Duration) -> anyhow::Result<f64> {
     let path = folder.join("groups");
     let bytes = RECORD * GROUP as usize;
@@ -71,12 +71,12 @@ pub(super) async fn group_rate(folder: &Path, time: Duration) -> anyhow::Result<
     Ok(times.len() as f64 * f64::from(GROUP) / seconds)
 }
 
-/// The time that half of these did not exceed, and the one that all but a hundredth did not.
+/// The median and the 99th percentile of sorted times.
 pub(super) fn middle_and_tail(times: &[f64]) -> Option<(f64, f64)> {
     Some((quantile(times, 0.5)?, quantile(times, 0.99)?))
 }
 
-/// Writes and flushes over and over, in a file that has its room already; the times, sorted.
+/// Overwrites and flushes a preallocated file in a loop. Returns the sorted times.
 fn flush(path: &Path, bytes: usize, time: Duration) -> io::Result<Vec<f64>> {
     let file = with_room(path)?;
     let block = vec![0xa5_u8; bytes];
@@ -94,7 +94,7 @@ fn flush(path: &Path, bytes: usize, time: Duration) -> io::Result<Vec<f64>> {
     Ok(times)
 }
 
-/// A file whose blocks are written, so that a flush has nothing but data to keep.
+/// A file with all blocks written, so that a flush has only data to sync and no metadata.
 fn with_room(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
     let zeros = vec![0; BLOCK];

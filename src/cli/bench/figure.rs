@@ -1,26 +1,25 @@
-//! What was measured: figures that say whether more of them is better, and the report that is written, read
-//! again and compared.
+//! Figures with units and direction, and the report that is written, read back and compared.
 
 use serde::{Deserialize, Serialize};
 
 use super::machine::Machine;
 use crate::cli::measures::{amount, grouped, time};
 
-/// The form of the report; a later one that cannot be compared has another.
+/// Version of the report format; incompatible formats get a new number.
 pub(super) const FORMAT: u32 = 1;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Unit {
     PerSecond,
-    /// Less is better; of the others, more.
+    /// Lower is better; for all other units, higher is better.
     Seconds,
     MegabytesPerSecond,
     TokensPerSecond,
 }
 
 impl Unit {
-    /// As a person reads a value of it.
+    /// Formats a value in this unit.
     pub(super) fn show(self, value: f64) -> String {
         match self {
             Self::PerSecond if value >= 100.0 => format!("{}/s", grouped(value)),
@@ -32,10 +31,10 @@ impl Unit {
     }
 }
 
-/// One figure: the median of its rounds, and the lowest and the highest of them.
+/// One figure: the median of its rounds, and the lowest and highest of them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Figure {
-    /// Never changes its meaning.
+    /// Its meaning never changes.
     pub(super) id: String,
     pub(super) name: String,
     pub(super) unit: Unit,
@@ -45,7 +44,7 @@ pub(super) struct Figure {
 }
 
 impl Figure {
-    /// Of the values of its rounds; `None` without any.
+    /// A figure from the values of its rounds; `None` without any.
     pub(super) fn of(id: &str, name: &str, unit: Unit, mut rounds: Vec<f64>) -> Option<Self> {
         rounds.sort_by(f64::total_cmp);
         let value = quantile(&rounds, 0.5)?;
@@ -53,7 +52,7 @@ impl Figure {
         Some(Self { id: id.to_owned(), name: name.to_owned(), unit, value, low, high })
     }
 
-    /// How many times as fast this is as an earlier one: above 1 is better in every unit.
+    /// The speedup over an earlier figure: above 1 is better in every unit.
     pub(super) fn speed_against(&self, earlier: &Self) -> Option<f64> {
         let (more, less) = match self.unit {
             Unit::Seconds => (earlier.value, self.value),
@@ -65,7 +64,7 @@ impl Figure {
     }
 }
 
-/// What a part of sorted values does not exceed; between two of them, what is between.
+/// A quantile of sorted values, with linear interpolation.
 pub(super) fn quantile(sorted: &[f64], part: f64) -> Option<f64> {
     let last = sorted.len().checked_sub(1)?;
     let place = part.clamp(0.0, 1.0) * last as f64;
@@ -80,17 +79,18 @@ pub(super) fn quantile(sorted: &[f64], part: f64) -> Option<f64> {
     Some(from + (to - from) * (place - below as f64))
 }
 
-/// A whole run.
+/// The report of a whole run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Report {
     pub(super) format: u32,
     pub(super) version: String,
-    /// Whether it was built with optimization; figures of one that was not say nothing of a box.
+    /// Whether the binary was built with optimization; figures of an unoptimized build are
+    /// meaningless.
     pub(super) is_optimized: bool,
     pub(super) measured_at: String,
-    /// Seconds that the whole took.
+    /// Duration of the whole run, in seconds.
     pub(super) seconds: f64,
-    /// Of each figure.
+    /// Rounds of each figure.
     pub(super) rounds: usize,
     pub(super) machine: Machine,
     pub(super) figures: Vec<Figure>,
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn speed_is_above_one_where_it_is_better() {
+    fn speed_above_one_means_better() {
         let speed = |unit, earlier: f64, now: f64| {
             figure(unit, &[now]).speed_against(&figure(unit, &[earlier]))
         };

@@ -1,4 +1,4 @@
-//! The box that is measured: what makes its figures what they are.
+//! The measured box: the hardware and system properties that determine its figures.
 
 use std::fs;
 use std::path::Path;
@@ -12,18 +12,18 @@ const KIB: u64 = 1024;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Machine {
     pub(super) cpu: String,
-    /// That this process may use.
+    /// Cores that this process may use.
     pub(super) cores: usize,
     pub(super) memory_bytes: u64,
     pub(super) kernel: String,
     /// The folder's file system, such as `ext4 on /dev/vda1`.
     pub(super) disk: String,
-    /// Over one minute, before anything was measured.
+    /// One-minute load average before the measurements.
     pub(super) load_before: f64,
 }
 
 impl Machine {
-    /// This one, with the disk of a folder.
+    /// Describes this machine, with the disk of a folder.
     pub(super) fn of(folder: &Path) -> Self {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let system = rustix::system::uname();
@@ -43,7 +43,7 @@ impl Machine {
         }
     }
 
-    /// In one line.
+    /// The machine as one line.
     pub(super) fn line(&self) -> String {
         let Self { cpu, cores, memory_bytes, kernel, disk, .. } = self;
         format!("{cpu}, {cores} cores, {}, {kernel}, {disk}", bytes(*memory_bytes))
@@ -65,7 +65,7 @@ fn memory(info: &str) -> u64 {
     kib.unwrap_or(0).saturating_mul(KIB)
 }
 
-/// The file system of the longest mount point that the folder is below.
+/// The file system with the longest mount point that contains the folder.
 fn disk(mounts: &str, folder: &Path) -> String {
     let mut found: Option<(&Path, String)> = None;
     for line in mounts.lines() {
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn machine_is_read_from_the_kernels_texts() {
+    fn machine_is_parsed_from_proc_files() {
         assert_eq!(cpu("processor\t: 0\nmodel name\t: A CPU @ 2 GHz\n"), "A CPU @ 2 GHz");
         assert_eq!(cpu(""), "unknown processor");
         assert_eq!(memory("MemTotal:        2048 kB\n"), 2 << 20);

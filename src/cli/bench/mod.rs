@@ -1,5 +1,6 @@
-//! `orrery bench`: what this box does, in figures that can be compared between boxes. Starts a service of its own
-//! in a folder that is deleted at the end; the operator's service and data are not touched.
+//! `orrery bench`: measures this box in figures that are comparable between boxes. Starts a private
+//! service in a temporary folder, which it deletes at the end; the operator's service and data are
+//! not touched.
 
 mod bare;
 mod figure;
@@ -26,32 +27,32 @@ use crate::load::StandIn;
 use crate::runtime::{self, Clock, regular_file};
 
 const MIB: u64 = 1024 * 1024;
-/// Free space that a run may need, in bytes: for its store and what that keeps free, and for what every second
-/// of each measurement adds.
+/// Free space that a run may need, in bytes: for its store and the reserve, plus the amount that
+/// each second of measurement adds.
 const ROOM: u64 = 128 * MIB;
 const ROOM_PER_SECOND: u64 = 480 * MIB;
-/// The largest report that is read, in bytes.
+/// Largest report accepted, in bytes.
 const REPORT_MAX: u64 = MIB;
 
-/// Measure what this box does: disk, requests, workflows, webhooks, files, tokens
+/// Measure the performance of this box: disk, requests, workflows, webhooks, files, tokens
 ///
-/// Starts a service of its own in a new folder and deletes it at the end. Nothing else should run on the box at
-/// the same time.
+/// Starts a private service in a new folder and deletes it at the end. Nothing else should use the
+/// box at the same time.
 #[derive(Debug, clap::Args)]
 pub(super) struct Bench {
     /// The folder whose disk is measured
     #[arg(long, value_name = "FOLDER", default_value = ".")]
     dir: PathBuf,
-    /// Measure the tokens per second of a language model, too: a GGUF file
+    /// Also measure the tokens per second of a language model: a GGUF file
     #[arg(long, value_name = "FILE")]
     model: Option<PathBuf>,
-    /// One short round of each, about 15 seconds in all
+    /// Run one short round of each measurement, about 15 seconds in all
     #[arg(long)]
     quick: bool,
-    /// Compare with an earlier report, a file that `--json` has written
+    /// Compare with an earlier report: a file written with `--json`
     #[arg(long, value_name = "FILE")]
     compare: Option<PathBuf>,
-    /// Print the report as JSON, to keep it and compare with it
+    /// Print the report as JSON, to save it and compare with it later
     #[arg(long)]
     json: bool,
     /// Seconds of each round, for tests of this command
@@ -64,7 +65,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
     seconds.map(Duration::from_secs_f64).ok_or("write a number of seconds, such as 0.1".to_owned())
 }
 
-/// How much is measured.
+/// The amount of measurement.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Plan {
     rounds: usize,
@@ -83,7 +84,7 @@ impl Plan {
         Self { rounds, round, file_bytes }
     }
 
-    /// Free space that it may need, in bytes.
+    /// Free space that the run may need, in bytes.
     fn room(self) -> u64 {
         let round = u64::try_from(self.round.as_millis()).unwrap_or(u64::MAX);
         let measured = round.saturating_mul(self.rounds as u64);
@@ -99,7 +100,7 @@ pub(super) async fn run(asked: Bench) -> anyhow::Result<()> {
     let mut signals = Signals::new().context("signals cannot be awaited")?;
     let report = tokio::select! {
         biased;
-        () = signals.next() => anyhow::bail!("interrupted: the service of the measurement is stopped and its folder deleted"),
+        () = signals.next() => anyhow::bail!("interrupted: the private service was stopped and its folder deleted"),
         report = measure(&dir, model.as_deref(), plan) => report?,
     };
     if asked.json {
@@ -109,21 +110,21 @@ pub(super) async fn run(asked: Bench) -> anyhow::Result<()> {
     output::raw(show::report(&report, earlier.as_ref(), in_colour).as_bytes())
 }
 
-/// The folder to measure, from the root, with so many bytes free.
+/// The absolute path of the folder to measure; fails if fewer than `room` bytes are free.
 fn disk(dir: &Path, room: u64) -> anyhow::Result<PathBuf> {
     let shown = dir.display();
     let dir = fs::canonicalize(dir).with_context(|| format!("--dir {shown} cannot be used"))?;
     anyhow::ensure!(dir.is_dir(), "--dir {shown} is not a folder");
     anyhow::ensure!(
         !service::is_in_memory(&dir),
-        "{} is in memory: its figures say nothing of a disk. Name a folder on the disk of the service with \
+        "{} is in memory: its figures would not show the speed of a disk. Choose a folder on the service's disk with \
          --dir FOLDER",
         dir.display()
     );
     let free = service::free_bytes(&dir);
     anyhow::ensure!(
         free >= room,
-        "{} has {} free, and a run may need {}: name another disk with --dir FOLDER",
+        "{} has {} free, and a run may need {}: choose another disk with --dir FOLDER",
         dir.display(),
         super::measures::bytes(free),
         super::measures::bytes(room)
@@ -131,7 +132,7 @@ fn disk(dir: &Path, room: u64) -> anyhow::Result<PathBuf> {
     Ok(dir)
 }
 
-/// An earlier report.
+/// Reads an earlier report.
 fn read(file: &Path) -> anyhow::Result<Report> {
     let shown = file.display();
     let unreadable = || format!("--compare {shown} cannot be read");
@@ -143,20 +144,20 @@ fn read(file: &Path) -> anyhow::Result<Report> {
     })?;
     anyhow::ensure!(
         report.format == FORMAT,
-        "--compare {shown} has the format {}, and this version compares format {FORMAT}",
+        "--compare {shown} has the format {}, but this version reads format {FORMAT}",
         report.format
     );
     Ok(report)
 }
 
-/// A run: what is measured up to now, and how far it has come.
+/// A run in progress: the figures so far, and the progress bar.
 struct Run {
     plan: Plan,
     bar: ProgressBar,
     figures: Vec<Figure>,
 }
 
-/// An id, a name and a unit: what `--compare` and the tables know a figure by.
+/// Id, name and unit of a figure, as used in tables and by `--compare`.
 type Name = (&'static str, &'static str, Unit);
 
 const HASH: Name = ("cpu_sha256", "one core, SHA-256", Unit::MegabytesPerSecond);
@@ -176,7 +177,7 @@ const UPLOAD: Name = ("upload", "a file in", Unit::MegabytesPerSecond);
 const DOWNLOAD: Name = ("download", "a file out", Unit::MegabytesPerSecond);
 const READ: Name = ("tokens_read", "a language model reads", Unit::TokensPerSecond);
 const WRITTEN: Name = ("tokens_written", "a language model writes", Unit::TokensPerSecond);
-/// Measurements of a run, but for those of a language model and the start.
+/// Measurements of a run, except those of a language model and the start.
 const MEASUREMENTS: usize = 11;
 
 impl Run {
@@ -190,7 +191,7 @@ impl Run {
         self.measure_both([name, unused], async |time| Ok((round(time).await?, f64::NAN))).await
     }
 
-    /// Measures two figures that come together.
+    /// Measures two figures that are produced together.
     async fn measure_both(
         &mut self,
         [(id, name, unit), (other_id, other_name, other_unit)]: [Name; 2],
@@ -212,7 +213,7 @@ impl Run {
     }
 }
 
-/// A bar on standard error; nothing where nobody looks.
+/// A progress bar on standard error; hidden if it is not a terminal.
 fn bar(measurements: usize) -> ProgressBar {
     let bar = ProgressBar::new(measurements as u64);
     let style =
@@ -235,7 +236,7 @@ async fn measure(dir: &Path, model: Option<&Path>, plan: Plan) -> anyhow::Result
     run.figures.extend(Figure::of(id, name, unit, vec![service.started_in]));
     let measured = with_service(&mut run, &server, &service, model.is_some()).await;
     if let Err(error) = measured {
-        // A service that has ended says why; that its connections broke does not.
+        // If the service has ended, report why rather than that its connections broke.
         return Err(match service.why_it_ended() {
             Some(why) => error.context(why),
             None => error,
@@ -255,7 +256,7 @@ async fn measure(dir: &Path, model: Option<&Path>, plan: Plan) -> anyhow::Result
     })
 }
 
-/// The box alone.
+/// Measures the box without the service.
 async fn without_service(run: &mut Run, server: &StandIn, folder: &TempDir) -> anyhow::Result<()> {
     run.measure(HASH, bare::hash_rate).await?;
     run.measure(LOOPBACK, async |time| bare::loopback_rate(server, 64, time).await).await?;
@@ -267,7 +268,7 @@ async fn without_service(run: &mut Run, server: &StandIn, folder: &TempDir) -> a
     run.measure(GROUPS, async |time| bare::group_rate(folder.path(), time).await).await
 }
 
-/// The service.
+/// Measures the service.
 async fn with_service(
     run: &mut Run,
     server: &StandIn,
@@ -290,7 +291,7 @@ async fn with_service(
     run.measure(DELIVERY, async |time| service.delivery_rate(server, time).await).await?;
     run.measure_both([UPLOAD, DOWNLOAD], async |_time| service.file_rates(bytes).await).await?;
     if has_model {
-        run.bar.set_message("the language model is loaded");
+        run.bar.set_message("loading the language model");
         let mut number = 0;
         service.token_rates(number).await?;
         run.measure_both([READ, WRITTEN], async |_time| {
@@ -312,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn plans_take_a_minute_or_a_quarter_of_it() {
+    fn plans_take_a_minute_or_a_quarter_minute() {
         let seconds =
             |plan: Plan| plan.rounds as f64 * plan.round.as_secs_f64() * MEASUREMENTS as f64;
         let whole = seconds(Plan::of(&asked(false, None)));
@@ -326,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_and_files_are_refused_as_disks() {
+    fn disk_rejects_memory_and_files() {
         let refused = disk(Path::new("/dev/shm"), 0).unwrap_err().to_string();
         assert!(
             refused.contains("/dev/shm is in memory") && refused.contains("--dir FOLDER"),
@@ -339,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_reports_are_refused_in_words() {
+    fn read_rejects_invalid_reports() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("before.json");
         let said = |text: &str| {

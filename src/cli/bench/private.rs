@@ -1,5 +1,5 @@
-//! A service for measurements alone: this binary once more, in a folder and on a loopback address of its own.
-//! It is killed and its folder deleted when it is dropped; nothing of any other service is touched.
+//! A private service for measurements: this binary again, in its own folder and on its own loopback
+//! address. Dropping it kills the process and deletes the folder; other services are not touched.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -17,57 +17,57 @@ use crate::config::Config;
 use crate::load::{Connection, StandIn, get};
 use crate::runtime;
 
-/// The longest time that a start may take.
+/// Time limit of a start.
 const PATIENCE: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
-/// Lines of the log that a failed start shows.
+/// Log lines shown after a failed start.
 const SHOWN_LINES: usize = 5;
 const HOSTS: [&str; 6] = ["base", "workflows", "flows", "agent", "dashboard", "metrics"];
-/// A service that is measured belongs to nobody else: what the operator's environment says is for theirs.
+/// Environment variables not inherited by the private service: they are meant for the operator's.
 const NOT_INHERITED: [&str; 5] =
     ["ORRERY_CONFIG", "NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"];
 
-/// The model that is never answered: what is created for it waits.
+/// The model that never answers: executions created for it wait.
 pub(super) const HELD: &str = "bench-held";
-/// The model that is answered at once.
+/// The model that answers at once.
 pub(super) const INSTANT: &str = "bench-instant";
 /// The language model of `--model`.
 pub(super) const LANGUAGE: &str = "bench-language";
 
 /// A running service.
 pub(super) struct Private {
-    // Killed before the folder is deleted.
+    // Declared first, so that it is killed before the folder is deleted.
     child: Killed,
     pub(super) base: SocketAddr,
     pub(super) workflows: SocketAddr,
     pub(super) metrics: SocketAddr,
     pub(super) key: String,
-    /// From the start of the process until it takes work, in seconds.
+    /// From process start until ready, in seconds.
     pub(super) started_in: f64,
-    /// Takes what is created for the held model, and never answers.
+    /// Accepts connections for the held model and never answers.
     _held: TcpListener,
     folder: TempDir,
 }
 
-/// A child that is killed when this is dropped.
+/// A child process that is killed on drop.
 struct Killed(Child);
 
 impl Drop for Killed {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The child may have ended already.
         drop(self.0.kill());
         drop(self.0.wait());
     }
 }
 
-/// A folder of its own below `parent`, deleted when it is dropped.
+/// Creates a temporary folder below `parent`, deleted on drop.
 pub(super) fn folder(parent: &Path) -> anyhow::Result<TempDir> {
     let made = tempfile::Builder::new().prefix("orrery-bench-").tempdir_in(parent);
-    made.with_context(|| format!("no folder can be made in {}", parent.display()))
+    made.with_context(|| format!("no folder can be created in {}", parent.display()))
 }
 
 impl Private {
-    /// Starts it on the disk of `parent`, with a language model if there is a file.
+    /// Starts the service on the disk of `parent`, with a language model if a file is given.
     pub(super) async fn start(
         parent: &Path,
         server: &StandIn,
@@ -95,22 +95,19 @@ impl Private {
         Ok(Self { child, base, workflows, metrics, key, started_in, _held: held, folder })
     }
 
-    /// The log's end, where the service has ended by itself.
+    /// The end of the log, if the service has ended by itself.
     pub(super) fn why_it_ended(&mut self) -> Option<String> {
         let status = self.child.0.try_wait().ok().flatten()?;
-        Some(format!(
-            "the service that was measured ended ({status}): {}",
-            log_end(self.folder.path())
-        ))
+        Some(format!("the measured service exited ({status}): {}", log_end(self.folder.path())))
     }
 }
 
-/// Ports of a loopback address that is this process's own, so that nobody else takes them before the service
-/// does.
+/// Free ports on a loopback address derived from this process id, so that no other process takes
+/// them before the service does.
 fn free_addresses() -> anyhow::Result<[SocketAddr; 6]> {
     let [_, high, middle, low] = std::process::id().to_be_bytes();
     let own = Ipv4Addr::new(127, 64 | (high & 63), middle, low.clamp(1, 254));
-    // All are held at once, so that none is given out twice.
+    // All listeners stay bound until the end, so that no port is handed out twice.
     let held: Vec<TcpListener> = HOSTS
         .iter()
         .map(|_host| TcpListener::bind((own, 0)))
@@ -131,7 +128,8 @@ fn configuration(folder: &Path, addresses: &[SocketAddr; 6]) -> anyhow::Result<S
             if *host == "metrics" { "metrics".to_owned() } else { format!("hosts.{host}") };
         text += &format!("[{section}]\nlisten = \"{address}\"\n");
     }
-    // Models, steps and receivers are in this process. A warning for each refusal would be measured too.
+    // Models, steps and receivers run in this process. Logging a warning for each rejection would
+    // distort the figures.
     text += "[egress]\nallow = [\"127.0.0.0/8\"]\n[log]\nlevel = \"error\"\n\
              [webhooks]\ntimeout = \"5m\"\n[limits]\ndisk_reserve = \"64MiB\"\n";
     Ok(text)
@@ -160,7 +158,7 @@ fn spawn(config: &Path, folder: &Path) -> anyhow::Result<Killed> {
         command.env_remove(name);
     }
     command.arg("--config").arg(config).arg("serve").current_dir(folder);
-    // A group of its own: Ctrl-C is for the command, which then ends the service.
+    // Its own process group: Ctrl-C reaches only the command, which then stops the service.
     command.process_group(0).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
     Ok(Killed(command.spawn().context("the service cannot be started")?))
 }
@@ -197,11 +195,11 @@ async fn key(config: &Path) -> anyhow::Result<String> {
     let admin = Admin::reach(&config).await?;
     let asked = json!({"name": "bench", "created_by": "orrery bench"});
     let made = admin.post("/admin/keys", &asked).await?;
-    let key = made.get("key").and_then(Value::as_str).context("the service made no key")?;
+    let key = made.get("key").and_then(Value::as_str).context("the service returned no key")?;
     Ok(key.to_owned())
 }
 
-/// The path of a model's file from the root, since the service runs in another folder.
+/// The absolute path of a model file, since the service runs in another folder.
 pub(super) fn absolute(file: &Path) -> anyhow::Result<PathBuf> {
     fs::canonicalize(file).with_context(|| format!("the model {} cannot be read", file.display()))
 }

@@ -1,17 +1,17 @@
-//! The report as a person reads it: a table, and bars. Text from figures, nothing else.
+//! Renders a report as text: a table and bar charts. Pure rendering.
 
 use super::figure::{Figure, Report, Unit};
 use crate::cli::measures::{NONE, grouped};
 use crate::cli::output::{Column, table};
 
-/// The widest bar, in columns.
+/// Width of the longest bar, in columns.
 const BAR: usize = 40;
-/// The part of a column that each of these fills, in eighths.
+/// Partial blocks, from one eighth of a column to a full one.
 const EIGHTHS: [char; 8] = ['▏', '▎', '▍', '▌', '▋', '▊', '▉', '█'];
-/// Rounds that differ by more than this part of their median are not to be relied on.
+/// Rounds that spread by more than this share of their median are reported as unreliable.
 const UNSTEADY: f64 = 0.25;
 
-/// The whole text.
+/// Renders the whole report.
 pub(super) fn report(report: &Report, earlier: Option<&Report>, in_colour: bool) -> String {
     let rounds = match report.rounds {
         1 => "one round of each".to_owned(),
@@ -34,10 +34,10 @@ pub(super) fn report(report: &Report, earlier: Option<&Report>, in_colour: bool)
             let columns = [
                 Column::Text("WHAT"),
                 Column::Number("FIGURE"),
-                Column::Number("ROUNDS DIFFER BY"),
+                Column::Number("SPREAD OF ROUNDS"),
             ];
             text += &table(&columns, report.figures.iter().map(own_row), in_colour, None);
-            text += "\nPer second, each division ten times the one before:\n\n";
+            text += "\nPer second, on a logarithmic scale:\n\n";
             text += &rates(&report.figures);
         }
         Some(earlier) => {
@@ -49,8 +49,7 @@ pub(super) fn report(report: &Report, earlier: Option<&Report>, in_colour: bool)
             ];
             let rows = report.figures.iter().map(|figure| compared_row(figure, earlier));
             text += &table(&columns, rows, in_colour, None);
-            text +=
-                "\nSpeed: how many times as fast as before; above 1 is better in every line.\n\n";
+            text += "\nSpeed: relative to the earlier report; above 1 is better in every line.\n\n";
             text += &speeds(&report.figures, earlier);
         }
     }
@@ -65,7 +64,7 @@ fn own_row(figure: &Figure) -> Vec<String> {
     vec![figure.name.clone(), figure.unit.show(figure.value), differ]
 }
 
-/// How far the rounds are apart, as a part of their median.
+/// The spread of the rounds, relative to their median.
 fn spread(figure: &Figure) -> Option<f64> {
     (figure.high > figure.low && figure.value > 0.0)
         .then(|| (figure.high - figure.low) / figure.value)
@@ -86,7 +85,7 @@ fn compared_row(figure: &Figure, earlier: &Report) -> Vec<String> {
     ]
 }
 
-/// A bar that fills this part of the width.
+/// A bar that fills this share of the width.
 fn bar(part: f64, width: usize) -> String {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "within the width")]
     let eighths = (part.clamp(0.0, 1.0) * (width * 8) as f64).round() as usize;
@@ -101,8 +100,8 @@ fn width_of_names<'f>(figures: impl Iterator<Item = &'f Figure>) -> usize {
     figures.map(|figure| figure.name.chars().count()).max().unwrap_or(0)
 }
 
-/// What happens in a second, as bars whose lengths are logarithms: a service is read against its disk and its
-/// loopback.
+/// Rates per second as bars on a logarithmic scale, so that the service can be compared with its
+/// disk and loopback.
 fn rates(figures: &[Figure]) -> String {
     let mut rates: Vec<&Figure> = figures
         .iter()
@@ -131,7 +130,7 @@ fn rates(figures: &[Figure]) -> String {
     text + &format!("  {:<names$}  {axis}\n", "")
 }
 
-/// The speeds as bars, with a mark where nothing has changed.
+/// The speedups as bars, with a mark at 1.
 fn speeds(figures: &[Figure], earlier: &Report) -> String {
     let speeds: Vec<(&Figure, f64)> = figures
         .iter()
@@ -153,19 +152,19 @@ fn speeds(figures: &[Figure], earlier: &Report) -> String {
     text
 }
 
-/// What keeps figures from being relied on.
+/// Reasons why the figures may be unreliable.
 fn notes(report: &Report, earlier: Option<&Report>) -> Vec<String> {
     let mut notes = Vec::new();
     if !report.is_optimized || earlier.is_some_and(|earlier| !earlier.is_optimized) {
         notes.push(
-            "measured with a build without optimization: it says nothing of the box; use a release build"
+            "measured with an unoptimized build, whose figures are meaningless: use a release build"
                 .to_owned(),
         );
     }
     let load = report.machine.load_before;
     if load > 0.5 * report.machine.cores as f64 {
         notes.push(format!(
-            "the box was busy before (load {load:.1}): measure while nothing else runs"
+            "the box was busy beforehand (load {load:.1}): measure while nothing else runs"
         ));
     }
     let unsteady =
@@ -173,7 +172,7 @@ fn notes(report: &Report, earlier: Option<&Report>) -> Vec<String> {
     let unsteady: Vec<&str> = unsteady.map(|figure| figure.name.as_str()).collect();
     if !unsteady.is_empty() {
         notes.push(format!(
-            "the rounds differ much for: {}; something else may use the box",
+            "the rounds vary widely for: {}; something else may be using the box",
             unsteady.join("; ")
         ));
     }
@@ -181,7 +180,7 @@ fn notes(report: &Report, earlier: Option<&Report>) -> Vec<String> {
         let cpu = (&report.machine.cpu, report.machine.cores);
         if cpu != (&earlier.machine.cpu, earlier.machine.cores) {
             notes.push(
-                "another processor: read the speeds against the one of SHA-256 and of loopback"
+                "another processor: compare the speeds with those of SHA-256 and loopback"
                     .to_owned(),
             );
         }

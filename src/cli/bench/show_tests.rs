@@ -1,4 +1,4 @@
-//! Reports as text: alone, compared, and with what keeps them from being relied on.
+//! Reports as text: alone, compared, and with notes about unreliable figures.
 
 use super::*;
 use crate::cli::bench::figure::FORMAT;
@@ -51,7 +51,7 @@ fn report_compares_with_an_earlier_one() {
 }
 
 #[test]
-fn report_says_what_keeps_it_from_being_relied_on() {
+fn report_notes_reasons_for_unreliable_figures() {
     let mut doubtful = example();
     doubtful.is_optimized = false;
     doubtful.machine.load_before = 3.0;
@@ -60,9 +60,9 @@ fn report_says_what_keeps_it_from_being_relied_on() {
     earlier.machine.cores = 8;
     let text = report(&doubtful, Some(&earlier), false);
     for note in [
-        "note: measured with a build without optimization",
-        "note: the box was busy before (load 3.0)",
-        "note: the rounds differ much for: durable creates, 1 connection;",
+        "note: measured with an unoptimized build",
+        "note: the box was busy beforehand (load 3.0)",
+        "note: the rounds vary widely for: durable creates, 1 connection;",
         "note: another processor",
     ] {
         assert!(text.contains(note), "{note} is not in {text}");
@@ -71,7 +71,7 @@ fn report_says_what_keeps_it_from_being_relied_on() {
 }
 
 #[test]
-fn report_of_nothing_is_drawn() {
+fn empty_report_is_rendered() {
     let empty = Report { figures: Vec::new(), ..example() };
     report(&empty, Some(&empty), true);
     report(&empty, None, true);

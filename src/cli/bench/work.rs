@@ -1,5 +1,5 @@
-//! What the service does: accept, run to the end, workflows, webhooks, files, tokens. Each function measures
-//! once, over its public API.
+//! Measurements of the service over its public API: creates, runs, workflows, webhooks, files,
+//! tokens. Each function measures one round.
 
 use std::io::Write as _;
 use std::net::SocketAddr;
@@ -14,14 +14,14 @@ use crate::load::{Answer, Connection, Load, StandIn, form, get, get_with_key, po
 use crate::runtime;
 use crate::telemetry::exposition::samples;
 
-/// How long what was begun may take to end.
+/// Time limit for started work to complete.
 const PATIENCE: Duration = Duration::from_secs(120);
 const LOOK_EVERY: Duration = Duration::from_millis(2);
-/// Of a burst, the part in which new ones are triggered; the rest is for what they do.
+/// The share of a burst in which new executions are triggered; in the rest, they complete.
 const TRIGGERING: f64 = 0.4;
-/// The input of every create: with it, the record of an execution has about 400 bytes.
+/// The input of every create; the record of an execution then has about 400 bytes.
 const TEXT: &str = "A quiet harbour at dusk, two boats, soft light, and a heron on the pier.";
-/// Tokens that a language model writes, and characters that it reads, in one round.
+/// Tokens generated, and prompt characters read, in one round.
 const WRITTEN: u32 = 64;
 const READ: usize = 1200;
 
@@ -38,7 +38,7 @@ impl Private {
         post(self.base, path, &self.key, &self.create(model, more))
     }
 
-    /// Durable creates per second, of a model that runs nothing.
+    /// Durable creates per second, of a model that never answers.
     pub(super) async fn create_rate(
         &self,
         connections: u64,
@@ -48,13 +48,13 @@ impl Private {
         rate(Load { address: self.base, connections, request }, time).await
     }
 
-    /// Predictions per second whose answer comes with their end, of a model that is answered at once.
+    /// Completed predictions per second with `run`, of a model that answers at once.
     pub(super) async fn run_rate(&self, connections: u64, time: Duration) -> anyhow::Result<f64> {
         let request = self.prediction("/v1/prediction/run", INSTANT, Value::Null);
         rate(Load { address: self.base, connections, request }, time).await
     }
 
-    /// How long one of them takes, in seconds: each, one after the other.
+    /// Times of single runs, one after another, in seconds.
     pub(super) async fn run_times(&self, time: Duration) -> anyhow::Result<Vec<f64>> {
         let request = self.prediction("/v1/prediction/run", INSTANT, Value::Null);
         let mut connection = Connection::open(self.base).await?;
@@ -68,7 +68,8 @@ impl Private {
         Ok(times)
     }
 
-    /// Makes a workflow of three calls of the server, one after the other; gives the request that triggers it.
+    /// Creates a workflow of three sequential HTTP calls to the server. Returns the request that
+    /// triggers it.
     pub(super) async fn workflow(&self, server: &StandIn) -> anyhow::Result<Arc<[u8]>> {
         let url = format!("http://{}/step", server.address());
         let step = |id: &str, input: &str| json!({"step_id": id, "type": "http", "method": "POST", "url": url, "body": {"n": input}});
@@ -95,13 +96,13 @@ impl Private {
         let begun = runtime::monotonic_now();
         let load = Load { address: self.workflows, connections: 64, request: Arc::clone(trigger) };
         let round = load.run(time.mul_f64(TRIGGERING)).await?;
-        ensure!(round.other == 0, "a trigger was refused");
+        ensure!(round.other == 0, "a trigger was rejected");
         let expect = ended + round.good as f64;
         until("the workflows end", async || Ok(self.ended("workflow").await? >= expect)).await?;
         Ok(round.good as f64 / begun.elapsed().as_secs_f64())
     }
 
-    /// How long a workflow takes from its trigger to its end, with no other, in seconds.
+    /// Times of single workflows from trigger to completion, in seconds.
     pub(super) async fn workflow_times(
         &self,
         trigger: &[u8],
@@ -124,8 +125,8 @@ impl Private {
         Ok(times)
     }
 
-    /// Webhook deliveries per second: a backlog for a receiver that holds its answers, and how fast it goes out
-    /// once the receiver answers.
+    /// Webhook deliveries per second: builds a backlog at a receiver that withholds its answers,
+    /// then measures how fast it drains once the receiver answers.
     pub(super) async fn delivery_rate(
         &self,
         server: &StandIn,
@@ -137,7 +138,7 @@ impl Private {
         let ended = self.ended("prediction").await?;
         let load = Load { address: self.base, connections: 64, request };
         let round = load.run(time.mul_f64(TRIGGERING)).await?;
-        ensure!(round.good > 0, "no prediction with a webhook was taken");
+        ensure!(round.good > 0, "no prediction with a webhook was accepted");
         let expect = ended + round.good as f64;
         until("the predictions end", async || Ok(self.ended("prediction").await? >= expect))
             .await?;
@@ -149,10 +150,10 @@ impl Private {
         Ok(round.good as f64 / begun.elapsed().as_secs_f64())
     }
 
-    /// Megabytes per second of a file that is sent, and of the same file read back.
+    /// Megabytes per second of uploading a file, and of downloading it again.
     pub(super) async fn file_rates(&self, bytes: usize) -> anyhow::Result<(f64, f64)> {
         let mut content = vec![0x5a; bytes];
-        // Equal bytes are stored once: each file differs.
+        // Identical content is stored once, so each file differs.
         let number = runtime::random_bytes::<16>()?;
         content.as_mut_slice().write_all(&number)?;
         let request = form(self.base, "/v1/files", &self.key, &content);
@@ -165,25 +166,25 @@ impl Private {
         let begun = runtime::monotonic_now();
         let answer = connection.ask(&asked).await?;
         let down = begun.elapsed().as_secs_f64();
-        ensure!(answer.status == 200, "a file is answered with {}", answer.status);
-        ensure!(answer.length == bytes, "a file came back with another length");
+        ensure!(answer.status == 200, "a file download returned status {}", answer.status);
+        ensure!(answer.length == bytes, "a downloaded file has a different length");
         let rate = |seconds: f64| bytes as f64 / seconds / 1e6;
         Ok((rate(up), rate(down)))
     }
 
-    /// Tokens per second that the language model reads, and that it writes, for one client. `number` makes each
-    /// prompt another, so that none is remembered.
+    /// Tokens per second that the language model reads and generates for one client. `number` makes
+    /// each prompt different, so that no prompt cache helps.
     pub(super) async fn token_rates(&self, number: usize) -> anyhow::Result<(f64, f64)> {
         let words = "the box counts words and stars while ";
         let prompt: String =
             format!("{number} ").chars().chain(words.chars().cycle()).take(READ).collect();
         let (read, reading) = self.chat(&prompt, 1, "prompt_tokens").await?;
-        // The same again: its prompt is remembered, but for the last token.
+        // The same prompt again: all but its last token is cached.
         let (written, writing) = self.chat(&prompt, WRITTEN, "completion_tokens").await?;
         Ok((read / reading, written / writing))
     }
 
-    /// One answer of the language model: its tokens of one kind, and the seconds that it took.
+    /// One answer of the language model: its tokens of one kind, and the seconds it took.
     async fn chat(&self, prompt: &str, most: u32, counted: &str) -> anyhow::Result<(f64, f64)> {
         let body = json!({
             "model": LANGUAGE, "temperature": 0, "max_tokens": most,
@@ -195,11 +196,12 @@ impl Private {
         let seconds = begun.elapsed().as_secs_f64();
         let answer = good(answer).context("the language model does not answer")?;
         let tokens = answer.pointer(&format!("/usage/{counted}")).and_then(Value::as_f64);
-        let tokens = tokens.filter(|tokens| *tokens > 0.0).context("the model wrote no token")?;
+        let tokens =
+            tokens.filter(|tokens| *tokens > 0.0).context("the model generated no token")?;
         Ok((tokens, seconds))
     }
 
-    /// Executions of a kind that have ended.
+    /// The number of completed executions of a kind.
     async fn ended(&self, kind: &str) -> anyhow::Result<f64> {
         let address: SocketAddr = self.metrics;
         let answer = whole(address, "/metrics").await?;
@@ -210,24 +212,24 @@ impl Private {
     }
 }
 
-/// The body of a GET.
+/// The body of a GET response.
 async fn whole(address: SocketAddr, path: &str) -> anyhow::Result<String> {
     Ok(Connection::open(address).await?.ask(&get(address, path)).await?.text())
 }
 
-/// Good answers per second; any other ends the measurement.
+/// Successful answers per second; any other answer fails the measurement.
 async fn rate(load: Load, time: Duration) -> anyhow::Result<f64> {
     let round = load.run(time).await?;
     ensure!(
         round.other == 0,
-        "{} of {} requests were refused",
+        "{} of {} requests were rejected",
         round.other,
         round.good + round.other
     );
     Ok(round.rate())
 }
 
-/// The JSON of a good answer.
+/// The JSON of a successful answer.
 fn good(answer: Answer) -> anyhow::Result<Value> {
     let text = answer.text();
     ensure!((200..300).contains(&answer.status), "the service answered {}: {text}", answer.status);
@@ -240,7 +242,11 @@ async fn until(
 ) -> anyhow::Result<()> {
     let begun = runtime::monotonic_now();
     while !is_so().await? {
-        ensure!(begun.elapsed() < PATIENCE, "after {} s still waiting: {what}", PATIENCE.as_secs());
+        ensure!(
+            begun.elapsed() < PATIENCE,
+            "timed out after {} s waiting until {what}",
+            PATIENCE.as_secs()
+        );
         tokio::time::sleep(LOOK_EVERY).await;
     }
     Ok(())

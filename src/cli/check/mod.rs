@@ -1,7 +1,6 @@
-//! `orrery check`: everything that would keep the service from running well, found before it runs.
+//! `orrery check`: finds everything that would keep the service from running well, before it runs.
 //!
-//! Looks and tries, and changes nothing: no folder is made, no key, no certificate. All faults come
-//! at once.
+//! Read-only: it creates no folder, key or certificate. Reports all faults at once.
 
 pub(super) mod ports;
 
@@ -19,7 +18,7 @@ use crate::config::Config;
 use crate::runtime::Clock;
 use crate::wire::service::{DoctorReport, Finding, RunningService, Verdict};
 
-/// How a finding begins in a table.
+/// The sign of a finding in a table.
 pub(super) const fn sign(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Good => "✓",
@@ -36,7 +35,7 @@ struct Report {
 
 pub(super) async fn run(file: Option<&Path>, output: &Output) -> anyhow::Result<ExitCode> {
     let (config, findings) = configuration(file);
-    // The service reads with the permissions of its user, not with those of root.
+    // Check with the permissions of the service's user, not with those of root.
     let mut findings = match Owner::of(&config.data_dir) {
         None => looked_at(&config, findings),
         Some(owner) => {
@@ -45,7 +44,7 @@ pub(super) async fn run(file: Option<&Path>, output: &Output) -> anyhow::Result<
                 looked_at(&config, findings)
             });
             let shown = config.data_dir.display();
-            let detail = format!("looked at as {}, who owns {shown}", owner.name);
+            let detail = format!("checked as {}, the owner of {shown}", owner.name);
             let mut findings = looked?;
             findings.insert(0, Finding::good("user", detail));
             findings
@@ -69,14 +68,14 @@ pub(super) async fn run(file: Option<&Path>, output: &Output) -> anyhow::Result<
     Ok(ExitCode::FAILURE)
 }
 
-/// What can be seen without a network; `findings` are those about the configuration.
+/// Findings that need no network, after `findings` of the configuration.
 fn looked_at(config: &Config, mut findings: Vec<Finding>) -> Vec<Finding> {
     findings.extend(service::settled(config, Clock::system().now()));
     findings
 }
 
-/// The configuration as far as it can be read; the rest is looked at with defaults in the place of
-/// what is wrong.
+/// Reads the configuration and reports its faults; invalid parts are replaced by their defaults so
+/// that the rest can be checked.
 pub(super) fn configuration(file: Option<&Path>) -> (Config, Vec<Finding>) {
     let Some(path) = file else {
         let found = Finding::new("config", Verdict::Good, "no file: the defaults apply");
@@ -91,14 +90,14 @@ pub(super) fn configuration(file: Option<&Path>) -> (Config, Vec<Finding>) {
     (config, found.collect())
 }
 
-/// The service of this data folder, if it runs and this user may ask it.
+/// The running service of this data folder, if this user may query it.
 async fn running(config: &Config) -> Option<RunningService> {
     let admin = Admin::running(config).await?;
     let report: DoctorReport = understood(admin.get("/admin/doctor").await.ok()?).ok()?;
     report.running
 }
 
-/// That the service of this data folder runs with another configuration than the one that is checked.
+/// A finding if the running service of this data folder was started with another configuration file.
 fn other_file(config: &Config, RunningService { file, .. }: RunningService) -> Option<Finding> {
     if file == config.file {
         return None;
@@ -117,8 +116,8 @@ fn other_file(config: &Config, RunningService { file, .. }: RunningService) -> O
     Some(Finding::warning("config", detail))
 }
 
-/// Which networks clients can have called, as far as the running service tells how many
-/// organizations there are. No store is opened for it.
+/// Checks the networks that clients can reach, given the number of organizations of the running
+/// service. Opens no store.
 async fn egress(config: &Config) -> Option<Finding> {
     let organizations = service::running_organizations(config).await?;
     Some(match service::egress_warning(config, organizations) {

@@ -1,4 +1,4 @@
-//! Whether each address can be listened on, or is held by this very service.
+//! Checks whether each address can be bound, or is already bound by this very service.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
@@ -8,7 +8,7 @@ use crate::http::port_holder;
 use crate::http::server::refusal;
 use crate::wire::service::{Finding, RunningService, Verdict};
 
-/// The process that holds the sockets of units.
+/// Process id of the holder of socket units.
 const SYSTEMD: u32 = 1;
 
 /// Whether each address can be used. `running`: the service of this data folder.
@@ -25,8 +25,8 @@ pub(in crate::cli) fn findings(config: &Config, running: Option<&RunningService>
     findings
 }
 
-/// Where the running service has a host, when the command line of its start said so: the addresses of the
-/// defaults are not its own then.
+/// The address of a host of the running service, if its command line sets it. It replaces the default
+/// address.
 fn elsewhere(
     config: &Config,
     running: Option<&RunningService>,
@@ -42,7 +42,7 @@ fn elsewhere(
     Some(Finding::good(name, detail))
 }
 
-/// Tries to listen on `address`; `service` is the process of this data folder's service, if it is up.
+/// Tries to bind `address`; `service` is the process of the running service of this data folder.
 fn port(name: &str, address: &SocketAddr, service: Option<u32>) -> Finding {
     let error = match TcpListener::bind(address) {
         Ok(_closed_again) => {

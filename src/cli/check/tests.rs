@@ -1,4 +1,4 @@
-//! The whole report, from a configuration on disk.
+//! The whole report for a configuration on disk.
 
 use super::*;
 

@@ -1,5 +1,5 @@
-//! The picture of a state: what is most worth seeing, for any size of terminal. Reads nothing and decides
-//! nothing; equal states of equal size are equal pictures.
+//! Draws a state for any terminal size, the most important parts first. Pure: equal states and
+//! sizes give equal output.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -14,22 +14,22 @@ use super::theme::{Theme, bars};
 use crate::cli::measures::{amount, bytes, grouped, span, time, time_or_none};
 use crate::cli::output::plain;
 
-/// Below this, there is nothing to be seen.
+/// Minimum width.
 const WIDTH_MIN: u16 = 36;
 const HEIGHT_MIN: u16 = 8;
-/// From here on there are curves.
+/// Minimum height for curves.
 const HEIGHT_OF_TILES: u16 = 18;
 const WIDTH_OF_TILES: u16 = 66;
-/// From here on the curves are high, and the hosts are listed.
+/// Minimum height for tall curves and the list of hosts.
 const HEIGHT_OF_MUCH: u16 = 34;
-/// From here on the webhooks have a curve of their own.
+/// Minimum width for a curve of the webhooks.
 const WIDTH_OF_MUCH: u16 = 110;
-/// Lines of a high tile, and by how many it may grow.
+/// Rows of a tall tile, and the maximum growth.
 const HIGH_TILES: u16 = 9;
 const GROWTH_MAX: u16 = 8;
-/// Warnings that are shown at once.
+/// Warnings shown at once.
 const WARNINGS_MAX: usize = 3;
-/// Columns of a gauge.
+/// Width of a gauge, in columns.
 const GAUGE: usize = 9;
 const GAUGE_WIDE: usize = 24;
 
@@ -39,12 +39,12 @@ const HELP: [(&str, &str); 8] = [
     ("PgUp PgDn", "scroll by a page"),
     ("g G, Home End", "to the first, to the last"),
     ("s", "sort by: busy, rate, p99, name"),
-    ("p", "pause the picture; counting goes on"),
+    ("p", "freeze the display"),
     ("?, h", "this help"),
     ("» @ !", "a workflow, the agent, a model that is failing"),
 ];
 
-/// Draws the whole picture. `clock` is the time of day.
+/// Draws the whole screen. `clock` is the time of day.
 pub(super) fn draw(frame: &mut Frame<'_>, state: &mut State, theme: Theme, clock: &str) {
     let area = frame.area();
     if area.width < WIDTH_MIN || area.height < HEIGHT_MIN {
@@ -73,7 +73,8 @@ pub(super) fn draw(frame: &mut Frame<'_>, state: &mut State, theme: Theme, clock
     }
 }
 
-/// A line with a left and a right part; the right one goes first where there is no room.
+/// A line with a left and a right part; the right part is dropped first if there is not enough
+/// room.
 type Sides = (Vec<Span<'static>>, Vec<Span<'static>>);
 
 fn line(frame: &mut Frame<'_>, area: Rect, (left, right): Sides) {
@@ -116,12 +117,12 @@ fn header(state: &State, theme: Theme, clock: &str) -> Sides {
     (left, right)
 }
 
-/// What is wrong, a line each.
+/// Notices about problems, one per line.
 fn notices(state: &State, theme: Theme) -> Vec<Line<'static>> {
     let mut lines = Vec::new();
     if let Contact::Away { reason, seconds } = &state.contact {
         let since = span(*seconds as f64);
-        let text = format!(" {} It is asked again; last answer {since} ago.", sentence(reason));
+        let text = format!(" {} Retrying; last answer {since} ago.", sentence(reason));
         lines.push(Line::styled(text, theme.alarm()));
     }
     let warnings = state.figures.as_ref().map_or(&[][..], |figures| &figures.warnings);
@@ -221,14 +222,14 @@ fn draw_body(
     }
 }
 
-/// By how much curves are higher where the lanes leave room: half of what is left, within reason.
+/// Extra height of the curves if the lanes leave room: half of the remaining rows, within bounds.
 fn growth(height: u16, lanes: usize) -> u16 {
     let lanes = u16::try_from(lanes).unwrap_or(u16::MAX);
     let taken = (HIGH_TILES + 6).saturating_add(lanes);
     (height.saturating_sub(taken) / 2).min(GROWTH_MAX)
 }
 
-/// What a tile says: its name, its rate, what is beside the rate, and lines of figures.
+/// The content of a tile: its name, its rate, the text beside the rate, and lines of figures.
 struct Tile {
     name: &'static str,
     rate: f64,
@@ -237,7 +238,7 @@ struct Tile {
     colour: Color,
 }
 
-/// Words and their figures, in turn.
+/// Alternating labels and figures.
 fn pairs(theme: Theme, pairs: &[(&'static str, String, Style)]) -> Vec<Span<'static>> {
     let mut spans = Vec::new();
     for (word, figure, style) in pairs {
@@ -333,18 +334,18 @@ fn webhooks_tile(figures: &Figures, theme: Theme) -> Tile {
     }
 }
 
-/// How long the oldest due delivery waits, where it is worth a word.
+/// How long the oldest due delivery has waited, if it is one second or more.
 fn lag(seconds: f64, theme: Theme) -> Option<(&'static str, String, Style)> {
     (seconds >= 1.0).then(|| ("lag", time(seconds), theme.warning()))
 }
 
-/// A count of deliveries that may be larger.
+/// A count of deliveries, with `+` if it is only a lower bound.
 fn at_least(figures: &Figures, count: usize) -> String {
     let more = if figures.deliveries.is_capped && count >= 1000 { "+" } else { "" };
     grouped(count as f64) + more
 }
 
-/// A tile as one line, where there is no room for more.
+/// A tile as one line, for small terminals.
 fn short(tile: Tile) -> Line<'static> {
     let mut spans = vec![
         Span::raw(format!(" {:<10} ", tile.name)),
@@ -399,7 +400,7 @@ fn draw_tile(frame: &mut Frame<'_>, area: Rect, tile: Tile, curve: &Curve, theme
     line(frame, Rect { y: area.y + 1, height: 1, ..area }, (rate, beside));
 }
 
-/// The webhooks in one line, where they have no tile.
+/// The webhooks as one line, if they have no tile.
 fn draw_webhooks(
     frame: &mut Frame<'_>,
     area: Rect,
@@ -509,7 +510,7 @@ fn help(frame: &mut Frame<'_>, area: Rect, theme: Theme) {
     frame.render_widget(Paragraph::new(lines).block(block), place);
 }
 
-/// A time of day, for the pictures of tests.
+/// A time of day for test screens.
 #[cfg(test)]
 pub(super) const NOON: &str = "12:00:00 UTC";
 

@@ -1,4 +1,4 @@
-//! Pictures of one busy service at several sizes, with and without what goes wrong.
+//! Screens of one busy service at several sizes, with and without problems.
 
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -17,7 +17,7 @@ fn times(count: u64, from: f64) -> Histogram {
     Histogram::of([Bucket { from, to: from * 1.25, count }, slow])
 }
 
-/// Lanes in which so much has ended.
+/// Lanes with this many completed executions.
 fn lanes(done: u64) -> Vec<Lane> {
     let lane = |kind: &str, name: &str, running, cap, queued, share, from| Lane {
         kind: kind.to_owned(),
@@ -40,7 +40,7 @@ fn lanes(done: u64) -> Vec<Lane> {
     ]
 }
 
-/// A service that has done this much after so many seconds.
+/// A service after this many seconds, with work proportional to them.
 fn activity(second: u32) -> Activity {
     let done = u64::from(second) * 100;
     let host = |host: &str, share| Host {
@@ -137,14 +137,14 @@ fn picture_of_50x14() {
 }
 
 #[test]
-fn picture_of_a_service_that_is_away() {
+fn picture_of_unreachable_service() {
     let mut state = busy();
     state.take(45.0, Err("no service answers in /var/lib/orrery".to_owned()));
     let shown = picture(&mut state, 100, 30);
     assert!(shown.contains("● away"), "{shown}");
-    let said = "no service answers in /var/lib/orrery. It is asked again; last answer 6 s ago.";
+    let said = "no service answers in /var/lib/orrery. Retrying; last answer 6 s ago.";
     assert!(shown.contains(said), "{shown}");
-    assert!(shown.contains("text-template"), "what was known last is shown: {shown}");
+    assert!(shown.contains("text-template"), "the last known state is shown: {shown}");
     let mut never = State::new("/var/lib/orrery".to_owned());
     assert!(picture(&mut never, 80, 24).contains("Asking the service."));
     never.take(1.0, Err("no service answers in /var/lib/orrery".to_owned()));
@@ -152,7 +152,7 @@ fn picture_of_a_service_that_is_away() {
 }
 
 #[test]
-fn picture_shows_some_warnings_and_counts_the_others() {
+fn picture_shows_first_warnings_and_counts_the_rest() {
     let mut state = busy();
     let mut warned = activity(200);
     warned.warnings = (1..=5).map(|number| format!("disk {number}: nearly full")).collect();
@@ -167,7 +167,7 @@ fn picture_shows_some_warnings_and_counts_the_others() {
 }
 
 #[test]
-fn picture_has_help_and_says_that_it_is_paused() {
+fn picture_shows_help_and_pause() {
     let mut state = busy();
     let press = |state: &mut State, letter| {
         state.press(KeyEvent::new(KeyCode::Char(letter), KeyModifiers::NONE))
@@ -199,7 +199,7 @@ fn picture_scrolls_through_the_lanes() {
 }
 
 #[test]
-fn picture_of_any_size_and_any_figures_is_drawn() {
+fn picture_renders_at_any_size_with_any_figures() {
     let mut state = busy();
     let mut extreme = activity(u32::MAX / 100);
     extreme.machine = Machine::default();

@@ -1,5 +1,5 @@
-//! From what the service has counted to what a person reads: rates over the last seconds, quantiles over the
-//! last minute, and a curve for each. Pure: readings and their times come in.
+//! Turns counters into figures for people: rates over the last seconds, quantiles over the last
+//! minute, and a curve for each. Pure: readings and their times are passed in.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -8,40 +8,40 @@ use serde::Serialize;
 use crate::domain::histogram::Histogram;
 use crate::wire::activity::{Activity, Disk, Host, Lane, Machine, Store};
 
-/// Seconds over which a rate is taken.
+/// Window of a rate, in seconds.
 const RATE_OVER: f64 = 5.0;
-/// Seconds over which a quantile is taken.
+/// Window of a quantile, in seconds.
 const QUANTILE_OVER: f64 = 60.0;
-/// Readings that are kept whole.
+/// Full readings kept.
 const READINGS_MAX: usize = 64;
 /// Points of a curve.
 const POINTS_MAX: usize = 240;
 
-/// One reading, at this many seconds of the reader's own clock.
+/// One reading and its time, in seconds of the reader's own clock.
 #[derive(Debug)]
 struct Reading {
     at: f64,
     activity: Activity,
 }
 
-/// What was read up to now.
+/// The readings so far.
 #[derive(Debug, Default)]
 pub(super) struct History {
     readings: VecDeque<Reading>,
     pub(super) curves: Curves,
 }
 
-/// A point for each reading, the oldest first.
+/// One point per reading, oldest first.
 pub(super) type Curve = VecDeque<f64>;
 
-/// How the rates went, per second.
+/// Rates per second over time.
 #[derive(Debug, Default)]
 pub(super) struct Curves {
     pub(super) requests: Curve,
     pub(super) executions: Curve,
     pub(super) commits: Curve,
     pub(super) deliveries: Curve,
-    /// By name.
+    /// By host name.
     pub(super) hosts: HashMap<String, Curve>,
     /// By kind and name.
     pub(super) lanes: HashMap<(String, String), Curve>,
@@ -66,12 +66,12 @@ pub(super) struct Figures {
     pub(super) lanes_total: usize,
 }
 
-/// All hosts together, or one of them.
+/// Requests of one host, or of all hosts together.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub(super) struct Requests {
     pub(super) in_flight: u64,
     pub(super) rate: f64,
-    /// 4xx and 5xx.
+    /// 4xx and 5xx responses per second.
     pub(super) refused_rate: f64,
     pub(super) failed_rate: f64,
     pub(super) p50: Option<f64>,
@@ -97,7 +97,7 @@ pub(super) struct Executions {
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub(super) struct Commits {
     pub(super) rate: f64,
-    /// Commits that went to the disk together, on average.
+    /// Average number of commits per flush.
     pub(super) grouped: Option<f64>,
     pub(super) waiting: usize,
     pub(super) p50: Option<f64>,
@@ -125,7 +125,7 @@ pub(super) struct Process {
     pub(super) open_files: u64,
     pub(super) open_files_max: u64,
     pub(super) threads: u64,
-    /// Of one core: 1 is a core that does nothing else.
+    /// In cores: 1 is one fully used core.
     pub(super) cpu: f64,
 }
 
@@ -140,13 +140,13 @@ pub(super) struct LaneFigures {
     pub(super) failing: Option<String>,
     pub(super) rate: f64,
     pub(super) failed_rate: f64,
-    /// Everything that has ended since the start.
+    /// Executions completed since the start.
     pub(super) ended: u64,
     pub(super) p50: Option<f64>,
     pub(super) p99: Option<f64>,
 }
 
-/// How much a counter has grown for each second.
+/// Growth of a counter per second.
 fn rate(now: u64, before: u64, seconds: f64) -> f64 {
     if seconds > 0.0 { now.saturating_sub(before) as f64 / seconds } else { 0.0 }
 }
@@ -171,7 +171,7 @@ fn lane<'a>(activity: &'a Activity, kind: &str, name: &str) -> Option<&'a Lane> 
 }
 
 impl History {
-    /// Takes a reading. One of another process begins the counting again.
+    /// Adds a reading. Counters reset when the process changes.
     pub(super) fn take(&mut self, at: f64, activity: Activity) {
         let is_other = |last: &Reading| {
             last.activity.pid != activity.pid || last.activity.uptime > activity.uptime + 1.0
@@ -188,7 +188,7 @@ impl History {
         self.readings.push_back(Reading { at, activity });
     }
 
-    /// The oldest reading within these seconds of the last one, or the one before the last.
+    /// The oldest reading within this many seconds of the last one, or the one before the last.
     fn back(&self, seconds: f64) -> Option<&Reading> {
         let last = self.readings.back()?;
         let before = self.readings.iter().rev().skip(1);
@@ -196,7 +196,7 @@ impl History {
         within.last().or_else(|| before.clone().next()).or(Some(last))
     }
 
-    /// What there is to be shown; `None` before the first reading.
+    /// The current figures; `None` before the first reading.
     pub(super) fn figures(&self) -> Option<Figures> {
         let last = self.readings.back()?;
         let near = self.back(RATE_OVER)?;
@@ -223,11 +223,11 @@ impl Curves {
             let curve = self.hosts.entry(own.host.clone()).or_default();
             add(curve, rate(own.answers, earlier, seconds));
         }
-        // Of those that are listed no more, nothing is kept.
+        // Drops the curves of lanes that are no longer listed.
         let mut lanes = std::mem::take(&mut self.lanes);
         for own in &now.lanes {
             let name = (own.kind.clone(), own.name.clone());
-            // One that was not listed before has begun at an unknown count.
+            // A lane not listed before started at an unknown count.
             let earlier = lane(before, &own.kind, &own.name).unwrap_or(own).times.count();
             let mut curve = lanes.remove(&name).unwrap_or_default();
             add(&mut curve, rate(own.times.count(), earlier, seconds));
@@ -236,12 +236,12 @@ impl Curves {
     }
 }
 
-/// Two readings that rates are taken from, and an earlier one for quantiles.
+/// The two readings that rates are computed from, and an earlier one for quantiles.
 struct Between<'a> {
     now: &'a Activity,
     near: &'a Activity,
     far: &'a Activity,
-    /// From `near` to `now`.
+    /// Time from `near` to `now`, in seconds.
     seconds: f64,
 }
 
@@ -354,7 +354,7 @@ impl Between<'_> {
     }
 
     fn lane(&self, own: &Lane) -> LaneFigures {
-        // One that was not listed then has begun at an unknown count.
+        // A lane not listed then started at an unknown count.
         let near = lane(self.near, &own.kind, &own.name).unwrap_or(own);
         let far = lane(self.far, &own.kind, &own.name).unwrap_or(near);
         let times = own.times.since(&far.times);

@@ -1,10 +1,11 @@
-//! From readings to figures: rates, quantiles, restarts of the service, lanes that come and go.
+//! From readings to figures: rates, quantiles, restarts of the service, lanes that appear and
+//! disappear.
 
 use super::*;
 use crate::domain::histogram::Meter;
 use std::time::Duration;
 
-/// A service that has run for so many seconds, with 10 requests, 5 executions and 2 commits in each.
+/// A service after this many seconds, with 10 requests, 5 executions and 2 commits in each.
 fn reading(seconds: u32) -> Activity {
     let each = u64::from(seconds);
     let times = Meter::default();
@@ -33,7 +34,7 @@ fn reading(seconds: u32) -> Activity {
 }
 
 #[test]
-fn figures_are_rates_of_the_last_seconds() {
+fn figures_are_rates_over_the_last_seconds() {
     let mut history = History::default();
     assert_eq!(history.figures(), None);
     history.take(0.0, reading(100));
@@ -58,7 +59,7 @@ fn figures_are_rates_of_the_last_seconds() {
 }
 
 #[test]
-fn figures_begin_again_with_another_process() {
+fn figures_reset_when_the_process_changes() {
     let mut history = History::default();
     history.take(0.0, reading(100));
     history.take(1.0, reading(101));
@@ -67,8 +68,8 @@ fn figures_begin_again_with_another_process() {
     history.take(2.0, again);
     let figures = history.figures().unwrap();
     assert_eq!((figures.requests.rate, figures.executions.rate), (0.0, 0.0));
-    assert_eq!(history.curves.requests.len(), 1, "what was drawn stays");
-    // The same id, as in a container.
+    assert_eq!(history.curves.requests.len(), 1, "curves are kept");
+    // The same process id, as in a container.
     let mut same = reading(1);
     same.uptime = 0.5;
     same.pid = 8;
@@ -78,7 +79,7 @@ fn figures_begin_again_with_another_process() {
 }
 
 #[test]
-fn figures_keep_nothing_of_what_is_not_listed_any_more() {
+fn figures_drop_lanes_that_are_no_longer_listed() {
     let mut history = History::default();
     for second in 0..1000_u32 {
         let mut activity = reading(1);
@@ -89,6 +90,6 @@ fn figures_keep_nothing_of_what_is_not_listed_any_more() {
     assert_eq!(history.readings.len(), READINGS_MAX);
     assert_eq!(history.curves.lanes.len(), 1);
     assert_eq!(history.curves.requests.len(), POINTS_MAX);
-    // A lane that was not listed before does not jump.
+    // The rate of a newly listed lane does not jump.
     assert_eq!(history.figures().unwrap().lanes[0].rate, 0.0);
 }

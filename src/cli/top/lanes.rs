@@ -1,4 +1,4 @@
-//! The tables of the picture: the lanes, and beside them the hosts, where there is room.
+//! The table of lanes and, if there is room, of hosts beside it.
 
 use ratatui::Frame;
 use ratatui::layout::Rect;
@@ -13,16 +13,17 @@ use super::theme::{Theme, bars};
 use crate::cli::measures::{amount, grouped, time_or_none};
 use crate::cli::output::plain;
 
-/// Columns of the table of hosts.
+/// Width of the host table.
 pub(super) const HOSTS_WIDTH: u16 = 52;
-/// The least that a name has, and from this width on the least that it has there.
+/// Minimum width of a name, and the table width from which `NAME_MIN_WIDE` applies.
 const NAME_MIN: usize = 14;
 const WIDE: usize = 100;
 const NAME_MIN_WIDE: usize = 26;
 const NAME_MAX: usize = 48;
 const GAP: usize = 1;
 
-/// A column of the lanes: its head and its width; the first that has no room goes with those behind it.
+/// A column of the lanes: its heading and its width. The first that does not fit is dropped with
+/// all after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Column {
     Running,
@@ -36,7 +37,7 @@ enum Column {
     Trend,
 }
 
-/// In the order in which they matter.
+/// In order of importance.
 const BY_WEIGHT: [Column; 9] = [
     Column::Running,
     Column::Queued,
@@ -48,7 +49,7 @@ const BY_WEIGHT: [Column; 9] = [
     Column::Bar,
     Column::Ended,
 ];
-/// In the order in which they are shown.
+/// In display order.
 const BY_PLACE: [Column; 9] = [
     Column::Running,
     Column::Bar,
@@ -101,7 +102,7 @@ fn columns(width: usize) -> Vec<Column> {
     BY_PLACE.into_iter().filter(|column| fits.contains(column)).collect()
 }
 
-/// The text within this many columns, with an ellipsis where it is cut.
+/// Cuts text to this many columns, with an ellipsis.
 fn cut(text: &str, width: usize) -> String {
     let text = plain(text);
     if Span::raw(text.as_str()).width() <= width {
@@ -118,7 +119,7 @@ fn cut(text: &str, width: usize) -> String {
     kept + "…"
 }
 
-/// Draws the lanes, from the first that is in the window.
+/// Draws the lanes that are scrolled into view.
 pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, state: &mut State, theme: Theme) {
     state.set_room(usize::from(area.height.saturating_sub(1)));
     let width = usize::from(area.width);
@@ -189,7 +190,7 @@ fn cell(column: Column, lane: &LaneFigures, state: &State, theme: Theme) -> Vec<
     }
 }
 
-/// Draws the hosts: what each answers, and how fast.
+/// Draws the hosts with their request rates and times.
 pub(super) fn draw_hosts(
     frame: &mut Frame<'_>,
     area: Rect,
@@ -227,7 +228,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_leave_by_weight_and_keep_their_order() {
+    fn columns_are_dropped_by_weight_and_keep_their_order() {
         assert_eq!(columns(20), []);
         assert_eq!(columns(36), [Column::Running, Column::Queued]);
         let of_80 = [

@@ -1,6 +1,6 @@
-//! `orrery top`: what the running service does, as it does it. Asks the control socket once a second with a
-//! time-out, keeps the last minute in memory, and draws. Changes nothing; a service that is away is asked again
-//! until it is back.
+//! `orrery top`: live activity of the running service. Polls the control socket once a second with
+//! a timeout, keeps the last minute in memory, and draws. Read-only; retries until an unreachable
+//! service is back.
 
 mod draw;
 mod figures;
@@ -29,24 +29,24 @@ use crate::runtime::{self, Clock};
 use crate::wire::activity::Activity;
 
 const PATH: &str = "/admin/activity";
-/// How long one answer may take.
+/// Time limit for one response.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Watch the running service: what runs and waits, how fast, and what needs care
+/// Watch the running service: running and queued work, throughput, and warnings
 #[derive(Debug, clap::Args)]
 pub(super) struct Top {
-    /// How often to look, from 0.1 to 60 seconds
+    /// The polling interval, from 0.1 to 60 seconds
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = every)]
     every: Duration,
-    /// Print one table as text, from two looks, and end
+    /// Sample twice, print one table and exit
     #[arg(long)]
     once: bool,
-    /// With --once: print JSON in place of the table
+    /// With --once: print JSON instead of a table
     #[arg(long, requires = "once")]
     json: bool,
 }
 
-/// A time between two looks.
+/// Parses a polling interval.
 fn every(text: &str) -> Result<Duration, String> {
     let seconds = text.strip_suffix('s').unwrap_or(text).parse::<f64>().ok();
     let seconds = seconds.filter(|seconds| (0.1..=60.0).contains(seconds));
@@ -63,7 +63,7 @@ pub(super) async fn run(asked: Top, config: &Config) -> anyhow::Result<()> {
         "standard output is not a terminal: `orrery top --once` prints one table, \
          `orrery top --once --json` its figures"
     );
-    // What keeps the service from being asked at all is said before the terminal is taken over.
+    // Errors other than an absent service are reported before the terminal is taken over.
     if let Err(error) = look(config).await
         && !Admin::is_away(&error)
     {
@@ -72,7 +72,7 @@ pub(super) async fn run(asked: Top, config: &Config) -> anyhow::Result<()> {
     live(asked.every, config).await
 }
 
-/// What the service does now.
+/// Samples the activity of the service.
 async fn look(config: &Config) -> anyhow::Result<Activity> {
     let asking = async {
         let admin = Admin::reach(config).await?;
@@ -84,7 +84,7 @@ async fn look(config: &Config) -> anyhow::Result<Activity> {
 
 type Looking<'a> = Pin<Box<dyn Future<Output = anyhow::Result<Activity>> + 'a>>;
 
-/// Draws again and again, until a key or a signal ends it.
+/// Redraws until a key or a signal ends it.
 async fn live(every: Duration, config: &Config) -> anyhow::Result<()> {
     let place = config.data_dir.display().to_string();
     let theme = Theme { has_colour: output::in_colour(&std::io::stdout()) };
@@ -109,7 +109,7 @@ async fn live(every: Duration, config: &Config) -> anyhow::Result<()> {
             biased;
             () = signals.next() => return Ok(()),
             event = events.recv() => match event {
-                // A terminal that cannot be read any more has gone.
+                // The terminal can no longer be read: it is gone.
                 None => return Ok(()),
                 Some(Event::Key(key)) if state.press(key) == Act::Quit => return Ok(()),
                 Some(_drawn_again) => {}
@@ -124,7 +124,7 @@ async fn live(every: Duration, config: &Config) -> anyhow::Result<()> {
     }
 }
 
-/// The answer to the question that was asked; never, where none was.
+/// The answer to a pending sample; never resolves if none is pending.
 async fn answer_of(looking: &mut Option<Looking<'_>>) -> anyhow::Result<Activity> {
     match looking {
         Some(looking) => looking.await,
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn top_every_takes_seconds_within_bounds() {
+    fn top_every_accepts_seconds_within_bounds() {
         assert_eq!(every("1"), Ok(Duration::from_secs(1)));
         assert_eq!(every("0.5s"), Ok(Duration::from_millis(500)));
         for wrong in ["0", "61", "NaN", "often", ""] {

@@ -1,5 +1,5 @@
-//! The terminal: taken over for the picture, and given its own state again however the process leaves: at the
-//! end, after an error, a panic or a signal. SIGKILL alone is not seen; `reset` mends that.
+//! Takes over the terminal and restores it whenever the process leaves: at the end, or after an
+//! error, a panic or a signal. Only SIGKILL skips it; `reset` then repairs the terminal.
 
 use std::io::{self, Stdout, stdout};
 use std::mem::ManuallyDrop;
@@ -17,29 +17,28 @@ use ratatui::crossterm::terminal::{
 };
 use tokio::sync::mpsc;
 
-/// How long the reader of keys waits before it looks whether it is still wanted.
+/// How often the key reader checks whether it should end.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// Keys that wait to be handled.
+/// Maximum number of unhandled key events.
 const EVENTS_MAX: usize = 64;
 
-/// The terminal, while it is ours.
+/// The terminal while this process controls it.
 pub(super) struct Screen {
-    /// Never dropped: ratatui's drop writes to standard error what it cannot write to a terminal that has
-    /// gone, and panics where that has gone too.
+    /// Never dropped: ratatui's drop reports failed writes to a lost terminal on standard error,
+    /// and panics if that is lost too.
     pub(super) terminal: ManuallyDrop<Terminal<CrosstermBackend<Stdout>>>,
-    /// Ends the reader of keys.
+    /// Tells the key reader to end.
     has_left: Arc<AtomicBool>,
 }
 
 impl Screen {
-    /// Takes the terminal over; the keys that are pressed come through the channel.
+    /// Takes over the terminal; key events arrive through the channel.
     ///
-    /// # Errors
-    /// When it is not a terminal, or refuses.
+    /// # Errors When it is not a terminal, or the system refuses.
     pub(super) fn open() -> io::Result<(Self, mpsc::Receiver<Event>)> {
         restore_on_panic();
         enable_raw_mode()?;
-        // From here on, dropping it restores the terminal.
+        // From here on, dropping the screen restores the terminal.
         let has_left = Arc::new(AtomicBool::new(false));
         let opened = Terminal::new(CrosstermBackend::new(stdout()));
         let screen = match opened {
@@ -53,7 +52,7 @@ impl Screen {
         };
         execute!(stdout(), EnterAlternateScreen, Clear(ClearType::All), Hide)?;
         let (sender, events) = mpsc::channel(EVENTS_MAX);
-        // It ends by itself soon after the screen does.
+        // Ends by itself soon after the screen is dropped.
         drop(tokio::task::spawn_blocking(move || read_keys(&sender, &has_left)));
         Ok((screen, events))
     }
@@ -66,13 +65,13 @@ impl Drop for Screen {
     }
 }
 
-/// Leaves the terminal as it was. What cannot be written to it any more cannot be mended either.
+/// Restores the terminal. Errors are ignored: a lost terminal cannot be repaired.
 fn restore() {
     let _no_terminal = execute!(stdout(), Show, LeaveAlternateScreen);
     let _no_terminal = disable_raw_mode();
 }
 
-/// A panic of any thread is shown on a terminal that is as it was.
+/// Restores the terminal before a panic of any thread is printed.
 fn restore_on_panic() {
     let before = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

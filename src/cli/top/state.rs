@@ -1,15 +1,15 @@
-//! What is shown, and what a key changes of it. Pure: readings, keys and times come in; `draw` makes the
-//! picture.
+//! The display state, and the effect of each key on it. Pure: readings, keys and times are passed
+//! in; `draw` renders it.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use super::figures::{Figures, History, LaneFigures};
 use crate::wire::activity::Activity;
 
-/// By what the lanes are in order.
+/// The sort order of the lanes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Order {
-    /// Those with the most work first.
+    /// Most work first.
     Busy,
     Rate,
     P99,
@@ -39,18 +39,18 @@ impl Order {
 /// Whether the service answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Contact {
-    /// It has not been asked yet.
+    /// Not asked yet.
     Asking,
     Answers,
     Away {
-        /// Why, in a sentence.
+        /// The reason as a sentence.
         reason: String,
-        /// Seconds since it last answered, or since the first question.
+        /// Seconds since the last answer, or since the first request.
         seconds: u64,
     },
 }
 
-/// What is to be done about a key.
+/// The result of a key press.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Act {
     Nothing,
@@ -59,15 +59,15 @@ pub(super) enum Act {
 
 #[derive(Debug)]
 pub(super) struct State {
-    /// Where the service keeps its data.
+    /// The service's data folder.
     pub(super) place: String,
     pub(super) contact: Contact,
     pub(super) figures: Option<Figures>,
     pub(super) history: History,
     pub(super) order: Order,
-    /// Lanes that are above the window.
+    /// Lanes scrolled out above the window.
     pub(super) scrolled: usize,
-    /// Lanes that the last picture had room for.
+    /// Lanes that fitted into the last frame.
     pub(super) room: usize,
     pub(super) is_paused: bool,
     pub(super) shows_help: bool,
@@ -90,7 +90,7 @@ impl State {
         }
     }
 
-    /// Takes what the service said at this second of the reader's clock, or why it said nothing.
+    /// Takes a sample, or why it failed, at this second of the reader's clock.
     pub(super) fn take(&mut self, at: f64, answer: Result<Activity, String>) {
         match answer {
             Ok(activity) => {
@@ -139,7 +139,7 @@ impl State {
         self.scroll_to(self.scrolled);
     }
 
-    /// The lanes, as they are in order.
+    /// The lanes in sort order.
     pub(super) fn lanes(&self) -> &[LaneFigures] {
         self.figures.as_ref().map_or(&[], |figures| &figures.lanes)
     }
@@ -148,13 +148,13 @@ impl State {
         self.scrolled = line.min(self.lanes().len().saturating_sub(self.room));
     }
 
-    /// The picture has room for so many lanes.
+    /// Sets how many lanes fit into the frame.
     pub(super) fn set_room(&mut self, room: usize) {
         self.room = room.max(1);
         self.scroll_to(self.scrolled);
     }
 
-    /// What a key does.
+    /// Handles a key press.
     #[expect(clippy::wildcard_enum_match_arm, reason = "most keys do nothing")]
     pub(super) fn press(&mut self, key: KeyEvent) -> Act {
         if key.kind == KeyEventKind::Release {
@@ -164,7 +164,7 @@ impl State {
         let leaves = match key.code {
             KeyCode::Char('c' | 'd') if is_control => true,
             KeyCode::Char('q' | 'Q') => true,
-            // Leaves the help first.
+            // Esc closes the help first.
             KeyCode::Esc => !self.shows_help,
             _ => false,
         };

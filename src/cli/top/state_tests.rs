@@ -1,4 +1,4 @@
-//! Keys and answers: what each changes of what is shown.
+//! The effect of keys and answers on the display state.
 
 use super::*;
 use crate::wire::activity::Lane;
@@ -55,10 +55,10 @@ fn keys_scroll_within_the_lanes() {
         assert_eq!(names(&state)[0], first, "{code:?}");
     }
     state.press(key(KeyCode::End));
-    // A larger terminal shows more of them.
+    // A larger terminal shows more lanes.
     state.set_room(20);
     assert_eq!(names(&state)[0], "019");
-    // Lanes that are listed no more leave no empty window.
+    // Lanes that are no longer listed leave no empty window.
     state.take(2.0, Ok(Activity { lanes: vec![lane("a", 0)], ..Activity::default() }));
     assert_eq!(names(&state), ["a"]);
 }
@@ -74,7 +74,7 @@ fn keys_sort_and_pause() {
     assert_eq!((state.order, names(&state)), (Order::Busy, vec!["002", "001"]));
     state.press(key(KeyCode::Char('p')));
     state.take(2.0, Ok(Activity { lanes: vec![lane("new", 9)], ..Activity::default() }));
-    assert_eq!(names(&state), ["002", "001"], "a pause keeps the picture");
+    assert_eq!(names(&state), ["002", "001"], "a pause freezes the display");
     state.press(key(KeyCode::Char('p')));
     assert_eq!(names(&state), ["new"]);
 }
@@ -92,12 +92,12 @@ fn any_key_closes_the_help() {
 }
 
 #[test]
-fn service_goes_away_and_comes_back() {
+fn unreachable_service_keeps_last_figures_until_it_returns() {
     let mut state = with_lanes(2);
     state.take(6.0, Err("no service answers".to_owned()));
     let away = Contact::Away { reason: "no service answers".to_owned(), seconds: 5 };
     assert_eq!(state.contact, away);
-    assert_eq!(state.lanes().len(), 2, "what was known last is shown");
+    assert_eq!(state.lanes().len(), 2, "the last known state is shown");
     state.take(7.0, Ok(Activity::default()));
     assert_eq!(state.contact, Contact::Answers);
 }

@@ -1,7 +1,7 @@
-//! `orrery service`: puts this binary in place as a systemd service, takes it away again, shows its
-//! status. Where a package manager did that, it is the package manager's.
+//! `orrery service`: installs this binary as a systemd service, uninstalls it, shows its status.
+//! Refuses to touch a service that a package manager installed.
 //!
-//! It never removes data or a configuration unless `--purge` says so and a person confirms it.
+//! Data and configuration are removed only with `--purge`, after confirmation.
 
 mod steps;
 
@@ -26,33 +26,33 @@ const SETTINGS: &str = "/etc/orrery";
 const CONFIGURATION: &str = "/etc/orrery/config.toml";
 const SERVICE: &str = "/etc/systemd/system/orrery.service";
 const SOCKET: &str = "/etc/systemd/system/orrery.socket";
-/// Where packages put the unit.
+/// Paths of units installed by packages.
 const PACKAGED: [&str; 2] =
     ["/lib/systemd/system/orrery.service", "/usr/lib/systemd/system/orrery.service"];
 /// The service's user and group.
 const USER: &str = "orrery";
-/// Where systemd is PID 1.
+/// Exists if systemd is PID 1.
 const SYSTEMD: &str = "/run/systemd/system";
 const UNIT: &str = include_str!("../../../systemd/orrery.service");
 const SOCKET_UNIT: &str = include_str!("../../../systemd/orrery.socket");
 const EXAMPLE: &str = include_str!("../../../config.example.toml");
-/// What must be typed before data is removed.
+/// The word to type before data is removed.
 const CONFIRMATION: &str = "purge";
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// Install this binary as a systemd service and start it; a second run brings all of it up to date
+    /// Install this binary as a systemd service and start it; run again to update
     Install {
-        /// Only print what would be done
+        /// Only print the steps
         #[arg(long)]
         dry_run: bool,
     },
     /// Stop the service and remove it; data and configuration stay
     Uninstall {
-        /// Only print what would be done
+        /// Only print the steps
         #[arg(long)]
         dry_run: bool,
-        /// Remove data, configuration and the user too, after a question
+        /// Also remove data, configuration and the user, after confirmation
         #[arg(long)]
         purge: bool,
     },
@@ -95,7 +95,7 @@ fn install(dry_run: bool) -> anyhow::Result<()> {
         Step::run(&["systemctl", "daemon-reload"]),
     ]);
     if is_running && sockets_change {
-        // Sockets cannot be changed below a service that uses them.
+        // Socket units cannot change while a service uses them.
         steps.push(Step::run(&["systemctl", "stop", "orrery.service"]));
         steps.push(Step::run(&["systemctl", "restart", "orrery.socket"]));
     }
@@ -109,7 +109,7 @@ fn install(dry_run: bool) -> anyhow::Result<()> {
             output::note(&format!("  {name:<10} {}", host.public_url));
         }
         output::note(
-            "\nThe service runs. `orrery key create --name NAME` makes a key, `orrery owner link` the \
+            "\nThe service runs. `orrery key create --name NAME` creates a key, `orrery owner link` the \
              link that sets up the dashboard, `orrery service status` shows its status.",
         );
     }
@@ -134,9 +134,9 @@ fn uninstall(dry_run: bool, purge: bool) -> anyhow::Result<()> {
         Step::run(&["systemctl", "daemon-reload"]),
         Step::Remove(PathBuf::from(BINARY)),
     ]);
-    let mut kept = "Data and configuration are kept; `--purge` removes them too.";
+    let mut kept = "Data and configuration were kept; `--purge` removes them too.";
     if purge {
-        kept = "Nothing of it is left.";
+        kept = "Data, configuration and user were removed too.";
         let data = configuration()?.data_dir;
         if !dry_run {
             confirm(&data)?;
@@ -154,7 +154,7 @@ fn uninstall(dry_run: bool, purge: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Refuses to touch what a package manager has installed.
+/// Rejects a service installed by a package manager.
 fn refuse_package() -> anyhow::Result<()> {
     for unit in PACKAGED {
         ensure!(
@@ -165,12 +165,12 @@ fn refuse_package() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Asks a person whether everything may be removed.
+/// Asks for confirmation before everything is removed.
 fn confirm(data: &Path) -> anyhow::Result<()> {
     let stdin = std::io::stdin();
     ensure!(stdin.is_terminal(), "`--purge` asks a question: run it in a terminal");
     output::note(&format!(
-        "Everything in {} and {SETTINGS} will be removed for good. Type {CONFIRMATION} to go on:",
+        "Everything in {} and {SETTINGS} will be permanently deleted. Type {CONFIRMATION} to continue:",
         data.display()
     ));
     let mut typed = String::new();
@@ -179,13 +179,13 @@ fn confirm(data: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Performs the steps that are not done yet, or only prints them.
+/// Performs the pending steps, or only prints them.
 fn perform(steps: &[Step], dry_run: bool) -> anyhow::Result<()> {
     if !dry_run {
         ensure!(geteuid().is_root(), "this changes the system: use sudo");
         ensure!(
             Path::new(SYSTEMD).exists(),
-            "systemd does not run here: start `orrery serve` by what starts services on this machine"
+            "systemd does not run here: start `orrery serve` with this machine's own service manager"
         );
     }
     for step in steps.iter().filter(|step| !step.is_done()) {
@@ -197,7 +197,7 @@ fn perform(steps: &[Step], dry_run: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The configuration of the installed service; that of a new one where there is none.
+/// The configuration of the installed service, or of a new one if there is none.
 fn configuration() -> anyhow::Result<Config> {
     let path = Path::new(CONFIGURATION);
     if path.exists() { super::configuration(Some(path)) } else { Ok(Config::for_installed()) }
@@ -226,15 +226,15 @@ fn listen_line(address: &SocketAddr) -> String {
 /// The status of the installed service.
 #[derive(Debug, Serialize)]
 struct Status {
-    /// As systemd calls it, such as `active`.
+    /// The unit state as named by systemd, such as `active`.
     state: String,
-    /// Whether it starts with the machine.
+    /// Whether the service starts at boot.
     starts_at_boot: bool,
     pid: Option<u32>,
     since: String,
     restarts: u32,
     memory_bytes: Option<u64>,
-    /// Whether it takes work; `None` where it does not answer.
+    /// Whether the service is ready; `None` if it does not answer.
     ready: Option<bool>,
 }
 
@@ -247,7 +247,7 @@ async fn status(shape: Shape) -> anyhow::Result<()> {
         .context("systemctl cannot be run: is this a machine with systemd?")?;
     let text = String::from_utf8_lossy(&asked.stdout).into_owned();
     if text.lines().any(|line| line == "LoadState=not-found") {
-        bail!("the service is not installed: `sudo orrery service install` does that");
+        bail!("the service is not installed: run `sudo orrery service install`");
     }
     let ready = match configuration() {
         Ok(config) => readiness(&config).await,
@@ -263,7 +263,7 @@ async fn status(shape: Shape) -> anyhow::Result<()> {
         ("starts at boot", yes(status.starts_at_boot).to_owned()),
         ("restarts", status.restarts.to_string()),
         ("memory", memory.unwrap_or_default()),
-        ("takes work", status.ready.map_or("does not answer", yes).to_owned()),
+        ("ready", status.ready.map_or("does not answer", yes).to_owned()),
     ];
     let rows = rows.map(|(what, how)| vec![what.to_owned(), how]);
     Output::new(shape.json).show(&status, &columns, rows)
@@ -278,7 +278,7 @@ async fn readiness(config: &Config) -> Option<bool> {
     Some(admin.get("/ready").await.is_ok())
 }
 
-/// Reads what `systemctl show` prints.
+/// Parses the output of `systemctl show`.
 fn read_status(text: &str, ready: Option<bool>) -> Status {
     let value = |name: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn status_reads_what_systemctl_shows() {
+    fn status_parses_systemctl_show_output() {
         let text = "MainPID=42\nNRestarts=3\nMemoryCurrent=[not set]\nActiveState=active\n\
                     ActiveEnterTimestamp=Mon 2026-11-23 03:00:00 UTC\nUnitFileState=enabled\n";
         let status = read_status(text, Some(true));

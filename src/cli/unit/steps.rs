@@ -1,6 +1,6 @@
-//! What an installation is made of: each step says what it does, and does nothing where that is done already.
+//! The steps of an installation: each describes itself and does nothing if it is already done.
 //!
-//! Files are replaced as a whole, so that a step that is interrupted leaves the old one.
+//! Files are replaced atomically, so an interrupted step leaves the old file.
 
 use std::fmt;
 use std::fs::{self, Permissions};
@@ -16,9 +16,9 @@ use crate::cli::owner;
 /// One step.
 #[derive(Debug)]
 pub(super) enum Step {
-    /// Runs a program, whose failure ends the installation.
+    /// Runs a program; a failure aborts the installation.
     Run(Vec<String>),
-    /// Makes a folder for root and the service's group.
+    /// Creates a folder for root and the service's group.
     Folder(PathBuf),
     /// Copies this binary.
     Binary(PathBuf),
@@ -28,25 +28,25 @@ pub(super) enum Step {
     Remove(PathBuf),
 }
 
-/// A file to be written.
+/// A file to write.
 #[derive(Debug)]
 pub(super) struct File {
     pub path: PathBuf,
     pub mode: u32,
     pub content: String,
-    /// One that is there stays as it is.
+    /// Keep an existing file unchanged.
     pub is_kept: bool,
-    /// It belongs to the service's group.
+    /// Give the file to the service's group.
     pub is_of_group: bool,
 }
 
 impl Step {
-    /// A program with its arguments.
+    /// A step that runs a program with its arguments.
     pub(super) fn run(line: &[&str]) -> Self {
         Self::Run(line.iter().map(|&word| word.to_owned()).collect())
     }
 
-    /// Whether there is nothing to do.
+    /// Whether the step is already done.
     pub(super) fn is_done(&self) -> bool {
         match self {
             Self::Run(_) => false,
@@ -58,10 +58,9 @@ impl Step {
         }
     }
 
-    /// Does it.
+    /// Performs the step.
     ///
-    /// # Errors
-    /// What went wrong, with the name of the file or the program.
+    /// # Errors Names the file or the program that failed.
     pub(super) fn perform(&self, group: &str) -> anyhow::Result<()> {
         match self {
             Self::Run(line) => run(line),
@@ -70,7 +69,7 @@ impl Step {
             Self::File(file) => write(file, group),
             Self::Remove(path) => remove(path),
         }
-        .with_context(|| format!("this did not work: {self}"))
+        .with_context(|| format!("this step failed: {self}"))
     }
 }
 
@@ -97,7 +96,7 @@ fn run(line: &[String]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether the file is this binary, byte for byte.
+/// Whether the file is byte-identical to this binary.
 fn is_this_binary(path: &Path) -> bool {
     let Ok(own) = std::env::current_exe() else { return false };
     fs::canonicalize(path).is_ok_and(|there| there == own)
@@ -120,7 +119,7 @@ fn write(file: &File, group: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes a file beside the old one, then puts it in its place.
+/// Writes a temporary file next to the old one, then renames it.
 fn replace(
     path: &Path,
     mode: u32,
@@ -152,7 +151,7 @@ fn give_to_group(path: &Path, group: &str) -> anyhow::Result<()> {
 fn remove(path: &Path) -> anyhow::Result<()> {
     ensure!(
         path.is_absolute() && path.parent().is_some(),
-        "{} must be a place of its own",
+        "{} must be an absolute path other than /",
         path.display()
     );
     let removed = match fs::symlink_metadata(path) {
@@ -171,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn file_is_written_once_and_kept_where_it_is_to_be() {
+    fn file_is_written_once_and_kept_if_asked() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("units/orrery.service");
         let step = |content: &str, is_kept| {
@@ -190,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn program_that_fails_is_named_with_what_it_said() {
+    fn failed_program_is_named_with_its_output() {
         let error = Step::run(&["ls", "/no/such/place"]).perform("nobody").unwrap_err();
         let text = format!("{error:#}");
         assert!(text.contains("run     ls /no/such/place"), "{text}");
@@ -199,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn binary_is_copied_until_it_is_the_same() {
+    fn binary_is_copied_only_if_it_differs() {
         let folder = tempfile::tempdir().unwrap();
         let step = Step::Binary(folder.path().join("bin/orrery"));
         assert!(!step.is_done());
