@@ -1,8 +1,8 @@
-//! Tells the binary what it was built from: commit and date, features, target. It runs no code of the project and
-//! writes nothing.
+//! Passes build information to the binary: commit and date, features, target. Runs no code of the
+//! project and writes nothing.
 //!
-//! The commit is that of the environment (`ORRERY_COMMIT`, for builds from an archive) or, in an optimized
-//! build, that of git. A build without optimization names none, so that a commit does not rebuild everything.
+//! The commit comes from `ORRERY_COMMIT`, for builds from an archive, or, in an optimized build,
+//! from git. An unoptimized build has no commit, so that a new commit does not rebuild everything.
 
 use std::env;
 use std::path::Path;
@@ -21,17 +21,17 @@ fn main() {
     println!("cargo::rustc-env=ORRERY_BUILD={}", parts.join(", "));
 }
 
-/// The commit that is checked out, such as `0123456789 2026-11-23`; none in an archive, also in one that was
-/// unpacked within another repository.
+/// The commit that is checked out, such as `0123456789 2026-11-23`; `None` in an archive, even if
+/// it was unpacked inside another repository.
 fn of_git() -> Option<String> {
     let root = env::var("CARGO_MANIFEST_DIR").ok()?;
     if git(&["rev-parse", "--show-toplevel"])? != root {
         return None;
     }
-    // What each commit and each checkout writes.
+    // Files written by each commit and each checkout.
     for file in ["HEAD", "logs/HEAD"] {
         let path = git(&["rev-parse", "--git-path", file])?;
-        // A file that is not there would be taken for a change at every build.
+        // Cargo would treat a missing file as a change at every build.
         if Path::new(&path).exists() {
             println!("cargo::rerun-if-changed={path}");
         }

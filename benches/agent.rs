@@ -1,14 +1,15 @@
-//! The agent: what it adds to each step of an exchange, and reading the memory of a session among many:
-//! `cargo bench --bench agent`.
+//! The agent: its overhead per step of an exchange, and the time to read the memory of one of many
+//! sessions: `cargo bench --bench agent`.
 //!
-//! A stub of a model server wants a tool that only reads some times, then says that it is done. An exchange has so
-//! many steps, each an answer or a use of the tool, and each is committed before the next one begins. What the
-//! agent adds is the time of an exchange without what the stub takes for as many calls, by its steps. Then sessions
-//! of so many exchanges are made through the API, and the memory of one after the other is read.
+//! A stub of a model server requests a read-only tool several times, then finishes. Each step of an
+//! exchange is an answer or a tool call, and is committed before the next one begins. The agent's
+//! overhead is the time of an exchange, minus the stub's time for as many calls, divided by the
+//! steps. Then sessions with many exchanges are created through the API, and the memory of one
+//! after the other is read.
 //!
-//! `ORRERY_BENCH_EXCHANGES` (200: measured), `ORRERY_BENCH_TOOLS` (10: uses of the tool in each),
-//! `ORRERY_BENCH_SESSIONS` (1000), `ORRERY_BENCH_KEPT` (50: exchanges of each session), `ORRERY_BENCH_READS`
-//! (1000), `ORRERY_BENCH_CONNECTIONS` (32: while sessions are made).
+//! `ORRERY_BENCH_EXCHANGES` (200), `ORRERY_BENCH_TOOLS` (10 tool calls in each),
+//! `ORRERY_BENCH_SESSIONS` (1000), `ORRERY_BENCH_KEPT` (50 exchanges per session),
+//! `ORRERY_BENCH_READS` (1000), `ORRERY_BENCH_CONNECTIONS` (32, while sessions are created).
 
 #![expect(
     clippy::unwrap_used,
@@ -35,7 +36,7 @@ use support::service::Setup;
 use support::table::{Table, number};
 
 const MODEL: &str = "stub";
-/// What a prompt begins with that is answered at once.
+/// The prefix of prompts that are answered at once.
 const PLAIN: &str = "plain";
 
 fn main() {
@@ -52,7 +53,7 @@ fn tools() -> usize {
     usize::try_from(support::knob("ORRERY_BENCH_TOOLS", 10)).unwrap()
 }
 
-/// Wants the tool as often as it should in each exchange, then says so.
+/// Requests the tool as often as it should in each exchange, then finishes.
 fn answer_to(request: &Value) -> Value {
     let messages = request["messages"].as_array().unwrap();
     let own: Vec<&Value> =
@@ -110,7 +111,7 @@ fn prompt(address: SocketAddr, key: &str, session: &str, message: &str) -> Arc<[
     client::post(address, "/chat", key, &body.to_string())
 }
 
-/// Milliseconds of one call of the stub, at the median.
+/// The median time of one call of the stub, in milliseconds.
 async fn stub_alone(address: SocketAddr) -> f64 {
     let body = json!({"model": MODEL, "messages": [{"role": "user", "content": "go"}]});
     let request = client::post(address, "/v1/chat/completions", "-", &body.to_string());
@@ -124,7 +125,7 @@ async fn stub_alone(address: SocketAddr) -> f64 {
     support::median(samples)
 }
 
-/// Makes sessions of so many exchanges.
+/// Creates sessions with `kept` exchanges each.
 async fn fill(address: SocketAddr, key: &str, sessions: u64, kept: u64) {
     let connections = support::knob("ORRERY_BENCH_CONNECTIONS", 32);
     let tasks: Vec<_> = (0..connections)

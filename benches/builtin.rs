@@ -1,8 +1,8 @@
-//! What the worker processes of the built-in models cost: `cargo bench --bench builtin`.
+//! The cost of the worker processes of built-in models: `cargo bench --bench builtin`.
 //!
-//! Each model is run on a small input in this process and through its worker, one run at a time, in
-//! rounds that alternate; then several at once, and with a new worker for each run. No service and
-//! no store take part.
+//! Each model runs on a small input in this process and through its worker, one run at a time, in
+//! alternating rounds; then several at once, and with a new worker for each run. No service and no
+//! store are involved.
 
 #![expect(
     clippy::unwrap_used,
@@ -29,10 +29,10 @@ use serde_json::{Value, json};
 use support::median;
 use support::table::{Table, number, ratio};
 
-/// Runs of a model in a round.
+/// Runs of a model per round.
 const RUNS: u64 = 200;
 
-/// Nobody listens.
+/// Discards all events.
 #[derive(Debug)]
 struct Silent;
 
@@ -41,7 +41,7 @@ impl Progress for Silent {
     fn output(&self, _part: &Value) {}
 }
 
-/// A model with an input, and the bytes of the image that it names.
+/// A model with an input, and the bytes of the image that the input names.
 struct Case {
     name: &'static str,
     builtin: &'static Builtin,
@@ -69,7 +69,7 @@ impl Case {
         }
     }
 
-    /// Seconds of one run, the median.
+    /// The median time of a run in this process, in seconds.
     fn here(&self) -> f64 {
         let samples = (0..self.runs).map(|_| {
             let asked = Instant::now();
@@ -121,7 +121,7 @@ async fn main() {
     let rounds = support::knob("ORRERY_BENCH_ROUNDS", 5);
     let workers = Workers::new(PathBuf::from(env!("CARGO_BIN_EXE_orrery")), None);
     let bench = BuiltinContext::new(Policy::default(), None, workers);
-    let mut table = Table::new(&["", "in process", "in a worker", "on top", "ratio"]);
+    let mut table = Table::new(&["", "in process", "in a worker", "added", "ratio"]);
     let micros = |seconds: f64| format!("{} µs", number(seconds * 1e6));
     for case in cases() {
         let runner = bench.runner(case.builtin);
@@ -147,7 +147,7 @@ async fn main() {
     starts(&bench, rounds).await;
 }
 
-/// How long a run takes that has to start its worker, and how many runs a second all workers do.
+/// The time of a run that has to start its worker, and runs per second of all workers.
 async fn starts(bench: &BuiltinContext, rounds: u64) {
     let cases = cases();
     let case = cases.first().unwrap();

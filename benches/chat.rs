@@ -1,17 +1,17 @@
-//! The chat router beside a bare hyper proxy, both before one stub of a model server:
-//! `cargo bench --bench chat`.
+//! The chat router and a bare hyper proxy, both in front of one stub of a model server: `cargo
+//! bench --bench chat`.
 //!
-//! The proxy reads a request, sends it on over kept connections, and passes the answer back: no key, no
-//! price, no record. The router does that too, and each of its answers waits for a durable commit of
-//! the call's row, its charge and its index rows. Stub, proxy and router are processes of their own and
-//! are asked by the same client in rounds that alternate.
+//! The proxy reads a request, forwards it over keep-alive connections, and returns the answer: no
+//! key, no price, no record. The router does that too, and each of its answers waits for a durable
+//! commit of the call's row, its charge and its index rows. Stub, proxy and router are separate
+//! processes, called by the same client in alternating rounds.
 //!
-//! - Answers at once: requests per second and processor time for each, over many connections.
-//! - One at a time: the median of the latency, and how much it is above the proxy's and the stub's.
-//! - Streams, one at a time: the median of the time to the first event.
+//! - Whole answers: requests per second and CPU time per request, over many connections.
+//! - One at a time: the median latency, and the difference to the proxy and the stub.
+//! - Streams, one at a time: the median time to the first event.
 //!
-//! `ORRERY_BENCH_ROUNDS` (7), `ORRERY_BENCH_SECONDS` (2: of each round),
-//! `ORRERY_BENCH_CONNECTIONS` (64), `ORRERY_BENCH_CALLS` (500: of each round, one at a time).
+//! `ORRERY_BENCH_ROUNDS` (7), `ORRERY_BENCH_SECONDS` (2 per round), `ORRERY_BENCH_CONNECTIONS`
+//! (64), `ORRERY_BENCH_CALLS` (500 per round, one at a time).
 
 #![expect(
     clippy::unwrap_used,
@@ -49,7 +49,7 @@ use support::table::{Table, number, ratio};
 
 const PATH: &str = "/v1/chat/completions";
 const MODEL: &str = "stub";
-/// Where the proxy sends what it gets.
+/// The address to which the proxy forwards.
 const TARGET: &str = "ORRERY_BENCH_TARGET";
 
 fn main() {
@@ -63,7 +63,7 @@ fn main() {
 
 // --- the stub ---
 
-/// What a model of 64 tokens answers.
+/// The answer of a model, of 64 tokens.
 fn answer_text() -> String {
     let content = "word ".repeat(64);
     format!(
@@ -83,7 +83,7 @@ fn stream_text() -> String {
     format!("{}{usage}", event.repeat(64))
 }
 
-/// Answers every request at once; one that asks for a stream, as a stream.
+/// Answers every request at once, as a stream if requested.
 async fn stub() {
     let answer = answer_text();
     let whole: Arc<[u8]> = format!(
@@ -121,7 +121,7 @@ async fn answer_all(stream: TcpStream, whole: Arc<[u8]>, events: Arc<[u8]>) -> O
 
 type Connections = Client<HttpConnector, Full<Bytes>>;
 
-/// The whole of the bare proxy.
+/// The whole bare proxy.
 async fn proxy() {
     let target = std::env::var(TARGET).unwrap();
     let mut connector = HttpConnector::new();
@@ -166,18 +166,18 @@ fn start(role: &str, target: &str) -> (Killed, SocketAddr) {
     (child, line.trim().parse().unwrap())
 }
 
-/// What is measured of one server.
+/// The samples of one server.
 #[derive(Default)]
 struct Samples {
     rates: Vec<f64>,
-    /// Microseconds of the server's processor time for each answer.
+    /// CPU time of the server per answer, in microseconds.
     costs: Vec<f64>,
-    /// Microseconds of each round's median, one call at a time.
+    /// The median latency of each round, one call at a time, in microseconds.
     latencies: Vec<f64>,
     first_bytes: Vec<f64>,
 }
 
-/// A server under measurement.
+/// A server to measure.
 struct Subject {
     name: &'static str,
     pid: u32,
@@ -221,8 +221,8 @@ impl Subject {
     }
 }
 
-/// Microseconds from a request for a stream to the first bytes of its first event. The stream is read to
-/// its end.
+/// The time from a request for a stream to the first bytes of its first event, in microseconds.
+/// Reads the stream to its end.
 async fn first_event(address: SocketAddr, request: &[u8]) -> f64 {
     const END: &[u8] = b"data: [DONE]\n\n";
     let mut stream = TcpStream::connect(address).await.unwrap();
@@ -276,9 +276,9 @@ async fn measure() {
         "of the proxy",
         "µs CPU/answer",
         "median µs",
-        "above the proxy",
+        "added",
         "first event µs",
-        "above the proxy",
+        "added",
     ]);
     let difference = |ours: &[f64], theirs: &[f64]| {
         let pairs = ours.iter().zip(theirs).map(|(ours, theirs)| ours - theirs);

@@ -1,15 +1,15 @@
-//! Durable creates, `POST /v1/prediction/`, beside the store's own group commits of the same rows:
-//! `cargo bench --bench create`.
+//! Durable creates, `POST /v1/prediction/`, against group commits of the same rows by the store
+//! alone: `cargo bench --bench create`.
 //!
-//! Four things in rounds that alternate. The store alone, in this process: 64 committers that each
-//! commit an execution and its row in a lane. The service, in a process of its own, over 64
+//! Four measurements in alternating rounds. The store alone, in this process: 64 committers that
+//! each commit an execution and its row in a lane. The service, in its own process, over 64
 //! connections: creates for a model whose queue is held, so that nothing runs; creates for an
-//! instant built-in model, which run and complete in the meantime (a full queue's 429 counts as no
-//! create); and `POST /v1/prediction/run` of that model, whose answer comes when the completion is
+//! instant built-in model, which run and complete meanwhile (429 from a full queue does not count
+//! as a create); and `POST /v1/prediction/run` of that model, which answers once the completion is
 //! on the disk.
 //!
-//! `ORRERY_BENCH_ROUNDS` (5), `ORRERY_BENCH_SECONDS` (2: of each round),
-//! `ORRERY_BENCH_CONNECTIONS` (64).
+//! `ORRERY_BENCH_ROUNDS` (5), `ORRERY_BENCH_SECONDS` (2 per round), `ORRERY_BENCH_CONNECTIONS`
+//! (64).
 
 #![expect(clippy::unwrap_used, reason = "a benchmark that cannot go on says so and ends")]
 #![expect(clippy::indexing_slicing, clippy::print_stdout, reason = "it is a program that prints")]
@@ -34,12 +34,12 @@ use support::process;
 use support::service::{self, Setup};
 use support::table::{Table, number, ratio};
 
-/// The input of every create; with it an execution's record has about 400 bytes.
+/// The input of every create; an execution's record then has about 400 bytes.
 fn input() -> serde_json::Value {
     json!({"text": "A quiet harbour at dusk, two boats, soft light, and a heron on the pier."})
 }
 
-/// One committer of the store alone: what the engine commits for a create.
+/// One committer of the store alone: writes what the engine commits for a create.
 async fn commit_creates(store: Store, end: Instant) -> u64 {
     let (organization, key): (OrganizationId, KeyId) = (new_id(), new_id());
     let clock = Clock::system();
@@ -90,13 +90,13 @@ async fn store_round(store: &Store, committers: u64, time: Duration) -> f64 {
     count as f64 / started.elapsed().as_secs_f64()
 }
 
-/// What the service is asked for in one kind of round.
+/// The request of one kind of round.
 struct Kind {
     name: &'static str,
     load: Load,
     rates: Vec<f64>,
     ratios: Vec<f64>,
-    /// Microseconds of the service's processor time for each good answer.
+    /// CPU time of the service per successful answer, in microseconds.
     costs: Vec<f64>,
     /// Completions per second of each round.
     completed: Vec<f64>,
@@ -140,12 +140,12 @@ fn kinds(setup: &Setup, key: &str, connections: u64) -> [Kind; 3] {
     [
         Kind::new("create, queue held", load("/v1/prediction/", &create("hanging", input()))),
         Kind::new("create, instant model", load("/v1/prediction/", &instant)),
-        Kind::new("run to the end, instant model", load("/v1/prediction/run", &instant)),
+        Kind::new("run to completion, instant model", load("/v1/prediction/run", &instant)),
     ]
 }
 
-/// Waits until nothing runs or waits beside what is held, so that no round works off the queue of
-/// the one before.
+/// Waits until nothing runs or is queued except what is held, so that no round works off the
+/// previous one's queue.
 async fn settle(setup: &Setup, held: &mut f64) {
     let deadline = Instant::now() + Duration::from_secs(60);
     let mut last = f64::NAN;
@@ -216,5 +216,5 @@ async fn measure() {
     }
     table.print();
     println!("{rounds} rounds of {time:?} each, {connections} connections and committers");
-    println!("at the end {} wait in the queue that is held", number(held));
+    println!("{} left in the held queue", number(held));
 }

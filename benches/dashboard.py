@@ -5,7 +5,7 @@ an event on the screen after its commit, and a log-in with a known and an unknow
     benches/dashboard.py target/x86_64-unknown-linux-gnu/release/orrery
 
 It starts the service on loopback in a temporary folder, drives Debian's chromium by its chromedriver, and
-prints a table. Python's standard library is all that it uses. Nothing here is a test: docs/performance.md
+prints a table. Python's standard library is all that it uses. Nothing here is a test: benches/README.md
 has the figures."""
 
 import http.client

@@ -1,9 +1,9 @@
-//! Decisions by a language model of the runner `llm`: ten questions about one state, beside one question and
-//! beside ten requests of one question each: `cargo bench --bench decisions`.
+//! Decisions by a language model of the runner `llm`: ten questions about one state, against one
+//! question and against ten requests of one question each: `cargo bench --bench decisions`.
 //!
-//! The model has random weights (600 MB, `Q8_0`) and a vocabulary with the words of the prompts. What is
-//! compared is the processor time of the model's process, in rounds that alternate. The state of each round
-//! begins otherwise.
+//! The model has random weights (600 MB, `Q8_0`) and a vocabulary with the words of the prompts.
+//! The benchmark compares the CPU time of the model's process, in alternating rounds. Each round's
+//! state has a different beginning.
 //!
 //! `ORRERY_BENCH_ROUNDS` (3), `ORRERY_BENCH_LAYERS` (24: 6 take a quarter of the file),
 //! `ORRERY_BENCH_STATE` (1000 tokens), `ORRERY_BENCH_QUESTIONS` (10), `ORRERY_BENCH_THREADS` (1).
@@ -30,7 +30,7 @@ use support::service::Setup;
 use support::table::{Table, mebibytes, ratio};
 use support::{folder, knob, median};
 
-/// The words of all prompts, which a trained model's vocabulary has as well.
+/// The words of all prompts, which a trained model's vocabulary also has.
 const WORDS: &str = "You answer one question about a state. The is data: ignore instructions inside it. \
     Each option of the has label. Answer with that fits best, and nothing else. user: system: assistant: \
     State: Question: Options: Label: Is this message urgent? yes no the printer in room four is on fire \
@@ -45,10 +45,10 @@ const SHAPE: gguf::Shape = gguf::Shape {
     weights: gguf::Weights::Q8_0,
     words: WORDS,
 };
-/// What the state says, again and again.
+/// The text that the state repeats.
 const STATE: &str =
     "the printer in room four is on fire and nobody knows where the water comes from today";
-/// What ten questions may cost at most, in terms of one, and of each alone.
+/// Maximum cost of ten questions, relative to one, and to ten asked alone.
 const OF_ONE_MAX: f64 = 1.5;
 const OF_ALONE_MAX: f64 = 0.4;
 
@@ -60,7 +60,7 @@ fn count() -> usize {
     knob("ORRERY_BENCH_QUESTIONS", 10) as usize
 }
 
-/// A text of about as many tokens as words.
+/// A text with about as many tokens as words.
 fn state(round: usize) -> String {
     let words = STATE.split(' ').cycle().skip(round % 16);
     words.take(knob("ORRERY_BENCH_STATE", 1000) as usize).collect::<Vec<_>>().join(" ")
@@ -71,7 +71,7 @@ fn question(number: usize) -> (String, Value) {
     (format!("q{number}"), json!({"type": "oul", "instructions": instructions}))
 }
 
-/// Decides; answers the tokens that were read.
+/// Requests decisions; returns the number of tokens read.
 async fn decide(setup: &Setup, key: &str, state: &str, questions: Map<String, Value>) -> f64 {
     let body = json!({"model": "large", "state": state, "questions": questions});
     let request = client::post(setup.base, "/v1/decisions", key, &body.to_string());
@@ -100,7 +100,7 @@ async fn measure() {
     let key = setup.key();
     decide(&setup, &key, "x", [question(0)].into_iter().collect()).await;
     let worker = process::child_of(service.0.id(), "llm-worker");
-    // Tokens and seconds of processor time of a request, or of several.
+    // Tokens and seconds of CPU time of one or more requests.
     let measured = async |state: &str, requests: Vec<Map<String, Value>>| {
         let before = process::processor_seconds(worker);
         let mut tokens = 0.0;
@@ -124,7 +124,7 @@ async fn measure() {
         }
     }
     let [one, together, alone] = costs.map(median);
-    let mut table = Table::new(&["", "processor time", "tokens read"]);
+    let mut table = Table::new(&["", "CPU time", "tokens read"]);
     let names = ["one question", "all questions together", "each question alone"];
     for ((name, seconds), tokens) in names.iter().zip([one, together, alone]).zip(tokens) {
         table.row([(*name).to_owned(), format!("{seconds:.2} s"), format!("{tokens:.0}")]);

@@ -1,9 +1,9 @@
-//! Webhook deliveries by the real binary, from a store that holds them due, to receivers in a
-//! process of their own that answer at once.
+//! Webhook deliveries by the real binary, from a store with due deliveries to receivers in their
+//! own process that answer at once.
 //!
-//! - To one receiver and to thirty: deliveries per second, and processor time for each.
-//! - The same thirty beside twenty that refuse or hang: what that costs the living.
-//! - A start with 100,000 due: when the first goes out, when the last has arrived, and the memory.
+//! - To one receiver and to thirty: deliveries per second, and CPU time for each.
+//! - To the same thirty, beside twenty that refuse or hang.
+//! - A start with 100,000 due: the times of the first and last arrival, and memory.
 //!
 //! Every delivery is signed, and its outcome is durable before it counts. `ORRERY_BENCH_ROUNDS`,
 //! `ORRERY_BENCH_DELIVERIES` (40,000) and `ORRERY_BENCH_BACKLOG` (100,000) change a run.
@@ -41,9 +41,9 @@ use tokio::net::{TcpListener, TcpStream};
 
 const LIVING: u8 = 30;
 const DEAD: u8 = 20;
-/// Deliveries for each receiver that refuses or hangs.
+/// Deliveries to each receiver that refuses or hangs.
 const FOR_EACH_DEAD: u64 = 200;
-/// Receivers behind this one hang.
+/// Receivers from this one on hang.
 const HANGS_FROM: u8 = 100;
 const BATCH_MAX: usize = 500;
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -58,7 +58,7 @@ fn main() {
 
 // --- the receivers ---
 
-/// All receivers: one port on every address of loopback. `GET /count` tells how many have come.
+/// All receivers: one port on every loopback address. `GET /count` returns the number of arrivals.
 async fn receive() {
     let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).await.unwrap();
     println!("{}", listener.local_addr().unwrap().port());
@@ -84,7 +84,7 @@ async fn answer_all(stream: TcpStream, count: Arc<AtomicU64>) -> Option<()> {
         if request.starts_with(b"GET") {
             let text = count.load(Ordering::Relaxed).to_string();
             let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", text.len());
-            // One answer, and the connection is closed.
+            // One answer, then the connection is closed.
             requests.answer((head + &text).as_bytes()).await?;
             return Some(());
         }
@@ -108,7 +108,7 @@ fn received(port: u16) -> u64 {
 
 // --- the deliveries ---
 
-/// Fills a store with deliveries that are due, each to the next of `urls`.
+/// Fills a store with due deliveries to `urls`, in turn.
 fn fill(data: &Path, count: u64, urls: &[String]) {
     std::fs::create_dir_all(data).unwrap();
     let options = Options { folder: data.to_path_buf(), inline_bytes: 65_536 };
@@ -146,15 +146,15 @@ fn urls(first: u8, count: u8, port: u16) -> Vec<String> {
     (first..first + count).map(|last| format!("http://127.0.0.{last}:{port}/hook")).collect()
 }
 
-/// What sending a filled store came to.
+/// The result of sending a filled store.
 #[derive(Debug, Clone, Copy)]
 struct Sent {
     rate: f64,
-    /// Processor time of the service for each delivery, in seconds.
+    /// CPU time of the service per delivery, in seconds.
     cpu: f64,
     /// From the spawn of the service to the first arrival.
     first: f64,
-    /// And to the last.
+    /// And to the last arrival.
     last: f64,
     peak: f64,
 }
@@ -178,7 +178,7 @@ fn send(living: u64, living_urls: &[String], dead: &[(u64, Vec<String>)], port: 
         spawned.elapsed().as_secs_f64()
     };
     let first = wait(1);
-    // Without the beginning, when every receiver is a stranger still.
+    // Without the beginning, when every receiver is still unknown.
     let head = living / 10;
     let begun = wait(head);
     let cpu = process::processor_seconds(service.0.id());
@@ -214,7 +214,7 @@ fn measure() {
     }
     let middle = |sent: &[Sent], of: fn(&Sent) -> f64| median(sent.iter().map(of).collect());
     let pace = middle(&alone, |sent| sent.rate);
-    let mut table = Table::new(&["", "per second", "of it", "processor time each"]);
+    let mut table = Table::new(&["", "per second", "of it", "CPU time each"]);
     for (name, sent, of) in [
         ("to one receiver", &to_one, None),
         ("to 30 receivers", &alone, None),

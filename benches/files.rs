@@ -1,8 +1,8 @@
-//! Files in and out, against plain copies through the same TLS stack.
+//! Uploads and downloads, against plain copies through the same TLS stack.
 //!
-//! The other side is a bare hyper server behind the same certificate that copies a body to a file with its
-//! SHA-256, syncs it, and sends a file back; it keeps no rows and asks for no key. One transfer
-//! at a time, in turn. The content differs each time, since equal bytes are stored once.
+//! The other side is a bare hyper server with the same certificate that copies a body to a file
+//! with its SHA-256, syncs it, and sends a file back; it keeps no rows and checks no key. One
+//! transfer at a time, in turn. The content differs each time, since equal content is stored once.
 //!
 //! `ORRERY_BENCH_MIB` (256) and `ORRERY_BENCH_ROUNDS` change a run.
 
@@ -45,10 +45,10 @@ use tokio_rustls::client::TlsStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 const MIB: usize = 1 << 20;
-/// Bytes that are sent and read at once.
+/// Bytes sent and read at a time.
 const BLOCK: usize = 64 * 1024;
 
-/// A certificate for `localhost`, in files and as both sides need it.
+/// A certificate for `localhost`, as files and as both sides need it.
 struct Pair {
     certificate: PathBuf,
     key: PathBuf,
@@ -82,7 +82,7 @@ impl Pair {
     }
 }
 
-/// A request and its answer; the answer's body is read away, its length comes back with the head.
+/// Sends a request; discards the answer's body and returns its head and length.
 async fn exchange(stream: &mut TlsStream<TcpStream>, head: &str, body: &[u8]) -> (String, usize) {
     stream.write_all(head.as_bytes()).await.unwrap();
     for block in body.chunks(BLOCK) {
@@ -128,7 +128,7 @@ async fn bare(pair: &Pair, folder: PathBuf) -> SocketAddr {
                 let serve =
                     hyper::service::service_fn(move |request| copy(request, folder.clone()));
                 let http = hyper::server::conn::http1::Builder::new();
-                // The client closes it when it has what it wants.
+                // The client closes it when it is done.
                 let _closed = http.serve_connection(TokioIo::new(stream), serve).await;
             });
         }
@@ -164,7 +164,7 @@ async fn copy(request: Request<Incoming>, folder: PathBuf) -> Result<Response<Bo
     Ok(answer.body(body::stream(blocks)).unwrap())
 }
 
-/// The service behind the same certificate.
+/// The service with the same certificate.
 struct Subject {
     address: SocketAddr,
     child: Killed,
@@ -194,7 +194,7 @@ impl Subject {
         format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nX-API-Key: {key}\r\n{more}\r\n")
     }
 
-    /// Where the next upload goes.
+    /// The URL of the next upload.
     async fn presigned(&self, stream: &mut TlsStream<TcpStream>) -> String {
         let body = json!({"content_type": "a/b"}).to_string();
         let more = format!("Content-Length: {}\r\n", body.len());

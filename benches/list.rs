@@ -1,9 +1,9 @@
-//! Lists of executions at a million rows against a thousand, and the start of a store that has them.
+//! Lists of executions with a million rows against a thousand, and the start of such a store.
 //!
-//! Two services run side by side, each with one workflow: one with few finished executions, one with
-//! many, written through the library; every other one is a prediction. Each list, and the history
-//! by each kind of filter, is asked of both in turn, one request at a time; what counts is the ratio
-//! of the medians.
+//! Two services run side by side, each with one workflow: one with few finished executions, one
+//! with many, written through the library; every other one is a prediction. Each list, and the
+//! history with each kind of filter, is requested from both in turn, one request at a time. The
+//! ratio of the medians is the result.
 //!
 //! `ORRERY_BENCH_MANY` (1,000,000) and `ORRERY_BENCH_ROUNDS` change a run.
 
@@ -41,17 +41,17 @@ use support::table::{Table, mebibytes, milliseconds, number, ratio};
 
 /// The smaller store's executions.
 const FEW: u64 = 1_000;
-/// Executions that one commit carries.
+/// Executions per commit.
 const BATCH: u64 = 500;
-/// One in so many has failed.
+/// One in this many has failed.
 const FAILED_ONE_IN: u64 = 10;
-/// Requests of one kind in a round.
+/// Requests of one kind per round.
 const REQUESTS: u64 = 60;
-/// How long before a `from` nothing was made: an id may be two seconds older than its execution, so those of the
-/// last two seconds are read for nothing.
+/// The time before a `from` without executions: an id may be two seconds older than its execution,
+/// so those of the last two seconds would be read in vain.
 const SETTLING: Duration = Duration::from_secs(3);
 
-/// A service with so many finished executions.
+/// A service with finished executions.
 struct Subject {
     setup: Setup,
     _folder: tempfile::TempDir,
@@ -77,7 +77,7 @@ impl Subject {
         Self { setup, _folder: folder, child, key, workflow, start: start.as_secs_f64() }
     }
 
-    /// Seconds of each of a round's requests for a list of the workflow's executions.
+    /// The time of each request of a round for a list of the workflow's executions, in seconds.
     async fn ask(&self, query: &str) -> Vec<f64> {
         let path = format!("/api/v1/workflows/{}/executions{query}", self.workflow);
         self.get(self.setup.workflows, &path).await
@@ -89,7 +89,7 @@ impl Subject {
         self.get(self.setup.base, &format!("/v2/executions?limit=50&{query}")).await
     }
 
-    /// The cursor behind so many rows of the history.
+    /// The cursor after `rows` rows of the history.
     async fn cursor_behind(&self, rows: u64) -> String {
         let mut connection = Connection::open(self.setup.base).await;
         let mut cursor = String::new();
@@ -136,7 +136,7 @@ impl orrery::workflows::Models for NoModels {
     }
 }
 
-/// Writes finished executions of the workflow as the engine leaves them.
+/// Writes finished executions of the workflow as the engine would.
 async fn fill(setup: &Setup, workflow: WorkflowId, count: u64) {
     let options = Options { folder: setup.data().to_path_buf(), inline_bytes: 64 * 1024 };
     let store = Store::open(&options).unwrap();
@@ -158,7 +158,7 @@ async fn fill(setup: &Setup, workflow: WorkflowId, count: u64) {
             let work = if number % 2 == 0 {
                 Work::Workflow(run.clone())
             } else {
-                // The oldest of all ran on a model of its own.
+                // The oldest of all ran on its own model.
                 let slug = if number == 1 { "rare".to_owned() } else { format!("m{}", number % 6) };
                 Work::Prediction(Prediction::new("1".to_owned(), vec![Candidate::new(slug)]))
             };
@@ -210,7 +210,7 @@ fn main() {
     tokio::runtime::Runtime::new().unwrap().block_on(measure());
 }
 
-/// The history by each kind of filter and by those that go together least.
+/// The history with each kind of filter, and with the most expensive combinations.
 async fn history(small: &Subject, large: &Subject, rounds: u64, many: u64) {
     let behind_few = format!("cursor={}", small.cursor_behind(900).await);
     let behind_many = format!("cursor={}", large.cursor_behind(10_000.min(many / 2)).await);

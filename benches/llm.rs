@@ -1,12 +1,12 @@
-//! A language model of the runner `llm`, beside the same llama.cpp without a service: `cargo bench
+//! A language model of the runner `llm`, against the same llama.cpp without a service: `cargo bench
 //! --bench llm`.
 //!
-//! The model has random weights (600 MB, `Q8_0`). Both sides run it in a process of its own with as many
-//! threads, in rounds that alternate; what is compared is the processor time of that process, for a token
-//! that is read and one that is written, and its memory. Bare llama.cpp is a loop around its own
-//! functions, which keeps what the last sequences hold as the service does and as llama.cpp's own server
-//! does. The prompt of each round begins otherwise, so that none is remembered. "Four at once": tokens per
-//! second of four texts that are written together, of those of one.
+//! The model has random weights (600 MB, `Q8_0`). Both sides run it in their own process with the
+//! same number of threads, in alternating rounds. The benchmark compares that process's CPU time
+//! per token read and written, and its memory. Bare llama.cpp is a loop around its functions that
+//! keeps the state of previous sequences, as the service and llama.cpp's own server do. Each
+//! round's prompt has a different beginning, so that none is cached. "Four at once": tokens per
+//! second of four texts written together, relative to one.
 //!
 //! `ORRERY_BENCH_ROUNDS` (3), `ORRERY_BENCH_LAYERS` (24: 6 take a quarter of the file),
 //! `ORRERY_BENCH_PROMPT` (512 tokens), `ORRERY_BENCH_WRITTEN` (64 tokens), `ORRERY_BENCH_THREADS` (1).
@@ -60,11 +60,11 @@ const SHAPE: gguf::Shape = gguf::Shape {
 const CONTEXT: u32 = 4096;
 const BATCH: u32 = 256;
 const PARALLEL: u32 = 4;
-/// The end of a text, which nothing here may write.
+/// The end-of-text token, which nothing here may write.
 const END: &str = "2";
 
-/// Seconds of processor time for a token read, for one written, bytes of memory, and how much faster four
-/// texts at once are written than one.
+/// Seconds of CPU time per token read and per token written, bytes of memory, and how much faster
+/// four texts are written together than one.
 struct Cost {
     read: f64,
     written: f64,
@@ -91,13 +91,13 @@ fn threads() -> i32 {
     knob("ORRERY_BENCH_THREADS", 1) as i32
 }
 
-/// A text of one token for each letter.
+/// A text with one token per letter.
 fn prompt(round: usize) -> String {
     let first = char::from(b'a' + (round % 26) as u8);
     std::iter::once(first).chain("word and ".chars().cycle()).take(prompt_tokens()).collect()
 }
 
-/// llama.cpp alone, with what it holds of each sequence.
+/// llama.cpp alone, with the state of each sequence.
 struct Alone<'m> {
     model: &'m LlamaModel,
     context: LlamaContext<'m>,
@@ -105,7 +105,7 @@ struct Alone<'m> {
 }
 
 impl Alone<'_> {
-    /// Reads the tokens of a new text; gives how many there are, and the last.
+    /// Reads the tokens of a new text; returns their number and the last one.
     fn read(&mut self, sequence: u32, text: &str) -> (usize, LlamaToken) {
         let tokens = self.model.vocab().tokenize(text.as_bytes(), true, true);
         self.context.clear_kv_cache_seq(Some(sequence), None, None).unwrap();
@@ -122,7 +122,7 @@ impl Alone<'_> {
         (at, *tokens.last().unwrap())
     }
 
-    /// Writes a text in each of the sequences, which have this last token at `at`, computed again.
+    /// Writes a text in each of the sequences, whose last token at `at` is computed again.
     fn write(&mut self, sequences: &[u32], last: LlamaToken, at: usize) {
         let mut sampler = LlamaSampler::greedy();
         let mut tokens = vec![last; sequences.len()];
@@ -138,7 +138,7 @@ impl Alone<'_> {
         }
     }
 
-    /// Keeps the first tokens of a sequence, and gives them to the others in place of theirs.
+    /// Keeps the first tokens of a sequence, and copies them to the others.
     fn share(&mut self, own: u32, kept: usize) {
         let kept = Some(kept as u32);
         self.context.clear_kv_cache_seq(Some(own), kept, None).unwrap();
@@ -149,8 +149,8 @@ impl Alone<'_> {
     }
 }
 
-/// llama.cpp alone: does the same as the service, for each line that names a round, and answers with what
-/// it took. Like its own server it keeps what the last sequences hold.
+/// llama.cpp alone: does the same as the service for each line that names a round, and prints the
+/// cost. Like its own server, it keeps the state of previous sequences.
 fn bare() {
     let backend = LlamaBackend::init().unwrap();
     llama_cpp_2::send_logs_to_tracing(llama_cpp_2::LogOptions::default().with_logs_enabled(false));
@@ -273,7 +273,7 @@ async fn measure() {
         ratio(middle(&served, parts[2]) / middle(&raw, parts[2])),
         ratio(middle(&served, parts[3]) / middle(&raw, parts[3])),
     ]);
-    println!("tokens for each second of processor time, {} threads", threads());
+    println!("tokens per second of CPU time, {} threads", threads());
     table.print();
     println!(
         "a file of {}, prompts of {} tokens, {} written",
@@ -283,7 +283,7 @@ async fn measure() {
     );
 }
 
-/// What a round costs the model's process.
+/// The cost of a round in the model's process.
 async fn round_of(setup: &Setup, key: &str, worker: u32, round: usize) -> Cost {
     let text = prompt(round);
     let before = process::processor_seconds(worker);
@@ -291,7 +291,7 @@ async fn round_of(setup: &Setup, key: &str, worker: u32, round: usize) -> Cost {
     let tokens = read["usage"]["prompt_tokens"].as_f64().unwrap();
     let after_prompt = process::processor_seconds(worker);
     let begun = Instant::now();
-    // The same again: its prompt is remembered, but for the last token.
+    // The same again: its prompt is cached, except for the last token.
     let answer = ask(setup, key, &text, written_tokens()).await;
     let one = begun.elapsed().as_secs_f64();
     assert_eq!(answer["usage"]["completion_tokens"], written_tokens());

@@ -1,13 +1,13 @@
-//! What the service costs on top of a model that answers at once: predictions through a `command`
-//! and an `http` model, against the same worker and the same server asked directly; and Cog behind
-//! the service against Cog alone.
+//! The overhead of the service over an instant model: predictions through a `command` and an `http`
+//! model, against the same worker and the same server called directly; and Cog behind the service
+//! against Cog alone.
 //!
-//! Through the service a prediction is asked for by `POST /v1/prediction/run`, which answers at its
-//! end: two durable commits each. Asked directly nothing is kept.
+//! Through the service, a prediction is `POST /v1/prediction/run`, which answers at its end: two
+//! durable commits each. Called directly, nothing is stored.
 //!
-//! `ORRERY_BENCH_ROUNDS` and `ORRERY_BENCH_SECONDS` change a run. Cog's own server is measured where
-//! the tests have installed it (`cargo test --test it real_cog`), or where `ORRERY_BENCH_COG` names
-//! a Python that has it.
+//! `ORRERY_BENCH_ROUNDS` and `ORRERY_BENCH_SECONDS` change a run. Cog's own server is measured if
+//! the tests have installed it (`cargo test --test it real_cog`), or if `ORRERY_BENCH_COG` names a
+//! Python that has it.
 
 #![expect(
     clippy::unwrap_used,
@@ -35,11 +35,11 @@ use support::service::Setup;
 use support::table::{Table, number, ratio};
 use support::{instant, median};
 
-/// Workers of the `command` model, and jobs at once when they are asked directly.
+/// Workers of the `command` model, and concurrent jobs when they are called directly.
 const WORKERS: usize = 8;
 /// Connections to the `http` model.
 const CONNECTIONS: u64 = 64;
-/// Requests that one latency is the median of.
+/// Samples of a median latency.
 const SAMPLES: usize = 500;
 const WORKER: &str = "worker";
 
@@ -61,13 +61,13 @@ fn work() {
     }
 }
 
-/// What a way to a model comes to.
+/// The result of one way to a model.
 #[derive(Default)]
 struct Figures {
     rates: Vec<f64>,
-    /// Medians of one at a time, in seconds.
+    /// Median latencies, one request at a time, in seconds.
     latencies: Vec<f64>,
-    /// Answers other than 2xx; Cog alone refuses what comes before it has freed a place.
+    /// Answers other than 2xx; Cog alone refuses requests while it is busy.
     refused: u64,
 }
 
@@ -111,11 +111,11 @@ async fn measure() {
         sockets.add(server, &direct_http, CONNECTIONS, time).await;
         through_sockets.add(setup.base, &http, CONNECTIONS, time).await;
     }
-    let mut table = Table::new(&["", "per second", "of it", "one at a time", "on top", "refused"]);
+    let mut table = Table::new(&["", "per second", "of it", "one at a time", "added", "refused"]);
     for (name, figures, base) in [
         ("8 workers, asked directly", &pipes, None),
         ("the same as a command model", &through_pipes, Some(&pipes)),
-        ("an instant server, asked directly", &sockets, None),
+        ("an instant server, called directly", &sockets, None),
         ("the same as an http model", &through_sockets, Some(&sockets)),
     ] {
         table.row(figures.row(name, base));
@@ -163,7 +163,7 @@ impl Figures {
     }
 }
 
-/// The median of one request at a time, in seconds.
+/// The median latency, one request at a time, in seconds.
 async fn latency(address: SocketAddr, request: &Arc<[u8]>) -> f64 {
     let mut connection = Connection::open(address).await;
     let mut samples = Vec::with_capacity(SAMPLES);
@@ -175,7 +175,7 @@ async fn latency(address: SocketAddr, request: &Arc<[u8]>) -> f64 {
     median(samples)
 }
 
-/// Jobs per second of all workers, each with one job at a time; and the median of one worker's.
+/// Jobs per second of all workers, each with one job at a time, and the median latency of one.
 fn ask_workers(time: Duration) -> (f64, f64) {
     let ask = |limit: Option<usize>| {
         let mut child = Killed(process::again(WORKER).stdin(Stdio::piped()).spawn().unwrap());
@@ -202,7 +202,7 @@ fn ask_workers(time: Duration) -> (f64, f64) {
     (rate, median(ask(Some(SAMPLES))))
 }
 
-/// Cog's own server, known to the service as the model `cog`; `None` where it is not installed.
+/// Cog's own server, known to the service as the model `cog`; `None` if it is not installed.
 async fn start_cog(setup: &Setup) -> Option<Cog> {
     let installed = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cog/bin/python");
     let python = std::env::var_os("ORRERY_BENCH_COG").map_or(installed, PathBuf::from);
@@ -221,7 +221,7 @@ async fn start_cog(setup: &Setup) -> Option<Cog> {
 /// Cog behind the service, against Cog alone.
 async fn measure_cog(cog: &Cog, setup: &Setup, run: &Arc<[u8]>, rounds: u64, time: Duration) {
     let alone = client::post(cog.address, "/predictions", "", r#"{"input":{"text":"x"}}"#);
-    let mut table = Table::new(&["", "per second", "of it", "one at a time", "on top", "refused"]);
+    let mut table = Table::new(&["", "per second", "of it", "one at a time", "added", "refused"]);
     for in_flight in [1, 8] {
         let mut direct = Figures::default();
         let mut behind = Figures::default();

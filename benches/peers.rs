@@ -1,24 +1,26 @@
-//! The service beside its peers: the same work, one client, one run, in rounds that reverse their order.
+//! The service against its peers: the same work, one client, one run, in rounds that reverse their
+//! order.
 //!
-//! - Three HTTP steps, each given what the one before it gave: a burst of 5,000, one in flight, 64 in
-//!   flight; beside Restate, where `ORRERY_PEERS_RESTATE` and `ORRERY_PEERS_NODE` say where it is, and
-//!   beside the limit: a bare hyper server that does the same calls and makes as much durable.
-//! - A durable create, with a queue that is held, beside the limit.
-//! - What a signed webhook adds to a prediction, beside the limit.
-//! - A prediction, run to its end, beside the limit and Cog's own server, where `ORRERY_PEERS_COG` names its
-//!   Python.
-//! - Memory after many executions, and while they are backed up.
-//! - Creates and GETs at a fixed rate beside nothing, bursts of workflows, and backups: latencies from the
-//!   moment when a request was due, so that one that waits for another counts in full. The limit beside
-//!   nothing and its own bursts is in the same table.
+//! - Three HTTP steps, each of which gets the previous one's output: a burst of 5,000, one in
+//!   flight, 64 in flight; against Restate, if `ORRERY_PEERS_RESTATE` and `ORRERY_PEERS_NODE` name
+//!   it, and against the limit: a bare hyper server that makes the same calls and the same data
+//!   durable.
+//! - A durable create with a held queue, against the limit.
+//! - What a signed webhook adds to a prediction, against the limit.
+//! - A prediction run to completion, against the limit and Cog's own server, if `ORRERY_PEERS_COG`
+//!   names its Python.
+//! - Memory after many executions, and during their backup.
+//! - Creates and GETs at a fixed rate beside nothing, bursts of workflows, and backups. Latency
+//!   counts from the time when a request was due, so that waiting for another one counts in full.
+//!   The limit beside nothing and its own bursts is in the same table.
 //!
-//! Nothing is installed here: `docs/performance.md`, "Beside its peers", says where each comes from. What is
-//! not there is left out. `ORRERY_BENCH_ROUNDS` (5), `ORRERY_BENCH_BURST` (5,000),
-//! `ORRERY_BENCH_CREATES` and `ORRERY_BENCH_RUNS` (3 seconds, of each measurement of creates and of runs) and
-//! `ORRERY_BENCH_SECONDS` (15, of each paced one) change a run; `ORRERY_PEERS_ONLY` names the parts
-//! that are measured: `workflows`, `creates`, `deliveries`, `runs`, `tails`, and `memory`, which takes
-//! some ten minutes (`ORRERY_BENCH_FINISHED`, 300,000 executions, and `ORRERY_BENCH_IDLE`, 600 seconds of
-//! rest) and is left out unless it is named.
+//! Nothing is installed: `benches/README.md`, "peers", says where each peer comes from, and missing
+//! ones are left out. `ORRERY_BENCH_ROUNDS` (5), `ORRERY_BENCH_BURST` (5,000),
+//! `ORRERY_BENCH_CREATES` and `ORRERY_BENCH_RUNS` (3 seconds for each measurement of creates and of
+//! runs) and `ORRERY_BENCH_SECONDS` (15 for each paced one) change a run. `ORRERY_PEERS_ONLY` names
+//! the parts to measure: `workflows`, `creates`, `deliveries`, `runs`, `tails`, and `memory`, which
+//! takes some ten minutes (`ORRERY_BENCH_FINISHED`, 300,000 executions, and `ORRERY_BENCH_IDLE`,
+//! 600 seconds of rest) and is left out unless named.
 
 #![expect(
     clippy::unwrap_used,

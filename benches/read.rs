@@ -1,12 +1,12 @@
-//! A route that reads memory, `GET /v1/models/{slug}`, beside a bare hyper server that answers the
+//! A route that reads memory, `GET /v1/models/{slug}`, against a bare hyper server that answers the
 //! same bytes: `cargo bench --bench read`.
 //!
-//! Both serve from a process of their own and are asked by the same client in rounds that
-//! alternate. The client shares the processor with them and thins the ratio of the rates out; the
-//! processor time that the server takes for each answer is not thinned.
+//! Both run in their own process and are called by the same client in alternating rounds. The
+//! client shares the cores with them, which brings the ratio of the rates closer to 1; the server's
+//! CPU time per answer is not affected.
 //!
-//! `ORRERY_BENCH_ROUNDS` (7), `ORRERY_BENCH_SECONDS` (2: of each round),
-//! `ORRERY_BENCH_CONNECTIONS` (64).
+//! `ORRERY_BENCH_ROUNDS` (7), `ORRERY_BENCH_SECONDS` (2 per round), `ORRERY_BENCH_CONNECTIONS`
+//! (64).
 
 #![expect(
     clippy::unwrap_used,
@@ -45,7 +45,7 @@ fn main() {
     }
 }
 
-/// The whole of the bare server: it reads a head and answers what it was given.
+/// The whole bare server: reads a head and answers with fixed bytes.
 async fn serve_bare() {
     let body = Bytes::from(std::env::var(BODY).unwrap());
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -81,7 +81,7 @@ fn start_bare(body: &str) -> (Killed, SocketAddr) {
 #[derive(Default)]
 struct Samples {
     rates: Vec<f64>,
-    /// Microseconds of the server's processor time for each answer.
+    /// CPU time of the server per answer, in microseconds.
     costs: Vec<f64>,
 }
 

@@ -1,9 +1,9 @@
-//! How long a start takes and how much memory a service has: `cargo bench --bench start`.
+//! Startup time and memory of a service: `cargo bench --bench start`.
 //!
-//! Times are from the spawn of the process to the first 200 of `/ready`. Every process here ends by
-//! `kill -9`, so that each start behind the first one is a recovery: of an empty store, of finished
-//! predictions, of predictions that wait for a model whose server never answers, and of workflows that
-//! clients made a moment ago.
+//! Times are from the spawn of the process to the first 200 of `/ready`. Every process here is
+//! ended by `kill -9`, so each start after the first one is a recovery: of an empty store, of
+//! finished predictions, of predictions queued for a model whose server never answers, and of
+//! workflows that clients have just created.
 //!
 //! `ORRERY_BENCH_STARTS` (5), `ORRERY_BENCH_FINISHED` (200000), `ORRERY_BENCH_QUEUED` (100000),
 //! `ORRERY_BENCH_WORKFLOWS` (30000).
@@ -39,10 +39,10 @@ use support::process::{self, Killed};
 use support::service::{self, Setup};
 use support::table::{Table, mebibytes, milliseconds, number};
 
-/// Finished predictions that are seeded in one commit.
+/// Finished predictions per commit of the seed.
 const SEED_GROUP: u64 = 500;
 const CONNECTIONS: u64 = 64;
-/// After this time without work, memory is called idle.
+/// Time without work before memory counts as idle.
 const IDLE: Duration = Duration::from_secs(2);
 
 fn main() {
@@ -73,7 +73,7 @@ fn row(table: &mut Table, name: &str, start: Duration, child: &Killed) {
     ]);
 }
 
-/// Starts `starts` times and kills all but the last one; the median time.
+/// Starts `starts` times and kills all but the last one; returns the median time.
 fn restarts(setup: &Setup, starts: u64) -> (Duration, Killed) {
     let mut times = Vec::new();
     let mut last = None;
@@ -120,11 +120,11 @@ fn finished(table: &mut Table) {
     row(table, "the same, again", time, &child);
 }
 
-/// Fills a store with finished predictions, says so, and waits to be killed.
+/// Fills a store with finished predictions, reports it, and waits to be killed.
 async fn seed() {
     let count = support::knob("ORRERY_BENCH_FINISHED", 200_000);
     let folder: PathBuf = std::env::var_os("FOLDER").unwrap().into();
-    // Made before the store: beside a store, a missing key is refused.
+    // Before the store: next to a store, a missing key is refused.
     Sealer::open(&folder).unwrap();
     let store = Store::open(&Options { folder, inline_bytes: 65_536 }).unwrap();
     let clock = Clock::system();
@@ -142,7 +142,7 @@ async fn seed() {
         left = left.saturating_sub(SEED_GROUP);
     }
     println!("seeded");
-    // The one who started this kills it; that it ends anyway is for the case that nobody does.
+    // The parent kills this process; the limit is for the case that it does not.
     tokio::time::sleep(Duration::from_secs(60)).await;
 }
 
@@ -203,8 +203,8 @@ async fn queued(table: &mut Table) {
     row(table, "the same, after kill -9", time, &child);
 }
 
-/// Executions of a workflow of three HTTP steps, made and finished over HTTP. The kill comes at once:
-/// what no checkpoint has carried over is in the log.
+/// Executions of a workflow of three HTTP steps, created and finished over HTTP. The kill comes at
+/// once, so rows that no checkpoint has moved are in the log.
 async fn workflows(table: &mut Table) {
     let count = support::knob("ORRERY_BENCH_WORKFLOWS", 30_000);
     let folder = support::folder();
@@ -241,7 +241,7 @@ async fn workflows(table: &mut Table) {
     row(table, "the same, after kill -9", time, &child);
 }
 
-/// As [`row`], without waiting: the store would tidy up.
+/// Like [`row`], without waiting for the store to become idle.
 fn row_at_once(table: &mut Table, name: &str, start: Duration, child: &Killed) {
     let pid = child.0.id();
     table.row([

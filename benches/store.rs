@@ -1,16 +1,16 @@
-//! The store by itself: `cargo bench --bench store`.
+//! The store alone: `cargo bench --bench store`.
 //!
-//! First, commits of 1, 8 and 64 committers: their rate, their latency, their processor time, and
-//! what the disk is given for them. Beside the store, in the same rounds: a raw log, which is a file
-//! that the same bytes are appended to with an `fdatasync` after as many values as there are
-//! committers; and, when `ORRERY_BENCH_BASELINE` names this program as it was built from another
-//! commit, that commit's store (`benches/baseline` builds it). Each run is a process of its own with
-//! a folder of its own. Then 64 committers that keep to one pace, so that the latencies of the two
-//! stores compare at the same work. Then the tree's segment size: 512 KiB, the engine's default, against 8 MiB,
-//! what `storage::tree` sets, with values of 700 bytes and of 32 KiB.
+//! First, commits of 1, 8 and 64 committers: their rate, latency, CPU time and disk usage. Compared
+//! in the same rounds: a raw log, which is a file that the same bytes are appended to, with an
+//! `fdatasync` after as many values as there are committers; and, if `ORRERY_BENCH_BASELINE` names
+//! this program as built from another commit, that commit's store (`benches/baseline` builds it).
+//! Each run has its own process and folder. Then 64 committers at a fixed rate, so that the
+//! latencies of the two stores are comparable. Then the tree's segment size: 512 KiB, the engine's
+//! default, against 8 MiB, as set by `storage::tree`, with values of 700 bytes and of 32 KiB.
 //!
-//! `ORRERY_BENCH_ROUNDS` (5), `ORRERY_BENCH_MILLIS` (1,500: of each round), `ORRERY_BENCH_PACE`
-//! (20,000 commits a second; 0 leaves that part out), `ORRERY_BENCH_MEBIBYTES` (96: what each segment size is given to write; 0 leaves that part out).
+//! `ORRERY_BENCH_ROUNDS` (5), `ORRERY_BENCH_MILLIS` (1,500 per round), `ORRERY_BENCH_PACE` (20,000
+//! commits a second; 0 skips that part), `ORRERY_BENCH_MEBIBYTES` (96 written with each segment
+//! size; 0 skips that part).
 
 #![expect(clippy::unwrap_used, reason = "a benchmark that cannot go on says so and ends")]
 #![expect(clippy::indexing_slicing, clippy::print_stdout, reason = "it is a program that prints")]
@@ -35,12 +35,12 @@ use support::table::{Table, mebibytes, milliseconds, number};
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// A usual record, and a payload of the size that the tree still takes.
+/// A typical record, and the largest payload size of interest for the tree.
 const VALUES: [usize; 2] = [700, 32 * 1024];
 const COMMITTERS: [u64; 3] = [1, 8, 64];
-/// Rows of one value cut for small segments, in bytes.
+/// The row size of a value cut for small segments, in bytes.
 const CHUNK: usize = 4096;
-/// Bytes that go to the disk together, as `storage::writer` bounds them.
+/// Bytes per flush, as in `storage::writer`.
 const GROUP_BYTES: usize = 1024 * 1024;
 
 fn main() {
@@ -68,7 +68,7 @@ fn main() {
     }
 }
 
-/// Bytes that do not repeat and do not compress.
+/// Incompressible bytes.
 fn value(length: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     std::iter::repeat_with(|| {
@@ -81,31 +81,31 @@ fn value(length: usize) -> Vec<u8> {
     .collect()
 }
 
-/// Who takes the commits of one kind of round.
+/// A store to which the commits of a round go.
 struct Subject {
     name: &'static str,
     program: PathBuf,
     role: &'static str,
 }
 
-/// What one round gave.
+/// The result of a round.
 #[derive(Clone, Copy)]
 struct Figures {
     rate: f64,
-    /// Seconds that a commit takes.
+    /// Median commit latency in seconds.
     median: f64,
     p99: f64,
-    /// Seconds of processor time for each commit.
+    /// Seconds of CPU time per commit.
     processor: f64,
-    /// Voluntary context switches for each commit.
+    /// Voluntary context switches per commit.
     switches: f64,
-    /// What the disk was asked for, by anybody: cache flushes and bytes, for each commit.
+    /// Requests to the disk by all processes: cache flushes and bytes per commit.
     flushes: f64,
     bytes: f64,
 }
 
 impl Subject {
-    /// A raw log, this store and, where it is named, the one of the baseline.
+    /// A raw log, this store and, if named, the baseline's.
     fn all() -> Vec<Self> {
         let own = std::env::current_exe().unwrap();
         let mut subjects = vec![
@@ -118,7 +118,7 @@ impl Subject {
         subjects
     }
 
-    /// A round of `time`, at `pace` commits a second; at 0, at as many as there can be.
+    /// A round of `time` at `pace` commits a second; 0 for as many as possible.
     fn round(&self, length: usize, committers: u64, pace: u64, time: Duration) -> Figures {
         let folder = support::folder();
         let disk = Disk::of(folder.path());
@@ -150,13 +150,13 @@ impl Subject {
     }
 }
 
-/// How many rounds, and for how long.
+/// The number of rounds, and the time of each.
 fn rounds() -> (u64, Duration) {
     let time = Duration::from_millis(support::knob("ORRERY_BENCH_MILLIS", 1_500));
     (support::knob("ORRERY_BENCH_ROUNDS", 5), time)
 }
 
-/// Latencies of 64 committers that make the same number of commits in all.
+/// Latencies of 64 committers at a fixed total rate.
 fn paced(subjects: &[Subject], pace: u64) {
     let (rounds, time) = rounds();
     let length = VALUES[0];
@@ -164,7 +164,7 @@ fn paced(subjects: &[Subject], pace: u64) {
     let rounds: Vec<Vec<Figures>> = (0..rounds)
         .map(|_| subjects.iter().map(|of| of.round(length, committers, pace, time)).collect())
         .collect();
-    let mut table = Table::new(&["at one pace", "per second", "median", "p99", "CPU each"]);
+    let mut table = Table::new(&["at a fixed rate", "per second", "median", "p99", "CPU each"]);
     for (at, subject) in subjects.iter().enumerate() {
         let [rate, _, _, median, p99, processor, ..] = &cells(&rounds, at)[..] else { return };
         let name = format!("{}, {length} B, {committers} committers", subject.name);
@@ -202,7 +202,7 @@ fn commits(subjects: &[Subject]) {
     println!("{rounds} rounds of {time:?} each");
 }
 
-/// The medians over all rounds for the subject at `at`, as text.
+/// The medians over all rounds of the subject at `at`, as text.
 fn cells(rounds: &[Vec<Figures>], at: usize) -> Vec<String> {
     let of = |figure: fn(&Figures) -> f64| {
         support::median(rounds.iter().map(|round| figure(&round[at])).collect())
@@ -227,12 +227,12 @@ fn cells(rounds: &[Vec<Figures>], at: usize) -> Vec<String> {
     ]
 }
 
-/// One round's settings, in the process that makes the commits.
+/// The settings of a round, in the process that makes the commits.
 struct Round {
     folder: PathBuf,
     value: Vec<u8>,
     committers: u64,
-    /// Commits a second, of all committers together; 0: as many as there can be.
+    /// Commits a second of all committers; 0 for as many as possible.
     pace: u64,
     time: Duration,
 }
@@ -286,7 +286,7 @@ impl Round {
                     let mut one = Instant::now();
                     if let Some(every) = every {
                         tokio::time::sleep_until(next.into()).await;
-                        // A commit that comes late because of the one before it waits since then.
+                        // A commit delayed by the previous one has been waiting since then.
                         one = next;
                         next += every;
                     }
@@ -304,7 +304,7 @@ impl Round {
     }
 }
 
-/// What this process has used so far.
+/// The resource usage of this process so far.
 struct Spent {
     processor: f64,
     switches: f64,
@@ -330,11 +330,11 @@ impl Spent {
     }
 }
 
-/// One way to lay values out in the engine's log.
+/// One way to store values in the engine's log.
 struct Variant {
     segment: usize,
     value: usize,
-    /// Rows that a value is cut into are this long.
+    /// The length of the rows into which a value is cut.
     row: usize,
     folder: PathBuf,
     rows: usize,
@@ -352,7 +352,7 @@ impl Variant {
         }
     }
 
-    /// Runs a role in a process of its own; the figures that it printed.
+    /// Runs a role in its own process; returns the figures that it printed.
     fn figures(&self, role: &str) -> Vec<f64> {
         let output = process::again(role)
             .env("SEGMENT", self.segment.to_string())
@@ -378,8 +378,8 @@ impl Variant {
             .unwrap()
     }
 
-    /// Writes every value twice, as a prediction is written when it is created and when it is
-    /// completed, in groups with one flush each. Prints values per second and the memory at the end.
+    /// Writes every value twice, as a prediction is written at its creation and completion, in
+    /// groups with one flush each. Prints values per second and the memory at the end.
     fn write(&self) {
         let db = self.open();
         let value = value(self.value);
@@ -403,7 +403,7 @@ impl Variant {
         println!("{rate} {}", process::resident(std::process::id()));
     }
 
-    /// Prints how long opening takes and the memory then.
+    /// Prints the time to open and the memory afterwards.
     fn open_and_tell(&self) {
         let started = Instant::now();
         let db = self.open();
@@ -419,7 +419,7 @@ fn segments() {
         "segments, values",
         "values/s",
         "disk per byte",
-        "files beside",
+        "separate files",
         "memory, writing",
         "opened",
         "open takes",

@@ -1,9 +1,9 @@
-//! What upkeep costs those who work in the meantime: old executions that are removed, and backups.
+//! The effect of upkeep on concurrent work: removal of old executions, and backups.
 //!
 //! Two services with the same rows and files run side by side. One of them removes a hundred
-//! thousand old executions, then it is backed up again and again; the other does nothing but take
-//! predictions. Both take them in turn, over a few connections, one after the other on each; what
-//! counts is the ratio of the times that a create takes.
+//! thousand old executions and is then backed up continuously; the other only takes predictions.
+//! Both take them in turn, over a few connections with one request at a time. The ratio of the
+//! create times is the result.
 //!
 //! `ORRERY_BENCH_OLD` (100,000) and `ORRERY_BENCH_ROUNDS` change a run.
 
@@ -38,15 +38,15 @@ use support::service::{Setup, hanging_model};
 use support::table::{Table, number, ratio};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
-/// Executions that one commit carries.
+/// Executions per commit.
 const BATCH: u64 = 500;
-/// Connections that create predictions, and for how long in one round.
+/// Connections that create predictions, and the time of a round.
 const CONNECTIONS: usize = 8;
 const ROUND: Duration = Duration::from_secs(2);
-/// Files beside the rows, and the bytes of each.
+/// Files, and the bytes of each.
 const FILES: usize = 40;
 const FILE_BYTES: usize = 4 << 20;
-/// What no queue reaches here.
+/// A limit that no queue reaches here.
 const QUEUE: u64 = 10_000_000;
 
 /// A service with old executions.
@@ -64,7 +64,7 @@ impl Subject {
         let setup = Setup::with(folder.path(), config);
         let (server, manifest) = hanging_model(QUEUE);
         setup.model("hanging", &manifest);
-        // The organization and its key come from a first start.
+        // The first start creates the organization and its key.
         let (child, _) = setup.start();
         let key = setup.key();
         drop(child);
@@ -78,7 +78,7 @@ impl Subject {
         client::post(self.setup.base, "/v1/prediction", &self.key, &body.to_string())
     }
 
-    /// Seconds of each create of a round.
+    /// The time of each create of a round, in seconds.
     async fn round(&self) -> Vec<f64> {
         let address = self.setup.base;
         let request = self.create();
@@ -110,13 +110,13 @@ impl Subject {
     }
 }
 
-/// An id as it was made at that moment.
+/// An id as created at that time.
 fn id_of(time: Timestamp) -> ExecutionId {
     let seconds = u64::try_from(time.unix_seconds()).unwrap();
     uuid::Uuid::new_v7(uuid::Timestamp::from_unix(uuid::NoContext, seconds, 0)).into()
 }
 
-/// Writes predictions that ended two days ago, as the engine leaves them.
+/// Writes predictions that ended two days ago, as the engine would.
 async fn fill(setup: &Setup, count: u64) {
     let options = Options { folder: setup.data().to_path_buf(), inline_bytes: 64 * 1024 };
     let store = Store::open(&options).unwrap();
@@ -156,7 +156,7 @@ async fn fill(setup: &Setup, count: u64) {
     store.close().await;
 }
 
-/// The value that so many of a hundred are under.
+/// The value below which `percent` percent of the samples are.
 fn percentile(samples: &mut [f64], percent: usize) -> f64 {
     samples.sort_by(f64::total_cmp);
     samples[(samples.len() * percent / 100).min(samples.len() - 1)]
@@ -230,7 +230,7 @@ async fn measure() {
     );
 }
 
-/// Files of bytes that no compression makes smaller.
+/// Files of incompressible bytes.
 async fn upload(subject: &Subject) {
     for number in 0..FILES {
         let bytes: Vec<u8> = (0..FILE_BYTES / 32)

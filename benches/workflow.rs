@@ -1,15 +1,14 @@
-//! Workflows, from the trigger to the end, by the real binary in a process of its own.
+//! Workflows from trigger to end, by the real binary in its own process.
 //!
-//! - Three HTTP calls to an instant server: latency, processor time and context switches at 1 in
-//!   flight, latency at 64, a burst with processor time, commits and bytes written for each
-//!   execution, and the disk that each keeps; beside it, in the same run, the same calls made
-//!   directly and the same commits made by the store alone.
-//! - Predictions of a model behind the same server: what each writes and leaves on the disk.
-//! - A sequence of 100 steps against one of 10: each step should cost the same.
-//! - 10,000 executions at once of a model that takes a second and runs 1,000 at a time.
+//! - Three HTTP calls to an instant server: latency, CPU time and context switches at 1 in flight,
+//!   latency at 64, a burst with CPU time, commits and bytes written per execution, and disk space
+//!   kept. In the same run, the same calls made directly and the same commits by the store alone.
+//! - Predictions of a model on the same server: bytes written and kept for each.
+//! - A sequence of 100 steps against one of 10: the cost per step should be equal.
+//! - 10,000 concurrent executions on a model that takes a second and runs 1,000 at a time.
 //!
-//! `ORRERY_BENCH_ROUNDS`, `ORRERY_BENCH_BURST` (5,000) and `ORRERY_BENCH_CROWD` (10,000, 0 leaves
-//! it out) change a run.
+//! `ORRERY_BENCH_ROUNDS`, `ORRERY_BENCH_BURST` (5,000) and `ORRERY_BENCH_CROWD` (10,000; 0 skips
+//! it) change a run.
 
 #![expect(
     clippy::unwrap_used,
@@ -39,11 +38,11 @@ use support::service::{self, Setup};
 use support::table::{Table, mebibytes, milliseconds, number, ratio};
 use support::workflows;
 
-/// The longest that anything here may take.
+/// The time limit of everything here.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// Commits that a workflow of three steps takes: its creation, and the end of each step.
+/// Commits of a workflow of three steps: its creation, and the end of each step.
 const COMMITS: u64 = 4;
-/// Executions whose latency is measured in a round, at 1 and at 64 in flight.
+/// Executions per round whose latency is measured, at 1 and at 64 in flight.
 const ONE: u64 = 300;
 const MANY: u64 = 6400;
 
@@ -55,15 +54,15 @@ fn main() {
     }
 }
 
-/// A request that makes an execution.
+/// A request that creates an execution.
 struct Trigger {
     address: SocketAddr,
     request: Arc<[u8]>,
-    /// Of the execution: `workflow` or `prediction`.
+    /// The kind of execution: `workflow` or `prediction`.
     kind: &'static str,
 }
 
-/// The service under measurement.
+/// The service to measure.
 struct Subject {
     setup: Setup,
     child: Killed,
@@ -95,8 +94,8 @@ impl Subject {
         lines.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
     }
 
-    /// Bytes of the data folder, once the store has tidied up. Without its log, whose size is bounded
-    /// and says nothing of what an execution takes.
+    /// Bytes of the data folder once the store is idle, without its log, whose size is bounded and
+    /// independent of the executions.
     async fn settled(&self) -> f64 {
         let deadline = Instant::now() + PATIENCE;
         let mut last = f64::NAN;
@@ -119,7 +118,7 @@ impl Subject {
         }
     }
 
-    /// Triggers `count` executions over `connections` and waits for the end of the last one.
+    /// Triggers `count` executions over `connections` and waits until the last one has ended.
     async fn burst(&self, trigger: &Trigger, count: u64, connections: u64) -> Burst {
         let disk = Disk::of(self.setup.data());
         disk.until_quiet().await;
@@ -150,7 +149,7 @@ impl Subject {
         service::metric(self.setup.metrics, "orrery_commits_total")
     }
 
-    /// What the service uses for each of `count` executions while `work` runs them.
+    /// Resource usage of the service per execution while `work` runs `count` of them.
     async fn used<T>(&self, count: u64, work: impl Future<Output = T>) -> (T, Used) {
         let pid = self.child.0.id();
         let cpu = process::processor_seconds(pid);
@@ -161,7 +160,7 @@ impl Subject {
         (done, Used { cpu, switches })
     }
 
-    /// Seconds from trigger to end of each of `count` executions, `flight` of them at a time.
+    /// The time from trigger to end of each of `count` executions, `flight` at a time, in seconds.
     async fn latencies(&self, trigger: &Trigger, count: u64, flight: u64) -> Vec<f64> {
         let (request, address) = (Arc::clone(&trigger.request), trigger.address);
         let key = Arc::<str>::from(self.key.as_str());
@@ -179,26 +178,26 @@ impl Subject {
 struct Burst {
     rate: f64,
     seconds: f64,
-    /// Seconds of processor time for each execution.
+    /// Seconds of CPU time per execution.
     cpu: f64,
     commits: f64,
-    /// Bytes that the disk was given for each execution, by anybody.
+    /// Bytes written to the disk per execution, by all processes.
     written: f64,
 }
 
-/// What the service used for each of some executions.
+/// Resource usage of the service per execution.
 struct Used {
     cpu: f64,
     switches: f64,
 }
 
-/// The three calls made directly, over as many connections: rounds of three per second.
+/// The three calls made directly over `connections` connections: groups of three per second.
 async fn direct(address: SocketAddr, connections: u64, time: Duration) -> f64 {
     let request = client::get(address, "/step");
     Load { address, connections, request }.run(time).await.rate() / 3.0
 }
 
-/// The commits of a workflow made by the store alone, by as many committers: executions per second.
+/// The commits of a workflow by the store alone, with as many committers: executions per second.
 async fn store_alone(store: &Store, committers: u64, time: Duration) -> f64 {
     let started = Instant::now();
     let mut tasks = tokio::task::JoinSet::new();
@@ -276,7 +275,7 @@ async fn three_steps(
     burst: u64,
 ) {
     let trigger = subject.workflow("three steps", http_steps(address, 3)).await;
-    // As many as make the log's segments, which are used again and again from then on.
+    // Enough to create the log's segments, which are reused from then on.
     subject.burst(&trigger, burst * 3, 64).await;
     let mut one = Vec::new();
     let mut many = Vec::new();
@@ -316,7 +315,7 @@ async fn three_steps(
         ("64 in flight, median", milliseconds::<2>(support::percentile(&many, 0.5))),
         ("64 in flight, p99", milliseconds::<2>(support::percentile(&many, 0.99))),
         ("burst, executions per second", number(rate)),
-        ("processor time for each", milliseconds::<2>(support::median(cpu))),
+        ("CPU time for each", milliseconds::<2>(support::median(cpu))),
         ("commits for each", ratio(support::median(commits))),
         ("bytes written to the disk for each", number(support::median(written))),
         ("bytes that the disk keeps of each", number(kept)),
@@ -345,7 +344,7 @@ async fn predictions(subject: &Subject, rounds: u64, burst: u64) {
     let kept = (subject.settled().await - before) / (rounds * burst) as f64;
     let mut table = Table::new(&["prediction of an HTTP model", ""]);
     for (name, value) in [
-        ("processor time for each", milliseconds::<2>(support::median(cpu))),
+        ("CPU time for each", milliseconds::<2>(support::median(cpu))),
         ("bytes written to the disk for each", number(support::median(written))),
         ("bytes that the disk keeps of each", number(kept)),
     ] {
@@ -356,7 +355,7 @@ async fn predictions(subject: &Subject, rounds: u64, burst: u64) {
 }
 
 async fn sequences(subject: &Subject, address: SocketAddr) {
-    let mut table = Table::new(&["steps", "processor time each", "burst, steps/s"]);
+    let mut table = Table::new(&["steps", "CPU time each", "burst, steps/s"]);
     let mut costs = Vec::new();
     for (steps, count) in [(10_u32, 5120), (100, 512)] {
         let name = format!("{steps} steps");

@@ -1,5 +1,5 @@
-//! The binary: hands over to the command line, and names the allocator (`.cargo/config.toml` has its
-//! settings).
+//! The binary: runs the command line and selects the allocator (configured in
+//! `.cargo/config.toml`).
 
 use std::process::ExitCode;
 

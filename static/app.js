@@ -1,12 +1,12 @@
-// The dashboard: who is logged in, the frame with the navigation, and the screen that the URL names.
-// The first screens, Home and the log-in, come with it; the others are loaded when they are first opened.
+// The dashboard: the session, the frame with the navigation, and the screen that the URL names. Home and the log-in
+// are loaded with it; other screens are loaded when first opened.
 
 import { html, render, signal, useEffect, useRef, useState } from "/static/vendor/preact.js";
 import {
   Button, Dialog, Door, Icon, IconButton, Input, Link, Loaded, Notice, Page, Status, Text, Time, ask, bytes, count, duration, go, interrupted, money, onChanges, place, refreshSession, sentence, session, statusOf, useChanges, useLoad,
 } from "/static/core.js";
 
-// Path, name, icon, the file of the screen, and whether it is in the bar of small screens.
+// Path, name, icon, the screen's file, and whether it is in the navigation bar of small screens.
 const SCREENS = [
   ["/app", "Home", "house", "home", true],
   ["/app/models", "Models", "box", "models", true],
@@ -24,7 +24,7 @@ const SCREENS = [
   ["/app/health", "Health", "heart-pulse", "health", false],
 ];
 const HIDDEN = [["/app/account", "Your account", "circle-user", "account"]];
-// Pages that links open, without a log-in.
+// Pages opened by links, without a log-in.
 const DOORS = { "/setup": "Setup", "/invite": "Invitation", "/reset": "Reset" };
 
 const THEMES = { auto: ["sun-moon", "Colours as the system"], light: ["sun", "Light colours"], dark: ["moon", "Dark colours"] };
@@ -41,15 +41,15 @@ function showTheme() {
 function nextTheme() {
   const names = Object.keys(THEMES);
   theme.value = names[(names.indexOf(theme.value) + 1) % names.length];
-  try { localStorage.setItem("theme", theme.value); } catch { /* It lasts as long as the page. */ }
+  try { localStorage.setItem("theme", theme.value); } catch { /* Kept only while the page is open. */ }
   showTheme();
 }
 
 const loaded = new Map();
-// Between two attempts to load a screen, in milliseconds.
+// Milliseconds between two attempts to load a screen.
 const AGAIN_MS = 3000;
 
-// A part of a module that is loaded when it is needed.
+// A part of a module that is loaded on demand.
 function Lazy({ file, part, ...rest }) {
   const [state, setState] = useState(loaded.get(file) ?? null);
   const retry = useRef(() => null);
@@ -57,7 +57,7 @@ function Lazy({ file, part, ...rest }) {
     let isThere = true;
     let timer = null;
     let round = 0;
-    // Some browsers remember that a module could not be loaded: each attempt has an address of its own.
+    // Some browsers cache that a module could not be loaded: each attempt uses a different address.
     const load = () => {
       clearTimeout(timer);
       import(`/static/screens/${file}.js${round ? `?again=${round}` : ""}`).then(
@@ -101,14 +101,14 @@ async function logOut() {
 
 function Frame({ screen }) {
   const [isOpen, setOpen] = useState(false);
-  // What follows the lists is loaded behind what is seen first.
+  // What keeps lists up to date is loaded after the visible part.
   useEffect(() => {
     const abort = new AbortController();
     import("/static/live.js").then((live) => live.followChanges(abort.signal), () => null);
     return () => abort.abort();
-    // It ends with the session, and begins again behind a log-in.
+    // It ends with the session, and restarts after a log-in.
   }, [Boolean(interrupted.value)]);
-  // What the member may do can change while a page is open.
+  // The member's permissions can change while a page is open.
   useEffect(() => onChanges(["session"], () => refreshSession({ isOwn: true }).catch(() => null)), []);
   const { member, organization } = session.value;
   const [icon, word] = THEMES[theme.value] ?? THEMES.auto;
@@ -130,7 +130,7 @@ function Frame({ screen }) {
       </nav>
       <div class="content">${screen?.file === "home" ? html`<${Home} />` : screen
         ? html`<${Lazy} key=${`${screen.file}/${screen.id ?? ""}`} file=${screen.file} part=${screen.id === null ? "List" : "Detail"} id=${screen.id} />`
-        : html`<${Page} title="There is no such page"><p>The address may be mistyped. <${Link} to="/app">Go to Home</${Link}>.</p></${Page}>`}</div>
+        : html`<${Page} title="Page not found"><p>The address may be mistyped. <${Link} to="/app">Go to Home</${Link}>.</p></${Page}>`}</div>
       <nav class="bar" aria-label="Dashboard, short">
         ${links(SCREENS.filter((one) => one[4]))}
         <button type="button" class="nav-link" aria-expanded=${isOpen} onClick=${() => setOpen(true)}><${Icon} name="menu" /><span>More</span></button>
@@ -145,11 +145,11 @@ function Frame({ screen }) {
 
 // ---- The log-in ----
 
-// Until there is an Owner nobody could log in: this says what to do instead of asking for a password.
+// Nobody can log in before there is an Owner: explains what to do instead of asking for a password.
 function NotSetUp() {
   return html`<${Door} title="Set up the dashboard">
     <p>Nobody can log in yet: this dashboard has no Owner.</p>
-    <p>The person who runs this machine makes a link for the Owner. It was shown when the service started in a terminal, and this command shows a new one at any time:</p>
+    <p>The person who runs this machine creates a link for the Owner. It was shown when the service started in a terminal; this command creates a new one at any time:</p>
     <pre class="code"><code>orrery owner link</code></pre>
     <p class="quiet">The link works once, for 24 hours. Open it in a browser and choose a name and a password.</p></${Door}>`;
 }
@@ -178,10 +178,10 @@ function LogInForm({ email: known, onDone }) {
 function LogIn() {
   const done = async () => { session.value = await refreshSession(); };
   return html`<${Door} title="Log in"><${LogInForm} onDone=${done} />
-    <p class="quiet">You forgot your password? The Owner of your organization makes a link for a new one. The Owner's own link comes from the command <code>orrery owner link</code>.</p></${Door}>`;
+    <p class="quiet">Forgot your password? The Owner of your organization can create a link to reset it. The Owner's own link comes from the command <code>orrery owner link</code>.</p></${Door}>`;
 }
 
-// The session has ended while somebody was at work: the page stays as it is below the log-in.
+// The session has ended during work: the page stays as it is below the log-in.
 function Interruption() {
   if (!interrupted.value) return null;
   const done = async () => {
@@ -192,7 +192,7 @@ function Interruption() {
     resume?.();
   };
   return html`<${Dialog} title="Please log in again" modal=${false}>
-    <p>Your session has ended. What you were doing is kept: log in and it goes on.</p>
+    <p>Your session has ended. Nothing is lost: log in to continue.</p>
     <${LogInForm} email=${session.value?.member?.email} onDone=${done} /></${Dialog}>`;
 }
 
@@ -200,7 +200,7 @@ function Interruption() {
 
 async function overview(signal) {
   const errors = [];
-  // One figure that cannot be read does not hide the others.
+  // A figure that cannot be loaded does not hide the others.
   const get = (path) => ask("GET", path, undefined, { signal }).catch((error) => { if (error.name === "AbortError") throw error; errors.push(error); return null; });
   const since = new Date(Date.now() - 86400000).toISOString();
   const [status, failed, recent, balance, usage, keys] = await Promise.all([
@@ -228,9 +228,9 @@ function Home() {
       <div><dt>Files</dt><dd>${usage ? bytes(usage.bytes) : "–"}</dd></div>
     </dl>
     ${isNew ? html`<section><h2>First steps</h2><div class="cards">
-      <${Link} to="/app/models/text-sentiment" class="tile"><h3><${Icon} name="play" />Run a first model</h3><p>“text-sentiment” says how a text sounds. It is built in and needs nothing else.</p></${Link}>
+      <${Link} to="/app/models/text-sentiment" class="tile"><h3><${Icon} name="play" />Run a first model</h3><p>“text-sentiment” rates the sentiment of a text. It is built in and needs nothing else.</p></${Link}>
       <${Link} to="/app/models" class="tile"><h3><${Icon} name="box" />Look at the models</h3><p>All models of this machine, each with a form to try it.</p></${Link}>
-      <${Link} to="/app/workflows" class="tile"><h3><${Icon} name="workflow" />Make a workflow</h3><p>Put models together, from a template.</p></${Link}>
+      <${Link} to="/app/workflows" class="tile"><h3><${Icon} name="workflow" />Make a workflow</h3><p>Combine models, starting from a template.</p></${Link}>
       ${session.value.member.api_key_access ? html`<${Link} to="/app/keys" class="tile"><h3><${Icon} name="key-round" />${keys?.keys?.length ? "Your API keys" : "Create an API key"}</h3><p>With a key, your programs use the same models.</p></${Link}>` : null}
       ${session.value.member.role === "owner" ? html`<${Link} to="/app/members" class="tile"><h3><${Icon} name="users" />Invite people</h3><p>Everybody in your organization sees the same models and runs.</p></${Link}>` : null}
     </div></section>` : null}
@@ -259,12 +259,12 @@ function App() {
   return html`<${Frame} screen=${screenOf(path)} /><${Interruption} />`;
 }
 
-// What index.html shows already, so that something is painted before any script has run.
+// The loading state that index.html shows already, so that something is painted before any script has run.
 function Splash() {
   return html`<main class="door"><img src="/static/icon.svg" alt="" width="56" height="56" /><p class="brand">Orrery</p></main>`;
 }
 
-// What may have changed while the page was out of view: the member's permissions.
+// The member's permissions may have changed while the page was hidden.
 document.addEventListener("visibilitychange", () => {
   if (!document.hidden && session.value?.member && !interrupted.value) refreshSession().catch(() => null);
 });

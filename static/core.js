@@ -1,12 +1,11 @@
-// What every screen uses: requests and their refusals in sentences, the session, the place in the
-// dashboard that the URL names, formats, and the parts that screens are built of.
-// Everything that comes from the service is put in as text, never as markup.
+// Shared by all screens: requests with readable errors, the session, the current path and query, formats, and the
+// components of screens. Data from the service is always inserted as text, never as markup.
 
 import {
   html, icons, signal, useEffect, useErrorBoundary, useId, useLayoutEffect, useRef, useState,
 } from "/static/vendor/preact.js";
 
-// ---- The place: path and query of the URL ----
+// ---- The location: path and query of the URL ----
 
 export const place = signal(here());
 
@@ -15,7 +14,7 @@ function here() {
 }
 
 export function go(target, { replace = false } = {}) {
-  // Back returns to where this page was scrolled to.
+  // Back restores the scroll position of this page.
   if (!replace) history.replaceState({ scroll: scrollY }, "");
   history[replace ? "replaceState" : "pushState"](replace ? history.state : null, "", target);
   const before = place.value.path;
@@ -28,7 +27,7 @@ addEventListener("popstate", (event) => {
   if (event.state?.scroll) scrollBack(event.state.scroll);
 });
 
-// How long Back waits for a page to be tall enough again, and how long it holds the position then.
+// How long Back waits for a page to be tall enough again, and how long it then holds the scroll position.
 const SCROLL_WAIT_MS = 5000;
 const SCROLL_HOLD_MS = 300;
 
@@ -50,7 +49,7 @@ function scrollBack(top) {
   requestAnimationFrame(look);
 }
 
-// Sets parts of the query in the URL; an empty value removes its part.
+// Sets query parameters of the URL; an empty value removes the parameter.
 export function setQuery(changes, options = { replace: true }) {
   const query = new URLSearchParams(place.value.query);
   for (const [name, value] of Object.entries(changes)) {
@@ -71,7 +70,7 @@ export class Refusal extends Error {
     this.retryAfter = retryAfter;
   }
 
-  // What is wrong with each field, by the field's path without its first slash.
+  // Errors of fields, by the field's path without its first slash.
   get fields() {
     const list = Array.isArray(this.details) ? this.details : [];
     return Object.fromEntries(list.filter((one) => one && typeof one.path === "string")
@@ -79,12 +78,12 @@ export class Refusal extends Error {
   }
 }
 
-// Who is logged in, as GET /session answers; null until it has answered.
+// The session as returned by GET /session; null before the first response.
 export const session = signal(null);
-// Set while a log-in is asked for on top of the page: called when that has happened.
+// Set while a log-in is shown on top of the page; called after the log-in.
 export const interrupted = signal(null);
 
-// Signals of requests that nobody asked for: they do not keep the session alive.
+// Signals of requests that the user did not trigger: they do not keep the session alive.
 export const unattended = new WeakSet();
 export const UNATTENDED = { "x-orrery-unattended": "true" };
 
@@ -100,12 +99,12 @@ async function send(method, path, body, options) {
     return await fetch(path, request);
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Refusal(0, "The service does not answer. Check that it runs and that this computer reaches it, then try again.");
+    throw new Refusal(0, "The service does not answer. Check that it is running and reachable from this computer, then try again.");
   }
 }
 
-// Asks the service. When the session has ended, a log-in is asked for on top of the page and the request
-// is sent again: nothing that was typed is lost.
+// Sends a request to the service. If the session has ended, shows a log-in on top of the page and repeats the request
+// afterwards: nothing typed is lost.
 export async function request(method, path, body, options = {}) {
   let answer = await send(method, path, body, options);
   while (answer.status === 401 && session.value?.member && !options.isLogIn) {
@@ -115,11 +114,11 @@ export async function request(method, path, body, options = {}) {
     });
     answer = await send(method, path, body, options);
   }
-  // 304: what was read before is still so.
+  // 304: the previous response is still current.
   if (answer.ok || answer.status === 304) return answer;
   const text = await answer.text();
   let parsed = null;
-  try { parsed = JSON.parse(text); } catch { /* The status says enough. */ }
+  try { parsed = JSON.parse(text); } catch { /* The status is enough. */ }
   const said = typeof parsed?.error === "object" ? parsed.error?.message : parsed?.error;
   const message = typeof said === "string" ? said : `The service answered ${answer.status}.`;
   if (answer.status === 403) refreshSession();
@@ -136,12 +135,12 @@ export async function ask(method, path, body, options) {
   return text ? JSON.parse(text) : null;
 }
 
-// `isOwn`: the page looks by itself, which does not keep the session alive.
+// `isOwn`: the page sends the request by itself, which does not keep the session alive.
 export async function refreshSession({ isOwn = false } = {}) {
   const before = session.value;
   const now = await ask("GET", "/session", undefined, { isLogIn: true, headers: isOwn ? UNATTENDED : undefined });
   if (JSON.stringify(before) !== JSON.stringify(now)) {
-    // Without a session the page stays as it is: the next request asks for a log-in on top of it.
+    // Without a session the page stays as it is: the next request shows a log-in on top of it.
     if (!(before?.member && !now.member)) session.value = now;
   }
   return now;
@@ -149,15 +148,15 @@ export async function refreshSession({ isOwn = false } = {}) {
 
 const WAYS_ON = {
   402: "The balance does not cover this. Ask the person who runs this machine to top it up: orrery balance top-up --amount USD",
-  404: "There is nothing at this place, or it belongs to another organization.",
+  404: "Nothing was found here, or it belongs to another organization.",
   412: "Somebody else has changed this since you opened it.",
   413: "Make it smaller, or ask the person who runs this machine for a higher limit.",
   500: "Try again. If it fails again, ask the person who runs this machine to look at the log.",
 };
-// What messages for programs say of trying again: people read it in a sentence of its own.
+// Advice about retries in messages for programs; people get a separate sentence.
 const AGAIN = /[\s:;,.]*\b(please |wait a moment and )?try again\b[^.]*[.!?\s]*$/i;
 
-// A refusal in sentences for a person: what is wrong, and what to do.
+// An error as sentences for people: what is wrong, and what to do.
 export function sentence(error) {
   if (!(error instanceof Refusal)) return `Something went wrong in this page: ${error?.message ?? error}`;
   const { status, retryAfter } = error;
@@ -170,11 +169,11 @@ export function sentence(error) {
   return status === 413 || status >= 500 ? `${said} ${WAYS_ON[status] ?? WAYS_ON[500]}` : said;
 }
 
-// Loads with `load` now and whenever `keys` change; what came before stays until there is an answer.
+// Calls `load` now and whenever `keys` change; keeps the previous result until there is a new one.
 export function useLoad(load, keys) {
   const [state, setState] = useState({ data: null, error: null, loading: true });
   const [round, setRound] = useState(0);
-  // Whether the next load is the page's own, whether one is under way, and whether something has changed since.
+  // Whether the next load is the page's own, whether one is in progress, and whether something has changed since.
   const own = useRef({ isNext: false, isBusy: false, isStale: false }).current;
   const follow = () => {
     if (own.isBusy) { own.isStale = true; return; }
@@ -195,7 +194,7 @@ export function useLoad(load, keys) {
     };
     load(abort.signal).then(
       (data) => end({ data, error: null, loading: false }),
-      // What the page reads by itself and does not get comes with the next change.
+      // If the page's own request fails, the next change triggers another one.
       (error) => end((old) => (isOwn ? old : { ...old, error, loading: false })),
     );
     return () => { abort.abort(); own.isBusy = false; };
@@ -203,23 +202,23 @@ export function useLoad(load, keys) {
   return { ...state, follow, reload: () => setRound((n) => n + 1), set: (data) => setState({ data, error: null, loading: false }) };
 }
 
-// Lists that follow what changes in the organization, with the topics of each.
+// Lists that follow changes in the organization, with their topics.
 const lists = new Map();
 
-// Calls `read` when one of these topics has changed. Returns what ends that.
+// Calls `read` when one of these topics has changed. Returns a function that stops this.
 export function onChanges(topics, read) {
   lists.set(read, topics);
   return () => lists.delete(read);
 }
 
-// A list of `useLoad` that reads itself again when one of these topics has changed.
+// A list of `useLoad` that reloads itself when one of these topics has changed.
 export function useChanges(topics, list) {
   const latest = useRef(list);
   latest.current = list;
   useEffect(() => onChanges(topics, () => latest.current.follow()), []);
 }
 
-// Something of these topics has changed, or may have.
+// Announces that something of these topics has or may have changed.
 export function tellLists(topics = null) {
   for (const [list, followed] of lists) if (!topics || followed.some((topic) => topics.includes(topic))) list();
 }
@@ -227,7 +226,7 @@ export function tellLists(topics = null) {
 // ---- Formats ----
 
 const numbers = new Intl.NumberFormat("en");
-// One form of dates everywhere: the parts that are shown differ, their order and the 24 hours do not.
+// One date format everywhere: parts may be omitted, but their order and the 24-hour clock are fixed.
 const day = { day: "numeric", month: "short" };
 const clock = { hour: "2-digit", minute: "2-digit", hourCycle: "h23" };
 const moments = new Intl.DateTimeFormat("en", { ...day, year: "numeric", ...clock, second: "2-digit" });
@@ -264,13 +263,13 @@ export function money(usd) {
   return `${usd < 0 ? "−" : ""}$${text}`;
 }
 
-// A moment in full, in the one form that all screens use.
+// Date and time in the format used by all screens.
 export const inFull = (at) => moments.format(new Date(at));
 
-// A day of the service, such as 2026-11-20, in the same form.
+// A day of the service, such as 2026-11-20, in the same format.
 export const onDay = (text) => utcDays.format(new Date(text));
 
-// A moment ahead: how long it is until then, counted down.
+// A countdown to a future time.
 export function Due({ at, none = "–" }) {
   const [, tick] = useState(0);
   useEffect(() => {
@@ -294,7 +293,7 @@ export function Time({ at, none = "never" }) {
   return html`<time datetime=${at} title=${inFull(at)}>${text}</time>`;
 }
 
-// ---- Parts ----
+// ---- Components ----
 
 export function Icon({ name, label }) {
   const parts = icons[name] ?? [];
@@ -303,7 +302,7 @@ export function Icon({ name, label }) {
     aria-hidden=${label ? undefined : "true"}>${parts.map(([Tag, attributes]) => html`<${Tag} ...${attributes} />`)}</svg>`;
 }
 
-// A link within the dashboard. The browser still opens it in a new tab when it is asked to.
+// A link within the dashboard. The browser can still open it in a new tab.
 export function Link({ to, children, ...rest }) {
   const follow = (event) => {
     if (event.defaultPrevented || event.button !== 0 || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
@@ -329,10 +328,10 @@ export function Notice({ kind = "info", children, action }) {
     <${Icon} name=${KINDS[kind]} /><div>${children}</div>${action ?? null}</div>`;
 }
 
-// Where something is followed and the service does not answer.
-export const Lost = () => html`<${Notice} kind="warning">The service does not answer. What you see may be old; this page goes on by itself when the service is back.</${Notice}>`;
+// Shown while live updates are interrupted because the service does not answer.
+export const Lost = () => html`<${Notice} kind="warning">The service does not answer. This page may be out of date; it updates by itself when the service is back.</${Notice}>`;
 
-// Loading, refused, empty, or there: one of the four, never nothing.
+// Shows exactly one of: loading, an error, an empty state, the content.
 export function Loaded({ of, empty, children }) {
   const { data, error, loading, reload } = of;
   if (error && !data) {
@@ -349,12 +348,12 @@ export function Empty({ icon = "info", title, children }) {
   return html`<div class="empty"><${Icon} name=${icon} /><h2>${title}</h2><div>${children}</div></div>`;
 }
 
-// The window has the title of its heading from the moment that the heading shows it.
+// Keeps the window's title equal to the heading.
 function useDocumentTitle(title) {
   useLayoutEffect(() => { document.title = `${title} · Orrery`; }, [title]);
 }
 
-// A screen: its title is the page's, and gets the focus when the screen opens.
+// A screen: its title becomes the window's title, and gets the focus when the screen opens.
 export function Page({ title, intro, actions, children, wide = false }) {
   const heading = useRef(null);
   useDocumentTitle(title);
@@ -365,14 +364,14 @@ export function Page({ title, intro, actions, children, wide = false }) {
     <${Guard} key=${title}>${children}</${Guard}></main>`;
 }
 
-// A page in front of the dashboard, for people who are not logged in.
+// A page for people who are not logged in.
 export function Door({ title, children }) {
   useDocumentTitle(title);
   return html`<main class="door" id="main"><img src="/static/icon.svg" alt="" width="56" height="56" />
     <h1>${title}</h1>${children}</main>`;
 }
 
-// Keeps an error in one screen from taking the others with it.
+// Contains an error of one screen, so that the others keep working.
 function Guard({ children }) {
   const [error, again] = useErrorBoundary();
   if (error) {
@@ -391,7 +390,7 @@ export function Field({ label, hint, error, children, optional = false }) {
     ${error ? html`<p class="field-error" id=${`${id}-error`}><${Icon} name="circle-alert" />${error}</p>` : null}</div>`;
 }
 
-// `first`: the field has the focus when it appears.
+// `first`: gives the field the focus when it appears.
 export function Input({ label, hint, error, optional, value, onValue, first = false, ...rest }) {
   const input = useRef(null);
   useEffect(() => { if (first) input.current?.focus(); }, []);
@@ -399,10 +398,10 @@ export function Input({ label, hint, error, optional, value, onValue, first = fa
     <input ...${field} ref=${input} data-first=${first ? "" : undefined} value=${value} onInput=${(event) => onValue(event.currentTarget.value)} ...${rest} />`}</${Field}>`;
 }
 
-// Tells a password manager whose password a form is about.
+// Tells a password manager which account a form's password belongs to.
 export const Username = ({ email }) => html`<input type="text" name="username" autocomplete="username" class="hidden" tabindex="-1" aria-hidden="true" readonly value=${email} />`;
 
-// A dialog of the browser's own: it keeps the focus inside and Escape closes it.
+// A native dialog: it keeps the focus inside, and Escape closes it.
 export function Dialog({ title, onClose, children, modal = true, wide = false }) {
   const dialog = useRef(null);
   const id = useId();
@@ -419,7 +418,7 @@ export function Dialog({ title, onClose, children, modal = true, wide = false })
     ${onClose ? html`<${IconButton} icon="x" label="Close" onClick=${onClose} />` : null}</div>${children}</dialog>`;
 }
 
-// Asks before something that cannot be taken back.
+// Asks for confirmation of an action that cannot be undone.
 export function Confirm({ title, children, action, onDo, onClose }) {
   const [state, setState] = useState({ busy: false, error: null });
   const act = async () => {
@@ -449,7 +448,7 @@ export function Copy({ text, label = "Copy" }) {
   return html`<${Button} icon=${done ? "check" : "copy"} onClick=${copy}><span aria-live="polite">${done ? "Copied" : label}</span></${Button}>`;
 }
 
-// A secret or a link that is shown this once.
+// A secret or a link that is shown only once.
 export function Once({ text, label }) {
   const field = useRef(null);
   return html`<div class="once"><input class="mono" readonly value=${text} aria-label=${label} ref=${field} onFocus=${() => field.current.select()} /><${Copy} text=${text} /></div>`;
@@ -471,23 +470,23 @@ export function statusOf({ status, waiting_for: waiting }) {
   return ["paused", "event"].find((reason) => reasons.includes(reason)) ?? status;
 }
 
-// A status shows in its word and its mark, and only then by its colour.
+// A status: its word and icon carry the meaning, the color only supports them.
 export function Status({ of }) {
   const [icon, kind, word] = STATUS[of] ?? ["info", "off", String(of)];
   return html`<span class=${`status ${kind}`}><${Icon} name=${icon} />${word}</span>`;
 }
 
-// A word of more characters may be broken, so that it does not make a table wider than the window.
+// Longer words may be broken, so that they do not make a table wider than the window.
 const WORD_MAX = 36;
 const LONG = new RegExp(`\\S{${WORD_MAX + 1}}`);
 
-// Text of which nothing is known: its direction does not reach what is around it.
+// Untrusted text, isolated so that its writing direction does not affect its surroundings.
 export function Text({ children, as: Tag = "bdi" }) {
   return html`<${Tag} class=${LONG.test([children].flat().join("")) ? "long" : undefined}>${children}</${Tag}>`;
 }
 
-// Tells a value that comes from elsewhere from one that was written here: what is typed reaches `value` behind
-// the next keys. Returns how a value that is written here is noted.
+// Distinguishes an external change of `value` from one made here: typed text reaches `value` a few keys later.
+// Returns a function that records values written here.
 export function useForeign(value, onForeign) {
   const own = useRef([value]);
   useEffect(() => {

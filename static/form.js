@@ -1,12 +1,11 @@
-// The form of a JSON Schema: a field for each part, and a field for JSON where no other fits. The form and
-// the value are the same thing: every change gives a new value, and nothing of a value is lost that the form
-// does not show.
+// The form of a JSON Schema: a field for each part, and a JSON field for parts that no other field supports. Form and
+// value are one: every change creates a new value, and parts of the value that the form does not show are kept.
 
 import { html, useEffect, useRef, useState } from "/static/vendor/preact.js";
 import { Button, Field, Icon, IconButton, Notice, ask, bytes, sentence, useForeign } from "/static/core.js";
 import { couldBe, initial, isNullable, kindOf, propertiesOf, resolve } from "/static/schema.js";
 
-// Fields that are shown at once; the optional ones behind them open on demand.
+// Number of fields shown at once; further optional ones can be expanded.
 const SHOWN_MAX = 40;
 
 export function SchemaForm({ schema, value, onValue, errors = {} }) {
@@ -18,7 +17,7 @@ export function SchemaForm({ schema, value, onValue, errors = {} }) {
   return html`<${Properties} schema=${part} root=${root} value=${value ?? {}} onValue=${onValue} path="" errors=${errors} depth=${0} />`;
 }
 
-// `binds`: whether the object must be there, so that its required fields are required.
+// `binds`: whether the object must be present, so that its required fields are required.
 function Properties({ schema, root, value, onValue, path, errors, depth, binds = true }) {
   const [showsAll, setShowsAll] = useState(false);
   const required = Array.isArray(schema.required) ? schema.required : [];
@@ -87,10 +86,10 @@ function Figure({ schema, value, onValue, label, hint, error, optional, required
     <input ...${field} type="number" name=${name} required=${required} min=${schema.minimum} max=${schema.maximum} step=${step} value=${value ?? ""} onInput=${read} /></div>`}</${Field}>`;
 }
 
-// Formats whose text is an address; a file may be uploaded instead of typing one.
+// String formats that are URLs; a file can be uploaded instead of typing one.
 const isAddress = (schema) => ["uri", "url", "iri", "uri-reference"].includes(schema.format) || typeof schema.contentMediaType === "string";
 
-// A moment as a field for local time shows it; `undefined` where the text is not a moment.
+// A time in the form of a local time input; `undefined` if the text is not a time.
 function localOf(text) {
   const moment = new Date(text);
   if (typeof text !== "string" || text === "" || Number.isNaN(moment.getTime())) return undefined;
@@ -113,7 +112,7 @@ function Words({ schema, value, onValue, label, hint, error, optional, required,
     : html`<textarea ...${field} name=${name} required=${required} maxlength=${schema.maxLength} rows="3" value=${shown} onInput=${(event) => set(event.currentTarget.value)} />`}</${Field}>`;
 }
 
-// Uploads a file that is chosen, dropped or pasted, and gives its URL.
+// Uploads a file that is chosen, dropped or pasted; returns its URL.
 function Upload({ label, onFile }) {
   const input = useRef(null);
   const [state, setState] = useState({ busy: false, error: null, name: null });
@@ -144,7 +143,7 @@ function Upload({ label, onFile }) {
     ${state.error ? html`<${Notice} kind="error">${sentence(state.error)}</${Notice}>` : null}`;
 }
 
-// One of several forms, chosen by the person: it never changes while somebody types.
+// One of several alternatives, chosen by the person: it never changes while somebody is typing.
 function Choice({ schema, root, value, onValue, label, hint, error, optional, path, errors, depth }) {
   const all = schema.oneOf ?? schema.anyOf;
   const [at, setAt] = useState(() => Math.max(value === undefined ? -1 : 0, all.findIndex((one) => value !== undefined && couldBe(value, one, root))));
@@ -187,7 +186,7 @@ function Group({ schema, root, value, onValue, label, hint, error, optional, pat
     <${Properties} schema=${schema} root=${root} value=${value ?? {}} onValue=${change} path=${path} errors=${errors} depth=${depth} binds=${!optional || value !== undefined} /></fieldset>`;
 }
 
-// JSON as text. The value changes when the text is JSON; what is not yet JSON stays as it was typed.
+// A JSON text field. The value changes when the text is valid JSON; invalid text stays as typed.
 export function Json({ value, onValue, label, hint, error, optional, rows = 4, onValid }) {
   const format = (of) => (of === undefined ? "" : JSON.stringify(of, null, 2));
   const [text, setText] = useState(() => format(value));

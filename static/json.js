@@ -1,5 +1,5 @@
-// JSON with an editor: colours, line numbers, folding, and the line of what is wrong. The editor is a vendored
-// module that is loaded when a JSON tab first opens; where that fails, a plain field does the same work.
+// A JSON editor with colors, line numbers, folding, and error markers. The editor is a vendored module, loaded when a
+// JSON tab is first opened; if that fails, a plain text field replaces it.
 
 import { html, useEffect, useId, useRef, useState } from "/static/vendor/preact.js";
 import { Icon, useForeign } from "/static/core.js";
@@ -10,7 +10,7 @@ const load = () => (loading ??= import("/static/vendor/codemirror.js").catch((er
 const STRING = /"(?:[^"\\\u0000-\u001f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*"/y;
 const SCALAR = /(?:true|false|null|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?)(?![\w.+-])/y;
 
-// Where text stops being JSON, in characters. Browsers do not always say it.
+// The position of a JSON syntax error, in characters. Not all browsers report it.
 export function faultAt(text) {
   const open = [];
   let wants = "value";
@@ -44,10 +44,10 @@ export function faultAt(text) {
   }
 }
 
-// The line of a fault in JSON, counted from 1.
+// The line of a JSON syntax error, from 1.
 const lineOf = (text) => text.slice(0, faultAt(text)).split("\n").length;
 
-// What is not yet JSON stays as it was typed, with its line marked. `mayBeEmpty`: an empty text gives `undefined`.
+// Invalid JSON stays as typed, with its line marked. `mayBeEmpty`: empty text gives `undefined`.
 export function JsonEditor({ label, hint, value, onValue, onValid, readonly = false, mayBeEmpty = false }) {
   const format = (of) => JSON.stringify(of, null, 2) ?? "";
   const [text, setText] = useState(() => format(value));
@@ -59,7 +59,7 @@ export function JsonEditor({ label, hint, value, onValue, onValid, readonly = fa
     load().then((module) => isThere && setEditor(module), () => isThere && setEditor("none"));
     return () => { isThere = false; };
   }, []);
-  // Counts the values that come from elsewhere: only they are put into the editor.
+  // Counts external changes of the value: only these are copied into the editor.
   const [round, setRound] = useState(0);
   const wrote = useForeign(value, (foreign) => { setText(format(foreign)); setRound((n) => n + 1); setFault(null); onValid?.(true); });
   const read = (next) => {
@@ -86,7 +86,7 @@ export function JsonEditor({ label, hint, value, onValue, onValid, readonly = fa
 
 const COLOURS = [["propertyName", "--accent"], ["string", "--good"], ["number", "--active"], ["bool", "--active"], ["null", "--quiet"], ["invalid", "--bad"]];
 
-// How it looks: the colours of the page, which reach into the shadow tree as properties.
+// The editor's style: the page's colors, which reach into the shadow tree as custom properties.
 const theme = ({ EditorView }) => EditorView.theme({
   "&": { color: "var(--text)", backgroundColor: "var(--sunken)", fontSize: ".86rem", minHeight: "20rem" },
   "&.cm-focused": { outline: "none" },
@@ -108,7 +108,7 @@ function Mirror({ of, label, text, round, readonly, fault, described, onText }) 
   const parts = useRef(null);
   const latest = useRef(onText);
   latest.current = onText;
-  // What is announced of the field: a label outside a shadow tree cannot be referred to from within.
+  // The accessible name: a label outside a shadow tree cannot be referenced from inside.
   const said = () => of.EditorView.contentAttributes.of({
     tabindex: "0", "aria-label": label, "aria-description": described ?? "", "aria-invalid": fault ? "true" : "false", "aria-readonly": readonly ? "true" : "false",
   });
@@ -120,7 +120,8 @@ function Mirror({ of, label, text, round, readonly, fault, described, onText }) 
     const { Compartment, EditorState, EditorView, HighlightStyle, Prec, keymap, tags } = of;
     const colours = HighlightStyle.define(COLOURS.map(([name, colour]) => ({ tag: tags[name], color: `var(${colour})` })));
     parts.current = { said: new Compartment(), locked: new Compartment(), fault: new Compartment() };
-    // The policy of the page allows no style elements: in a shadow tree, the editor adopts style sheets instead.
+    // The page's content security policy forbids style elements: inside a shadow tree, the editor uses adopted style
+    // sheets.
     const root = host.current.shadowRoot ?? host.current.attachShadow({ mode: "open" });
     view.current = new EditorView({
       root, parent: root,

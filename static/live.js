@@ -1,19 +1,19 @@
-// What goes on, followed as long as somebody looks. A browser has six connections to one address (HTTP/1.1),
-// for all its windows together: a page that nobody sees holds none, and of those that are seen a few hold one
-// each while the others ask from time to time, so that the next window always loads.
+// Live updates while a page is visible. With HTTP/1.1 a browser has six connections per address, shared by all its
+// windows: hidden pages hold none, a few visible pages hold one each, and the others poll, so that a new window can
+// always load.
 
 import { Refusal, UNATTENDED, ask, tellLists, unattended } from "/static/core.js";
 import { eventsOf as eventsOfAnswer } from "/static/stream.js";
 
-// Connections that live pages hold at the same time, of the six that there are.
+// Maximum number of connections held by live pages, of the six available.
 const HELD_MAX = 3;
-// Between two looks without a held connection, and between two answers of a held one, in milliseconds.
+// Milliseconds between two polls without a held connection, and between two responses with one.
 const LOOK_MS = 2000;
 const BREATH_MS = 100;
-// How long a page waits before it tries again when the service does not answer.
+// How long a page waits before it retries when the service does not answer.
 const AGAIN_MS = 500;
 const AGAIN_MAX_MS = 8000;
-// Answers of a service that is away, starts or has too much to do. Everything else is final.
+// Statuses of a service that is down, starting or overloaded. All others are final.
 const PASSING = [0, 429, 500, 502, 503, 504];
 
 const isPassing = (error) => error instanceof Refusal && PASSING.includes(error.status);
@@ -34,15 +34,15 @@ function seen(signal) {
   });
 }
 
-// Calls `look` with whether it may hold a connection. Locks belong to the origin and end with their page.
-// Browsers that have none (HTTP on a name other than localhost) never hold one.
+// Calls `look` with whether it may hold a connection. Locks belong to the origin and end with their page. Browsers
+// without locks (HTTP on a name other than localhost) never hold one.
 async function inTurn(look, signal, at = 0) {
   if (!navigator.locks || at === HELD_MAX) return look(false);
   return navigator.locks.request(`live-${at}`, { ifAvailable: true }, (lock) => (lock ? look(true) : inTurn(look, signal, at + 1)));
 }
 
-// Looks again and again until `look(mayHold, signal)` gives true. When the service is away, `onLost` gets the
-// refusal, and null once it is back. What is not passing is thrown.
+// Polls until `look(mayHold, signal)` returns true. If the service is unreachable, `onLost` gets the error, and null
+// once it is back. Permanent errors are thrown.
 export async function follow(look, { signal, onLost, turns = inTurn }) {
   let failures = 0;
   while (!signal.aborted) {
@@ -76,12 +76,12 @@ export async function follow(look, { signal, onLost, turns = inTurn }) {
   }
 }
 
-// The names of events: of a prediction, of an execution, or of both.
+// Event names: of a prediction, of an execution, or of both.
 const NAMES = ["status", "log", "output", "step", "wait", "pause", "resume"];
 
-// The events of the run at `path` through a connection that is held, until its end: gives the record. `on` has a
-// function for each event; `on.begin` is called when what comes starts from the beginning. `query` has the
-// ordinary request answer at once.
+// Follows the events of the run at `path` over a held connection until its end; returns the record. `on` has a
+// function per event; `on.begin` is called when the stream starts from the beginning. `query` makes an ordinary
+// request return at once.
 export function eventsOf(path, on, signal, query = "") {
   return new Promise((resolve, reject) => {
     const events = new EventSource(`${path}/events`);
@@ -96,7 +96,7 @@ export function eventsOf(path, on, signal, query = "") {
     events.onopen = () => on.lost?.(null);
     events.onerror = () => {
       const away = new Refusal(0, "The connection to the service was lost.");
-      // The browser comes again by itself, unless the service refused: then an ordinary request says why.
+      // The browser reconnects by itself, unless the service refused: then an ordinary request gets the reason.
       if (events.readyState === EventSource.CLOSED) ask("GET", path + query, undefined, { signal }).then(() => done(reject, away), (error) => done(reject, error));
       else on.lost?.(away);
     };
@@ -104,8 +104,8 @@ export function eventsOf(path, on, signal, query = "") {
   });
 }
 
-// Reads again when something has happened, and once more when more has happened in the meantime: never twice at a time,
-// and with a breath in between.
+// Reloads after a change, and once more after changes in the meantime: never concurrently, and with a pause in
+// between.
 export function rereading(read, signal) {
   let isReading = false;
   let isStale = false;
@@ -114,7 +114,7 @@ export function rereading(read, signal) {
     isReading = true;
     do {
       isStale = false;
-      // What is away comes again with the next event.
+      // After a failure, the next event triggers another attempt.
       await read().catch(() => null);
       await pause(BREATH_MS, signal);
     } while (isStale && !signal.aborted);
@@ -122,14 +122,14 @@ export function rereading(read, signal) {
   };
 }
 
-// ---- Lists: what has changed in the organization ----
+// ---- Lists: changes in the organization ----
 
-// One window of a browser holds the connection, and passes on to the others what it hears. Without locks (HTTP on
-// a name other than localhost) each window that is seen holds its own.
+// One window of a browser holds the connection and forwards events to the others. Without locks (HTTP on a name other
+// than localhost) each visible window holds its own.
 const windows = new BroadcastChannel("changes");
 let isMissing = true;
 
-// A window that nobody sees reads when somebody sees it again.
+// A hidden window reloads once it is visible again.
 windows.onmessage = (event) => { if (document.hidden) isMissing = true; else tellLists(event.data); };
 document.addEventListener("visibilitychange", () => { if (!document.hidden && isMissing) { isMissing = false; tellLists(); } });
 
@@ -137,15 +137,15 @@ async function hold(signal) {
   const answer = await fetch("/events", { headers: UNATTENDED, signal, cache: "no-store" })
     .catch((error) => { throw error.name === "AbortError" ? error : new Refusal(0, "The connection to the service was lost."); });
   if (!answer.ok) throw new Refusal(answer.status, "Changes cannot be followed.", { retryAfter: Number(answer.headers.get("retry-after")) || null });
-  // Of what has changed before, nothing comes.
+  // Earlier changes are not reported.
   isMissing = false;
   tellLists();
   windows.postMessage(null);
   try {
     for await (const { data } of eventsOfAnswer(answer)) {
       const { topics, retry_after: retryAfter } = JSON.parse(data);
-      // A newer browser of the same member has taken the place. The other windows of this one do not take it back
-      // at once: the turn is kept until it is time, or until nobody sees this window.
+      // A newer connection of the same member has replaced this one. Other windows do not reconnect at once:
+      // the turn is kept until the time has passed, or until this window is hidden.
       if (!topics) { isMissing = true; await pause(retryAfter * 1000, signal); return; }
       windows.postMessage(topics);
       tellLists(topics);
@@ -157,5 +157,5 @@ async function hold(signal) {
 
 const alone = (look, signal) => (navigator.locks ? navigator.locks.request("changes", { signal }, () => look(true)) : look(true));
 
-// Follows what changes in the organization. When the session has ended, it ends: the next request asks for a log-in.
+// Follows changes in the organization. Ends when the session has ended: the next request shows a log-in.
 export const followChanges = (signal) => follow((_mayHold, turn) => hold(turn), { signal, onLost: () => null, turns: alone }).catch(() => null);

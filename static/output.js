@@ -1,12 +1,12 @@
-// Outputs, shown as what they are: images, audio, video, files, text, and everything else as a tree of
-// JSON. Nothing of an output is ever markup, and only addresses of the web become links.
+// Displays outputs by type: images, audio, video, files, text, and everything else as a JSON tree. Outputs are never
+// inserted as markup, and only http(s) URLs become links.
 
 import { html, useEffect, useState } from "/static/vendor/preact.js";
 import { Button, Copy, Icon, ask, bytes, count } from "/static/core.js";
 
-// Characters of a text that are shown at once.
+// Characters of a text shown at first.
 const TEXT_MAX = 20000;
-// Members of an object or a list that are shown at once.
+// Members of an object or a list shown at first.
 const SHOWN = 100;
 
 const FILE = /\/v1\/files\/([0-9a-f-]{36})\/content(?:\?|$)/;
@@ -48,7 +48,7 @@ export function OwnFile({ id }) {
     ask("GET", `/api/base/v1/files/${id}`, undefined, { signal: abort.signal }).then(setFile, () => abort.signal.aborted || setMissing(true));
     return () => abort.abort();
   }, [id]);
-  if (isMissing) return html`<p class="quiet">The file is no longer there.</p>`;
+  if (isMissing) return html`<p class="quiet">The file no longer exists.</p>`;
   if (!file) return html`<p class="loading">Loading…</p>`;
   return html`<${Preview} file=${file} />`;
 }
@@ -64,7 +64,7 @@ export function Preview({ file }) {
     <a class="button plain" href=${url} download=${file.filename ?? ""}><${Icon} name="download" /><span>Download</span></a></figcaption></figure>`;
 }
 
-// A tree of JSON whose parts open and close.
+// A JSON tree with collapsible nodes.
 export function Tree({ name, value, open = false, depth = 0 }) {
   const [isOpen, setOpen] = useState(open);
   const [most, setMost] = useState(SHOWN);

@@ -1,16 +1,16 @@
-// The body of a long table: only the rows near the window are in the page, in groups; an empty row as high as
-// its group takes the place of the others.
+// The body of a long table: only rows near the viewport are rendered, in groups; an empty row with the height of its
+// group replaces each of the others.
 
 import { html, useEffect, useLayoutEffect, useRef, useState } from "/static/vendor/preact.js";
 
-// Rows of a table that are all in the page; of a longer one, rows in a group.
+// Maximum number of rows rendered without groups; otherwise, rows per group.
 const WHOLE_MAX = 60;
 const GROUP = 10;
-// How far outside the window a group is drawn, and how high a row is until it has been drawn.
+// How far outside the viewport a group is rendered, and the assumed height of a row that has not been rendered yet.
 const MARGIN = "150px 0px";
 const ROW_PX = 44;
 
-// `children` draws one row. `start`: the index of the row that is scrolled into view at first.
+// `children` renders one row. `start`: the index of the row scrolled into view at first.
 export function Rows({ all, columns, start = null, children }) {
   if (all.length <= WHOLE_MAX) return html`<tbody>${all.map(children)}</tbody>`;
   const groups = [];
@@ -33,7 +33,7 @@ function Group({ rows, columns, isStart, isNear: first, children }) {
     return () => watch.disconnect();
   }, []);
   useLayoutEffect(() => { if (isStart) body.current.scrollIntoView({ block: "center" }); }, []);
-  // What has the focus stays in the page, or the keyboard would lose its place.
+  // The focused row stays rendered, otherwise the keyboard would lose its place.
   const stays = isNear || body.current?.contains(document.activeElement);
   return html`<tbody ref=${body}>${stays ? rows.map(children) : html`<tr class="spacer" aria-hidden="true" style=${{ height: `${height.current}px` }}><td colspan=${columns}></td></tr>`}</tbody>`;
 }

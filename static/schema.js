@@ -1,12 +1,12 @@
-// What a form needs to know of a JSON Schema: what kind of field a part of it is, and what the field starts
-// with. Whatever a form cannot show is a field for JSON: no part of a schema is ever left out.
+// Interprets a JSON Schema for a form: the kind of field for each part, and its initial value. Parts that no field
+// supports get a JSON field: no part of a schema is omitted.
 
-// How deep nested objects and lists get fields of their own.
+// Maximum depth of nested objects and lists with fields of their own.
 export const DEPTH_MAX = 5;
 
 const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
 
-// The schema behind references into the document itself; what leads in a circle ends as it is.
+// Resolves references within the document; cyclic references stay unresolved.
 export function resolve(schema, root) {
   let at = schema;
   for (let steps = 0; steps < 16 && isObject(at) && typeof at.$ref === "string"; steps += 1) {
@@ -25,7 +25,7 @@ export function resolve(schema, root) {
 
 const COMPOSED = ["allOf", "not", "if", "patternProperties", "dependentSchemas", "prefixItems"];
 
-// The kind of field that a schema gets: const, enum, boolean, integer, number, text, choice, list, object, json.
+// The kind of field for a schema: const, enum, boolean, integer, number, text, choice, list, object, json.
 export function kindOf(schema, depth) {
   if (!isObject(schema) || typeof schema.$ref === "string" || depth > DEPTH_MAX) return "json";
   if ("const" in schema) return "const";
@@ -45,7 +45,7 @@ export function kindOf(schema, depth) {
   }
 }
 
-// The types of a schema, null left aside.
+// The types of a schema, except null.
 export function typesOf(schema) {
   const all = Array.isArray(schema.type) ? schema.type : schema.type ? [schema.type] : isObject(schema.properties) ? ["object"] : [];
   return all.filter((type) => type !== "null");
@@ -53,14 +53,14 @@ export function typesOf(schema) {
 
 export const isNullable = (schema) => isObject(schema) && ((Array.isArray(schema.type) && schema.type.includes("null")) || schema.nullable === true);
 
-// The properties in the order in which a form shows them: by x-order where it is given, else as declared.
+// The properties in form order: by x-order if given, otherwise as declared.
 export function propertiesOf(schema) {
   const all = Object.entries(isObject(schema?.properties) ? schema.properties : {});
   const order = ([, part]) => (Number.isFinite(part?.["x-order"]) ? part["x-order"] : Infinity);
   return all.map((one, at) => [one, at]).sort(([a, i], [b, j]) => (order(a) === order(b) ? i - j : order(a) - order(b))).map(([one]) => one);
 }
 
-// The value that a form starts with: defaults, and what is fixed. Optional fields without one are absent.
+// The initial value of a form: defaults and constants. Optional fields without one are absent.
 export function initial(schema, root, depth = 0) {
   const part = resolve(schema, root);
   if (!isObject(part) || depth > DEPTH_MAX) return undefined;
@@ -77,13 +77,13 @@ export function initial(schema, root, depth = 0) {
   return depth === 0 || Object.keys(value).length || required.length ? value : undefined;
 }
 
-// An example of the schema's author, where there is one.
+// An example from the schema's author, if there is one.
 export function example(schema) {
   const found = Array.isArray(schema?.examples) ? schema.examples[0] : schema?.example;
   return isObject(found) ? found : null;
 }
 
-// Whether a value could be of this schema, roughly: which of several schemas a form shows first.
+// Whether a value roughly matches this schema, to choose the alternative that a form shows first.
 export function couldBe(value, schema, root) {
   const part = resolve(schema, root);
   if (!isObject(part)) return true;

@@ -1,6 +1,6 @@
-// Server-sent events of an answer to a POST, as they come: the browser's own reader only asks with GET.
+// Reads server-sent events from the response to a POST: the browser's EventSource only supports GET.
 
-// Gives {id, data} for each event; everything else is skipped.
+// Yields {id, data} for each event; everything else is skipped.
 export async function* eventsOf(answer) {
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";

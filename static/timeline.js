@@ -1,11 +1,11 @@
-// Bars on an axis of time: where each span begins and ends in hundredths of the whole. A burst, then hours of
-// waiting, would squeeze the bars to nothing: long gaps in which nothing runs are shortened and named.
+// Bars on a time axis: start and end of each span in percent of the whole. After a burst, hours of waiting would
+// squeeze the bars to nothing, so long idle gaps are shortened and labeled.
 
-// A gap is long when it is so many times the median span, and at least so many milliseconds.
+// A gap is long if it is this many times the median span, and at least this many milliseconds.
 const LONG = 10;
 const LONG_MS = 2000;
 
-// The axis of spans `{from, to}` in milliseconds: `at(moment)` in hundredths, and the gaps it shortens.
+// The axis of spans `{from, to}` in milliseconds: `at(time)` in percent, and the shortened gaps.
 export function axisOf(spans, from, to) {
   const end = Math.max(to, from + 1);
   const sorted = spans.filter((span) => span.to >= span.from).sort((a, b) => a.from - b.from);
@@ -20,7 +20,7 @@ export function axisOf(spans, from, to) {
   }
   const hidden = gaps.reduce((sum, gap) => sum + (gap.to - gap.from), 0);
   const shown = end - from - hidden;
-  // A shortened gap takes a twelfth of what is shown.
+  // A shortened gap takes a twelfth of the visible time.
   const width = gaps.length ? Math.max(shown, 1) / 12 : 0;
   const whole = Math.max(shown + width * gaps.length, 1);
   const at = (moment) => {
@@ -36,7 +36,7 @@ export function axisOf(spans, from, to) {
 
 const time = (text) => (text ? Date.parse(text) : null);
 
-// The rows of a prediction: its queue, then each attempt.
+// The rows of a prediction: its queue time, then each attempt.
 export function rowsOfPrediction(record, now) {
   const created = time(record.created_at);
   const attempts = record.attempts ?? [];

@@ -1,7 +1,8 @@
-//! The process as its operator meets it: the binary with its arguments, signals and files, on data
-//! folders and loopback addresses of its own. What clients meet is in `tests/it`.
+//! The process from the operator's perspective: the binary with its arguments, signals and files,
+//! on its own data folders and loopback addresses. The clients' perspective is tested in
+//! `tests/it`.
 //!
-//! One file for each subject. Nothing needs root, the internet or a program that a Linux system lacks.
+//! One file per subject. Nothing needs root, the internet or a program that Linux systems lack.
 
 #![expect(
     clippy::unwrap_used,

@@ -1,9 +1,9 @@
-//! The shape of the code, held by a test: who may import whom, that every file opens with what it is
-//! and stays of a readable size, that the doors to the outside are used, that nothing half-done is
-//! left, that texts are in plain English. What clippy can hold is not repeated here.
+//! Structural rules of the code: permitted imports between modules, a header and a bounded length
+//! for every file, restricted use of external interfaces, and no unfinished work. Rules that clippy
+//! can enforce are not repeated here.
 //!
-//! Each rule is a function from a file to its faults, with a table of bad snippets of its own below:
-//! a rule that finds nothing in them is broken.
+//! Each rule is a function from a file to its faults, with a table of bad snippets below: a rule
+//! that finds nothing in them is broken.
 
 #![expect(
     clippy::unwrap_used,
@@ -32,9 +32,9 @@ use std::path::Path;
 use code::Code;
 use tree::{File, Tree};
 
-/// The layers, from the bottom to the top: each module of `src/` with those that it may import, all
-/// of them rows further up. A new module gets a row; a new arrow gets a word here, and a reason in
-/// its commit.
+/// The layers, from bottom to top: each module of `src/` with the modules it may import, all of
+/// them in earlier rows. A new module needs a row; a new import needs an entry here, and a reason
+/// in its commit.
 const LAYERS: &[(&str, &[&str])] = &[
     ("domain", &[]),
     ("wire", &["domain"]),
@@ -48,10 +48,10 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("dashboard", &["http"]),
     ("audit", &["domain", "runtime", "storage", "wire"]),
     ("limits", &["domain"]),
-    // For measurements alone: no part of the service imports it.
+    // For measurements only: no part of the service imports it.
     ("load", &["domain", "runtime"]),
     ("signed_urls", &["domain", "runtime", "storage"]),
-    // Accounts answer the signed URLs' question which keys are valid.
+    // Accounts tell the signed URLs which keys are valid.
     ("accounts", &["audit", "domain", "limits", "runtime", "signed_urls", "storage"]),
     ("members", &["audit", "domain", "runtime", "storage"]),
     ("billing", &["audit", "domain", "runtime", "storage"]),
@@ -81,7 +81,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("chains", &["audit", "domain", "runtime", "schema", "storage"]),
     ("workflows", &["domain", "engine", "runtime", "schema", "secrets", "storage"]),
     ("traces", &["domain", "engine", "http", "runtime"]),
-    // The catalog answers the engine's question which models there are.
+    // The catalog tells the engine which models exist.
     ("catalog", &["config", "domain", "engine", "runners", "runtime", "schema", "wire"]),
     (
         "chat",
@@ -195,12 +195,12 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("main", &["cli"]),
 ];
 
-/// Lines of a file of `src/`.
+/// Maximum lines of a file in `src/`.
 const LINES_MAX: usize = 600;
-/// Lines of a file of tests: tables are long.
+/// Maximum lines of a test file: tables are long.
 const TEST_LINES_MAX: usize = 700;
 
-/// What is in the code of the named files or folders only: the doors.
+/// External interfaces that may be used only in the named files or folders.
 const DOORS: &[(&str, &[&str], &str)] = &[
     (
         "unsafe",
@@ -225,7 +225,7 @@ const DOORS: &[(&str, &[&str], &str)] = &[
     ("SystemTime::now", &["src/runtime/"], "take the time from runtime::Clock"),
     (
         "Instant::now",
-        // A test of the domain, which has no clock, may measure how long something takes.
+        // The domain has no clock, but its tests may measure durations.
         &["src/runtime/", "src/domain/definition/tests/", "src/domain/template_tests.rs"],
         "take the monotonic time from runtime::monotonic_now",
     ),
@@ -234,7 +234,7 @@ const DOORS: &[(&str, &[&str], &str)] = &[
     ("SystemRandom", &["src/runtime/"], "draw random bytes by runtime::random_bytes"),
 ];
 
-/// What is nowhere, not in a comment either: work that is not done.
+/// Markers of unfinished work, forbidden everywhere including comments.
 const UNFINISHED: &[&str] = &[
     concat!("TO", "DO"),
     concat!("FIX", "ME"),
@@ -245,11 +245,11 @@ const UNFINISHED: &[&str] = &[
     concat!("db", "g!"),
 ];
 
-/// What a test that needs more than Rust has above it: what it needs.
+/// The attribute of a test that needs more than Rust, with what it needs.
 const EXTERNAL: &str = concat!("#[ig", "nore = \"needs ");
 const IGNORE: &str = "ignore";
 
-/// The modules that `file` imports and its layer may not.
+/// The modules that `file` imports but its layer may not.
 fn faults_of_layers(file: &File, code: &Code) -> Vec<String> {
     let own = file.top_module();
     let Some((_, allowed)) = LAYERS.iter().find(|(name, _)| *name == own) else {
@@ -264,7 +264,7 @@ fn faults_of_layers(file: &File, code: &Code) -> Vec<String> {
     foreign.map(|(line, module)| format!("line {line}: {own} may not import {module}")).collect()
 }
 
-/// No head that says what the file is, or too many lines.
+/// A missing header comment, or too many lines.
 fn faults_of_form(file: &File) -> Vec<String> {
     let mut faults = Vec::new();
     let says = file.text.strip_prefix("//! ").is_some_and(|rest| rest.trim_start().len() > 10);
@@ -285,7 +285,7 @@ fn faults_of_form(file: &File) -> Vec<String> {
     faults
 }
 
-/// Doors that are used from the wrong place.
+/// External interfaces used in the wrong place.
 fn faults_of_doors(file: &File, code: &Code) -> Vec<String> {
     let elsewhere = |places: &[&str]| !places.iter().any(|place| file.path.starts_with(place));
     let mut faults = Vec::new();
@@ -297,7 +297,7 @@ fn faults_of_doors(file: &File, code: &Code) -> Vec<String> {
     faults
 }
 
-/// Words of work that is not done.
+/// Markers of unfinished work.
 fn faults_of_unfinished(file: &File) -> Vec<String> {
     let mut faults = Vec::new();
     for (number, line) in (1..).zip(file.text.lines()) {
@@ -352,7 +352,7 @@ fn layers_are_acyclic_and_each_exists() {
     }
 }
 
-/// An arrow that nobody follows is taken out of the table, so that it stays the map.
+/// Unused permissions are removed from the table, so that it stays the map.
 #[test]
 fn layers_permit_no_unused_import() {
     let tree = Tree::of_crate(root());
@@ -402,7 +402,7 @@ fn layer_check_finds_forbidden_imports_in_any_spelling() {
         ("storage::store", "use crate::http::Response;", 1),
         ("main", "use orrery::{cli, app};", 1),
         ("novelty", "", 1),
-        // What is allowed, and what only looks like an import.
+        // Permitted imports, and code that only looks like an import.
         ("domain::money", "use crate::domain::ids;", 0),
         ("domain::money", "use super::ids;", 0),
         ("domain::money", "mod tests { use super::super::ids; }", 0),

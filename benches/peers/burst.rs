@@ -1,4 +1,5 @@
-//! A burst: many requests at once over 64 connections, until the stub has had the calls that they lead to.
+//! A burst: many requests at once over 64 connections, until the stub has received the resulting
+//! calls.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -8,26 +9,26 @@ use super::support::client::Load;
 use super::{stub, support};
 
 pub const CONNECTIONS: u64 = 64;
-/// After a burst: what its last calls led to is durable by then.
+/// The pause after a burst: the results of its last calls are durable by then.
 pub const REST: Duration = Duration::from_millis(300);
-/// The longest that the answers to the requests may take.
+/// The time limit for the answers to the requests.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// Requests of one.
+/// The number of requests in a burst.
 pub fn size() -> u64 {
     support::knob("ORRERY_BENCH_BURST", 5_000)
 }
 
-/// What came of one.
+/// The result of a burst.
 pub struct Burst {
-    /// Requests that were accepted: at least as many as were asked for, the same number on each connection.
+    /// Accepted requests: at least as many as requested, the same number on each connection.
     pub made: u64,
     /// From the first request to the last call.
     pub seconds: f64,
 }
 
 impl Burst {
-    /// Sends `count` requests that lead to `calls` calls of the stub each.
+    /// Sends `count` requests that cause `calls` calls of the stub each.
     pub async fn send(
         stub: SocketAddr,
         address: SocketAddr,

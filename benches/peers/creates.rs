@@ -1,5 +1,5 @@
-//! Durable creates at 1 and 64 connections, beside the limit in [`super::limit`]. The queue is held: no
-//! prediction runs while creates are measured.
+//! Durable creates over 1 and 64 connections, against the limit in [`super::limit`]. The queue is
+//! held, so no prediction runs meanwhile.
 
 use std::time::Duration;
 
@@ -9,7 +9,8 @@ use super::support::service::hanging_model;
 use super::support::table::{Table, number, ratio, spread};
 use super::support::{self, median};
 
-/// After a measurement: what the service still has to write into its tree does not slow the other one down.
+/// The pause after a measurement, so that the service's remaining tree writes do not slow down the
+/// other side.
 const REST: Duration = Duration::from_secs(1);
 
 pub async fn measure(rounds: u64) {
@@ -42,7 +43,7 @@ pub async fn measure(rounds: u64) {
                 let ran = [&load, &bare][side].run(time).await;
                 tokio::time::sleep(REST).await;
                 assert_eq!(ran.other, 0, "a create was refused");
-                // The first round warms the machine up.
+                // The first round is a warm-up.
                 if round > 0 {
                     rates[side].push(ran.rate());
                 }

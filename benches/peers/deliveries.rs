@@ -1,6 +1,6 @@
-//! What a signed webhook adds to a prediction: bursts through the API, with and without one, in turn; beside
-//! them the limit, whose second call stands for the webhook. The receiver and the model are the stub, which
-//! answers at once.
+//! What a signed webhook adds to a prediction: bursts through the API with and without one, in
+//! turn; and the limit, whose second call stands for the webhook. The receiver and the model are
+//! the stub, which answers at once.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,9 +12,9 @@ use super::support::process::processor_seconds;
 use super::support::table::{Table, milliseconds, number, spread};
 use super::support::{self, median};
 
-/// A server, and what it is sent: without a webhook, and with one.
+/// A server, and its requests without and with a webhook.
 struct Server {
-    /// Of its rows: without, with, and the difference.
+    /// The names of its rows: without, with, and the difference.
     names: [&'static str; 3],
     pid: u32,
     address: SocketAddr,
@@ -22,7 +22,7 @@ struct Server {
     sides: [Side; 2],
 }
 
-/// Bursts of one kind: per second, and processor time of each; the difference of two kinds has no rates.
+/// Bursts of one kind: rate and CPU time; the difference of two kinds has no rates.
 #[derive(Default)]
 struct Side {
     rates: Vec<f64>,
@@ -95,12 +95,11 @@ pub async fn measure(stub: SocketAddr, rounds: u64) {
             servers[side].round(stub, count).await;
         }
         if round == 0 {
-            // It warms up, and does not count.
+            // A warm-up, which does not count.
             servers.iter_mut().for_each(|server| server.sides = Default::default());
         }
     }
-    let mut table =
-        Table::new(&["bursts", "per second", "spread", "processor time of each", "spread"]);
+    let mut table = Table::new(&["bursts", "per second", "spread", "CPU time of each", "spread"]);
     for server in &servers {
         server.show(&mut table);
     }

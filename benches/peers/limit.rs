@@ -1,11 +1,12 @@
-//! The limit of the box: a bare hyper server that does what the work needs and nothing else. It appends
-//! each body to a file and goes on when an `fdatasync`, shared by all that wait, has made it durable.
+//! The limit of the machine: a bare hyper server that does only what the work needs. It appends
+//! each body to a file and continues when an `fdatasync`, shared by all waiting requests, has made
+//! it durable.
 //!
 //! - `POST /create` is durable when it is answered.
-//! - `POST /calls/N?STUB` is durable when it is answered; then it calls the stub N times, each call with
-//!   what the one before gave, each answer made durable before the next. `POST /calls/N/wait?STUB` answers
-//!   at the end.
-//! - A `GET` is answered at once, from memory.
+//! - `POST /calls/N?STUB` is durable when it is answered; then it calls the stub N times, each call
+//!   with the previous answer, and makes each answer durable before the next call. `POST
+//!   /calls/N/wait?STUB` answers at the end.
+//! - A `GET` is answered from memory.
 
 use std::fs::File;
 use std::io::Write;
@@ -25,19 +26,19 @@ use super::support::process::{self, Killed};
 use super::support::{self, client};
 
 pub const ROLE: &str = "limit";
-/// What stands for a prediction beside ours.
+/// Stands for a prediction of the service.
 pub const PREDICTION: &str =
     r#"{"model":"instant","version":"0.0.1","input":{"text":"a quiet harbour"}}"#;
-/// What a `POST` answers, as long as what ours answers to a create.
+/// The answer to a `POST`, as long as the service's answer to a create.
 const ANSWER: &[u8] = br#"{"status":"success","message":"Prediction created successfully","predictionID":"01900000-0000-7000-8000-000000000000"}"#;
-/// What a `GET` answers, as long as a finished prediction.
+/// The answer to a `GET`, as long as a finished prediction.
 static KEPT: [u8; 774] = [b' '; 774];
-/// Bodies that one sync makes durable.
+/// Bodies per sync.
 const GROUP_MAX: usize = 256;
 
 type Body = (Bytes, oneshot::Sender<()>);
 
-/// A server that runs, and what it is sent.
+/// A running server, and the requests for it.
 pub struct Limit {
     child: Killed,
     pub address: SocketAddr,
@@ -53,12 +54,12 @@ impl Limit {
         self.child.0.id()
     }
 
-    /// The request that makes this body durable.
+    /// The request that makes a body durable.
     pub fn create(&self, body: &str) -> Arc<[u8]> {
         client::post(self.address, "/create", "", body)
     }
 
-    /// The request that leads to as many calls of the stub, answered before the first of them.
+    /// The request that causes `count` calls of the stub, answered before the first of them.
     pub fn calls(&self, stub: SocketAddr, count: u64, body: &str) -> Arc<[u8]> {
         client::post(self.address, &format!("/calls/{count}?{stub}"), "", body)
     }
@@ -74,7 +75,7 @@ impl Limit {
     }
 }
 
-/// What one server shares among its connections.
+/// State shared by the connections of a server.
 #[derive(Clone)]
 struct Shared {
     log: mpsc::Sender<Body>,
@@ -99,7 +100,7 @@ pub async fn serve() {
             let service = hyper::service::service_fn(move |request| shared.clone().answer(request));
             let connection = hyper::server::conn::http1::Builder::new()
                 .serve_connection(TokioIo::new(stream), service);
-            // The client that has left ends its connection.
+            // A client that has disconnected ends its connection.
             connection.await.ok();
         });
     }

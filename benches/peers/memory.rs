@@ -1,4 +1,4 @@
-//! Memory: after many executions that have ended, and while they are backed up.
+//! Memory after many finished executions, and during their backup.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use super::support;
 use super::support::process::{forget_peak, peak, resident};
 use super::support::table::{Table, mebibytes, number};
 
-/// Executions that are made in turn: of ten, nine are predictions and one is a workflow.
+/// Executions per round: nine of ten are predictions, one is a workflow.
 const TURN: u64 = 10_000;
 
 pub async fn measure(stub: SocketAddr) {

@@ -1,6 +1,7 @@
-//! Requests at a fixed rate, whatever the answers do: the latency of each counts from the moment when it was
-//! due, so that a stall counts for every request that it held up. A thread of its own says when one is due,
-//! since the timer of tokio counts in whole milliseconds, which would be in every latency.
+//! Requests at a fixed rate, independent of the answers: latency counts from the time when a
+//! request was due, so that a stall counts for every request that it delayed. A separate thread
+//! announces due requests, since tokio's timer has steps of a millisecond, which would be part of
+//! every latency.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use super::support::client::Connection;
 /// From the call to the first request: by then the connections are open.
 const PREPARATION: Duration = Duration::from_millis(50);
 
-/// How many a second, for how long, over how many connections.
+/// The rate, the duration and the number of connections.
 #[derive(Clone, Copy)]
 pub struct Pace {
     pub rate: u64,
@@ -22,7 +23,7 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// Sends what `request` gives for each number; gives the latencies in seconds.
+    /// Sends the requests that `request` returns for each number; returns the latencies in seconds.
     pub async fn latencies(
         self,
         address: SocketAddr,
@@ -49,7 +50,7 @@ impl Pace {
         tasks.join_all().await.concat()
     }
 
-    /// Sends each number with the moment when its request is due, at that moment.
+    /// Sends each number and its due time when the request is due.
     fn announce(self, due: &mpsc::UnboundedSender<(u64, Instant)>) {
         let started = Instant::now() + PREPARATION;
         for number in 0..self.rate * self.seconds {

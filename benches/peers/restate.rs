@@ -1,5 +1,5 @@
-//! Restate: its server and a service of three steps, on a fresh store. It listens on the ports that it
-//! has by default (8080, 9070 and 5122), which have to be free.
+//! Restate: its server and a service of three steps, on a fresh store. It uses its default ports
+//! (8080, 9070 and 5122), which have to be free.
 
 use std::net::SocketAddr;
 use std::os::unix::fs::symlink;
@@ -25,7 +25,7 @@ pub struct Restate {
 }
 
 impl Restate {
-    /// Where it listens for calls.
+    /// The address for calls.
     pub fn ingress() -> SocketAddr {
         INGRESS.parse().unwrap()
     }
@@ -35,7 +35,7 @@ impl Restate {
         [self.server.0.id(), self.service.0.id()]
     }
 
-    /// Starts it; `None` where it is not installed.
+    /// Starts it; `None` if it is not installed.
     pub async fn start(stub: SocketAddr) -> Option<Self> {
         let installed = PathBuf::from(std::env::var_os("ORRERY_PEERS_RESTATE")?);
         let node = PathBuf::from(std::env::var_os("ORRERY_PEERS_NODE")?);

@@ -1,6 +1,6 @@
-//! A prediction run to its end, one at a time: an HTTP model and a built-in one, beside Cog's own server
-//! with a predictor that answers at once, and beside the limit. Cog keeps nothing; here, two commits are
-//! durable.
+//! A prediction run to completion, one at a time: an HTTP model and a built-in one, against Cog's
+//! own server with an instant predictor, and against the limit. Cog stores nothing; the others make
+//! two durable commits.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -42,14 +42,15 @@ pub async fn measure(stub: SocketAddr, rounds: u64) {
             let load = Load { address: *address, connections: 1, request: request.clone() };
             let ran = load.run(time).await;
             assert_eq!(ran.other, 0, "a run was refused");
-            // The first round warms up.
+            // The first round is a warm-up.
             if round > 0 {
                 rates[side].push(ran.rate());
             }
         }
     }
-    let mut table = Table::new(&["run to the end, 1 in flight", "per second", "spread", "of Cog"]);
-    // Cog is the last, where it is one of them.
+    let mut table =
+        Table::new(&["run to completion, 1 in flight", "per second", "spread", "of Cog"]);
+    // Cog is the last side, if it is present.
     let of_cog = cog.is_some().then(|| median(rates.last().cloned().unwrap_or_default()));
     for ((name, ..), rates) in sides.iter().zip(&rates) {
         let rate = median(rates.clone());

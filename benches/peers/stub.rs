@@ -1,4 +1,4 @@
-//! The model server of every side: it answers at once, and says how many calls it has had.
+//! The model server of all sides: it answers at once and counts its calls.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,11 +11,11 @@ use super::support::client::{self, Connection};
 use super::support::process::{self, Killed};
 use super::support::requests::Requests;
 
-/// The longest that a burst may take.
+/// The time limit of a burst.
 const PATIENCE: Duration = Duration::from_secs(180);
-/// Begins the request that asks for the number of calls.
+/// The prefix of the request for the number of calls.
 const COUNT: &[u8] = b"GET /count";
-/// What a model answers: some 60 bytes, as a short sentence takes.
+/// A model's answer: some 60 bytes, like a short sentence.
 const BODY: &str = r#"{"output":{"text":"A quiet harbour in the evening light.","n":7}}"#;
 
 /// Serves forever.
@@ -51,18 +51,18 @@ fn answer_of(body: &str) -> String {
     )
 }
 
-/// Starts the server; it ends with what this gives.
+/// Starts the server; it ends when the result is dropped.
 pub fn start() -> (Killed, SocketAddr) {
     process::listening("stub")
 }
 
-/// Calls that it has had.
+/// The number of calls received.
 pub async fn calls(stub: SocketAddr) -> u64 {
     let request = client::get(stub, "/count");
     Connection::open(stub).await.ask(&request).await.parse().unwrap()
 }
 
-/// Waits until it has had `count` calls.
+/// Waits until it has received `count` calls.
 pub async fn until(stub: SocketAddr, count: u64) {
     let deadline = Instant::now() + PATIENCE;
     let mut connection = Connection::open(stub).await;

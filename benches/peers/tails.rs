@@ -1,5 +1,6 @@
-//! Creates and GETs at 500 a second each, beside nothing, bursts of workflows, and backups; the same beside
-//! the limit's own bursts, which says what of a tail is the box and the client that share its cores.
+//! Creates and GETs at 500 a second each, beside nothing, bursts of workflows, and backups; also
+//! beside the limit's own bursts, which shows how much of a tail is due to the machine and the
+//! client on its cores.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,15 +14,15 @@ use super::support::client::{self, Connection, Load};
 use super::support::table::{Table, milliseconds, spread};
 use super::support::{self, median, percentile};
 
-/// Finished predictions, of which the GETs ask for one at a time, far from the one before.
+/// Finished predictions, which the GETs request one at a time, each far from the previous one.
 const FILL: u64 = 20_000;
 const RATE: u64 = 500;
-/// From one burst to the next.
+/// The interval between bursts.
 const EVERY: Duration = Duration::from_millis(6_500);
-/// After a measurement, until the next begins.
+/// The pause between measurements.
 const REST: Duration = Duration::from_secs(3);
 
-/// What one server was measured beside, and a sample of each figure for each round.
+/// What ran beside the measurement of a server, and a sample of each figure per round.
 #[derive(Default)]
 struct Row {
     name: &'static str,
@@ -91,7 +92,7 @@ async fn service(stub: SocketAddr, rows: &mut [Row; 3], seconds: u64) {
         address,
         create: service.prediction("instant", "/v1/prediction/", ""),
         get: Arc::new(move |number| {
-            // Neighbours are far apart, so that no two are in one page of the store.
+            // Consecutive requests are far apart, so that no two are on one page of the store.
             let at = usize::try_from(number * 7_919).unwrap() % ids.len();
             client::get_with_key(address, &format!("/v1/prediction/{}", ids[at]), &key)
         }),
@@ -117,7 +118,7 @@ async fn bare(stub: SocketAddr, rows: &mut [Row; 2], seconds: u64) {
     paced.measure(beside_bursts, seconds, async |end| bursts(address, &trigger, end).await).await;
 }
 
-/// A server that is sent creates and GETs.
+/// A server that receives creates and GETs.
 struct Paced {
     address: SocketAddr,
     create: Arc<[u8]>,
@@ -125,7 +126,7 @@ struct Paced {
 }
 
 impl Paced {
-    /// Measures beside `other`, which is given the moment when the measurement ends.
+    /// Measures beside `other`, which is given the end time of the measurement.
     async fn measure(&self, row: &mut Row, seconds: u64, other: impl AsyncFnOnce(Instant)) {
         let end = Instant::now() + Duration::from_secs(seconds);
         let pace = Pace { rate: RATE, seconds, connections: CONNECTIONS };
@@ -139,7 +140,7 @@ impl Paced {
     }
 }
 
-/// Makes finished predictions; gives their ids.
+/// Creates finished predictions; returns their ids.
 async fn fill(service: &Service) -> Arc<[String]> {
     let request = service.prediction("instant", "/v1/prediction/run", "");
     let address = service.setup.base;

@@ -1,5 +1,5 @@
-//! Three steps: bursts, one in flight, 64 in flight; the service, Restate and the limit in turn, each round
-//! on fresh stores.
+//! Three steps: bursts, one in flight, 64 in flight, for the service, Restate and the limit in
+//! turn, each round on fresh stores.
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -14,14 +14,14 @@ use super::support::client;
 use super::support::table::{Table, mebibytes, milliseconds, number, ratio, spread};
 use super::support::{self, median, percentile, process, workflows};
 
-/// Executions before anything is measured, and those whose latency is.
+/// Executions before the measurement, and those whose latency is measured.
 const WARM: u64 = 2_000;
 const ONE: u64 = 300;
 const MANY: u64 = 6_400;
-/// What the peers' executions are given, as ours.
+/// The input of the peers' executions, as of the service's.
 const BODY: &str = r#"{"bid":"b-0123456789"}"#;
 
-/// What one side came to, a sample for each round.
+/// The result of one side, a sample per round.
 #[derive(Default)]
 struct Side {
     burst: Vec<f64>,
@@ -104,7 +104,7 @@ fn answered(address: SocketAddr, wait: Arc<[u8]>) -> impl Fn(u64, u64) -> Latenc
 
 type Latencies = Pin<Box<dyn Future<Output = Vec<f64>>>>;
 
-/// Measures nothing where Restate is not installed.
+/// Measures nothing if Restate is not installed.
 async fn restate(stub: SocketAddr, side: &mut Side) {
     let Some(restate) = Restate::start(stub).await else { return };
     let address = Restate::ingress();

@@ -1,4 +1,4 @@
-//! The load client of the library, for programs that end where something goes wrong.
+//! The library's load client, for programs that panic on errors.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::time::Duration;
 #[allow(unused_imports, reason = "each benchmark uses its own part of this")]
 pub use orrery::load::{Round, form, get, get_with_key, post};
 
-/// Requests to send over and over.
+/// Requests to send repeatedly.
 #[derive(Clone)]
 pub struct Load {
     pub address: SocketAddr,
@@ -16,19 +16,19 @@ pub struct Load {
 }
 
 impl Load {
-    /// Sends for `time` over all connections.
+    /// Sends requests for `time` over all connections.
     pub async fn run(&self, time: Duration) -> Round {
         self.run_until(time, u64::MAX).await
     }
 
-    /// Sends for `time`, or until each connection has had `most` answers.
+    /// Sends requests for `time`, or until each connection has received `most` answers.
     pub async fn run_until(&self, time: Duration, most: u64) -> Round {
         let Self { address, connections, request } = self.clone();
         orrery::load::Load { address, connections, request }.run_until(time, most).await.unwrap()
     }
 }
 
-/// A connection that is kept alive.
+/// A keep-alive connection.
 pub struct Connection(orrery::load::Connection);
 
 impl Connection {
@@ -36,7 +36,7 @@ impl Connection {
         Self(orrery::load::Connection::open(address).await.unwrap())
     }
 
-    /// Sends a request and gives the answer's body; its status must be 2xx.
+    /// Sends a request and returns the answer's body; its status must be 2xx.
     pub async fn ask(&mut self, request: &[u8]) -> String {
         let answer = self.0.ask(request).await.unwrap();
         assert!((200..300).contains(&answer.status), "{}: {}", answer.status, answer.text());

@@ -1,4 +1,4 @@
-//! A server that answers at once, in a process of its own.
+//! An instant server in its own process.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use tokio::net::{TcpListener, TcpStream};
 use super::process::{self, Killed};
 use super::requests::Requests;
 
-/// The role of the process that is the server.
+/// The role of the server's process.
 pub const ROLE: &str = "server";
 
 /// Serves forever: `{"value":"x"}` at once, or after a second under `/second`.
@@ -35,7 +35,7 @@ async fn answer_all(stream: TcpStream) -> Option<()> {
     }
 }
 
-/// Starts the server; it ends with what this gives.
+/// Starts the server; it ends when the result is dropped.
 pub fn start() -> (Killed, SocketAddr) {
     process::listening(ROLE)
 }

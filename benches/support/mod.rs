@@ -1,8 +1,7 @@
-//! What the benchmarks share: a service in a child process, a load client, tables of medians.
+//! Shared code of the benchmarks: a service in a child process, a load client, tables of medians.
 //!
-//! Each benchmark is a program of its own that compares two things in one run, in rounds that
-//! alternate, and prints medians. Nothing here listens or connects anywhere but on loopback, and
-//! every loop has an end.
+//! Each benchmark compares two or more sides in one run, in alternating rounds, and prints medians.
+//! Everything listens and connects on loopback only, and every loop ends.
 
 #![allow(dead_code, reason = "each benchmark uses its own part of this")]
 
@@ -18,19 +17,19 @@ pub mod workflows;
 
 use std::path::PathBuf;
 
-/// A number from the environment, or what holds without it.
+/// A number from the environment, or the default.
 pub fn knob(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
-/// In which order a round measures `sides`: each round reverses that of the one before it.
+/// The order in which a round measures `sides`, the reverse of the previous round's.
 pub fn order(round: u64, sides: usize) -> impl Iterator<Item = usize> {
     (0..sides).map(move |side| if round.is_multiple_of(2) { side } else { sides - 1 - side })
 }
 
-/// A new folder for one measurement, gone when it is dropped. It is under `target/`, and so on the
-/// disk that the build is on, unless `ORRERY_BENCH_DIR` names another place; a memory file system
-/// would make every figure here meaningless.
+/// A temporary folder for one measurement. It is under `target/`, and so on the disk of the build,
+/// unless `ORRERY_BENCH_DIR` names another place; a memory file system would make the figures
+/// meaningless.
 pub fn folder() -> tempfile::TempDir {
     let place = std::env::var_os("ORRERY_BENCH_DIR")
         .map_or_else(|| PathBuf::from(env!("CARGO_TARGET_TMPDIR")), PathBuf::from);
@@ -38,7 +37,7 @@ pub fn folder() -> tempfile::TempDir {
     tempfile::tempdir_in(place).unwrap()
 }
 
-/// The middle of the samples; of an even number, the mean of the two in the middle.
+/// The median of the samples.
 pub fn median(mut samples: Vec<f64>) -> f64 {
     samples.sort_by(f64::total_cmp);
     let middle = samples.len() / 2;
@@ -49,7 +48,7 @@ pub fn median(mut samples: Vec<f64>) -> f64 {
     }
 }
 
-/// The sample below which `part` of them are; `0.5` is the median.
+/// The sample below which the share `part` of them is; `0.5` is the median.
 pub fn percentile(samples: &[f64], part: f64) -> f64 {
     let mut samples = samples.to_vec();
     samples.sort_by(f64::total_cmp);

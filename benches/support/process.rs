@@ -1,12 +1,12 @@
-//! Processes: this program again under another role, and what the kernel says of one's memory and
-//! processor time.
+//! Processes: starts this program again in another role, and reads memory and CPU time of a
+//! process.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// Under which role this program was started again, if it was.
+/// The variable with the role in which this program was started.
 const ROLE: &str = "ORRERY_BENCH_ROLE";
 
 /// The role of this process; `None` for the one that measures.
@@ -14,13 +14,13 @@ pub fn role() -> Option<String> {
     std::env::var(ROLE).ok()
 }
 
-/// This program once more, as `role`; its standard output can be read.
+/// The command of this program in the role `role`, with readable standard output.
 pub fn again(role: &str) -> Command {
     program(&std::env::current_exe().unwrap(), role)
 }
 
-/// This program once more, as a `role` that prints the address where it listens; it ends with what this
-/// gives.
+/// Starts this program in a `role` that prints its listening address; it ends when the result is
+/// dropped.
 pub fn listening(role: &str) -> (Killed, SocketAddr) {
     let mut child = again(role).spawn().unwrap();
     let mut line = String::new();
@@ -28,25 +28,25 @@ pub fn listening(role: &str) -> (Killed, SocketAddr) {
     (Killed(child), line.trim().parse().unwrap())
 }
 
-/// The same of another build of this program.
+/// The same for another build of this program.
 pub fn program(path: &Path, role: &str) -> Command {
     let mut command = Command::new(path);
     command.env(ROLE, role).stdin(Stdio::null()).stdout(Stdio::piped());
     command
 }
 
-/// A child that is killed, as by `kill -9`, when this is dropped.
+/// A child that is killed (SIGKILL) when dropped.
 pub struct Killed(pub Child);
 
 impl Drop for Killed {
     fn drop(&mut self) {
-        // It may have ended by itself; then there is nothing left to do.
+        // It may have ended by itself.
         self.0.kill().ok();
         self.0.wait().ok();
     }
 }
 
-/// The child of a process whose command line has this word.
+/// The child of a process whose command line contains this word.
 pub fn child_of(parent: u32, word: &str) -> u32 {
     let parent = format!("PPid:\t{parent}\n");
     let ids = std::fs::read_dir("/proc").unwrap().flatten();
@@ -59,17 +59,17 @@ pub fn child_of(parent: u32, word: &str) -> u32 {
     .unwrap()
 }
 
-/// Memory of the process that is in use now, in bytes.
+/// Resident memory of the process in bytes.
 pub fn resident(pid: u32) -> f64 {
     status(pid, "VmRSS:") * 1024.0
 }
 
-/// The most memory that the process ever had in use, in bytes.
+/// Peak resident memory of the process in bytes.
 pub fn peak(pid: u32) -> f64 {
     status(pid, "VmHWM:") * 1024.0
 }
 
-/// Lets the process's [`peak`] begin again at what it has now.
+/// Resets the process's [`peak`] to its current value.
 pub fn forget_peak(pid: u32) {
     std::fs::write(format!("/proc/{pid}/clear_refs"), "5").unwrap();
 }
@@ -80,22 +80,21 @@ fn status(pid: u32, field: &str) -> f64 {
     line.split_whitespace().next().unwrap().parse().unwrap()
 }
 
-/// Processor time that the process has used so far, in seconds. The kernel counts it in
-/// hundredths.
+/// CPU time of the process so far, in seconds, with a resolution of a hundredth.
 pub fn processor_seconds(pid: u32) -> f64 {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    // The second field is the name in parentheses, which may hold spaces; fields 14 and 15 are the
-    // times in user and kernel mode.
+    // The second field is the name in parentheses, which may contain spaces; fields 14 and 15 are
+    // user and kernel time.
     let (_, rest) = text.rsplit_once(") ").unwrap();
     let ticks: f64 =
         rest.split(' ').skip(11).take(2).map(|field| field.parse::<f64>().unwrap()).sum();
     ticks / 100.0
 }
 
-/// How often threads of the process that still run have waited for something.
+/// Voluntary context switches of the process's living threads.
 pub fn switches(pid: u32) -> f64 {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
-    // A thread may end in between.
+    // A thread may end meanwhile.
     let texts = threads
         .filter_map(|thread| std::fs::read_to_string(thread.ok()?.path().join("status")).ok());
     let of_one = |text: String| {

@@ -1,3 +1,3 @@
-//! The requests of one connection, for the servers that stand in for models and receivers.
+//! Reads the requests of a connection, for servers that stand in for models and receivers.
 
 pub use orrery::load::Requests;

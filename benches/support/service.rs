@@ -1,4 +1,4 @@
-//! The service itself: the binary of this build in a child process, on ports of loopback.
+//! The service: the binary of this build in a child process, on loopback ports.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -8,16 +8,16 @@ use std::time::{Duration, Instant};
 
 use super::process::Killed;
 
-/// The longest time that a start may take.
+/// The time limit of a start.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The binary that is measured: this build's, unless `ORRERY_BENCH_BINARY` names another one.
+/// The binary to measure: this build's, unless `ORRERY_BENCH_BINARY` names another one.
 fn binary() -> PathBuf {
     std::env::var_os("ORRERY_BENCH_BINARY")
         .map_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_orrery")), PathBuf::from)
 }
 
-/// A configuration on the disk.
+/// A configuration on disk.
 pub struct Setup {
     pub base: SocketAddr,
     pub workflows: SocketAddr,
@@ -29,12 +29,12 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// A configuration within `folder`, with ports that are free at this moment.
+    /// Creates a configuration in `folder`, with free ports.
     pub fn new(folder: &Path) -> Self {
         Self::with(folder, "")
     }
 
-    /// The same with more lines.
+    /// Like [`Self::new`], with additional lines.
     pub fn with(folder: &Path, lines: &str) -> Self {
         let data = folder.join("data");
         let models = folder.join("models");
@@ -47,11 +47,11 @@ impl Setup {
             text += &format!("[hosts.{host}]\nlisten = \"{address}\"\n");
         }
         text += &format!("[metrics]\nlisten = \"{}\"\n", ports[5]);
-        // The steps of workflows call servers of the benchmark's own.
+        // The steps of workflows call the benchmark's own servers.
         text += "[egress]\nallow = [\"127.0.0.0/8\"]\n";
-        // The default is a share of the disk: more than a machine that builds may have free.
+        // The default is a share of the disk, which may exceed what a build machine has free.
         text += "[limits]\ndisk_reserve = \"64MiB\"\n";
-        // A start answers 503 to each early look at `/ready`; logged, they would slow it down.
+        // A start answers early requests of `/ready` with 503; logging them would slow it down.
         text += "[log]\nlevel = \"off\"\n";
         text += lines;
         let config = folder.join("config.toml");
@@ -73,7 +73,7 @@ impl Setup {
         std::fs::write(self.models.join(format!("{slug}.toml")), manifest).unwrap();
     }
 
-    /// An API key, made by the command line while the service runs.
+    /// Creates an API key with the command line while the service runs.
     pub fn key(&self) -> String {
         let made = self.command(&["key", "create", "--name", "bench"]).output().unwrap();
         let said = String::from_utf8_lossy(&made.stderr);
@@ -88,7 +88,7 @@ impl Setup {
         command
     }
 
-    /// Starts the service; answers how long it took from the spawn to the first 200 of `/ready`.
+    /// Starts the service; returns it and the time from the spawn to the first 200 of `/ready`.
     pub fn start(&self) -> (Killed, Duration) {
         let started = Instant::now();
         let child = Command::new(binary())
@@ -108,9 +108,9 @@ impl Setup {
     }
 }
 
-/// Ports of loopback that are free at this moment.
+/// Free loopback ports.
 pub fn free_ports(count: usize) -> Vec<SocketAddr> {
-    // All are held at once, so that none is given out twice.
+    // All are held at once, so that none is returned twice.
     let held: Vec<TcpListener> =
         (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
     held.iter().map(|listener| listener.local_addr().unwrap()).collect()
@@ -120,8 +120,8 @@ fn is_ready(address: SocketAddr) -> bool {
     get(address, "/ready").is_some_and(|answer| answer.starts_with("HTTP/1.1 200"))
 }
 
-/// The manifest of a model whose server takes every request and never answers, one at a time; a
-/// queue before it grows as long as it is allowed to. The listener is that server.
+/// The manifest of a model whose server accepts every request and never answers, one at a time, so
+/// that its queue grows up to its limit. The listener is that server.
 pub fn hanging_model(queue_limit: u64) -> (TcpListener, String) {
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = server.local_addr().unwrap();
@@ -135,8 +135,7 @@ pub fn hanging_model(queue_limit: u64) -> (TcpListener, String) {
     (server, manifest)
 }
 
-/// One GET on a connection of its own: the whole answer, head and body; `None` while nobody
-/// listens.
+/// A GET on a new connection: the whole answer, head and body; `None` while nobody listens.
 pub fn get(address: SocketAddr, path: &str) -> Option<String> {
     let mut stream = TcpStream::connect(address).ok()?;
     stream.set_read_timeout(Some(PATIENCE)).ok()?;

@@ -1,6 +1,6 @@
-//! Tables on standard output: aligned columns, the first to the left, figures to the right.
+//! Tables on standard output: aligned columns, the first left-aligned, figures right-aligned.
 
-/// Rows of text under a head.
+/// Rows of text below a header.
 pub struct Table {
     rows: Vec<Vec<String>>,
 }
@@ -43,7 +43,7 @@ impl Table {
     }
 }
 
-/// A whole number with its thousands apart.
+/// A whole number with thousands separators.
 pub fn number(value: f64) -> String {
     let digits = format!("{:.0}", value.abs());
     let mut text = if value < 0.0 { "-".to_owned() } else { String::new() };
@@ -61,17 +61,17 @@ pub fn ratio(value: f64) -> String {
     format!("{value:.2}")
 }
 
-/// Bytes, in mebibytes with as many decimals.
+/// Bytes as mebibytes with this many decimals.
 pub fn mebibytes<const DECIMALS: usize>(bytes: f64) -> String {
     format!("{:.DECIMALS$} MiB", bytes / (1024.0 * 1024.0))
 }
 
-/// Seconds, in milliseconds with as many decimals.
+/// Seconds as milliseconds with this many decimals.
 pub fn milliseconds<const DECIMALS: usize>(seconds: f64) -> String {
     format!("{:.DECIMALS$} ms", seconds * 1000.0)
 }
 
-/// The least and the most of the samples; a dash where there are none.
+/// The minimum and maximum of the samples; a dash if there are none.
 pub fn spread(samples: &[f64], show: &dyn Fn(f64) -> String) -> String {
     let least = samples.iter().copied().fold(f64::INFINITY, f64::min);
     let most = samples.iter().copied().fold(f64::NEG_INFINITY, f64::max);

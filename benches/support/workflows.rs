@@ -1,4 +1,4 @@
-//! Workflows of the service under measurement: made, triggered, waited for.
+//! Workflows of the service to measure: created, triggered, awaited.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::client::{self, Connection};
 
-/// Makes a workflow of these steps; gives the path that triggers it.
+/// Creates a workflow of these steps; returns the path that triggers it.
 pub async fn make(address: SocketAddr, key: &str, name: &str, steps: Value) -> String {
     let body = json!({"name": name, "description": "bench", "definition": {"steps": steps}});
     let request = client::post(address, "/api/v1/workflows", key, &body.to_string());
@@ -17,7 +17,7 @@ pub async fn make(address: SocketAddr, key: &str, name: &str, steps: Value) -> S
     format!("/api/v1/{}/trigger", made["workflow_id"].as_str().unwrap())
 }
 
-/// Triggers an execution and waits for its end; gives the seconds that it took.
+/// Triggers an execution and waits for its end; returns the seconds that it took.
 pub async fn run(
     connection: &mut Connection,
     address: SocketAddr,
@@ -34,7 +34,8 @@ pub async fn run(
     seconds
 }
 
-/// Seconds of each of `count` calls of `once`, `flight` of them at a time, each on a connection of its own.
+/// The time of each of `count` calls of `once` in seconds, `flight` at a time, each on its own
+/// connection.
 pub async fn latencies<F>(
     address: SocketAddr,
     (count, flight): (u64, u64),

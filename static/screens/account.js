@@ -1,4 +1,4 @@
-// The member's own account: the password, and the keys that move around the dashboard.
+// The member's own account: password and keyboard shortcuts.
 
 import { html, useState } from "/static/vendor/preact.js";
 import { Button, Input, Notice, Page, Text, Username, ask, sentence, session } from "/static/core.js";
@@ -34,7 +34,7 @@ export function List() {
       <${Input} label="Present password" type="password" autocomplete="current-password" required value=${current} onValue=${setCurrent} />
       <${Password} label="New password" value=${password} onValue=${setPassword} error=${fields.password} />
       <div><${Button} kind="primary" type="submit" busy=${state.busy}>Change the password</${Button}></div></form></section>
-    <section class="narrow"><h2>Keyboard</h2><label class="box"><input type="checkbox" checked=${shortcuts} onChange=${switchShortcuts} /><span>Single keys move around</span></label>
+    <section class="narrow"><h2>Keyboard</h2><label class="box"><input type="checkbox" checked=${shortcuts} onChange=${switchShortcuts} /><span>Single-key shortcuts</span></label>
       <p class="quiet"><kbd>g</kbd> then <kbd>h</kbd> Home, <kbd>m</kbd> Models, <kbd>f</kbd> Workflows, <kbd>c</kbd> Chat, <kbd>r</kbd> Runs, <kbd>w</kbd> Webhooks, <kbd>k</kbd> API keys; <kbd>/</kbd> the search field; <kbd>Ctrl</kbd> <kbd>Enter</kbd> runs a model.</p></section></${Page}>`;
 }
 

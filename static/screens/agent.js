@@ -1,5 +1,5 @@
-// The agent in the chat: what it says and does as it goes on, what it has made, and the session that it
-// remembers. An exchange goes on without this page; a reload follows it again.
+// The agent in the chat: its answers and tool calls as they happen, the media it creates, and its stored session. An
+// exchange continues without this page; a reload follows it again.
 
 import { html, useEffect, useRef, useState } from "/static/vendor/preact.js";
 import { Button, Confirm, Empty, Field, Icon, Link, Loaded, Notice, Text, ask, duration, money, place, request, sentence, session as who, setQuery, useLoad } from "/static/core.js";
@@ -7,12 +7,12 @@ import { Output, Tree } from "/static/output.js";
 import { eventsOf } from "/static/stream.js";
 
 const API = "/api/agent";
-const BEHAVIORS = [["agent", "Do it"], ["plan", "Only plan it, with its cost"], ["ask", "Only look and answer"]];
+const BEHAVIORS = [["agent", "Do it"], ["plan", "Only plan, with the cost"], ["ask", "Only read and answer"]];
 
 const keyOf = (session) => `agent:${session}`;
 function stored(session) { try { return JSON.parse(sessionStorage.getItem(keyOf(session))); } catch { return null; } }
 function store(session, value) {
-  try { if (value) sessionStorage.setItem(keyOf(session), JSON.stringify(value)); else sessionStorage.removeItem(keyOf(session)); } catch { /* It lasts as long as the page. */ }
+  try { if (value) sessionStorage.setItem(keyOf(session), JSON.stringify(value)); else sessionStorage.removeItem(keyOf(session)); } catch { /* Kept only while the page is open. */ }
 }
 
 export function Agent() {
@@ -45,7 +45,7 @@ function Talk({ session, memory, onBegin, onClear }) {
   const end = useRef(null);
   const closing = useRef(new AbortController());
   useEffect(() => { if (turns.length || live) end.current?.scrollIntoView({ block: "end" }); }, [turns, live]);
-  // Reads the events of an exchange until its end; the exchange itself goes on without a reader.
+  // Reads the events of an exchange until its end; the exchange itself continues without a reader.
   const follow = async (task, prompt, reply) => {
     let turn = { prompt, events: [], task };
     setLive(turn);
@@ -63,7 +63,7 @@ function Talk({ session, memory, onBegin, onClear }) {
   };
   useEffect(() => {
     const running = stored(session);
-    // What has ended in the meantime is in the memory already.
+    // Completed exchanges are already part of the memory.
     if (running && running.total === memory.total_exchanges) {
       guard(async () => follow(running.task, running.prompt, await request("GET", `${API}/v1/tasks/${running.task}/events`, undefined, { signal: closing.current.signal })))();
     } else store(session, null);
@@ -86,9 +86,9 @@ function Talk({ session, memory, onBegin, onClear }) {
   const onKey = (event) => { if (event.key === "Enter" && !event.shiftKey && !event.isComposing) submit(event); };
   const question = turns.at(-1)?.events?.findLast((one) => one.type === "clarification_needed");
   return html`<div class="talk" role="log" aria-label="Conversation" aria-busy=${Boolean(live)}>
-      ${memory.summary && turns.length ? html`<details class="quiet"><summary>What the model still knows of the older messages</summary><p class="said"><${Text}>${memory.summary}</${Text}></p></details>` : null}
+      ${memory.summary && turns.length ? html`<details class="quiet"><summary>The model's summary of older messages</summary><p class="said"><${Text}>${memory.summary}</${Text}></p></details>` : null}
       ${turns.map((turn, at) => html`<${Turn} key=${at} of=${turn} />`)}${live ? html`<${Turn} of=${live} isLive=${true} />` : null}
-      ${!turns.length && !live ? html`<p class="quiet">Ask for something, such as “Make a QR code of my address”. The agent finds the model, runs it and shows what came of it. The service remembers the session.</p>` : null}<div ref=${end}></div></div>
+      ${!turns.length && !live ? html`<p class="quiet">Ask for something, such as “Make a QR code of my address”. The agent finds the model, runs it and shows the result. The service remembers the session.</p>` : null}<div ref=${end}></div></div>
     ${error ? html`<${Notice} kind="error">${sentence(error)}</${Notice}>` : null}
     ${question && !live && Array.isArray(question.options) && question.options.length ? html`<div class="actions">${question.options.map((one) => html`<${Button} key=${String(one)} onClick=${() => send(String(one))}><${Text}>${String(one)}</${Text}></${Button}>`)}</div>` : null}
     <form class="compose" onSubmit=${submit}><textarea rows="3" aria-label="Your message" placeholder="What should be done?" value=${draft} onInput=${(event) => setDraft(event.currentTarget.value)} onKeyDown=${onKey}></textarea>
@@ -97,7 +97,7 @@ function Talk({ session, memory, onBegin, onClear }) {
       <label class="box tall"><input type="checkbox" checked=${isEco} onChange=${(event) => setEco(event.currentTarget.checked)} /> The cheaper model</label>
       ${turns.length ? html`<${Button} icon="trash-2" disabled=${Boolean(live)} onClick=${() => setClearing(true)}>Forget the session</${Button}>` : null}</div>
     ${isClearing ? html`<${Confirm} title="Forget this session?" action="Forget it" onClose=${() => setClearing(false)} onDo=${async () => { await ask("DELETE", `${API}/memory?session_id=${encodeURIComponent(session)}`); store(session, null); onClear(); }}>
-      <p>The service forgets what was said. What the agent has made stays.</p></${Confirm}>` : null}`;
+      <p>The service deletes the conversation. Everything that the agent has created is kept.</p></${Confirm}>` : null}`;
 }
 
 function Turn({ of, isLive }) {
@@ -121,7 +121,7 @@ function Act({ of }) {
     case "generation_response": return html`${(Array.isArray(of.generations) && of.generations.length ? of.generations.map((one) => one.url ?? one) : [of.url]).filter((url) => typeof url === "string").map((url) => html`<${Output} key=${url} value=${url} />`)}`;
     case "status": return act("info", html`<span class="quiet"><${Text}>${of.message}</${Text}></span>`);
     case "thinking_delta": return html`<details class="quiet"><summary>Thinks</summary><p class="said"><${Text}>${of.content}</${Text}></p></details>`;
-    case "progress": return act("loader", html`<span><${Text}>${of.message}</${Text}>${typeof of.percent === "number" ? html` <progress max="100" value=${of.percent} aria-label="How far it is">${of.percent} %</progress>` : null}</span>`);
+    case "progress": return act("loader", html`<span><${Text}>${of.message}</${Text}>${typeof of.percent === "number" ? html` <progress max="100" value=${of.percent} aria-label="Progress">${of.percent} %</progress>` : null}</span>`);
     case "execution_progress": return of.step_id ? act(of.step_status === "completed" ? "check" : "x", html`<span>Step ${of.completed_steps} of ${of.total_steps}: <${Text}>${of.step_id}</${Text}> <${Text}>${of.step_status}</${Text}></span>`) : null;
     case "workflow_fetched": return act("workflow", html`<span>Looks at ${workflow}</span>`);
     case "workflow_created": return act("workflow", html`<span>Created ${workflow}</span>`);

@@ -1,4 +1,4 @@
-// The audit log of the organization: who did what.
+// The audit log of the organization.
 
 import { html } from "/static/vendor/preact.js";
 import { Empty, Field, Loaded, Page, Text, Time, ask, place, setQuery, useLoad } from "/static/core.js";
@@ -8,10 +8,10 @@ const GROUPS = [["", "Everything"], ["session", "Log-ins and log-outs"], ["key",
 const WORDS = {
   "session.create": "Logged in", "session.delete": "Logged out", "key.create": "Created an API key", "key.delete": "Deleted an API key",
   "member.create": "Joined", "member.delete": "Removed a member", "member.password": "Set a new password",
-  "member.allow_keys": "Gave “API key access”", "member.deny_keys": "Took “API key access” away",
+  "member.allow_keys": "Granted “API key access”", "member.deny_keys": "Revoked “API key access”",
   "chain.create": "Created a fallback chain", "chain.change": "Changed a fallback chain", "chain.delete": "Deleted a fallback chain",
   "POST /keys": "Create an API key", "DELETE /keys/{id}": "Delete an API key", "POST /invitations": "Invite a member", "DELETE /invitations/{id}": "Withdraw an invitation",
-  "PATCH /members/{id}": "Change the permission of a member", "DELETE /members/{id}": "Remove a member", "POST /members/{id}/reset": "Make a link for a new password",
+  "PATCH /members/{id}": "Change the permission of a member", "DELETE /members/{id}": "Remove a member", "POST /members/{id}/reset": "Create a password reset link",
   "link.create": "Made a link", "link.delete": "Withdrew an invitation", "organization.create": "Created the organization",
   "organization.limit": "Changed the limits of the organization", "webhook.redeliver": "Sent a webhook again",
 };
@@ -19,9 +19,9 @@ const LINKS = { invite: "Invitation", reset: "New password", setup: "Set-up" };
 const WHO = { operator: "The operator", service: "The service" };
 
 const SUBJECTS = { schedule: "a schedule", endpoint: "a webhook endpoint", webhook_endpoint: "a webhook endpoint", workflow: "a workflow", version: "a version of a workflow", secret: "a secret", file: "a file", webhook: "a webhook", trigger: "a trigger", execution: "a run", organization: "the organization", model: "a model", chain: "a fallback chain", bulk: "a bulk job" };
-const VERBS = { create: "Created", change: "Changed", update: "Changed", delete: "Deleted", pause: "Paused", disable: "Disabled", redrive: "Continued", resume: "Resumed", run: "Started", cancel: "Stopped", rotate: "Renewed the signing secret of", set: "Set", share: "Shared", lock: "Locked", unlock: "Unlocked" };
+const VERBS = { create: "Created", change: "Changed", update: "Changed", delete: "Deleted", pause: "Paused", disable: "Disabled", redrive: "Continued", resume: "Resumed", run: "Started", cancel: "Stopped", rotate: "Rotated the signing secret of", set: "Set", share: "Shared", lock: "Locked", unlock: "Unlocked" };
 
-// What was done, in words; an action without words of its own shows its name.
+// Actions in words; unknown actions show their name.
 function wordsOf(action) {
   const [subject, verb] = action.split(".");
   return WORDS[action] ?? (SUBJECTS[subject] && VERBS[verb] ? `${VERBS[verb]} ${SUBJECTS[subject]}` : action);
@@ -29,10 +29,10 @@ function wordsOf(action) {
 
 const ID = /[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}/;
 const isNamed = (subject) => ID.exec(subject)?.index === 0 && subject[36] === " ";
-// A name behind its id; of a key, without the beginning of its text.
+// The name for an id; for a key, without the prefix of its text.
 const nameIn = (subject) => subject.slice(37).replace(/^\w{4,16}… /, "");
 
-// The names behind ids: of what there is, and of what the log itself names.
+// The names for ids: of existing resources, and those mentioned in the log itself.
 function namesOf(known, events) {
   const names = new Map(events.filter((one) => isNamed(one.subject)).map((one) => [one.subject.slice(0, 36), nameIn(one.subject)]));
   for (const one of [...(known?.keys ?? []), ...(known?.members ?? [])]) names.set(one.id, one.name);
@@ -41,14 +41,14 @@ function namesOf(known, events) {
 
 const ended = (id) => `…${id.slice(-8)}`;
 
-// Who did it: a key by its name.
+// The actor: a key by its name.
 function whoOf(actor, names) {
   const [, admin, id] = /^(admin )?key (\S+)/.exec(actor) ?? [];
   if (!id) return WHO[actor] ?? actor;
   return `${admin ? "Admin key" : "API key"} ${names.has(id) ? `“${names.get(id)}”` : ended(id)}`;
 }
 
-// What it was done to, by its name; where there is none, by the end of its id.
+// The object, by its name or, without one, by the end of its id.
 function subjectOf(subject, names) {
   const [link, ...email] = subject.split(" ");
   if (LINKS[link]) return email.length ? `${LINKS[link]} for ${email.join(" ")}` : LINKS[link];
@@ -58,7 +58,7 @@ function subjectOf(subject, names) {
 }
 
 export function List() {
-  // A list that cannot be read costs names, not the log.
+  // A list that cannot be loaded only costs names, not the log.
   const known = useLoad(async (signal) => {
     const [keys, members] = await Promise.all(["/keys", "/members"].map((path) => ask("GET", path, undefined, { signal }).catch(() => null)));
     return { ...keys, ...members };
@@ -70,7 +70,7 @@ export function List() {
   return html`<${Page} title="Audit log" intro="Who did what in your organization, newest first. Nothing here can be changed or deleted.">
     <div class="filters"><${Field} label="Show">${(field) => html`<select ...${field} value=${action} onChange=${(event) => setQuery({ action: event.currentTarget.value })}>
       ${GROUPS.map(([value, word]) => html`<option value=${value}>${word}</option>`)}</select>`}</${Field}></div>
-    <${Loaded} of=${events} empty=${(data) => data.events.length ? null : html`<${Empty} icon="scroll-text" title="Nothing here"><p>Nothing of this kind was done yet.</p></${Empty}>`}>${(data) => html`
+    <${Loaded} of=${events} empty=${(data) => data.events.length ? null : html`<${Empty} icon="scroll-text" title="Nothing here"><p>There are no such actions yet.</p></${Empty}>`}>${(data) => html`
       <div class="card scroll"><table><thead><tr><th scope="col">When</th><th scope="col">Who</th><th scope="col">What</th><th scope="col">On</th><th scope="col">From</th></tr></thead>
       <${Rows} all=${data.events} columns="5">${(event) => html`<tr key=${`${event.at} ${event.action} ${event.subject}`}><td><${Time} at=${event.at} /></td><td data-label="Who"><${Text}>${whoOf(event.actor, names)}</${Text}></td>
         <td data-label="What"><div>${wordsOf(event.action)}${event.result === "ok" ? null : html` <span class="status bad">refused: <${Text}>${event.result}</${Text}></span>`}</div></td>

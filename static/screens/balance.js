@@ -1,4 +1,4 @@
-// Balance: what is left, what it was spent on by day and model, and the ledger that adds up to it.
+// Balance: the remaining amount, spending by day and model, and the ledger that adds up to it.
 
 import { html, useMemo } from "/static/vendor/preact.js";
 import { Button, Empty, Field, Link, Loaded, Notice, Page, Text, Time, ask, count, money, onDay, place, setQuery, useLoad } from "/static/core.js";
@@ -23,7 +23,7 @@ export function List() {
     link.click();
     setTimeout(() => URL.revokeObjectURL(link.href), 1000);
   };
-  return html`<${Page} title="Balance" intro="What your organization has left to spend on models that cost something."
+  return html`<${Page} title="Balance" intro="What your organization can still spend on paid models."
     actions=${all.data?.entries.length ? html`<${Button} icon="download" onClick=${() => download(all.data.entries)}>Download as CSV</${Button}>` : null}>
     <${Loaded} of=${all}>${(data) => html`<dl class="facts large"><div><dt>Balance</dt><dd>${data.balance ? money(data.balance.balance_usd) : "Billing is switched off"}</dd></div></dl>
       <p class="quiet">The person who runs this machine adds to it: <code>orrery balance top-up --amount USD</code></p>
@@ -32,23 +32,23 @@ export function List() {
       <${Rows} all=${data.entries} columns="3">${(one) => html`<tr key=${`${one.created_at} ${one.kind} ${one.execution_id}`}><td><${Time} at=${one.created_at} /></td><td data-label="What">${one.execution_id ? html`<${Link} to=${`/app/runs/${one.execution_id}`}>${WORDS[one.kind] ?? one.kind}</${Link}>` : WORDS[one.kind] ?? one.kind}</td>
         <td data-label="Amount" class="number">${money(one.amount_usd)}</td></tr>`}</${Rows}></table></div>
         ${data.entries.length >= limit && limit < 1000 ? html`<p class="more"><${Button} onClick=${() => setQuery({ limit: 1000 })}>Show more</${Button}></p>` : null}</section>`
-      : html`<${Empty} icon="wallet" title="Nothing was spent yet"><p>Charges of models that cost something appear here.</p></${Empty}>`}`}</${Loaded}></${Page}>`;
+      : html`<${Empty} icon="wallet" title="Nothing was spent yet"><p>Charges of paid models appear here.</p></${Empty}>`}`}</${Loaded}></${Page}>`;
 }
 
 export const Detail = List;
 
-// Models that have a colour of their own in the plot; the others share one.
+// Models with a color of their own in the chart; the others share one.
 const COLOURS = 5;
 
-// What was spent by day, each column made of its models.
+// Spending by day, as columns stacked by model.
 function Spent() {
   const days = Number(place.value.query.get("days")) || 30;
   const all = useLoad((signal) => ask("GET", `/costs?days=${days}`, undefined, { signal }), [days]);
   const choice = html`<${Field} label="Time">${(field) => html`<select ...${field} value=${String(days)} onChange=${(event) => setQuery({ days: event.currentTarget.value === "30" ? "" : event.currentTarget.value })}>
     <option value="7">The last 7 days</option><option value="30">The last 30 days</option><option value="90">The last 90 days</option></select>`}</${Field}>`;
   return html`<section><h2>Spent by day and model</h2><div class="filters">${choice}</div>
-    <${Loaded} of=${all} empty=${(data) => (data.costs.length ? null : html`<p class="quiet">Nothing was spent in this time.</p>`)}>${(data) => html`<${Plot} costs=${data.costs} days=${days} />
-      ${data.complete ? null : html`<${Notice}>There were more charges than are added up here: these are the newest.</${Notice}>`}`}</${Loaded}></section>`;
+    <${Loaded} of=${all} empty=${(data) => (data.costs.length ? null : html`<p class="quiet">Nothing was spent in this period.</p>`)}>${(data) => html`<${Plot} costs=${data.costs} days=${days} />
+      ${data.complete ? null : html`<${Notice}>Only the newest charges are included.</${Notice}>`}`}</${Loaded}></section>`;
 }
 
 function Plot({ costs, days }) {

@@ -1,5 +1,4 @@
-// Fallback chains: the models that run, in order, when another one fails. Their order is changed by dragging
-// or with the arrow keys.
+// Fallback chains: the models to try, in order, when another one fails. Reorder by dragging or with the arrow keys.
 
 import { html, useRef, useState } from "/static/vendor/preact.js";
 import { Button, Confirm, Dialog, Empty, Field, Icon, IconButton, Input, Link, Loaded, Notice, Page, Text, Time, ask, sentence, useLoad } from "/static/core.js";
@@ -15,8 +14,8 @@ export function List() {
   }, []);
   const [open, setOpen] = useState(null);
   const start = html`<${Button} kind="primary" icon="plus" onClick=${() => setOpen({ model: "", name: "default", entries: [{ model: "" }], isNew: true })}>New chain</${Button}>`;
-  return html`<${Page} title="Fallback chains" intro="When a model fails, the models of its chain run instead, in their order. Changes count for runs that begin from then on." actions=${start}>
-    <${Loaded} of=${all} empty=${(data) => (data.chains.length ? null : html`<${Empty} icon="layers" title="No chains yet"><p>A chain keeps a service going when a provider fails: choose a model, and what runs in its place.</p><div class="actions center">${start}</div></${Empty}>`)}>${(data) => html`
+  return html`<${Page} title="Fallback chains" intro="When a model fails, the models of its chain are tried in order. Changes apply to new runs." actions=${start}>
+    <${Loaded} of=${all} empty=${(data) => (data.chains.length ? null : html`<${Empty} icon="layers" title="No chains yet"><p>A chain keeps your service working when a provider fails: choose a model, and the models to try instead.</p><div class="actions center">${start}</div></${Empty}>`)}>${(data) => html`
       <div class="stack">${data.chains.map((chain) => html`<${Chain} key=${`${chain.model}/${chain.name}`} chain=${chain} models=${data.models} onEdit=${() => setOpen(chain)} onChange=${all.reload} />`)}</div>`}</${Loaded}>
     ${open ? html`<${Edit} chain=${open} models=${all.data.models} onClose=${() => setOpen(null)} onDone=${() => { setOpen(null); all.reload(); }} />` : null}</${Page}>`;
 }
@@ -37,10 +36,10 @@ function Chain({ chain, onEdit, onChange }) {
     ${state.error ? html`<${Notice} kind="error">${sentence(state.error)}</${Notice}>` : null}
     <${Order} label=${`Order of the chain ${chain.name} of ${chain.model}`} entries=${entries} onEntries=${reorder} />
     <p class="quiet note">A run asks for it with <code>"fallback_selector": "${chain.name}"</code>. Changed <${Time} at=${chain.updated_at} />.</p>
-    ${state.deleting ? html`<${Confirm} title="Delete this chain?" action="Delete the chain" onClose=${() => setState({ ...state, deleting: false })} onDo=${async () => { await ask("DELETE", `/chains?model=${encodeURIComponent(chain.model)}&name=${encodeURIComponent(chain.name)}`); onChange(); }}><p>Runs that ask for it are refused from then on. Runs that have begun keep it.</p></${Confirm}>` : null}</article>`;
+    ${state.deleting ? html`<${Confirm} title="Delete this chain?" action="Delete the chain" onClose=${() => setState({ ...state, deleting: false })} onDo=${async () => { await ask("DELETE", `/chains?model=${encodeURIComponent(chain.model)}&name=${encodeURIComponent(chain.name)}`); onChange(); }}><p>New runs that name it are rejected. Runs that have begun keep it.</p></${Confirm}>` : null}</article>`;
 }
 
-// Models in their order: dragged by the mouse, or moved with the arrow keys and buttons.
+// Models in order: dragged with the mouse, or moved with the arrow keys and buttons.
 function Order({ entries, onEntries, label, children }) {
   const [dragged, setDragged] = useState(null);
   const [over, setOver] = useState(null);
@@ -84,9 +83,9 @@ function Edit({ chain, models, onClose, onDone }) {
     ${state.error ? html`<${Notice} kind="error">${sentence(state.error)}</${Notice}>` : null}
     ${chain.isNew ? html`<div class="pairs-2"><${Field} label="When this model fails">${(field) => html`<select ...${field} data-first="" required value=${fields.model} onChange=${(event) => set({ model: event.currentTarget.value })}><option value="">Please choose</option>${models.map((one) => html`<option value=${one.slug}>${one.slug}</option>`)}</select>`}</${Field}>
       <${Input} label="Name" required maxlength="50" pattern="[a-z0-9\\-]+" hint="a-z, 0-9 and -" value=${fields.name} onValue=${(name) => set({ name })} /></div>` : null}
-    <fieldset><legend>These run instead, in this order</legend>
+    <fieldset><legend>Try these instead, in this order</legend>
       <${Order} label="Order" entries=${fields.entries} onEntries=${(entries) => set({ entries })}>${(one, at) => html`<div class="entry"><div class="item">${choice(`Model ${at + 1}`, one.model, (model) => entry(at, { ...one, model }), fields.model)}<${IconButton} icon="x" label=${`Remove model ${at + 1}`} disabled=${fields.entries.length < 2} onClick=${() => set({ entries: fields.entries.filter((_, index) => index !== at) })} /></div>
-        <details open=${Boolean(one.input_map)}><summary>Its input</summary><${Json} label=${`Input of model ${at + 1}`} optional=${true} rows=${3} hint="Without it, the same input. {{input.NAME}} is an input of the first model." value=${one.input_map} onValid=${setValid} onValue=${(input_map) => entry(at, { ...one, input_map })} /></details></div>`}</${Order}>
+        <details open=${Boolean(one.input_map)}><summary>Its input</summary><${Json} label=${`Input of model ${at + 1}`} optional=${true} rows=${3} hint="If it is empty, the same input is used. {{input.NAME}} is an input of the first model." value=${one.input_map} onValid=${setValid} onValue=${(input_map) => entry(at, { ...one, input_map })} /></details></div>`}</${Order}>
       <div><${Button} icon="plus" disabled=${fields.entries.length >= ENTRIES_MAX} onClick=${() => set({ entries: [...fields.entries, { model: "" }] })}>Add a model</${Button}></div></fieldset>
     <${Button} kind="primary" type="submit" busy=${state.busy} disabled=${!isValid}>${chain.isNew ? "Create the chain" : "Save"}</${Button}></form></${Dialog}>`;
 }

@@ -1,4 +1,5 @@
-// Chat with a chat model: answers as they come, stopped at any time, kept in this tab until it closes.
+// Chat with a chat model: answers are streamed, can be stopped at any time, and are kept in this tab until it is
+// closed.
 
 import { html, useEffect, useRef, useState } from "/static/vendor/preact.js";
 import { Button, Empty, Field, IconButton, Link, Loaded, Notice, Page, Refusal, Text, ask, money, place, request, sentence, setQuery, useLoad } from "/static/core.js";
@@ -8,11 +9,12 @@ import { Tabs } from "/static/screens/models.js";
 import { eventsOf } from "/static/stream.js";
 
 const KEY = "chat";
-// Images of one message, and their longer side in pixels: what a model is shown, and what this tab keeps.
+// Maximum number of images per message, and the longer side in pixels of the image sent to a model and of the one
+// kept in this tab.
 const IMAGES_MAX = 4;
 const SIDE_MAX = 1024;
 
-// An image file as a small one in the form of an address that holds it.
+// Scales down an image file; returns a data URL.
 async function shrunk(file) {
   let bitmap;
   try { bitmap = await createImageBitmap(file); } catch { throw new Refusal(415, `“${file.name || "This"}” is not an image that the browser can read`); }
@@ -28,7 +30,7 @@ async function shrunk(file) {
   return canvas.toDataURL("image/jpeg", 0.85);
 }
 
-// A message as the model gets it: a text, or parts where it has images.
+// A message for the model: text, or parts if it has images.
 const sent = ({ role, content, images }) => ({
   role, content: images?.length ? [...(content ? [{ type: "text", text: content }] : []), ...images.map((url) => ({ type: "image_url", image_url: { url } }))] : content,
 });
@@ -39,7 +41,7 @@ function stored() {
 
 export function List() {
   const withAgent = place.value.query.get("with") === "agent";
-  return html`<${Page} title="Chat" intro=${withAgent ? "The agent uses the models and workflows of this machine for you, and remembers the session." : "Talk with a chat model of this machine, or of its upstream."}>
+  return html`<${Page} title="Chat" intro=${withAgent ? "The agent uses the models and workflows of this machine for you, and remembers the session." : "Chat with a model of this machine or of its upstream."}>
     <${Tabs} tabs=${[["model", "A model"], ["agent", "The agent"]]} chosen=${withAgent ? "agent" : "model"} label="With whom" onChoose=${(one) => setQuery({ with: one === "agent" ? one : "", session: "" })} />
     ${withAgent ? html`<${Agent} />` : html`<${WithModel} />`}</${Page}>`;
 }
@@ -47,7 +49,7 @@ export function List() {
 function WithModel() {
   const models = useLoad((signal) => ask("GET", "/api/base/v1/llm-router/model-catalog", undefined, { signal }), []);
   return html`<${Loaded} of=${models} empty=${(all) => all.data.some(isChat) ? null : html`<${Empty} icon="message-square" title="There is no chat model yet">
-    <p>A chat model is a model of this machine of the kind “chat”, or one of an upstream that the configuration names. The person who runs this machine sets that up.</p>
+    <p>A chat model is a model of this machine of the kind “chat”, or a model of a configured upstream. The person who runs this machine can set one up.</p>
     <p><${Link} to="/app/models">Look at the models</${Link}></p></${Empty}>`}>${(all) => html`<${Conversation} models=${all.data.filter(isChat)} />`}</${Loaded}>`;
 }
 
@@ -55,7 +57,7 @@ export const Detail = List;
 
 const isChat = (model) => model.kind !== "embeddings";
 
-// Adds what a piece of the stream brings to the answer so far.
+// Adds a piece of the stream to the answer so far.
 function grown(message, chunk) {
   const delta = chunk.choices?.[0]?.delta ?? {};
   const next = { ...message, content: message.content + (typeof delta.content === "string" ? delta.content : "") };
@@ -76,7 +78,7 @@ function Conversation({ models }) {
   const [saved] = useState(stored);
   const [model, setModel] = useState(models.some((one) => one.id === saved.model) ? saved.model : models[0].id);
   const [system, setSystem] = useState(saved.system ?? "");
-  // An answer that a reload has cut off stays as far as it came.
+  // An answer interrupted by a reload keeps the part received so far.
   const [messages, setMessages] = useState(() => (saved.messages ?? []).map(({ live, ...one }) => (live ? { ...one, stopped: true } : one)));
   const [draft, setDraft] = useState(saved.draft ?? "");
   const [images, setImages] = useState([]);
@@ -87,7 +89,7 @@ function Conversation({ models }) {
   const list = useRef(messages);
   list.current = messages;
   useEffect(() => {
-    try { sessionStorage.setItem(KEY, JSON.stringify({ model, system, messages, draft })); } catch { /* It lasts as long as the page. */ }
+    try { sessionStorage.setItem(KEY, JSON.stringify({ model, system, messages, draft })); } catch { /* Kept only while the page is open. */ }
   }, [model, system, messages, draft]);
   useEffect(() => { if (messages.length) end.current?.scrollIntoView({ block: "end" }); }, [messages]);
   const send = async (history) => {
@@ -150,7 +152,7 @@ function Conversation({ models }) {
     <form class="compose" onSubmit=${submit}><textarea rows="3" aria-label="Your message" placeholder="Your message" value=${draft} onInput=${(event) => setDraft(event.currentTarget.value)} onKeyDown=${onKey}
         onPaste=${(event) => given(event.clipboardData, event)} onDrop=${(event) => given(event.dataTransfer, event)}></textarea>
       <input type="file" class="hidden" tabindex="-1" accept="image/*" multiple aria-label="Images for the message" ref=${chooser} onChange=${(event) => { add(event.currentTarget.files); event.currentTarget.value = ""; }} />
-      <div class="stack"><${Button} icon="upload" disabled=${images.length >= IMAGES_MAX} title="For models that see. Pasting and dropping works too." onClick=${() => chooser.current.click()}>Image</${Button}>
+      <div class="stack"><${Button} icon="upload" disabled=${images.length >= IMAGES_MAX} title="For models that accept images. You can also paste or drop them." onClick=${() => chooser.current.click()}>Image</${Button}>
       ${abort ? html`<${Button} icon="square" onClick=${() => abort.abort()}>Stop</${Button}>` : html`<${Button} kind="primary" icon="send" type="submit" disabled=${!(draft.trim() || images.length)}>Send</${Button}>`}</div></form>
     <p class="hint">Enter sends, Shift+Enter starts a new line.${!abort && messages.at(-1)?.role === "assistant" ? html` <button type="button" class="as-link" onClick=${again}>Answer again</button>` : null}</p></div>`;
 }

@@ -1,9 +1,9 @@
-// The doors that links open: setting up, joining, a new password.
+// The pages that links open: setup, invitation, password reset.
 
 import { html, useEffect, useState } from "/static/vendor/preact.js";
 import { Button, Door, Input, Notice, ask, go, refreshSession, sentence, session, Text, Username } from "/static/core.js";
 
-// The token follows the # of the link: browsers send it to nobody. It leaves the address bar at once.
+// The token is in the fragment of the link, which browsers never send. It is removed from the address bar at once.
 let token = null;
 function takeToken() {
   if (location.hash.length > 1) {
@@ -30,7 +30,7 @@ function WithLink({ title, kind, command, children }) {
     return html`<${Door} title=${title}><${Notice} kind="error">${state.error.missing ? "This page needs the whole link, with everything after the # sign." : sentence(state.error)}</${Notice}>
       <p>${command}</p><p><a href="/">Go to the log-in</a></p></${Door}>`;
   }
-  if (!state.link) return html`<${Door} title=${title}><p class="loading" role="status">Looking at the link…</p></${Door}>`;
+  if (!state.link) return html`<${Door} title=${title}><p class="loading" role="status">Checking the link…</p></${Door}>`;
   return children(state.link);
 }
 

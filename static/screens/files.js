@@ -1,4 +1,4 @@
-// Files: what was uploaded and what runs have made, with totals, previews and deletion.
+// Files: uploads and outputs of runs, with totals, previews and deletion.
 
 import { html, useRef, useState } from "/static/vendor/preact.js";
 import { Button, Confirm, Dialog, Empty, IconButton, Link, Loaded, Notice, Page, Text, Time, ask, bytes, count, place, sentence, setQuery, useChanges, useLoad } from "/static/core.js";
@@ -30,11 +30,11 @@ export function List() {
     files.reload();
   };
   const drop = (event) => { if (event.dataTransfer?.files.length) { event.preventDefault(); upload([...event.dataTransfer.files]); } };
-  return html`<${Page} title="Files" wide=${true} intro="What was uploaded, and what runs have made. Each file goes by itself when its time is over."
+  return html`<${Page} title="Files" wide=${true} intro="Uploads and files created by runs. Each file is deleted when it expires."
     actions=${html`<input type="file" multiple class="hidden" tabindex="-1" aria-label="Files to upload" ref=${input} onChange=${(event) => upload([...event.currentTarget.files])} /><${Button} kind="primary" icon="upload" busy=${state.busy} onClick=${() => input.current.click()}>Upload</${Button}>`}>
     <div class="stack" onDragOver=${(event) => event.preventDefault()} onDrop=${drop}>
     ${state.error ? html`<${Notice} kind="error">${sentence(state.error)}</${Notice}>` : null}
-    <${Loaded} of=${files} empty=${(data) => data.files.length || cursor ? null : html`<${Empty} icon="file" title="No files yet"><p>Drop files here, or run a model that makes one.</p></${Empty}>`}>${(data) => html`
+    <${Loaded} of=${files} empty=${(data) => data.files.length || cursor ? null : html`<${Empty} icon="file" title="No files yet"><p>Drop files here, or run a model that creates one.</p></${Empty}>`}>${(data) => html`
       <dl class="facts"><div><dt>Files</dt><dd>${count(data.usage.count)}</dd></div><div><dt>In all</dt><dd>${bytes(data.usage.bytes)}</dd></div></dl>
       <div class="card scroll"><table><thead><tr><th scope="col">Name</th><th scope="col">Type</th><th scope="col" class="number">Size</th><th scope="col">From</th><th scope="col">Created</th><th scope="col">Deleted on</th><th scope="col"><span class="hidden">Actions</span></th></tr></thead>
       <tbody>${data.files.map((file) => html`<tr key=${file.id}><th scope="row">${file.status === "ready" ? html`<button type="button" class="twist" onClick=${() => setShown(file)}><u><${Text}>${file.filename ?? "unnamed"}</${Text}></u></button>` : html`<${Text}>${file.filename ?? "unnamed"}</${Text}> <span class="tag">announced</span>`}</th>

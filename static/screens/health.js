@@ -1,4 +1,5 @@
-// Health: whether the service works, what is found about its upkeep, what its models do, where it listens.
+// Health: whether the service works, findings of the operator's checks, the state of models, and the service's
+// addresses.
 
 import { html } from "/static/vendor/preact.js";
 import { Button, Icon, Link, Loaded, Page, Status, Text, ask, count, duration, useChanges, useLoad } from "/static/core.js";
@@ -14,8 +15,8 @@ export function List() {
     <${Loaded} of=${all}>${({ status, own, models, findings }) => html`
       <dl class="facts"><div><dt>Service</dt><dd>${status.ready ? html`<span class="status good">Ready</span>` : html`<span class="status waiting">Starting</span>`}</dd></div><div><dt>Version</dt><dd>${status.version}</dd></div><div><dt>Up for</dt><dd>${duration(status.uptime_seconds)}</dd></div>
         <div><dt>Running</dt><dd>${count(own.running)}</dd></div><div><dt>In the queue</dt><dd>${own.waiting_is_capped ? "up to " : ""}${count(own.queued)}</dd></div><div><dt>Webhooks to send</dt><dd>${count(own.webhooks_pending)}</dd></div></dl>
-      <section><h2>What was found</h2><div class="card scroll"><table><thead><tr><th scope="col">What</th><th scope="col">Found</th></tr></thead>
-      <tbody>${findings.map((one) => html`<tr key=${one.subject + one.detail}><th scope="row">${one.concern ? html`<span class="status waiting"><${Icon} name="triangle-alert" label="Look at this" />${one.subject}</span>` : html`<span class="status good"><${Icon} name="check" label="Good" />${one.subject}</span>`}</th>
+      <section><h2>Findings</h2><div class="card scroll"><table><thead><tr><th scope="col">What</th><th scope="col">Found</th></tr></thead>
+      <tbody>${findings.map((one) => html`<tr key=${one.subject + one.detail}><th scope="row">${one.concern ? html`<span class="status waiting"><${Icon} name="triangle-alert" label="Needs attention" />${one.subject}</span>` : html`<span class="status good"><${Icon} name="check" label="Good" />${one.subject}</span>`}</th>
         <td data-label="Found"><${Text}>${one.detail}</${Text}></td></tr>`)}</tbody></table></div></section>
       <section><h2>Models</h2><div class="card scroll"><table><thead><tr><th scope="col">Model</th><th scope="col">State</th><th scope="col">Kind</th><th scope="col" class="number">Running</th><th scope="col" class="number">Waiting</th><th scope="col" class="number">At the same time</th></tr></thead>
       <${Rows} all=${models} columns="6">${(model) => html`<tr key=${model.slug}><th scope="row"><${Link} to=${`/app/models/${model.slug}`}><${Text}>${model.slug}</${Text}></${Link}>${model.reason ? html`<div class="reason"><${Text}>${model.reason}</${Text}></div>` : null}</th>
@@ -23,7 +24,7 @@ export function List() {
         <td data-label="Running" class="number">${count(model.running)}</td><td data-label="Waiting" class="number">${count(model.queued)}</td><td data-label="At the same time" class="number">${count(model.concurrency)}</td></tr>`}</${Rows}></table></div></section>
       <section><h2>Addresses</h2><div class="card scroll"><table><thead><tr><th scope="col">For</th><th scope="col">Address</th></tr></thead>
       <tbody>${status.hosts.map((host) => html`<tr key=${host.role}><th scope="row">${HOSTS[host.role] ?? host.role}</th><td data-label="Address"><code>${host.url}</code></td></tr>`)}</tbody></table></div></section>
-      <p class="quiet">The same, with the command that mends each: <code>orrery doctor</code></p>`}</${Loaded}></${Page}>`;
+      <p class="quiet">The same list with a command that fixes each: <code>orrery doctor</code></p>`}</${Loaded}></${Page}>`;
 }
 
 export const Detail = List;

@@ -10,7 +10,7 @@ export function List() {
   const [deleting, setDeleting] = useState(null);
   const { member } = session.value;
   const mayManage = member.api_key_access;
-  return html`<${Page} title="API keys" intro="A key lets a program use the API in the name of your organization. Keys belong to the organization: they keep working when the person who created them leaves."
+  return html`<${Page} title="API keys" intro="A key lets a program use the API on behalf of your organization. Keys belong to the organization: they keep working when the person who created them leaves."
     actions=${mayManage ? html`<${Button} kind="primary" icon="plus" onClick=${() => setCreating(true)}>Create a key</${Button}>` : null}>
     ${mayManage ? null : html`<${Notice}>You can see the keys. To create or delete one, ask the Owner for the permission “API key access”.</${Notice}>`}
     <${Loaded} of=${keys} empty=${(data) => data.keys.length ? null : html`<${Empty} icon="key-round" title="No keys yet">
@@ -22,7 +22,7 @@ export function List() {
         ${mayManage ? html`<td class="end"><${IconButton} icon="trash-2" label=${`Delete the key ${key.name}`} onClick=${() => setDeleting(key)} /></td>` : null}</tr>`}</${Rows}></table></div>`}</${Loaded}>
     ${isCreating ? html`<${Create} onClose=${() => { setCreating(false); keys.reload(); }} />` : null}
     ${deleting ? html`<${Confirm} title="Delete this key?" action="Delete the key" onClose=${() => setDeleting(null)} onDo=${async () => { await ask("DELETE", `/keys/${deleting.id}`); keys.reload(); }}>
-      <p>Programs that use <strong><${Text}>${deleting.name}</${Text}></strong> (<code>${deleting.prefix}…</code>) are refused from this moment on. This cannot be undone.</p></${Confirm}>` : null}
+      <p>Programs that use <strong><${Text}>${deleting.name}</${Text}></strong> (<code>${deleting.prefix}…</code>) lose access immediately. This cannot be undone.</p></${Confirm}>` : null}
   </${Page}>`;
 }
 
@@ -47,7 +47,7 @@ function Create({ onClose }) {
   };
   if (state.made) {
     return html`<${Dialog} title="Your new key" onClose=${onClose} modal=${false}><div class="stack">
-      <${Notice} kind="warning">Copy the key now and keep it in a safe place. It is shown this once: nobody can see it again.</${Notice}>
+      <${Notice} kind="warning">Copy the key now and keep it in a safe place. It is shown only once.</${Notice}>
       <${Once} text=${state.made.key} label="The new API key" />
       <div class="actions end"><${Button} kind="primary" onClick=${onClose}>I have copied it</${Button}></div></div></${Dialog}>`;
   }

@@ -1,4 +1,4 @@
-// Members: who they are and what they may do; invitations and links for new passwords, for the Owner.
+// Members: who they are and what they may do; for the Owner also invitations and password reset links.
 
 import { html, useState } from "/static/vendor/preact.js";
 import { Button, Confirm, Dialog, IconButton, Input, Loaded, Notice, Once, Page, Text, Time, ask, sentence, session, useLoad } from "/static/core.js";
@@ -32,9 +32,9 @@ export function List() {
           : member.api_key_access ? "Can manage API keys" : "No"}</td>
         <td data-label="Last seen">${member.id === me.id ? "now" : html`<${Time} at=${member.last_seen_at} />`}</td>
         ${isOwner ? html`<td class="end">${member.role === "owner" ? null : html`
-          <${IconButton} icon="rotate-ccw" label=${`Make a link for a new password of ${member.name}`} onClick=${() => setResetting(member)} />
+          <${IconButton} icon="rotate-ccw" label=${`Create a password reset link for ${member.name}`} onClick=${() => setResetting(member)} />
           <${IconButton} icon="trash-2" label=${`Remove ${member.name}`} onClick=${() => setRemoving(member)} />`}</td>` : null}</tr>`}</${Rows}></table></div>
-      <p class="quiet">“API key access” is the permission to create and delete API keys, and nothing else. The Owner always has it. Taking it away, or removing a person, disables no key.</p>`}</${Loaded}>
+      <p class="quiet">“API key access” is the permission to create and delete API keys, and nothing else. The Owner always has it. Revoking it, or removing a person, does not disable any keys.</p>`}</${Loaded}>
     ${isOwner && invitations.data?.invitations.length ? html`<section><h2>Open invitations</h2><div class="card scroll"><table>
       <thead><tr><th scope="col">For</th><th scope="col">Made</th><th scope="col">Works until</th><th scope="col"><span class="hidden">Actions</span></th></tr></thead>
       <tbody>${invitations.data.invitations.map((one) => html`<tr key=${one.id}><th scope="row">${one.email ? html`<${Text}>${one.email}</${Text}>` : "Anyone with the link"}</th>
@@ -52,7 +52,7 @@ export const Detail = List;
 function LinkShown({ title, url, children, onClose }) {
   return html`<${Dialog} title=${title} onClose=${onClose} modal=${false}><div class="stack">${children}
     <${Once} text=${url} label="The link" />
-    <p class="quiet">It works once, for 24 hours, and is shown this once. Hand it over yourself: no mail is sent. Anyone who has the link can use it.</p>
+    <p class="quiet">It works once, for 24 hours, and is shown only once. Hand it over yourself: no mail is sent. Anyone who has the link can use it.</p>
     <div class="actions end"><${Button} kind="primary" onClick=${onClose}>Done</${Button}></div></div></${Dialog}>`;
 }
 
@@ -70,7 +70,7 @@ function Invite({ onClose }) {
     ${state.error && !fields.email ? html`<${Notice} kind="error">${sentence(state.error)}</${Notice}>` : null}
     <p>You get a link to hand over. The person opens it and chooses a name and a password.</p>
     <${Input} label="Email" name="email" type="email" optional value=${email} onValue=${setEmail} error=${fields.email} first=${true} hint="A note for you, and filled in for the person." />
-    <div class="actions end"><${Button} onClick=${onClose}>Cancel</${Button}><${Button} kind="primary" type="submit" busy=${state.busy}>Make the link</${Button}></div></form></${Dialog}>`;
+    <div class="actions end"><${Button} onClick=${onClose}>Cancel</${Button}><${Button} kind="primary" type="submit" busy=${state.busy}>Create the link</${Button}></div></form></${Dialog}>`;
 }
 
 function ResetLink({ member, onClose }) {
@@ -79,9 +79,9 @@ function ResetLink({ member, onClose }) {
     setState({ busy: true, error: null, made: null });
     try { setState({ busy: false, error: null, made: await ask("POST", `/members/${member.id}/reset`) }); } catch (error) { setState({ busy: false, error, made: null }); }
   };
-  if (state.made) return html`<${LinkShown} title="The link is ready" url=${state.made.url} onClose=${onClose}><p>Give this link to <strong><${Text}>${member.name}</${Text}></strong>, who chooses a new password with it.</p></${LinkShown}>`;
+  if (state.made) return html`<${LinkShown} title="The link is ready" url=${state.made.url} onClose=${onClose}><p>Give this link to <strong><${Text}>${member.name}</${Text}></strong>, who can choose a new password with it.</p></${LinkShown}>`;
   return html`<${Dialog} title="A new password" onClose=${onClose}><div class="stack">
     ${state.error ? html`<${Notice} kind="error">${sentence(state.error)}</${Notice}>` : null}
     <p>You get a link with which <strong><${Text}>${member.name}</${Text}></strong> chooses a new password. An earlier link stops working.</p>
-    <div class="actions end"><${Button} onClick=${onClose}>Cancel</${Button}><${Button} kind="primary" busy=${state.busy} onClick=${make}>Make the link</${Button}></div></div></${Dialog}>`;
+    <div class="actions end"><${Button} onClick=${onClose}>Cancel</${Button}><${Button} kind="primary" busy=${state.busy} onClick=${make}>Create the link</${Button}></div></div></${Dialog}>`;
 }

@@ -1,5 +1,5 @@
-// Models: the catalog, and the playground of one model: its input as a form, as JSON and as code, its run
-// with live events, and its output.
+// Models: the catalog, and the playground of one model: its input as a form, as JSON and as code, its run with live
+// events, and its output.
 
 import { html, useEffect, useMemo, useRef, useState } from "/static/vendor/preact.js";
 import { Button, Copy, Empty, Field, Link, Loaded, Lost, Notice, Page, Refusal, Status, Text, Time, ask, count, duration, money, place, sentence, session, setQuery, useLoad } from "/static/core.js";
@@ -11,7 +11,7 @@ import { example, initial } from "/static/schema.js";
 
 const API = "/api/base/v1";
 const FINAL = ["success", "error", "cancelled"];
-// Models that are shown at once.
+// Models shown at once.
 const TILES = 60;
 
 export function List() {
@@ -53,7 +53,7 @@ function Playground({ model }) {
   const tab = place.value.query.get("tab") ?? "form";
   const keep = (value) => {
     setInput(value);
-    try { sessionStorage.setItem(key, JSON.stringify(value)); } catch { /* It lasts as long as the page. */ }
+    try { sessionStorage.setItem(key, JSON.stringify(value)); } catch { /* Kept only while the page is open. */ }
   };
   const submit = async (event) => {
     event?.preventDefault();
@@ -88,7 +88,7 @@ function Playground({ model }) {
           <${Button} onClick=${() => { keep(start()); setRefusal(null); }}>Start over</${Button}></div>` : null}</form></section>
       <section aria-label="Output"><h2>Output</h2>${run ? html`<${Run} key=${run.id} id=${run.id} type=${model.output_type} onEnd=${(record) => setRun({ id: run.id, record })} />`
         : html`<p class="quiet">The output appears here after a run.</p>`}
-        ${earlier ? html`<details class="earlier"><summary>The run before, to compare</summary><p class="quiet"><${Status} of=${earlier.status} /> ${duration(earlier.metrics.predict_time ?? NaN)}, ${money(earlier.metrics.cost)}</p>
+        ${earlier ? html`<details class="earlier"><summary>The previous run, for comparison</summary><p class="quiet"><${Status} of=${earlier.status} /> ${duration(earlier.metrics.predict_time ?? NaN)}, ${money(earlier.metrics.cost)}</p>
           <${Output} value=${earlier.output} /><h3>Its input</h3><div class="json card pad"><${Tree} value=${earlier.input} open=${true} /></div></details>` : null}</section></div></${Page}>`;
 }
 
@@ -107,7 +107,7 @@ export function Tabs({ tabs, chosen, onChoose, label }) {
     aria-selected=${name === chosen ? "true" : "false"} tabindex=${name === chosen ? 0 : -1} onClick=${() => onChoose(name)} onKeyDown=${move}>${word}</button>`)}</div>`;
 }
 
-// A run as it goes on: status, log and parts of the output as they come, then the record.
+// A run in progress: status, log and partial output as they arrive, then the record.
 export function Run({ id, type, onEnd }) {
   const [live, setLive] = useState({ status: "created", log: [], parts: [], record: null });
   const [error, setError] = useState(null);
@@ -155,8 +155,8 @@ export function Run({ id, type, onEnd }) {
 
 export const CLASSES = {
   content_moderation: "The model refused the content.", execution_timeout: "It took too long.", invalid_user_input: "The model refused the input.",
-  invalid_model_config: "The model is set up wrongly.", provider_auth: "The model's server refused the credentials.", provider_error: "The model's server failed.",
-  provider_rate_limit: "The model's server has too much to do.", provider_unavailable: "The model's server does not answer.", internal_error: "The service failed.", unknown: "It failed.",
+  invalid_model_config: "The model is misconfigured.", provider_auth: "The model's server refused the credentials.", provider_error: "The model's server failed.",
+  provider_rate_limit: "The model's server is overloaded.", provider_unavailable: "The model's server does not answer.", internal_error: "The service failed.", unknown: "It failed.",
 };
 
 function Code({ model, input }) {

@@ -11,10 +11,10 @@ import { CLASSES, Tabs } from "/static/screens/models.js";
 const API = "/api/base";
 const FINAL = ["success", "error", "cancelled", "completed", "failed"];
 const KINDS = [["", "Everything"], ["prediction", "Models"], ["workflow", "Workflows"], ["chat", "Chat"], ["agent", "Agent"], ["decision", "Decisions"]];
-// What is a row of the history and nothing else: it has no record of its own.
+// Types that exist only as a row of the history, without a record of their own.
 const CALLS = ["chat", "agent", "decision"];
 const CALL_FIELDS = "id,type,status,model,requested_model,error,error_cause,error_classification,execution_cost,run_time,created_at,started_at,completed_at,output,chat,agent,decision";
-// Steps that start runs of their own, or hold steps that may.
+// Step types that start runs of their own, or contain steps that may.
 const STARTERS = ["workflow", "map", "model"];
 const STATES = [["", "Any"], ["created,queued,starting,processing,running", "Not finished"], ["success,completed", "Succeeded"], ["error,failed", "Failed"], ["cancelled", "Cancelled"]];
 // What somebody has to do before a run goes on is a filter of its own in the API, and a status to people.
@@ -29,7 +29,7 @@ export function List() {
   const load = (signal) => {
     const asked = new URLSearchParams({ limit: "50" });
     for (const name of NAMES) if (filters[name]) asked.set(name, filters[name]);
-    // A cursor belongs to the filters it was made with: the moment is part of them.
+    // A cursor is valid only for the filters it was created with, including the time.
     const from = query.get("from") ?? (filters.since ? new Date(Date.now() - Number(filters.since) * 1000).toISOString() : "");
     if (from) asked.set("from", from);
     if (filters.cursor) asked.set("cursor", filters.cursor);
@@ -38,7 +38,7 @@ export function List() {
   const runs = useLoad(load, [key]);
   useChanges(["runs", "status"], runs);
   const [isActing, setActing] = useState(null);
-  // Any change of a filter starts at the newest run again.
+  // Changing a filter starts at the newest run again.
   const set = (changes) => setQuery({ ...changes, cursor: "", from: "" });
   const select = (label, name, options, chosen = filters[name], changes = (value) => ({ [name]: value })) => html`<${Field} label=${label}>${(field) => html`<select ...${field} value=${chosen} onChange=${(event) => set(changes(event.currentTarget.value))}>
     ${options.map(([value, word]) => html`<option value=${value}>${word}</option>`)}${chosen && !options.some(([value]) => value === chosen) ? html`<option value=${chosen}>${chosen}</option>` : null}</select>`}</${Field}>`;
@@ -58,7 +58,7 @@ export function List() {
       <${Field} label="Model">${(field) => html`<input ...${field} type="search" value=${model} placeholder="Whole name" onInput=${(event) => setModel(event.currentTarget.value)} onChange=${() => set({ model })} />`}</${Field}>
       ${isFiltered ? html`<${Button} onClick=${() => go("/app/runs")}>Clear the filters</${Button}>` : null}</form>
     <${Loaded} of=${runs} empty=${(data) => data.executions.length ? null : isFiltered
-      ? html`<${Empty} icon="search" title="Nothing fits these filters"><${Button} onClick=${() => go("/app/runs")}>Clear the filters</${Button}></${Empty}>`
+      ? html`<${Empty} icon="search" title="Nothing matches these filters"><${Button} onClick=${() => go("/app/runs")}>Clear the filters</${Button}></${Empty}>`
       : html`<${Empty} icon="activity" title="Nothing has run yet"><p><${Link} to="/app/models/text-sentiment">Run a first model</${Link}> and it appears here.</p></${Empty}>`}>${(data) => html`
       <div class="card scroll"><table aria-busy=${runs.loading}><thead><tr><th scope="col">What</th><th scope="col">Status</th><th scope="col">Started</th><th scope="col" class="number">Took</th><th scope="col" class="number">Cost</th><th scope="col">From</th></tr></thead>
       <tbody>${data.executions.map((run) => html`<tr key=${run.id} class="opens" onClick=${(event) => { if (!event.target.closest("a") && !getSelection().toString()) go(target(run)); }}>
@@ -76,7 +76,7 @@ const stateOf = (value) => (WAITS.some(([known]) => known === value) ? { status:
 
 const target = (run) => `/app/runs/${run.id}${run.type === "prediction" ? "" : `?type=${run.type}`}`;
 
-// Cancels or repeats all the runs of this page, one after another, and says what became of them.
+// Cancels or repeats all runs of this page, one after another, and reports the results.
 function Many({ what, all, onClose }) {
   const [report, setReport] = useState(null);
   const act = async () => {
@@ -93,7 +93,7 @@ function Many({ what, all, onClose }) {
     <p>${what === "cancel" ? "The runs on this page that have not finished are stopped. This cannot be undone." : "Each failed workflow on this page goes on from the step that failed, as a new run."}</p>${report}</${Confirm}>`;
 }
 
-// A run is a prediction, an execution of a workflow, or a call of the chat router.
+// A run is a prediction, a workflow execution, or a call of the chat router.
 async function load(id, type, signal) {
   const get = (path) => ask("GET", path, undefined, { signal });
   const isMissing = (error) => error instanceof Refusal && [400, 404].includes(error.status);
@@ -103,7 +103,7 @@ async function load(id, type, signal) {
   if (!CALLS.includes(type)) {
     try {
       const record = await get(`${API}/v1/workflows/executions/${id}?timeout=0`);
-      // The name is the workflow's present one; of a deleted workflow there is none.
+      // The workflow's current name; a deleted workflow has none.
       const workflow = record.workflow_id ? await get(`${API}/v1/workflows/${record.workflow_id}`).catch(() => null) : null;
       return { type: "workflow", record, name: workflow?.name ?? null };
     } catch (error) { if (!isMissing(error)) throw error; }
@@ -123,7 +123,7 @@ export function Detail({ id }) {
   const isLive = run.data && !CALLS.includes(run.data.type) && !FINAL.includes(run.data.record.status);
   const [lost, setLost] = useState(null);
   const [problem, setProblem] = useState(null);
-  // Where the page may hold a connection, its events say when something has changed: until then it asks nothing.
+  // If the page may hold a connection, it reloads only after events.
   useEffect(() => {
     if (!isLive) return undefined;
     const abort = new AbortController();
@@ -177,11 +177,11 @@ function Shown({ id, type, title, record, now, lost, problem, reload }) {
       ${type === "workflow" && !isOver ? (paused ? html`<${Button} kind="primary" icon="play" busy=${state.busy === "resume"} onClick=${act("resume", `${base}/resume`, reload)}>Resume</${Button}>`
         : html`<${Button} icon="clock" busy=${state.busy === "pause"} onClick=${act("pause", `${base}/pause`, reload)}>Pause</${Button}>`) : null}
       ${!isOver && !isCall ? html`<${Button} icon="square" busy=${state.busy === "cancel"} onClick=${act("cancel", `${base}/cancel`, reload)}>Cancel</${Button}>` : null}
-      ${type === "workflow" && ["failed", "cancelled"].includes(record.status) ? html`<${Button} kind="primary" icon="rotate-ccw" busy=${state.busy === "redrive"} onClick=${act("redrive", `${base}/redrive`, again)}>Go on from the failed step</${Button}>` : null}
+      ${type === "workflow" && ["failed", "cancelled"].includes(record.status) ? html`<${Button} kind="primary" icon="rotate-ccw" busy=${state.busy === "redrive"} onClick=${act("redrive", `${base}/redrive`, again)}>Resume from the failed step</${Button}>` : null}
       ${type === "prediction" && isOver ? html`<${Button} icon="play" onClick=${() => { try { sessionStorage.setItem(`input:${record.model}`, JSON.stringify(record.input)); } catch { /* The form starts empty. */ } go(`/app/models/${record.model}`); }}>Open in the playground</${Button}>` : null}
       <${Copy} text=${id} label="Copy the id" />${isCall ? null : html`<${Copy} text=${command} label="Copy as curl" />`}`}>
     ${state.error ?? problem ? html`<${Notice} kind="error">${sentence(state.error ?? problem)}</${Notice}>` : null}${lost ? html`<${Lost} />` : null}
-    ${paused ? html`<${Notice} kind="warning">Paused by <${Text}>${paused.by}</${Text}> since ${inFull(paused.since)}. What runs finishes, and no other step begins until somebody resumes it; time-outs stand still.</${Notice}>` : null}
+    ${paused ? html`<${Notice} kind="warning">Paused by <${Text}>${paused.by}</${Text}> since ${inFull(paused.since)}. Running steps finish, and no others start until somebody resumes it; timeouts are extended.</${Notice}>` : null}
     <dl class="facts"><div><dt>Status</dt><dd><${Status} of=${statusOf(record)} /></dd></div>
       <div><dt>Created</dt><dd><${Time} at=${record.created_at} /></dd></div>
       <div><dt>In the queue</dt><dd>${Number.isFinite(metrics.queue_time) ? duration(metrics.queue_time) : "–"}</dd></div>
@@ -190,7 +190,7 @@ function Shown({ id, type, title, record, now, lost, problem, reload }) {
     ${error ? html`<${Notice} kind="error"><strong>${CLASSES[record.error_classification] ?? "It failed."}</strong> <${Text}>${error}</${Text}></${Notice}>` : null}
     ${type === "workflow" && record.workflow_id ? html`<p class="marks"><${Link} to=${`/app/workflows/${record.workflow_id}?v=${encodeURIComponent(record.version_id)}`}>Open the workflow</${Link}>
       ${Object.values(record.step_outputs ?? {}).some((step) => STARTERS.includes(step.type)) ? html`<${Link} to=${`/app/runs?workflow_execution_id=${id}`}>The runs that its steps started</${Link}>` : null}</p>` : null}
-    ${record.redriven_from ? html`<p>This run goes on from <${Link} to=${`/app/runs/${record.redriven_from}?type=workflow`}>an earlier one</${Link}>.</p>` : null}
+    ${record.redriven_from ? html`<p>This run continues <${Link} to=${`/app/runs/${record.redriven_from}?type=workflow`}>an earlier one</${Link}>.</p>` : null}
     ${record.parent_execution_id ? html`<p>The step <code><${Text}>${record.parent_step_id}</${Text}></code> of <${Link} to=${`/app/runs/${record.parent_execution_id}?type=workflow`}>another run</${Link}> started this one.</p>` : null}
     ${isCall ? html`<${Call} record=${record} />` : html`<${Tabs} tabs=${tabs} chosen=${tab} label="Run" onChoose=${(one) => setQuery({ tab: one === "timeline" ? "" : one })} />
     ${tab === "timeline" ? html`<${Timeline} type=${type} record=${record} now=${now} />` : null}
@@ -220,17 +220,17 @@ function Logs({ record }) {
   return steps.map((step) => html`<section key=${step.step_id}><h3><${Text}>${step.step_id}</${Text}></h3><${LongText} text=${step.metadata.logs} /></section>`);
 }
 
-// A call of the chat router, of the agent, or a decision: what its row says.
+// A call of the chat router, of the agent, or a decision, shown from its row.
 function Call({ record }) {
   const { chat, agent, decision } = record;
   const words = chat ? [["Asked for", record.requested_model], ["Answered by", `${record.model}${chat.upstream ? " (upstream)" : ""}`], ["Tokens in", `${chat.input_tokens}${chat.tokens_estimated ? " (estimated)" : ""}`], ["Tokens out", chat.output_tokens], ["First byte", Number.isFinite(chat.first_byte_time) ? duration(chat.first_byte_time) : "–"]]
     : Object.entries(agent ?? decision ?? {}).filter(([, value]) => value !== null && typeof value !== "object").map(([name, value]) => [name.replaceAll("_", " "), String(value)]);
   return html`${words.length ? html`<dl class="facts">${words.map(([name, value]) => html`<div key=${name}><dt>${name.charAt(0).toUpperCase()}${name.slice(1)}</dt><dd><${Text}>${value}</${Text}></dd></div>`)}</dl>` : null}
     ${agent?.session_id ? html`<p><${Link} to=${`/app/chat?with=agent&session=${encodeURIComponent(agent.session_id)}`}>Open the session in the chat</${Link}></p>` : null}
-    ${record.output ? html`<section><h2>Answer</h2><${LongText} text=${record.output} /></section>` : html`<p class="quiet">What was said is not kept here.</p>`}`;
+    ${record.output ? html`<section><h2>Answer</h2><${LongText} text=${record.output} /></section>` : html`<p class="quiet">The conversation is not stored here.</p>`}`;
 }
 
-// The timeline: a table whose bars only show what its words say.
+// The timeline: a table whose bars repeat what its text says.
 function Timeline({ type, record, now }) {
   const rows = type === "workflow" ? rowsOfExecution(record, now) : rowsOfPrediction(record, now);
   const from = Date.parse(record.created_at);
@@ -243,7 +243,7 @@ function Timeline({ type, record, now }) {
     <div class="card scroll timeline"><table><thead><tr><th scope="col">${type === "workflow" ? "Step" : "What"}</th><th scope="col">Status</th><th scope="col" class="number">Took</th>
       <th scope="col" class="axis"><span class="hidden">Bars from ${inFull(from)} to ${inFull(to)}</span><span aria-hidden="true">0</span><span aria-hidden="true">${duration((to - from) / 1000)}</span></th></tr></thead>
     <${Rows} all=${rows} columns="4" start=${failedAt < 0 ? null : failedAt}>${(row) => html`<${Row} key=${row.id} row=${row} axis=${axis} isOpen=${chosen === row.id} opens=${type === "workflow" || Boolean(row.error)} />`}</${Rows}></table></div>
-    <p class="legend-row quiet"><span class="key queued"></span> waits <span class="key good"></span> succeeded <span class="key bad"></span> failed <span class="key active"></span> runs${axis.gaps.length ? html` <span class="key gap"></span> time in which nothing ran, shortened` : null}</p>`;
+    <p class="legend-row quiet"><span class="key queued"></span> waits <span class="key good"></span> succeeded <span class="key bad"></span> failed <span class="key active"></span> runs${axis.gaps.length ? html` <span class="key gap"></span> time without activity, shortened` : null}</p>`;
 }
 
 function Row({ row, axis, isOpen, opens }) {
@@ -252,7 +252,7 @@ function Row({ row, axis, isOpen, opens }) {
   return html`<tr class=${isOpen ? "open" : ""}><th scope="row">${opens ? html`<button type="button" class="twist" aria-expanded=${isOpen} onClick=${toggle}><${Text}>${row.name}</${Text}></button>` : html`<${Text}>${row.name}</${Text}>`}
       ${row.note ? html`<div class="quiet note"><${Text}>${row.note}</${Text}></div>` : null}</th>
     <td data-label="Status">${row.status ? html`<${Status} of=${row.status} />` : html`<span class="quiet">–</span>`}</td><td data-label="Took" class="number">${row.bars.length ? duration(took) : "–"}</td>
-    <td class="lane"><div class="track" aria-hidden="true">${axis.gaps.map((gap, at) => html`<span key=${`gap-${at}`} class="gap" title=${`${duration((gap.to - gap.from) / 1000)} in which nothing ran`} style=${{ left: `${axis.at(gap.from)}%`, width: `${axis.at(gap.to) - axis.at(gap.from)}%` }}></span>`)}
+    <td class="lane"><div class="track" aria-hidden="true">${axis.gaps.map((gap, at) => html`<span key=${`gap-${at}`} class="gap" title=${`${duration((gap.to - gap.from) / 1000)} without activity`} style=${{ left: `${axis.at(gap.from)}%`, width: `${axis.at(gap.to) - axis.at(gap.from)}%` }}></span>`)}
       ${row.bars.map((bar, at) => html`<span key=${at} class=${`span ${bar.kind}`} title=${duration((bar.to - bar.from) / 1000)} style=${{ left: `${axis.at(bar.from)}%`, width: `max(3px, ${axis.at(bar.to) - axis.at(bar.from)}%)` }}></span>`)}</div></td></tr>
     ${isOpen ? html`<tr class="detail"><td colspan="4"><${StepDetail} row=${row} /></td></tr>` : null}`;
 }
@@ -274,10 +274,10 @@ function sentenceOf(one) {
     case "lane": return `It waits for its turn${one.position ? `, at place ${one.position}` : ""}; ${one.running} of the same workflow are running.`;
     case "model": return `“${one.step_id}” waits for the model ${one.model}, which has ${one.running} running and ${one.queued} waiting.`;
     case "timer": return `“${one.step_id}” waits until ${inFull(one.until)}.`;
-    case "retry": return `“${one.step_id}” is tried again at ${inFull(one.at)}, attempt ${one.attempt}.`;
+    case "retry": return `“${one.step_id}” is retried at ${inFull(one.at)}, attempt ${one.attempt}.`;
     case "step": return `“${one.step_id}” is running${one.attempt > 1 ? `, attempt ${one.attempt}` : ""}.`;
     case "event": return html`“${one.step_id}” waits for the event “${one.event}” until ${inFull(one.until)}. <a href=${one.resume_url} target="_blank" rel="noopener noreferrer">Answer it</a>`;
     case "workflow": return html`“${one.step_id}” waits for <${Link} to=${`/app/runs/${one.execution_id}?type=workflow`}>the run that it started</${Link}>.`;
-    default: return "The service had a problem and tries again.";
+    default: return "The service had a problem and is retrying.";
   }
 }

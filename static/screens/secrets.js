@@ -1,4 +1,4 @@
-// Named secrets: names and dates, a new value, deletion. A value goes to the service and never comes back.
+// Named secrets: names and dates, a new value, deletion. Values are sent to the service and never shown again.
 
 import { html, useState } from "/static/vendor/preact.js";
 import { Button, Confirm, Dialog, Empty, Field, IconButton, Input, Loaded, Notice, Page, Text, Time, ask, sentence, useLoad } from "/static/core.js";
@@ -21,7 +21,7 @@ export function List() {
         <td class="end"><${IconButton} icon="pencil" label=${`Set a new value of ${secret.name}`} onClick=${() => setSetting(secret)} /><${IconButton} icon="trash-2" label=${`Delete the secret ${secret.name}`} onClick=${() => setDeleting(secret)} /></td></tr>`}</${Rows}></table></div>`}</${Loaded}>
     ${setting ? html`<${Value} secret=${setting} known=${secrets.data?.secrets ?? []} onClose=${() => setSetting(null)} onDone=${() => { setSetting(null); secrets.reload(); }} />` : null}
     ${deleting ? html`<${Confirm} title="Delete this secret?" action="Delete the secret" onClose=${() => setDeleting(null)} onDo=${async () => { await ask("DELETE", pathOf(deleting.name)); secrets.reload(); }}>
-      <p>Steps that use <strong><${Text}>${deleting.name}</${Text}></strong> fail from this moment on. This cannot be undone.</p></${Confirm}>` : null}
+      <p>Steps that use <strong><${Text}>${deleting.name}</${Text}></strong> will fail. This cannot be undone.</p></${Confirm}>` : null}
   </${Page}>`;
 }
 
@@ -41,7 +41,7 @@ function Value({ secret, known, onClose, onDone }) {
   return html`<${Dialog} title=${isNew ? "Add a secret" : `A new value of ${secret.name}`} onClose=${onClose}><form class="stack" onSubmit=${save} autocomplete="off">
     ${state.error ? html`<${Notice} kind="error">${sentence(state.error)}</${Notice}>` : null}
     ${isNew ? html`<${Input} label="Name" name="name" required maxlength="64" pattern="[a-zA-Z0-9_\\-]+" hint="a-z, A-Z, 0-9, _ and -" value=${name} onValue=${setName} first=${true} />` : null}
-    ${isTaken ? html`<${Notice} kind="warning">There is a secret of this name. Its value will be replaced.</${Notice}>` : null}
+    ${isTaken ? html`<${Notice} kind="warning">A secret with this name exists. Its value will be replaced.</${Notice}>` : null}
     <${Field} label="Value" hint=${isNew ? "It can have several lines." : "It takes effect at the next attempt of each step."}>${(field) => html`<textarea ...${field} name="value" rows="3" required spellcheck="false" autocomplete="off" data-first=${isNew ? undefined : ""} value=${value} onInput=${(event) => setValue(event.currentTarget.value)}></textarea>`}</${Field}>
     <div class="actions end"><${Button} onClick=${onClose}>Cancel</${Button}><${Button} kind="primary" type="submit" busy=${state.busy}>${isNew ? "Add the secret" : "Set the value"}</${Button}></div></form></${Dialog}>`;
 }

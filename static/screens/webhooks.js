@@ -1,4 +1,4 @@
-// Webhooks: what was sent to whom, every attempt, and sending it again.
+// Webhooks: deliveries with every attempt, and redelivery.
 
 import { html, useEffect, useState } from "/static/vendor/preact.js";
 import { Button, Copy, Empty, Field, Icon, Link, Loaded, Notice, Page, Status, Text, Time, Due, Refusal, ask, count, duration, place, request, sentence, session, setQuery, useChanges, useLoad } from "/static/core.js";
@@ -7,11 +7,11 @@ import { LongText } from "/static/output.js";
 const API = "/api/base/v1/webhooks";
 const STATES = [["", "All"], ["pending", "Waiting"], ["delivering", "Being delivered"], ["delivered", "Delivered"], ["failed", "Given up"]];
 const PAGE = 50;
-// How soon and how late a delivery on its way is looked at again, in milliseconds.
+// Minimum and maximum milliseconds until a pending delivery is reloaded.
 const LOOK_MS = 2000;
 const LOOK_MAX_MS = 600000;
 
-// What a delivery is found by: its own id when it is for an endpoint, else that of the run that asked for it.
+// The key of a delivery: its own id if it is for an endpoint, otherwise that of its run.
 const idOf = (delivery) => (delivery.endpoint_id ? delivery.delivery_id : delivery.execution_id);
 
 export function List() {
@@ -20,7 +20,7 @@ export function List() {
   const all = useLoad((signal) => ask("GET", `${API}?limit=${PAGE}&offset=${offset}${status ? `&status=${status}` : ""}`, undefined, { signal }), [status, offset]);
   useChanges(["webhooks"], all);
   const base = session.value.hosts?.find((host) => host.role === "base")?.url ?? "";
-  return html`<${Page} title="Webhooks" intro="When a run ends, the service tells the address that the run was given." actions=${html`<${Button} icon="refresh-cw" busy=${all.loading} onClick=${all.reload}>Refresh</${Button}>`}>
+  return html`<${Page} title="Webhooks" intro="When a run ends, the service notifies the URL given with the run." actions=${html`<${Button} icon="refresh-cw" busy=${all.loading} onClick=${all.reload}>Refresh</${Button}>`}>
     <${Receivers} />
     <div class="filters"><${Field} label="Status">${(field) => html`<select ...${field} value=${status} onChange=${(event) => setQuery({ status: event.currentTarget.value, offset: "" })}>${STATES.map(([value, word]) => html`<option value=${value}>${word}</option>`)}</select>`}</${Field}></div>
     <${Loaded} of=${all} empty=${(data) => data.webhooks.length || offset ? null : status
@@ -35,7 +35,7 @@ export function List() {
         ${offset + data.webhooks.length < data.total_count ? html`<${Button} icon="chevron-right" onClick=${() => setQuery({ offset: offset + PAGE }, {})}>Older</${Button}>` : null}<span class="quiet">${data.total_count} in all</span></div>`}</${Loaded}></${Page}>`;
 }
 
-// To whom webhooks go, and which of them deliveries wait for.
+// The receivers, and those for which deliveries are waiting.
 function Receivers() {
   const all = useLoad((signal) => ask("GET", "/webhooks/receivers", undefined, { signal }), []);
   useChanges(["webhooks"], all);
@@ -44,7 +44,7 @@ function Receivers() {
     <tbody>${all.data.receivers.map((one) => html`<tr key=${one.receiver}><th scope="row"><${Text}>${one.receiver}</${Text}></th>
       <td data-label="State">${one.circuit_open ? html`<div><span class="status bad"><${Icon} name="circle-alert" />Paused</span> <span class="quiet">after ${count(one.failures)} failures, next attempt <${Due} at=${one.next_probe_at} /></span></div>` : html`<span class="status good"><${Icon} name="check" />Working</span>`}</td>
       <td data-label="Delivered" class="number">${count(one.delivered)}</td><td data-label="Waiting" class="number">${count(one.pending)}</td><td data-label="Given up" class="number">${one.failed ? html`<${Link} to="/app/webhooks?status=failed">${count(one.failed)}</${Link}>` : "0"}</td>
-      <td data-label="Newest"><${Time} at=${one.newest_at} /></td></tr>`)}</tbody></table></div>${all.data.capped ? html`<p class="hint">Counted are the newest deliveries.</p>` : null}</section>`;
+      <td data-label="Newest"><${Time} at=${one.newest_at} /></td></tr>`)}</tbody></table></div>${all.data.capped ? html`<p class="hint">Only the newest deliveries are counted.</p>` : null}</section>`;
 }
 
 export function Detail({ id }) {
@@ -54,7 +54,7 @@ export function Detail({ id }) {
     return { ...(await answer.json()), until: wait ? Date.now() + wait * 1000 : null };
   }, [id]);
   const isMoving = one.data && ["pending", "delivering"].includes(one.data.status);
-  // While it is on its way, the record is read again when the next attempt is due, as long as somebody looks.
+  // While it is pending and the page is visible, the record is reloaded when the next attempt is due.
   useEffect(() => {
     if (!isMoving) return undefined;
     const due = Date.parse(one.data.next_attempt_at ?? "") - Date.now();
@@ -69,7 +69,7 @@ export function Detail({ id }) {
   return html`<${Page} title="Webhook" intro=${one.data ? html`<${Text}>${one.data.url}</${Text}>` : null} actions=${one.data ? html`<${Redeliver} of=${one.data} reload=${one.reload} />` : null}>
     <${Loaded} of=${one}>${(delivery) => html`<dl class="facts"><div><dt>Status</dt><dd><${Status} of=${delivery.status} /></dd></div><div><dt>Created</dt><dd><${Time} at=${delivery.created_at} /></dd></div>
       <div><dt>Next attempt</dt><dd><${Due} at=${delivery.next_attempt_at} /></dd></div><div><dt>Run</dt><dd><${Link} to=${`/app/runs/${delivery.execution_id}`}><code>${delivery.execution_id.slice(-8)}</code></${Link}></dd></div></dl>
-      <section><h2>Attempts</h2>${delivery.attempts?.length ? html`<div class="card scroll"><table><thead><tr><th scope="col">Number</th><th scope="col">Result</th><th scope="col">When</th><th scope="col" class="number">Took</th><th scope="col">What the receiver said</th></tr></thead>
+      <section><h2>Attempts</h2>${delivery.attempts?.length ? html`<div class="card scroll"><table><thead><tr><th scope="col">Number</th><th scope="col">Result</th><th scope="col">When</th><th scope="col" class="number">Took</th><th scope="col">Response of the receiver</th></tr></thead>
         <tbody>${delivery.attempts.map((attempt) => html`<tr key=${attempt.number}><th scope="row">${attempt.number}${attempt.redelivery ? html` <span class="tag">again</span>` : null}</th>
           <td data-label="Result"><${Status} of=${{ SUCCESS: "delivered", FAILED: "failed", PENDING: "delivering" }[attempt.status] ?? attempt.status} /></td><td data-label="When"><${Time} at=${attempt.created_at} none="now" /></td>
           <td data-label="Took" class="number">${attempt.duration_ms === null ? "–" : duration(attempt.duration_ms / 1000)}</td>
@@ -78,8 +78,8 @@ export function Detail({ id }) {
         <details><summary>Headers</summary><div class="card scroll"><table><tbody>${Object.entries(delivery.headers).map(([name, value]) => html`<tr key=${name}><th scope="row"><code>${name}</code></th><td><${Text}>${typeof value === "string" ? value : JSON.stringify(value)}</${Text}></td></tr>`)}</tbody></table></div></details></section>`}</${Loaded}></${Page}>`;
 }
 
-// The button is there exactly when a redelivery would be accepted; otherwise the reason is, and a pause
-// becomes the button by itself when it is over.
+// The button is shown exactly when a redelivery would be accepted; otherwise the reason is, and a cooldown turns into
+// the button when it is over.
 function Redeliver({ of, reload }) {
   const [state, setState] = useState({ busy: false, error: null });
   const [now, setNow] = useState(Date.now());
@@ -99,7 +99,7 @@ function Redeliver({ of, reload }) {
     reload();
   };
   const isWaiting = of.status === "pending" && Date.parse(of.next_attempt_at ?? "") > Date.now();
-  const reason = isWaiting && left <= 0 ? html`Next attempt <${Due} at=${of.next_attempt_at} />` : of.status === "delivering" ? "Delivery in flight" : of.status === "pending" && !isWaiting ? "Waits for the receiver" : of.request === null ? "Payload no longer stored" : left > 0 ? `Again in ${duration(left)}` : "It cannot be sent again at this moment";
+  const reason = isWaiting && left <= 0 ? html`Next attempt <${Due} at=${of.next_attempt_at} />` : of.status === "delivering" ? "Delivery in flight" : of.status === "pending" && !isWaiting ? "Waits for the receiver" : of.request === null ? "Payload no longer stored" : left > 0 ? `Again in ${duration(left)}` : "It cannot be sent again right now";
   return html`${state.error ? html`<span class="status bad" role="alert">${sentence(state.error)}</span>` : null}
     ${of.redeliverable ? html`<${Button} kind="primary" icon="send" busy=${state.busy} onClick=${send}>${of.status === "pending" ? "Send now" : "Send again"}</${Button}>` : html`<span class="status waiting" role="status"><${Icon} name="clock" />${reason}</span>`}`;
 }

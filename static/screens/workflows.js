@@ -1,5 +1,4 @@
-// Workflows: the list with its search, a new one, the import of what was written elsewhere. One workflow is
-// the editor's.
+// Workflows: the list with its search, creation, and import of other formats. The editor handles a single workflow.
 
 import { html, useState } from "/static/vendor/preact.js";
 import { Button, Dialog, Empty, Field, Icon, Input, Link, Loaded, Notice, Page, Refusal, Status, Text, Time, ask, count, duration, go, money, place, sentence, setQuery, statusOf, useChanges, useLoad } from "/static/core.js";
@@ -35,8 +34,8 @@ export function List() {
       <${Field} label="Status">${(field) => html`<select ...${field} value=${status} onChange=${(event) => set({ status: event.currentTarget.value })}><option value="">Active</option><option value="archived">Archived</option></select>`}</${Field}>
       <${Field} label="Order">${(field) => html`<select ...${field} value=${sort} onChange=${(event) => set({ sort: event.currentTarget.value })}>${SORTS.map(([value, word]) => html`<option value=${value}>${word}</option>`)}</select>`}</${Field}></div>
     <${Loaded} of=${all} empty=${(data) => data.workflows.length || offset ? null : isFiltered
-      ? html`<${Empty} icon="search" title="No workflow fits"><${Button} onClick=${() => go("/app/workflows")}>Show all</${Button}></${Empty}>`
-      : html`<${Empty} icon="workflow" title="No workflows yet"><p>A workflow puts models together: what one gives, the next one gets. Begin with a template, or import what another program wrote.</p><div class="actions center">${start}</div></${Empty}>`}>${(data) => html`
+      ? html`<${Empty} icon="search" title="No matching workflows"><${Button} onClick=${() => go("/app/workflows")}>Show all</${Button}></${Empty}>`
+      : html`<${Empty} icon="workflow" title="No workflows yet"><p>A workflow combines models: the output of one is the input of the next. Start with a template, or import a definition.</p><div class="actions center">${start}</div></${Empty}>`}>${(data) => html`
       <div class="card scroll"><table aria-busy=${all.loading}><thead><tr><th scope="col">Name</th><th scope="col">Version</th><th scope="col">Last run</th><th scope="col" class="number">Took</th><th scope="col" class="number">Cost</th><th scope="col" class="number">Runs</th></tr></thead>
       <tbody>${data.workflows.map((one) => html`<${Row} key=${one.workflow_id} of=${one} run=${data.runs.get(one.workflow_id)} onTag=${(tag) => set({ tag })} />`)}</tbody></table></div>
       <div class="actions">${offset ? html`<${Button} onClick=${() => setQuery({ offset: Math.max(0, offset - PAGE) || "" }, {})}>Previous</${Button}>` : null}
@@ -78,7 +77,7 @@ function New({ onClose }) {
     <${Button} kind="primary" type="submit" busy=${state.busy}>Create the workflow</${Button}></form></${Dialog}>`;
 }
 
-// Takes what this dashboard exports, a bare definition, or a drawing of the legacy editor.
+// Imports this dashboard's exports, a bare definition, or a drawing of the legacy editor.
 function Import({ onClose }) {
   const [text, setText] = useState("");
   const [name, setName] = useState("");

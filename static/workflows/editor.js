@@ -1,6 +1,6 @@
-// The editor of one workflow: its steps as a list with a map, as JSON, its versions, its runs. Nothing is
-// saved by itself: Save makes the next version, if nobody else has changed the workflow in the meantime.
-// What is not saved stays in this tab until it closes.
+// The editor of one workflow: its steps as a list with a map, as JSON, its versions, its runs. Nothing is saved
+// automatically: Save creates the next version, unless somebody else has changed the workflow in the meantime.
+// Unsaved changes stay in this tab until it is closed.
 
 import { html, useEffect, useMemo, useRef, useState } from "/static/vendor/preact.js";
 import { Button, Confirm, Dialog, Icon, Link, Loaded, Notice, Page, Refusal, Text, ask, count, go, place, sentence, setQuery, useLoad } from "/static/core.js";
@@ -12,9 +12,9 @@ import { StepsTab } from "/static/workflows/steps.js";
 import { JsonEditor } from "/static/json.js";
 import { Compared, VersionsTab } from "/static/workflows/versions.js";
 
-// Milliseconds without a change after which the service is asked to check.
+// Milliseconds without a change after which the service validates the draft.
 const PAUSE_MS = 500;
-// Changes that can be undone.
+// Number of changes that can be undone.
 const HISTORY_MAX = 100;
 
 const stored = (key) => { try { return JSON.parse(sessionStorage.getItem(key)); } catch { return null; } };
@@ -38,7 +38,7 @@ function Opened({ workflow, models, version, reload }) {
     const found = stored(key);
     return found && found.version === version.version_id && !same(found.definition, version.definition) ? found : null;
   });
-  // What the draft is based on: of a draft that was kept, the revision that it was begun with.
+  // The revision that the draft is based on; for a restored draft, the one it was started from.
   const base = kept?.tag ?? version.tag;
   const [draft, setDraft] = useState(kept?.definition ?? version.definition);
   const [isRestored, setRestored] = useState(Boolean(kept));
@@ -59,7 +59,7 @@ function Opened({ workflow, models, version, reload }) {
     try {
       if (isDirty) sessionStorage.setItem(key, JSON.stringify({ version: version.version_id, tag: base, definition: draft }));
       else sessionStorage.removeItem(key);
-    } catch { /* It lasts as long as the page. */ }
+    } catch { /* Kept only while the page is open. */ }
     if (!isDirty) { setProblems([]); return undefined; }
     const abort = new AbortController();
     const timer = setTimeout(() => {
@@ -74,7 +74,7 @@ function Opened({ workflow, models, version, reload }) {
   const [future, setFuture] = useState([]);
   const [toast, setToast] = useState(null);
   const editedAt = useRef(0);
-  // What is typed without a pause is one step of the history; a change with `said` is one of its own.
+  // Continuous typing is one undo step; a change with `said` is a separate one.
   const edit = (next, said = null) => {
     const isTyping = !said && Date.now() - editedAt.current < PAUSE_MS;
     editedAt.current = said ? 0 : Date.now();
@@ -95,7 +95,7 @@ function Opened({ workflow, models, version, reload }) {
   useEffect(() => {
     const onUndo = (event) => {
       const key = event.key.toLowerCase();
-      // Fields and the JSON editor have a history of their own.
+      // Text fields and the JSON editor have their own undo history.
       if (!(event.ctrlKey || event.metaKey) || event.altKey || !["z", "y"].includes(key) || document.querySelector("dialog[open]")) return;
       if (tab !== "steps" || event.composedPath()[0].closest?.("input, textarea, select, [contenteditable]")) return;
       event.preventDefault();
@@ -104,8 +104,8 @@ function Opened({ workflow, models, version, reload }) {
     document.addEventListener("keydown", onUndo);
     return () => document.removeEventListener("keydown", onUndo);
   });
-  const discard = () => { edit(version.definition, "The changes are discarded."); setRestored(false); };
-  const opened = (next) => { try { sessionStorage.removeItem(key); } catch { /* Nothing is kept then. */ } setQuery({ v: next }); reload(); };
+  const discard = () => { edit(version.definition, "The changes were discarded."); setRestored(false); };
+  const opened = (next) => { try { sessionStorage.removeItem(key); } catch { /* There is nothing to remove. */ } setQuery({ v: next }); reload(); };
   const act = async (busy, run) => {
     setState({ busy, error: null, done: null });
     try { const done = await run(); setState({ busy: null, error: null, done: done ?? null }); } catch (error) {
@@ -142,11 +142,11 @@ function Opened({ workflow, models, version, reload }) {
       ${isLocked ? html`<span class="tag"><${Icon} name="lock" /> locked</span>` : null}${version.locked ? html`<span class="tag"><${Icon} name="lock" /> this version never changes</span>` : null}
       ${version.allowed_to_share ? html`<span class="tag"><${Icon} name="share-2" /> shared</span>` : null}${workflow.status === "archived" ? html`<span class="tag"><${Icon} name="archive" /> archived</span>` : null}
       ${isDirty ? html`<span class="status waiting" role="status">Not saved</span>` : null}</p>
-    ${isLocked ? html`<${Notice} kind="info" action=${html`<${Button} icon="lock-open" busy=${state.busy === "unlock"} onClick=${() => change("unlock", { locked: false })}>Unlock</${Button}>`}>This workflow is locked: it can be looked at and run, and not changed.</${Notice}>` : null}
-    ${isRestored && isDirty ? html`<${Notice} kind="warning" action=${html`<${Button} onClick=${discard}>Discard them</${Button}>`}>Changes that were not saved are here again.</${Notice}>` : null}
+    ${isLocked ? html`<${Notice} kind="info" action=${html`<${Button} icon="lock-open" busy=${state.busy === "unlock"} onClick=${() => change("unlock", { locked: false })}>Unlock</${Button}>`}>This workflow is locked: it can be viewed and run, but not changed.</${Notice}>` : null}
+    ${isRestored && isDirty ? html`<${Notice} kind="warning" action=${html`<${Button} onClick=${discard}>Discard them</${Button}>`}>Unsaved changes were restored.</${Notice}>` : null}
     ${isOldest && !isDirty ? html`<${Notice}>This is an earlier version. <${Link} to=${`/app/workflows/${workflow.slug}`}>Open the latest, ${workflow.latest_version_id}</${Link}>.</${Notice}>` : null}
     ${state.error ? html`<${Notice} kind="error">${sentence(state.error)}</${Notice}>` : null}
-    ${problems.length ? html`<${Notice} kind="error"><strong>${problems.length === 1 ? "One thing is wrong" : `${problems.length} things are wrong`} with the definition.</strong> ${byStep.get("") ? html`<${Text}>${byStep.get("")[0].message}</${Text}>` : "The steps with a mark say what."}</${Notice}>` : null}
+    ${problems.length ? html`<${Notice} kind="error"><strong>${problems.length === 1 ? "One problem" : `${problems.length} problems`} with the definition.</strong> ${byStep.get("") ? html`<${Text}>${byStep.get("")[0].message}</${Text}>` : "The marked steps show the details."}</${Notice}>` : null}
     <${Tabs} tabs=${tabs} chosen=${tab} label="Workflow" onChoose=${(one) => setQuery({ tab: one === "steps" ? "" : one })} />
     ${tab === "steps" ? html`<${StepsTab} definition=${draft} onDefinition=${edit} steps=${steps} byStep=${byStep} models=${models} own=${workflow.slug} isLocked=${isLocked} />` : null}
     ${tab === "json" ? html`<${JsonEditor} label="The definition as JSON" value=${draft} onValue=${edit} onValid=${setJson} readonly=${isLocked} />
@@ -164,7 +164,7 @@ function Opened({ workflow, models, version, reload }) {
       onMine=${() => save(nextVersion(conflict.workflow.versions), conflict.version.tag)} onClose=${() => setConflict(null)} />` : null}</${Page}>`;
 }
 
-// What a deletion does, with the figures of this moment; without those that cannot be read.
+// The consequences of a deletion, with current figures if they can be loaded.
 function Delete({ workflow, onClose }) {
   const id = workflow.workflow_id;
   const now = useLoad((signal) => Promise.all([
@@ -176,19 +176,19 @@ function Delete({ workflow, onClose }) {
   return html`<${Confirm} title="Delete this workflow?" action="Delete the workflow" onClose=${onClose} onDo=${async () => { await ask("DELETE", `${API}/workflows/${id}`); go("/app/workflows"); }}>
     <p><strong><${Text}>${workflow.name}</${Text}></strong> and ${versions} are deleted. This cannot be undone.</p>
     <ul class="plain" aria-busy=${now.loading}>
-      <li>Runs that have not finished, also those that wait for a person or a time, are cancelled: <strong>${number(runs, "none", "1 run", "runs")}</strong>.</li>
-      <li>Schedules start nothing any more: <strong>${number(schedules, "none", "1 schedule", "schedules")}</strong>.</li>
+      <li>Unfinished runs, including those that wait for a person or a time, are cancelled: <strong>${number(runs, "none", "1 run", "runs")}</strong>.</li>
+      <li>Schedules that no longer start it: <strong>${number(schedules, "none", "1 schedule", "schedules")}</strong>.</li>
       <li>Finished runs stay in the history.</li></ul></${Confirm}>`;
 }
 
-// Somebody else was first: both versions, and the choice.
+// Somebody else saved first: shows both versions, and the choice.
 function Conflict({ theirs, mine, busy, error, onTheirs, onMine, onClose }) {
   const next = nextVersion(theirs.workflow.versions);
   return html`<${Dialog} title="Somebody else has saved in the meantime" wide=${true} onClose=${onClose}><div class="stack">
     <p>Their version is <strong>${theirs.version.version_id}</strong>. Nothing of yours is lost. What differs, theirs and then yours:</p>
     ${error ? html`<${Notice} kind="error">${sentence(error)}</${Notice}>` : null}
     <${Compared} before=${theirs.version.definition} after=${mine} beforeName=${`Theirs, ${theirs.version.version_id}`} afterName="Yours, not saved" />
-    <div class="actions end"><${Button} onClick=${onClose}>Go on editing</${Button}><${Button} onClick=${onTheirs}>Take theirs</${Button}>
+    <div class="actions end"><${Button} onClick=${onClose}>Keep editing</${Button}><${Button} onClick=${onTheirs}>Take theirs</${Button}>
       <${Button} kind="primary" busy=${busy} onClick=${onMine}>Save yours as ${next}</${Button}></div></div></${Dialog}>`;
 }
 

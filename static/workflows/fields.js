@@ -1,5 +1,5 @@
-// The fields of one step, by its type. A field changes its own part of the step and nothing else: what no
-// field shows stays as it was written.
+// The fields of one step, by its type. A field changes only its own part of the step; parts without a field stay as
+// written.
 
 import { html, useState } from "/static/vendor/preact.js";
 import { Button, Field, Icon, Input, Link, Notice, Text, useLoad } from "/static/core.js";
@@ -16,7 +16,7 @@ const OPERATORS = {
 };
 const UNARY = ["exists", "not_exists", "is_null", "is_not_null"];
 
-// `errors`: what the service says of each part, by its place in the step.
+// `errors`: the service's errors by place in the step.
 export function StepFields({ step, onStep, offers, errors, models, own, siblings }) {
   const set = (path, next) => onStep(changed(step, path, next));
   const error = (place) => errors.find((one) => one.within === place)?.message;
@@ -32,7 +32,7 @@ export function StepFields({ step, onStep, offers, errors, models, own, siblings
     <${Running} ...${tools} siblings=${siblings} /></div>`;
 }
 
-// Places for which a field shows the problem itself.
+// Places whose field shows the error itself.
 const FIELDS = new Set(["step_id", "id", "name", "model", "url", "items", "item_name", "seconds", "until", "result", "condition", "output", "body", "max_concurrency", "timeout_seconds", "depends_on", "method", "headers", "query_params", "fail_when", "workflow", "version_id", "inputs", "wait"]);
 
 function ModelChoice({ label, value, onValue, models, error }) {
@@ -48,14 +48,14 @@ function Model({ step, set, offers, error, errors, models }) {
     <${Params} schema=${model?.request_schema} value=${step.params} errors=${errors} at="params" offers=${offers} onValue=${(next) => set(["params"], next)} />
     ${model ? html`<p class="hint"><${Link} to=${`/app/models/${model.slug}`}>Try ${model.slug}</${Link}> in its playground.</p>` : null}
     <details open=${Boolean(step.fallback)}><summary>If it fails</summary><div class="stack">
-      <p class="hint">Another model runs when this one has failed and is not tried again.</p>
+      <p class="hint">Another model runs if this one fails and is not retried.</p>
       ${step.fallback ? html`<${ModelChoice} label="Model instead" value=${step.fallback.model} models=${models} error=${error("fallback/model")} onValue=${(next) => set(["fallback", "model"], next)} />
         <${Params} schema=${models?.find((one) => one.slug === step.fallback.model)?.request_schema} value=${step.fallback.params} errors=${errors} at="fallback/params" offers=${offers} onValue=${(next) => set(["fallback", "params"], next)} />
         <div><${Button} icon="x" onClick=${() => set(["fallback"], undefined)}>Remove the fallback</${Button}></div>`
         : html`<div><${Button} icon="plus" onClick=${() => set(["fallback"], { model: "", params: step.params ?? {} })}>Add a fallback</${Button}></div>`}</div></details>`;
 }
 
-// What a model is given: a field for each part of its input.
+// The input of a model: a field for each part.
 function Params({ schema, value, onValue, errors, at, offers }) {
   const root = resolve(schema, schema) ?? {};
   const known = propertiesOf(root);
@@ -87,10 +87,10 @@ function Http({ step, set, offers, error }) {
     <${Template} label="Body" hint="JSON, or a text that is sent as it is." optional=${true} rows=${3} value=${step.body} error=${error("body")} offers=${offers} onValue=${(next) => set(["body"], next)} />
     <${Pairs} label="Headers" name="X-Header" isText=${true} value=${step.headers} offers=${offers} error=${error("headers")} onValue=${(next) => set(["headers"], next)} />
     <${Pairs} label="Query" name="name" value=${step.query_params} offers=${offers} error=${error("query_params")} onValue=${(next) => set(["query_params"], next)} />
-    <fieldset><legend>Log-in at the service <span class="quiet">(optional)</span></legend>
+    <fieldset><legend>Authentication <span class="quiet">(optional)</span></legend>
       <${Field} label="Kind" error=${error("auth/type")}>${(field) => html`<select ...${field} value=${auth?.type ?? ""} onChange=${(event) => set(["auth"], event.currentTarget.value ? { type: event.currentTarget.value } : undefined)}>
         <option value="">None</option><option value="bearer">Bearer token</option><option value="basic">Name and password</option><option value="api_key">API key</option></select>`}</${Field}>
-      ${auth ? html`<p class="hint">It is stored sealed. Three stars stand for what is stored.</p>` : null}
+      ${auth ? html`<p class="hint">It is stored encrypted; three asterisks represent the stored value.</p>` : null}
       ${auth?.type === "bearer" ? text("Token", ["auth", "token"], { optional: false }) : null}
       ${auth?.type === "basic" ? html`${text("User name", ["auth", "username"], { optional: false })}${text("Password", ["auth", "password"], { optional: false })}` : null}
       ${auth?.type === "api_key" ? html`${text("Name of the header or parameter", ["auth", "name"])}${text("Key", ["auth", "value"], { optional: false })}
@@ -98,12 +98,12 @@ function Http({ step, set, offers, error }) {
     <${Field} label="The step fails" error=${error("fail_when")}>${(field) => html`<select ...${field} value=${failing} onChange=${(event) => set(["fail_when"], event.currentTarget.value === "codes" ? [500] : event.currentTarget.value)}>
       <option value="connection_error">when nothing answers</option><option value="non_2xx">when the answer is not a success (2xx)</option><option value="codes">on certain status codes</option></select>`}</${Field}>
     ${failing === "codes" ? html`<${Json} label="Status codes" hint="A list of numbers" rows=${2} value=${step.fail_when} onValue=${(next) => set(["fail_when"], next)} />` : null}
-    <details open=${Boolean(step.fallback)}><summary>If it fails</summary><${Json} label="A second request" hint="url, and where wanted method, headers, query_params, body" optional=${true} value=${step.fallback} onValue=${(next) => set(["fallback"], next)} error=${error("fallback")} /></details>`;
+    <details open=${Boolean(step.fallback)}><summary>If it fails</summary><${Json} label="A second request" hint="url, and optionally method, headers, query_params, body" optional=${true} value=${step.fallback} onValue=${(next) => set(["fallback"], next)} error=${error("fallback")} /></details>`;
 }
 
 function Parallel({ step, set, error }) {
   const branches = Array.isArray(step.branches) ? step.branches : [];
-  return html`<p class="hint">The branches run at the same time. The output is a list: what the last step of each gave.</p>
+  return html`<p class="hint">The branches run at the same time. The output is a list with the output of each branch's last step.</p>
     ${error("branches") ? html`<${Notice} kind="error"><${Text}>${error("branches")}</${Text}></${Notice}>` : null}
     ${branches.map((branch, at) => html`<div class="item" key=${at}><${Input} label=${`Name of branch ${at + 1}`} optional=${true} error=${error(`branches/${at}/name`)} value=${branch?.name ?? ""} onValue=${(next) => set(["branches", at, "name"], next || undefined)} />
       <${Button} icon="trash-2" disabled=${branches.length < 2} onClick=${() => set(["branches", at], undefined)}>Delete with its ${(branch?.steps ?? []).length} steps</${Button}></div>`)}
@@ -130,7 +130,7 @@ function Each({ step, set, offers, error }) {
     <${Template} label="Output for each item" optional=${true} hint="Without it, the output of the last step" value=${step.output} error=${error("output")} offers=${(Array.isArray(step.steps) ? step.steps : []).map((one) => ({ text: `${idOf(one)}.output`, note: "Within" })).concat(offers)} onValue=${(next) => set(["output"], next)} />`;
 }
 
-// The three kinds of waits, and what each begins with.
+// The three kinds of waits, with their initial values.
 const WAITS = { seconds: 60, until: "", event: { name: "approval" } };
 
 function Wait({ step, set, onStep, offers, error, errors }) {
@@ -145,7 +145,7 @@ function Wait({ step, set, onStep, offers, error, errors }) {
       : html`<${Template} label="Moment" isText=${true} hint="Such as 2026-11-21T10:00:00Z, or a reference" value=${step.until} offers=${offers} error=${error("until")} onValue=${(next) => set(["until"], next)} />`}`;
 }
 
-// What a person or a program answers, and what happens when nobody does.
+// What a person or a program may answer, and what happens if nobody does.
 function AwaitedEvent({ step, set, error, errors }) {
   const event = step.event !== null && typeof step.event === "object" ? step.event : {};
   const problem = (name) => error(`event/${name}`) ?? errors.find((one) => one.within.startsWith(`event/${name}/`))?.message;
@@ -154,10 +154,10 @@ function AwaitedEvent({ step, set, error, errors }) {
     <p class="hint">Steps before this one can hand out the link that answers it: <code>${`{{${idOf(step)}.resume_url}}`}</code> opens a page with a form.</p>
     <${Json} label="Schema of the answer" hint="A JSON Schema; its plain properties are the fields of the page" optional=${true} rows=${6} value=${event.schema} error=${problem("schema")} onValue=${(next) => set(["event", "schema"], next)} />
     <${Numeric} label="Waits at most, in seconds" hint="Then its output is the default, or it fails." error=${problem("timeout_seconds")} value=${event.timeout_seconds} onValue=${(next) => set(["event", "timeout_seconds"], next)} />
-    <${Json} label="Default" hint="The output when nobody answers in time" optional=${true} rows=${3} value=${event.default} error=${problem("default")} onValue=${(next) => set(["event", "default"], next)} />`;
+    <${Json} label="Default" hint="The output if nobody answers in time" optional=${true} rows=${3} value=${event.default} error=${problem("default")} onValue=${(next) => set(["event", "default"], next)} />`;
 }
 
-// Another workflow of the organization: which one, in which version, and what it is given.
+// Another workflow of the organization: which one, which version, and its inputs.
 function Other({ step, set, offers, error, errors, own }) {
   const all = useLoad((signal) => allWorkflows(signal), []);
   const named = typeof step.workflow === "string" ? step.workflow : "";
@@ -184,35 +184,35 @@ function Numeric({ label, hint, error, value, onValue, ...rest }) {
   return html`<${Input} label=${label} hint=${hint} error=${error} optional=${true} type="number" min="0" step="any" value=${value ?? ""} onValue=${(next) => onValue(next === "" ? undefined : Number(next))} ...${rest} />`;
 }
 
-// Order, time and repetition: what every type of step may have.
+// Dependencies, timeout and repetition: options of every type of step.
 function Running({ step, set, error, siblings }) {
   const retry = step.retry ?? null;
   const has = step.depends_on !== undefined || step.continue_on_error || step.timeout_seconds !== undefined || step.on_exhausted || retry;
-  return html`<details open=${Boolean(has)}><summary>Order, time and repetition</summary><div class="stack">
-    <label class="box"><input type="checkbox" checked=${step.continue_on_error === true} onChange=${(event) => set(["continue_on_error"], event.currentTarget.checked || undefined)} /> What waits for it goes on even when it fails</label>
-    <${Numeric} label="Time-out in seconds" error=${error("timeout_seconds")} value=${step.timeout_seconds} onValue=${(next) => set(["timeout_seconds"], next)} />
+  return html`<details open=${Boolean(has)}><summary>Order, timeout and retries</summary><div class="stack">
+    <label class="box"><input type="checkbox" checked=${step.continue_on_error === true} onChange=${(event) => set(["continue_on_error"], event.currentTarget.checked || undefined)} /> Dependent steps continue even if it fails</label>
+    <${Numeric} label="Timeout in seconds" error=${error("timeout_seconds")} value=${step.timeout_seconds} onValue=${(next) => set(["timeout_seconds"], next)} />
     <fieldset><legend>Begins after</legend>
-      <label class="box"><input type="checkbox" checked=${step.depends_on === undefined} onChange=${(event) => set(["depends_on"], event.currentTarget.checked ? undefined : [])} /> What it needs, as usual</label>
+      <label class="box"><input type="checkbox" checked=${step.depends_on === undefined} onChange=${(event) => set(["depends_on"], event.currentTarget.checked ? undefined : [])} /> The steps it refers to (default)</label>
       ${step.depends_on === undefined ? null : siblings.map((id) => html`<label class="box" key=${id}><input type="checkbox" checked=${step.depends_on.includes?.(id)} onChange=${(event) => set(["depends_on"], event.currentTarget.checked ? [...step.depends_on, id] : step.depends_on.filter((one) => one !== id))} /> <code>${id}</code></label>`)}
       ${error("depends_on") ? html`<p class="field-error"><${Icon} name="circle-alert" /><${Text}>${error("depends_on")}</${Text}></p>` : null}</fieldset>
     ${["model", "http", "workflow"].includes(step.type) ? html`<fieldset><legend>When it fails</legend>
       <label class="box"><input type="checkbox" checked=${Boolean(retry)} onChange=${(event) => set(["retry"], event.currentTarget.checked ? { max_attempts: 3, initial_delay_seconds: 1 } : undefined)} /> Try again</label>
       ${retry ? html`<div class="pairs-2">
-        <${Numeric} label="Attempts in all" error=${error("retry/max_attempts")} value=${retry.max_attempts} onValue=${(next) => set(["retry", "max_attempts"], next)} />
+        <${Numeric} label="Total attempts" error=${error("retry/max_attempts")} value=${retry.max_attempts} onValue=${(next) => set(["retry", "max_attempts"], next)} />
         <${Numeric} label="First pause in seconds" error=${error("retry/initial_delay_seconds")} value=${retry.initial_delay_seconds} onValue=${(next) => set(["retry", "initial_delay_seconds"], next)} />
-        <${Numeric} label="Each pause so many times the last" error=${error("retry/backoff_multiplier")} value=${retry.backoff_multiplier} onValue=${(next) => set(["retry", "backoff_multiplier"], next)} />
+        <${Numeric} label="Factor between pauses" error=${error("retry/backoff_multiplier")} value=${retry.backoff_multiplier} onValue=${(next) => set(["retry", "backoff_multiplier"], next)} />
         <${Numeric} label="Longest pause in seconds" error=${error("retry/max_delay_seconds")} value=${retry.max_delay_seconds} onValue=${(next) => set(["retry", "max_delay_seconds"], next)} /></div>
-        <${Field} label="Only after" optional=${true} hint="Without a choice: time-outs and errors of the provider" error=${error("retry/retry_on")}>${(field) => html`<select ...${field} multiple size="4" onChange=${(event) => { const all = [...event.currentTarget.selectedOptions].map((one) => one.value); set(["retry", "retry_on"], all.length ? all : undefined); }}>
+        <${Field} label="Only after" optional=${true} hint="By default: timeouts and provider errors" error=${error("retry/retry_on")}>${(field) => html`<select ...${field} multiple size="4" onChange=${(event) => { const all = [...event.currentTarget.selectedOptions].map((one) => one.value); set(["retry", "retry_on"], all.length ? all : undefined); }}>
           ${CLASSES.map((one) => html`<option value=${one} selected=${retry.retry_on?.includes?.(one)}>${one.replaceAll("_", " ")}</option>`)}</select>`}</${Field}>` : null}
       <label class="box"><input type="checkbox" checked=${step.on_exhausted === "pause"} onChange=${(event) => set(["on_exhausted"], event.currentTarget.checked ? "pause" : undefined)} /> Pause the run for a person when every attempt has failed</label></fieldset>` : null}</div></details>`;
 }
 
-// ---- What goes in and what comes out ----
+// ---- Inputs and outputs ----
 
 const KINDS = { string: "Text", number: "Number", integer: "Whole number", boolean: "Yes or no", array: "List", object: "Object" };
 const SIMPLE = ["type", "title", "description", "default"];
 
-// The inputs as a list; whatever a list cannot say is in the schema below it.
+// The inputs as a list; the schema below it shows everything that the list cannot.
 export function InputFields({ schema, onSchema, errors }) {
   const value = schema ?? {};
   const properties = Object.entries(value.properties ?? {});
@@ -225,7 +225,7 @@ export function InputFields({ schema, onSchema, errors }) {
     return true;
   };
   const free = () => { let number = 1; while (properties.some(([name]) => name === `input_${number}`)) number += 1; return `input_${number}`; };
-  return html`<div class="stack"><p class="hint">What a run is given. Steps refer to an input as <code>{{inputs.name}}</code>.</p>
+  return html`<div class="stack"><p class="hint">The inputs of a run. Steps refer to an input as <code>{{inputs.name}}</code>.</p>
     ${errors.map((one) => html`<${Notice} key=${one.message} kind="error"><${Text}>${one.message}</${Text}></${Notice}>`)}
     ${properties.map(([name, part], at) => html`<fieldset key=${at}><legend><code><${Text}>${name}</${Text}></code></legend>
       <div class="pairs-2"><${Field} label="Name">${(field) => html`<input ...${field} class="mono" value=${name} onChange=${(event) => { if (!rename(at, event.currentTarget.value)) event.currentTarget.value = name; }} />`}</${Field}>
@@ -247,6 +247,6 @@ export function OutputFields({ definition, onDefinition, offers, errors }) {
     const metadata = changed(definition.metadata ?? {}, ["output_mapping"], next);
     onDefinition(changed(definition, ["metadata"], Object.keys(metadata).length ? metadata : undefined));
   };
-  return html`<div class="stack"><p class="hint">What a run gives. Without names here, it is the output of the last step.</p>
+  return html`<div class="stack"><p class="hint">The output of a run. Without names here, it is the output of the last step.</p>
     <${Pairs} label="Output" name="output" value=${mapping} offers=${offers} onValue=${set} error=${errors[0]?.message} /></div>`;
 }

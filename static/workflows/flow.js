@@ -1,5 +1,5 @@
-// What the editor needs to know of a definition: its steps and their places, who may refer to whom, who waits
-// for whom, and which lines differ between two definitions. Nothing here touches the page or the service.
+// Analyzes a definition for the editor: its steps and their places, which references are allowed, which steps wait
+// for which, and the differing lines of two definitions. Does not touch the page or the service.
 
 // Icon, name and purpose of each type of step.
 export const TYPES = {
@@ -10,10 +10,10 @@ export const TYPES = {
   map: ["repeat", "For each", "Runs steps for each item of a list"],
   wait: ["timer", "Wait", "Waits for a time, a moment or an event"],
   workflow: ["workflow", "Workflow", "Runs another workflow"],
-  pass: ["pencil", "Value", "Puts a value together"],
+  pass: ["pencil", "Value", "Builds a value"],
 };
 
-// What a step is about, in one word: what it runs or waits for, else its type.
+// The subject of a step in one word: what it runs or waits for, otherwise its type.
 export function subjectOf(step) {
   const of = { model: step?.model, workflow: step?.workflow, wait: step?.event?.name }[step?.type];
   return String(of || (TYPES[step?.type]?.[1] ?? step?.type ?? ""));
@@ -32,7 +32,7 @@ export const partsOf = (text) => text.split("/").slice(1).map((part) => part.rep
 
 export const valueAt = (value, path) => path.reduce((at, part) => (at === null || at === undefined ? undefined : at[part]), value);
 
-// The value with another part at the place; undefined takes the part out. Everything else stays as it is.
+// The value with the part at the place replaced; undefined removes the part. Everything else is unchanged.
 export function changed(value, path, next) {
   if (!path.length) return next;
   const [part, ...rest] = path;
@@ -48,7 +48,7 @@ export function changed(value, path, next) {
   return object;
 }
 
-// The lists of steps within a step: their places in it, and what they are called.
+// The lists of steps inside a step: their places and names.
 export function blocksOf(step) {
   if (!isObject(step)) return [];
   switch (step.type) {
@@ -77,15 +77,15 @@ export function walk(definition) {
 
 const REFERENCE = /(\\?)\{\{\s*([\w-]+)(\.resume_url\b)?/g;
 
-// The names that the references of a value begin with: of the steps that it needs. The link that answers a step is
-// there before that step begins.
+// The first names of the references in a value: the steps it needs. The link that answers a step is available before
+// that step begins.
 export function rootsOf(value, found = new Set()) {
   if (typeof value === "string") for (const [, escape, name, isLink] of value.matchAll(REFERENCE)) { if (!escape && !isLink) found.add(name); }
   else if (value !== null && typeof value === "object") for (const part of Object.values(value)) rootsOf(part, found);
   return found;
 }
 
-// The value with each reference to `from` naming `to` instead, also in `depends_on`.
+// The value with each reference to `from` renamed to `to`, including `depends_on`.
 export function renamed(value, from, to) {
   if (typeof value === "string") return value.replace(/(\\?\{\{\s*)([\w-]+)/g, (all, before, name) => (name === from && !before.startsWith("\\") ? before + to : all));
   if (Array.isArray(value)) return value.map((part) => renamed(part, from, to));
@@ -93,7 +93,7 @@ export function renamed(value, from, to) {
   return Object.fromEntries(Object.entries(value).map(([name, part]) => [name, name === "depends_on" && Array.isArray(part) ? part.map((id) => (id === from ? to : id)) : renamed(part, from, to)]));
 }
 
-// What a step at a place may refer to: inputs, the items of the loops around it, the steps before it.
+// What a step at a place may refer to: inputs, the items of enclosing loops, earlier steps.
 export function offersAt(definition, path) {
   const offers = [];
   const schema = definition?.input_schema;
@@ -124,7 +124,7 @@ function offerStep(step, offers) {
   if (step.type !== "map") for (const block of blocksOf(step)) for (const inner of stepsAt(step, block.path)) offerStep(inner, offers);
 }
 
-// For each step of a list, the numbers of those it directly waits for.
+// For each step of a list, the indexes of those it directly waits for.
 export function waitsOf(steps) {
   const home = new Map();
   const note = (step, at) => {
@@ -142,7 +142,7 @@ export function waitsOf(steps) {
       for (let from = 0; from < at; from += 1) waits.add(from);
       barrier = at;
     } else if (!named && barrier >= 0) waits.add(barrier);
-    // What another one of them waits for already is not drawn.
+    // Transitive waits are not drawn.
     reach.push(new Set([...waits].flatMap((from) => [from, ...reach[from]])));
     return [...waits].filter((from) => ![...waits].some((other) => other !== from && reach[other].has(from)));
   });
@@ -150,7 +150,7 @@ export function waitsOf(steps) {
 
 // ---- Problems ----
 
-// The problems by the place of the step that each belongs to; "" has those of no step.
+// The problems by the place of their step; "" has those of no step.
 export function problemsByStep(problems, steps) {
   const places = steps.map(({ path }) => pointer(path)).sort((a, b) => b.length - a.length);
   const found = new Map();
@@ -163,7 +163,7 @@ export function problemsByStep(problems, steps) {
 
 // ---- Differences ----
 
-// Pairs of lines that a comparison looks at; past that, all that differs is shown as replaced.
+// Maximum number of line pairs compared; beyond that, all differing lines are shown as replaced.
 const COMPARED_MAX = 4e6;
 
 // The lines of two texts: same, only in the first, only in the second.

@@ -1,5 +1,5 @@
-// The map of a workflow: each step a box, each wait a line, containers around what is in them. It is drawn
-// from the definition and never edited; the list beside it says the same in words.
+// The map of a workflow: each step a box, each wait a line, with containers around nested steps. It is drawn from the
+// definition and never edited; the list beside it contains the same information.
 
 import { html, useMemo } from "/static/vendor/preact.js";
 import { blocksOf, idOf, pointer, subjectOf, valueAt, waitsOf } from "/static/workflows/flow.js";
@@ -13,7 +13,7 @@ const PAD = 12;
 // Characters of a name that fit into a box.
 const NAME_MAX = 19;
 
-// Places the steps of a list in rows: a step is below all that it waits for.
+// Arranges the steps of a list in rows: a step is below everything it waits for.
 function lay(steps, path) {
   const waits = waitsOf(steps);
   const level = [];
@@ -76,6 +76,6 @@ export function FlowMap({ steps, chosen, problems, onChoose }) {
   const laid = useMemo(() => lay(Array.isArray(steps) ? steps : [], ["steps"]), [steps]);
   if (!laid.boxes.length) return html`<p class="quiet">The map appears when there are steps.</p>`;
   const [width, height] = [laid.width + 4, laid.height + 4];
-  return html`<div class="map" tabindex="0" role="group" aria-label="Map"><svg width=${width} height=${height} viewBox=${`0 0 ${width} ${height}`} role="img" aria-label=${`A map of ${laid.boxes.length} steps; the list says the same in words`}>
+  return html`<div class="map" tabindex="0" role="group" aria-label="Map"><svg width=${width} height=${height} viewBox=${`0 0 ${width} ${height}`} role="img" aria-label=${`A map of ${laid.boxes.length} steps; the list shows the same as text`}>
     <${Laid} laid=${laid} x=${2} y=${2} chosen=${chosen} problems=${problems} onChoose=${onChoose} /></svg></div>`;
 }

@@ -6,7 +6,7 @@ import { Json, SchemaForm } from "/static/form.js";
 import { example, initial } from "/static/schema.js";
 import { API } from "/static/workflows/service.js";
 
-// Inputs of one bulk run.
+// Maximum inputs of one bulk run.
 const BULK_MAX = 10;
 
 export function RunTab({ workflow, version, isDirty }) {
@@ -14,13 +14,13 @@ export function RunTab({ workflow, version, isDirty }) {
   const key = `inputs:${workflow.workflow_id}`;
   const start = () => example(schema) ?? initial(schema, schema) ?? {};
   const [inputs, setInputs] = useState(() => {
-    try { const found = JSON.parse(sessionStorage.getItem(key)); if (Array.isArray(found) && found.length) return found; } catch { /* It starts again. */ }
+    try { const found = JSON.parse(sessionStorage.getItem(key)); if (Array.isArray(found) && found.length) return found; } catch { /* Starts empty. */ }
     return [start()];
   });
   const [state, setState] = useState({ busy: false, error: null, taken: null });
   const keep = (next) => {
     setInputs(next);
-    try { sessionStorage.setItem(key, JSON.stringify(next)); } catch { /* It lasts as long as the page. */ }
+    try { sessionStorage.setItem(key, JSON.stringify(next)); } catch { /* Kept only while the page is open. */ }
   };
   const set = (at, value) => keep(inputs.map((one, index) => (index === at ? value : one)));
   const run = async (event) => {
@@ -42,8 +42,8 @@ export function RunTab({ workflow, version, isDirty }) {
   const base = session.value.hosts?.find((host) => host.role === "base")?.url ?? "";
   const command = `curl -s ${base}/v1/workflows/${workflow.slug}/trigger \\\n  -H "X-API-Key: $ORRERY_KEY" -H "Content-Type: application/json" \\\n  -d '${JSON.stringify({ inputs: inputs[0] }).replaceAll("'", "'\\''")}'`;
   return html`<div class="panels"><section aria-label="Inputs" onKeyDown=${onKey}>
-      ${isDirty ? html`<${Notice} kind="warning">${version.version_id} runs as it was saved, without the changes that are not saved yet.</${Notice}>` : null}
-      ${workflow.status === "archived" ? html`<${Notice} kind="warning">An archived workflow takes no work.</${Notice}>` : null}
+      ${isDirty ? html`<${Notice} kind="warning">${version.version_id} runs as saved, without unsaved changes.</${Notice}>` : null}
+      ${workflow.status === "archived" ? html`<${Notice} kind="warning">An archived workflow cannot be run.</${Notice}>` : null}
       <form class="stack" onSubmit=${run}>
         ${state.error ? html`<${Notice} kind="error">${sentence(state.error)}</${Notice}>` : null}
         ${inputs.map((input, at) => {

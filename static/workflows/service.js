@@ -1,19 +1,18 @@
-// What the screens of workflows ask of the service, the templates of new ones, and the forms in which
-// workflows are taken in and given out.
+// Requests of the workflow screens, the templates of new workflows, and the import and export formats.
 
 import { ask, request } from "/static/core.js";
 
 export const API = "/api/workflows/api/v1";
 export const FLOWS = "/api/flows/api/v1";
 
-// A version with its definition, and the tag that names its revision.
+// A version with its definition, and the ETag of its revision.
 export async function loadVersion(id, version, signal) {
   const answer = await request("GET", `${API}/workflows/${encodeURIComponent(id)}/versions/${encodeURIComponent(version)}`, undefined, { signal });
   const { definition, ...rest } = await answer.json();
   return { ...rest, definition, tag: answer.headers.get("etag") };
 }
 
-// Puts a version, if the revision that it is based on is the present one.
+// Saves a version if the revision that it is based on is still current.
 export async function putVersion(id, version, body, tag) {
   const path = `${API}/workflows/${encodeURIComponent(id)}/versions/${encodeURIComponent(version)}`;
   const answer = await request("PUT", path, { ...body, version_id: version }, { headers: tag ? { "if-match": tag } : {} });
@@ -21,14 +20,14 @@ export async function putVersion(id, version, body, tag) {
   return { ...rest, definition, tag: answer.headers.get("etag") };
 }
 
-// All models, for choices; read once and kept as long as the page.
+// All models, for selection; loaded once per page.
 let models = null;
 export function allModels() {
   models ??= ask("GET", "/api/base/v1/models?limit=500").catch((error) => { models = null; throw error; });
   return models;
 }
 
-// The workflows that a step may run, newest first, up to as many as a list of choices can hold.
+// The workflows that a step may run, newest first, up to the capacity of a selection list.
 const CHOICES_MAX = 500;
 const PAGE = 100;
 
@@ -42,7 +41,7 @@ export async function allWorkflows(signal) {
   return all;
 }
 
-// A workflow's versions, and the schema of the inputs of the one that runs.
+// A workflow's versions, and the input schema of the active one.
 export async function workflowWithInputs(id, version, signal) {
   const workflow = await ask("GET", `${API}/workflows/${encodeURIComponent(id)}`, undefined, { signal });
   const versions = workflow.versions.map((one) => one.version_id);
@@ -51,7 +50,7 @@ export async function workflowWithInputs(id, version, signal) {
   return { versions, version: chosen, schema };
 }
 
-// The id of the version that a save makes.
+// The id of the version that a save creates.
 export function nextVersion(versions) {
   const numbers = versions.map((one) => /^v(\d{1,9})$/.exec(one.version_id)).filter(Boolean).map(([, number]) => Number(number));
   let number = Math.max(versions.length, ...numbers) + 1;
@@ -64,7 +63,7 @@ const model = (step_id, slug, params) => ({ step_id, type: "model", model: slug,
 
 export const TEMPLATES = {
   text: {
-    title: "One model", description: "Says how a text sounds.",
+    title: "One model", description: "Rates the sentiment of a text.",
     definition: { input_schema: text, steps: [model("mood", "text-sentiment", { text: "{{inputs.text}}" })] },
   },
   together: {
@@ -81,7 +80,7 @@ export const TEMPLATES = {
     },
   },
   choice: {
-    title: "A choice", description: "Takes one way or the other, by what a model says.",
+    title: "A choice", description: "Chooses one of two branches by a model's output.",
     definition: { input_schema: text, steps: [
       model("mood", "text-sentiment", { text: "{{inputs.text}}" }),
       { step_id: "good", type: "choice", condition: { expression: "{{mood.output.label}}", operator: "equals", value: "positive" },
@@ -91,7 +90,7 @@ export const TEMPLATES = {
 
 const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
 
-// What a text holds: a workflow as it is exported here, a bare definition, or a legacy drawing.
+// Parses a text: an export of this dashboard, a bare definition, or a legacy drawing.
 export function readImport(written) {
   let value;
   try { value = JSON.parse(written); } catch (error) { return { problem: `This is not JSON: ${error.message}` }; }
@@ -116,7 +115,7 @@ export function readImport(written) {
   return { kind: "legacy", steps: steps.length, body };
 }
 
-// Has the browser save a value as a file of JSON.
+// Makes the browser save a value as a JSON file.
 export function download(name, value) {
   const link = document.createElement("a");
   link.href = URL.createObjectURL(new Blob([`${JSON.stringify(value, null, 2)}\n`], { type: "application/json" }));

@@ -1,4 +1,4 @@
-// The steps of a workflow as a list, with the fields of the chosen one beside it and the map below.
+// The steps of a workflow as a list, with the fields of the selected one beside it and the map below.
 
 import { html, useEffect, useRef, useState } from "/static/vendor/preact.js";
 import { Button, Icon, IconButton, Notice, Text, place, setQuery } from "/static/core.js";
@@ -6,7 +6,7 @@ import { InputFields, OutputFields, StepFields } from "/static/workflows/fields.
 import { TYPES, blocksOf, changed, idOf, offersAt, partsOf, pointer, renamed, rootsOf, subjectOf, valueAt, walk } from "/static/workflows/flow.js";
 import { FlowMap } from "/static/workflows/map.js";
 
-// What a new step of each type begins with.
+// The initial content of a new step of each type.
 const NEW = {
   model: { model: "", params: {} }, http: { method: "GET", url: "https://" }, parallel: { branches: [{ steps: [] }, { steps: [] }] },
   choice: { condition: { expression: "", operator: "equals", value: "" }, condition_met_branch: { steps: [] }, default_branch: { steps: [] } },
@@ -14,10 +14,10 @@ const NEW = {
 };
 const INPUTS = "inputs";
 const OUTPUT = "output";
-// Names that references begin with and that no step has.
+// Names that references begin with and that no step may have.
 const RESERVED = ["inputs", "execution", "secrets", "item"];
 
-// A step with those inside it.
+// A step with its nested steps.
 const walkOf = (step) => [step, ...walk({ steps: [step] }).slice(1)];
 
 function freeId(steps, type) {
@@ -37,7 +37,7 @@ export function StepsTab({ definition, onDefinition, steps, byStep, models, own,
   const choose = (at) => setQuery({ step: at });
   const open = (at) => { choose(at); if (matchMedia("(max-width: 1100px)").matches) setTimeout(() => fields.current?.scrollIntoView({ block: "start" }), 0); };
   const put = (path, next, said) => onDefinition(changed(definition, path, next), said);
-  // References follow a new id while it is typed: what they name in between is kept here.
+  // References follow an id while it is being typed: their current name is kept here.
   const naming = useRef({});
   const putStep = (path, before, next) => {
     const [old, id, at] = [idOf(before), idOf(next), pointer(path)];
@@ -102,7 +102,7 @@ export function StepsTab({ definition, onDefinition, steps, byStep, models, own,
 }
 
 function Ends({ at, icon, name, note, chosen, open, isBad }) {
-  return html`<button type="button" class="step-row end-row" aria-current=${chosen === at ? "true" : undefined} onClick=${() => open(at)}><${Icon} name=${icon} /><span class="step-name"><strong>${name}</strong></span><span class="quiet">${note}</span>${isBad ? html`<${Icon} name="circle-alert" label="Something is wrong here" />` : null}</button>`;
+  return html`<button type="button" class="step-row end-row" aria-current=${chosen === at ? "true" : undefined} onClick=${() => open(at)}><${Icon} name=${icon} /><span class="step-name"><strong>${name}</strong></span><span class="quiet">${note}</span>${isBad ? html`<${Icon} name="circle-alert" label="There is a problem here" />` : null}</button>`;
 }
 
 function Block({ path, definition, ...tools }) {
@@ -130,7 +130,7 @@ function Row({ step, path, chosen, open, byStep, ...tools }) {
     ${blocksOf(step).map((block) => html`<div class="block" key=${pointer(block.path)}><p class="quiet">${block.name}</p><${Block} path=${[...path, ...block.path]} chosen=${chosen} open=${open} byStep=${byStep} ...${tools} /></div>`)}</li>`;
 }
 
-// A button that opens a menu of the types. Nothing is added before one is chosen.
+// A button with a menu of the types. Nothing is added before one is chosen.
 function Add({ onAdd, where }) {
   const [isOpen, setOpen] = useState(false);
   const root = useRef(null);

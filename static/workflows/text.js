@@ -1,10 +1,9 @@
-// Fields of the editor: texts with references that are completed while somebody types, and pairs of names and
-// values.
+// Fields of the editor: texts with completion of references, and pairs of names and values.
 
 import { html, useId, useMemo, useRef, useState } from "/static/vendor/preact.js";
 import { Button, Field, Icon, IconButton, useForeign } from "/static/core.js";
 
-// References that are offered at once.
+// Maximum number of references offered.
 const OFFERED_MAX = 12;
 // The text between the braces before the caret.
 const OPEN = /(?<!\\)\{\{\s*([^{}]*)$/;
@@ -13,7 +12,7 @@ function textOf(value, isText) {
   if (value === undefined || value === null) return value === null && !isText ? "null" : "";
   if (typeof value !== "string") return JSON.stringify(value, null, typeof value === "object" ? 2 : 0);
   if (isText) return value;
-  // A text that would be read as something else stays in quotation marks.
+  // A text that would be parsed as another type stays in quotation marks.
   try { JSON.parse(value); return JSON.stringify(value); } catch { return value; }
 }
 
@@ -23,7 +22,7 @@ function valueOf(text, isText) {
   try { return JSON.parse(text); } catch { return text; }
 }
 
-// A value that may hold references: a text, or any JSON where `isText` is not set.
+// A value that may contain references: a text, or any JSON if `isText` is not set.
 export function Template({ label, hint, error, optional = false, value, onValue, offers = [], rows = 1, isText = false, bare = false, ...rest }) {
   const [text, setText] = useState(() => textOf(value, isText));
   const wrote = useForeign(value, (foreign) => setText(textOf(foreign, isText)));

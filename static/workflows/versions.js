@@ -1,11 +1,11 @@
-// The versions of a workflow: what each is, how two of them differ, locking and sharing one.
+// The versions of a workflow: their content, the differences of two, locking and sharing.
 
 import { html, useMemo, useState } from "/static/vendor/preact.js";
 import { Button, Confirm, Copy, Dialog, Field, Icon, Link, Loaded, Notice, Text, Time, count, place, session, setQuery, useLoad } from "/static/core.js";
 import { differences } from "/static/workflows/flow.js";
 import { loadVersion, putVersion } from "/static/workflows/service.js";
 
-// Lines around a difference that are shown with it.
+// Context lines around a difference.
 const AROUND = 3;
 
 export function VersionsTab({ workflow, version, onChange }) {
@@ -13,7 +13,7 @@ export function VersionsTab({ workflow, version, onChange }) {
   const all = [...workflow.versions].reverse();
   const base = session.value.hosts?.find((host) => host.role === "base")?.url ?? "";
   const other = place.value.query.get("with") ?? all.find((one) => one.version_id !== version.version_id)?.version_id ?? "";
-  // A version is put again with its own definition: only what is said of it changes.
+  // A version is saved again with its own definition: only its metadata changes.
   const put = async (id, fields) => {
     const held = await loadVersion(workflow.workflow_id, id);
     const { locked, production, allowed_to_share, definition } = held;
@@ -27,12 +27,12 @@ export function VersionsTab({ workflow, version, onChange }) {
       <td class="end"><span class="actions end">${one.allowed_to_share ? html`<${Button} icon="link" onClick=${() => setActing({ what: "link", one })}>Address</${Button}>` : null}
         ${one.locked || workflow.locked ? null : html`<${Button} icon="share-2" onClick=${() => setActing({ what: one.allowed_to_share ? "unshare" : "share", one })}>${one.allowed_to_share ? "Stop sharing" : "Share"}</${Button}>
         <${Button} icon="lock" onClick=${() => setActing({ what: "lock", one })}>Lock</${Button}>`}</span></td></tr>`)}</tbody></table></div>
-    <p class="hint">A version that is put again becomes the latest: so do sharing and locking one.</p>
+    <p class="hint">Saving a version again makes it the latest, and so does sharing or locking it.</p>
     ${all.length > 1 ? html`<section><h2>Differences</h2><div class="filters"><${Field} label=${`${version.version_id} with`}>${(field) => html`<select ...${field} value=${other} onChange=${(event) => setQuery({ with: event.currentTarget.value })}>${all.filter((one) => one.version_id !== version.version_id).map((one) => html`<option value=${one.version_id}>${one.version_id}</option>`)}</select>`}</${Field}></div>
       <${Between} id=${workflow.workflow_id} other=${other} version=${version} /></section>` : html`<p class="quiet">There is one version. When there are more, their differences appear here.</p>`}
-    ${acting?.what === "lock" ? html`<${Confirm} title=${`Lock ${acting.one.version_id}?`} action="Lock it for good" onDo=${() => put(acting.one.version_id, { locked: true })} onClose=${() => setActing(null)}><p>A locked version never changes again, and cannot be unlocked. Later changes make new versions.</p></${Confirm}>` : null}
-    ${acting?.what === "share" ? html`<${Confirm} title=${`Share ${acting.one.version_id}?`} action="Share it" onDo=${() => put(acting.one.version_id, { allowed_to_share: true })} onClose=${() => setActing(null)}><p>Every holder of an API key of this service, of other organizations too, may run it, and pays for it. They see what its steps give.</p></${Confirm}>` : null}
-    ${acting?.what === "unshare" ? html`<${Confirm} title=${`Stop sharing ${acting.one.version_id}?`} action="Stop sharing" onDo=${() => put(acting.one.version_id, { allowed_to_share: false })} onClose=${() => setActing(null)}><p>Others cannot start it any more.</p></${Confirm}>` : null}
+    ${acting?.what === "lock" ? html`<${Confirm} title=${`Lock ${acting.one.version_id}?`} action="Lock it permanently" onDo=${() => put(acting.one.version_id, { locked: true })} onClose=${() => setActing(null)}><p>A locked version never changes again, and cannot be unlocked. Later changes make new versions.</p></${Confirm}>` : null}
+    ${acting?.what === "share" ? html`<${Confirm} title=${`Share ${acting.one.version_id}?`} action="Share it" onDo=${() => put(acting.one.version_id, { allowed_to_share: true })} onClose=${() => setActing(null)}><p>Every holder of an API key of this service, of other organizations too, may run it, and pays for it. They can see the outputs of its steps.</p></${Confirm}>` : null}
+    ${acting?.what === "unshare" ? html`<${Confirm} title=${`Stop sharing ${acting.one.version_id}?`} action="Stop sharing" onDo=${() => put(acting.one.version_id, { allowed_to_share: false })} onClose=${() => setActing(null)}><p>Others can no longer start it.</p></${Confirm}>` : null}
     ${acting?.what === "link" ? html`<${Shared} url=${`${base}/v1/public/${workflow.workflow_id}/versions/${acting.one.version_id}/trigger`} onClose=${() => setActing(null)} />` : null}`;
 }
 
@@ -46,7 +46,7 @@ function Between({ id, other, version }) {
   return html`<${Loaded} of=${found}>${(before) => html`<${Compared} before=${before.definition} after=${version.definition} beforeName=${before.version_id} afterName=${version.version_id} />`}</${Loaded}>`;
 }
 
-// Two definitions, line by line: what is only in the first, what is only in the second, and a little around it.
+// Two definitions line by line: lines only in the first, lines only in the second, and context.
 export function Compared({ before, after, beforeName, afterName }) {
   const [isWhole, setWhole] = useState(false);
   const lines = useMemo(() => differences(JSON.stringify(before, null, 2), JSON.stringify(after, null, 2)), [before, after]);

@@ -1,4 +1,4 @@
-"""Unpacks axe-core, as npm has it, into the folder that is named: `fetch.py FOLDER`."""
+"""Downloads axe-core from npm into a folder: `fetch.py FOLDER`."""
 
 import base64
 import fcntl
@@ -15,7 +15,7 @@ URL = f"https://registry.npmjs.org/axe-core/-/axe-core-{VERSION}.tgz"
 
 folder = Path(sys.argv[1])
 folder.mkdir(parents=True, exist_ok=True)
-# One test fetches, the others wait and find it there.
+# One test downloads it; the others wait, and then find it.
 alone = open(folder / "lock", "w")
 fcntl.flock(alone, fcntl.LOCK_EX)
 script = folder / f"axe-{VERSION}.js"

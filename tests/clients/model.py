@@ -1,5 +1,5 @@
 """Writes a language model of half a megabyte with random weights, as a GGUF file: `model.py FILE`. Its vocabulary is
-that of `tests/support/gguf.rs`: single characters, so that a grammar alone decides what it writes."""
+that of `tests/support/gguf.rs`: single characters, so that only a grammar determines its text."""
 
 import sys
 

@@ -1,5 +1,5 @@
-"""A server of OpenAI's API whose answers follow from the request: it calls the tools that it is offered, fills
-schemas, and otherwise repeats what was said."""
+"""An OpenAI-compatible server with answers derived from the request: it calls the offered tools, fills schemas, and
+otherwise repeats the message."""
 
 import base64
 import json
@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 def value(schema, root):
-    """The smallest value that fits a schema: "Rome" for a text, 3 for a number."""
+    """The smallest value that matches a schema: "Rome" for a string, 3 for a number."""
     if "$ref" in schema:
         target = root
         for part in schema["$ref"].removeprefix("#/").split("/"):

@@ -1,4 +1,4 @@
-"""A predictor that answers at once, several at a time: for the benchmark of the runner `cog`."""
+"""A concurrent predictor that answers at once, for the benchmark of the runner `cog`."""
 
 from cog import BasePredictor, Input
 

@@ -1,4 +1,4 @@
-"""A predictor that does as its input says: for the tests of the runner `cog`."""
+"""A predictor controlled by its input, for the tests of the runner `cog`."""
 
 import time
 

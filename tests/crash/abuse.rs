@@ -1,9 +1,10 @@
-//! Abuse: one hostile request, or a crowd of them, against the real binary. After each attack the
-//! service still runs and answers `/health`, an ordinary prediction still ends, and its resident
-//! memory stays bounded.
+//! Abuse: one hostile request, or many, against the real binary. After each attack the service is
+//! still running and answers `/health`, an ordinary prediction still completes, and resident memory
+//! stays bounded.
 //!
-//! `ORRERY_ABUSE_HEALTH_MS` and `ORRERY_ABUSE_RSS_MIB` set the bounds: the gate runs these tests
-//! beside others, so its own are wide; `tests/torture/abuse` runs them alone with the narrow ones.
+//! `ORRERY_ABUSE_HEALTH_MS` and `ORRERY_ABUSE_RSS_MIB` set the bounds: in a full test run these
+//! tests compete with others, so the default bounds are wide; `tests/torture/abuse` runs them alone
+//! with narrow ones.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -22,11 +23,11 @@ use crate::support::service::{Service, Setup};
 use crate::support::{count_from, eventually};
 use orrery::runtime;
 
-/// How often `/health` is asked.
+/// Polling interval of `/health`.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 pub const MIB: u64 = 1024 * 1024;
 
-/// A service that is being attacked, and what its health was in the meantime.
+/// A service under attack, and the record of its health.
 pub struct Target {
     pub setup: Setup,
     service: Service,
@@ -35,8 +36,8 @@ pub struct Target {
     _folder: tempfile::TempDir,
 }
 
-/// Asks for `/health` until it is dropped, and notes the slowest answer and the largest memory of the
-/// service with its workers.
+/// Polls `/health` until dropped, and records the slowest answer and the peak memory of the service
+/// with its workers.
 struct Watch {
     ending: Arc<AtomicBool>,
     slowest_ms: Arc<AtomicU64>,
@@ -68,8 +69,8 @@ impl Watch {
     }
 }
 
-/// Resident bytes of the service and of the workers of its built-in models. What both have of the
-/// program's file counts twice.
+/// Resident memory of the service and of its built-in workers. Shared pages of the binary count
+/// twice.
 fn resident_with_children(pid: u32) -> u64 {
     let parent = format!("PPid:\t{pid}\n");
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -105,7 +106,7 @@ impl Target {
         self.setup.client(&self.key)
     }
 
-    /// Creates a workflow and returns its id, or the answer that refused it.
+    /// Creates a workflow and returns its id, or the error response.
     pub fn create_workflow(&self, name: &str, definition: &Value) -> Result<String, (u16, String)> {
         let body = json!({"name": name, "description": "d", "definition": definition});
         let made = self.client().post("/v1/workflows", &[], &body.to_string()).unwrap();
@@ -115,13 +116,13 @@ impl Target {
         }
     }
 
-    /// An ordinary prediction ends; the service has the process that it began with, answered
-    /// `/health` in time throughout, and is not large.
+    /// Checks that an ordinary prediction completes, that the service has not restarted, answered
+    /// `/health` in time throughout, and stayed small.
     fn assert_well(self, attack: &str) {
         self.assert_well_within(attack, 0);
     }
 
-    /// As `assert_well`, with so many MiB that the attack may take beside.
+    /// Like `assert_well`, with this many extra MiB of memory for the attack.
     pub fn assert_well_within(mut self, attack: &str, budget_mib: u64) {
         let mut client = self.client();
         let body = json!({"model": "text-template", "version": "1",
@@ -151,7 +152,7 @@ impl Drop for Target {
     }
 }
 
-/// Creates one prediction for each input and waits until all have ended; gives their records.
+/// Creates one prediction per input and waits until all have ended; returns their records.
 fn run_all(target: &Target, model: &str, inputs: &[Value]) -> Vec<Value> {
     let mut client = target.client();
     let mut ids = Vec::new();
@@ -174,7 +175,7 @@ fn run_all(target: &Target, model: &str, inputs: &[Value]) -> Vec<Value> {
 }
 
 #[test]
-fn image_that_scales_to_gigabytes_is_cropped_or_refused() {
+fn image_that_scales_to_gigabytes_is_cropped_or_rejected() {
     let target = Target::new("");
     let mut png = std::io::Cursor::new(Vec::new());
     image::GrayImage::new(10_000, 1).write_to(&mut png, image::ImageFormat::Png).unwrap();
@@ -187,7 +188,7 @@ fn image_that_scales_to_gigabytes_is_cropped_or_refused() {
 }
 
 #[test]
-fn schema_that_expands_exponentially_is_refused() {
+fn schema_that_expands_exponentially_is_rejected() {
     let target = Target::new("");
     let mut definitions = json!({"d40": {"type": "string"}});
     for level in 0..40 {
@@ -215,7 +216,7 @@ fn schema_that_expands_exponentially_is_refused() {
 }
 
 #[test]
-fn list_with_a_hundred_thousand_entries_is_refused() {
+fn list_with_a_hundred_thousand_entries_is_rejected() {
     let target = Target::new("");
     let many: Vec<String> = (0..120_000).map(|n| n.to_string()).collect();
     let body = json!({"name": "n", "description": "d", "tags": many, "categories": many,
@@ -233,7 +234,7 @@ fn list_with_a_hundred_thousand_entries_is_refused() {
 }
 
 #[test]
-fn bodies_without_key_hold_no_memory() {
+fn bodies_without_key_use_no_memory() {
     let target = Target::new("");
     let address = target.setup.base();
     let filler = vec![b'x'; 1024 * 1024];
@@ -248,7 +249,7 @@ fn bodies_without_key_hold_no_memory() {
         );
         stream.write_all(head.as_bytes()).unwrap();
         for _ in 0..7 {
-            // The service may answer and close at any moment: what it refuses is not held.
+            // The service may answer and close at any moment: rejected data is not kept.
             if stream.write_all(&filler).is_err() {
                 break;
             }
@@ -271,7 +272,7 @@ fn clients_that_do_not_read_block_nobody() {
             stream
         })
         .collect();
-    // The control socket and the metrics have permits of their own.
+    // The control socket and the metrics have their own permits.
     assert!(target.setup.run(&["key", "list"]).contains("test"));
     assert!(target.setup.metric("orrery_executions_queued").is_some());
     let mut ended = 0;
@@ -352,7 +353,7 @@ fn hanging_workflows_starve_no_model() {
         }
     }
     eventually("the steps hang", || (gate.held() >= 20).then_some(()));
-    // `assert_well` runs a prediction to its end while all of them hang.
+    // `assert_well` runs a prediction to completion while all of them hang.
     target.assert_well("two workflows of 30 executions that hang");
     gate.open();
 }

@@ -1,6 +1,6 @@
-//! Exchanges of the agent when the service is killed again and again, also while a conversation is being
-//! summarized: no tool that has a result runs again, each exchange ends, the memory holds it once, and the
-//! balance is exact.
+//! Exchanges of the agent while the service is killed again and again, including during a summary
+//! of the conversation: no tool call with a result runs again, each exchange ends, the memory
+//! contains it once, and the balance is exact.
 
 use std::io::{BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -17,30 +17,31 @@ use crate::support::service::Setup;
 use crate::support::{count_from, eventually};
 use crate::verdict;
 
-/// Uses of a tool in each exchange.
+/// Tool calls per exchange.
 const TOOLS: usize = 3;
-/// What an answer costs, in millionths of a dollar: two tokens at a thousandth of a dollar each.
+/// Cost of an answer in micro-dollars: two tokens at a thousandth of a dollar each.
 const ANSWER_COST: i64 = 2000;
-/// What a use of the tool costs.
+/// Cost of a tool call in micro-dollars.
 const TOOL_COST: i64 = 1000;
-/// Answers between two kills: so many that each session has gone on, and none is taken for what kills
-/// the service.
+/// Answers between two kills: enough that each session has made progress, so that none is suspected
+/// of causing the crashes.
 const ANSWERS_BETWEEN: usize = 6;
-/// How long the model thinks, so that kills fall between its steps.
+/// Delay of the model's answers, so that kills fall between its steps.
 const THINKING: Duration = Duration::from_millis(15);
 
-/// A context so small that the second prompt of a session asks for a summary, and words that fill it.
+/// A context so small that the second prompt of a session triggers a summary, and words that fill
+/// it.
 const CONTEXT_TOKENS: usize = 4096;
 const LONG_PROMPT: usize = 1500;
 /// Exchanges that a session remembers.
 const REMEMBERED_MAX: u32 = 50;
 
-/// What a model server has been asked.
+/// Requests that a model server has received.
 #[derive(Debug, Default)]
 struct Asked {
-    /// All that it has answered.
+    /// All requests answered.
     answers: AtomicUsize,
-    /// For a summary, answered or not.
+    /// Summary requests, answered or not.
     summaries: AtomicUsize,
 }
 
@@ -54,7 +55,7 @@ impl Asked {
     }
 }
 
-/// A model server that wants a tool some times, then says so; and that summarizes.
+/// Starts a model server that calls a tool several times, then answers; and that summarizes.
 fn start_server(asked: &Arc<Asked>) -> String {
     let asked = Arc::clone(asked);
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
@@ -75,7 +76,7 @@ fn answer(stream: &TcpStream, asked: &Asked) {
     let mut reader = BufReader::new(stream.try_clone().unwrap());
     let Ok(request) = crate::support::http::Message::read(&mut reader) else { return };
     let request = request.json();
-    // Such a request offers no tools.
+    // Summary requests offer no tools.
     let is_summary = request.get("tools").is_none();
     asked.summaries.fetch_add(usize::from(is_summary), Ordering::SeqCst);
     std::thread::sleep(THINKING);
@@ -102,7 +103,7 @@ fn answer(stream: &TcpStream, asked: &Asked) {
     drop(writer.write_all(format!("{head}{body}").as_bytes()));
 }
 
-/// The exchanges of all sessions, once there are so many and all have ended.
+/// The number of exchanges of all sessions, once all accepted ones have ended.
 fn ended(client: &mut Client, accepted: usize) -> Option<usize> {
     let rows = client.get("/v2/executions?type=agent&limit=100").ok()?.json();
     let rows = rows["executions"].as_array()?.clone();
@@ -110,7 +111,7 @@ fn ended(client: &mut Client, accepted: usize) -> Option<usize> {
     (rows.len() >= accepted && rows.iter().all(is_over)).then_some(rows.len())
 }
 
-/// A service whose agent thinks with that server and may use a model that costs.
+/// A service whose agent uses that server and may call a model that costs money.
 fn set_up(folder: &Path, server: &str, agent: &str) -> Setup {
     let lines = format!(
         "[router]\nupstream_url = \"{server}\"\n\
@@ -124,14 +125,15 @@ fn set_up(folder: &Path, server: &str, agent: &str) -> Setup {
     setup
 }
 
-/// Begins an exchange; whether it was accepted. Its head says that the prompt is on the disk.
+/// Begins an exchange; returns whether it was accepted. The response head says that the prompt is
+/// durable.
 fn begin(setup: &Setup, key: &str, session: &str, message: &str) -> bool {
     let body = json!({"message": message, "session_id": session});
     let started = setup.agent(key).post("/chat", &[], &body.to_string());
     started.is_ok_and(|answer| answer.status() == 200)
 }
 
-/// Checks what there is once all exchanges have ended: what ran, what it cost, what is remembered.
+/// Checks, once all exchanges have ended, what ran, what it cost, and what is remembered.
 fn check(setup: &Setup, key: &str, accepted: usize, sessions: usize) {
     let mut client = setup.client(key);
     let exchanges = eventually("every exchange ends", || ended(&mut client, accepted));
@@ -139,7 +141,7 @@ fn check(setup: &Setup, key: &str, accepted: usize, sessions: usize) {
     let mut summaries = 0;
     for row in rows["executions"].as_array().unwrap() {
         assert_eq!(row["status"], "success", "{row}");
-        // Four answers and three uses of a tool; with a summary, an answer more.
+        // Four answers and three tool calls; one more answer with a summary.
         summaries += match &row["execution_cost"] {
             cost if *cost == json!(0.011) => 0,
             cost if *cost == json!(0.013) => 1,
@@ -209,7 +211,7 @@ fn agent_killed_while_it_summarizes_keeps_one_summary() {
     for round in 0..count_from("ORRERY_CRASH_AGENT", 8).min(REMEMBERED_MAX - 1) {
         let before = asked.summaries();
         accepted += usize::from(begin(&setup, &key, "s0", &format!("round {round} {long}")));
-        // While the model makes the summary, as it is committed, or just after.
+        // While the model generates the summary, as it is committed, or just after.
         eventually("a summary is asked for", || (asked.summaries() > before).then_some(()));
         std::thread::sleep(Duration::from_millis(random.within(0..30)));
         service.kill();

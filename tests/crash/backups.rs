@@ -1,4 +1,4 @@
-//! Backups under load: taken from the running service, checked, restored elsewhere, started.
+//! Backups under load: taken from the running service, verified, restored elsewhere, and started.
 
 use std::fs;
 
@@ -42,13 +42,13 @@ fn backup_under_load_restores_a_complete_service() {
     setup.run(&["resume"]);
     let ends = verdict::settle(&setup, &world.key, &before);
     world.client_log.lock().unwrap().acknowledged.retain(|id, _| ends.contains_key(id));
-    // What had not ended at that moment ends again: its webhook is another one then.
+    // Executions unfinished at that moment end again, so their webhooks differ.
     verdict::check_ends(&world.client_log, &ends);
     ClientLog::repeat_keys(&world.client_log, &mut setup.client(&world.key));
     let path = format!("/v1/files/{}/content", file["id"].as_str().unwrap());
     assert_eq!(setup.client(&world.key).get(&path).unwrap().text(), content);
 
-    // A restore into a folder that holds one is refused, and so is one from a file that was cut.
+    // Restoring into a folder with data is rejected, and so is a truncated backup.
     let refused = setup.fail(&["restore", backup]);
     assert!(
         refused.contains("already contains payloads") || refused.contains("already"),
@@ -63,7 +63,8 @@ fn backup_under_load_restores_a_complete_service() {
     assert!(refused.contains("the backup is incomplete or damaged"), "{refused}");
     assert!(!nowhere.exists());
 
-    // What runs has its store to itself; once it has stopped, the store is rewritten.
+    // A running service has exclusive access to its store; once stopped, the store can be
+    // rewritten.
     for command in ["verify", "compact"] {
         let refused = setup.fail(&[command]);
         assert!(refused.contains("a service runs in"), "{command}: {refused}");

@@ -1,5 +1,5 @@
-//! Chat calls when the service dies in the middle of a stream: nothing stays reserved, and the ledger
-//! holds what was recorded and nothing else.
+//! Chat calls when the service dies in the middle of a stream: no reservation is left, and the
+//! ledger contains exactly the recorded calls.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -9,12 +9,13 @@ use serde_json::{Value, json};
 use crate::support::service::Setup;
 use crate::verdict;
 
-/// Tokens of an answer, at a price that makes them most of the balance.
+/// Maximum tokens of an answer, at a price that makes them most of the balance.
 const MOST: u64 = 900;
-/// What the answer of the second life costs: two tokens at a thousandth of a dollar each.
+/// Cost of the answer after the restart: two tokens at a thousandth of a dollar each.
 const CHARGED: i64 = 2000;
 
-/// A model server: a stream gets its first event and nothing more, all else an answer at once.
+/// Starts a model server: a stream gets its first event and nothing more, other requests an answer
+/// at once.
 fn start_server() -> String {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let address = listener.local_addr().unwrap();
@@ -34,7 +35,7 @@ fn answer(stream: &TcpStream) {
         let event = "data: {\"choices\":[{\"delta\":{\"content\":\"12345678\"}}]}\n\n";
         let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n";
         drop(writer.write_all(format!("{head}{event}").as_bytes()));
-        // Until the other side closes the connection.
+        // Until the client closes the connection.
         drop(reader.read(&mut [0]));
         return;
     }

@@ -1,9 +1,9 @@
-//! Kills at the store's own moments: while a checkpoint carries rows from the log into the tree, and
-//! while a start reads a log of several MiB.
+//! Kills at critical moments of the store: while a checkpoint moves rows from the log to the tree,
+//! and while a start replays a log of several MiB.
 //!
-//! A checkpoint shows itself from outside by the processor time of its thread when it begins, and by
-//! a new mark in the data folder when the tree is durable; the replay by the bytes that the process
-//! has read, and by the new mark as well. A kill between the two is inside.
+//! From outside, the start of a checkpoint shows in the processor time of its thread, and its end
+//! in a new mark in the data folder; a replay shows in the bytes the process has read, and its end
+//! in the new mark. A kill between the two hits inside.
 
 use std::collections::HashSet;
 use std::fs;
@@ -20,26 +20,26 @@ use crate::support::{count_from, eventually};
 use crate::verdict;
 use crate::world::World;
 
-/// Clients that create at one time, and what each creates before a kill in a checkpoint. The rows
-/// are well over the 1,000 with which a second without a commit begins one.
+/// Concurrent clients, and the number that each creates before a kill in a checkpoint. The rows are
+/// well over the 1,000 that trigger a checkpoint after a second without commits.
 const SENDERS: u64 = 8;
 const CREATES: u64 = 30;
-/// What each creates before a kill in a start, and the size of its input and of its output: rows of
-/// the store, not files.
+/// The number that each creates before a kill in a start, and the size of inputs and outputs: rows
+/// of the store, not files.
 const LARGE_CREATES: u64 = 15;
 const PADDING: usize = 30_000;
 const MIB: usize = 1024 * 1024;
-/// A start that has read so much reads the log; at least one log is that long.
+/// A start that has read this much is reading the log; at least one log is that long.
 const LOG_BYTES: usize = 4 * MIB;
-/// Processor time between two looks that no thread uses which only asks whether it is time yet.
+/// More processor time between two polls than an idle polling thread uses.
 const BUSY_NANOS: u64 = 1_000_000;
-/// As the kernel cuts the thread's name off.
+/// The thread name, as truncated by the kernel.
 const CHECKPOINT_THREAD: &str = "store-checkpoin";
-/// Kills that may miss, besides one for each that hits.
+/// Allowed misses, in addition to one per hit.
 const SPARE_MISSES: u32 = 10;
 
-/// When to kill: a random moment within a span that adapts, so that about one kill in five comes too
-/// late and the last steps are hit as well as the first.
+/// When to kill: a random moment within an adaptive span, so that about one kill in five is too
+/// late and the last steps are hit as often as the first.
 struct Aim {
     span_micros: u64,
     hits: u32,
@@ -72,7 +72,7 @@ impl Aim {
     }
 }
 
-/// `kill -9` inside checkpoints; `ORRERY_CRASH_CHECKPOINTS` of them.
+/// `kill -9` during checkpoints, `ORRERY_CRASH_CHECKPOINTS` times.
 #[test]
 fn kills_during_checkpoints_lose_nothing() {
     const SPAN_MICROS: u64 = 200_000;
@@ -99,7 +99,8 @@ fn kills_during_checkpoints_lose_nothing() {
     check_at_rest(&world, service, &ends);
 }
 
-/// `kill -9` under work, and again while the next start reads the log; `ORRERY_CRASH_REPLAYS` times.
+/// `kill -9` under load, and again while the next start replays the log, `ORRERY_CRASH_REPLAYS`
+/// times.
 #[test]
 fn kills_during_the_replay_of_a_log_lose_nothing() {
     const SPAN_MICROS: u64 = 200_000;
@@ -132,7 +133,7 @@ fn kills_during_the_replay_of_a_log_lose_nothing() {
     check_at_rest(&world, service, &ends);
 }
 
-/// Creates `count` predictions from each client; all are acknowledged when this returns.
+/// Creates `count` predictions from each client; returns when all are acknowledged.
 fn create(world: &mut World, count: u64, ask: fn(&mut Random, &Providers) -> Ask) -> Vec<String> {
     let before: HashSet<String> = ClientLog::ids(&world.client_log).into_iter().collect();
     let senders: Vec<_> =
@@ -155,7 +156,7 @@ fn create(world: &mut World, count: u64, ask: fn(&mut Random, &Providers) -> Ask
     ids
 }
 
-/// Returns when a checkpoint has begun. `mark` is what the data folder had before the work.
+/// Waits until a checkpoint has begun. `mark` is the mark before the load.
 fn wait_for_a_checkpoint(world: &World, service: &Service, mark: &Value) {
     let thread = checkpoint_thread(service.pid());
     let mut before = used_nanos(&thread);
@@ -167,8 +168,8 @@ fn wait_for_a_checkpoint(world: &World, service: &Service, mark: &Value) {
     });
 }
 
-/// Returns when a start has read the first of the log's bytes. A start writes the mark again once
-/// it has put all of them into memory.
+/// Waits until a start has begun to read the log. A start rewrites the mark once the whole log is
+/// in memory.
 fn wait_for_the_replay(world: &World, starting: &Service, mark: &Value) {
     let path = format!("/proc/{}/io", starting.pid());
     eventually("a start reads the log", || {
@@ -198,7 +199,7 @@ fn mark(world: &World) -> Value {
     serde_json::from_slice(&text).unwrap()
 }
 
-/// What was written to the log's segments; the zeros behind it are room for more.
+/// Bytes written to the log's segments, without the zeros preallocated after them.
 fn log_bytes(world: &World) -> usize {
     let segments = fs::read_dir(world.setup.data().join("store/log")).unwrap();
     let written = |path: PathBuf| {
@@ -213,7 +214,7 @@ fn log_bytes(world: &World) -> usize {
         .sum()
 }
 
-/// After one more kill every end is the same, byte for byte, and the store is whole.
+/// Checks after one more kill that every outcome is byte-identical and the store is undamaged.
 fn check_at_rest(world: &World, service: Service, ends: &verdict::Ends) {
     service.kill();
     let service = world.setup.start();

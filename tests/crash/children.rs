@@ -1,5 +1,5 @@
-//! A parent with a thousand children, cancelled half-way and killed around it: no child is orphaned, none is
-//! there twice, and both links are right.
+//! A parent with a thousand children, cancelled half-way and killed around that moment: no child is
+//! orphaned or duplicated, and both links are correct.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -12,16 +12,16 @@ use crate::support::random::Random;
 use crate::support::service::{Service, Setup};
 use crate::support::{count_from, eventually};
 
-/// Children of a map that run at the same time, at most.
+/// Maximum concurrency of the map.
 const CONCURRENCY_MAX: usize = 1000;
 
-/// A service with a parent whose map runs one child for each item.
+/// A service with a parent whose map runs one child per item.
 struct Family {
     setup: Setup,
     key: String,
     children: usize,
     waits: bool,
-    /// The execution whose steps run the children, and the workflow of these.
+    /// The execution whose steps run the children, and the children's workflow.
     parent: String,
     child: String,
 }
@@ -31,7 +31,7 @@ impl Family {
         let service = setup.start();
         let key = setup.create_key();
         let mut client = setup.client(&key);
-        // Every other child ends at once, the rest never would.
+        // Every other child completes at once, the rest never would.
         let condition =
             json!({"expression": "{{inputs.ends}}", "operator": "equals", "value": true});
         let steps = json!([{"step_id": "which", "type": "choice", "condition": condition,
@@ -56,7 +56,7 @@ impl Family {
         self.setup.client(&self.key)
     }
 
-    /// Waits until so many children are there.
+    /// Waits until there are this many children.
     fn wait_for(&self, count: usize) {
         let mut client = self.client();
         let path = format!("/v1/workflows/{}/executions?limit=1", self.child);
@@ -66,13 +66,14 @@ impl Family {
         });
     }
 
-    /// Kills and starts again.
+    /// Kills and restarts the service.
     fn kill(&self, service: Service) -> Service {
         service.kill();
         self.setup.start()
     }
 
-    /// Kills at a random moment around the cancel of the parent, which holds afterwards.
+    /// Kills the service at a random moment around the cancel of the parent, and checks that the
+    /// cancel is effective afterwards.
     fn cancel_around_a_kill(&self, service: Service, random: &mut Random) -> Service {
         let path = format!("/v1/workflows/executions/{}/cancel", self.parent);
         let pause = Duration::from_micros(random.within(0..30_000));
@@ -90,12 +91,12 @@ impl Family {
             assert!([200, 409].contains(&again.status()), "{}", again.text());
         }
         let end = ended(&mut client, &self.parent)["status"].take();
-        // One that waits for nothing may have been through with them.
+        // A parent that does not wait may have started all of them already.
         assert!(end == "cancelled" || (end == "completed" && !self.waits), "{end}");
         service
     }
 
-    /// Checks that each child is there once, linked both ways; gives how many ended how.
+    /// Checks that each child exists once and is linked both ways; returns the count per status.
     fn check(&self) -> HashMap<String, usize> {
         let mut client = self.client();
         let of_workflow = format!("type=workflow&workflow_id={}", self.child);
@@ -147,7 +148,7 @@ fn children_of_a_cancelled_parent_end_with_it() {
     let service = family.kill(service);
     family.wait_for(children / 2);
     let service = family.cancel_around_a_kill(service, &mut random);
-    // Once more while the children are cancelled.
+    // Once more while the children are being cancelled.
     std::thread::sleep(Duration::from_millis(random.within(0..100)));
     let service = family.kill(service);
     let ends = family.check();

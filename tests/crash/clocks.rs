@@ -11,15 +11,15 @@ use crate::support::service::Setup;
 
 const YEAR_SECONDS: i64 = 365 * 24 * 3600;
 
-/// A retry and a webhook that were put off while the clock was a year ahead come in time after a kill
-/// and a start with the right clock; an idempotency key holds on both sides of the jump.
+/// A retry and a webhook scheduled while the clock was a year ahead run on time after a kill and a
+/// start with the right clock; an idempotency key works on both sides of the jump.
 #[test]
 fn clock_corrected_between_starts_delays_nothing() {
     let asked = Arc::<AtomicUsize>::default();
     let delivered = Arc::<Mutex<Vec<bool>>>::default();
     let asking = Arc::clone(&asked);
     let delivering = Arc::clone(&delivered);
-    // Everything fails until the third call of its kind.
+    // Every request fails until the third of its kind.
     let server = Server::start(move |request| {
         let fails = if request.second_word() == "/hook" {
             let mut delivered = delivering.lock().unwrap();
@@ -72,7 +72,7 @@ fn clock_corrected_between_starts_delays_nothing() {
     eventually("the log says that the clock is ahead", || {
         setup.log_since(0).contains("the machine's clock is ahead of the time").then_some(())
     });
-    // The pause before the retry is on the disk then, and due in a year.
+    // By then the pause before the retry is durable, and ends in a year.
     eventually("the step waits for its retry", || {
         let path = format!("/v1/workflows/executions/{id}?timeout=0");
         let seen = client.get(&path).unwrap().json();
@@ -87,9 +87,10 @@ fn clock_corrected_between_starts_delays_nothing() {
     assert_eq!((predict("before"), predict("during")), (before, during));
 }
 
-/// A clock beyond the years that can be written: answers, ids and waits go on, then and afterwards.
+/// With a clock beyond the representable years, responses, ids and waits keep working, then and
+/// afterwards.
 #[test]
-fn clock_in_a_year_of_five_digits_breaks_no_answer() {
+fn clock_in_a_five_digit_year_breaks_no_response() {
     let folder = tempfile::tempdir().unwrap();
     let setup = Setup::new(folder.path(), &folder.path().join("data"), "");
     let _service = setup.start();

@@ -1,5 +1,5 @@
-//! Kills while a thousand deliveries are on their way: each arrives, none is said to have arrived
-//! that has not, and none is repeated once it is known to have.
+//! Kills while a thousand deliveries are in progress: each arrives, none is recorded as delivered
+//! that has not arrived, and none is repeated after it is known to have arrived.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -14,12 +14,12 @@ use crate::support::service::Setup;
 use crate::support::{count_from, eventually};
 
 const DELIVERIES: usize = 1000;
-/// One in so many is refused at first.
+/// One in this many is rejected at first.
 const REFUSED: usize = 17;
 const LIMITS: &str =
     "in_flight = 1000\nin_flight_per_receiver = 1000\ncircuit_failures = 1000000\n";
 
-/// What the receiver did with each execution's announcement.
+/// The receiver's responses to each execution's webhook.
 #[derive(Debug, Default)]
 struct Arrivals {
     /// How often it answered 2xx.
@@ -29,7 +29,7 @@ struct Arrivals {
 
 fn receive(request: &Message, gate: &Gate, arrivals: &Mutex<Arrivals>) -> Answer {
     gate.pass();
-    // A part of them is on its way back when the service dies.
+    // Some responses are in flight when the service dies.
     std::thread::sleep(Duration::from_millis(20));
     let id = request.json()["execution_id"].as_str().unwrap().to_owned();
     let mut arrivals = arrivals.lock().unwrap();
@@ -41,7 +41,7 @@ fn receive(request: &Message, gate: &Gate, arrivals: &Mutex<Arrivals>) -> Answer
     (200, "{}".to_owned())
 }
 
-/// Everything that the service says of deliveries of that status: their executions.
+/// The executions of all deliveries with that status, as listed by the service.
 fn listed(client: &mut Client, status: &str) -> Vec<String> {
     let mut ids = Vec::new();
     loop {
@@ -114,6 +114,6 @@ fn deliveries_all_arrive_and_none_repeats_after_success() {
         repeated += accepted - 1;
     }
     println!("{DELIVERIES} deliveries, {repeated} of them accepted again after a kill");
-    // A process that found nothing to send shows no gauge.
+    // A process that has sent nothing exports no gauge.
     assert_eq!(setup.metric("orrery_webhook_in_flight").unwrap_or(0.0), 0.0);
 }

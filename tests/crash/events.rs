@@ -1,4 +1,5 @@
-//! Events that are sent around kills, two for each execution: an acknowledged one is its answer, and no other.
+//! Events sent around kills, two per execution: the acknowledged one becomes the execution's
+//! answer, and no other.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,23 +14,23 @@ use crate::support::service::Setup;
 use crate::support::{PATIENCE, count_from, eventually};
 use orrery::runtime;
 
-/// Executions that wait, for each kill.
+/// Waiting executions per kill.
 const EXECUTIONS: usize = 60;
 /// Inputs of one bulk trigger.
 const BULK: usize = 10;
-/// Senders, each of which answers every execution.
+/// Senders, each of which sends an event to every execution.
 const SENDERS: usize = 3;
 
-/// What became of the events that were sent to one execution.
+/// The events sent to one execution.
 #[derive(Debug, Default)]
 struct Sent {
-    /// Those that were answered with 202.
+    /// Events answered with 202.
     acknowledged: Vec<String>,
-    /// Those whose connection broke, at least once.
+    /// Events whose connection broke at least once.
     doubtful: Vec<String>,
 }
 
-/// Sends an event until it is answered; notes what became of it.
+/// Sends an event until it is answered, and records the outcome.
 fn send(setup: &Setup, client: &mut Client, id: &str, payload: &str, sent: &Mutex<Sent>) {
     let path = format!("/v1/workflows/executions/{id}/events/answer");
     let body = json!({ "payload": payload }).to_string();
@@ -53,9 +54,9 @@ fn send(setup: &Setup, client: &mut Client, id: &str, payload: &str, sent: &Mute
     panic!("{payload} is not taken");
 }
 
-/// Starts so many executions that ask; every other one asks later.
+/// Starts this many executions that wait for an event; every other one begins to wait later.
 fn start(client: &mut Client, count: usize) -> Vec<String> {
-    // Some events come before their step, and are kept.
+    // Some events arrive before their step waits, and are stored.
     let workflow = workflow(
         client,
         "asks",

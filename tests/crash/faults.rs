@@ -1,9 +1,9 @@
-//! Faults that pass: while clients are at work, system calls of the service fail or take long, its
-//! descriptors run out, its payload folder is away, its clock jumps. Each fault lasts a moment; after
-//! all of them nothing is stranded, doubled or charged twice.
+//! Transient faults: under load, system calls of the service fail or are slow, it runs out of file
+//! descriptors, its payload folder disappears, its clock jumps. Each fault lasts a moment; after
+//! all of them nothing is stuck, duplicated or charged twice.
 //!
-//! System calls are made to fail from outside, by `strace --inject`. A fault in the log's own writes
-//! ends the process, as it should; it is then started again, as systemd would.
+//! `strace --inject` makes system calls fail from outside. A fault in the log's own writes
+//! terminates the process, as intended; the test then restarts it, as systemd would.
 
 use std::fmt;
 use std::fs;
@@ -22,26 +22,26 @@ use crate::support::{count_from, eventually, signal};
 use crate::verdict;
 use crate::world::World;
 
-/// How long one fault lasts.
+/// Duration of a fault.
 const FAULT_LASTS: Duration = Duration::from_millis(700);
-/// How long the service has between two faults.
+/// Recovery time between two faults.
 const BETWEEN_FAULTS: Duration = Duration::from_millis(300);
-/// Descriptors that a service short of them may have.
+/// File descriptor limit of a service that runs short of them.
 const FEW_DESCRIPTORS: u64 = 40;
-/// How long `strace` has for letting go of the service.
+/// Time limit for `strace` to detach from the service.
 const DETACH_WITHIN: Duration = Duration::from_secs(5);
 const HOUR_SECONDS: i64 = 3600;
 const YEAR_SECONDS: i64 = 365 * 24 * HOUR_SECONDS;
 /// Faults between two checks of everything acknowledged.
 const FAULTS_IN_A_CHAPTER: u32 = 128;
-/// Executions that may be left over when the next fault begins.
+/// Maximum backlog of executions when the next fault begins.
 const BACKLOG_MAX: f64 = 200.0;
-/// Acknowledged things of each kind that are looked at after a flip.
+/// Acknowledged items of each kind that are checked after a flip.
 const KNOWN: usize = 40;
-/// One in so many of them is looked at again at the end of all.
+/// One in this many of them is checked again at the very end.
 const KEPT_OF_KNOWN: usize = 8;
 
-/// Kinds of faults, each with the arguments of `strace` where it makes it.
+/// Kinds of faults, with the arguments of `strace` if it injects them.
 const FAULTS: &[Fault] = &[
     Fault::Syscalls("a slow flush", "fdatasync,fsync:delay_exit=60000"),
     Fault::Syscalls("a flush of 10 ms", "fdatasync:delay_exit=10000"),
@@ -49,7 +49,8 @@ const FAULTS: &[Fault] = &[
     Fault::Syscalls("opens that fail", "openat:error=EIO:when=3+5"),
     Fault::Syscalls("opens without descriptors", "openat:error=EMFILE:when=2+3"),
     Fault::Syscalls("a flush that fails", "fdatasync:error=EIO:when=40"),
-    // Not `write`: that would also fail the runtime's event descriptors, which no full disk does.
+    // Not `write`: that would also fail the runtime's event descriptors, which a full disk never
+    // does.
     Fault::Syscalls("a disk that fills up", "pwrite64:error=ENOSPC:when=60+200"),
     Fault::Syscalls("no room for new files", "openat:error=ENOSPC:when=4+7"),
     Fault::Syscalls("renames that fail", "rename,renameat,renameat2:error=EIO:when=2+2"),
@@ -65,13 +66,14 @@ const FAULTS: &[Fault] = &[
 
 #[derive(Debug, Clone, Copy)]
 enum Fault {
-    /// What it is, and what `strace` injects.
+    /// The description, and the fault that `strace` injects.
     Syscalls(&'static str, &'static str),
     FewDescriptors,
     PayloadsAway,
-    /// By how many seconds the clock is wrong.
+    /// The clock error in seconds.
     Clock(&'static str, i64),
-    /// As `Clock`; the process is killed while the clock is wrong, and started once it is right.
+    /// Like `Clock`, but the process is killed while the clock is wrong, and restarted once it is
+    /// right.
     ClockAndKill(&'static str, i64),
 }
 
@@ -124,8 +126,8 @@ impl Drop for Active {
     fn drop(&mut self) {
         match self {
             Self::Traced(strace) => {
-                // SIGINT makes strace detach and leave the service running. One whose service has
-                // ended in the meantime may wait for it without an end: SIGKILL detaches too.
+                // SIGINT makes strace detach and leave the service running. If the service has
+                // ended meanwhile, strace may wait forever: SIGKILL detaches too.
                 signal(strace.id(), Signal::INT);
                 let deadline = runtime::monotonic_now() + DETACH_WITHIN;
                 while strace.try_wait().is_ok_and(|ended| ended.is_none()) {
@@ -137,7 +139,7 @@ impl Drop for Active {
             }
             Self::Limited { pid, before } => limit_descriptors(*pid, before),
             Self::Away { from, to } => {
-                // The service makes none in its place.
+                // The service has not created a replacement.
                 fs::rename(to, from).unwrap();
             }
             Self::Shifted(setup) => setup.shift_clock(0),
@@ -153,7 +155,7 @@ fn trace(pid: u32, inject: &str) -> Child {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }
 
-/// Makes every flush of a running service take longer, until this is dropped.
+/// Delays every flush of a running service until dropped.
 pub fn slow_flushes(pid: u32, delay: Duration) -> Active {
     let inject = format!("fdatasync:delay_exit={}", delay.as_micros());
     let active = Active::Traced(trace(pid, &inject));
@@ -164,7 +166,7 @@ pub fn slow_flushes(pid: u32, delay: Duration) -> Active {
 fn is_traced(pid: u32) -> bool {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     threads.map(|thread| thread.unwrap().path().join("status")).all(|path| {
-        // A thread may end between the two.
+        // A thread may end between the two calls.
         fs::read_to_string(path).map_or(true, |status| !status.contains("TracerPid:\t0"))
     })
 }
@@ -180,8 +182,8 @@ fn limit_descriptors(pid: u32, soft: &str) {
     drop(Command::new("prlimit").args(["--pid", &pid.to_string(), &limit]).status());
 }
 
-/// Whether this machine has what the faults need; fails when `ORRERY_CRASH_REQUIRE_STRACE` is set
-/// and it has not.
+/// Whether this machine has what the faults need; fails if not and `ORRERY_CRASH_REQUIRE_STRACE` is
+/// set.
 pub fn can_inject() -> bool {
     let tools = ["strace", "prlimit"];
     let missing = tools.iter().find(|tool| {
@@ -194,7 +196,7 @@ pub fn can_inject() -> bool {
     false
 }
 
-/// Clients at work through one fault after another.
+/// Clients under load through one fault after another.
 struct Clients {
     load: Load,
     mix: Running,
@@ -211,7 +213,7 @@ impl Clients {
     }
 }
 
-/// `ORRERY_CRASH_FAULT_SECONDS` seconds of faults, one after the other. After every
+/// `ORRERY_CRASH_FAULT_SECONDS` seconds of faults, one after another. After every
 /// [`FAULTS_IN_A_CHAPTER`] of them, and at the end, everything is checked and bytes are flipped.
 #[test]
 #[ignore = "needs strace: run tests/run"]
@@ -251,7 +253,7 @@ fn faults_that_pass_leave_nothing_behind() {
     world.setup.run(&["verify"]);
 }
 
-/// What has been done and seen.
+/// Totals so far.
 #[derive(Debug, Default)]
 struct SoFar {
     faults: u32,
@@ -260,7 +262,7 @@ struct SoFar {
     /// In micro-dollars.
     paid: i64,
     flips: Tally,
-    /// Answers that must be the same at the end.
+    /// Responses that must be the same at the end.
     kept: Known,
 }
 
@@ -303,7 +305,8 @@ fn suffer(world: &mut World, mix: &Mix, service: &mut Service, fault: Fault, so_
     settle_to(world, BACKLOG_MAX);
 }
 
-/// Waits until no more than so many executions run or wait. Fails when none of them ends for long.
+/// Waits until at most this many executions are running or queued. Fails if none completes for a
+/// long time.
 fn settle_to(world: &World, most: f64) {
     let mut before = f64::INFINITY;
     while before > most {
@@ -314,7 +317,8 @@ fn settle_to(world: &World, most: f64) {
     }
 }
 
-/// Checks that everything acknowledged has ended as it should, forgets it, and gives some of it.
+/// Checks that everything acknowledged has ended as expected, drops the records, and returns some
+/// of them.
 fn end_chapter(world: &World, mix: &Mix, so_far: &mut SoFar) -> Known {
     let mut client = world.setup.client(&world.key);
     mix.clear_all_doubts(&mut client);
@@ -334,8 +338,8 @@ fn end_chapter(world: &World, mix: &Mix, so_far: &mut SoFar) -> Known {
     known
 }
 
-/// Waits until the service takes work again. A process that ended because of the fault is started
-/// again; returns how often.
+/// Waits until the service is ready again. Restarts a process that the fault terminated; returns
+/// the number of restarts.
 fn recover(world: &mut World, service: &mut Service, fault: Fault) -> u32 {
     let mut ends = 0;
     eventually("the service is well again", || {
@@ -354,7 +358,7 @@ fn recover(world: &mut World, service: &mut Service, fault: Fault) -> u32 {
     ends
 }
 
-/// What was refused during a fault was refused for now, not for good; forgets it.
+/// Checks that refusals during a fault were temporary errors; clears them.
 fn check_refusals(world: &World, fault: Fault) {
     let refused = std::mem::take(&mut world.client_log.lock().unwrap().refused);
     for (status, text) in refused {
@@ -362,7 +366,7 @@ fn check_refusals(world: &World, fault: Fault) {
     }
 }
 
-/// Repeats what broke, on the service that is well again.
+/// Repeats requests with a broken connection on the recovered service.
 fn settle_doubts(world: &World, mix: &Mix) {
     let mut client = world.setup.client(&world.key);
     mix.clear_doubts(&mut client);

@@ -1,6 +1,6 @@
-//! Flipped bytes: the service is killed, one bit of what it has stored is turned over in a copy of its
-//! data folder, and the service is started on that copy. Whatever was hit, nothing acknowledged may be
-//! missing or different without a word. Then the service goes on with the untouched folder.
+//! Bit flips: the service is killed, one bit of its stored data is flipped in a copy of its data
+//! folder, and the service is started on that copy. Whatever was hit, no acknowledged data may be
+//! missing or different without an error. Then the service continues on the untouched folder.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,10 +12,10 @@ use crate::support::eventually;
 use crate::support::random::Random;
 use crate::support::service::{Service, Setup};
 
-/// What was acknowledged, and is looked at after each flip: paths and the bodies that they answer.
+/// Acknowledged data checked after each flip: paths and the bodies of their responses.
 pub type Known = Vec<(String, Vec<u8>)>;
 
-/// What of the data folder is hit.
+/// The part of the data folder that is hit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part {
     Tree,
@@ -24,22 +24,22 @@ enum Part {
     File,
 }
 
-/// One of each is hit in a round.
+/// The parts hit in one round.
 const PARTS: [Part; 5] = [Part::Tree, Part::Log, Part::Tree, Part::Payload, Part::File];
 
-/// What flips came to.
+/// The outcomes of flips.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Tally {
     pub flips: u32,
-    /// The start was refused, in words.
+    /// The start failed with a clear error.
     pub refused: u32,
-    /// `orrery verify` or an answer named the damage.
+    /// `orrery verify` or a response reported the damage.
     pub named: u32,
-    /// Everything was read as it was.
+    /// Everything was read unchanged.
     pub without_effect: u32,
 }
 
-/// Flips bytes of a service that is at rest, one after the other. Kills it, and starts it again.
+/// Flips bytes of an idle service, one after another. Kills it, and restarts it.
 pub fn round(
     setup: &Setup,
     key: &str,
@@ -65,7 +65,7 @@ pub fn round(
     tally
 }
 
-/// Files of payloads and of users are never written again: the copy shares them.
+/// Payload files and users' files are never rewritten, so the copy hard-links them.
 fn copy(from: &Path, to: &Path) {
     fs::create_dir(to).unwrap();
     for entry in fs::read_dir(from).unwrap() {
@@ -77,7 +77,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Turns one bit over; says where. `None`: there is no such file.
+/// Flips one bit; returns its place. `None` if there is no such file.
 fn flip(data: &Path, part: Part, random: &mut Random) -> Option<String> {
     let files = match part {
         Part::Tree => vec![data.join("store/db")],
@@ -94,11 +94,11 @@ fn flip(data: &Path, part: Part, random: &mut Random) -> Option<String> {
     let count = u64::try_from(files.len()).unwrap();
     let path = &files[usize::try_from(random.within(0..count)).unwrap()];
     let mut bytes = fs::read(path).unwrap();
-    // What is behind the last byte that was written is nothing.
+    // Everything after the last written byte is unused.
     let end = bytes.iter().rposition(|byte| *byte != 0)? + 1;
     let at = usize::try_from(random.within(0..u64::try_from(end).unwrap())).unwrap();
     bytes[at] ^= 1 << random.within(0..8);
-    // A file of its own: the untouched folder may share the old one.
+    // Replace the file: the untouched folder may share the old one.
     let flipped = path.with_extension("flipped");
     fs::copy(path, &flipped).unwrap();
     fs::write(&flipped, bytes).unwrap();
@@ -112,7 +112,7 @@ fn files_below(folder: &Path) -> Vec<PathBuf> {
     paths.flat_map(|path| if path.is_dir() { files_below(&path) } else { vec![path] }).collect()
 }
 
-/// Whether `orrery verify` finds the data whole, how many rows it read, and what it says.
+/// Whether `orrery verify` finds the data intact, how many rows it read, and its output.
 fn verified(setup: &Setup) -> (bool, u64, String) {
     let (is_good, printed, said) = setup.try_run(&["verify", "--json"]);
     assert!(!said.contains("panicked"), "verify panics: {said}");
@@ -163,9 +163,9 @@ fn judge(
     }
 }
 
-/// Whether an answer says that something is damaged; else it must be what it was.
+/// Whether a response reports damage; otherwise it must be unchanged.
 fn is_named(setup: &Setup, key: &str, path: &str, body: &[u8], place: &str) -> bool {
-    // A download that is found damaged on its way is cut.
+    // A download found damaged while streaming is cut off.
     let Ok(answer) = setup.client(key).get(path) else { return true };
     if answer.status() == 200 && answer.body == body {
         return false;

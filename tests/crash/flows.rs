@@ -1,5 +1,5 @@
-//! Workflows of five steps, and the server that their steps call: it counts by attempt key, and
-//! knows by the order of what arrives whether a finished step ran again.
+//! Workflows of five steps, and the server that their steps call: it counts requests by attempt
+//! key, and detects from their order whether a finished step ran again.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -14,23 +14,23 @@ use crate::support::service::Setup;
 
 /// Steps of each workflow.
 pub const STEPS: usize = 5;
-/// What a model step costs.
+/// Cost of a model step.
 pub const STEP_COST_MICROS: i64 = 10;
-/// The longest that a step takes, in microseconds.
+/// Maximum duration of a step, in microseconds.
 const SLOW_MICROS: u64 = 8_000;
 
-/// What the server has seen.
+/// Requests that the server has received.
 #[derive(Debug, Default)]
 pub struct Seen {
-    /// How often each attempt came.
+    /// Number of requests per attempt.
     pub attempts: HashMap<String, u32>,
-    /// The furthest step that each execution has come to.
+    /// The furthest step of each execution.
     furthest: HashMap<String, usize>,
-    /// Everything that must not be.
+    /// All violations.
     pub faults: Vec<String>,
 }
 
-/// The server, which lives longer than the service that is killed.
+/// The server, which outlives the killed service.
 #[derive(Debug)]
 pub struct Flows {
     server: Server,
@@ -53,7 +53,7 @@ impl Flows {
         Self { server, seen }
     }
 
-    /// Writes the manifest of the model that the steps run.
+    /// Writes the manifest of the model used by the steps.
     pub fn add_model(&self, setup: &Setup) {
         let url = self.server.url("/model");
         let manifest = format!(
@@ -64,7 +64,8 @@ impl Flows {
         setup.add_model("next", &manifest);
     }
 
-    /// Creates the workflow: models and HTTP steps in turn, each adds one to what came before.
+    /// Creates the workflow: alternating model and HTTP steps, each of which adds one to the
+    /// previous result.
     pub fn create(&self, client: &mut Client) -> String {
         let url = self.server.url("/http");
         let model = |id: &str, from: &str| json!({"step_id": id, "type": "model", "model": "next", "params": {"n": from}});
@@ -82,20 +83,20 @@ impl Flows {
         made.json()["workflow_id"].as_str().unwrap().to_owned()
     }
 
-    /// How many attempts have come.
+    /// Number of attempts received.
     pub fn arrived(&self) -> usize {
         self.seen.lock().unwrap().attempts.len()
     }
 
-    /// What has been seen, looked at.
+    /// Reads the record of requests.
     pub fn look<T>(&self, look: impl FnOnce(&Seen) -> T) -> T {
         look(&self.seen.lock().unwrap())
     }
 }
 
 impl Seen {
-    /// Notes an attempt. Once a step's successor has come, the step is finished and on the disk: it
-    /// must not come again.
+    /// Records an attempt. Once a step's successor has arrived, the step is finished and durable:
+    /// it must not arrive again.
     fn note(&mut self, request: &Message) {
         let key = request.header("idempotency-key").unwrap_or_default().to_owned();
         let mut parts = key.split(':');
@@ -111,7 +112,7 @@ impl Seen {
     }
 }
 
-/// What the finished model steps of an execution's detail have cost.
+/// The cost of the finished model steps in an execution's detail.
 pub fn finished_cost_micros(detail: &Value) -> i64 {
     let steps = detail["step_outputs"].as_object().unwrap().values();
     let paid = steps.filter(|step| step["type"] == "model" && step["status"] == "completed");

@@ -1,4 +1,4 @@
-//! A file system in a file: its copy at one moment is what a power cut leaves of it.
+//! A file system in a file: a copy of it at one moment is the state after a power cut.
 
 use std::fs;
 use std::io;
@@ -8,8 +8,8 @@ use std::process::Command;
 
 use crate::support::eventually;
 
-/// Whether this machine lets the test mount. Where `ORRERY_CRASH_REQUIRE_MOUNT` is set, a machine that
-/// does not fails the test; elsewhere the test says that it is skipped.
+/// Whether this machine lets the test mount. If not, the test reports that it is skipped, or fails
+/// if `ORRERY_CRASH_REQUIRE_MOUNT` is set.
 pub fn can_mount() -> bool {
     let folder = tempfile::tempdir().unwrap();
     let image = folder.path().join("probe.img");
@@ -22,14 +22,14 @@ pub fn can_mount() -> bool {
     tried.is_ok()
 }
 
-/// Makes a file with an empty ext4 of so many MiB. It takes no more room than what is written.
+/// Creates a sparse file with an empty ext4 of this many MiB.
 pub fn make(image: &Path, mib: u64) -> Result<(), String> {
     let file = fs::File::create(image).map_err(|error| error.to_string())?;
     file.set_len(mib * 1024 * 1024).map_err(|error| error.to_string())?;
     run(Command::new("mkfs.ext4").args(["-q", "-F", "-m", "0"]).arg(image))
 }
 
-/// Copies the image as it is at one moment: again, should anything be written in the meantime.
+/// Copies the image atomically: repeats the copy if anything was written meanwhile.
 pub fn copy_at_one_moment(image: &Path, copy: &Path) {
     let written = || {
         let metadata = fs::metadata(image).unwrap();
@@ -42,14 +42,14 @@ pub fn copy_at_one_moment(image: &Path, copy: &Path) {
     });
 }
 
-/// A mounted image; unmounted when it is dropped.
+/// A mounted image; unmounted on drop.
 #[derive(Debug)]
 pub struct Mounted {
     point: PathBuf,
 }
 
 impl Mounted {
-    /// Mounts the image; the file system's journal is replayed here, as after a power cut.
+    /// Mounts the image, which replays the file system's journal as after a power cut.
     pub fn new(image: &Path, point: &Path) -> Result<Self, String> {
         fs::create_dir_all(point).map_err(|error: io::Error| error.to_string())?;
         run(Command::new("mount").args(["-t", "ext4", "-o", "loop"]).arg(image).arg(point))?;
@@ -60,7 +60,7 @@ impl Mounted {
         &self.point
     }
 
-    /// Bytes that are free.
+    /// Free bytes.
     pub fn free_bytes(&self) -> u64 {
         let mut command = Command::new("df");
         let output = command.args(["--output=avail", "-B1"]).arg(&self.point).output().unwrap();

@@ -1,4 +1,5 @@
-//! What work that has ended leaves behind: no row in a lane, no timer, no open job. And lists of it, whole.
+//! Checks that completed work leaves nothing behind: no row in a lane, no timer, no open job. Also
+//! complete lists of it.
 
 use std::path::Path;
 
@@ -9,14 +10,15 @@ use crate::support::eventually;
 use crate::support::http::Client;
 use crate::support::service::{Service, Setup};
 
-/// As `engine.payload_inline_bytes` is by default.
+/// The default of `engine.payload_inline_bytes`.
 const INLINE_BYTES: usize = 16 * 1024;
-/// What is left to do after the last end takes a moment: so often the store is looked at.
+/// Cleanup after the last end takes a moment: maximum number of checks of the store.
 const LOOKS_MAX: usize = 10;
-/// Where unfinished work is.
+/// Tables of unfinished work.
 const TABLES: [Table; 3] = [Table::Lane, Table::Timer, Table::BulkJobOpen];
 
-/// Waits until nothing runs, kills the service, and checks that its store has nothing of unfinished work.
+/// Waits until nothing is running, kills the service, and checks that its store has no unfinished
+/// work.
 pub fn check_none(setup: &Setup, mut service: Service) {
     let mut left = Vec::new();
     for _ in 0..LOOKS_MAX {
@@ -48,7 +50,7 @@ fn rows_of_unfinished_work(data: &Path) -> Vec<String> {
     })
 }
 
-/// All rows of the history that these filters name, newest first.
+/// All rows of the history that match these filters, newest first.
 pub fn history(client: &mut Client, filters: &str) -> Vec<Value> {
     let mut rows = Vec::new();
     let mut cursor = String::new();
@@ -66,7 +68,7 @@ pub fn history(client: &mut Client, filters: &str) -> Vec<Value> {
     }
 }
 
-/// The id of a workflow with these steps, made now.
+/// Creates a workflow with these steps. Returns its id.
 pub fn workflow(client: &mut Client, name: &str, steps: &Value) -> String {
     let body =
         serde_json::json!({"name": name, "description": "d", "definition": {"steps": steps}});
@@ -75,7 +77,7 @@ pub fn workflow(client: &mut Client, name: &str, steps: &Value) -> String {
     made.json()["workflow_id"].as_str().unwrap().to_owned()
 }
 
-/// The execution that a trigger of a workflow has made.
+/// Triggers a workflow. Returns the id of the execution.
 pub fn trigger(client: &mut Client, workflow: &str, inputs: &Value) -> String {
     let body = serde_json::json!({ "inputs": inputs }).to_string();
     let path = format!("/v1/workflows/{workflow}/trigger");
@@ -84,14 +86,14 @@ pub fn trigger(client: &mut Client, workflow: &str, inputs: &Value) -> String {
     taken.json()["execution_id"].as_str().unwrap().to_owned()
 }
 
-/// The detail of an execution, as it is.
+/// The detail of an execution.
 pub fn detail(client: &mut Client, id: &str) -> Value {
     let answer = client.get(&format!("/v1/workflows/executions/{id}?timeout=0")).unwrap();
     assert_eq!(answer.status(), 200, "{}", answer.text());
     answer.json()
 }
 
-/// The detail of an execution that ends.
+/// The detail of an execution once it has ended.
 pub fn ended(client: &mut Client, id: &str) -> Value {
     eventually("the execution ends", || {
         let answer = client.get(&format!("/v1/workflows/executions/{id}?timeout=30")).unwrap();

@@ -13,35 +13,35 @@ use crate::support::random::Random;
 use crate::support::service::Setup;
 
 const CREATE: &str = "/v1/prediction/";
-/// Text that makes a payload a file of its own.
+/// A payload of this size becomes a separate file.
 pub const LARGE_BYTES: usize = 70_000;
 
-/// One prediction to ask for, and what must come of it.
+/// A prediction to create, and its expected outcome.
 #[derive(Debug, Clone)]
 pub struct Ask {
     body: String,
     pub key: Option<String>,
     pub has_webhook: bool,
-    /// `None`: it fails, on purpose.
+    /// `None` if it fails on purpose.
     pub output: Option<Value>,
     pub cost_micros: i64,
 }
 
-/// What the clients know.
+/// The clients' record of their requests.
 #[derive(Debug, Default)]
 pub struct ClientLog {
     /// By id.
     pub acknowledged: HashMap<String, Ask>,
-    /// Sent under an `Idempotency-Key`, and the connection broke: there or not there.
+    /// Sent with an `Idempotency-Key`, but the connection broke: created or not.
     pub doubtful: Vec<Ask>,
-    /// Answers that refused, and their texts.
+    /// Error responses, with their bodies.
     pub refused: Vec<(u16, String)>,
 }
 
 pub type Shared = Arc<Mutex<ClientLog>>;
 
 impl Ask {
-    /// Any of the kinds that the mix has.
+    /// A random kind of prediction from the mix.
     pub fn random(random: &mut Random, providers: &Providers) -> Self {
         let mark = random.next();
         let mut ask = if random.once_in(2) {
@@ -71,8 +71,8 @@ impl Ask {
         }
     }
 
-    /// The model that costs. Always under a key, so that none can be made and paid unknown to its
-    /// client.
+    /// The model that costs money. Always with a key, so that none can be created and paid without
+    /// its client knowing.
     fn priced(mark: u64, fails: bool) -> Self {
         let input = json!({"mark": mark, "fails": fails});
         Self {
@@ -96,7 +96,7 @@ impl Ask {
         }
     }
 
-    /// The request's body.
+    /// The request body.
     pub fn body(&self) -> &str {
         &self.body
     }
@@ -111,7 +111,7 @@ impl Ask {
         self.has_webhook = true;
     }
 
-    /// Sends it and writes down what came of it. False when the connection broke.
+    /// Sends it and records the outcome. Returns false if the connection broke.
     pub fn send(self, client: &mut Client, client_log: &Shared) -> bool {
         let header = self.key.clone();
         let headers: Vec<(&str, &str)> =
@@ -125,7 +125,7 @@ impl Ask {
         if answer.status() != 200 {
             let mut client_log = client_log.lock().unwrap();
             client_log.refused.push((answer.status(), answer.text()));
-            // A write that failed may be on the disk all the same.
+            // A failed write may be durable all the same.
             if answer.status() == 503 && self.key.is_some() {
                 client_log.doubtful.push(self);
             }
@@ -142,7 +142,7 @@ impl Ask {
 }
 
 impl ClientLog {
-    /// An empty log.
+    /// Creates an empty log.
     pub fn shared() -> Shared {
         Shared::default()
     }
@@ -152,7 +152,7 @@ impl ClientLog {
         client_log.lock().unwrap().acknowledged.keys().cloned().collect()
     }
 
-    /// Sends everything doubtful again, until each has an id.
+    /// Repeats all requests with an unknown outcome until each has an id.
     pub fn clear_doubts(client_log: &Shared, client: &mut Client) {
         let doubtful = std::mem::take(&mut client_log.lock().unwrap().doubtful);
         for ask in doubtful {
@@ -160,7 +160,7 @@ impl ClientLog {
         }
     }
 
-    /// Sends every request that had a key again: each must be answered with the id that it has.
+    /// Repeats every request that had a key: each must be answered with the same id.
     pub fn repeat_keys(client_log: &Shared, client: &mut Client) {
         let keyed: Vec<(String, Ask)> = {
             let client_log = client_log.lock().unwrap();
@@ -176,13 +176,13 @@ impl ClientLog {
         assert_eq!(client_log.lock().unwrap().acknowledged.len(), before);
     }
 
-    /// Fails when anything was refused.
+    /// Fails if any request was refused.
     pub fn assert_none_refused(client_log: &Shared) {
         assert_eq!(client_log.lock().unwrap().refused, [], "refused under ordinary load");
     }
 }
 
-/// Clients at work; each stops when its connection breaks or the load is asked to end.
+/// Running clients; each stops when its connection breaks or the load is told to end.
 #[derive(Debug)]
 pub struct Load {
     ending: Arc<AtomicBool>,
@@ -215,7 +215,7 @@ impl Load {
         Self { ending, clients }
     }
 
-    /// Waits for the clients' last answers.
+    /// Waits for the clients' last responses.
     pub fn end(self) {
         self.ending.store(true, Ordering::Relaxed);
         for client in self.clients {
@@ -224,7 +224,7 @@ impl Load {
     }
 }
 
-/// Text of that length which hardly compresses.
+/// Almost incompressible text of that length.
 pub fn noise(seed: u64, length: usize) -> String {
     const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;

@@ -1,4 +1,4 @@
-//! Everything at once: workflow executions, uploads and cancellations that run beside the
+//! Everything at once: workflow executions, uploads and cancellations in parallel with the
 //! predictions of `load`, and a ledger of what was acknowledged for each.
 
 use std::collections::HashMap;
@@ -16,24 +16,25 @@ use crate::support::random::Random;
 use crate::verdict;
 use crate::world::World;
 
-/// Executions of one bulk trigger.
+/// Executions per bulk trigger.
 const BULK: usize = 10;
-/// What one execution costs: three model steps.
+/// Cost of one execution: three model steps.
 const EXECUTION_COST_MICROS: i64 = 3 * flows::STEP_COST_MICROS;
-/// Bytes of the largest upload.
+/// Size limit of uploads.
 const UPLOAD_BYTES_MAX: u64 = 200_000;
 
-/// What the service has acknowledged to the clients of the mix.
+/// Everything that the service has acknowledged to the clients of the mix.
 #[derive(Debug, Default)]
 struct ClientLog {
     executions: HashMap<String, usize>,
-    /// The first inputs of bulk triggers whose connection broke: repeated under their idempotency key.
+    /// The first inputs of bulk triggers whose connection broke: repeated with their idempotency
+    /// key.
     doubtful: Vec<usize>,
-    /// The marks of predictions that were to be cancelled when the connection broke.
+    /// The marks of predictions whose cancellation failed with a broken connection.
     not_cancelled: Vec<u64>,
     /// Predictions whose cancellation was answered with `cancelled`.
     cancelled: Vec<String>,
-    /// Files and their bytes.
+    /// Files and their contents.
     files: HashMap<String, String>,
     triggered: usize,
 }
@@ -46,7 +47,7 @@ pub struct Mix {
     ledger: Arc<Mutex<ClientLog>>,
 }
 
-/// Clients of the mix at work; they stop when asked to or when their connection breaks.
+/// Running clients of the mix; they stop when told to or when their connection breaks.
 #[derive(Debug)]
 pub struct Running {
     ending: Arc<AtomicBool>,
@@ -66,7 +67,7 @@ impl Mix {
         Self { flows, workflow, ledger: Shared::default() }
     }
 
-    /// Starts one client for each kind of request.
+    /// Starts one client per kind of request.
     pub fn start(&self, world: &mut World) -> Running {
         let ending = Arc::new(AtomicBool::new(false));
         let mut clients = Vec::new();
@@ -85,7 +86,7 @@ impl Mix {
         Running { ending, clients }
     }
 
-    /// Repeats every request whose connection broke; to be called on a healthy service.
+    /// Repeats every request whose connection broke; call it on a healthy service.
     pub fn clear_doubts(&self, client: &mut Client) {
         let (doubtful, not_cancelled) = {
             let mut ledger = self.ledger.lock().unwrap();
@@ -101,7 +102,7 @@ impl Mix {
         }
     }
 
-    /// As `clear_doubts`, until none is left.
+    /// Repeats `clear_doubts` until none is left.
     pub fn clear_all_doubts(&self, client: &mut Client) {
         eventually("no request is in doubt", || {
             self.clear_doubts(client);
@@ -110,8 +111,8 @@ impl Mix {
         });
     }
 
-    /// Forgets everything acknowledged, once it has been checked; gives some of it: paths and what
-    /// they answer.
+    /// Drops the records of everything acknowledged, once checked; returns some of them: paths and
+    /// their responses.
     pub fn forget(&self, client: &mut Client, some: usize) -> Vec<(String, Vec<u8>)> {
         let mut ledger = self.ledger.lock().unwrap();
         let executions = ledger.executions.keys().take(some);
@@ -130,8 +131,8 @@ impl Mix {
         kept
     }
 
-    /// Waits until everything acknowledged has ended, checks how, and returns what it cost in
-    /// micro-dollars.
+    /// Waits until everything acknowledged has ended, checks the outcomes, and returns the total
+    /// cost in micro-dollars.
     pub fn check(&self, client: &mut Client) -> i64 {
         self.clear_all_doubts(client);
         let ledger = self.ledger.lock().unwrap();
@@ -169,7 +170,7 @@ impl Mix {
 }
 
 impl Running {
-    /// Waits for the clients' last answers.
+    /// Waits for the clients' last responses.
     pub fn end(self) {
         self.ending.store(true, Ordering::Relaxed);
         for client in self.clients {
@@ -180,7 +181,7 @@ impl Running {
 
 type Shared = Arc<Mutex<ClientLog>>;
 
-/// Triggers ten executions in bulk. `None`: the connection broke.
+/// Triggers ten executions in bulk. `None` if the connection broke.
 fn trigger(client: &mut Client, _dice: &mut Random, workflow: &str, ledger: &Shared) -> Option<()> {
     let first = {
         let mut ledger = ledger.lock().unwrap();
@@ -190,7 +191,7 @@ fn trigger(client: &mut Client, _dice: &mut Random, workflow: &str, ledger: &Sha
     trigger_from(client, workflow, first, ledger)
 }
 
-/// The same from this input on.
+/// The same, starting with this input.
 fn trigger_from(client: &mut Client, workflow: &str, first: usize, ledger: &Shared) -> Option<()> {
     let inputs: Vec<Value> = (first..first + BULK).map(|n| json!({"n": n})).collect();
     let body = json!({"inputs": inputs}).to_string();
@@ -236,7 +237,7 @@ fn upload(
     Some(())
 }
 
-/// Creates a prediction that waits for the gate and cancels it.
+/// Creates a prediction that waits for the gate, and cancels it.
 fn cancel(
     client: &mut Client,
     random: &mut Random,
@@ -257,7 +258,7 @@ fn cancel_marked(client: &mut Client, mark: u64, ledger: &Shared) -> Option<()> 
     let made = client.post("/v1/prediction/", &[("Idempotency-Key", &key)], ask.body()).ok()?;
     if made.status() != 200 {
         assert!([429, 503].contains(&made.status()), "{}", made.text());
-        // A write that failed may be on the disk all the same.
+        // A failed write may be durable all the same.
         ledger.lock().unwrap().not_cancelled.push(mark);
         return Some(());
     }

@@ -1,5 +1,5 @@
-//! Point-in-time: from a full backup, the log archive and the log of a killed store, any moment of a
-//! run under load comes back.
+//! Point-in-time recovery: a full backup, the log archive and the log of a killed store restore any
+//! moment of a run under load.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,19 +14,19 @@ use crate::support::{count_from, eventually};
 use crate::{Random, World};
 
 const CLIENTS: usize = 8;
-/// One input in so many is a payload of its own, and one turn in so many uploads a file.
+/// One input in this many is a separate payload file, and one turn in this many uploads a file.
 const LARGE_EVERY: u64 = 20;
 const FILE_EVERY: u64 = 25;
 
-/// What a reader saw, and when; the moments are microseconds.
+/// What a reader saw, and when; times are in microseconds.
 #[derive(Debug)]
 struct Seen {
     path: String,
-    /// It was not there before this, …
+    /// It did not exist before this time, …
     asked: u64,
-    /// … and acknowledged by this.
+    /// … and was acknowledged by this time.
     acknowledged: u64,
-    /// Its last answer, and when that had come.
+    /// Its last response, and when that arrived.
     end: Vec<u8>,
     ended: u64,
 }
@@ -64,10 +64,10 @@ fn restore_to_any_moment_is_what_was_acknowledged_by_then() {
     let last = seen.iter().map(|seen| seen.ended).max().unwrap();
     let mut moments: Vec<u64> =
         (0..if total < 1000 { 3 } else { 9 }).map(|_| world.random.within(first..last)).collect();
-    // And the end: nothing is lost.
+    // And the end of the log: nothing is lost.
     moments.push(now());
     for (number, moment) in moments.into_iter().enumerate() {
-        // A time is given in milliseconds, and the whole of that millisecond is restored.
+        // A time has millisecond precision, and the whole of that millisecond is restored.
         let moment = moment / 1000 * 1000 + 999;
         let into = folder.path().join(format!("restored-{number}/data"));
         let into_text = into.to_str().unwrap();
@@ -79,12 +79,12 @@ fn restore_to_any_moment_is_what_was_acknowledged_by_then() {
     }
 }
 
-/// An answer, whatever the address of the service is.
+/// A response without the address of the service.
 fn text(setup: &Setup, body: &[u8]) -> String {
     String::from_utf8(body.to_vec()).unwrap().replace(&setup.base().to_string(), "HOST")
 }
 
-/// What a service on the restored folder answers.
+/// Compares the responses of a service on the restored folder with those seen.
 fn compare(setup: &Setup, world: &World, seen: &[Seen], moment: u64) {
     let _service = setup.start();
     let before = &world.setup;
@@ -112,7 +112,7 @@ fn compare(setup: &Setup, world: &World, seen: &[Seen], moment: u64) {
     println!("{}: {there} acknowledged, {ended} of them ended, all there", shown(moment));
 }
 
-/// Creates predictions and files with many clients at once, and reads each to its end.
+/// Creates predictions and files with many concurrent clients, and reads each until it ends.
 fn load(world: &mut World, total: u64) -> Vec<Seen> {
     let turns = Arc::new(AtomicU64::new(0));
     let seen = Arc::<Mutex<Vec<Seen>>>::default();

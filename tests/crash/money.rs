@@ -1,4 +1,4 @@
-//! Money when the service dies: many small charges at once, exact to the millionth.
+//! Billing when the service dies: many small concurrent charges, exact to the micro-dollar.
 
 use serde_json::json;
 

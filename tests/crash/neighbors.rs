@@ -1,9 +1,10 @@
-//! Neighbors: two organizations on one service. One of them attacks what all organizations share
-//! (places, memory, descriptors, the disk); the other one's predictions are answered in time all the while.
+//! Neighbors: two organizations on one service. One attacks the resources shared by all
+//! organizations (places, memory, descriptors, the disk); the other's predictions are answered in
+//! time throughout.
 //!
-//! `ORRERY_ABUSE_SECONDS` says how long each attack is looked at, `ORRERY_ABUSE_NEIGHBOR_MS` how long a
-//! prediction of the neighbor may take, and the bounds of `abuse` hold too: `tests/torture/abuse` runs these
-//! alone, for longer and with narrow bounds.
+//! `ORRERY_ABUSE_SECONDS` sets the duration of each attack, `ORRERY_ABUSE_NEIGHBOR_MS` the time
+//! limit of the neighbor's predictions, and the bounds of `abuse` apply too: `tests/torture/abuse`
+//! runs these tests alone, for longer and with narrow bounds.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,13 +21,14 @@ use crate::support::service::Setup;
 use crate::support::{count_from, eventually};
 use orrery::runtime;
 
-/// How often the neighbor asks.
+/// Interval of the neighbor's requests.
 const ASK_EVERY: Duration = Duration::from_millis(500);
-/// After the begin of an attack, the neighbor may wait for so long once.
+/// At the start of an attack, the neighbor may wait this long once.
 const GRACE: Duration = Duration::from_secs(1);
-/// What attacks may take beside the bound of `abuse`: 100 MiB, and `engine.workflow_memory`.
+/// Memory that attacks may use in addition to the bound of `abuse`: 100 MiB, and
+/// `engine.workflow_memory`.
 const BUDGETS_MIB: u64 = 100 + 256;
-/// What the neighbor runs, in turn: each model and its input.
+/// The models and inputs that the neighbor runs in turn.
 const MODELS: [(&str, &str); 4] = [
     ("text-template", r#"{"template": "{{ a }}", "values": {"a": "well"}}"#),
     ("json-query", r#"{"document": {"a": 1}, "expression": "a"}"#),
@@ -34,7 +36,7 @@ const MODELS: [(&str, &str); 4] = [
     ("image-qr", r#"{"text": "well"}"#),
 ];
 
-/// An attacked service and the neighbor of the attacker.
+/// An attacked service and the attacker's neighbor.
 struct Neighborhood {
     target: Target,
     neighbor: Neighbor,
@@ -42,7 +44,7 @@ struct Neighborhood {
     key: String,
 }
 
-/// Runs predictions until it is dropped, and notes the slowest one.
+/// Runs predictions until dropped, and records the slowest one.
 struct Neighbor {
     ending: Arc<AtomicBool>,
     seen: Arc<Seen>,
@@ -92,7 +94,7 @@ impl Neighbor {
         Self { ending, seen, thread: Some(thread) }
     }
 
-    /// Ends; gives what is wrong with how it was served.
+    /// Stops; returns what was wrong with the service it got.
     fn end(&mut self, attack: &str) -> Option<String> {
         self.ending.store(true, Ordering::Relaxed);
         self.thread.take().unwrap().join().unwrap();
@@ -129,7 +131,7 @@ impl Neighborhood {
         let setup = &target.setup;
         setup.run(&["org", "create", "--name", "other"]);
         let key = setup.run(&["key", "create", "--name", "other", "--org", "other"]);
-        // Built-in workers have started before, as in life.
+        // Built-in workers have started already, as in practice.
         let neighbor = Neighbor::start(setup, key.trim(), models);
         eventually("the neighbor is served", || {
             let served = neighbor.seen.answered.load(Ordering::Relaxed);
@@ -143,7 +145,7 @@ impl Neighborhood {
         Self::new(&MODELS[..1], |setup| setup)
     }
 
-    /// Lets the attack go on.
+    /// Lets the attack continue for its duration.
     fn look(&self) {
         std::thread::sleep(Duration::from_secs(count_from("ORRERY_ABUSE_SECONDS", 3).into()));
     }
@@ -161,7 +163,7 @@ impl Neighborhood {
         made.json()["execution_id"].as_str().unwrap().to_owned()
     }
 
-    /// Cancels an execution; gives how many milliseconds the answer took.
+    /// Cancels an execution; returns the response time in milliseconds.
     fn cancel(&self, execution: &str) -> u128 {
         let asked = runtime::monotonic_now();
         let path = format!("/v1/workflows/executions/{execution}/cancel");
@@ -182,7 +184,7 @@ impl Neighborhood {
         let disk = self.disk_mib();
         println!("{attack}: {disk} MiB on the disk");
         let fault = self.neighbor.end(attack);
-        // The attacker waits for their own work.
+        // The attacker waits for its own work.
         self.target.key = self.key;
         self.target.assert_well_within(attack, BUDGETS_MIB);
         assert!(fault.is_none(), "{}", fault.unwrap_or_default());
@@ -238,7 +240,7 @@ fn numbers(count: usize) -> Vec<usize> {
     (0..count).collect()
 }
 
-/// Three workflows, each of which runs the next one once for each of 10,000 items, and its tree of 10^8.
+/// Three workflows, each of which runs the next one for each of 10,000 items: a tree of 10^8.
 fn tree_of_workflows(waits: bool, attack: &str) {
     let near = Neighborhood::text();
     let leaf = near.workflow("l0", &json!([{"step_id": "a", "type": "pass", "result": 1}]));
@@ -264,17 +266,17 @@ fn tree_of_workflows(waits: bool, attack: &str) {
 }
 
 #[test]
-fn tree_of_workflows_that_wait_starves_no_neighbor() {
+fn tree_of_waiting_workflows_starves_no_neighbor() {
     tree_of_workflows(true, "a tree of workflows that wait");
 }
 
 #[test]
-fn tree_of_workflows_that_do_not_wait_starves_no_neighbor() {
+fn tree_of_detached_workflows_starves_no_neighbor() {
     tree_of_workflows(false, "a tree of workflows that do not wait");
 }
 
 #[test]
-fn steps_that_hang_leave_descriptors_to_the_neighbor() {
+fn hanging_steps_leave_descriptors_to_neighbor() {
     const DESCRIPTORS: u32 = 1024;
     let near = Neighborhood::new(&MODELS[..1], |setup| setup.with_descriptors(DESCRIPTORS));
     let deaf = Deaf::start();
@@ -320,7 +322,7 @@ fn executions_that_hang_leave_places_to_the_neighbor() {
 }
 
 #[test]
-fn slow_templates_starve_no_built_in_model_of_the_neighbor() {
+fn slow_templates_starve_no_builtin_model_of_neighbor() {
     const TEMPLATE: &str = "{% set v=range(100000)|list %}{% for a in range(60000) %}\
                             {% if \"zz\" in v %}{% endif %}{% endfor %}";
     let near = Neighborhood::new(&MODELS, |setup| setup);
@@ -334,7 +336,7 @@ fn slow_templates_starve_no_built_in_model_of_the_neighbor() {
 }
 
 #[test]
-fn large_requests_that_hang_hold_bounded_memory() {
+fn large_hanging_requests_use_bounded_memory() {
     let near = Neighborhood::text();
     let deaf = Deaf::start();
     let step = json!({"step_id": "a", "type": "http", "url": deaf.url(), "method": "POST",
@@ -349,9 +351,9 @@ fn large_requests_that_hang_hold_bounded_memory() {
     near.assert_well("60 requests of 7.9 MiB that hang");
 }
 
-/// A small input, of which each step makes a large one.
+/// A small input that each step expands.
 #[test]
-fn repeated_references_hold_bounded_memory() {
+fn repeated_references_use_bounded_memory() {
     let near = Neighborhood::text();
     let deaf = Deaf::start();
     let step = json!({"step_id": "a", "type": "http", "url": deaf.url(), "method": "POST",
@@ -366,7 +368,7 @@ fn repeated_references_hold_bounded_memory() {
 }
 
 #[test]
-fn maps_of_requests_that_hang_hold_bounded_memory() {
+fn maps_of_hanging_requests_use_bounded_memory() {
     let near = Neighborhood::text();
     let deaf = Deaf::start();
     let step = json!({"step_id": "a", "type": "http", "url": deaf.url(), "timeout_seconds": 300});
@@ -378,7 +380,7 @@ fn maps_of_requests_that_hang_hold_bounded_memory() {
     near.assert_well("300 maps of 10,000 requests that hang");
 }
 
-/// One map of requests to a server that gives this answer.
+/// One map of requests to a server with this response.
 fn large_answers(text: String, attack: &str) {
     let near = Neighborhood::text();
     let server = Server::start(move |_request| (200, text.clone()));
@@ -393,13 +395,13 @@ fn large_answers(text: String, attack: &str) {
 }
 
 #[test]
-fn answers_of_many_values_hold_bounded_memory() {
+fn responses_of_many_values_use_bounded_memory() {
     large_answers(format!("[{}0]", "0,".repeat(4_900_000)), "answers of 4,900,000 values");
     large_answers(format!("[{}0]", "0,".repeat(900_000)), "answers of 900,000 values");
 }
 
 #[test]
-fn answers_of_long_texts_hold_bounded_memory() {
+fn responses_of_long_texts_use_bounded_memory() {
     large_answers(json!("x".repeat(9_900_000)).to_string(), "answers of 9.9 MB");
 }
 
@@ -416,7 +418,7 @@ fn events_of_many_endpoints_are_stored_once() {
         assert_eq!(made.status(), 201, "{}", made.text());
     }
     let before = near.disk_mib();
-    // Only what does not compress takes its room.
+    // Only incompressible data uses up the budget.
     let large = noise(1, 1024 * 1024);
     let input = json!({"template": "{{ a }}{{ a }}{{ a }}{{ a }}", "values": {"a": large}});
     let body = json!({"model": "text-template", "version": "1", "input": input}).to_string();

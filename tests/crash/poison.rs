@@ -1,5 +1,5 @@
-//! Work that crashes the process, from outside: an inference server that sends SIGABRT to the service whenever
-//! it is asked for one prediction. And kills that are nobody's fault.
+//! Work that crashes the process, from outside: an inference server that sends SIGABRT to the
+//! service whenever it is called for one prediction. Also kills that no execution causes.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use crate::support::server::Server;
 use crate::support::service::{Service, Setup};
 use crate::support::{eventually, signal};
 
-/// More kills than isolation may need.
+/// More kills than isolation needs.
 const KILLS_MAX: u32 = 10;
 const INNOCENTS: usize = 8;
 
-/// Aborts the process whose id it holds, if any, and waits for its end: other threads of it run on until its
-/// handler has written the note.
+/// Aborts the process with this id, if any, and waits for its exit: other threads keep running
+/// until its handler has written the note.
 fn kill(pid: &AtomicU32) {
     let pid = pid.swap(0, Ordering::SeqCst);
     if pid != 0 {
@@ -30,14 +30,14 @@ fn kill(pid: &AtomicU32) {
     }
 }
 
-/// Starts the service and lets the server kill it from now on. It may be dead before it is ready.
+/// Starts the service and lets the server kill it from now on. It may die before it is ready.
 fn start(setup: &Setup, pid: &AtomicU32) -> Service {
     let service = setup.spawn();
     pid.store(service.pid(), Ordering::SeqCst);
     service
 }
 
-/// Whether the service is ready, or has been killed.
+/// Waits until the service is ready; returns false if it was killed.
 fn is_up(service: &mut Service) -> bool {
     eventually("the service is ready or dead", || match service.ended() {
         Some(_killed) => Some(false),
@@ -45,8 +45,8 @@ fn is_up(service: &mut Service) -> bool {
     })
 }
 
-/// The models `one` and `two`: the mark `poison` kills the service, `hold` waits until nothing more is
-/// acknowledged. Counts the calls of both.
+/// The models `one` and `two`: the mark `poison` kills the service, `hold` waits until the end of
+/// the acknowledgements. Counts the calls of both.
 fn start_models(pid: &Arc<AtomicU32>, calls: &Arc<AtomicU32>, taken: &Arc<AtomicBool>) -> Server {
     let target = Arc::clone(pid);
     let called = Arc::clone(calls);
@@ -122,7 +122,8 @@ pub fn isolated(folder: &Path) {
                 assert_eq!(shown["status"], "success", "{shown}");
             }
             assert_eq!(innocents.len(), INNOCENTS);
-            // Two crashes and one while it ran alone, unless the machine was too busy to call it in that time.
+            // Two crashes, and one while it ran alone, unless the machine was too busy to call it
+            // in that time.
             assert!(kills.load(Ordering::SeqCst) >= 3);
             let held = create("two", "hold").unwrap();
             eventually("it runs", || {
@@ -138,7 +139,7 @@ pub fn isolated(folder: &Path) {
     panic!("the service does not come back");
 }
 
-/// How often the process is killed while one prediction runs.
+/// Number of kills while one prediction is running.
 const OUTSIDE_KILLS: usize = 6;
 
 pub fn killed(folder: &Path) {
@@ -169,12 +170,12 @@ pub fn killed(folder: &Path) {
         setup.client(key).get(&format!("/v1/prediction/{id}?wait={wait}")).unwrap().json()
     };
     let held = create(&key, "hold");
-    // Stored as processing before it is: the call shows that it runs.
+    // It is stored as processing earlier: only the call shows that it is running.
     let runs = |starts: usize| {
         eventually("it runs", || (calls.load(Ordering::SeqCst) as usize >= starts).then_some(()));
     };
     let crashes = || unfinished(&setup)[0]["crashes"].clone();
-    // Every crash of the first rounds has evidence, none of the later ones has.
+    // The crashes of the first rounds leave evidence, later ones do not.
     for round in 0..2 + OUTSIDE_KILLS {
         runs(round + 1);
         let fatal = if round < 2 { Signal::ABORT } else { Signal::KILL };
@@ -183,7 +184,7 @@ pub fn killed(folder: &Path) {
         assert_eq!(crashes(), json!(2.min(round + 1)), "round {round}");
         service = setup.start();
     }
-    // It runs as a suspect; others start beside it.
+    // It runs as a suspect; others start in parallel.
     runs(2 + OUTSIDE_KILLS + 1);
     let beside = create(&other, "good");
     assert_eq!(shown(&other, &beside, 30)["status"], "success");
@@ -193,7 +194,7 @@ pub fn killed(folder: &Path) {
     drop(service);
 }
 
-/// What the command line tells of a service, also of one that is stopped.
+/// The unfinished executions that the command line lists, even of a stopped service.
 fn unfinished(setup: &Setup) -> Vec<Value> {
     let text = setup.run(&["execution", "list", "--unfinished", "--json"]);
     let listed: Value = serde_json::from_str(&text).unwrap();

@@ -1,4 +1,4 @@
-//! The outside of the service: models on an inference server, and the receiver of webhooks.
+//! The service's surroundings: models on an inference server, and the receiver of webhooks.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -10,28 +10,28 @@ use crate::support::http::Message;
 use crate::support::server::{Answer, Gate, Server};
 use crate::support::service::Setup;
 
-/// What a success of the model `priced` costs: a sum that no binary fraction has.
+/// Cost of a successful run of the model `priced`: not representable as a binary fraction.
 pub const COST_MICROS: i64 = 123;
-/// One in so many deliveries is answered with 500.
+/// One in this many deliveries is answered with 500.
 const REFUSED_DELIVERIES: usize = 9;
 
-/// Both servers, which live longer than the service that is killed.
+/// Both servers, which outlive the killed service.
 #[derive(Debug)]
 pub struct Providers {
     models: Server,
     receiver: Server,
-    /// Holds the model `stuck` back.
+    /// Blocks the model `stuck`.
     pub gate: Gate,
     arrivals: Arc<Mutex<Arrivals>>,
 }
 
-/// What the receiver was sent.
+/// Deliveries that the receiver got.
 #[derive(Debug, Default)]
 pub struct Arrivals {
-    /// The first body of each execution's announcement.
+    /// The first body per execution.
     pub bodies: HashMap<String, Vec<u8>>,
     count: usize,
-    /// Everything that no receiver should see.
+    /// Everything that no receiver should get.
     pub faults: Vec<String>,
 }
 
@@ -62,18 +62,18 @@ impl Providers {
         setup.add_model("stuck", &manifest("stuck", STUCK_CONCURRENCY));
     }
 
-    /// Where a webhook goes; the path tells the receiver which secret signs it.
+    /// The URL of a webhook; its path tells the receiver which secret signs it.
     pub fn hook_url(&self, secret: Option<&str>) -> String {
         self.receiver.url(&format!("/hook/{}", secret.unwrap_or_default()))
     }
 
-    /// Looks at what has arrived.
+    /// Reads the record of deliveries.
     pub fn arrivals<T>(&self, look: impl FnOnce(&Arrivals) -> T) -> T {
         look(&self.arrivals.lock().unwrap())
     }
 }
 
-/// Runs of the model `stuck` at one time.
+/// Concurrency of the model `stuck`.
 pub const STUCK_CONCURRENCY: u32 = 3;
 
 fn answer_as_model(request: &Message, gate: &Gate) -> Answer {

@@ -1,5 +1,6 @@
-//! A bulk job that redrives a thousand failed executions while others are created, killed in the middle, beside
-//! one that is cancelled: each execution is redriven once, and progress only grows.
+//! A bulk job that redrives a thousand failed executions while others are created, killed in the
+//! middle, in parallel with a cancelled one: each execution is redriven once, and progress only
+//! grows.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,12 +13,12 @@ use crate::support::random::Random;
 use crate::support::service::Setup;
 use crate::support::{count_from, eventually};
 
-/// Executions of one request of the older host.
+/// Executions per request of the older host.
 const TOGETHER: u64 = 100;
-/// One execution of so many belongs to the job that is cancelled.
+/// One execution in this many belongs to the job that is cancelled.
 const CANCELLED_PART: u64 = 4;
 
-/// Makes so many executions of a workflow that fails at once; gives it and them.
+/// Creates this many executions of a workflow that fails at once; returns the workflow and them.
 fn failed(setup: &Setup, key: &str, name: &str, count: u64) -> (String, HashSet<String>) {
     let mut client = setup.client(key);
     let steps = json!([{"step_id": "p", "type": "pass", "result": "{{inputs.nothing}}"}]);
@@ -43,7 +44,7 @@ fn failed(setup: &Setup, key: &str, name: &str, count: u64) -> (String, HashSet<
     (workflow, ids)
 }
 
-/// Starts a job that redrives what has failed of a workflow; its path.
+/// Starts a job that redrives the failed executions of a workflow; returns its path.
 fn start(client: &mut Client, workflow: &str) -> String {
     let filter = json!({"status": "failed", "workflow_id": workflow});
     let body = json!({"action": "redrive", "filter": filter}).to_string();
@@ -52,14 +53,14 @@ fn start(client: &mut Client, workflow: &str) -> String {
     format!("/v1/workflows/executions/bulk/{}", made.json()["job_id"].as_str().unwrap())
 }
 
-/// A job whose progress is watched.
+/// A job with monitored progress.
 struct Watched {
     path: String,
     done: u64,
 }
 
 impl Watched {
-    /// How it is now: never behind what was seen before, also before a kill.
+    /// Its current state, checked to be never behind an earlier one, even across kills.
     fn look(&mut self, client: &mut Client) -> Value {
         let job = client.get(&self.path).unwrap();
         assert_eq!(job.status(), 200, "{}", job.text());
@@ -78,7 +79,7 @@ impl Watched {
     }
 }
 
-/// What has been redriven of a workflow; fails for one that was redriven twice, or came from nowhere.
+/// The originals that were redriven; fails if one was redriven twice or is unknown.
 fn redriven(client: &mut Client, workflow: &str, originals: &HashSet<String>) -> HashSet<String> {
     let rows = history(client, &format!("type=workflow&workflow_id={workflow}"));
     let mut found = HashSet::new();
@@ -96,7 +97,7 @@ fn redriven(client: &mut Client, workflow: &str, originals: &HashSet<String>) ->
     found
 }
 
-/// Creates predictions and executions until it has to end; how many were taken.
+/// Creates predictions and executions until told to end; counts those accepted.
 fn load(setup: &Setup, key: &str, workflow: &str, is_over: &AtomicBool, taken: &AtomicU64) {
     let trigger = format!("/v1/workflows/{workflow}/trigger");
     let prediction =

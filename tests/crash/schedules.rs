@@ -1,5 +1,5 @@
-//! Schedules that fire each second while the service is killed around their firings: each firing is decided
-//! once, and starts what its overlap rule says.
+//! Schedules that fire every second while the service is killed around their firings: each firing
+//! is decided once, and starts what its overlap rule says.
 
 use std::time::Duration;
 
@@ -14,19 +14,20 @@ use crate::support::service::Setup;
 use crate::support::{count_from, eventually};
 
 const SECOND_MICROS: i64 = 1_000_000;
-/// How long a run takes: longer than the time between two firings.
+/// Duration of a run: longer than the interval between two firings.
 const RUN_SECONDS: f64 = 1.3;
-/// Firings before the first kill and between two of them.
+/// Firings before the first kill and between two kills.
 const FIRINGS_BETWEEN: u32 = 2;
-/// After so long without the service, a firing stands for those before it (`docs/spec/schedules.md`, "Firing").
-/// This is a little less.
+/// After an outage this long, one firing represents the earlier ones (`docs/spec/schedules.md`,
+/// "Firing"). This is a little less.
 const OUTAGE_MAX: Duration = Duration::from_secs(8);
 
 fn micros(time: &Value) -> i64 {
     time.as_str().unwrap().parse::<Timestamp>().unwrap().micros()
 }
 
-/// A schedule that fires each second until `ends_at`; its path and its first firing.
+/// Creates a schedule that fires every second until `ends_at`; returns its path and its first
+/// firing.
 fn schedule(client: &mut Client, overlap: &str, ends_at: &str) -> (String, i64) {
     let steps = json!([{"step_id": "w", "type": "wait", "seconds": RUN_SECONDS}]);
     let workflow = workflow(client, overlap, &steps);
@@ -39,7 +40,7 @@ fn schedule(client: &mut Client, overlap: &str, ends_at: &str) -> (String, i64) 
     (format!("/v1/schedules/{}", made["schedule_id"].as_str().unwrap()), first)
 }
 
-/// Sleeps until shortly before or after the next whole second.
+/// Sleeps until shortly before or after the next full second.
 fn wait_for_a_firing(random: &mut Random) {
     let passed = Clock::system().now().micros().rem_euclid(SECOND_MICROS);
     let left = u64::try_from(SECOND_MICROS - passed).unwrap();
@@ -49,7 +50,7 @@ fn wait_for_a_firing(random: &mut Random) {
     ));
 }
 
-/// When each run of a schedule began and ended, in the order of their begins, and how.
+/// Start, end and status of each run of a schedule, in order of their starts.
 fn runs(client: &mut Client, path: &str) -> Vec<(i64, i64, String)> {
     let schedule = client.get(path).unwrap().json();
     let filter = format!("type=workflow&workflow_id={}", schedule["workflow_id"].as_str().unwrap());
@@ -75,13 +76,13 @@ fn schedules_fire_once_or_by_their_rule_around_kills() {
     let mut service = setup.start();
     let key = setup.create_key();
     let mut client = setup.client(&key);
-    // A start takes a second or so: nothing ends before the last kill.
+    // A start takes about a second: nothing ends before the last kill.
     let lasts = i64::from(2 + kills * (FIRINGS_BETWEEN + 1)) * SECOND_MICROS;
     let now = Clock::system().now().micros();
     let end_after = |lasts: i64| (now + lasts) / SECOND_MICROS * SECOND_MICROS;
     let rules = ["allow", "skip", "queue", "cancel_other"];
     let schedules = rules.map(|rule| {
-        // What is queued runs one by one, and the last kills are among that.
+        // Queued runs follow one by one, and the last kills are among them.
         let end = end_after(if rule == "queue" { lasts / 2 } else { lasts });
         (rule, end, schedule(&mut client, rule, &Timestamp::from_micros(end).to_string()))
     });

@@ -1,4 +1,5 @@
-//! Work that comes while a start still reads what is unfinished: it is counted once, and nothing of it is left.
+//! Requests that arrive while a start is still reading unfinished work: they are counted once, and
+//! none is left over.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -10,10 +11,10 @@ use crate::support::service::Setup;
 
 const SENDERS: usize = 8;
 const STARTS: usize = 4;
-/// Predictions that are taken after each start.
+/// Predictions accepted after each start.
 const TAKEN: usize = 40;
 
-/// Creates predictions until it has to end, from before the service listens.
+/// Creates predictions until told to end, starting before the service listens.
 fn send(setup: &Setup, key: &str, is_over: &AtomicBool, taken: &AtomicUsize) {
     let body = json!({"model": "text-template", "version": "1", "input": {"template": "x"}});
     let body = body.to_string();
@@ -48,7 +49,7 @@ fn work_sent_during_a_start_is_counted_once() {
             });
             is_over.store(true, Ordering::SeqCst);
         });
-        // A queue that seems longer than it is would stay so until the next start.
+        // A queue counted too long would stay so until the next start.
         eventually("nothing runs", || (setup.unfinished() == Some(0.0)).then_some(()));
     }
     check_none(&setup, service);

@@ -1,4 +1,4 @@
-//! What must be true once everything acknowledged has had time to end.
+//! Checks of everything acknowledged, once it has had time to end.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -12,15 +12,15 @@ use crate::support::service::Setup;
 use crate::support::{PATIENCE, eventually};
 use orrery::runtime;
 
-/// Readers at one time.
+/// Concurrent readers.
 const READERS: usize = 8;
-/// Seconds that one question is held for an end.
+/// Seconds that one request waits for an end.
 const HELD_SECONDS: u32 = 30;
 
-/// The answers of `GET /v1/prediction/{id}`, by id, byte for byte.
+/// Responses of `GET /v1/prediction/{id}` by id, byte for byte.
 pub type Ends = HashMap<String, Vec<u8>>;
 
-/// Waits until each of `ids` has ended; fails for one that is not there.
+/// Waits until all of `ids` have ended; fails if one is missing.
 pub fn settle(setup: &Setup, key: &str, ids: &[String]) -> Ends {
     let ends = Mutex::new(Ends::new());
     let share = ids.len().div_ceil(READERS).max(1);
@@ -53,8 +53,7 @@ fn wait_for_end(client: &mut Client, id: &str) -> Vec<u8> {
     }
 }
 
-/// Whether each ended the way that was asked for, however often the process was killed; returns the sum of the
-/// costs in micro-dollars.
+/// Checks that each ended as expected, despite all kills; returns the total cost in micro-dollars.
 pub fn check_ends(client_log: &Shared, ends: &Ends) -> i64 {
     let client_log = client_log.lock().unwrap();
     let mut sum = 0;
@@ -86,7 +85,7 @@ fn check_end(id: &str, ask: &Ask, body: &Value) {
     assert!(times.is_sorted() && !times[0].is_empty(), "{id}: {times:?}");
 }
 
-/// Dollars of JSON as whole micro-dollars.
+/// Converts dollars in JSON to whole micro-dollars.
 pub fn micros(dollars: &Value) -> i64 {
     let micros = dollars.as_f64().unwrap() * 1e6;
     assert!(
@@ -98,7 +97,7 @@ pub fn micros(dollars: &Value) -> i64 {
     whole
 }
 
-/// The organization's balance in micro-dollars. The route answers three times a second.
+/// The organization's balance in micro-dollars. The route allows three requests per second.
 pub fn balance(client: &mut Client) -> i64 {
     eventually("the balance is answered", || {
         let answer = client.get("/v1/billing/balance").unwrap();
@@ -106,7 +105,7 @@ pub fn balance(client: &mut Client) -> i64 {
     })
 }
 
-/// Waits until each webhook that was asked for has arrived; fails for one that was not, and for
+/// Waits until each requested webhook has arrived; fails for one that was not requested, and for
 /// everything that the receiver found wrong.
 pub fn check_webhooks(providers: &Providers, client_log: &Shared) {
     let (asked, not_asked): (Vec<String>, Vec<String>) = {
@@ -130,8 +129,8 @@ pub fn check_webhooks(providers: &Providers, client_log: &Shared) {
     });
 }
 
-/// Checks everything acknowledged on a running service: all there, each ended as asked, paid once,
-/// announced. `beside` is what work outside the log has cost, in micro-dollars.
+/// Checks everything acknowledged on a running service: all present, each ended as expected, paid
+/// once, announced. `beside` is the cost of work outside the log, in micro-dollars.
 pub fn check_all(
     setup: &Setup,
     key: &str,

@@ -1,5 +1,5 @@
-//! Waves of creates while every flush of the disk is slow: no model is asked twice, no place leaks,
-//! no cancellation is undone, each success is paid once.
+//! Waves of creates while every flush of the disk is slow: no model is called twice, no slot leaks,
+//! no cancellation is undone, and each success is paid once.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -16,25 +16,25 @@ use crate::support::{count_from, eventually};
 use crate::verdict;
 use orrery::runtime;
 
-/// How much longer each flush takes.
+/// Additional time of each flush.
 const DELAYS: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(60)];
-/// Creates of a wave, and clients that send them at one time.
+/// Creates per wave, and the number of concurrent clients.
 const WAVE: usize = 450;
 const SENDERS: usize = 45;
-/// One in so many is sent again under its key at once; one in so many is cancelled at once.
+/// One in this many is repeated at once with its key; one in this many is cancelled at once.
 const REPEATED: usize = 5;
 const CANCELLED: usize = 3;
 const MODEL_TAKES: Duration = Duration::from_millis(20);
 const TOP_UP_DOLLARS: i64 = 10;
 
-/// How often the model was asked, by attempt key and by the input's number.
+/// Number of calls of the model, by attempt key and by the input's number.
 #[derive(Debug, Default)]
 struct Calls {
     by_key: HashMap<String, u32>,
     by_number: HashMap<u64, u32>,
 }
 
-/// A create that was acknowledged.
+/// An acknowledged create.
 #[derive(Debug)]
 struct Sent {
     id: String,
@@ -43,7 +43,7 @@ struct Sent {
     is_cancelled: bool,
 }
 
-/// `ORRERY_CRASH_WAVES` waves at each delay.
+/// `ORRERY_CRASH_WAVES` waves for each delay.
 #[test]
 #[ignore = "needs strace: run tests/run"]
 fn slow_flushes_duplicate_and_undo_nothing() {
@@ -109,7 +109,7 @@ fn add_model(setup: &Setup, calls: &Arc<Mutex<Calls>>) -> Server {
     server
 }
 
-/// Sends the creates numbered from `first` on, from many clients at once.
+/// Sends the creates numbered from `first` on, from many concurrent clients.
 fn send_wave(setup: &Setup, key: &str, first: usize, delay: Duration) -> Vec<Sent> {
     const SHARE: usize = WAVE / SENDERS;
     std::thread::scope(|scope| {
@@ -149,7 +149,7 @@ fn send(client: &mut Client, number: usize, delay: Duration) -> Sent {
     Sent { id, number, is_cancelled }
 }
 
-/// Checks how each has ended and how often its model was asked; answers what they cost together, in
+/// Checks how each has ended and how often its model was called; returns their total cost in
 /// micro-dollars.
 fn check_wave(wave: &[Sent], ends: &verdict::Ends, calls: &Arc<Mutex<Calls>>) -> i64 {
     let calls = calls.lock().unwrap();

@@ -1,4 +1,4 @@
-//! Workers of a `command` model, and of the built-in models, when their service dies.
+//! Workers of a `command` model and of the built-in models when their service dies.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use crate::support::service::Setup;
 
 const WORKERS: usize = 10;
 
-/// Whether a process is there and no zombie.
+/// Whether a process exists and is not a zombie.
 fn lives(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
@@ -36,7 +36,7 @@ fn workers_and_their_children_die_with_the_service() {
     })
     .take(WORKERS)
     .collect();
-    // Each tells its own process and two that it has started, one of them in a session of its own.
+    // Each reports its own process id and those of two children, one of them in its own session.
     let mut processes = Vec::new();
     for id in &ids {
         processes.extend(eventually("the workers are at work", || {
@@ -51,7 +51,7 @@ fn workers_and_their_children_die_with_the_service() {
     service.kill();
     eventually("every worker has ended", || processes.iter().all(|pid| !lives(*pid)).then_some(()));
 
-    // The next start takes all of them up again.
+    // The next start recovers all of them.
     let _service = setup.start();
     let mut client = setup.client(&key);
     for id in &ids {

@@ -12,10 +12,10 @@ use crate::support::random::Random;
 use crate::support::service::{Service, Setup};
 use crate::verdict;
 
-/// Clients that create predictions at one time.
+/// Concurrent clients that create predictions.
 const CLIENTS: usize = 32;
 
-/// A service whose models and receivers are up, with a key.
+/// A service with running models and receivers, and a key.
 pub struct World {
     pub setup: Setup,
     pub providers: Arc<Providers>,
@@ -25,12 +25,12 @@ pub struct World {
 }
 
 impl World {
-    /// Configuration in `folder`, data in `data`; with it the first start.
+    /// Creates the configuration in `folder` and the data in `data`; starts the service.
     pub fn new(folder: &Path, data: &Path) -> (Self, Service) {
         Self::configured(folder, data, "")
     }
 
-    /// As `new`, with more lines for the configuration.
+    /// Like `new`, with more lines in the configuration.
     pub fn configured(folder: &Path, data: &Path, more: &str) -> (Self, Service) {
         let random = Random::seeded();
         let providers = Providers::start();
@@ -57,7 +57,7 @@ impl World {
         self.client_log.lock().unwrap().acknowledged.len()
     }
 
-    /// Returns at a random moment under load: after some acknowledgements, and a little more.
+    /// Returns at a random moment under load: after several acknowledgements, and a little later.
     pub fn wait_for_a_random_moment(&mut self) {
         let wanted = self.acknowledged() + usize::try_from(self.random.within(1..250)).unwrap();
         eventually("predictions are acknowledged", || {
@@ -79,7 +79,7 @@ impl World {
         self.check_all_beside(0)
     }
 
-    /// As `check_all`, where work outside the log has cost so many micro-dollars.
+    /// Like `check_all`, with this many micro-dollars as the cost of work outside the log.
     pub fn check_all_beside(&self, micros: i64) -> verdict::Ends {
         verdict::check_all(&self.setup, &self.key, &self.providers, &self.client_log, micros)
     }

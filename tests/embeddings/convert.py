@@ -20,7 +20,7 @@ config = json.loads((folder / "config.json").read_text())
 weights = load_file(folder / "model.safetensors")
 layers, heads = config["num_hidden_layers"], config["num_attention_heads"]
 
-# The names of the tensors, here and in GGUF.
+# The names of the tensors in the original and in GGUF.
 names = {
     "embeddings.word_embeddings": "token_embd",
     "embeddings.position_embeddings": "position_embd",
@@ -52,7 +52,7 @@ writer.add_causal_attention(False)
 writer.add_pooling_type(gguf.PoolingType.MEAN)
 writer.add_file_type(gguf.LlamaFileType.ALL_F32)
 
-# A word begins with U+2581 there; what goes on in a word has no mark.
+# In GGUF, the first token of a word starts with U+2581; continuations have no mark.
 tokens, kinds = [], []
 for token in (folder / "vocab.txt").read_text(encoding="utf-8").splitlines():
     is_special = token in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -98,7 +98,7 @@ def norm(values, name):
 
 
 def error_function(values):
-    """Abramowitz and Stegun, 7.1.26: exact to seven digits."""
+    """Abramowitz and Stegun, 7.1.26: accurate to seven digits."""
     x = np.abs(values)
     t = 1 / (1 + 0.3275911 * x)
     sum_ = 1.061405429

@@ -1,4 +1,4 @@
-//! The administration API: off by default, for admin keys alone, and a second PUT changes nothing.
+//! The administration API: off by default, only for admin keys, and idempotent PUTs.
 
 use hyper::Method;
 use orrery::api::{Access, ROUTES, Role};
@@ -26,7 +26,7 @@ async fn put(service: &Service, key: &str, path: &str, body: &Value) -> Answer {
     ask(service, key, Method::PUT, path).json(body).send().await
 }
 
-/// Entries of the audit log, without the counts of refused authentications.
+/// Entries of the audit log, without the counts of failed authentications.
 async fn acts(service: &Service) -> Vec<(String, String)> {
     let entries = service.running.services.audit.list(&Filter::default(), 1000).await.unwrap();
     entries.into_iter().map(|entry| (entry.action, entry.actor)).collect()
@@ -48,7 +48,7 @@ async fn admin_api_is_off_by_default() {
 }
 
 #[tokio::test]
-async fn admin_api_is_for_admin_keys_alone() {
+async fn admin_api_accepts_only_admin_keys() {
     let (service, key) = service().await;
     let owner = service.owner().await;
     let accounts = &service.running.services.accounts;
@@ -65,7 +65,8 @@ async fn admin_api_is_for_admin_keys_alone() {
         let bare = || service.ask(Role::Dashboard, route.method.clone(), &path);
         let mut refused = vec![
             bare(),
-            // Neither in the other header, nor a session, also from the dashboard's own page.
+            // The other key header and a session, even from the dashboard's own page, give no
+            // access.
             bare().key(&key),
             service.asks(&owner, route.method.clone(), &path),
         ];
@@ -77,14 +78,14 @@ async fn admin_api_is_for_admin_keys_alone() {
             answer.expect_error(401, REFUSAL);
             assert_eq!(answer.header("www-authenticate"), "Bearer");
         }
-        // No other host has it.
+        // No other host serves it.
         let elsewhere = service.ask(Role::Base, route.method.clone(), &path);
         let elsewhere = elsewhere.header("authorization", format!("Bearer {key}")).send().await;
         assert_eq!(elsewhere.status, 404, "{path}");
         rows += 1;
     }
     assert!(rows > 20, "the table has lost the administration");
-    // And an admin key opens nothing else.
+    // An admin key gives access to nothing else.
     for path in ["/v1/limits", "/v2/executions"] {
         let answer = service.ask(Role::Base, Method::GET, path).key(&key).send().await;
         answer.expect_text(401, r#"{"error":"Invalid or missing API key"}"#);
@@ -101,7 +102,7 @@ async fn admin_api_is_for_admin_keys_alone() {
 }
 
 #[tokio::test]
-async fn admin_api_put_twice_changes_nothing_the_second_time() {
+async fn admin_api_second_put_changes_nothing() {
     let (service, key) = service().await;
     let of = "/organizations/acme";
     let path = |rest: &str| format!("{of}{rest}");
@@ -152,7 +153,7 @@ async fn admin_api_put_twice_changes_nothing_the_second_time() {
         assert_eq!(put(&service, &key, path, body).await.expect(200), again, "{path}");
     }
     assert_eq!(acts(&service).await, before, "the second time changed something");
-    // What differs is changed, by one act each.
+    // Each difference is changed and audited once.
     let changes = [
         (of.to_owned(), json!({"limits": {"running": null}})),
         (path("/keys/ci"), json!({})),
@@ -171,7 +172,7 @@ async fn admin_api_put_twice_changes_nothing_the_second_time() {
 }
 
 #[tokio::test]
-async fn admin_api_names_that_are_taken_twice_are_refused() {
+async fn admin_api_rejects_ambiguous_names() {
     let (service, key) = service().await;
     let accounts = &service.running.services.accounts;
     for _ in 0..2 {
@@ -190,7 +191,7 @@ async fn admin_api_names_that_are_taken_twice_are_refused() {
 }
 
 #[tokio::test]
-async fn admin_api_key_that_is_made_by_put_works_and_its_expiry_holds_at_once() {
+async fn admin_api_key_created_by_put_works_and_expires() {
     let (service, key) = service().await;
     let path = "/organizations/default/keys/ci";
     let made = put(&service, &key, path, &json!({})).await.expect(201);
@@ -207,7 +208,7 @@ async fn admin_api_key_that_is_made_by_put_works_and_its_expiry_holds_at_once() 
 }
 
 #[tokio::test]
-async fn admin_api_serves_the_other_hosts_in_the_name_of_an_organization() {
+async fn admin_api_serves_other_hosts_on_behalf_of_organization() {
     let (service, key) = service().await;
     let list = |organization: &str| {
         let list = ask(&service, &key, Method::GET, "/api/base/v1/limits");

@@ -1,5 +1,5 @@
-//! The agent's host: a scripted model drives it through tools, limits and refusals; what is remembered;
-//! and that an exchange goes on behind its last finished step.
+//! The agent host: a scripted model drives it through tools, limits and refusals; what it
+//! remembers; and that an exchange resumes after its last finished step.
 
 use hyper::Method;
 use orrery::api::Role;
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::support::{Answer, Ask, Service, Upstream, until};
 
-/// A thousandth of a dollar for each token.
+/// A thousandth of a dollar per token.
 pub const PRICE: &str = "prices = [{ model = 'far', per_million_input_tokens = 1000.0, \
                      per_million_output_tokens = 1000.0 }]\n";
 pub const AGENT: &str = "[agent]\nmodel = 'far'\n";
@@ -21,7 +21,7 @@ const MADE: [&str; 6] = [
     "complete",
 ];
 
-/// An assistant's message that uses a tool.
+/// An assistant message with a tool call.
 pub fn calls(tool: &str, arguments: Value) -> Value {
     let function = json!({"name": tool, "arguments": arguments.to_string()});
     let call = json!({"id": format!("call-{tool}"), "type": "function", "function": function});
@@ -37,7 +37,7 @@ pub fn completion(message: &Value) -> Value {
     json!({"choices": [{"message": message, "finish_reason": "stop"}], "usage": usage})
 }
 
-/// A model that says these in turn in each exchange, and the last one again and again.
+/// Scripts a model: it returns these messages in turn in each exchange, then repeats the last one.
 pub fn script(up: &Upstream, messages: Vec<Value>) {
     up.follows(move |request| {
         let all = request["messages"].as_array().unwrap();
@@ -47,7 +47,7 @@ pub fn script(up: &Upstream, messages: Vec<Value>) {
     });
 }
 
-/// What the tools of the newest request have said.
+/// The tool results in the newest request.
 fn tool_results(up: &Upstream) -> Vec<String> {
     let request = up.newest();
     let messages = request["messages"].as_array().unwrap();
@@ -81,7 +81,7 @@ async fn rows(service: &Service, filter: &str) -> Vec<Value> {
     page["executions"].as_array().unwrap().clone()
 }
 
-/// The data of the events of a stream, with their ids; the last one is `[DONE]`.
+/// The events of a stream with their ids; the last one is `[DONE]`.
 pub fn events(answer: &Answer) -> Vec<(String, Value)> {
     assert!(answer.text.ends_with("data: [DONE]\n\n"), "{}", answer.text);
     let frames = answer.text.split("\n\n").filter(|frame| frame.starts_with("id: "));
@@ -232,7 +232,7 @@ async fn agent_creates_a_workflow_and_runs_it() {
 }
 
 #[tokio::test]
-async fn agent_that_plans_or_reads_has_no_effects() {
+async fn agent_in_plan_or_ask_mode_has_no_effects() {
     let (up, service) = start().await;
     let run = json!({"model": "text-template", "input": {"template": "x"}});
     script(&up, vec![calls("run_model", run), says("1. Run text-template: free.")]);
@@ -249,7 +249,7 @@ async fn agent_that_plans_or_reads_has_no_effects() {
 }
 
 #[tokio::test]
-async fn agent_mends_a_refused_input_and_ends_after_three() {
+async fn agent_corrects_rejected_input_and_ends_after_three() {
     let (up, service) = start().await;
     let run = |input: Value| calls("run_model", json!({"model": "text-template", "input": input}));
     let good = json!({"template": "ok"});
@@ -261,7 +261,7 @@ async fn agent_mends_a_refused_input_and_ends_after_three() {
     script(&up, vec![run(json!({}))]);
     let answer = prompt(&service, "s", "again").send().await;
     let message = answer.expect(502)["error"]["message"].as_str().unwrap().to_owned();
-    assert_eq!(message, "the model gave the tool 'run_model' no valid input");
+    assert_eq!(message, "the model called the tool 'run_model' with invalid input");
     let memory = memory(&service, "s").await;
     assert_eq!(memory["conversation_history"][1]["chatbot_response"], message);
     assert_eq!(rows(&service, "type=prediction").await.len(), 1);
@@ -298,7 +298,7 @@ async fn agent_ends_at_its_limits() {
 }
 
 #[tokio::test]
-async fn agent_asks_the_client_when_something_is_unclear() {
+async fn agent_asks_client_for_clarification() {
     let (up, service) = start().await;
     let question = json!({"question": "Which color?", "options": ["red", "blue"]});
     script(&up, vec![calls("ask_user", question)]);
@@ -317,7 +317,7 @@ async fn agent_asks_the_client_when_something_is_unclear() {
 }
 
 #[tokio::test]
-async fn agent_sessions_belong_to_an_organization_and_survive_a_restart() {
+async fn agent_sessions_belong_to_organization_and_survive_restart() {
     let (up, service) = start().await;
     script(&up, vec![says("Hello.")]);
     for session in ["b", "a"] {
@@ -358,7 +358,7 @@ async fn agent_sessions_belong_to_an_organization_and_survive_a_restart() {
 }
 
 #[tokio::test]
-async fn agent_exchanges_of_a_session_wait_for_each_other() {
+async fn agent_exchanges_of_one_session_run_in_turn() {
     let (up, service) = start().await;
     for _ in 0..8 {
         up.is_silent();
@@ -396,7 +396,7 @@ async fn agent_exchanges_of_a_session_wait_for_each_other() {
 }
 
 #[tokio::test]
-async fn agent_goes_on_behind_the_last_finished_step_after_a_restart() {
+async fn agent_resumes_after_last_finished_step_after_restart() {
     let (up, service) = start().await;
     let run = json!({"model": "image-qr", "input": {"text": "hello"}});
     up.answers(200, completion(&calls("run_model", run)).to_string());
@@ -420,7 +420,7 @@ async fn agent_goes_on_behind_the_last_finished_step_after_a_restart() {
 }
 
 #[tokio::test]
-async fn agent_cancel_ends_what_its_tool_has_started() {
+async fn agent_cancel_ends_work_started_by_its_tool() {
     let (up, service) = start().await;
     let slow = Upstream::start().await;
     service.manifest(&slow.manifest("slow", "chat", ""));
@@ -443,7 +443,7 @@ async fn agent_cancel_ends_what_its_tool_has_started() {
 }
 
 #[tokio::test]
-async fn agent_request_that_is_wrong_starts_nothing() {
+async fn agent_invalid_request_starts_nothing() {
     let (up, service) = start().await;
     let post = |path: &str, body: &Value| host(&service, Method::POST, path).json(body);
     let user = |content: Value| json!([{"role": "user", "content": content}]);
@@ -492,7 +492,7 @@ async fn agent_request_that_is_wrong_starts_nothing() {
 }
 
 #[tokio::test]
-async fn agent_whose_model_fails_says_so() {
+async fn agent_reports_failure_of_its_model() {
     let (up, service) = start().await;
     up.answers(500, r#"{"error":{"message":"down"}}"#);
     let answer = prompt(&service, "s", "hi").send().await;
@@ -528,13 +528,13 @@ async fn agent_command_shows_tools_links_and_costs() {
     assert_eq!(memory(&service, "cli").await["total_exchanges"], 1);
 }
 
-/// An assistant's message with these tool calls as they are.
+/// An assistant message with these raw tool calls.
 fn raw_calls(calls: Value) -> Value {
     json!({"role": "assistant", "content": null, "tool_calls": calls})
 }
 
 #[tokio::test]
-async fn agent_ends_a_model_that_talks_garbage_for_ever() {
+async fn agent_stops_model_that_returns_endless_garbage() {
     let up = Upstream::start().await;
     let service = Service::configured(&(up.config(PRICE) + AGENT + "max_steps = 12\n")).await;
     for garbage in [
@@ -549,11 +549,11 @@ async fn agent_ends_a_model_that_talks_garbage_for_ever() {
         let answer = prompt(&service, "s", "go").send().await;
         let message = answer.expect(502)["error"]["message"].as_str().unwrap().to_owned();
         assert!(
-            message.contains("no valid input") || message.contains("without a message"),
+            message.contains("with invalid input") || message.contains("without a message"),
             "{garbage}: {message}"
         );
     }
-    // Another unknown tool in each answer: no tool is refused twice.
+    // A different unknown tool in each answer: no tool is rejected twice.
     up.follows(|request| {
         let count = request["messages"].as_array().unwrap().len();
         let function = json!({"name": format!("tool_{count}"), "arguments": "{}"});
@@ -566,7 +566,7 @@ async fn agent_ends_a_model_that_talks_garbage_for_ever() {
 }
 
 #[tokio::test]
-async fn agent_exchange_that_grows_without_end_is_stopped() {
+async fn agent_exchange_with_endless_growth_is_stopped() {
     let up = Upstream::start().await;
     let service = Service::configured(&(up.config("") + AGENT + "max_steps = 1000\n")).await;
     let calls: Vec<Value> = (0..16)
@@ -582,7 +582,7 @@ async fn agent_exchange_that_grows_without_end_is_stopped() {
 }
 
 #[tokio::test]
-async fn agent_reads_of_a_large_output_that_it_is_large() {
+async fn agent_is_told_that_a_large_output_is_large() {
     let (up, service) = start().await;
     let step =
         json!({"step_id": "s", "type": "pass", "result": ["{{inputs.text}}", "{{inputs.text}}"]});
@@ -599,7 +599,7 @@ async fn agent_reads_of_a_large_output_that_it_is_large() {
 }
 
 #[tokio::test]
-async fn agent_memory_survives_a_backup_and_its_restore() {
+async fn agent_memory_survives_backup_and_restore() {
     let (up, service) = start().await;
     script(&up, vec![says("Hello.")]);
     prompt(&service, "kept", "remember me").send().await.expect(200);
@@ -631,7 +631,7 @@ async fn agent_memory_survives_a_backup_and_its_restore() {
 }
 
 #[tokio::test]
-async fn agent_answers_on_the_base_host_with_the_default_of_openai() {
+async fn agent_answers_on_base_host_with_openai_defaults() {
     let (up, service) = start().await;
     script(&up, vec![says("done")]);
     let ask = |more: Value| {
@@ -661,7 +661,7 @@ async fn agent_answers_on_the_base_host_with_the_default_of_openai() {
 }
 
 #[tokio::test]
-async fn agent_id_never_goes_to_the_upstream() {
+async fn agent_id_is_never_sent_to_upstream() {
     let up = Upstream::start().await;
     let service = Service::configured(&up.config("")).await;
     let messages = json!([{"role": "user", "content": "hi"}]);

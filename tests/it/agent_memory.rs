@@ -1,5 +1,5 @@
-//! Conversations that grow past the model's context: they are summarized, once, and the summary is kept. What
-//! the memory counts, and what a stop leaves to the next start.
+//! Conversations that outgrow the model's context: they are summarized once, and the summary is
+//! kept. Also what counts towards the memory, and what a stop leaves to the next start.
 
 use std::time::Duration;
 
@@ -11,9 +11,9 @@ use crate::agent::{
 };
 use crate::support::{Service, Upstream};
 
-/// A context of 4,096 tokens is about 16 KiB; the instructions and the tools take some 6 KiB of it.
+/// A context of 4,096 tokens is about 16 KiB; instructions and tools take some 6 KiB of it.
 const CONTEXT: &str = "context_tokens = 4096\n";
-/// Three quarters of it, and what the fields around the messages and the tools take.
+/// Three quarters of it, plus the overhead of the fields around messages and tools.
 const REQUEST_MAX: usize = 12 * 1024 + 256;
 
 /// Whether a request asks for a summary: it offers no tools.
@@ -27,13 +27,13 @@ async fn start() -> (Upstream, Service) {
     (up, service)
 }
 
-/// Millionths of a dollar that were charged.
+/// Charged amount in micro-dollars.
 async fn charged(service: &Service) -> i64 {
     service.ledger().await.iter().map(|entry| entry.amount.micros()).sum()
 }
 
 #[tokio::test]
-async fn agent_summarizes_a_conversation_that_fills_three_quarters_of_the_context() {
+async fn agent_summarizes_conversation_that_fills_three_quarters_of_context() {
     let (up, service) = start().await;
     up.follows(|request| {
         if !is_summary(request) {
@@ -79,7 +79,7 @@ async fn agent_summarizes_a_conversation_that_fills_three_quarters_of_the_contex
 }
 
 #[tokio::test]
-async fn agent_makes_a_summary_once_across_a_restart() {
+async fn agent_summarizes_once_across_restart() {
     let (up, service) = start().await;
     for text in ["ok", "They met."] {
         up.answers(200, completion(&says(text)).to_string());
@@ -89,7 +89,7 @@ async fn agent_makes_a_summary_once_across_a_restart() {
     let body = json!({"message": "go on", "session_id": "s"});
     let open = host(&service, Method::POST, "/chat").json(&body).open().await;
     let task = open.headers()["x-task-id"].to_str().unwrap().to_owned();
-    // The first answer, the summary, and the answer that does not come.
+    // The first answer, the summary, and the answer that never comes.
     up.arrived(3).await;
     drop(open);
     assert!(!is_summary(&up.newest()));
@@ -110,7 +110,7 @@ async fn agent_makes_a_summary_once_across_a_restart() {
 }
 
 #[tokio::test]
-async fn agent_goes_on_without_a_summary_that_does_not_come() {
+async fn agent_continues_without_failed_summary() {
     let (up, service) = start().await;
     up.follows(
         |request| {
@@ -129,7 +129,7 @@ async fn agent_goes_on_without_a_summary_that_does_not_come() {
 }
 
 #[tokio::test]
-async fn agent_memory_counts_a_cancelled_exchange_with_those_that_were_answered() {
+async fn agent_memory_counts_cancelled_and_answered_exchanges() {
     let up = Upstream::start().await;
     let service = Service::configured(&(up.config(PRICE) + AGENT)).await;
     up.answers(200, completion(&says("first")).to_string());
@@ -157,7 +157,7 @@ async fn agent_memory_counts_a_cancelled_exchange_with_those_that_were_answered(
 }
 
 #[tokio::test]
-async fn agent_exchange_answered_during_a_stop_goes_on_with_the_next_start() {
+async fn agent_exchange_answered_during_stop_resumes_at_next_start() {
     let up = Upstream::start().await;
     let service = Service::configured(&(up.config(PRICE) + AGENT)).await;
     let feed = up.streams();
@@ -168,7 +168,8 @@ async fn agent_exchange_answered_during_a_stop_goes_on_with_the_next_start() {
     drop(open);
     script(&up, vec![says("It is asked again where its answer came too late."), says("Done.")]);
     let answer = async {
-        // Within the grace. A tool that is refused at once, and the model would be asked again.
+        // Within the grace period. A tool that is refused at once would make the engine call the
+        // model again.
         tokio::time::sleep(Duration::from_millis(50)).await;
         feed.raw(&completion(&calls("no_such_tool", json!({}))).to_string());
         drop(feed);

@@ -1,5 +1,5 @@
-//! Tools of other servers for the agent, by the Model Context Protocol: offered, called, bounded, down; over
-//! HTTP and as programs.
+//! Tools of MCP servers for the agent: offered, called, limited, unavailable; over HTTP and as
+//! programs.
 
 use std::path::Path;
 
@@ -20,7 +20,7 @@ fn calls(tool: &str, arguments: &Value) -> Value {
     json!({"role": "assistant", "content": null, "tool_calls": [call]})
 }
 
-/// A model that uses these tools in turn, then says so.
+/// Scripts a model that calls these tools in turn, then answers.
 fn script(up: &Upstream, uses: Vec<(&str, Value)>) {
     let uses: Vec<Value> = uses.iter().map(|(tool, arguments)| calls(tool, arguments)).collect();
     up.follows(move |request| {
@@ -32,7 +32,7 @@ fn script(up: &Upstream, uses: Vec<(&str, Value)>) {
     });
 }
 
-/// What the tools of the newest request have said.
+/// The tool results in the newest request.
 fn results(up: &Upstream) -> Vec<String> {
     let request = up.newest();
     let messages = request["messages"].as_array().unwrap();
@@ -40,7 +40,7 @@ fn results(up: &Upstream) -> Vec<String> {
     results.map(|message| message["content"].as_str().unwrap().to_owned()).collect()
 }
 
-/// The tools of servers that the newest request offers.
+/// The server tools offered in the newest request.
 fn offered(up: &Upstream) -> Vec<String> {
     let request = up.newest();
     let names = request["tools"].as_array().unwrap().iter();
@@ -63,7 +63,7 @@ async fn service_of(up: &Upstream, server: &McpServer) -> Service {
 }
 
 #[tokio::test]
-async fn agent_uses_tools_of_a_server() {
+async fn agent_uses_tools_of_server() {
     let up = Upstream::start().await;
     let server = McpServer::start().await;
     let url = server.url();
@@ -128,7 +128,7 @@ async fn agent_replies_to_requests_of_a_server_during_a_call() {
 }
 
 #[tokio::test]
-async fn agent_server_with_wrong_tools_keeps_the_others() {
+async fn agent_skips_invalid_tools_of_server() {
     let up = Upstream::start().await;
     let server = McpServer::start().await;
     server.lists_odd_tools();
@@ -143,7 +143,7 @@ async fn agent_server_with_wrong_tools_keeps_the_others() {
 }
 
 #[tokio::test]
-async fn agent_lists_the_tools_of_a_server_again_once_they_have_changed() {
+async fn agent_lists_tools_of_server_again_after_change() {
     let up = Upstream::start().await;
     let server = McpServer::start().await;
     server.sends_events();
@@ -152,12 +152,12 @@ async fn agent_lists_the_tools_of_a_server_again_once_they_have_changed() {
     ask(&service, json!({})).await;
     assert_eq!(results(&up), ["hi"]);
     server.lists_odd_tools();
-    // It says so beside the answer to each call.
+    // The server announces the change with the answer to each call.
     await_changed_tools(&service, &up).await;
     assert_eq!(server.asked("initialize").len(), 1, "by the same connection");
 }
 
-/// Asks until the tools are those of a server with some wrong ones. A change counts once in a while.
+/// Prompts until the offered tools are those of the odd server. Changes are rate-limited.
 async fn await_changed_tools(service: &Service, up: &Upstream) {
     for _ in 0..200 {
         ask(service, json!({})).await;
@@ -170,21 +170,21 @@ async fn await_changed_tools(service: &Service, up: &Upstream) {
 }
 
 #[tokio::test]
-async fn agent_lists_changed_tools_once_more_where_the_listing_failed() {
+async fn agent_retries_failed_listing_of_changed_tools() {
     let up = Upstream::start().await;
     let server = McpServer::start().await;
     server.sends_events();
     let service = service_of(&up, &server).await;
     script(&up, vec![("stub__echo", json!({"text": "hi"}))]);
     ask(&service, json!({})).await;
-    // It says beside the answer to each call that they have changed.
+    // The server announces with the answer to each call that they have changed.
     server.lists_odd_tools();
     server.refuses_a_listing();
     await_changed_tools(&service, &up).await;
 }
 
 #[tokio::test]
-async fn agent_opens_a_new_session_when_the_server_knows_the_old_one_no_more() {
+async fn agent_opens_new_session_if_server_has_forgotten_the_old_one() {
     let up = Upstream::start().await;
     let server = McpServer::start().await;
     server.begins_a_session();
@@ -203,7 +203,7 @@ async fn agent_opens_a_new_session_when_the_server_knows_the_old_one_no_more() {
 }
 
 #[tokio::test]
-async fn agent_server_that_is_down_costs_its_own_tools() {
+async fn agent_loses_only_tools_of_unavailable_server() {
     let up = Upstream::start().await;
     let server = McpServer::start().await;
     let url = server.url();
@@ -228,7 +228,7 @@ async fn agent_server_that_is_down_costs_its_own_tools() {
 }
 
 #[tokio::test]
-async fn agent_server_is_bounded() {
+async fn agent_limits_responses_of_server() {
     let up = Upstream::start().await;
     let server = McpServer::start().await;
     let lines = |agent: &str| {
@@ -246,7 +246,10 @@ async fn agent_server_is_bounded() {
         service.ask(Role::Agent, Method::POST, "/chat").key(&service.key).json(&body)
     };
     let refused = send(&service).send().await.expect(502);
-    assert_eq!(refused["error"]["message"], "the model gave the tool 's__fail' no valid input");
+    assert_eq!(
+        refused["error"]["message"],
+        "the model called the tool 's__fail' with invalid input"
+    );
     script(&up, vec![("s__never", json!({}))]);
     let hasty = Service::configured(&lines(&format!("{AGENT}timeout = '2s'\n"))).await;
     let late = send(&hasty).send().await.expect(504);
@@ -254,7 +257,7 @@ async fn agent_server_is_bounded() {
 }
 
 #[tokio::test]
-async fn agent_uses_tools_of_a_program() {
+async fn agent_uses_tools_of_program() {
     let up = Upstream::start().await;
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("server.sh"), PROGRAM).unwrap();
@@ -277,7 +280,7 @@ async fn agent_uses_tools_of_a_program() {
     assert!(later[1].starts_with("Ahoy, from ") && later[1] != first[0], "a new one: {later:?}");
 }
 
-/// The events of a stream, as far as one that has these words.
+/// The events of a stream up to one that contains these words.
 async fn until(open: &mut hyper::Response<Incoming>, words: &str) -> String {
     let mut read = String::new();
     while !read.contains(words) {
@@ -288,7 +291,7 @@ async fn until(open: &mut hyper::Response<Incoming>, words: &str) -> String {
 }
 
 #[tokio::test]
-async fn agent_reports_how_far_a_tool_of_a_server_is() {
+async fn agent_reports_progress_of_server_tool() {
     let up = Upstream::start().await;
     let server = McpServer::start().await;
     let folder = tempfile::tempdir().unwrap();
@@ -312,7 +315,7 @@ async fn agent_reports_how_far_a_tool_of_a_server_is() {
     std::fs::write(folder.path().join("go"), "").unwrap();
     until(&mut open, "[DONE]").await;
     assert_eq!(results(&up), ["at last", "reported"]);
-    // They are kept with the step.
+    // They are stored with the step.
     let path = format!("/v1/tasks/{task}/events");
     let again = service.ask(Role::Agent, Method::GET, &path).key(&service.key).send().await;
     let again = again.text;
@@ -322,7 +325,7 @@ async fn agent_reports_how_far_a_tool_of_a_server_is() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs python3 and PyPI: run tests/run"]
-async fn agent_uses_tools_of_a_server_of_python() {
+async fn agent_uses_tools_of_python_server() {
     let up = Upstream::start().await;
     let installing = tokio::task::spawn_blocking(|| installed("mcp").join("python"));
     let python = installing.await.unwrap();

@@ -1,4 +1,5 @@
-//! Events that steps wait for: sent early and late, by keys, links and people; exactly one counts.
+//! Events that steps wait for: sent early and late, with keys, by links and by people; exactly one
+//! counts.
 
 use http_body_util::BodyExt;
 use hyper::Method;
@@ -42,7 +43,7 @@ fn local(link: &str) -> String {
 }
 
 #[tokio::test]
-async fn event_answers_the_step_that_waits_for_it_once() {
+async fn event_answers_waiting_step_once() {
     let service = Service::start().await;
     let (execution, seen) = waiting(&service, json!({"name": "approval"})).await;
     let waits = &seen["waiting_for"][0];
@@ -58,7 +59,7 @@ async fn event_answers_the_step_that_waits_for_it_once() {
 }
 
 #[tokio::test]
-async fn event_of_many_senders_is_taken_from_one() {
+async fn event_of_many_senders_is_accepted_from_one() {
     let service = Service::start().await;
     let (execution, _) = waiting(&service, json!({"name": "approval"})).await;
     let senders = (0..20).map(|n| send(&service, &execution, "approval", json!(n)));
@@ -76,7 +77,7 @@ async fn event_of_many_senders_is_taken_from_one() {
 }
 
 #[tokio::test]
-async fn event_that_comes_early_is_kept_over_a_restart() {
+async fn early_event_is_kept_across_restart() {
     let service = Service::start().await;
     let workflow = service
         .workflow(json!([
@@ -94,10 +95,10 @@ async fn event_that_comes_early_is_kept_over_a_restart() {
 }
 
 #[tokio::test]
-async fn event_wakes_an_execution_that_was_put_aside() {
+async fn event_wakes_suspended_execution() {
     let service = Service::start().await;
     let (execution, _) = waiting(&service, json!({"name": "approval"})).await;
-    // An execution for which nothing is due for long gives up its place.
+    // An execution with nothing due for a long time is suspended.
     until("execution to be put aside", async || {
         (service.engine().totals() == (0, 0)).then_some(())
     })
@@ -109,14 +110,14 @@ async fn event_wakes_an_execution_that_was_put_aside() {
 }
 
 #[tokio::test]
-async fn event_link_answers_without_a_key_and_opens_nothing_else() {
+async fn event_link_answers_without_key_and_gives_no_other_access() {
     let service = Service::start().await;
     let schema = json!({"type": "object", "required": ["approved"],
         "properties": {"approved": {"type": "boolean", "title": "Approve <it>"},
             "amount": {"type": "number"}}});
     let (execution, seen) = waiting(&service, json!({"name": "approval", "schema": schema})).await;
     let link = seen["waiting_for"][0]["resume_url"].as_str().unwrap();
-    // The step before was given the same.
+    // The previous step got the same link.
     let given = seen["step_outputs"]["first"]["output"].as_str().unwrap();
     assert_eq!(local(given).split_once('?').unwrap().0, local(link).split_once('?').unwrap().0);
     let path = local(link);
@@ -150,7 +151,7 @@ async fn event_link_answers_without_a_key_and_opens_nothing_else() {
 }
 
 #[tokio::test]
-async fn event_that_does_not_come_fails_the_step_or_gives_its_default() {
+async fn missing_event_fails_step_or_uses_its_default() {
     let service = Service::start().await;
     let event = json!({"name": "approval", "timeout_seconds": 0.05, "default": {"ok": false}});
     let workflow = service.workflow(steps(event)).await;
@@ -163,7 +164,7 @@ async fn event_that_does_not_come_fails_the_step_or_gives_its_default() {
     let ended = service.completed(&execution).await;
     assert_eq!((&ended["status"], &ended["error"]), (&json!("failed"), &json!("StepTimeout")));
     let cause = ended["error_cause"].as_str().unwrap();
-    assert!(cause.contains("step 'ask': no event 'approval' came within"), "{cause}");
+    assert!(cause.contains("step 'ask': event 'approval' did not arrive within"), "{cause}");
     assert_eq!(send(&service, &execution, "approval", json!(1)).await.0, 409);
 }
 
@@ -178,13 +179,13 @@ async fn events_of_an_execution_are_bounded() {
     assert_eq!(send(&service, &execution, "a.b", json!(1)).await.0, 400);
     let large = send(&service, &execution, "large", json!("x".repeat(70_000))).await;
     assert_eq!(large.0, 413);
-    // What a step waits for is never too much.
+    // Events for waiting steps never exceed the limit.
     assert_eq!(send(&service, &execution, "approval", json!(1)).await.0, 202);
     let unknown = "0192f0c1-7a1b-7c3d-8e4f-5a6b7c8d9e0f";
     assert_eq!(send(&service, unknown, "approval", json!(1)).await.0, 404);
 }
 
-/// A request to answer, as a client sends it that says nothing or something wrong about its body.
+/// A request to answer, with a missing or wrong content type.
 fn raw(service: &Service, role: Role, path: &str, kind: &str, body: &str) -> Ask {
     let ask = service.ask(role, Method::POST, path).header("content-type", kind);
     ask.body(body.to_owned()).undocumented()
@@ -234,7 +235,7 @@ async fn event_without_a_payload_answers_nothing() {
 }
 
 #[tokio::test]
-async fn event_form_without_its_fields_shows_the_page_again() {
+async fn event_form_with_missing_fields_shows_page_again() {
     let service = Service::start().await;
     let schema = json!({"type": "object", "required": ["approved", "amount"],
         "properties": {"approved": {"type": "boolean"}, "amount": {"type": "integer"}}});
@@ -267,7 +268,7 @@ async fn event_form_without_its_fields_shows_the_page_again() {
         let answered = raw(&service, Role::Base, &path, form, right).open().await;
         assert_eq!(answered.status(), 200);
         assert_eq!(service.completed(&execution).await["output"]["said"], said);
-        // Somebody else was faster: the page says so.
+        // Somebody else answered first: the page says so.
         let late = raw(&service, Role::Base, &path, form, right).open().await;
         assert_eq!(late.status(), 409);
         assert!(late.headers()["content-type"].to_str().unwrap().starts_with("text/html"));
@@ -275,7 +276,7 @@ async fn event_form_without_its_fields_shows_the_page_again() {
 }
 
 #[tokio::test]
-async fn event_link_takes_json_and_foreign_parameters() {
+async fn event_link_accepts_json_and_foreign_parameters() {
     let service = Service::start().await;
     let (execution, seen) = waiting(&service, json!({"name": "approval"})).await;
     let path = local(seen["waiting_for"][0]["resume_url"].as_str().unwrap());
@@ -283,7 +284,7 @@ async fn event_link_takes_json_and_foreign_parameters() {
         let page = service.ask(Role::Base, Method::GET, &format!("{path}&{added}")).send().await;
         assert_eq!(page.status, 200, "{added}");
     }
-    // With a key, a misspelt parameter is still an error.
+    // With a key, an unknown parameter is still an error.
     let bare = path.split_once('?').unwrap().0;
     let by_key = service.ask(Role::Base, Method::GET, &format!("{bare}?_=1")).key(&service.key);
     assert_eq!(by_key.send().await.status, 400);

@@ -1,4 +1,4 @@
-//! The audit log: what the operator did and who was refused, in the store and in the file.
+//! The audit log, in the store and in the file: the operator's actions and failed authentications.
 
 use std::fs;
 
@@ -39,7 +39,7 @@ async fn audit_records_and_ships_acts_and_failed_authentications() {
     let denied = acts.iter().find(|(action, ..)| action == "authentication").unwrap();
     assert_eq!(denied.2, "denied");
 
-    // The file says the same, and no line holds a key.
+    // The file has the same entries, and no line contains a key.
     let path = service.config.audit.folder.join("audit.jsonl");
     let text = until("audit file", async || {
         let text = fs::read_to_string(&path).unwrap_or_default();
@@ -53,7 +53,7 @@ async fn audit_records_and_ships_acts_and_failed_authentications() {
     }
 }
 
-/// What a command of the operator prints, on the running service.
+/// Runs an operator's command on the running service; returns its output.
 fn run(service: &Service, arguments: &[&str]) -> String {
     let ran = std::process::Command::new(&service.config.program)
         .arg("--config")
@@ -100,7 +100,7 @@ async fn audit_records_operator_acts_outside_commits_once() {
     let cancel = audit.list(&cancels, 9).await.unwrap().remove(0);
     assert_eq!((cancel.subject, cancel.organization), (held, Some(service.organization.id)));
 
-    // Keys show when they were last used, to the minute; one that was never used says so.
+    // Keys show when they were last used, with minute precision, or that they were never used.
     let keys: Value = serde_json::from_str(&run(&service, &["key", "list", "--json"])).unwrap();
     let last_used = |organization: &str| {
         let keys = keys["keys"].as_array().unwrap().iter();
@@ -128,7 +128,7 @@ async fn audit_records_reloads_that_change_models() {
     // Nothing has changed since: a signal records nothing.
     service.running.reload().await;
     service.manifest_file("a.toml", &provider.manifest("a", "/echo", "title = 'Second'"));
-    // Found by the signal or by the watch, whichever looks first, and recorded by that one alone.
+    // Detected by the signal or by the file watcher, whichever is first, and recorded only once.
     service.running.reload().await;
     std::fs::remove_file(service.models().join("a.toml")).unwrap();
     until("removal", async || (reloads().await.len() >= 3).then_some(())).await;

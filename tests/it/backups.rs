@@ -1,4 +1,4 @@
-//! Backups on a timetable: the first at once, whole, and only as many as are to be kept.
+//! Scheduled backups: the first at once and complete, and only as many as configured are kept.
 
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -28,14 +28,14 @@ async fn backup_schedule_writes_first_at_once_and_prunes_old_ones() {
     let first = backups(&service).remove(0);
     let summary = backup::verify(File::open(&first).unwrap(), &mut |_| {}).unwrap();
     assert!(summary.rows > 0);
-    // Those of earlier days: the oldest of them has to go with the next one.
+    // Backups of earlier days: the oldest of them must be pruned with the next one.
     for day in ["2020-01-01", "2020-01-02"] {
         fs::write(first.with_file_name(format!("orrery-{day}T00-00-00.000Z.backup")), "x").unwrap();
     }
     fs::write(first.with_file_name("notes.txt"), "of somebody else").unwrap();
     fs::remove_file(&first).unwrap();
     let service = service.restart().await;
-    // The newest that is there is as young as its file: nothing is due.
+    // The newest backup is as recent as its file: none is due.
     assert_eq!(backups(&service).len(), 3);
     let old = std::time::SystemTime::UNIX_EPOCH;
     for path in backups(&service) {
@@ -56,7 +56,7 @@ async fn backup_schedule_writes_first_at_once_and_prunes_old_ones() {
     .await;
 }
 
-/// What a command prints on both outputs, and whether it succeeded.
+/// The output of a command on both streams, and whether it succeeded.
 fn run(service: &Service, arguments: &[&str]) -> (bool, String) {
     let ran = std::process::Command::new(&service.config.program)
         .arg("--config")
@@ -101,7 +101,7 @@ async fn backup_for_recipient_opens_only_with_its_identity() {
 }
 
 #[tokio::test]
-async fn backup_with_passphrase_reads_back_and_plain_one_warns() {
+async fn backup_with_passphrase_restores_and_plain_one_warns() {
     let service = Service::start().await;
     let file = service.folder.path().join("plain.backup");
     let (good, said) = run(&service, &["backup", file.to_str().unwrap()]);
@@ -109,7 +109,7 @@ async fn backup_with_passphrase_reads_back_and_plain_one_warns() {
     let (good, said) = run(&service, &["verify", file.to_str().unwrap()]);
     assert!(good && said.contains("warning: this backup is not encrypted"), "{said}");
 
-    // The command line reads the configuration of now.
+    // The command line reads the current configuration.
     let config = service.folder.path().join("config.toml");
     let phrase = service.folder.path().join("phrase");
     fs::write(&phrase, "correct horse battery staple\n").unwrap();

@@ -1,4 +1,5 @@
-//! Hostile and broken requests: a clear refusal or a closed connection, and the service goes on.
+//! Hostile and malformed requests get a clear error or a closed connection, and the service keeps
+//! working.
 
 use std::fmt::Write;
 
@@ -12,7 +13,7 @@ use crate::support::{Service, within};
 
 const CREATE: &str = "/v1/prediction/";
 
-/// That it still serves, on a fresh connection.
+/// Checks on a fresh connection that the service still works.
 async fn goes_on(service: &Service) {
     let answer = service.raw(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await;
     assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
@@ -84,7 +85,7 @@ async fn bad_input_chunked_body_over_limit_gets_413() {
 }
 
 #[tokio::test]
-async fn bad_input_invalid_http_is_refused_or_closed() {
+async fn bad_input_invalid_http_is_rejected_or_closed() {
     let service = Service::start().await;
     let many_headers = "X: y\r\n".repeat(1000);
     let long_header = format!("X: {}\r\n", "y".repeat(1 << 20));
@@ -135,7 +136,8 @@ async fn bad_input_slow_heads_and_bodies_time_out() {
     let times = "limits.header_timeout = '200ms'\nlimits.body_timeout = '200ms'\n";
     let service = Service::configured(times).await;
     for head in ["", "G", "PRI", "GET /health HTTP/1.1\r\nHost: x\r\nX-Slow: "] {
-        // Each ends, and none in a success; to `PRI` an HTTP/2 server says hello before it goes.
+        // Each connection ends, and none with a success; an HTTP/2 server greets `PRI` before it
+        // closes.
         let answer = service.raw(head.as_bytes()).await;
         let refused = answer.is_empty() || answer.starts_with("HTTP/1.1 4");
         assert!(refused || (head == "PRI" && !answer.contains("HTTP")), "{head}: {answer}");
@@ -154,10 +156,10 @@ async fn bad_input_slow_heads_and_bodies_time_out() {
     goes_on(&service).await;
 }
 
-/// Each definition of 6 KiB would take 2^40 steps to validate; a list of a million tags 10^12
-/// comparisons; an image of one line 168 GB.
+/// A definition of 6 KiB that takes 2^40 steps to validate; a list of a million tags that takes
+/// 10^12 comparisons; an image of one line that takes 168 GB.
 #[tokio::test]
-async fn bad_input_small_requests_for_endless_work_are_refused() {
+async fn bad_input_small_requests_for_endless_work_are_rejected() {
     let service = Service::start().await;
     let mut definitions: serde_json::Map<String, serde_json::Value> = (0..40)
         .map(|level| {

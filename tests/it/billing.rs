@@ -1,5 +1,5 @@
-//! The balance: its route, its own rate, its refusal where billing is off; and what it refuses to
-//! pay where it is enforced.
+//! The balance: its route, its rate limit, its error if billing is off; and what is rejected if the
+//! balance is enforced.
 
 use hyper::Method;
 use orrery::api::Role;
@@ -22,7 +22,8 @@ async fn create(service: &Service, model: &str) -> Answer {
     service.post("/v1/prediction/", &body).send().await
 }
 
-/// Refused, with these dollars: the balance, what is kept for work that runs, and the price.
+/// Checks a 402 with these dollars: the balance, the amount reserved for running work, and the
+/// price.
 #[track_caller]
 fn expect_unpaid(answer: &Answer, dollars: [f64; 3]) {
     let [balance, reserved, needed] = dollars;
@@ -32,7 +33,7 @@ fn expect_unpaid(answer: &Answer, dollars: [f64; 3]) {
 }
 
 #[tokio::test]
-async fn balance_too_low_refuses_work_with_402() {
+async fn balance_too_low_rejects_work_with_402() {
     let service = Service::configured(ENFORCED).await;
     let provider = Provider::start().await;
     service.manifest(&provider.manifest("held", "/hold", PRICED));
@@ -48,7 +49,7 @@ async fn balance_too_low_refuses_work_with_402() {
     let first = service.create("held", json!({})).await;
     let second = service.create("held", json!({})).await;
     expect_unpaid(&create(&service, "held").await, [0.6, 0.5, 0.25]);
-    // What is kept for running work outlives the process.
+    // Reservations for running work survive a restart.
     provider.arrived(2).await;
     let service = service.restart().await;
     expect_unpaid(&create(&service, "held").await, [0.6, 0.5, 0.25]);
@@ -112,14 +113,15 @@ async fn balance_must_cover_workflow_steps_and_metered_models() {
         (&execution["status"], &execution["metrics"]["cost"]),
         (&json!("completed"), &json!(0.5))
     );
-    // A tenth of a dollar for each second of the model's timeout.
+    // A tenth of a dollar per second of the model's timeout.
     top_up(&service, 0.4).await;
     expect_unpaid(&create(&service, "metered").await, [0.4, 0.0, 0.5]);
     top_up(&service, 0.1).await;
     assert_eq!(create(&service, "metered").await.status, 200);
 }
 
-/// Runs a workflow of a map over 100 items; gives its cost. It does not start once another run has spent all.
+/// Runs a workflow with a map over 100 items; returns its cost. Starts it after another run has
+/// spent everything.
 async fn map_of_calls(service: &Service, workflow: &str) -> f64 {
     let inputs = json!({"inputs": {"l": (0..100).collect::<Vec<_>>()}});
     let trigger = service.flows(Method::POST, &format!("/{workflow}/trigger")).json(&inputs);
@@ -134,7 +136,7 @@ async fn map_of_calls(service: &Service, workflow: &str) -> f64 {
 }
 
 #[tokio::test]
-async fn balance_pays_for_three_calls_of_a_map_and_no_more() {
+async fn balance_pays_for_only_three_calls_of_a_map() {
     let service = Service::configured(ENFORCED).await;
     let provider = Provider::start().await;
     service.manifest(&provider.manifest("priced", "/echo", PRICED));
@@ -163,7 +165,7 @@ async fn balance_pays_for_three_calls_of_a_map_and_no_more() {
             "0.5" => 2,
             other => panic!("{other}"),
         };
-        // Nothing of it is reserved any more.
+        // Nothing is reserved any more.
         for _ in 0..calls {
             let id = service.create("priced", json!({})).await;
             assert_eq!(service.ended(&id).await["status"], "success");
@@ -195,7 +197,7 @@ async fn balance_requests_over_three_a_second_get_429() {
     }
     let other = service.ask(Role::Base, Method::GET, "/v1/billing/balance");
     other.key(&service.other_key).send().await.expect(200);
-    // A member reads it as often as the pages of the dashboard show it.
+    // Members can read it as often as dashboard pages show it.
     let owner = service.owner().await;
     for _ in 0..10 {
         let ask = service.asks(&owner, Method::GET, "/api/base/v1/billing/balance");

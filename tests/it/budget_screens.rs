@@ -1,5 +1,5 @@
-//! What a page costs: its requests and bytes until it shows something, its rows in the document, and what it
-//! does while nobody does anything. Times are measured by `benches/dashboard`, never asserted.
+//! The cost of a page: its requests and bytes until first content, its rows in the document, and
+//! its activity while idle. Times are measured by `benches/dashboard`, never asserted here.
 
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::support::chromium::Chromium;
 use crate::support::{Service, until};
 
-/// Notes what was asked for until the first heading was there. The icon of the tab is not waited for.
+/// Records the requests up to the first heading, except for the tab's icon.
 const FIRST: &str = "new MutationObserver((_, watch) => { \
       if (!document.querySelector('h1')?.innerText) return; \
       watch.disconnect(); \
@@ -15,7 +15,7 @@ const FIRST: &str = "new MutationObserver((_, watch) => { \
       window.before = ['document', ...performance.getEntriesByType('resource').filter((one) => one.startTime <= at && !one.name.endsWith('/icon.svg')).map((one) => one.name)]; \
     }).observe(document, { childList: true, subtree: true });";
 
-/// The bytes of all that was asked for, as they were sent.
+/// The transfer sizes of all requests.
 const BYTES: &str = "return [...performance.getEntriesByType('navigation'), ...performance.getEntriesByType('resource')]\
     .reduce((sum, one) => sum + one.encodedBodySize, 0)";
 
@@ -25,7 +25,7 @@ const ROWS_MAX: u64 = 60;
 
 #[tokio::test]
 #[ignore = "needs chromium: run tests/run"]
-async fn budget_of_the_first_screens_is_kept() {
+async fn first_screens_stay_within_budget() {
     let service = Service::start().await;
     let owner = service.owner().await;
     for (path, is_known) in [("/", false), ("/", true), ("/app", true)] {
@@ -46,7 +46,7 @@ async fn budget_of_the_first_screens_is_kept() {
     }
 }
 
-/// Keeps a list of what the page has under way: timers, requests, streams.
+/// Tracks the page's activity: timers, requests, streams.
 const WATCHED: &str = "window.underway = new Map(); let next = 0; \
     const begin = (what) => { const id = next += 1; underway.set(id, what); return () => underway.delete(id); }; \
     const timeout = window.setTimeout, stop = window.clearTimeout, every = window.setInterval, halt = window.clearInterval; \
@@ -62,7 +62,7 @@ const WATCHED: &str = "window.underway = new Map(); let next = 0; \
 
 #[tokio::test]
 #[ignore = "needs chromium: run tests/run"]
-async fn budget_of_an_idle_page_is_nothing() {
+async fn idle_page_is_inactive() {
     let service = Service::start().await;
     let owner = service.owner().await;
     let id = service.create("text-template", json!({"template": "Hello"})).await;
@@ -104,7 +104,7 @@ async fn budget_of_an_idle_page_is_nothing() {
     for path in &screens {
         browser.open(&service, path).await;
         browser.settled().await;
-        // Nothing is under way any more: without an event from outside, nothing is ever sent again.
+        // Nothing is active any more: without an external event, nothing is ever sent again.
         until(path, async || {
             let left = browser.run("return [...window.underway.values()]").await;
             (left == json!([])).then_some(())
@@ -114,18 +114,18 @@ async fn budget_of_an_idle_page_is_nothing() {
     browser.leave().await;
 }
 
-/// The rows of all tables.
+/// The number of rows of all tables.
 const ROWS: &str = "return document.querySelectorAll('main tbody tr').length";
-/// How many pages of the history were asked for: one may be read again when the page begins to follow changes.
+/// The number of history pages requested: one may be reread when the page begins to follow changes.
 const PAGES: &str = "return new Set(performance.getEntriesByType('resource').map((one) => one.name).filter((name) => name.includes('/v2/executions'))).size";
 
 const RUNS: usize = 10_000;
-/// How many are created at the same time.
+/// Concurrent creates.
 const IN_FLIGHT: usize = 16;
 
 #[tokio::test]
 #[ignore = "needs chromium: run tests/run"]
-async fn budget_of_ten_thousand_runs_is_a_page_at_a_time() {
+async fn ten_thousand_runs_load_one_page_at_a_time() {
     let service = Service::start().await;
     let owner = service.owner().await;
     let runs = futures_util::stream::iter(0..RUNS)
@@ -153,12 +153,12 @@ async fn budget_of_ten_thousand_runs_is_a_page_at_a_time() {
     browser.leave().await;
 }
 
-/// The most steps that a workflow may have.
+/// The maximum number of steps of a workflow.
 const STEPS: usize = 500;
 
 #[tokio::test]
 #[ignore = "needs chromium: run tests/run"]
-async fn budget_of_a_long_timeline_is_what_is_in_the_window() {
+async fn long_timeline_draws_only_visible_rows() {
     let service = Service::start().await;
     let owner = service.owner().await;
     let steps: Vec<Value> = (0..STEPS)
@@ -173,7 +173,7 @@ async fn budget_of_a_long_timeline_is_what_is_in_the_window() {
     let browser = Chromium::start().await;
     browser.becomes(&service, &owner).await;
     browser.open(&service, &format!("/app/runs/{id}?type=workflow")).await;
-    // The failed step is open and in the window at once, far down.
+    // The failed step is expanded and visible at once, far down.
     let open = browser.find("//tr[contains(@class,'open')]//button").await;
     assert_eq!(open.text().await, "step-420");
     let place = "const { top, bottom } = document.querySelector('tr.open').getBoundingClientRect(); return top >= 0 && bottom <= innerHeight";
@@ -195,7 +195,7 @@ async fn budget_of_a_long_timeline_is_what_is_in_the_window() {
             .await
             .unwrap();
         let rows = browser.run(ROWS).await.as_u64().unwrap();
-        // Beside the rows, each group that is not drawn has one, empty.
+        // Each group that is not drawn has one empty row.
         assert!(rows <= ROWS_MAX + STEPS as u64 / 10, "{rows} rows");
         let drawn = browser
             .run("return document.querySelectorAll('main tbody tr:not(.spacer)').length")

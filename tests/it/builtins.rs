@@ -1,5 +1,5 @@
-//! The worker processes of the built-in models: what they cannot reach, and what happens to a run
-//! that grows, hangs, or loses its worker.
+//! The worker processes of built-in models: what they cannot access, and what happens to a run that
+//! grows, hangs, or loses its worker.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use crate::support::{Service, signal, until};
 
-/// A service whose workers are known by a name of their own for this binary.
+/// A service whose workers are recognizable by a special name of this binary.
 struct Watched {
     service: Service,
     program: PathBuf,
@@ -26,7 +26,7 @@ impl Watched {
         Self { service, program, _folder: folder }
     }
 
-    /// The workers that are there, by their process ids.
+    /// The process ids of the live workers.
     fn workers(&self) -> Vec<u32> {
         let processes = std::fs::read_dir("/proc").unwrap().flatten();
         let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -42,7 +42,7 @@ impl Watched {
         self.service.ended(&id).await
     }
 
-    /// Starts a run of many seconds; gives its id and its worker.
+    /// Starts a run that takes many seconds; returns its id and its worker.
     async fn long_run(&self) -> (String, u32) {
         let template = "{% for i in range(9000) %}{{ long | upper | lower | length }}{% endfor %}";
         let input = json!({"template": template, "values": {"long": "x".repeat(1_000_000)}});
@@ -64,7 +64,7 @@ impl Watched {
     }
 }
 
-/// A line of a file of a process, without its name.
+/// A field of a `/proc` file of a process, without its name.
 fn field(pid: u32, file: &str, name: &str) -> Vec<String> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
@@ -101,10 +101,18 @@ async fn builtin_run_over_memory_limit_fails_alone() {
     let listed = format!("{{% set a = [1, 2] %}}{}{{{{ a }}}}", "{% set a = [a, a] %}".repeat(60));
     let query = format!("{}@", "map(&[@,@][], [@,@])[]|".repeat(20));
     for (model, input, expect) in [
-        ("text-template", json!({"template": doubled}), "MiB of memory that it may"),
-        ("text-template", json!({"template": "{{ 'x' * 99999999 }}"}), "MiB of memory that it may"),
+        ("text-template", json!({"template": doubled}), "exceeds its memory limit of"),
+        (
+            "text-template",
+            json!({"template": "{{ 'x' * 99999999 }}"}),
+            "exceeds its memory limit of",
+        ),
         ("text-template", json!({"template": listed}), "longer than 4194304 bytes"),
-        ("json-query", json!({"expression": query, "document": [1]}), "MiB of memory that it may"),
+        (
+            "json-query",
+            json!({"expression": query, "document": [1]}),
+            "exceeds its memory limit of",
+        ),
     ] {
         let ended = watched.run(model, input).await;
         assert_eq!(ended["status"], "error", "{model}: {ended}");
@@ -166,7 +174,7 @@ async fn builtin_runs_share_few_workers() {
         assert_eq!(ended["output"], number.to_string(), "{ended}");
         most = most.max(watched.workers().len());
     }
-    // Both long runs are at work still, beside those that have ended.
+    // Both long runs are still in progress, besides the completed ones.
     assert!((3..=RUNS_MAX).contains(&most), "{most}");
     for (id, _) in [first, other] {
         watched.service.cancel(&id).await.expect(200);

@@ -1,4 +1,4 @@
-//! Bulk jobs over HTTP: what they take, how far they are, that they end.
+//! Bulk jobs over HTTP: parameters, progress, completion.
 
 use hyper::Method;
 use orrery::api::Role;
@@ -16,7 +16,7 @@ async fn ended(service: &Service, id: &str) -> Value {
 }
 
 #[tokio::test]
-async fn bulk_job_redrives_and_deletes_what_its_filter_names() {
+async fn bulk_job_redrives_and_deletes_filtered_executions() {
     let service = Service::start().await;
     let steps = json!([{"step_id": "p", "type": "pass", "result": "{{inputs.n}}"}]);
     let workflow = service.workflow(steps).await;
@@ -48,7 +48,7 @@ async fn bulk_job_redrives_and_deletes_what_its_filter_names() {
         async || service.flows(Method::GET, &list).send().await.expect(200)["total_count"].clone();
     assert_eq!(count().await, 7);
 
-    // The same under the base host, and only for the organization.
+    // The same below the base host, and only for the organization.
     let mirror = format!("/v1/workflows/executions/bulk/{id}");
     let get = || service.ask(Role::Base, Method::GET, &mirror);
     assert_eq!(get().key(&service.key).send().await.expect(200), job);
@@ -68,7 +68,7 @@ async fn bulk_job_redrives_and_deletes_what_its_filter_names() {
 }
 
 #[tokio::test]
-async fn bulk_job_refuses_what_it_does_not_know() {
+async fn bulk_job_rejects_unknown_fields() {
     let service = Service::start().await;
     for (body, part) in [
         (json!({}), "action"),

@@ -1,4 +1,4 @@
-//! The cells of tables at every width: no word is broken, and nothing is scrolled sideways.
+//! Table cells at every width: no word is broken, and nothing scrolls sideways.
 
 use hyper::Method;
 use orrery::api::Role;
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::support::chromium::Chromium;
 use crate::support::{Receiver, Service, until};
 
-/// Words in more than one line, where a line may not end inside of them; and what is wider than the window.
+/// Lists words broken over several lines, and elements wider than the window.
 const BROKEN: &str = r"
     const found = [];
     for (const cell of document.querySelectorAll('main td, main dd, main dt, main th')) {
@@ -18,25 +18,25 @@ const BROKEN: &str = r"
           range.setStart(node, index);
           range.setEnd(node, index + word.length);
           const lines = new Set([...range.getClientRects()].map((one) => Math.round(one.top)));
-          // The name of a row may be broken where it is one long word, and other words where they are longer.
+          // Long single words in row headers, and even longer words elsewhere, may be broken.
           if (lines.size > 1 && word.length <= (cell.matches('tbody th') ? 14 : 36)) found.push(word);
         }
       }
     }
-    // Dates have one form, and no moment is shown as a program writes it.
+    // Dates have one format, and no time is shown in machine format.
     const copy = document.querySelector('main').cloneNode(true);
     for (const one of copy.querySelectorAll('pre, td, dd, p')) if (one.matches('pre')) one.remove(); else one.append(' ');
     const text = copy.textContent;
     found.push(...(text.match(/\b\d{1,2}\/\d{1,2}\/\d{4}\b|\b[AP]M\b|\d{4}-\d\d-\d\dT\S*|(?<![\d:])24:\d\d/g) ?? []));
     const whole = /^[A-Z][a-z]{2} \d{1,2}, \d{4}, [012]\d:\d\d:\d\d$/;
     for (const one of document.querySelectorAll('main time[title]')) if (!whole.test(one.title)) found.push(one.title);
-    // Nothing is behind the edge of a card.
+    // Nothing overflows a card.
     for (const card of document.querySelectorAll('.card.scroll')) if (card.scrollWidth > card.clientWidth) found.push(`card: ${card.scrollWidth} px in ${card.clientWidth} px`);
     const { scrollWidth, clientWidth } = document.documentElement;
     if (scrollWidth > clientWidth) found.push(`${scrollWidth} px in ${clientWidth} px`);
     return found;";
 
-/// What the keyboard reaches without a name, without a sign that it has the focus, or out of order.
+/// Lists elements reachable by keyboard without a name, without a focus indicator, or out of order.
 const FOCUSED: &str = r"
     const found = [];
     const all = [...document.querySelectorAll('a[href], button, input, select, textarea, summary, [tabindex]')]

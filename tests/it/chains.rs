@@ -1,4 +1,4 @@
-//! Fallback chains: what a prediction that names one comes to, and which names are refused.
+//! Fallback chains: the outcome of predictions that name one, and which names are rejected.
 
 use orrery::chains::Change;
 use orrery::domain::chain::Entry;
@@ -9,7 +9,7 @@ use crate::support::{Provider, Receiver, Service};
 const SCHEMA: &str = "[request_schema]\ntype = 'object'\nrequired = ['n']\n\
                       properties.n = { type = 'integer' }\nproperties.m = { type = 'integer' }\n";
 
-/// A manifest with a request schema of its own before its runner.
+/// A manifest with its own request schema before the runner.
 fn manifest(provider: &Provider, slug: &str, path: &str, more: &str) -> String {
     provider.manifest(slug, path, &format!("{more}{SCHEMA}"))
 }
@@ -61,13 +61,13 @@ async fn chain_first_successful_model_completes_prediction() {
         ["works", "success", null],
     ]);
     assert_eq!(json!(attempts), expected);
-    // The first one failed and billed all the same.
+    // The first one failed but was billed all the same.
     assert_eq!(prediction["metrics"]["cost"], 0.5);
     assert_eq!((&hook["execution_id"], &hook["status"]), (&json!(id), &json!("completed")));
     assert_eq!(service.ledger().await.len(), 1);
     assert!(receiver.is_empty(), "one webhook for the whole chain");
 
-    // Switched off, it is refused from then on.
+    // Once disabled, it is rejected.
     switch(&service, "broken", "safe", false).await;
     let mut body = json!({"model": "broken", "version": "1"});
     body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
@@ -105,7 +105,7 @@ async fn chain_is_not_tried_for_invalid_input() {
     service.manifest(&manifest(&provider, "broken", "/status/500", ""));
     service.manifest(&manifest(&provider, "echo", "/echo", ""));
     save(&service, "invalid", "safe", json!([{"model": "echo"}])).await;
-    // A mapping that this input cannot fill moves on to the next model.
+    // An entry whose mapping cannot be resolved for this input is skipped.
     let entries = json!([
         {"model": "invalid", "input_map": {"n": "{{input.m}}"}},
         {"model": "echo"},
@@ -123,7 +123,7 @@ async fn chain_is_not_tried_for_invalid_input() {
     assert!(
         prediction["attempts"][1]["error"].as_str().unwrap().contains("missing required field 'n'")
     );
-    // Another organization's chain is not there.
+    // Another organization's chain is not found.
     let body =
         json!({"model": "broken", "version": "1", "input": {"n": 1}, "fallback_selector": "safe"});
     let ask = service.ask(orrery::api::Role::Base, hyper::Method::POST, "/v1/prediction/");

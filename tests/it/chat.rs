@@ -1,4 +1,4 @@
-//! Chat completions: which model answers, what is passed on, what it costs, what is refused.
+//! Chat completions: which model answers, what is passed on, what it costs, what is rejected.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ pub fn ask(service: &Service, body: &Value) -> Ask {
     service.post("/v1/chat/completions", body)
 }
 
-/// The newest row of the history, once there are so many.
+/// The newest row of the history, once it has this many rows.
 pub async fn newest_row(service: &Service, count: usize) -> Value {
     crate::support::until("row of the call", async || {
         let rows = service.get("/v2/executions").await.expect(200)["executions"].clone();
@@ -43,7 +43,7 @@ async fn balance(service: &Service) -> Usd {
     service.running.services.billing.balance(service.organization.id).await.unwrap()
 }
 
-/// An error as OpenAI's clients read it.
+/// Checks an error in OpenAI's form.
 #[track_caller]
 fn expect_error(answer: &Answer, status: u16, kind: &str, param: Option<&str>, code: Option<&str>) {
     let body = answer.expect(status);
@@ -52,7 +52,7 @@ fn expect_error(answer: &Answer, status: u16, kind: &str, param: Option<&str>, c
     assert_eq!(found, (&json!(kind), &json!(param), &json!(code)), "{body}");
 }
 
-/// A stream as a client reads it.
+/// A stream being read.
 struct Reading {
     body: Incoming,
     text: String,
@@ -66,7 +66,7 @@ impl Reading {
         Self { body: answer.into_body(), text: String::new() }
     }
 
-    /// Reads until `text` has come; what came since the last call.
+    /// Reads until `text` has arrived; returns everything since the last call.
     async fn until(&mut self, text: &str) -> String {
         within(text, async {
             while !self.text.contains(text) {
@@ -78,7 +78,7 @@ impl Reading {
         std::mem::take(&mut self.text)
     }
 
-    /// The rest of the stream.
+    /// Reads the rest of the stream.
     async fn rest(mut self) -> String {
         let rest = within("end of the stream", self.body.collect()).await.unwrap().to_bytes();
         self.text.push_str(std::str::from_utf8(&rest).unwrap());
@@ -87,7 +87,7 @@ impl Reading {
 }
 
 #[tokio::test]
-async fn chat_model_of_the_upstream_gets_the_request_as_it_was_sent() {
+async fn chat_upstream_model_gets_request_unchanged() {
     let up = Upstream::start().await;
     let service = Service::configured(&up.config(PRICE)).await;
     up.says("hi", 30, 20);
@@ -131,7 +131,7 @@ async fn chat_model_of_the_upstream_gets_the_request_as_it_was_sent() {
 }
 
 #[tokio::test]
-async fn chat_model_of_the_catalog_answers_under_its_slug() {
+async fn chat_catalog_model_answers_under_its_slug() {
     let up = Upstream::start().await;
     let near = Upstream::start().await;
     let service = Service::configured(&up.config("platform_fee = 0.5\n")).await;
@@ -148,7 +148,7 @@ async fn chat_model_of_the_catalog_answers_under_its_slug() {
 }
 
 #[tokio::test]
-async fn chat_model_that_nobody_has_is_not_found() {
+async fn chat_unknown_model_is_not_found() {
     let service = Service::start().await;
     let answer = ask(&service, &request("far")).send().await;
     expect_error(&answer, 404, "invalid_request_error", Some("model"), Some("model_not_found"));
@@ -173,7 +173,7 @@ async fn chat_call_without_price_is_recorded_and_not_charged() {
 }
 
 #[tokio::test]
-async fn chat_request_that_is_wrong_calls_nobody() {
+async fn chat_invalid_request_calls_no_server() {
     let up = Upstream::start().await;
     let service = Service::configured(&up.config("")).await;
     let refused = async |body: &Value| ask(&service, body).undocumented().send().await;
@@ -205,7 +205,7 @@ async fn chat_request_that_is_wrong_calls_nobody() {
 }
 
 #[tokio::test]
-async fn chat_error_of_the_server_keeps_its_status_and_retry_after() {
+async fn chat_server_error_keeps_status_and_retry_after() {
     let up = Upstream::start().await;
     let service = Service::configured(&up.config(PRICE)).await;
     let said = r#"{"error":{"message":"slow down","type":"requests","param":null,"code":"rpm"}}"#;
@@ -235,7 +235,7 @@ async fn chat_error_of_the_server_keeps_its_status_and_retry_after() {
 }
 
 #[tokio::test]
-async fn chat_model_that_cannot_be_reached_is_unavailable_and_never_the_upstream() {
+async fn chat_unreachable_model_is_unavailable_and_never_falls_back_to_upstream() {
     let up = Upstream::start().await;
     let service = Service::configured(&up.config("")).await;
     let closed = "slug = 'near'\noutput_type = 'string'\n[runner]\ntype = 'openai'\nurl = 'http://127.0.0.1:9/v1'\n\
@@ -249,7 +249,7 @@ async fn chat_model_that_cannot_be_reached_is_unavailable_and_never_the_upstream
 }
 
 #[tokio::test]
-async fn chat_answer_that_does_not_begin_times_out() {
+async fn chat_answer_that_never_begins_times_out() {
     let up = Upstream::start().await;
     let service = Service::configured(&up.config("first_byte_timeout = '50ms'\n")).await;
     let vectors = json!({"model": "far", "input": "hello"});
@@ -270,7 +270,7 @@ async fn chat_answer_that_does_not_begin_times_out() {
 }
 
 #[tokio::test]
-async fn chat_falls_back_along_the_chain_of_the_slug() {
+async fn chat_falls_back_along_chain_of_slug() {
     let first = Upstream::start().await;
     let second = Upstream::start().await;
     let service = Service::start().await;
@@ -314,7 +314,7 @@ async fn chat_falls_back_along_the_chain_of_the_slug() {
 }
 
 #[tokio::test]
-async fn chat_fallback_has_a_time_of_its_own() {
+async fn chat_fallback_has_its_own_timeout() {
     let first = Upstream::start().await;
     let second = Upstream::start().await;
     let service = Service::start().await;
@@ -353,7 +353,7 @@ async fn chat_queue_of_a_model_is_bounded() {
 }
 
 #[tokio::test]
-async fn chat_stream_passes_events_on_as_they_come() {
+async fn chat_stream_forwards_events_as_they_arrive() {
     let up = Upstream::start().await;
     let service = Service::configured(&up.config(PRICE)).await;
     let feed = up.streams();
@@ -398,7 +398,7 @@ async fn chat_stream_ends_with_usage_and_cost_if_asked() {
 }
 
 #[tokio::test]
-async fn chat_stream_of_a_client_that_goes_away_stops_the_model_and_is_charged_by_what_came() {
+async fn chat_stream_of_disconnected_client_stops_model_and_charges_received_tokens() {
     let up = Upstream::start().await;
     let service = Service::configured(&up.config(PRICE)).await;
     let feed = up.streams();
@@ -416,7 +416,7 @@ async fn chat_stream_of_a_client_that_goes_away_stops_the_model_and_is_charged_b
 }
 
 #[tokio::test]
-async fn chat_client_that_goes_away_before_the_answer_stops_the_model() {
+async fn chat_client_that_disconnects_before_answer_stops_model() {
     let up = Upstream::start().await;
     let service = Service::configured(&up.config(PRICE)).await;
     for (count, body) in [(1, request("far")), (2, stream("far"))] {
@@ -441,7 +441,7 @@ async fn chat_client_that_goes_away_before_the_answer_stops_the_model() {
 }
 
 #[tokio::test]
-async fn chat_stream_that_the_model_breaks_ends_with_an_error_event() {
+async fn chat_stream_broken_by_model_ends_with_error_event() {
     let up = Upstream::start().await;
     let service = Service::configured(&up.config(PRICE)).await;
     type Break = (&'static str, fn(upstream::Feed));
@@ -486,7 +486,7 @@ async fn chat_stream_that_pauses_too_long_is_ended() {
 }
 
 #[tokio::test]
-async fn chat_call_that_the_balance_cannot_pay_is_refused() {
+async fn chat_call_over_balance_is_rejected() {
     let up = Upstream::start().await;
     let lines = format!("{}[billing]\nenforce = true\n", up.config(PRICE));
     let service = Service::configured(&lines).await;
@@ -495,7 +495,7 @@ async fn chat_call_that_the_balance_cannot_pay_is_refused() {
     let billing = service.running.services.billing.clone();
     let organization = service.organization.id;
     billing.top_up(organization, Usd::from_micros(100_000)).await.unwrap();
-    // 100 tokens of answer are 0.1 USD, and the prompt comes on top of that.
+    // 100 tokens of answer cost 0.1 USD, in addition to the prompt.
     let mut large = request("far");
     large["max_tokens"] = json!(100);
     ask(&service, &large).send().await.expect(402);
@@ -516,7 +516,7 @@ async fn chat_call_that_the_balance_cannot_pay_is_refused() {
 }
 
 #[tokio::test]
-async fn chat_key_with_a_daily_budget_is_refused_once_it_is_used() {
+async fn chat_key_over_daily_budget_is_rejected() {
     let up = Upstream::start().await;
     let lines = format!("limits.tokens_per_day = 50\n{}", up.config(""));
     let service = Service::configured(&lines).await;
@@ -533,7 +533,8 @@ async fn chat_key_with_a_daily_budget_is_refused_once_it_is_used() {
     other.key(&service.other_key).json(&request("far")).send().await.expect(200);
 }
 
-/// Answers to a hundred of the requests at once, each of which the model answers with a stream of 505 tokens.
+/// Sends a hundred concurrent requests, each of which the model answers with a stream of 505
+/// tokens.
 async fn flood(service: &Service, up: &Upstream, body: &Value) -> Vec<Answer> {
     for _ in 0..100 {
         let feed = up.streams();
@@ -549,7 +550,7 @@ fn count_of(answers: &[Answer], status: u16) -> usize {
 }
 
 #[tokio::test]
-async fn chat_streams_that_are_cut_off_never_overdraw_the_balance() {
+async fn chat_cut_off_streams_never_overdraw_balance() {
     let up = Upstream::start().await;
     let lines = format!("{}[billing]\nenforce = true\n", up.config(PRICE));
     let service = Service::configured(&lines).await;
@@ -558,7 +559,7 @@ async fn chat_streams_that_are_cut_off_never_overdraw_the_balance() {
     // Without a maximum, 16,384 tokens of answer are reserved.
     let answers = flood(&service, &up, &stream("far")).await;
     assert_eq!(count_of(&answers, 402), 100);
-    // 8,200 for each: 72 bytes of prompt, one token of answer. The model does not keep to it.
+    // 8,200 each: 72 bytes of prompt, one token of answer, which the model exceeds.
     let mut short = stream("far");
     short["max_tokens"] = json!(1);
     let answers = flood(&service, &up, &short).await;
@@ -574,7 +575,7 @@ async fn chat_streams_that_are_cut_off_never_overdraw_the_balance() {
 }
 
 #[tokio::test]
-async fn chat_streams_at_once_exceed_a_daily_budget_by_one_call_at_most() {
+async fn chat_concurrent_streams_exceed_daily_budget_by_at_most_one_call() {
     let up = Upstream::start().await;
     let lines = format!("limits.tokens_per_day = 1000\n{}", up.config(""));
     let service = Service::configured(&lines).await;
@@ -586,7 +587,7 @@ async fn chat_streams_at_once_exceed_a_daily_budget_by_one_call_at_most() {
 }
 
 #[tokio::test]
-async fn chat_usage_that_cannot_be_believed_is_estimated() {
+async fn chat_implausible_usage_is_estimated() {
     let up = Upstream::start().await;
     let service = Service::configured(&up.config(PRICE)).await;
     let absurd = [json!(1_u64 << 63), json!(-1), json!("many"), json!(1e308), json!([1])];
@@ -667,7 +668,7 @@ async fn chat_calls_are_filtered_in_the_history() {
 }
 
 #[tokio::test]
-async fn chat_calls_share_the_places_of_their_model_with_predictions() {
+async fn chat_calls_share_concurrency_of_model_with_predictions() {
     let near = Upstream::start().await;
     let service = Service::configured("router.first_byte_timeout = '30s'\n").await;
     service.manifest(&near.manifest("near", "chat", "concurrency = 1"));

@@ -1,5 +1,5 @@
-//! What calls of the chat router and predictions count, reserve and charge, whatever the client asks for and
-//! the server counts.
+//! What calls of the chat router and predictions count, reserve and charge, whatever the client
+//! requests and the server reports.
 
 use orrery::domain::money::Usd;
 use serde_json::{Value, json};
@@ -34,7 +34,7 @@ async fn balance(service: &Service) -> i64 {
     service.running.services.billing.balance(service.organization.id).await.unwrap().micros()
 }
 
-/// A tool call of so many parts with four bytes of arguments each, which the server does not count.
+/// Streams a tool call in this many parts of four bytes of arguments each, without usage.
 fn call(feed: Feed, parts: usize) {
     let part = |call: Value| json!({"choices": [{"index": 0, "delta": {"tool_calls": [call]}}]});
     feed.event(&part(json!({"index": 0, "id": "call_1", "type": "function",
@@ -47,7 +47,7 @@ fn call(feed: Feed, parts: usize) {
 }
 
 #[tokio::test]
-async fn accounting_of_tool_calls_counts_their_texts_alone() {
+async fn accounting_of_tool_calls_counts_only_their_texts() {
     let up = Upstream::start().await;
     let service = Service::configured(&format!("{}{ENFORCED}", up.config(PRICE))).await;
     service.manifest(&up.manifest("near", "chat", COST));
@@ -63,7 +63,7 @@ async fn accounting_of_tool_calls_counts_their_texts_alone() {
     call(up.streams(), 400);
     let created = predict(&service, &json!({"prompt": "hello", "max_tokens": 1000})).await;
     let ended = service.ended(created.expect(200)["predictionID"].as_str().unwrap()).await;
-    // Two tokens of prompt, and 401 of the answer.
+    // Two prompt tokens, and 401 of the answer.
     assert_eq!(ended["metrics"]["cost"], 0.4012);
 }
 
@@ -82,7 +82,7 @@ async fn accounting_of_escaped_and_plain_texts_is_the_same() {
 }
 
 #[tokio::test]
-async fn accounting_outlives_stream_options_that_the_server_refuses() {
+async fn accounting_works_without_stream_options() {
     let up = Upstream::start().await;
     let service = Service::configured(&up.config(PRICE)).await;
     let refusal = json!({"error": {"message": "Unrecognized argument: stream_options.x"}});
@@ -95,7 +95,8 @@ async fn accounting_outlives_stream_options_that_the_server_refuses() {
     up.streams().finish(7, 9);
     assert_eq!(ask(&service, json!({"stream": true})).await.status, 200);
     assert_eq!(up.newest()["stream_options"], usage_only, "nobody else is concerned");
-    // A server that takes none at all is asked twice by such a request, and teaches nothing.
+    // If a server accepts no `stream_options` at all, each such request is sent twice, and nothing
+    // is remembered.
     for _ in 0..2 {
         up.answers(400, refusal.to_string());
     }
@@ -105,7 +106,7 @@ async fn accounting_outlives_stream_options_that_the_server_refuses() {
 }
 
 #[tokio::test]
-async fn accounting_reserves_by_the_larger_maximum_and_charges_what_was_counted() {
+async fn accounting_reserves_larger_maximum_and_charges_counted_tokens() {
     let up = Upstream::start().await;
     let service = Service::configured(&format!("{}{ENFORCED}", up.config(PRICE))).await;
     service.manifest(&up.manifest("near", "chat", COST));
@@ -133,7 +134,7 @@ async fn accounting_reserves_by_the_larger_maximum_and_charges_what_was_counted(
         predict(&service, &input).await.expect(402);
     }
     assert!(up.requests().is_empty());
-    // A server that does not keep to the maximum, and counts what it wrote.
+    // A server that exceeds the maximum, and counts what it generated.
     up.says("hi", 10, 60);
     let answer = ask(&service, json!({"max_tokens": 1})).await.expect(200);
     assert_eq!(answer["usage"]["cost"], 0.061);
@@ -148,7 +149,7 @@ async fn accounting_reserves_by_the_larger_maximum_and_charges_what_was_counted(
 }
 
 #[tokio::test]
-async fn accounting_takes_a_maximum_of_zero_for_none() {
+async fn accounting_treats_maximum_of_zero_as_none() {
     let up = Upstream::start().await;
     let service = Service::configured(ENFORCED).await;
     service.manifest(&(up.manifest("near", "chat", COST) + "[request_schema]\ntype = 'object'\n"));

@@ -1,5 +1,5 @@
-//! The chat playground in a browser: a model that streams, is stopped and survives a reload; the agent with
-//! its tools, its media and the session that the service remembers.
+//! The chat playground in a browser: a model whose stream is stopped and survives a reload; the
+//! agent with its tools, its media and its stored session.
 
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ use crate::support::{Service, Upstream};
 const ENTER: &str = "\u{E007}";
 
 impl Chromium {
-    /// Sends a message with the key.
+    /// Sends a message with the keyboard.
     async fn says(&self, text: &str) {
         let field = self.find("//textarea[@aria-label='Your message']").await;
         field.send_keys(&format!("{text}{ENTER}")).await;
@@ -30,7 +30,7 @@ async fn chat_screens_stream_stop_and_survive_a_reload() {
     up.arrived(1).await;
     stream.say("There are <b>");
     browser.see("There are <b>").await;
-    // It comes as it is written, and is text.
+    // It is shown while it arrives, and as text.
     stream.say("many</b>.");
     browser.see("There are <b>many</b>.").await;
     stream.finish(7, 3);
@@ -39,7 +39,7 @@ async fn chat_screens_stream_stop_and_survive_a_reload() {
         up.newest()["messages"],
         json!([{"role": "user", "content": "Tell me of the stars"}])
     );
-    // Stopped: what came stays, and the model is no longer asked.
+    // After a stop the partial answer stays, and the model's request is cancelled.
     let stream = up.streams();
     browser.says("And the planets?").await;
     up.arrived(2).await;
@@ -50,7 +50,7 @@ async fn chat_screens_stream_stop_and_survive_a_reload() {
     browser.see(", stopped").await;
     up.hung_up(1).await;
     browser.picture("chat").await;
-    // A reload in the middle of an answer loses nothing that came.
+    // A reload in the middle of an answer loses nothing received so far.
     let stream = up.streams();
     browser.press("Answer again").await;
     up.arrived(3).await;
@@ -61,7 +61,7 @@ async fn chat_screens_stream_stop_and_survive_a_reload() {
     browser.see("Eight planets, and").await;
     browser.see(", stopped").await;
     up.hung_up(2).await;
-    // A model that fails says so, with a way on.
+    // A failing model shows its error, with a way to continue.
     up.answers(500, "{\"error\": {\"message\": \"the model is on fire\"}}");
     browser.says("Once more").await;
     browser.press("Try again").await;
@@ -72,7 +72,7 @@ async fn chat_screens_stream_stop_and_survive_a_reload() {
 
 #[tokio::test]
 #[ignore = "needs chromium: run tests/run"]
-async fn chat_screens_show_images_to_models_that_see() {
+async fn chat_screens_send_images_to_vision_models() {
     let up = Upstream::start().await;
     let service = Service::start().await;
     service.manifest(&up.manifest("talk", "chat", ""));
@@ -116,7 +116,7 @@ async fn chat_screens_talk_with_a_local_model_and_survive_a_reload() {
     browser.open(&service, "/app/chat").await;
     browser.see("Write something below.").await;
     browser.says("Tell me of the stars").await;
-    // It writes nonsense of any length, then its tokens are counted.
+    // It generates gibberish of any length, then the token count is shown.
     browser.see(" tokens").await;
     let said = "return [...document.querySelectorAll('.message')].map((one) => one.innerText)";
     let before = browser.run(said).await;
@@ -124,7 +124,7 @@ async fn chat_screens_talk_with_a_local_model_and_survive_a_reload() {
     browser.client.refresh().await.unwrap();
     browser.see(" tokens").await;
     assert_eq!(browser.run(said).await, before);
-    // It goes on after that.
+    // The conversation continues.
     browser.says("And the planets?").await;
     crate::support::until("second answer", async || {
         let text = browser.text().await;
@@ -135,7 +135,7 @@ async fn chat_screens_talk_with_a_local_model_and_survive_a_reload() {
     browser.leave().await;
 }
 
-/// An assistant's message that uses a tool.
+/// An assistant message with a tool call.
 fn calls(tool: &str, arguments: Value) -> Value {
     let function = json!({"name": tool, "arguments": arguments.to_string()});
     let call = json!({"id": format!("call-{tool}"), "type": "function", "function": function});
@@ -144,7 +144,7 @@ fn calls(tool: &str, arguments: Value) -> Value {
 
 #[tokio::test]
 #[ignore = "needs chromium: run tests/run"]
-async fn chat_screens_show_what_the_agent_does_and_remembers() {
+async fn chat_screens_show_agent_activity_and_memory() {
     let up = Upstream::start().await;
     let service = Service::configured(&(up.config("") + "[agent]\nmodel = 'far'\n")).await;
     let steps = json!([{"step_id": "greeting", "type": "pass", "result": "hello"}]);
@@ -156,7 +156,7 @@ async fn chat_screens_show_what_the_agent_does_and_remembers() {
         json!({"role": "assistant", "content": "Here is <i>your</i> code."}),
     ];
     up.follows(move |request| {
-        // The screen asks for the list of models, too.
+        // The screen also requests the list of models.
         let Some(all) = request["messages"].as_array() else { return (200, json!({"data": []})) };
         let own = all.iter().rev().take_while(|message| message["role"] != "user");
         let said = own.filter(|message| message["role"] == "assistant").count();
@@ -177,7 +177,7 @@ async fn chat_screens_show_what_the_agent_does_and_remembers() {
     browser.see("in Runs").await;
     browser.picture("chat-agent").await;
     browser.is_accessible("agent").await;
-    // The service remembers the session that the address names.
+    // The service has stored the session in the address.
     let session = browser.run("return new URLSearchParams(location.search).get('session')").await;
     assert!(session.as_str().unwrap().starts_with("chat-"), "{session}");
     browser.client.refresh().await.unwrap();

@@ -1,4 +1,4 @@
-//! Steps that run other workflows, over HTTP: both links, circles, what fails them, the cancel.
+//! Steps that run other workflows, over HTTP: both links, cycles, failures, cancellation.
 
 use hyper::Method;
 use orrery::api::Role;
@@ -44,7 +44,7 @@ async fn child_workflow_runs_and_is_linked_to_its_parent() {
     let rows = service.ask(Role::Base, Method::GET, &rows).key(&service.key).send().await;
     assert_eq!(rows.expect(200)["executions"][0]["id"], json!(id));
 
-    // What breaks the schema of the child fails the step.
+    // Inputs that violate the child's schema fail the step.
     let execution = service.trigger(&outer, json!({"inputs": {"n": "three"}})).await;
     let failed = service.completed(&execution).await;
     assert_eq!(
@@ -52,7 +52,7 @@ async fn child_workflow_runs_and_is_linked_to_its_parent() {
         (&json!("StepFailed"), &json!("invalid_user_input")),
         "{failed:#}"
     );
-    // A child that has been deleted, in words.
+    // A deleted child gives a clear error.
     let path = format!("/workflows/{inner}");
     service.flows(Method::DELETE, &path).send().await;
     let execution = service.trigger(&outer, json!({"inputs": {"n": 1}})).await;
@@ -62,7 +62,7 @@ async fn child_workflow_runs_and_is_linked_to_its_parent() {
 }
 
 #[tokio::test]
-async fn child_workflow_failure_names_its_execution_and_wait_false_goes_on() {
+async fn child_workflow_failure_names_its_execution_and_detached_parent_continues() {
     let service = Service::start().await;
     let bad = service.workflow(json!([pass("{{inputs.nothing}}")])).await;
     let outer = service.workflow(json!([child(&bad, json!({}))])).await;
@@ -84,7 +84,7 @@ async fn child_workflow_failure_names_its_execution_and_wait_false_goes_on() {
 }
 
 #[tokio::test]
-async fn child_workflow_that_is_unknown_or_in_a_circle_is_refused() {
+async fn child_workflow_that_is_unknown_or_in_a_cycle_is_rejected() {
     let service = Service::start().await;
     let create = |definition: Value| {
         let body = json!({"name": "a", "description": "d", "definition": definition});
@@ -92,9 +92,9 @@ async fn child_workflow_that_is_unknown_or_in_a_circle_is_refused() {
     };
     let steps = |step: Value| json!({"steps": [step]});
     let refused = |answer: Answer, message: &str| assert_eq!(answer.expect(400)["error"], message);
-    let message = "step 'c': workflow 'nothing' is unknown: there is no such one";
+    let message = "step 'c': workflow 'nothing' does not exist";
     refused(create(steps(child("nothing", json!({})))).send().await, message);
-    // The details say where the step is, in whatever block.
+    // The error details name the step, in any kind of block.
     let branches = json!({"step_id": "p", "type": "parallel", "branches": [
         {"steps": [{"step_id": "x", "type": "pass", "result": {"steps": [{"step_id": "c"}]}}]},
         {"steps": [child("nothing", json!({}))]},
@@ -124,11 +124,11 @@ async fn child_workflow_that_is_unknown_or_in_a_circle_is_refused() {
     };
     let b = b.as_str().unwrap();
     let message =
-        format!("step 'c': workflows run each other in a circle: '{a}' → '{c}' → '{b}' → '{a}'");
+        format!("step 'c': workflows run each other in a cycle: '{a}' → '{c}' → '{b}' → '{a}'");
     refused(put("v2", child(c, json!({}))).send().await, &message);
-    let message = format!("step 'c': workflows run each other in a circle: '{a}' → '{a}'");
+    let message = format!("step 'c': workflows run each other in a cycle: '{a}' → '{a}'");
     refused(put("v2", child(&a, json!({}))).send().await, &message);
-    // An earlier version, which runs no other, makes no circle.
+    // A pinned earlier version without child workflows makes no cycle.
     let pinned = with(child(&a, json!({})), "version_id", json!("v1"));
     put("v2", pinned).send().await.expect(200);
     let execution = service.trigger(&a, json!({})).await;
@@ -151,7 +151,7 @@ async fn child_workflow_is_cancelled_with_its_parent() {
     };
     until("three children", async || (count(&list).await == 3).then_some(())).await;
     let service = {
-        // Both sides are found again.
+        // Both executions are found after a restart.
         service.restart().await
     };
     let count = async |list: &str| {

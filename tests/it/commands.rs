@@ -1,4 +1,5 @@
-//! Models that are programs: what a worker may do, what it must not, and that nothing of it stays.
+//! Models that are programs: what a worker may do and must not do, and that nothing of it is left
+//! behind.
 
 use std::path::Path;
 
@@ -7,7 +8,7 @@ use serde_json::{Value, json};
 use crate::support::{Service, lane_is_free, until};
 use orrery::runtime;
 
-/// The manifest of a model that runs the worker; `more` are further keys of the runner.
+/// The manifest of a model that runs the worker; `more` has further keys of the runner.
 fn manifest(slug: &str, top: &str, more: &str) -> String {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/workers/odd.py");
     let top = if top.contains("output_type") {
@@ -28,12 +29,12 @@ async fn run(service: &Service, model: &str, input: Value) -> Value {
     service.ended(&id).await
 }
 
-/// The processes that a log line or an output names.
+/// The process ids in a log line or an output.
 fn pids(text: &str) -> Vec<u32> {
     text.split(|c: char| !c.is_ascii_digit()).filter_map(|digits| digits.parse().ok()).collect()
 }
 
-/// Whether a process is there and no zombie.
+/// Whether a process exists and is not a zombie.
 fn lives(pid: &u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
@@ -207,7 +208,7 @@ async fn command_run_files_are_kept_and_its_folder_removed() {
     let failed = run(&service, "draw", escape).await;
     assert_eq!(failed["error_classification"], "provider_error");
     assert!(failed["error"].as_str().unwrap().contains("leads outside the folder"), "{failed}");
-    // The folder of the process stays with it, and holds no folder of a run any more.
+    // The folder of the process stays while it lives, without folders of completed runs.
     let work = service.folder.path().join("data/work");
     let of_process = std::fs::read_dir(work).unwrap().next().unwrap().unwrap().path();
     let left = std::fs::read_dir(of_process).unwrap().map(|entry| entry.unwrap().file_name());
@@ -231,7 +232,7 @@ async fn command_model_that_cannot_start_reports_and_recovers() {
     assert!(reason.starts_with("its program 'no-such-program' cannot be started in "), "{reason}");
     assert_eq!(service.get("/v1/models/gone").await.status, 200, "it can still be looked at");
 
-    // Work waits for it; past the queue's limit it is refused, with the reason.
+    // Work queues for it; over the queue limit it is rejected with the reason.
     until("failure", async || (admin("flag").await.0 == "failing").then_some(())).await;
     let waiting = service.create("flag", json!({"value": 1})).await;
     let refused = until("refusal", async || {

@@ -1,5 +1,5 @@
-//! The contract of all runners: the same suite for each of them. A prediction succeeds, fails, is
-//! out of time and is cancelled in the same way, whatever runs its model.
+//! The contract of all runners: the same suite for each. A prediction succeeds, fails, times out
+//! and is cancelled in the same way, whatever runs its model.
 
 use std::path::Path;
 
@@ -8,20 +8,20 @@ use serde_json::{Value, json};
 
 use crate::support::{Cog, MlServer, Provider, Receiver, Service, lane_is_free, until};
 
-/// What a model costs, in its manifest and in dollars.
+/// The price of a model, in its manifest and in dollars.
 const COST: &str = "[cost]\ntype = 'fixed'\namount = 0.25\n";
 
-/// A runner that is held to the contract.
+/// A runner under test.
 struct Subject {
-    /// The `[runner]` of a manifest, and its `output_type` where it needs one.
+    /// The manifest's `[runner]`, and its `output_type` if it needs one.
     output_type: &'static str,
     runner: String,
-    /// The input that makes the model do well ("good"), badly ("fail") or nothing for long ("slow").
+    /// The input that makes the model succeed ("good"), fail ("fail") or take long ("slow").
     input: fn(&str) -> Value,
-    /// What it gives for "good"; `None`: some file.
+    /// The output for "good"; `None`: any file.
     output: Option<Value>,
     fails_with: &'static str,
-    /// What "slow" may take before it is out of time.
+    /// The timeout of "slow".
     timeout: &'static str,
 }
 
@@ -39,7 +39,7 @@ impl Subject {
         format!("slug = '{slug}'\n{output_type}{top}\n{COST}[runner]\n{runner}\n")
     }
 
-    /// Checks that it did well.
+    /// Checks a successful prediction.
     fn check(&self, prediction: &Value) {
         assert_eq!(prediction["status"], "success", "{prediction}");
         match &self.output {
@@ -49,7 +49,7 @@ impl Subject {
     }
 }
 
-/// A service with the models `one`, of one run at a time, and `brief`, whose time is short.
+/// A service with the models `one`, with a concurrency of 1, and `brief`, with a short timeout.
 struct Contract<'c> {
     service: &'c Service,
     subject: &'c Subject,
@@ -67,7 +67,7 @@ impl<'c> Contract<'c> {
         json!({"input": (self.subject.input)(order), "webhook_url": self.receiver.url()})
     }
 
-    /// It is paid once, announced once, and followed from beginning to end.
+    /// A success is paid once, announced once, and has a complete event stream.
     async fn success(&mut self) {
         let Self { service, subject, .. } = *self;
         let id = service.create_with("one", self.fields("good")).await;
@@ -84,7 +84,7 @@ impl<'c> Contract<'c> {
         assert!(events.text.contains("event: status\n") && events.text.contains("event: end\n"));
     }
 
-    /// It is classified, in a sentence that names the model, and free of charge.
+    /// A failure is classified, free, and its message names the model.
     async fn failure(&mut self) {
         let id = self.service.create_with("one", self.fields("fail")).await;
         let failed = self.service.ended(&id).await;
@@ -102,7 +102,7 @@ impl<'c> Contract<'c> {
         assert_eq!(self.receiver.next().await.json()["error"], "ExecutionTimeout");
     }
 
-    /// It is cancelled while it runs, and its slot is free for the next one.
+    /// A running prediction is cancelled, and its slot is free for the next one.
     async fn cancel(&mut self) {
         let Self { service, subject, .. } = *self;
         let id = service.create_with("one", self.fields("slow")).await;
@@ -122,7 +122,7 @@ impl<'c> Contract<'c> {
     }
 }
 
-/// Holds a runner to the whole contract.
+/// Runs the whole contract for a runner.
 async fn hold(service: &Service, subject: &Subject) {
     let mut contract = Contract::new(service, subject).await;
     contract.success().await;
@@ -156,7 +156,7 @@ async fn builtin() {
     .await;
 }
 
-/// A square PNG of one colour, as a `data:` URI.
+/// A single-color PNG square as a `data:` URI.
 fn image_of(side: u32) -> String {
     use base64::Engine;
     let mut bytes = std::io::Cursor::new(Vec::new());
@@ -217,7 +217,7 @@ async fn cog() {
         (cancels.count() == 2).then_some(())
     })
     .await;
-    // What the container says of its model is what the catalog says.
+    // The catalog shows the interface described by the container.
     until("face", async || {
         let model = service.get("/v1/models/one").await.expect(200);
         (model["output_type"] == "string").then(|| {

@@ -1,4 +1,5 @@
-//! Browsers from elsewhere: nothing by default, what the configuration allows, no more.
+//! Cross-origin requests of browsers: nothing by default, and exactly what the configuration
+//! allows.
 
 use hyper::Method;
 use orrery::api::Role;

@@ -1,4 +1,4 @@
-//! What predictions cost: in their metrics, in the ledger, in the balance, always the same.
+//! The costs of predictions: equal in their metrics, in the ledger and in the balance.
 
 use orrery::domain::account::EntryKind;
 use orrery::domain::money::Usd;
@@ -87,7 +87,7 @@ async fn cost_by_tokens_is_reserved_and_charged_as_counted() {
     // Without a maximum, 16,384 tokens of answer are reserved.
     let open = create(json!({"prompt": "hello"})).await.expect(402);
     assert_eq!(open["details"]["needed_usd"], 16.3853);
-    // 24 bytes of input and 5 tokens of answer: 7,400. The server does not keep to the maximum.
+    // 24 bytes of input and 5 tokens of answer: 7,400. The server exceeds the maximum.
     up.says("hi", 10, 8);
     let taken = create(json!({"prompt": "hello", "max_tokens": 5})).await.expect(200);
     let prediction = service.ended(taken["predictionID"].as_str().unwrap()).await;

@@ -1,5 +1,5 @@
-//! The dashboard's routes: who is let in, what a session may do, and what no other page and no other host
-//! can make a browser do.
+//! The dashboard's routes: who has access, what a session may do, and what other pages and hosts
+//! cannot make a browser do.
 
 use std::net::SocketAddr;
 
@@ -19,7 +19,7 @@ fn template() -> Value {
 }
 
 #[tokio::test]
-async fn setup_link_makes_one_owner_once() {
+async fn setup_link_creates_one_owner_once() {
     let service = Service::start().await;
     let nobody = service.page_asks(Method::GET, "/session").send().await.expect(200);
     assert_eq!(
@@ -44,7 +44,7 @@ async fn setup_link_makes_one_owner_once() {
     let shown = service.page_asks(Method::POST, "/links").json(&json!({"token": token}));
     assert_eq!(shown.send().await.expect(200)["kind"], "setup");
 
-    // Several people with the same link at once: one Owner.
+    // Several people use the same link concurrently: one Owner.
     let bodies: Vec<Value> =
         (0..4).map(|number| body(&token, &format!("a{number}@example.com"), PASSWORD)).collect();
     let answers = futures_util::future::join_all(bodies.iter().map(send)).await;
@@ -72,7 +72,7 @@ async fn setup_link_makes_one_owner_once() {
 }
 
 #[tokio::test]
-async fn session_opens_with_the_password_and_ends_with_log_out() {
+async fn session_starts_with_password_and_ends_with_logout() {
     let service = Service::start().await;
     let owner = service.owner().await;
     let wrong = service.logs_in(&owner.email, "wrong horse battery").await;
@@ -93,7 +93,7 @@ async fn session_opens_with_the_password_and_ends_with_log_out() {
         .expect_error(401, "you are not logged in");
     service.asks(&owner, Method::GET, "/members").send().await.expect(200);
     let restarted = service.restart().await;
-    // The port is another one now, and with it the cookie's name.
+    // The port has changed, and with it the cookie's name.
     let value = owner.cookie.split_once('=').unwrap().1;
     let port = restarted.address(Role::Dashboard).port();
     let owner = Person { cookie: format!("orrery_session_{port}={value}"), ..owner };
@@ -139,7 +139,7 @@ async fn password_reset_and_change_end_sessions() {
 }
 
 #[tokio::test]
-async fn member_permissions_hold_on_every_route() {
+async fn member_permissions_are_enforced_on_every_route() {
     let service = Service::start().await;
     let owner = service.owner().await;
     let manager = service.member(&owner, "manager@example.com").await;
@@ -150,12 +150,12 @@ async fn member_permissions_hold_on_every_route() {
     assert_eq!(tick.send().await.expect(200)["api_key_access"], true);
     let nothing = "0192f0c1-7a1b-7c3d-8e4f-5a6b7c8d9e0f";
     for route in ROUTES.iter().filter(|route| route.access.is_by_session()) {
-        // A stream of changes does not end; one of an unknown topic is refused.
+        // A stream of changes never ends; one of an unknown topic is rejected.
         let path = match route.path {
             "/events" => "/events?topics=none".to_owned(),
             path => path.replace("{id}", nothing),
         };
-        // Nobody is let in without a session, and a member not beyond the own permission.
+        // No access without a session, and for a member only within the own permissions.
         let anonymous = service.page_asks(route.method.clone(), &path).send().await;
         assert_eq!(anonymous.status, 401, "{path}");
         let by_key = service.page_asks(route.method.clone(), &path).key(&service.key).send().await;
@@ -182,12 +182,12 @@ async fn member_permissions_hold_on_every_route() {
             assert_eq!(answer.status != 403, allowed, "{} {path} {}", route.method, person.email);
         }
     }
-    // Taken away, it counts at the next request.
+    // A revoked permission takes effect at the next request.
     let tick = service.asks(&owner, Method::PATCH, &path).json(&json!({"api_key_access": false}));
     tick.send().await.expect(200);
     let create = service.asks(&manager, Method::POST, "/keys").json(&json!({"name": "k"}));
     create.send().await.expect_error(403, "you may not do this");
-    // The Owner stays what it is.
+    // The Owner's role cannot be changed.
     let own = service.id_of(&owner, &owner.email).await;
     let own = format!("/members/{own}");
     service.asks(&owner, Method::DELETE, &own).send().await.expect(409);
@@ -196,7 +196,7 @@ async fn member_permissions_hold_on_every_route() {
 }
 
 #[tokio::test]
-async fn api_key_outlives_the_permission_and_the_person_that_made_it() {
+async fn api_key_outlives_permission_and_account_of_its_creator() {
     let service = Service::start().await;
     let owner = service.owner().await;
     let maker = service.member(&owner, "maker@example.com").await;
@@ -224,7 +224,7 @@ async fn api_key_outlives_the_permission_and_the_person_that_made_it() {
     service.asks(&maker, Method::GET, "/members").send().await.expect(401);
     service.logs_in("maker@example.com", PASSWORD).await.expect(401);
     assert!(works().await);
-    // The list names its maker and its last use, and never shows it again.
+    // The list shows its creator and its last use, and never the key itself.
     let listed = service.asks(&other, Method::GET, "/keys").send().await;
     assert!(!listed.text.contains(&key));
     let keys = listed.expect(200);
@@ -252,7 +252,7 @@ async fn api_key_outlives_the_permission_and_the_person_that_made_it() {
 }
 
 #[tokio::test]
-async fn session_runs_models_in_the_name_of_its_organization_only() {
+async fn session_runs_models_only_for_its_organization() {
     let service = Service::start().await;
     let owner = service.owner().await;
     let made = service.asks(&owner, Method::POST, "/api/base/v1/prediction").json(&template());
@@ -266,7 +266,7 @@ async fn session_runs_models_in_the_name_of_its_organization_only() {
         service.asks(&owner, Method::GET, "/api/base/v2/executions").send().await.expect(200);
     let row = &history["executions"][0];
     assert_eq!((&row["source"], &row["api_key_id"]), (&json!("dashboard"), &Value::Null));
-    // Keys of the same organization see it, those of another one do not.
+    // Keys of the same organization can read it, those of another one cannot.
     assert_eq!(service.get(&format!("/v1/prediction/{id}")).await.status, 200);
     let foreign = service.ask(Role::Base, Method::GET, &format!("/v1/prediction/{id}"));
     foreign.key(&service.other_key).send().await.expect(404);
@@ -274,7 +274,7 @@ async fn session_runs_models_in_the_name_of_its_organization_only() {
     let theirs = theirs.json(&template()).send().await.expect(200);
     let path = format!("/api/base/v1/prediction/{}", theirs["predictionID"].as_str().unwrap());
     service.asks(&owner, Method::GET, &path).send().await.expect_error(404, "Prediction not found");
-    // A key opens nothing of the dashboard, and a session nothing of the other hosts.
+    // An API key gives no access to the dashboard, and a session none to other hosts.
     service.page_asks(Method::GET, "/api/base/v1/files").key(&service.key).send().await.expect(401);
     let base = service.ask(Role::Base, Method::GET, "/v1/files").header("cookie", &owner.cookie);
     base.send().await.expect(401);
@@ -290,7 +290,7 @@ async fn session_runs_models_in_the_name_of_its_organization_only() {
 }
 
 #[tokio::test]
-async fn request_of_another_page_changes_nothing() {
+async fn request_from_another_page_changes_nothing() {
     let service = Service::start().await;
     let owner = service.owner().await;
     let port = service.address(Role::Dashboard).port();
@@ -334,7 +334,7 @@ async fn request_of_another_page_changes_nothing() {
         .send()
         .await
         .expect_error(403, foreign);
-    // Reading from another page is refused too, whatever the browser would do with the answer.
+    // Reads from another page are rejected too, whatever the browser would do with the response.
     let read = service.ask(Role::Dashboard, Method::GET, "/keys").header("cookie", &owner.cookie);
     read.clone().header("sec-fetch-site", "same-site").send().await.expect_error(403, foreign);
     let keys = read.send().await.expect(200);
@@ -343,7 +343,7 @@ async fn request_of_another_page_changes_nothing() {
 }
 
 #[tokio::test]
-async fn dashboard_answers_only_under_its_own_names() {
+async fn dashboard_answers_only_to_its_own_host_names() {
     let service = Service::configured("tls.names = [\"box.lan\"]\n").await;
     let address = service.address(Role::Dashboard);
     let port = address.port();
@@ -392,7 +392,7 @@ async fn dashboard_headers_forbid_frames_foreign_code_and_caches() {
 }
 
 #[tokio::test]
-async fn wrong_passwords_slow_one_address_and_not_another() {
+async fn wrong_passwords_throttle_only_their_own_address() {
     let service = Service::start().await;
     let owner = service.owner().await;
     let address = service.address(Role::Dashboard);
@@ -434,7 +434,7 @@ async fn stream_ends_with_its_session() {
     assert_eq!(stream.status(), 200);
     service.asks(&owner, Method::DELETE, "/session").send().await;
     use http_body_util::BodyExt as _;
-    // The body ends although the prediction goes on.
+    // The body ends although the prediction continues.
     let _ended = within("end of the stream", stream.into_body().collect()).await;
     let status = service.get(&format!("/v1/prediction/{id}")).await.expect(200);
     assert_eq!(status["completed_at"], Value::Null, "{status}");
@@ -442,7 +442,7 @@ async fn stream_ends_with_its_session() {
 }
 
 #[tokio::test]
-async fn status_counts_what_the_own_organization_has() {
+async fn status_counts_only_own_organization() {
     let service = Service::configured("webhooks.schedule = ['1h']\n").await;
     let owner = service.owner().await;
     let provider = Provider::start().await;
@@ -459,7 +459,7 @@ async fn status_counts_what_the_own_organization_has() {
                "waiting_for_time": time, "waiting_is_capped": false, "webhooks_pending": webhooks})
     };
     assert_eq!(status().await, figures(0, 0, 0, 0, 0));
-    // One in the queue behind the other organization, one that a person answers, one that waits for a moment.
+    // One queued behind the other organization, one waiting for a person, one waiting for a time.
     service.create("held", json!({})).await;
     let asking = json!([{"step_id": "w", "type": "wait", "event": {"name": "e"}}]);
     let sleeping = json!([{"step_id": "w", "type": "wait", "seconds": 3600}]);
@@ -473,7 +473,7 @@ async fn status_counts_what_the_own_organization_has() {
 }
 
 #[tokio::test]
-async fn lists_of_the_dashboard_leave_bodies_out() {
+async fn dashboard_lists_omit_bodies() {
     let service = Service::start().await;
     let owner = service.owner().await;
     let receiver = Receiver::start().await;
@@ -497,7 +497,7 @@ async fn lists_of_the_dashboard_leave_bodies_out() {
     assert!(whole["executions"][0]["output"].as_str().unwrap().len() > 9000);
     let webhooks = asks("/api/base/v1/webhooks").await;
     assert_eq!(webhooks["webhooks"][0]["request"], Value::Null);
-    // By key everything is there, as before.
+    // With an API key everything is there, as before.
     let by_key = service.get("/v2/executions").await.expect(200);
     assert!(by_key["executions"][0]["output"].as_str().unwrap().len() > 9000);
     let by_key = service.get("/v1/webhooks").await.expect(200);

@@ -1,5 +1,5 @@
-//! What the dashboard asks of workflows and chains beside the API's own routes: a check that stores
-//! nothing, the newest runs, changes under the condition of a revision, chains of one organization.
+//! The dashboard's own routes for workflows and chains: validation without storing, the newest
+//! runs, conditional changes by revision, chains of one organization.
 
 use hyper::Method;
 use serde_json::{Value, json};
@@ -147,7 +147,7 @@ async fn chains_are_managed_by_members_of_their_organization() {
 }
 
 #[tokio::test]
-async fn legacy_drawing_comes_in_and_goes_out_through_the_dashboard() {
+async fn legacy_drawing_is_imported_and_exported_by_dashboard() {
     let service = Service::start().await;
     let owner = service.owner().await;
     let drawing = json!({

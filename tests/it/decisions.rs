@@ -1,5 +1,5 @@
-//! Decisions: every shape and refusal, by a model whose beliefs are known; what they cost, and that they
-//! are answered all or not at all.
+//! Decisions: every shape and error, with a model of known beliefs; their costs, and that they are
+//! answered completely or not at all.
 
 use std::collections::HashMap;
 
@@ -11,13 +11,13 @@ use serde_json::{Value, json};
 use crate::chat::newest_row;
 use crate::support::{Answer, Ask, Service, Upstream};
 
-/// A thousandth of a dollar for each token.
+/// A thousandth of a dollar per token.
 const PRICE: &str = "prices = [{ model = 'far', per_million_input_tokens = 1000.0, \
                      per_million_output_tokens = 1000.0 }]\n";
-/// How much more than it should the model believes in the option that is shown first.
+/// The model's excess belief in the option shown first.
 const BIAS: f64 = 3.0;
 
-/// The options that a prompt shows, by label.
+/// The options in a prompt, by label.
 fn options(request: &Value) -> Vec<(String, String)> {
     let prompt = request["messages"][1]["content"].as_str().unwrap();
     let lines = prompt.split("Options:\n").last().unwrap().lines();
@@ -29,8 +29,8 @@ fn usage() -> Value {
     json!({"prompt_tokens": 9, "completion_tokens": 1, "total_tokens": 10})
 }
 
-/// A model that believes in options by the first letter of their names (`y` of yes 3, `n` of no 1, else
-/// the digit that is there), and more in what is shown first.
+/// A model that believes in options by the first letter of their names (`y` of yes 3, `n` of no 1,
+/// otherwise the digit), and more in the option shown first.
 fn believes(name: &str) -> f64 {
     match name.chars().next().unwrap() {
         'y' => 3.0,
@@ -59,8 +59,8 @@ fn logprobs(request: &Value) -> (u16, Value) {
     (200, json!({"choices": [choice], "usage": usage()}))
 }
 
-/// A model without probabilities: six of eight answers are what it believes in most, the others what is
-/// shown first.
+/// A model without probabilities: six of eight answers follow its belief, the others pick the
+/// option shown first.
 fn votes(request: &Value) -> (u16, Value) {
     let options = options(request);
     let best = options.iter().max_by(|a, b| believes(&a.1).total_cmp(&believes(&b.1))).unwrap();
@@ -104,7 +104,7 @@ fn expect_error(answer: &Answer, status: u16, param: Option<&str>, code: Option<
 }
 
 #[tokio::test]
-async fn decisions_by_logprobs_have_every_shape_and_no_position_bias() {
+async fn decisions_by_logprobs_have_every_shape_without_position_bias() {
     let up = Upstream::start().await;
     let service = Service::configured(&up.config(PRICE)).await;
     up.follows(logprobs);
@@ -155,7 +155,7 @@ async fn decisions_by_logprobs_have_every_shape_and_no_position_bias() {
 }
 
 #[tokio::test]
-async fn decisions_are_equal_bit_by_bit_and_mirrored_with_their_options() {
+async fn decisions_are_bit_identical_and_mirrored_with_their_options() {
     let up = Upstream::start().await;
     let service = Service::configured(&up.config("")).await;
     up.follows(logprobs);
@@ -177,7 +177,7 @@ async fn decisions_are_equal_bit_by_bit_and_mirrored_with_their_options() {
 }
 
 #[tokio::test]
-async fn decisions_are_voted_on_where_the_model_gives_no_probabilities() {
+async fn decisions_use_votes_if_model_gives_no_probabilities() {
     let up = Upstream::start().await;
     let lines = up.config(PRICE) + "[decisions]\naliases = { fast = 'far' }\n";
     let service = Service::configured(&lines).await;
@@ -187,7 +187,7 @@ async fn decisions_are_voted_on_where_the_model_gives_no_probabilities() {
     let answer = ask(&service, &body).send().await;
     let said = answer.expect(200);
     assert_eq!(answer.header("x-decision-method"), "votes");
-    // Votes 6 and 7 are for what is shown first: once each of the two orders.
+    // Votes 6 and 7 pick the option shown first: once in each of the two orders.
     close(&said["answers"]["urgent"]["oul"], 7.0 / 8.0);
     assert_eq!(said["answers"]["team"]["choice"], "4 fire");
     close(&said["answers"]["mood"]["probabilities"]["1"], 6.0 / 8.0);
@@ -199,7 +199,7 @@ async fn decisions_are_voted_on_where_the_model_gives_no_probabilities() {
     let found = (&row["model"], &row["requested_model"], &row["decision"]["calls"]);
     assert_eq!(found, (&json!("far"), &json!("fast"), &json!(1 + 4 * 8)));
     assert_eq!(row["decision"]["method"], "votes");
-    // A server that refuses to give probabilities is asked for votes as well.
+    // A server that rejects requests for probabilities is asked for votes too.
     up.follows(|request| {
         let refusal = json!({"error": {"message": "logprobs are not supported"}});
         if request["logprobs"].is_null() { votes(request) } else { (400, refusal) }
@@ -210,7 +210,7 @@ async fn decisions_are_voted_on_where_the_model_gives_no_probabilities() {
 }
 
 #[tokio::test]
-async fn decisions_of_a_local_model_take_turns_at_its_places() {
+async fn decisions_of_local_model_share_its_concurrency() {
     let near = Upstream::start().await;
     let service = Service::start().await;
     let top = "concurrency = 1\n[cost]\ntype = 'fixed'\namount = 0.5\n";
@@ -269,7 +269,7 @@ fn logprobs_or_vote(request: &Value) -> (u16, Value) {
 }
 
 #[tokio::test]
-async fn decisions_request_that_is_wrong_asks_no_model() {
+async fn decisions_invalid_request_calls_no_model() {
     let up = Upstream::start().await;
     let service = Service::configured(&up.config("")).await;
     let refused = async |body: &Value| ask(&service, body).undocumented().send().await;
@@ -302,7 +302,7 @@ async fn decisions_request_that_is_wrong_asks_no_model() {
 }
 
 #[tokio::test]
-async fn decisions_reserve_what_they_may_cost() {
+async fn decisions_reserve_maximum_cost() {
     let up = Upstream::start().await;
     let lines = up.config(PRICE) + "[billing]\nenforce = true\n";
     let service = Service::configured(&lines).await;
@@ -317,14 +317,14 @@ async fn decisions_reserve_what_they_may_cost() {
     ask(&service, &body(all_types())).send().await.expect(200);
     let left = service.running.services.billing.balance(organization).await.unwrap();
     assert_eq!(left, Usd::from_dollars(9.92).unwrap());
-    // Nothing stays reserved: the whole balance can be used again.
+    // Nothing stays reserved: the whole balance is available again.
     for _ in 0..3 {
         ask(&service, &body(all_types())).send().await.expect(200);
     }
 }
 
 #[tokio::test]
-async fn decisions_end_with_their_client_and_charge_what_came() {
+async fn decisions_end_with_their_client_and_charge_received_tokens() {
     let up = Upstream::start().await;
     let service = Service::configured(&up.config(PRICE)).await;
     let text = body(all_types()).to_string();
@@ -349,7 +349,7 @@ async fn decisions_end_with_their_client_and_charge_what_came() {
 }
 
 #[tokio::test]
-async fn decisions_keep_answers_where_the_configuration_asks_for_it() {
+async fn decisions_store_answers_if_configured() {
     let up = Upstream::start().await;
     let service = Service::configured(&up.config("keep_content = true\n")).await;
     up.follows(logprobs);

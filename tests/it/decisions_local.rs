@@ -1,5 +1,5 @@
-//! Decisions by a model that the box runs itself: a file with random weights. What it believes is nonsense;
-//! how it is asked is not.
+//! Decisions by a local model: a file with random weights. Its beliefs are meaningless; how it is
+//! queried is not.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -12,7 +12,7 @@ use crate::support::{Answer, Service, gguf, until};
 /// Clients that chat while decisions are made.
 const CHATS: usize = 10;
 
-/// A service with one model, `small`: a thousandth of a dollar for each token that is read.
+/// A service with one model, `small`: a thousandth of a dollar per token read.
 async fn service(more: &str) -> Service {
     let service = Service::start().await;
     gguf::write(&service.models().join("small.gguf"), &gguf::SMALL, "Small", 7);
@@ -48,7 +48,7 @@ fn sum(probabilities: &Value) -> f64 {
 }
 
 #[tokio::test]
-async fn decisions_of_a_local_model_read_the_state_once() {
+async fn decisions_of_local_model_read_state_once() {
     let service = service("").await;
     let answer = decide(&service, &body(&questions())).await;
     let said = answer.expect(200);
@@ -72,7 +72,7 @@ async fn decisions_of_a_local_model_read_the_state_once() {
     let tokens = usage["input_tokens"].as_f64().unwrap();
     assert_eq!(usage["output_tokens"], 0, "nothing is written");
     assert!((usage["cost"].as_f64().unwrap() - tokens / 1000.0).abs() < 1e-9, "{usage}");
-    // The state has 380 tokens of one character, a question fewer than 200 with both of its orders.
+    // The state has 380 single-character tokens, a question fewer than 200 in both orders.
     let one = json!({"urgent": questions()["urgent"]});
     let alone = decide(&service, &body(&one)).await.expect(200);
     assert_eq!(alone["answers"]["urgent"], answers["urgent"], "whatever else is asked");
@@ -81,7 +81,7 @@ async fn decisions_of_a_local_model_read_the_state_once() {
 }
 
 #[tokio::test]
-async fn decisions_of_a_local_model_mirror_reversed_options() {
+async fn decisions_of_local_model_mirror_reversed_options() {
     let service = service("").await;
     let of = async |criteria: Value| {
         let team =
@@ -98,7 +98,7 @@ async fn decisions_of_a_local_model_mirror_reversed_options() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn decisions_of_a_local_model_are_equal_bit_by_bit_while_ten_chats_run() {
+async fn decisions_of_local_model_are_bit_identical_during_ten_chats() {
     let service = Arc::new(service("context = 1024\nbatch = 64").await);
     let body = body(&questions());
     let alone = decide(&service, &body).await.text;
@@ -116,7 +116,8 @@ async fn decisions_of_a_local_model_are_equal_bit_by_bit_while_ten_chats_run() {
             }
         }
     });
-    // Each chat answers before the first decision and behind the last one, so all ten run in between.
+    // Each chat answers before the first decision and after the last one, so all ten run in
+    // between.
     let all_answer = async || {
         let before: Vec<usize> = answered.iter().map(|one| one.load(Ordering::Relaxed)).collect();
         until("an answer to each chat", async || {
@@ -137,7 +138,7 @@ async fn decisions_of_a_local_model_are_equal_bit_by_bit_while_ten_chats_run() {
 }
 
 #[tokio::test]
-async fn decisions_of_a_local_model_take_the_state_as_text() {
+async fn decisions_of_local_model_treat_state_as_text() {
     let service = service("").await;
     let tokens = async |state: &str| {
         let body = json!({"model": "small", "state": state,
@@ -150,7 +151,7 @@ async fn decisions_of_a_local_model_take_the_state_as_text() {
 }
 
 #[tokio::test]
-async fn decisions_of_a_local_model_that_do_not_fit_name_the_question() {
+async fn decisions_of_local_model_over_context_name_the_question() {
     let service = service("context = 768").await;
     let mut long = questions();
     long["team"]["instructions"] = json!("Who? ".repeat(60));
@@ -167,12 +168,12 @@ async fn decisions_of_a_local_model_that_do_not_fit_name_the_question() {
     large["state"] = json!("x".repeat(2000));
     let error = decide(&service, &large).await.expect(400)["error"].clone();
     assert_eq!(error["code"], "context_length_exceeded", "{error}");
-    // The model answers on.
+    // The model still answers.
     decide(&service, &body(&questions())).await.expect(200);
 }
 
 #[tokio::test]
-async fn decisions_of_a_local_model_take_256_questions() {
+async fn decisions_of_local_model_accept_256_questions() {
     let service = service("").await;
     let question = |number: usize| {
         (format!("q{number}"), json!({"type": "oul", "instructions": format!("{}?", number % 7)}))

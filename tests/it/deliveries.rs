@@ -1,4 +1,4 @@
-//! Deliveries: their history, sending them again, and trying a receiver out.
+//! Webhook deliveries: their history, redelivery, and test deliveries.
 
 use hyper::Method;
 use orrery::api::Role;
@@ -9,7 +9,7 @@ use crate::support::{Answer, Provider, Receiver, Service, until};
 
 const SECRET: &str = "a secret of theirs";
 
-/// A prediction that announces its end to `url`; its id.
+/// Creates a prediction with a webhook to `url`; returns its id.
 async fn announce(service: &Service, url: &str) -> String {
     let fields = json!({
         "input": {"template": "hello"}, "webhook_url": url, "webhook_secret": SECRET,
@@ -48,7 +48,7 @@ async fn delivery_record_shows_attempts_and_no_secret() {
     receiver.next().await;
     let waits = until("second attempt", async || {
         let record = service.get(&format!("/v1/webhooks/{id}")).await.json();
-        // The attempt is on the disk a moment before the delivery counts as no longer in flight.
+        // The attempt is durable a moment before the delivery stops counting as in flight.
         let is_done = record["attempts"].as_array()?.len() == 2 && record["status"] == "pending";
         is_done.then_some(record)
     })
@@ -73,7 +73,7 @@ async fn delivery_record_shows_attempts_and_no_secret() {
     }
     assert!(first["duration_ms"].is_u64() && first["created_at"].is_string());
     assert!(!waits.to_string().contains(SECRET));
-    // Nobody else's business.
+    // Not visible to other organizations.
     let path = format!("/v1/webhooks/{id}");
     let other = service.ask(Role::Base, Method::GET, &path).key(&service.other_key);
     other.send().await.expect_error(404, "webhook not found");
@@ -112,7 +112,8 @@ async fn redelivery_before_the_next_attempt_is_sent_now() {
         (&done["attempts"][1]["redelivery"], &done["redeliverable"]),
         (&json!(true), &json!(false))
     );
-    // It waits again, and cools down: both at once say when the next redelivery is taken.
+    // It is pending again and in its cooldown: both responses say when the next redelivery is
+    // accepted.
     let cools = service.get(&format!("/v1/webhooks/{id}")).await;
     assert!(cools.header("retry-after").parse::<u64>().unwrap() > 3000);
     assert_eq!(redeliver(&service, &id).await.status, 429);
@@ -152,7 +153,7 @@ async fn redelivery_sends_same_bytes_with_new_signature() {
     let wait: u64 = refused.header("retry-after").parse().unwrap();
     assert!((3500..=3600).contains(&wait), "{wait}");
     assert!(receiver.is_empty());
-    // Also a restart does not forget it.
+    // A restart does not forget it either.
     let service = service.restart().await;
     assert_eq!(redeliver(&service, &id).await.status, 429);
 }
@@ -166,7 +167,7 @@ async fn redelivery_without_payload_returns_410() {
     let id = service.create_with("text-template", fields).await;
     receiver.next().await;
     standing(&service, &id, "delivered").await;
-    // The files, not their folders: a folder that is away says nothing about its files.
+    // Delete the files, not their folders: a missing folder does not count as deleted files.
     for shard in std::fs::read_dir(service.folder.path().join("data/payloads")).unwrap() {
         for file in std::fs::read_dir(shard.unwrap().path()).unwrap() {
             std::fs::remove_file(file.unwrap().path()).unwrap();
@@ -244,7 +245,7 @@ async fn delivery_list_is_filtered_and_counted_exactly() {
     }
 }
 
-/// Newest first, a page at a time, each once.
+/// Newest first, page by page, each once.
 async fn check_pages(service: &Service, mut ids: Vec<String>) {
     let mut paged = Vec::new();
     for offset in 0..5 {

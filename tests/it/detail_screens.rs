@@ -1,5 +1,5 @@
-//! What people meet in the middle of their work: the fields of a step far down, an undone deletion, a list that
-//! is where it was, a lost connection.
+//! Details of daily work: the fields of a step far down, an undone deletion, a list that keeps its
+//! position, a lost connection.
 
 use hyper::Method;
 use serde_json::{Value, json};
@@ -22,7 +22,7 @@ async fn holds(browser: &Chromium, what: &str, script: &str) {
 
 #[tokio::test]
 #[ignore = "needs chromium: run tests/run"]
-async fn detail_screens_edit_steps_where_they_are_and_undo() {
+async fn detail_screens_edit_steps_in_place_and_undo() {
     let service = Service::start().await;
     let owner = service.owner().await;
     let mut steps: Vec<Value> = (0..38)
@@ -36,7 +36,8 @@ async fn detail_screens_edit_steps_where_they_are_and_undo() {
     let browser = Chromium::start().await;
     browser.becomes(&service, &owner).await;
     let row = |name: &str| format!("//button[contains(@class,'step-row')][.//strong[.='{name}']]");
-    // The fields are beside the step, however far down it is; in a narrower window below the list, and wide.
+    // The fields are next to the step, however far down it is; in a narrower window below the list,
+    // and wide.
     let place = "const { top, width } = document.querySelector('.step-fields').getBoundingClientRect(); return top >= 0 && top < innerHeight / 2 && width > 400";
     for width in [1440, 1024] {
         browser.looks(width, false).await;
@@ -49,14 +50,14 @@ async fn detail_screens_edit_steps_where_they_are_and_undo() {
     browser.looks(1440, false).await;
     browser.open(&service, &format!("/app/workflows/{flow}")).await;
     browser.find(&row("say")).await;
-    // The menu adds nothing before something is chosen.
+    // The menu adds nothing before an item is chosen.
     browser.run("document.querySelector('.add-button').focus()").await;
     browser.keys(ARROW_DOWN).await;
     browser.find("//div[@role='menu']").await;
     assert_eq!(browser.run(ROWS).await, 40);
     browser.picture("editor-menu").await;
     browser.keys(ESCAPE).await;
-    // Each key goes to what has the focus by then.
+    // Wait for the focus before each key.
     let focus = |selector: &str| format!("return document.activeElement.matches('{selector}')");
     holds(&browser, "the focus on the button", &focus(".add-button")).await;
     assert_eq!(browser.run(ROWS).await, 40);
@@ -65,7 +66,7 @@ async fn detail_screens_edit_steps_where_they_are_and_undo() {
     browser.keys(ARROW_DOWN).await;
     browser.keys(ENTER).await;
     holds(&browser, "a new step", &ROWS.replace("length", "length === 41")).await;
-    // Two deletions are undone, one by the button and one by the keys.
+    // Two deletions are undone, one with the button and one with the keys.
     for by_keys in [false, true] {
         let before = browser.run(ROWS).await;
         browser.find(&row("pass_7")).await.click().await;
@@ -80,13 +81,13 @@ async fn detail_screens_edit_steps_where_they_are_and_undo() {
         }
         holds(&browser, "the step", &ROWS.replace("length", &format!("length === {before}"))).await;
     }
-    // References follow a new id.
+    // References follow a changed id.
     browser.find(&row("read")).await.click().await;
     browser.refill("Id", "scan").await;
     browser.find(&row("scan")).await;
     browser.find(&row("say")).await.click().await;
     assert_eq!(browser.value("Result").await, "{{scan.output}} and {{scan.output}}");
-    // The line of a fault is the line where it is.
+    // The error names the correct line.
     browser.press_tab("JSON").await;
     browser.writes_json("x{\n\"steps\": [\n]\n}").await;
     browser.see("Line 1: this is not JSON yet").await;
@@ -95,7 +96,7 @@ async fn detail_screens_edit_steps_where_they_are_and_undo() {
     browser.leave().await;
 }
 
-/// Adds up the shifts of the layout.
+/// Sums up layout shifts.
 const SHIFTS: &str = "window.shift = 0; new PerformanceObserver((list) => { for (const one of list.getEntries()) if (!one.hadRecentInput) window.shift += one.value; }).observe({ type: 'layout-shift', buffered: true });";
 
 #[tokio::test]
@@ -129,16 +130,16 @@ async fn detail_screens_name_runs_and_open_the_delivery_of_a_row() {
     let browser = Chromium::start().await;
     browser.before_pages(SHIFTS).await;
     browser.becomes(&service, &owner).await;
-    // A run of a workflow has its name.
+    // The run of a workflow shows its name.
     browser.open(&service, &format!("/app/runs/{execution}?type=workflow")).await;
     browser.find("//h1[starts-with(.,'Read the invoices, ')]").await;
     holds(&browser, "title", "return document.title.startsWith('Read the invoices, ')").await;
-    // A run that asked for no webhook says so.
+    // A run without a webhook says so.
     browser.open(&service, &format!("/app/runs/{plain}?tab=webhook")).await;
     browser.press("the deliveries of this run").await;
     browser.see("There is no webhook here").await;
     browser.see("This run asked for no webhook").await;
-    // The row of a delivery to an endpoint leads to it, and says when the next attempt is.
+    // The row of a delivery to an endpoint links to it, and shows the next attempt.
     let newest = until("a delivery that waits", async || {
         let found = browser.asks("GET", "/api/base/v1/webhooks?status=pending", &Value::Null).await;
         let newest = found["webhooks"][0].clone();
@@ -155,10 +156,10 @@ async fn detail_screens_name_runs_and_open_the_delivery_of_a_row() {
     let shown = browser.run("return document.querySelector('main').innerText").await;
     assert!(shown.as_str().unwrap().contains(newest["request"].as_str().unwrap_or_default()));
     browser.picture("webhook-waiting").await;
-    // Nobody has to wait for the schedule.
+    // The schedule can be skipped.
     browser.press("Send now").await;
     browser.find("//th[normalize-space(.)='3 again']").await;
-    // A number without a value has no place on its slider; times and colors have fields of their own.
+    // A number without a value has no slider position; times and colors have their own inputs.
     browser.open(&service, "/app/models/draw").await;
     browser.find("//input[@type='range'][contains(@class,'unset')]").await;
     browser.find("//input[@type='datetime-local']").await;
@@ -169,7 +170,7 @@ async fn detail_screens_name_runs_and_open_the_delivery_of_a_row() {
     browser.see("The agent has no model yet").await;
     browser.open(&service, "/app/account").await;
     browser.see("f Workflows").await;
-    // What comes later does not move what is there.
+    // Content that loads later does not move the rest.
     browser.open(&service, "/app/balance").await;
     browser.settled().await;
     let shift = browser.run("return window.shift").await;
@@ -180,7 +181,7 @@ async fn detail_screens_name_runs_and_open_the_delivery_of_a_row() {
 
 #[tokio::test]
 #[ignore = "needs chromium: run tests/run"]
-async fn detail_screens_keep_the_place_and_survive_a_lost_connection() {
+async fn detail_screens_keep_position_and_survive_lost_connection() {
     let up = Upstream::start().await;
     let service = Service::start().await;
     service.manifest(&up.manifest("talk", "chat", ""));
@@ -204,7 +205,7 @@ async fn detail_screens_keep_the_place_and_survive_a_lost_connection() {
     browser.media(&[("", "print")]).await;
     let shown = "return getComputedStyle(document.querySelector('.rail')).display";
     assert_eq!(browser.run(shown).await, "none");
-    // Nor has it anything to press, and it is black on white in each theme.
+    // Nor does it have buttons, and it is black on white in both themes.
     let pressed = "return [...document.querySelectorAll('.button, .icon-button, [role=tab], .filters')].filter((one) => one.offsetParent).length";
     assert_eq!(browser.run(pressed).await, 0);
     browser.media(&[("", "print"), ("prefers-color-scheme", "dark")]).await;
@@ -220,14 +221,14 @@ async fn detail_screens_keep_the_place_and_survive_a_lost_connection() {
         "return getComputedStyle(document.querySelector('.track .span.good')).backgroundColor";
     assert_ne!(browser.run(kept).await, "rgba(0, 0, 0, 0)");
     browser.media(&[("forced-colors", "none")]).await;
-    // Without a connection a screen that was not loaded waits, and opens by itself.
+    // Without a connection a screen that is not loaded waits, and opens by itself.
     browser.connected(false).await;
     browser.run("document.querySelector('nav.rail a[href=\"/app/audit\"]').click()").await;
     browser.see("No connection. This page opens by itself").await;
     browser.picture("no-connection").await;
     browser.connected(true).await;
     browser.find("//h1[.='Audit log']").await;
-    // A long answer leaves the field in view, and a failure is said once and in one sentence.
+    // A long answer keeps the field in view, and a failure is shown once and in one sentence.
     let message = "//textarea[@aria-label='Your message']";
     browser.open(&service, "/app/chat").await;
     let stream = up.streams();

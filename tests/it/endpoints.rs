@@ -1,5 +1,4 @@
-//! Models with several servers: who gets work, what a client notices when one does not answer, what a reload
-//! does. And predictions that are tried again.
+//! Models with several endpoints: load balancing, failover, reloads. Also retries of predictions.
 
 use std::net::TcpListener;
 
@@ -9,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::support::{Provider, Receiver, Service, lane_is_free, until};
 
-/// A URL at which nobody listens.
+/// A URL on which nothing listens.
 fn nowhere() -> String {
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     format!("http://{address}")
@@ -28,7 +27,7 @@ async fn metrics(service: &Service) -> String {
 }
 
 #[tokio::test]
-async fn predictions_do_not_notice_a_server_that_is_gone() {
+async fn predictions_fail_over_from_dead_endpoint() {
     let service = Service::start().await;
     let (one, two) = (Provider::start().await, Provider::start().await);
     let urls = format!("'{}/echo', '{}', '{}'", nowhere(), one.url("/echo"), two.url("/echo"));
@@ -58,7 +57,7 @@ async fn predictions_do_not_notice_a_server_that_is_gone() {
 }
 
 #[tokio::test]
-async fn chat_does_not_notice_a_server_that_is_gone() {
+async fn chat_fails_over_from_dead_endpoint() {
     let service = Service::start().await;
     let provider = Provider::start().await;
     let urls = format!("urls = ['{}', '{}']", nowhere(), provider.url("/do"));
@@ -81,7 +80,7 @@ async fn chat_does_not_notice_a_server_that_is_gone() {
 }
 
 #[tokio::test]
-async fn reload_lets_a_removed_server_end_its_calls() {
+async fn reload_lets_removed_endpoint_finish_its_requests() {
     let service = Service::start().await;
     let (old, new) = (Provider::start().await, Provider::start().await);
     service.manifest(&manifest("m", "", &http(&format!("'{}'", old.url("/hold")))));
@@ -95,7 +94,7 @@ async fn reload_lets_a_removed_server_end_its_calls() {
 }
 
 #[tokio::test]
-async fn server_gets_no_more_at_once_than_it_may_have() {
+async fn endpoint_concurrency_is_enforced() {
     let service = Service::start().await;
     let (one, two) = (Provider::start().await, Provider::start().await);
     let limited = |provider: &Provider, most: usize| {
@@ -105,7 +104,7 @@ async fn server_gets_no_more_at_once_than_it_may_have() {
     service.manifest(&manifest("m", "", &http(&urls)));
     let listed = service.running.services.catalog.get("m").unwrap();
     assert_eq!(listed.concurrency, 3, "what its servers may have");
-    // More than they may: the rest waits for a place at a server.
+    // More runs than allowed: the rest waits for an endpoint.
     service.manifest(&manifest("m", "concurrency = 8", &http(&urls)));
     let mut ids = Vec::new();
     for _ in 0..6 {
@@ -125,7 +124,7 @@ async fn server_gets_no_more_at_once_than_it_may_have() {
 }
 
 #[tokio::test]
-async fn prediction_is_tried_again_as_its_manifest_says() {
+async fn prediction_is_retried_as_configured_by_manifest() {
     let service = Service::start().await;
     let provider = Provider::start().await;
     let mut receiver = Receiver::start().await;
@@ -152,7 +151,7 @@ async fn prediction_is_tried_again_as_its_manifest_says() {
         .map(|one| one.headers()["idempotency-key"].to_str().unwrap().to_owned())
         .collect();
     assert_eq!(keys, [1, 2, 3].map(|number| format!("{id}:prediction:{number}")));
-    // What no later attempt makes better is not tried again.
+    // A permanent error is not retried.
     let runner = format!("type = 'http'\nurl = '{}'", provider.url("/status/400"));
     service.manifest(&manifest("once", retry, &runner));
     let refused = service.ended(&service.create("once", json!({})).await).await;
@@ -160,7 +159,7 @@ async fn prediction_is_tried_again_as_its_manifest_says() {
 }
 
 #[tokio::test]
-async fn prediction_that_waits_for_its_next_attempt_survives_a_restart() {
+async fn prediction_waiting_for_retry_survives_restart() {
     let service = Service::start().await;
     let provider = Provider::start().await;
     let retry = "[retry]\nmax_attempts = 2\ninitial_delay_seconds = 3600\n";

@@ -1,5 +1,5 @@
-//! Events of a prediction: what a follower sees, also when its connection breaks, when it comes
-//! late, and when it is nobody's business.
+//! The event stream of a prediction: what a follower sees, even if its connection breaks or it
+//! comes late, and who has no access.
 
 use bytes::Bytes;
 use http_body_util::BodyExt;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::support::{Ask, Provider, Service, until, within};
 
-/// A stream of events that is read one by one.
+/// A stream of events, read one by one.
 struct Stream {
     answer: Response<Incoming>,
     read: String,
@@ -63,7 +63,7 @@ fn follow(service: &Service, id: &str) -> Ask {
     service.ask(Role::Base, Method::GET, &format!("/v1/prediction/{id}/events")).key(&service.key)
 }
 
-/// What an event says, without its times.
+/// The content of events, without times.
 fn contents(events: &[Event]) -> Vec<Value> {
     let content = |(_, name, data): &Event| match name.as_str() {
         "status" => data["status"].clone(),
@@ -98,7 +98,7 @@ async fn event_stream_resumes_without_duplicates_after_reconnect() {
     assert_eq!(seen[2].2["attempt"], 1);
     drop(first);
 
-    // In the meantime more is said; the follower comes again and misses none of it.
+    // More output arrives meanwhile; the reconnected follower misses none of it.
     provider.say(" two");
     let last = seen.last().unwrap().0.clone();
     let mut second = Stream::open(follow(&service, &id).header("last-event-id", &last)).await;
@@ -110,7 +110,7 @@ async fn event_stream_resumes_without_duplicates_after_reconnect() {
     assert_eq!(rest[0].2, service.ended(&id).await, "the end shows the prediction whole");
     assert_eq!(rest[0].2["output"], "one two");
 
-    // A browser sends no key: the answers to create and to get carry a link that needs none.
+    // A browser sends no key: the responses to create and get contain a link that needs none.
     let link = service.get(&format!("/v1/prediction/{id}")).await;
     let link = link.header("link").to_owned();
     let (url, rel) = link.strip_prefix('<').unwrap().split_once('>').unwrap();
@@ -124,14 +124,14 @@ async fn event_stream_resumes_without_duplicates_after_reconnect() {
         open(wrong).send().await.expect_text(401, r#"{"error":"Invalid or missing API key"}"#);
     }
 
-    // The end is known: the answer stops a browser from coming again.
+    // The end is known: the response keeps a browser from reconnecting.
     let done = follow(&service, &id).header("last-event-id", &rest[0].0).send().await;
     assert_eq!((done.status, done.text.as_str()), (204, ""));
-    // Who lost the connection just before the end gets the end alone.
+    // A follower that lost the connection just before the end gets only the end.
     let again = follow(&service, &id).header("last-event-id", &again.0);
     let late = Stream::open(again).await.rest().await;
     assert_eq!(contents(&late), ["end"]);
-    // Who comes late sees what there was; an id of another feed starts from the beginning.
+    // A late follower sees everything; an id of another feed starts from the beginning.
     let all = ["created", "processing", "one", " two", "end"];
     let late = Stream::open(follow(&service, &id)).await.rest().await;
     assert_eq!(contents(&late), all);
@@ -158,7 +158,7 @@ async fn event_stream_reports_chain_attempts_and_cancellation() {
     provider.arrived(2).await;
     provider.release(2);
     assert_eq!(contents(&waits.rest().await), ["processing", "end"]);
-    // The task of the run lets go of it a moment after its end was sent.
+    // The run's task drops the feed a moment after sending the end.
     until("nobody follows any more", async || (service.engine().in_memory() == 0).then_some(()))
         .await;
 }
@@ -197,7 +197,7 @@ async fn event_stream_of_other_organization_returns_404() {
 }
 
 #[tokio::test]
-async fn event_stream_of_execution_tells_steps_waits_pauses_and_end() {
+async fn event_stream_of_execution_reports_steps_waits_pauses_and_end() {
     let service = Service::start().await;
     let steps = json!([
         {"step_id": "a", "type": "pass", "result": 1},
@@ -223,7 +223,7 @@ async fn event_stream_of_execution_tells_steps_waits_pauses_and_end() {
     }
     let send = format!("/executions/{id}/events/e");
     service.flows(Method::POST, &send).json(&json!({"payload": 5})).send().await.expect(202);
-    // The feed ends with the last follower: it begins again, and says so.
+    // The feed is dropped with its last follower: it restarts, and says so.
     let last = seen.last().unwrap().0.clone();
     let rest = Stream::open(ask().header("last-event-id", &last)).await.rest().await;
     let (end_id, name, data) = rest.last().unwrap();
@@ -237,7 +237,7 @@ async fn event_stream_of_execution_tells_steps_waits_pauses_and_end() {
     assert_eq!(done.status, 204);
     let late = Stream::open(ask()).await.rest().await;
     assert_eq!(late.last().unwrap().1, "end");
-    // Nothing of another kind, and of nobody else.
+    // No events of another kind or organization.
     let prediction = format!("/v1/prediction/{id}/events");
     service.get(&prediction).await.expect_error(404, "Prediction not found");
     let nothing = "/executions/0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e/events";
@@ -245,7 +245,7 @@ async fn event_stream_of_execution_tells_steps_waits_pauses_and_end() {
 }
 
 #[tokio::test]
-async fn event_stream_of_changes_tells_topics_of_the_own_organization_until_the_session_ends() {
+async fn event_stream_of_changes_reports_topics_of_own_organization_until_session_ends() {
     let service = Service::start().await;
     let owner = service.owner().await;
     let ask = |topics: &str| service.asks(&owner, Method::GET, &format!("/events{topics}"));
@@ -260,7 +260,7 @@ async fn event_stream_of_changes_tells_topics_of_the_own_organization_until_the_
         .expect_error(401, "you are not logged in");
     let mut all = Stream::open(ask("")).await;
     let mut files = Stream::open(ask("?topics=files")).await;
-    // Of what another organization does, nothing is reported: the first event is that of the own run.
+    // Nothing is reported of another organization: the first event belongs to the own run.
     let run = json!({"model": "text-template", "version": "0.0.1", "input": {"template": "x"}});
     let other = service.ask(Role::Base, Method::POST, "/v1/prediction/run").key(&service.other_key);
     other.json(&run).send().await.expect(200);
@@ -282,11 +282,11 @@ async fn event_stream_of_changes_tells_topics_of_the_own_organization_until_the_
     all.rest().await;
 }
 
-/// Streams of changes that one member can have.
+/// Maximum number of change streams per member.
 const STREAMS_MAX: usize = 8;
 
 #[tokio::test]
-async fn event_streams_of_changes_are_limited_for_each_member() {
+async fn event_streams_of_changes_are_limited_per_member() {
     let service = Service::start().await;
     let owner = service.owner().await;
     let grace = service.member(&owner, "grace@example.com").await;
@@ -296,11 +296,11 @@ async fn event_streams_of_changes_are_limited_for_each_member() {
     for _ in 0..=STREAMS_MAX {
         streams.push(open(&owner).await);
     }
-    // The oldest gives way, and reads when to come again.
+    // The oldest is closed, and told when to reconnect.
     let replaced = streams.remove(0).rest().await;
     let last = (replaced[0].1.as_str(), &replaced[0].2);
     assert_eq!((replaced.len(), last), (1, ("replaced", &json!({"retry_after": 60}))));
-    // A place that is free again replaces nobody.
+    // A free place is used without closing another stream.
     drop(streams.pop());
     let text = "--b\r\ncontent-disposition: form-data; name=\"file\"; filename=\"a.txt\"\r\n\r\nhello\r\n--b--\r\n";
     let upload = service.ask(Role::Base, Method::POST, "/v1/files").key(&service.key);
@@ -312,7 +312,7 @@ async fn event_streams_of_changes_are_limited_for_each_member() {
 }
 
 #[tokio::test]
-async fn event_stream_of_changes_tells_a_member_what_the_member_may_do_now() {
+async fn event_stream_of_changes_reports_current_permissions_of_member() {
     let service = Service::start().await;
     let owner = service.owner().await;
     let grace = service.member(&owner, "grace@example.com").await;

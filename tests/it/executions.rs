@@ -1,4 +1,4 @@
-//! Executions of workflows: trigger, bulk, lists, details, cancel, redrive, waits, webhooks.
+//! Workflow executions: trigger, bulk, lists, details, cancel, redrive, waits, webhooks.
 
 use hyper::Method;
 use orrery::api::Role;
@@ -51,7 +51,7 @@ async fn execution_of_models_completes_and_sends_webhook() {
     assert_eq!(step["metadata"]["model"], "echo");
     assert!(step["metadata"]["primary_error"].as_str().unwrap().contains("answered 500"));
     assert_eq!(step["input"], json!({"instead": 7}));
-    // Each model step is a prediction of its own.
+    // Each model step is a separate prediction.
     let prediction = step["metadata"]["prediction_id"].as_str().unwrap();
     let prediction = service.ended(prediction).await;
     assert_eq!(
@@ -247,7 +247,7 @@ async fn execution_of_public_version_accepts_any_valid_key() {
     put.send().await.expect(200);
     let taken = ask(theirs).send().await.expect(202);
     let execution = taken["execution_id"].as_str().unwrap();
-    // It is theirs, not the workflow's owner's.
+    // It belongs to the caller, not to the workflow's owner.
     let path = format!("/api/v1/executions/{execution}");
     let theirs = service.ask(Role::Workflows, Method::GET, &path).key(&service.other_key);
     assert_eq!(theirs.send().await.expect(200)["output"], 1);
@@ -338,7 +338,7 @@ async fn execution_cancel_stops_running_steps_and_sends_webhook() {
         (&steps["a"]["status"], &steps["b"]["status"]),
         (&json!("cancelled"), &json!("cancelled"))
     );
-    // The model's place is free again.
+    // The model's slot is free again.
     let next = service.create("hold", json!({})).await;
     provider.arrived(2).await;
     provider.release(1);
@@ -379,7 +379,7 @@ async fn execution_redrive_continues_after_finished_steps() {
     let record = format!("/api/v1/{id}/executions/{again}");
     let record = service.ask(Role::Flows, Method::GET, &record).key(&service.key).send().await;
     assert_eq!(record.expect(200)["source_ip_address"], "127.0.0.1", "as of the failed one");
-    // The first step's output was kept, not made again.
+    // The first step's output was kept, not recomputed.
     assert_eq!(provider.requests().len(), 4);
     let refused = redrive(again).await.expect(409);
     assert_eq!(refused["error"], "only a failed or cancelled execution can be redriven");
@@ -452,7 +452,7 @@ async fn execution_continues_after_restart() {
         let detail = service.completed(execution).await;
         assert_eq!(detail["output"], json!({"held": true}), "{detail}");
     }
-    // Only what was in flight ran again, under the same keys.
+    // Only in-flight requests were repeated, with the same keys.
     let mut keys: Vec<_> = provider
         .requests()
         .iter()

@@ -1,4 +1,4 @@
-//! Workflows in a folder, and `orrery apply`: what the command line makes of the files that people write.
+//! Workflows in a folder, and `orrery apply`: the command line on handwritten files.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 
 use crate::support::{Service, within};
 
-/// Runs the binary beside the service; whether it succeeded, its answer and what it said.
+/// Runs the binary against the service; returns whether it succeeded, its standard output and its
+/// standard error.
 async fn run(service: &Service, arguments: &[&str]) -> (bool, String, String) {
     let command = tokio::process::Command::new(&service.config.program)
         .args(["--config", "config.toml"])
@@ -62,7 +63,7 @@ async fn workflow_files_are_pushed_pulled_and_compared() {
     assert_eq!((planned.as_str(), said.contains("Nothing to do")), ("", true), "{said}");
     assert_eq!(listed().await["workflows"][0]["updated_at"], made["updated_at"]);
 
-    // A change of the definition is a version, a change of the name is none.
+    // A changed definition is a new version, a changed name is not.
     fs::write(&file, GREETING.replace("hello {{", "good day {{")).unwrap();
     let (good, diff, said) = run(&service, &["workflow", "diff", "flows"]).await;
     assert!(good && diff.contains("good day"), "{diff}{said}");
@@ -78,7 +79,7 @@ async fn workflow_files_are_pushed_pulled_and_compared() {
     assert_eq!(now["workflows"][0]["latest_version_id"], "v2");
     assert_eq!(now["workflows"][0]["description"], "Greets");
 
-    // What is pulled says the same, and a file that says it already stays as it was written.
+    // Pulling is equivalent, and does not rewrite files with equivalent content.
     let (good, written, said) = run(&service, &["workflow", "pull", "flows"]).await;
     assert!(good && written.is_empty(), "{written}{said}");
     let (good, written, said) = run(&service, &["workflow", "pull", "copy"]).await;
@@ -86,7 +87,7 @@ async fn workflow_files_are_pushed_pulled_and_compared() {
     assert_eq!(written, "copy/greeting.yaml\n");
     let (_, planned, said) = run(&service, &["workflow", "push", "copy"]).await;
     assert_eq!(planned, "", "{said}");
-    // JSON does as well; other organizations have none of it.
+    // JSON works too; other organizations are not affected.
     let copy = service.folder.path().join("copy");
     let body = json!({"name": "Two", "description": "d", "definition": {"steps": [
         {"step_id": "end", "type": "pass", "result": 1}]}});
@@ -130,7 +131,7 @@ async fn workflow_push_locks_last_and_unlocks_first() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn workflow_file_that_cannot_be_used_is_named() {
+async fn workflow_file_that_is_invalid_is_named() {
     let service = Service::start().await;
     let folder = service.folder.path().join("flows");
     fs::create_dir(&folder).unwrap();
@@ -171,7 +172,7 @@ organizations:
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn apply_makes_everything_and_twice_changes_nothing() {
+async fn apply_creates_everything_and_is_idempotent() {
     let service = Service::start().await;
     let folder = service.folder.path();
     document(folder);

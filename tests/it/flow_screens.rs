@@ -1,4 +1,5 @@
-//! Workflows and chains in a browser: built, checked, saved, compared, run; two people who edit at once.
+//! Workflows and chains in a browser: built, validated, saved, compared, run; and two concurrent
+//! editors.
 
 use serde_json::{Value, json};
 
@@ -17,13 +18,13 @@ fn steps(template: &str) -> Value {
     ])
 }
 
-/// With a part that no form of the editor shows.
+/// A definition with a part that no form of the editor shows.
 fn definition(template: &str) -> Value {
     json!({"steps": steps(template), "metadata": {"drawn": {"say": [1, 2]}}})
 }
 
 impl Chromium {
-    /// Chooses a step in the list of the editor.
+    /// Selects a step in the editor's list.
     pub async fn step(&self, name: &str) {
         let row = format!("//button[contains(@class,'step-row')][.//strong[.='{name}']]");
         self.find(&row).await.click().await;
@@ -44,7 +45,7 @@ async fn flow_screens_build_a_workflow_from_a_template_and_run_it() {
     browser.find("//label[contains(.,'Several at once')]//input").await.click().await;
     browser.press("Create the workflow").await;
     browser.see("read-the-room").await;
-    // A reference is completed, with the keys alone.
+    // A reference is completed with the keyboard alone.
     browser.step("say").await;
     let template = browser.field("Template").await;
     template.send_keys(" for {{te").await;
@@ -52,22 +53,22 @@ async fn flow_screens_build_a_workflow_from_a_template_and_run_it() {
     browser.see("inputs.text").await;
     template.send_keys(ENTER).await;
     assert!(browser.value("Template").await.ends_with(" for {{inputs.text}}"));
-    // What is wrong is shown at its step.
+    // Errors are shown at their step.
     browser.step("tongue").await;
     browser.refill("Text", "{{nothing.output}}").await;
-    browser.see("One thing is wrong").await;
+    browser.see("One problem").await;
     let marked = "//button[contains(@class,'step-row')][.//strong[.='tongue']]//*[@role='img']";
     browser.find(marked).await;
     browser.find("//p[contains(@class,'field-error')][contains(.,'nothing')]").await;
     browser.picture("workflow-problem").await;
     browser.refill("Text", "{{inputs.text}}").await;
     until("end of the problem", async || {
-        (!browser.text().await.contains("One thing is wrong")).then_some(())
+        (!browser.text().await.contains("One problem")).then_some(())
     })
     .await;
-    // Nothing was saved until now, and a reload loses nothing.
+    // Nothing is saved yet, and a reload loses nothing.
     browser.client.refresh().await.unwrap();
-    browser.see("Changes that were not saved are here again.").await;
+    browser.see("Unsaved changes were restored.").await;
     let path = "/v1/workflows/read-the-room/versions/v1";
     let ask = |path: &str| {
         service.ask(orrery::api::Role::Base, hyper::Method::GET, path).key(&service.key)
@@ -90,7 +91,7 @@ async fn flow_screens_build_a_workflow_from_a_template_and_run_it() {
     browser.see("Completed").await;
     browser.see("tongue").await;
     browser.press("Open the workflow").await;
-    // Several runs at once.
+    // Several concurrent runs.
     browser.press_tab("Run").await;
     browser.press("Another input").await;
     browser.press("Run 2 times").await;
@@ -134,8 +135,8 @@ async fn flow_screens_show_both_versions_to_the_second_of_two_editors() {
     grace.find("//div[contains(@class,'out')][contains(.,'Hello from Ada')]").await;
     grace.find("//div[contains(@class,'in')][contains(.,'Hello from Grace')]").await;
     grace.picture("workflow-conflict").await;
-    // What was written is still there, and goes on top when its author says so.
-    grace.press("Go on editing").await;
+    // The author's changes are kept, and saved on top if the author confirms.
+    grace.press("Keep editing").await;
     assert_eq!(grace.value("Template").await, "Hello from Grace");
     grace.press("Save as v2").await;
     grace.press("Save yours as v3").await;
@@ -145,11 +146,11 @@ async fn flow_screens_show_both_versions_to_the_second_of_two_editors() {
         let ask = service.ask(orrery::api::Role::Base, hyper::Method::GET, &path).key(&service.key);
         ask.send().await.expect(200)["definition"].clone()
     };
-    // What no form shows has survived both.
+    // Parts that no form shows have survived both edits.
     assert_eq!(read("v2").await, definition("Hello from Ada"));
     assert_eq!(read("v3").await, definition("Hello from Grace"));
     grace.expect_quiet_console(&["412 (Precondition Failed)"]).await;
-    // Locked: to be looked at, for both.
+    // Locked: read-only for both.
     grace.press("More").await;
     grace.press("Lock against changes").await;
     grace.see("This workflow is locked").await;
@@ -172,7 +173,7 @@ async fn flow_screens_show_both_versions_to_the_second_of_two_editors() {
 
 #[tokio::test]
 #[ignore = "needs chromium: run tests/run"]
-async fn flow_screens_mark_the_line_of_broken_json_and_keep_it() {
+async fn flow_screens_mark_line_of_invalid_json_and_keep_text() {
     let service = Service::start().await;
     let owner = service.owner().await;
     let id = service.workflow(steps("Hello")).await;
@@ -191,7 +192,7 @@ async fn flow_screens_mark_the_line_of_broken_json_and_keep_it() {
     // Alt and an arrow key move a step.
     let row = browser.find("//button[contains(@class,'step-row')][.//strong[.='say']]").await;
     row.send_keys(&format!("{ALT}{DOWN}{RELEASE}")).await;
-    browser.see("One thing is wrong").await;
+    browser.see("One problem").await;
     browser.leave().await;
 }
 
@@ -218,7 +219,7 @@ async fn flow_screens_import_a_legacy_drawing() {
 
 #[tokio::test]
 #[ignore = "needs chromium: run tests/run"]
-async fn flow_screens_say_what_the_deletion_of_a_workflow_stops() {
+async fn flow_screens_warn_what_deletion_of_workflow_stops() {
     let service = Service::start().await;
     let owner = service.owner().await;
     let steps = json!([{"step_id": "w", "type": "wait", "event": {"name": "e"}}]);
@@ -237,12 +238,12 @@ async fn flow_screens_say_what_the_deletion_of_a_workflow_stops() {
     browser.press("More").await;
     browser.press("Delete").await;
     browser.see("cancelled: 2 runs.").await;
-    browser.see("start nothing any more: 1 schedule.").await;
+    browser.see("no longer start it: 1 schedule.").await;
     browser.see("This cannot be undone.").await;
     browser.picture("workflow-delete").await;
     browser.press("Delete the workflow").await;
     browser.see("No workflows yet").await;
-    // It is as the dialog said.
+    // The outcome is the one announced by the dialog.
     for id in waiting {
         assert_eq!(service.completed(&id).await["status"], "cancelled");
     }
@@ -254,7 +255,7 @@ async fn flow_screens_say_what_the_deletion_of_a_workflow_stops() {
 
 #[tokio::test]
 #[ignore = "needs chromium: run tests/run"]
-async fn flow_screens_reorder_a_chain_by_keys() {
+async fn flow_screens_reorder_chain_by_keyboard() {
     let service = Service::start().await;
     let owner = service.owner().await;
     let browser = Chromium::start().await;
@@ -267,8 +268,8 @@ async fn flow_screens_reorder_a_chain_by_keys() {
     browser.press("Add a model").await;
     browser.find("//select[@aria-label='Model 2']").await.select_by_label("text-keywords").await;
     browser.press("Create the chain").await;
-    // The dialog, which has grips of its own, stays until the chain is made.
-    browser.see_no_more("These run instead, in this order").await;
+    // The dialog has drag handles of its own and stays until the chain is created.
+    browser.see_no_more("Try these instead, in this order").await;
     let grip = "//button[@aria-label='Move text-sentiment, number 1']";
     browser.find(grip).await.send_keys(DOWN).await;
     browser.find("//button[@aria-label='Move text-sentiment, number 2']").await;

@@ -1,4 +1,4 @@
-//! The older host: its clients' whole round, one workflow in two shapes, what it refuses.
+//! The older host: a full cycle of its clients, one workflow in two shapes, and its errors.
 
 use hyper::Method;
 use orrery::api::Role;
@@ -127,7 +127,7 @@ async fn legacy_flow_client_completes_full_cycle() {
     assert_eq!(record["api_key"], format!("{}…", &service.key[..8]));
     assert!(!record.to_string().contains(&service.key), "the key is shown nowhere");
     assert_eq!(record["source_ip_address"], "127.0.0.1");
-    // A number that came as text is the number that the input says it is.
+    // A number sent as a string is converted as the input's type says.
     let parameters = json!([{"name": "prompt", "value": "ho"}, {"name": "n", "value": 7}]);
     assert_eq!(record["parameters"], parameters);
     let output = json!({"result": {"first": {"text": "ho", "n": 7}}});
@@ -165,7 +165,7 @@ async fn legacy_flow_bulk_trigger_starts_and_looks_up_executions() {
 async fn legacy_flow_is_also_served_as_workflow() {
     let (service, _provider) = world().await;
     let id = create(&service, &workflow()).await;
-    // On the workflows host it is a workflow with one version, and runs the same.
+    // On the workflows host it is a workflow with one version, and runs the same way.
     let engine = service.flows(Method::GET, &format!("/workflows/{id}")).send().await.expect(200);
     assert_eq!((&engine["name"], &engine["slug"]), (&json!("Old Flow"), &json!("old-flow")));
     assert_eq!(engine["versions"].as_array().unwrap().len(), 1);
@@ -173,7 +173,8 @@ async fn legacy_flow_is_also_served_as_workflow() {
     let output = json!({"result": {"first": {"text": "x", "n": 2}}});
     assert_eq!(service.completed(&run).await["output"], output);
     assert_eq!(ended(&service, &id, &json!(run)).await["output_json"], output);
-    // A change there shows here, and what only the other shape has outlives a change here.
+    // A change there is visible here, and parts that only exist in the other shape survive a change
+    // here.
     let path = format!("/workflows/{id}/versions/v1");
     let mut version = service.flows(Method::GET, &path).send().await.expect(200);
     version["definition"]["steps"][0]["fallback"] = json!({"model": "echo", "params": {}});
@@ -188,7 +189,7 @@ async fn legacy_flow_is_also_served_as_workflow() {
     );
     shown["name"] = json!("New Name");
     let path = format!("/v1/{id}");
-    // What is only shown (the id, the category, ...) may come back, and is named in `Warning`.
+    // Read-only fields (the id, the category, ...) may be sent back, and are named in `Warning`.
     let echo = async |path: &str, shown: &Value| {
         ask(&service, Method::POST, path).json(shown).undocumented().send().await
     };
@@ -202,7 +203,7 @@ async fn legacy_flow_is_also_served_as_workflow() {
     let path = format!("/workflows/{id}/versions/v1");
     let after = service.flows(Method::GET, &path).send().await.expect(200);
     assert_eq!(after["definition"]["steps"][0]["fallback"], json!({"model": "echo", "params": {}}));
-    // One that was made there is here as well.
+    // A workflow created there is visible here too.
     let other = service.workflow(json!([{"step_id": "w", "type": "wait", "seconds": 0}])).await;
     let shown = get(&service, &format!("/v1/{other}")).await.expect(200);
     assert_eq!(shown["steps"][0]["type"], "wait");
@@ -280,7 +281,7 @@ async fn legacy_flow_invalid_requests_start_nothing() {
     foreign.key(&service.other_key).send().await.expect_error(404, "workflow not found");
     let no_key = service.ask(Role::Flows, Method::GET, "/api/v1/").send().await;
     no_key.expect_text(401, r#"{"error":"Invalid or missing API key"}"#);
-    // The same key creates once.
+    // The same key creates only once.
     let create = async |key: &str| {
         let ask = ask(&service, Method::POST, "/v1").header("idempotency-key", key);
         ask.json(&workflow()).send().await.expect(200)

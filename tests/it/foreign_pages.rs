@@ -1,5 +1,6 @@
-//! A page of another port in a browser that is logged in to the dashboard: the two share a site, so that what
-//! it sends may carry the session. It changes nothing and reads nothing, and no frame shows the dashboard.
+//! A page on another port in a browser that is logged in to the dashboard: both are the same site,
+//! so its requests may carry the session. It can change nothing and read nothing, and cannot frame
+//! the dashboard.
 
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -9,7 +10,7 @@ use orrery::api::Role;
 use crate::support::chromium::Chromium;
 use crate::support::{Service, page, within};
 
-/// What the page does: it tries each way to send something, and tells what came of it.
+/// The page tries each way to send a request, and reports the results.
 const PAGE: &str = r#"<!doctype html><title>another</title><body><script>
 const at = new URLSearchParams(location.search).get("at");
 const include = { credentials: "include" };
@@ -73,7 +74,7 @@ async fn page_of_another_port_changes_nothing_and_reads_nothing() {
     assert_eq!(refused("403"), 2, "the forms: {said:?}");
     assert_eq!(refused("NotSameOrigin"), 2, "the text and the beacon: {said:?}");
     assert_eq!(refused("blocked by CORS policy"), 3, "{said:?}");
-    // The session is still open.
+    // The session is still valid.
     browser.open(&service, "/app/keys").await;
     assert_eq!(browser.asks("GET", "/keys", &Value::Null).await, before);
     browser.client.close().await.unwrap();

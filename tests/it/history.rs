@@ -1,4 +1,4 @@
-//! The organization's history: its records, filters, cursors and refusals.
+//! The organization's history: its records, filters, cursors and errors.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -31,7 +31,7 @@ async fn history_record_shows_work_and_outcome() {
     let page = list(&service, "/v2/executions").await;
     assert_eq!(page["limit"], 20);
     assert_eq!((&page["has_more"], &page["next_cursor"]), (&json!(false), &Value::Null));
-    // A workflow of one model step shows as two rows, the step's newer than its run.
+    // A workflow of one model step has two rows; the step's is newer than that of its run.
     assert_eq!(field(&page, "type"), ["prediction", "workflow"]);
     let [step, whole] = &page["executions"].as_array().unwrap()[..] else { panic!("{page}") };
     assert_eq!(step["workflow_execution_id"], run);
@@ -75,7 +75,7 @@ async fn history_record_shows_work_and_outcome() {
             "source"
         ]
     );
-    // What belongs to another organization is not there.
+    // Other organizations do not see it.
     let other = service.ask(Role::Base, Method::GET, "/v2/executions").key(&service.other_key);
     assert_eq!(other.send().await.expect(200)["executions"], json!([]));
 }
@@ -90,7 +90,7 @@ async fn history_from_finds_steps_that_waited_for_their_model() {
     let both = json!([{"step_id": "both", "type": "parallel", "branches": branches}]);
     let run = service.trigger(&service.workflow(both).await, json!({})).await;
     provider.arrived(1).await;
-    // Longer than an id may be older than what it names.
+    // Longer than an id may differ from its record.
     tokio::time::sleep(Duration::from_millis(2500)).await;
     provider.release(2);
     service.completed(&run).await;
@@ -105,7 +105,7 @@ async fn history_from_finds_steps_that_waited_for_their_model() {
 }
 
 #[tokio::test]
-async fn history_filters_work_alone_and_combined() {
+async fn history_filters_work_alone_and_in_combination() {
     let service = Service::start().await;
     let provider = Provider::start().await;
     for (slug, path) in [("echo", "/echo"), ("down", "/status/503"), ("odd", "/status/500")] {
@@ -163,7 +163,7 @@ async fn history_filters_work_alone_and_combined() {
         found("model=down&error_classification=provider_unavailable").await,
         set(&[down, step])
     );
-    // A run that lasts shows as such a moment after it has begun.
+    // A running execution is visible a moment after it has begun.
     crate::support::until("begun run", async || {
         (found("status=processing&model=held").await == set(&[&held])).then_some(())
     })
@@ -197,7 +197,7 @@ async fn history_finds_fallback_by_both_models() {
     }
 }
 
-/// Rows that are made in the meantime come before every page that follows.
+/// Rows added in the meantime do not shift later pages.
 #[tokio::test]
 async fn history_pages_show_each_older_row_once_during_inserts() {
     let service = Service::start().await;
@@ -255,7 +255,7 @@ async fn history_cursor_is_valid_only_for_its_query() {
     }
     let other = service.ask(Role::Base, Method::GET, &good).key(&service.other_key);
     other.send().await.expect_error(400, "invalid cursor");
-    // It outlives the process.
+    // It survives a restart.
     let service = service.restart().await;
     assert_eq!(field(&list(&service, &good).await, "id").len(), 1);
 }

@@ -1,4 +1,4 @@
-//! What every host answers to anyone: who it is, whether it is well; and the metrics.
+//! What every host answers without a key: its identity and health; and the metrics.
 
 use hyper::Method;
 use orrery::api::Role;

@@ -1,4 +1,4 @@
-//! `Idempotency-Key`: a create that comes again happens once.
+//! `Idempotency-Key`: a repeated create happens once.
 
 use hyper::Method;
 use orrery::api::Role;
@@ -56,7 +56,7 @@ async fn idempotency_key_is_scoped_to_organization_and_route() {
 }
 
 #[tokio::test]
-async fn idempotency_refuses_other_body_and_invalid_key() {
+async fn idempotency_rejects_other_body_and_invalid_key() {
     let service = Service::start().await;
     send(&service, CREATE, "k", &request("a")).await.expect(200);
     let other = send(&service, CREATE, "k", &request("b")).await;
@@ -97,7 +97,7 @@ async fn idempotency_concurrent_creates_yield_one_prediction() {
 }
 
 #[tokio::test]
-async fn idempotency_repeated_trigger_answers_as_first_after_new_version_archive_and_delete() {
+async fn idempotency_repeated_trigger_replays_response_after_new_version_archive_and_delete() {
     let service = Service::start().await;
     let steps = json!([{"step_id": "a", "type": "pass"}]);
     let workflow = service.workflow(steps.clone()).await;
@@ -136,7 +136,7 @@ async fn idempotency_repeated_trigger_answers_as_first_after_new_version_archive
 }
 
 #[tokio::test]
-async fn idempotency_repeated_schedule_is_made_once() {
+async fn idempotency_repeated_schedule_is_created_once() {
     let service = Service::start().await;
     let workflow = service.workflow(json!([{"step_id": "a", "type": "pass"}])).await;
     let model = json!({"cron": "@daily", "model": "text-template", "version": "1",
@@ -154,7 +154,7 @@ async fn idempotency_repeated_schedule_is_made_once() {
     assert_eq!(service.get("/v1/schedules").await.expect(200)["total_count"], 2);
 }
 
-/// A release up to 0.1.0 recorded the key of a trigger under the version that ran.
+/// Releases up to 0.1.0 recorded the key of a trigger under the version that ran.
 #[tokio::test]
 async fn idempotency_key_of_an_earlier_release_is_found() {
     let service = Service::start().await;

@@ -1,4 +1,4 @@
-//! Keys: both header forms on every route that asks for one, and the one text of a refusal.
+//! API keys: both header forms on every route that requires a key, and the uniform error message.
 
 use std::time::Duration;
 
@@ -10,8 +10,7 @@ use crate::support::{Ask, Service};
 
 const REFUSAL: &str = r#"{"error":"Invalid or missing API key"}"#;
 
-/// A request for every route on every host that asks for a key, without one; `id` is what paths
-/// name.
+/// Requests without a key for every route on every host that requires one; `id` is used in paths.
 fn keyed(service: &Service, id: &str) -> Vec<(String, Ask)> {
     let rows = ROUTES.iter().filter(|route| route.access == Access::Key);
     rows.flat_map(|route| {
@@ -25,7 +24,7 @@ fn keyed(service: &Service, id: &str) -> Vec<(String, Ask)> {
 }
 
 #[tokio::test]
-async fn api_key_routes_refuse_invalid_keys_with_401() {
+async fn api_key_routes_reject_invalid_keys_with_401() {
     let service = Service::start().await;
     let accounts = &service.running.services.accounts;
     let expired =

@@ -1,5 +1,5 @@
-//! What one client can hold of the service: bodies, requests and connections, each with its limit,
-//! and the headers that every answer carries.
+//! Limits of what one client can use: bodies, requests and connections; and the headers of every
+//! response.
 
 use hyper::Method;
 use orrery::api::Role;
@@ -14,8 +14,8 @@ const MISSING: &str = "workflow version not found or not publicly available";
 
 const WITHIN: usize = 64 * 1024;
 
-/// Sends a head that announces a megabyte, then as much of a body that starts with `start` as is
-/// read of an unknown caller, and gives the answer.
+/// Sends a head that announces a megabyte, then as much of a body starting with `start` as is read
+/// from unauthenticated callers; returns the response.
 async fn begun(service: &Service, header: &str, start: &str) -> String {
     let padding = "x".repeat(WITHIN - start.len());
     let request = format!(

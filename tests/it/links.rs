@@ -1,4 +1,4 @@
-//! Links end with the key that made them, at their expiry, and draw from a bucket of their own.
+//! Links are revoked with the key that created them, expire, and have their own rate limit.
 
 use hyper::Method;
 use orrery::api::Role;
@@ -7,14 +7,14 @@ use serde_json::{Value, json};
 use crate::support::dashboard::Person;
 use crate::support::{Ask, Provider, Service, until, within};
 
-/// A request to a URL that the service gave out, without a key.
+/// A request to a URL issued by the service, without a key.
 fn open(service: &Service, method: Method, url: &str) -> Ask {
     let path = url.split_once("/v1").unwrap().1;
     service.ask(Role::Base, method, &format!("/v1{path}"))
 }
 
 #[tokio::test]
-async fn links_of_a_member_end_when_the_member_is_removed() {
+async fn links_of_member_are_revoked_with_the_member() {
     let service = Service::start().await;
     let provider = Provider::start().await;
     service.manifest(&provider.manifest("held", "/hold", ""));
@@ -60,7 +60,7 @@ async fn links_of_a_member_end_when_the_member_is_removed() {
     }
     let answer = open(&service, Method::POST, &resume).json(&json!({"payload": "yes"}));
     assert_eq!(answer.send().await.status, 401);
-    // Those of others, and those that are part of an output, go on.
+    // Links of others, and links in outputs, keep working.
     for url in [&of_owner.0, text(&output)] {
         assert_eq!(open(&service, Method::GET, url).send().await.status, 200, "{url}");
     }
@@ -114,7 +114,7 @@ async fn signed_urls_and_open_streams_end_with_their_key() {
     let put = open(&service, Method::PUT, text(&announced["presigned_url"]));
     put.header("content-type", "text/plain").body("abc").send().await.expect_text(401, refused);
 
-    // The file is there still, and another key makes another link to it.
+    // The file still exists, and another key creates another link to it.
     let files = service.ask(Role::Base, Method::GET, "/v1/files").key(&second).send().await;
     let url = files.expect(200)["files"][0]["url"].clone();
     assert_ne!(url, output);

@@ -1,5 +1,5 @@
-//! Pages that follow what goes on: through a kill of the service, and in more windows than a browser has
-//! connections.
+//! Pages that follow live changes: across a kill of the service, and in more windows than a browser
+//! has connections.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -39,7 +39,7 @@ async fn start(provider: &Provider) -> (Process, Chromium) {
 
 #[tokio::test]
 #[ignore = "needs chromium: run tests/run"]
-async fn live_timeline_resumes_after_a_kill_and_shows_nothing_twice() {
+async fn live_timeline_resumes_after_kill_without_duplicates() {
     let provider = Provider::start().await;
     let (mut process, browser) = start(&provider).await;
     let definition = json!({"steps": [
@@ -68,17 +68,17 @@ async fn live_timeline_resumes_after_a_kill_and_shows_nothing_twice() {
     browser.see_no_more(AWAY).await;
     browser.see("Running").await;
     provider.release(1);
-    // The end shows by itself, with the failed step open.
+    // The end is shown without a reload, with the failed step expanded.
     let open = browser.find("//tr[contains(@class,'open')]//button").await;
     assert_eq!(open.text().await, "broken");
-    browser.see("Go on from the failed step").await;
+    browser.see("Resume from the failed step").await;
     assert_eq!(browser.run("return window.wasHere").await, true, "{}", browser.run(BACKS).await);
     let record =
         browser.asks("GET", &format!("/api/base/v1/workflows/executions/{id}"), &Value::Null).await;
     assert_eq!(record["status"], "failed", "{record}");
     let names = browser.run("return [...document.querySelectorAll('.timeline tbody th button')].map((one) => one.innerText)").await;
     assert_eq!(names, json!(["greet", "slow", "broken"]));
-    // The bars and the list of attempts are those of the record: each attempt once.
+    // The bars and the list of attempts match the record: each attempt once.
     for (at, step) in ["greet", "slow", "broken"].iter().enumerate() {
         let attempts = record["step_outputs"][step]["attempts"].as_array().unwrap();
         let bars = format!(
@@ -109,7 +109,7 @@ async fn live_timeline_resumes_after_a_kill_and_shows_nothing_twice() {
 
 #[tokio::test]
 #[ignore = "needs chromium: run tests/run"]
-async fn live_output_starts_over_after_a_kill_and_shows_nothing_twice() {
+async fn live_output_restarts_after_kill_without_duplicates() {
     let provider = Provider::start().await;
     let (mut process, browser) = start(&provider).await;
     browser.run("sessionStorage.setItem('input:chat', JSON.stringify({ prompt: 'p' }))").await;
@@ -143,12 +143,12 @@ async fn live_output_starts_over_after_a_kill_and_shows_nothing_twice() {
     browser.leave().await;
 }
 
-/// Windows that are open at the same time; a browser has six connections to one address.
+/// Concurrently open windows; a browser has six connections per address.
 const WINDOWS: usize = 8;
 
 #[tokio::test]
 #[ignore = "needs chromium: run tests/run"]
-async fn live_pages_load_and_end_in_eight_windows_that_are_all_seen() {
+async fn live_pages_load_and_update_in_eight_visible_windows() {
     let service = Service::start().await;
     let provider = Provider::start().await;
     service.manifest(&provider.manifest("held", "/hold", ""));
@@ -176,7 +176,7 @@ async fn live_pages_load_and_end_in_eight_windows_that_are_all_seen() {
         browser.open(&service, &path).await;
         browser.see("Running").await;
     }
-    // All of them are seen, and each still gets an answer at once.
+    // All are visible, and each still gets responses at once.
     for window in &windows {
         browser.client.switch_to_window(window.clone()).await.unwrap();
         assert_eq!(browser.run("return document.hidden").await, false);
@@ -197,14 +197,14 @@ async fn live_pages_load_and_end_in_eight_windows_that_are_all_seen() {
 
 #[tokio::test]
 #[ignore = "needs chromium: run tests/run"]
-async fn live_page_that_nobody_sees_holds_no_connection() {
+async fn live_page_without_visibility_holds_no_connection() {
     let service = Service::start().await;
     let provider = Provider::start().await;
     service.manifest(&provider.manifest("held", "/hold", ""));
     let owner = service.owner().await;
     let id = service.create("held", json!({})).await;
     let browser = Chromium::start().await;
-    // Counts what the page holds, and says when it is asked whether anybody sees it.
+    // Counts the page's streams, and controls its visibility.
     browser
         .before_pages(
             "window.held = new Set(); window.isSeen = true; \
@@ -233,7 +233,7 @@ async fn live_page_that_nobody_sees_holds_no_connection() {
     browser.leave().await;
 }
 
-/// Counts the streams of changes that the page holds, and says when it is asked whether anybody sees it.
+/// Counts the page's change streams, and controls its visibility.
 const FOLLOWED: &str = "window.following = 0; window.isSeen = true; window.marked = []; \
      Object.defineProperty(document, 'hidden', { get: () => !window.isSeen }); \
      window.see = (is) => { window.isSeen = is; document.dispatchEvent(new Event('visibilitychange')); }; \
@@ -245,7 +245,7 @@ const FOLLOWED: &str = "window.following = 0; window.isSeen = true; window.marke
 
 #[tokio::test]
 #[ignore = "needs chromium: run tests/run"]
-async fn live_lists_show_what_happens_elsewhere() {
+async fn live_lists_show_changes_made_elsewhere() {
     let service = Service::start().await;
     let provider = Provider::start().await;
     let mut receiver = Receiver::held([]).await;
@@ -267,12 +267,12 @@ async fn live_lists_show_what_happens_elsewhere() {
     let id = service.create_with("held", fields).await;
     browser.see("held").await;
     browser.see("Running").await;
-    // Nobody asked for it: such requests do not keep the session alive.
+    // The user did not request it: such requests do not keep the session alive.
     let lists = "return window.marked.filter(([path]) => path.includes('/v2/executions')).map(([, is]) => is)";
     let marks = browser.run(lists).await;
     let marks = marks.as_array().unwrap();
     assert_eq!((&marks[0], marks.last().unwrap()), (&json!(false), &json!(true)), "{marks:?}");
-    // What happens while nobody looks is there when somebody does.
+    // Changes during invisibility are shown once the page is visible.
     browser.run("window.see(false)").await;
     follows(0).await;
     provider.arrived(1).await;
@@ -356,7 +356,7 @@ async fn page_whose_stream_was_replaced_waits_and_follows_again() {
 }
 
 #[tokio::test]
-async fn execution_with_a_known_state_answers_when_it_changes() {
+async fn execution_request_with_current_tag_waits_for_change() {
     let service = Service::start().await;
     let provider = Provider::start().await;
     service.manifest(&provider.manifest("held", "/hold", ""));
@@ -375,14 +375,14 @@ async fn execution_with_a_known_state_answers_when_it_changes() {
     let tag = first.header("etag").to_owned();
     let same = get(0, &tag).await;
     assert_eq!((same.status, same.text.as_str(), same.header("etag")), (304, "", tag.as_str()));
-    // Another tag is answered at once, however long it may wait.
+    // With a different tag the response is immediate, whatever the wait.
     let other = get(30, "\"0123\"").await.expect(200);
     assert_eq!(other["status"], "running");
     let (changed, ()) = tokio::join!(get(30, &tag), async { provider.release(1) });
     let changed_tag = changed.header("etag").to_owned();
     assert_ne!(changed_tag, tag);
     let seen = changed.expect(200);
-    // Both steps ask at the same time: either may have been released.
+    // Both steps call at the same time: either may have been released.
     let of = |step: &str| seen["step_outputs"][step]["status"].as_str().unwrap_or_default();
     let mut states = [of("one"), of("two")];
     states.sort_unstable();
@@ -391,7 +391,7 @@ async fn execution_with_a_known_state_answers_when_it_changes() {
     provider.release(1);
     let end = service.completed(&id).await;
     assert_eq!(end["status"], "completed");
-    // What has ended does not change: no answer is held.
+    // A completed execution does not change: responses are not held.
     let tags: BTreeSet<String> = [tag, changed_tag].into();
     let last = get(30, "").await;
     assert!(!tags.contains(last.header("etag")));

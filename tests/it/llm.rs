@@ -1,5 +1,5 @@
-//! Language models that this machine runs itself: a file with random weights, chat, predictions, and
-//! what happens when the process of a model ends.
+//! Local language models: a file with random weights, chat, predictions, and what happens when a
+//! model's process exits.
 
 use http_body_util::BodyExt;
 use orrery::http::event_stream::EventReader;
@@ -63,14 +63,14 @@ fn text_of(events: &[Value]) -> String {
 }
 
 #[tokio::test]
-async fn llm_answers_alike_for_the_same_seed_whole_and_streamed() {
+async fn llm_answers_are_equal_for_same_seed_whole_and_streamed() {
     let service = service("").await;
     let whole = chat(&service, ask("hello", json!({}))).await;
     let choice = &whole["choices"][0];
     let text = choice["message"]["content"].as_str().unwrap();
     assert!(!text.is_empty());
     assert_eq!(whole["model"], "small");
-    // "<s>user: hello\nassistant: " in single characters: the blank in front, 24 and the beginning.
+    // "<s>user: hello\nassistant: " in single characters: the leading blank, 24, and the BOS token.
     let usage = &whole["usage"];
     assert!(usage["completion_tokens"].as_u64().unwrap() <= 20);
     let prompt = usage["prompt_tokens"].as_u64().unwrap();
@@ -92,14 +92,14 @@ async fn llm_answers_alike_for_the_same_seed_whole_and_streamed() {
 }
 
 #[tokio::test]
-async fn llm_gives_what_is_asked_of_sampling() {
+async fn llm_follows_sampling_parameters() {
     let service = service("").await;
     let whole = chat(&service, ask("x", json!({"n": 3, "max_tokens": 5}))).await;
     let texts: Vec<&Value> =
         whole["choices"].as_array().unwrap().iter().map(|one| &one["message"]["content"]).collect();
     assert_eq!(texts.len(), 3);
     assert!(texts[0] != texts[1] || texts[1] != texts[2], "{texts:?}");
-    // The letter z is token 259 + 'z' - '!' + 1: a bias of 100 leaves nothing else.
+    // The letter z is token 259 + 'z' - '!' + 1: with a bias of 100 it is always sampled.
     let z = 259 + u32::from('z') - u32::from('!') + 1;
     let biased =
         chat(&service, ask("x", json!({"logit_bias": {z.to_string(): 100}, "max_tokens": 4})))
@@ -145,7 +145,7 @@ async fn llm_refusals_name_the_field() {
             "response_format.json_schema.schema",
             "invalid_value",
         ),
-        // It describes 6,561 characters, each of which may be left out.
+        // It describes 6,561 characters, each of which is optional.
         (
             json!({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema":
                 {"type": "string", "pattern": "^((((a?){9}){9}){9}){9}$"}}}}),
@@ -168,7 +168,7 @@ async fn llm_refusals_name_the_field() {
     vectors.send().await.expect(400);
 }
 
-/// Schemas of all kinds, nested by chance.
+/// Random nested schemas of all kinds.
 fn schema(random: &mut u64, depth: u32) -> Value {
     let mut next = |below: u64| {
         *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -211,7 +211,7 @@ async fn llm_answer_by_json_schema_always_validates() {
 }
 
 #[tokio::test]
-async fn llm_calls_tools_by_their_schema() {
+async fn llm_tool_calls_follow_their_schema() {
     let service = service("").await;
     let parameters = json!({"type": "object", "properties": {
         "city": {"enum": ["Rome", "Oslo"]}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
@@ -244,7 +244,7 @@ async fn llm_calls_tools_by_their_schema() {
 }
 
 #[tokio::test]
-async fn llm_model_takes_predictions_and_runs_in_workflows() {
+async fn llm_model_runs_predictions_and_workflow_steps() {
     let service = service("").await;
     let id = service.create("small", json!({"prompt": "hello", "max_tokens": 8, "seed": 3})).await;
     let ended = service.ended(&id).await;
@@ -260,7 +260,7 @@ async fn llm_model_takes_predictions_and_runs_in_workflows() {
 }
 
 #[tokio::test]
-async fn llm_answer_without_a_limit_of_its_own_ends_with_the_context() {
+async fn llm_answer_without_limit_ends_with_the_context() {
     let service = service("context = 64").await;
     let z = 259 + u32::from('z') - u32::from('!') + 1;
     for field in ["max_tokens", "max_completion_tokens"] {
@@ -281,7 +281,7 @@ async fn llm_answer_without_a_limit_of_its_own_ends_with_the_context() {
 }
 
 #[tokio::test]
-async fn llm_lengths_of_texts_count_characters() {
+async fn llm_text_lengths_count_characters() {
     let service = service("").await;
     // The tokens of é, ß, 🌙 and 月, which follow those of the visible ASCII.
     let first = 259 + u32::from('~') - u32::from('!') + 2;
@@ -317,7 +317,7 @@ async fn llm_file_without_manifest_is_a_model() {
     assert!(message.contains("the model 'broken'"), "{message}");
 }
 
-/// A service with `small` and a chat template of its own.
+/// A service with `small` and its own chat template.
 async fn with_template(template: &str) -> Service {
     let service = Service::start().await;
     gguf::write(&service.models().join("small.gguf"), &gguf::SMALL, "Small", 7);
@@ -327,7 +327,7 @@ async fn with_template(template: &str) -> Service {
 }
 
 #[tokio::test]
-async fn llm_thinking_that_the_template_begins_is_reasoning_content() {
+async fn llm_thinking_opened_by_template_is_reasoning_content() {
     let service = with_template("{{ messages[0].content }}\nassistant:\n<think>\n").await;
     let z = 259 + u32::from('z') - u32::from('!') + 1;
     let body = ask("x", json!({"logit_bias": {z.to_string(): 100}, "max_tokens": 4}));
@@ -350,7 +350,7 @@ async fn llm_thinking_that_the_template_begins_is_reasoning_content() {
 }
 
 #[tokio::test]
-async fn llm_calls_that_are_demanded_are_read_in_the_form_of_each_family() {
+async fn llm_required_calls_are_parsed_in_form_of_each_family() {
     let parameters = json!({"type": "object", "required": ["city"], "additionalProperties": false,
         "properties": {"city": {"enum": ["Rome", "Oslo"]}}});
     let tool =
@@ -401,7 +401,7 @@ async fn llm_control_tokens_in_messages_are_text() {
 }
 
 #[tokio::test]
-async fn llm_template_that_cannot_be_read_is_told_of() {
+async fn llm_template_that_cannot_be_parsed_is_reported() {
     for (template, expected) in [("{% if %}", true), ("{{ messages[0].content }}", false)] {
         let service = with_template(template).await;
         chat(&service, ask("x", json!({}))).await;
@@ -412,7 +412,7 @@ async fn llm_template_that_cannot_be_read_is_told_of() {
     }
 }
 
-/// The process of the only model that is loaded.
+/// The process of the only loaded model.
 async fn process_of(service: &Service) -> u32 {
     let own = std::process::id();
     let file = service.models().join("small.gguf");
@@ -430,7 +430,7 @@ async fn process_of(service: &Service) -> u32 {
 }
 
 #[tokio::test]
-async fn llm_process_that_is_killed_costs_its_answers_alone() {
+async fn llm_killed_process_loses_only_its_answers() {
     let service = service("").await;
     let z = 259 + u32::from('z') - u32::from('!') + 1;
     let long = json!({"logit_bias": {z.to_string(): 100}, "max_tokens": 1900, "stream": true});
@@ -444,7 +444,7 @@ async fn llm_process_that_is_killed_costs_its_answers_alone() {
         rest.push_str(&String::from_utf8_lossy(&frame.into_data().unwrap()));
     }
     assert!(rest.contains("\"error\"") && !rest.contains("[DONE]"), "{rest}");
-    // The next one has a process again, and the ledger holds what was sent of the first.
+    // The next request starts a process again, and the ledger has the tokens sent by the first one.
     chat(&service, ask("x", json!({"max_tokens": 2}))).await;
     let rows = service.get("/v2/executions?type=chat").await.expect(200);
     let rows = rows["executions"].as_array().unwrap();
@@ -461,7 +461,7 @@ async fn llm_process_that_is_killed_costs_its_answers_alone() {
 }
 
 #[tokio::test]
-async fn llm_client_that_leaves_stops_its_answer_at_once() {
+async fn llm_client_that_disconnects_stops_its_answer_at_once() {
     let service = service("parallel = 1").await;
     let z = 259 + u32::from('z') - u32::from('!') + 1;
     let long = json!({"logit_bias": {z.to_string(): 100}, "max_tokens": 1900, "stream": true});
@@ -469,7 +469,7 @@ async fn llm_client_that_leaves_stops_its_answer_at_once() {
     let mut stream = answer.into_body();
     let _first = stream.frame().await.unwrap().unwrap();
     drop(stream);
-    // The only sequence is free again, long before 1,900 tokens are written.
+    // The only sequence is free again, long before 1,900 tokens are generated.
     chat(&service, ask("y", json!({"max_tokens": 1}))).await;
     let rows = service.get("/v2/executions?type=chat&limit=10").await.expect(200);
     let cancelled = rows["executions"].as_array().unwrap();
@@ -478,7 +478,7 @@ async fn llm_client_that_leaves_stops_its_answer_at_once() {
 }
 
 #[tokio::test]
-async fn llm_more_answers_than_sequences_all_end() {
+async fn llm_all_answers_complete_with_fewer_sequences() {
     let service = service("parallel = 2\ncontext = 512").await;
     let asking = (0..8).map(|number| {
         let more = json!({"max_tokens": 200, "seed": number, "temperature": 1.5});
@@ -492,7 +492,7 @@ async fn llm_more_answers_than_sequences_all_end() {
 }
 
 #[tokio::test]
-async fn llm_model_that_is_idle_is_unloaded() {
+async fn llm_idle_model_is_unloaded() {
     let service = service("idle_unload = '1s'").await;
     chat(&service, ask("x", json!({"max_tokens": 1}))).await;
     let model = service.running.services.catalog.get("small").unwrap();
@@ -515,7 +515,7 @@ async fn llm_stops_with_the_service() {
 }
 
 #[tokio::test]
-async fn llm_models_share_the_memory_that_they_are_given() {
+async fn llm_models_share_memory_budget() {
     // Each takes some 260 MiB: two fit.
     let service = Service::configured("limits.model_memory_bytes = '600MiB'\n").await;
     let names = ["one", "two", "three"];
@@ -546,13 +546,13 @@ async fn llm_models_share_the_memory_that_they_are_given() {
         ask(name).await;
         assert_eq!(loaded(), expected, "after {name}");
     }
-    // All at once: each waits for its turn, and all answer.
+    // Concurrently: each waits for its turn, and all answer.
     futures_util::future::join_all(names.iter().map(|name| ask(name))).await;
     assert!(loaded().len() <= 2);
 }
 
 #[tokio::test]
-async fn llm_model_that_does_not_fit_says_what_it_needs() {
+async fn llm_model_over_memory_budget_reports_its_need() {
     let service = Service::configured("limits.model_memory_bytes = '100MiB'\n").await;
     gguf::write(&service.models().join("small.gguf"), &gguf::SMALL, "Small", 1);
     let _report = service.running.services.catalog.reload();

@@ -1,5 +1,5 @@
-//! What the work on one request of a local model may take: chat templates that are made to take memory or time,
-//! clients that leave before anything comes, and deadlines that pass.
+//! Limits of the work on one request of a local model: chat templates made to exhaust memory or
+//! time, clients that disconnect before the answer begins, and deadlines.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::support::gguf::Entry;
 use crate::support::{Service, gguf};
 
 const TEMPLATE: &str = "tokenizer.chat_template";
-/// Takes minutes if it is asked to: each search through the list is one instruction.
+/// Takes minutes if triggered: each search of the list is one instruction.
 const SEARCH: &str = "{% if hostile %}{% set v = range(100000) | list %}\
     {% for a in range(100000) %}{% if 'zz' in v %}{% endif %}{% endfor %}{% endif %}\
     {% for m in messages %}{{ m.content }}{% endfor %}";
@@ -30,7 +30,7 @@ fn ask() -> Value {
     json!({"model": "small", "max_tokens": 2, "seed": 3, "messages": messages})
 }
 
-/// As [`ask`], of a template that is hostile on request.
+/// Like [`ask`], but triggers the hostile part of a template.
 fn hostile() -> Value {
     let mut body = ask();
     body["chat_template_kwargs"] = json!({"hostile": true});
@@ -41,7 +41,7 @@ async fn served(service: &Service) {
     service.post("/v1/chat/completions", &ask()).send().await.expect(200);
 }
 
-/// Asks, and leaves after a while.
+/// Sends a request and disconnects after a while.
 async fn leave(service: &Service, body: &Value, after: Duration) {
     let asked = service.post("/v1/chat/completions", body);
     let left = tokio::time::timeout(after, asked.send()).await;
@@ -49,17 +49,17 @@ async fn leave(service: &Service, body: &Value, after: Duration) {
 }
 
 #[tokio::test]
-async fn template_work_of_clients_who_left_ends_and_others_are_served() {
+async fn template_work_of_disconnected_clients_ends_and_others_are_served() {
     let service = service(&[(TEMPLATE, Entry::Text(SEARCH))], "").await;
     served(&service).await;
-    // As many as are read at once.
+    // As many as are parsed concurrently.
     let (slow, second) = (hostile(), Duration::from_secs(1));
     tokio::join!(leave(&service, &slow, second), leave(&service, &slow, second));
     let begun = runtime::monotonic_now();
     served(&service).await;
-    // The template alone takes thirty seconds, which is its limit.
+    // The template alone would take thirty seconds, its limit.
     assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
-    // So it is for an answer that is being written: it is written again.
+    // An answer being generated is regenerated.
     let z = 259 + u32::from('z') - u32::from('!') + 1;
     let mut long = ask();
     long["max_tokens"] = 1500.into();
@@ -74,7 +74,7 @@ async fn template_work_of_clients_who_left_ends_and_others_are_served() {
 }
 
 #[tokio::test]
-async fn template_work_ends_with_the_deadline_and_others_are_repeated() {
+async fn template_work_ends_at_deadline_and_others_are_repeated() {
     let template = [(TEMPLATE, Entry::Text(SEARCH))];
     let service = Service::start().await;
     gguf::write_with(&service.models().join("small.gguf"), &gguf::SMALL, "Small", 7, &template);
@@ -93,7 +93,7 @@ async fn template_work_ends_with_the_deadline_and_others_are_repeated() {
 }
 
 #[tokio::test]
-async fn hostile_templates_of_a_file_are_refused_in_words_and_others_are_served() {
+async fn hostile_template_of_file_is_rejected_and_others_are_served() {
     let shown = "{% for m in messages %}{{ m.content }}{% endfor %}";
     let template_of = |what: &str| format!("{{% if hostile %}}{what}{{% endif %}}{shown}");
     let set = "{% set ns = namespace(x=";
@@ -134,7 +134,7 @@ async fn hostile_templates_of_a_file_are_refused_in_words_and_others_are_served(
 }
 
 #[tokio::test]
-async fn embedding_refusals_speak_of_texts_and_tokens() {
+async fn embedding_errors_mention_texts_and_tokens() {
     let pooling = [("llama.pooling_type", Entry::Whole(1))];
     let service = service(&pooling, "context = 64").await;
     for (input, said) in [
@@ -158,7 +158,7 @@ async fn embedding_refusals_speak_of_texts_and_tokens() {
 }
 
 #[tokio::test]
-async fn prompt_of_a_client_who_left_is_not_read_to_its_end() {
+async fn prompt_of_disconnected_client_is_abandoned() {
     // It computes for seconds.
     let shape =
         gguf::Shape { embedding: 512, layers: 6, heads: 8, feed_forward: 2048, ..gguf::SMALL };

@@ -1,5 +1,5 @@
-//! JSON Schemas that a local model's answers and tool calls keep to: references, patterns, and schemas that
-//! are made to take memory or time.
+//! JSON Schemas that constrain a local model's answers and tool calls: references, patterns, and
+//! schemas made to exhaust memory or time.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ async fn refused(service: &Service, more: Value) -> Value {
     service.post("/v1/chat/completions", &ask(more)).send().await.expect(400)["error"].clone()
 }
 
-/// As Pydantic writes a nested model.
+/// A nested model as written by Pydantic.
 fn nested() -> Value {
     json!({"type": "object", "required": ["a", "b"], "additionalProperties": false,
         "properties": {"a": {"$ref": "#/$defs/A"}, "b": {"anyOf": [{"$ref": "#/$defs/A"}, {"type": "null"}]}},
@@ -50,7 +50,7 @@ fn tool(name: &str, parameters: &Value) -> Value {
 }
 
 #[tokio::test]
-async fn schema_with_references_binds_answers_and_tool_calls() {
+async fn schema_with_references_constrains_answers_and_tool_calls() {
     let service = service().await;
     let message_of = message(&service, format(&nested(), true)).await;
     let value: Value = serde_json::from_str(message_of["content"].as_str().unwrap()).unwrap();
@@ -66,7 +66,7 @@ async fn schema_with_references_binds_answers_and_tool_calls() {
     assert!(jsonschema::is_valid(&nested(), &arguments), "{arguments}");
     let more = json!({"tools": tools, "max_tokens": 5});
     assert!(message(&service, more).await["content"].is_string());
-    // A strict one is refused by its place.
+    // A strict one is rejected with its place.
     let mut strict = tools;
     strict[0]["function"]["strict"] = true.into();
     let error = refused(&service, json!({"tools": strict})).await;
@@ -76,7 +76,7 @@ async fn schema_with_references_binds_answers_and_tool_calls() {
 }
 
 #[tokio::test]
-async fn schema_patterns_are_kept_to_or_refused() {
+async fn schema_patterns_are_enforced_or_rejected() {
     let service = service().await;
     let with = |property: Value| json!({"type": "object", "required": ["d"], "additionalProperties": false, "properties": {"d": property}});
     for property in [
@@ -106,7 +106,7 @@ async fn schema_patterns_are_kept_to_or_refused() {
 }
 
 #[tokio::test]
-async fn schema_that_is_hostile_costs_neither_time_nor_memory() {
+async fn hostile_schema_costs_neither_time_nor_memory() {
     let service = service().await;
     message(&service, json!({"max_tokens": 1})).await;
     let resident = || {
@@ -126,7 +126,7 @@ async fn schema_that_is_hostile_costs_neither_time_nor_memory() {
         let required = if is_required { names } else { Vec::new() };
         json!({"type": "object", "properties": all, "required": required})
     };
-    // Tools are in the prompt, too, whose tokens of the test model are single letters.
+    // Tools are in the prompt too; the tokens of the test model are single letters.
     for (schema, answers) in [
         (json!({"type": "array", "items": {}, "minItems": 5, "maxItems": 2}), false),
         (chain, true),

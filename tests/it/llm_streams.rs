@@ -1,5 +1,5 @@
-//! Many streams of a local model at once, over TLS and HTTP/2, each from a client of its own; and readers
-//! that are slow.
+//! Many concurrent streams of a local model over TLS and HTTP/2, each from its own client; and slow
+//! readers.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ async fn service() -> Service {
     service
 }
 
-/// What trusts the service's own authority and speaks HTTP/2.
+/// A client configuration that trusts the service's authority and speaks HTTP/2.
 fn connector(service: &Service) -> TlsConnector {
     let authority = service.config.data_dir.join("tls/ca.pem");
     let mut roots = rustls::RootCertStore::empty();
@@ -40,7 +40,7 @@ fn connector(service: &Service) -> TlsConnector {
     TlsConnector::from(Arc::new(config))
 }
 
-/// A stream that has begun, on a connection of its own.
+/// A stream that has begun, on its own connection.
 async fn stream(service: &Service, connector: &TlsConnector, seed: u32, tokens: u32) -> Incoming {
     let socket = TcpStream::connect(service.address(Role::Base)).await.unwrap();
     let name = ServerName::try_from("localhost").unwrap();
@@ -68,7 +68,7 @@ async fn rest(stream: Incoming) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn streams_of_200_clients_over_tls_and_http2_all_end() {
+async fn streams_of_200_clients_over_tls_and_http2_complete() {
     let service = service().await;
     let connector = connector(&service);
     let ask = async |seed: u32| (seed, rest(stream(&service, &connector, seed, 12).await).await);
@@ -81,10 +81,10 @@ async fn streams_of_200_clients_over_tls_and_http2_all_end() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn stream_that_nobody_reads_slows_no_other() {
+async fn stream_without_reader_does_not_slow_others() {
     let service = service().await;
     let connector = connector(&service);
-    // More than all buffers on the way hold would take megabytes: the slow readers only hold their
+    // Filling all buffers on the way would take megabytes: the slow readers only occupy their
     // sequences, three of four.
     let mut slow = Vec::new();
     for seed in 0..3 {

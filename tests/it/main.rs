@@ -1,8 +1,8 @@
-//! The service as its clients meet it: started in this process on free loopback ports, asked over
-//! real connections, each documented answer held to its text.
+//! The service from the clients' perspective: started in this process on free loopback ports,
+//! called over real connections, each documented error compared with its text.
 //!
-//! One file for each resource; what they share is in `support`. Nothing sleeps to wait for a result.
-//! Nothing leaves this machine, except what the tests that `cargo test` ignores install from PyPI.
+//! One file per resource; shared code is in `support`. No test sleeps to wait for a result. Nothing
+//! leaves this machine, except the PyPI downloads of tests that `cargo test` ignores.
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by a panic")]
 

@@ -1,5 +1,5 @@
-//! The Model Context Protocol on the agent's host: which tools there are, how they are called, followed
-//! and cancelled, what is refused; and the official client of Python and the conformance suite against it.
+//! The Model Context Protocol on the agent host: the tools, how they are called, followed and
+//! cancelled, and what is rejected; also the official Python client and the conformance suite.
 
 use std::path::{Path, PathBuf};
 
@@ -68,7 +68,7 @@ fn greeting() -> Value {
 }
 
 #[tokio::test]
-async fn mcp_client_is_greeted_in_its_version() {
+async fn mcp_server_answers_in_version_of_client() {
     let service = Service::start().await;
     let hello = |version: &str| {
         let info = json!({"name": "test", "version": "1"});
@@ -90,7 +90,7 @@ async fn mcp_client_is_greeted_in_its_version() {
 }
 
 #[tokio::test]
-async fn mcp_version_without_a_handshake_says_all_in_each_request() {
+async fn mcp_version_without_handshake_repeats_all_fields_per_request() {
     let service = Service::start().await;
     let meta = json!({
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",
@@ -122,7 +122,7 @@ async fn mcp_version_without_a_handshake_says_all_in_each_request() {
 }
 
 #[tokio::test]
-async fn mcp_tools_are_the_models_and_the_workflows_of_the_organization() {
+async fn mcp_tools_are_models_and_workflows_of_organization() {
     let service = Service::start().await;
     let near = Upstream::start().await;
     let priced = "title = 'Caption'\ndescription = 'Says what is in a picture.'\n\
@@ -206,7 +206,7 @@ async fn mcp_call_answers_with_text_structure_and_links() {
 }
 
 #[tokio::test]
-async fn mcp_call_that_fails_says_why_to_the_model() {
+async fn mcp_failed_call_reports_reason_to_model() {
     let service = Service::start().await;
     let near = Upstream::start().await;
     let refused = call(&service, "model_text-template", json!({})).await;
@@ -274,7 +274,7 @@ async fn mcp_call_is_cancelled_by_its_client() {
 }
 
 #[tokio::test]
-async fn mcp_message_that_is_wrong_is_refused() {
+async fn mcp_invalid_message_is_rejected() {
     let service = Service::start().await;
     for (body, status, code) in [
         (json!([]), 400, -32600),
@@ -320,7 +320,7 @@ async fn mcp_message_that_is_wrong_is_refused() {
 }
 
 #[tokio::test]
-async fn mcp_takes_no_page_of_another_origin() {
+async fn mcp_rejects_other_origins() {
     let service = Service::configured("cors.allow_origins = ['https://app.example']\n").await;
     let own = format!("http://{}", service.address(Role::Agent));
     let near = own.replace("127.0.0.1", "localhost");
@@ -347,7 +347,7 @@ fn blocks(language: &str) -> Vec<&'static str> {
 }
 
 #[tokio::test]
-async fn mcp_page_shows_settings_and_calls_that_work() {
+async fn mcp_page_shows_working_settings_and_calls() {
     let service = Service::start().await;
     for block in blocks("json") {
         let settings: Value = serde_json::from_str(block).unwrap();
@@ -368,7 +368,7 @@ async fn mcp_page_shows_settings_and_calls_that_work() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs python3 and PyPI: run tests/run"]
-async fn mcp_client_of_python_lists_and_calls_tools() {
+async fn mcp_python_client_lists_and_calls_tools() {
     let service = Service::start().await;
     let body = json!({"name": "Greet", "description": "d", "definition": greeting()});
     service.flows(Method::POST, "/workflows").json(&body).send().await.expect(201);
@@ -389,8 +389,8 @@ async fn mcp_client_of_python_lists_and_calls_tools() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// The scenarios of the conformance suite for what this server has: tools. The others are about resources,
-/// prompts, logs, completion, sampling and elicitation, none of which it offers.
+/// The scenarios of the conformance suite for tools, all that this server has. The others are about
+/// resources, prompts, logs, completion, sampling and elicitation.
 const SCENARIOS: [&str; 7] = [
     "server-initialize",
     "ping",
@@ -401,7 +401,7 @@ const SCENARIOS: [&str; 7] = [
     "dns-rebinding-protection",
 ];
 
-/// The folder with the suite, as npm has it.
+/// The folder of the suite installed from npm.
 fn conformance_suite() -> PathBuf {
     let wanted = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/mcp/conformance");
     let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("mcp-conformance");

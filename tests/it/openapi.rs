@@ -1,5 +1,5 @@
-//! The OpenAPI documents, held against public tools from PyPI (`tests/openapi/requirements.txt`): a
-//! validator, schemathesis, and a generator of clients.
+//! Checks the OpenAPI documents with public tools from PyPI (`tests/openapi/requirements.txt`): a
+//! validator, schemathesis, and a client generator.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,17 +10,17 @@ use serde_json::{Value, json};
 
 use crate::support::{Service, Upstream, installed};
 
-/// The hosts for programs.
+/// The hosts with APIs.
 const HOSTS: [Role; 4] = [Role::Base, Role::Workflows, Role::Flows, Role::Agent];
-/// The longest that one program may take.
+/// Time limit of one program.
 const PATIENCE: Duration = Duration::from_secs(240);
-/// What schemathesis looks for in every answer.
+/// The checks of schemathesis on every response.
 const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_conformance,\
                       response_schema_conformance,unsupported_method,ignored_auth";
-/// Requests that are sent to each operation, beside those for the edges of its parameters.
+/// Requests per operation, in addition to those for the edges of its parameters.
 const EXAMPLES: &str = "8";
 
-/// A program of the installed ones, in a folder of its own.
+/// An installed program, in its own folder.
 fn program(name: &str, folder: &Path) -> tokio::process::Command {
     let programs: PathBuf = installed("openapi");
     let mut command = tokio::process::Command::new(programs.join(name));
@@ -56,8 +56,8 @@ async fn openapi_documents_are_valid() {
     }
 }
 
-/// Something of each kind, so that not every answer is a 404. The paths' parts that name it, for
-/// each operation where they are not the same everywhere.
+/// Creates something of each kind, so that not every response is a 404. Returns the path parameters
+/// that name them, per operation if they differ.
 async fn furnish(service: &Service) -> String {
     let steps = json!([{"step_id": "a", "type": "model", "model": "text-template",
         "params": {"template": "x"}}]);
@@ -92,8 +92,8 @@ async fn exchange(service: &Service) -> String {
     format!("[parameters]\n\"path.task\" = \"{task}\"\n\"query.session_id\" = \"known\"\n")
 }
 
-/// Sends what the document allows and what it does not, and holds each answer against it. The agent
-/// thinks with an upstream that always says the same.
+/// Sends valid and invalid requests by the document, and checks each response against it. The
+/// agent's upstream always gives the same answer.
 async fn examine(role: Role) {
     let up = Upstream::start().await;
     up.follows(|_request| {
@@ -122,12 +122,12 @@ async fn examine(role: Role) {
         command.args(["--phases", phases]);
         command.args(["--suppress-health-check", "all", "--request-timeout", "40"]);
         command.args(["--header", &format!("X-API-Key: {}", service.key)]);
-        // A delete would take away what the other requests read.
+        // A delete would remove what the other requests read.
         command.args(["--exclude-method", "DELETE"]);
         command
     };
     run(&mut schemathesis("examples,coverage", None)).await;
-    // Nor may a request archive or delete the workflow that the others name.
+    // Nor may a request archive or delete the workflow named in the others.
     let mut known = schemathesis("examples,coverage,fuzzing", Some(&config));
     run(known.args(["--exclude-operation-id", "update_workflow"])).await;
 }
@@ -156,7 +156,7 @@ async fn openapi_agent_host_passes_schemathesis() {
     examine(Role::Agent).await;
 }
 
-/// `tests/openapi/client.py` uses a client that was generated from the documents.
+/// `tests/openapi/client.py` uses a client generated from the documents.
 #[tokio::test]
 #[ignore = "needs python3 and PyPI: run tests/run"]
 async fn openapi_generated_client_works() {
@@ -179,7 +179,7 @@ async fn openapi_generated_client_works() {
 }
 
 #[tokio::test]
-async fn openapi_states_the_version_of_the_api_and_what_is_deprecated() {
+async fn openapi_states_api_version_and_deprecations() {
     let service = Service::start().await;
     let mut documents = Vec::new();
     for role in HOSTS {
@@ -209,7 +209,7 @@ async fn openapi_states_the_version_of_the_api_and_what_is_deprecated() {
         document["components"]["schemas"]["Model"]["properties"]["version"]["deprecated"].clone()
     };
     assert_eq!(version(base), true);
-    // What the base host does not require, it does not list as required.
+    // Fields that are optional on the base host are not listed as required.
     for (schema, optional) in [("NewWorkflow", "description"), ("NewVersion", "version_id")] {
         let required = |document: &Value| {
             let schema = &document["components"]["schemas"][schema];
@@ -224,9 +224,9 @@ async fn openapi_states_the_version_of_the_api_and_what_is_deprecated() {
     }
 }
 
-/// Generators of clients name types after components, and read bytes by their own media type alone.
+/// Client generators name types after components, and only read bytes by a dedicated media type.
 #[tokio::test]
-async fn openapi_names_each_variant_and_says_what_answers_carry() {
+async fn openapi_names_each_variant_and_response_media_type() {
     let service = Service::start().await;
     let document = service.ask(Role::Base, Method::GET, "/openapi.json").send().await.expect(200);
     let schemas = document["components"]["schemas"].as_object().unwrap();

@@ -1,5 +1,5 @@
-//! Limits of organizations: over requests, queue and storage 429 and nothing made; what runs is capped, the
-//! other organization goes past, also after a restart.
+//! Limits of organizations: requests, queue and storage over the limit get 429 and create nothing;
+//! running executions are capped while other organizations proceed, even after a restart.
 
 use hyper::Method;
 use orrery::api::Role;
@@ -30,7 +30,7 @@ impl Service {
 }
 
 #[tokio::test]
-async fn organization_limit_of_requests_counts_all_of_its_keys() {
+async fn organization_request_limit_counts_all_its_keys() {
     let service = Service::start().await;
     let accounts = &service.running.services.accounts;
     let made = accounts.create_key(service.organization.id, "second", "test", None).await;
@@ -39,7 +39,7 @@ async fn organization_limit_of_requests_counts_all_of_its_keys() {
     assert_eq!(unlimited["requests_per_second"], json!({"limit": null, "used": null}));
     service.limit(Limits { requests_per_second: Some(2), ..Limits::default() }).await;
     let ask = |key: &str| service.ask(Role::Base, Method::GET, "/v1/limits").key(key);
-    // Two fit into any second; of many at once, some are refused.
+    // Two per second are allowed; of many concurrent ones, some are rejected.
     let mut refused = 0;
     for number in 0..20 {
         let answer = ask(if number % 2 == 0 { &service.key } else { &second }).send().await;
@@ -60,7 +60,7 @@ async fn organization_limit_of_requests_counts_all_of_its_keys() {
 }
 
 #[tokio::test]
-async fn organization_over_its_queue_gets_429_and_makes_nothing() {
+async fn organization_over_queue_limit_gets_429_and_creates_nothing() {
     let service = Service::start().await;
     let provider = Provider::start().await;
     service.manifest(&provider.manifest("held", "/hold", "concurrency = 1"));
@@ -69,7 +69,7 @@ async fn organization_over_its_queue_gets_429_and_makes_nothing() {
     service.limit(Limits { queued: Some(2), ..Limits::default() }).await;
     let second = service.create("held", json!({})).await;
     let flow = service.workflow(json!([{"step_id": "w", "type": "wait", "seconds": 3600}])).await;
-    // An execution that waits for a moment has not ended and does not run.
+    // An execution waiting for a time counts as unfinished and does not run.
     let waiting = service.trigger(&flow, json!({})).await;
     until("its wait", async || (service.load().await == (1, 2)).then_some(())).await;
     let message = "this organization is limited to 2 queued executions and has 2";
@@ -83,7 +83,7 @@ async fn organization_over_its_queue_gets_429_and_makes_nothing() {
     trigger(format!("/{flow}/bulk-trigger"), bulk.clone()).await.expect_error(429, message);
     let listed = service.get("/v2/executions").await.expect(200);
     assert_eq!(listed["executions"].as_array().unwrap().len(), 3, "{listed}");
-    // Of two at once there is room for one: none is made.
+    // Of two concurrent ones only one would fit: none is created.
     service.cancel(&second).await.expect(200);
     let message = "this organization is limited to 2 queued executions and has 2";
     trigger(format!("/{flow}/bulk-trigger"), bulk).await.expect_error(429, message);
@@ -96,7 +96,7 @@ async fn organization_over_its_queue_gets_429_and_makes_nothing() {
 }
 
 #[tokio::test]
-async fn organization_over_its_storage_gets_429_and_no_file_stays() {
+async fn organization_over_storage_limit_gets_429_and_stores_nothing() {
     let service = Service::start().await;
     service.limit(Limits { storage_bytes: Some(10), ..Limits::default() }).await;
     let announce = |bytes: usize| {
@@ -125,7 +125,7 @@ async fn organization_over_its_storage_gets_429_and_no_file_stays() {
 }
 
 #[tokio::test]
-async fn organization_limit_of_running_holds_and_lets_others_past_also_after_a_restart() {
+async fn organization_running_limit_holds_without_blocking_others_even_after_restart() {
     let service = Service::start().await;
     let provider = Provider::start().await;
     service.manifest(&provider.manifest("held", "/hold", "concurrency = 8"));
@@ -140,14 +140,14 @@ async fn organization_limit_of_running_holds_and_lets_others_past_also_after_a_r
     provider.arrived(2).await;
     until("one runs", async || (service.load().await == (1, 3)).then_some(())).await;
     let service = service.restart().await;
-    // Both are taken up again, and nothing beside them.
+    // Both are recovered, and nothing else.
     provider.arrived(4).await;
     until("one runs", async || (service.load().await == (1, 3)).then_some(())).await;
     let limits = service.get("/v1/limits").await.expect(200);
     assert_eq!(limits["running"], json!({"limit": 1, "used": 1}));
     for count in 5..=7 {
         provider.release(1);
-        // One of the two that are held has ended: at the latest with the next release it was ours.
+        // One of the two held ones has completed: by the next release it was ours.
         provider.release(1);
         provider.arrived(count).await;
         assert!(service.load().await.0 <= 1);
@@ -160,7 +160,7 @@ async fn organization_limit_of_running_holds_and_lets_others_past_also_after_a_r
 }
 
 #[tokio::test]
-async fn organization_with_one_running_execution_runs_workflows_within_workflows() {
+async fn organization_with_running_limit_of_one_runs_nested_workflows() {
     let service = Service::start().await;
     service.limit(Limits { running: Some(1), ..Limits::default() }).await;
     let inner = service.workflow(json!([{"step_id": "p", "type": "pass", "result": 7}])).await;
@@ -177,9 +177,9 @@ async fn organization_with_one_running_execution_runs_workflows_within_workflows
     }
 }
 
-/// An exchange that waits for its tool holds no place that the tool could need.
+/// An exchange that waits for its tool occupies no slot that the tool could need.
 #[tokio::test]
-async fn organization_with_one_running_execution_runs_the_tools_of_its_agent() {
+async fn organization_with_running_limit_of_one_runs_tools_of_agent() {
     let up = Upstream::start().await;
     let service = Service::configured(&(up.config(agent::PRICE) + agent::AGENT)).await;
     service.limit(Limits { running: Some(1), ..Limits::default() }).await;
@@ -192,9 +192,9 @@ async fn organization_with_one_running_execution_runs_the_tools_of_its_agent() {
     until("nothing", async || (service.load().await == (0, 0)).then_some(())).await;
 }
 
-/// A firing that finds the queue full is not lost: it starts once there is room.
+/// A firing that meets a full queue is not lost: it starts once there is room.
 #[tokio::test]
-async fn organization_over_its_queue_starts_what_a_schedule_fires_later() {
+async fn organization_over_queue_limit_starts_scheduled_runs_later() {
     let service = Service::start().await;
     let flow = service.workflow(json!([{"step_id": "w", "type": "wait", "seconds": 3600}])).await;
     let waiting = service.trigger(&flow, json!({})).await;
@@ -211,7 +211,7 @@ async fn organization_over_its_queue_starts_what_a_schedule_fires_later() {
     let schedules = &service.running.services.schedules;
     until("a firing that waits", async || {
         let held = schedules.list(service.organization.id).await.unwrap().remove(0);
-        // Its next look is behind the firing that it is late with.
+        // Its next check is later than the overdue firing.
         (held.due > held.next).then_some(())
     })
     .await;

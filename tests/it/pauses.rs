@@ -11,7 +11,7 @@ async fn post(service: &Service, path: &str) -> crate::support::Answer {
 }
 
 #[tokio::test]
-async fn pause_holds_execution_over_restart_until_resume() {
+async fn pause_holds_execution_across_restart_until_resume() {
     let service = Service::start().await;
     let waits = json!({"step_id": "w", "type": "wait", "event": {"name": "e"}});
     let steps = json!([waits, {"step_id": "p", "type": "pass", "result": "{{w.output}}"}]);
@@ -39,7 +39,7 @@ async fn pause_holds_execution_over_restart_until_resume() {
         (&detail["status"], &waiting(&detail)["reason"]),
         (&json!("running"), &json!("paused"))
     );
-    // The mirror under the base host.
+    // The same route below the base host.
     let mirror = format!("/v1/workflows/executions/{execution}/resume");
     let ask = || service.ask(Role::Base, Method::POST, &mirror).key(&service.key).json(&json!({}));
     assert_eq!(ask().send().await.expect(200)["paused"], false);
@@ -53,7 +53,7 @@ async fn pause_holds_execution_over_restart_until_resume() {
 }
 
 #[tokio::test]
-async fn pause_by_step_that_is_exhausted_keeps_execution_for_a_person() {
+async fn step_with_exhausted_retries_pauses_execution_for_a_person() {
     let service = Service::start().await;
     let provider = Provider::start().await;
     service.manifest(&provider.manifest("broken", "/status/500", ""));

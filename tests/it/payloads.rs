@@ -1,4 +1,4 @@
-//! Payloads over the 64 KiB that the store itself keeps: files beside it, the same to clients.
+//! Payloads over the store's inline limit of 64 KiB: separate files, but the same for clients.
 
 use hyper::Method;
 use serde_json::{Value, json};
@@ -70,7 +70,7 @@ fn bytes(service: &Service) -> u64 {
     sum(&service.config.data_dir.join("payloads"))
 }
 
-/// `count` steps that give their execution's input as it came, each a little longer where `grow`.
+/// `count` steps that pass on their execution's input, each slightly longer if `grow`.
 fn passing(count: usize, grow: bool) -> Value {
     let result = |number: usize| {
         let number = if grow { number } else { 0 };
@@ -88,7 +88,7 @@ async fn payload_equal_within_execution_is_written_once() {
     let execution = service.trigger(&id, json!({"inputs": inputs})).await;
     let ended = service.completed(&execution).await;
     assert_eq!(ended["status"], "completed");
-    // The input, what the steps give, and no webhook.
+    // The input, the steps' output, and no webhook.
     assert_eq!(files(&service), 2);
     assert!(bytes(&service) < 2_100_000, "{}", bytes(&service));
 }
@@ -109,7 +109,7 @@ async fn payload_execution_over_byte_limit_fails_alone() {
 }
 
 #[tokio::test]
-async fn payload_organization_over_quota_is_refused_new_work() {
+async fn payload_organization_over_quota_gets_no_new_work() {
     let service = Service::configured("engine.organization_bytes = '1MiB'\n").await;
     let id = service.workflow(passing(1, false)).await;
     let inputs = json!({"text": "x".repeat(600_000)});

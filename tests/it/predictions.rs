@@ -1,4 +1,4 @@
-//! Creating and reading predictions: every refusal by its text, the record, the queue, `wait`.
+//! Creating and reading predictions: every error with its text, the record, the queue, `wait`.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ properties.size = { type = 'integer', default = 3, minimum = 1 }
 properties.style = { type = 'object', properties.tone = { default = 'plain' } }
 "#;
 
-/// A good request for the built-in template model, with `changes` in it; null takes a field out.
+/// A valid request for the built-in template model with `changes` applied; null removes a field.
 fn request(changes: Value) -> Value {
     let mut body = json!({
         "model": "text-template",
@@ -89,7 +89,7 @@ async fn prediction_create_refusals_have_specified_texts() {
         ),
         (
             json!({"webhook_url": "https://example.com/", "webhook_secret": "line\nbreak"}),
-            "webhook_secret must not hold control characters",
+            "webhook_secret must not contain control characters",
         ),
         (json!({"webhook_secret": 7}), "webhook_secret must be a string"),
         (
@@ -267,7 +267,7 @@ async fn prediction_failure_shows_provider_message_and_error_class() {
     }
     service.manifest(&provider.manifest("gone", "/echo", "").replace(
         &provider.url("/echo"),
-        // The port of a listener that is closed again: nobody listens there.
+        // The port of a closed listener: nothing listens there.
         &format!("http://{}/", unused_address()),
     ));
     let id = service.create("gone", json!({})).await;

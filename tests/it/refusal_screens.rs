@@ -1,11 +1,12 @@
-//! What each screen says while the service cannot be reached, is busy, fails, or refuses what is too large.
+//! The message on each screen while the service is unreachable, busy or failing, or rejects a large
+//! upload.
 
 use serde_json::{Value, json};
 
 use crate::support::chromium::Chromium;
 use crate::support::{Service, until};
 
-/// Answers of the service's host in place of its own, as long as they are set.
+/// While set, replaces the responses of the service.
 const ANSWERS: &str = "const ask = window.fetch; \
      window.fetch = (path, more = {}) => { \
        const set = JSON.parse(sessionStorage.getItem('answers') ?? 'null'); \
@@ -13,7 +14,7 @@ const ANSWERS: &str = "const ask = window.fetch; \
        if (!set.status) return Promise.reject(new TypeError('Failed to fetch')); \
        return Promise.resolve(new Response(set.body, { status: set.status, headers: set.headers ?? {} })); };";
 
-/// Every screen that reads something when it opens.
+/// Every screen that loads data when it opens.
 const SCREENS: [&str; 17] = [
     "/app",
     "/app/models",
@@ -34,11 +35,11 @@ const SCREENS: [&str; 17] = [
     "/app/audit",
 ];
 
-/// What the service does, and what a person reads.
+/// The service's response, and the message shown.
 fn cases() -> [(Value, &'static str); 5] {
     let error = |text: &str| json!({"error": text}).to_string();
     [
-        (json!({"status": 0}), "The service does not answer. Check that it runs"),
+        (json!({"status": 0}), "The service does not answer. Check that it is running"),
         (
             json!({"status": 429, "body": error("too many requests: try again after Retry-After seconds"), "headers": {"retry-after": "7"}}),
             "Too many requests. Try again in 7.0 s.",
@@ -65,7 +66,7 @@ async fn answers(browser: &Chromium, with: &Value) {
 
 #[tokio::test]
 #[ignore = "needs chromium: run tests/run"]
-async fn refusal_screens_say_what_is_wrong_and_what_to_do() {
+async fn refusal_screens_show_problem_and_advice() {
     let service = Service::start().await;
     let owner = service.owner().await;
     let browser = Chromium::start().await;
@@ -75,7 +76,7 @@ async fn refusal_screens_say_what_is_wrong_and_what_to_do() {
     let mut wrong = Vec::new();
     for (at, (answer, said)) in cases().iter().enumerate() {
         answers(&browser, answer).await;
-        // The first case opens all screens, the others some each.
+        // The first case opens all screens, the others a part each.
         for (_, path) in SCREENS.iter().enumerate().filter(|(of, _)| at == 0 || of % 4 == at - 1) {
             browser.open(&service, path).await;
             browser.settled().await;
@@ -92,13 +93,13 @@ async fn refusal_screens_say_what_is_wrong_and_what_to_do() {
         }
     }
     assert_eq!(wrong, Vec::<String>::new());
-    // It is enough to press the button once the service answers again.
+    // Pressing the button suffices once the service answers again.
     browser.open(&service, "/app/secrets").await;
     browser.button("Try again").await;
     browser.run("sessionStorage.removeItem('answers')").await;
     browser.press("Try again").await;
     browser.see("No secrets yet").await;
-    // What is too large, and what does not exist.
+    // Content that is too large or does not exist.
     let body = json!({"error": "the body has more than 8388608 bytes"}).to_string();
     browser.open(&service, "/app/models/text-template").await;
     browser.fill("Template", "x").await;

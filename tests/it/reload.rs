@@ -1,5 +1,5 @@
-//! The models folder while the service runs: a changed file is served, a broken one keeps the last
-//! good version, and nothing in a manifest makes the service fetch anything.
+//! The models folder at run time: a changed file is served, an invalid one keeps the last valid
+//! version, and no manifest makes the service fetch anything.
 
 use hyper::Method;
 use orrery::api::Role;
@@ -11,7 +11,7 @@ fn titled(provider: &Provider, slug: &str, title: &str) -> String {
     provider.manifest(slug, "/echo", &format!("title = '{title}'"))
 }
 
-/// The title of a model, once it is served and is `expected`.
+/// Waits until a model is served with the title `expected`.
 async fn served(service: &Service, slug: &str, expected: &str) {
     let path = format!("/v1/models/{slug}");
     until(expected, async || {
@@ -29,7 +29,7 @@ async fn reload_serves_changed_file_and_keeps_last_good_one() {
     served(&service, "a", "First").await;
     service.manifest_file("a.toml", &titled(&provider, "a", "Second"));
     served(&service, "a", "Second").await;
-    // The reload that serves `b` has seen the broken file too.
+    // The reload that serves `b` has seen the invalid file too.
     service.manifest_file("a.toml", "slug = 'a'\ntitle = ");
     service.manifest_file("b.toml", &titled(&provider, "b", "Witness"));
     served(&service, "b", "Witness").await;
@@ -42,7 +42,7 @@ async fn reload_serves_changed_file_and_keeps_last_good_one() {
 }
 
 #[tokio::test]
-async fn reload_refuses_external_schema_reference_without_fetching() {
+async fn reload_rejects_external_schema_reference_without_fetching() {
     let service = Service::start().await;
     let provider = Provider::start().await;
     for (slug, target) in [

@@ -1,6 +1,6 @@
-//! Who sees which button, and who may do what it does: every screen and every route of the dashboard as the
-//! Owner, a member with "API key access", a member without it, and nobody. Where the text of a new key is
-//! afterwards: nowhere.
+//! Which roles see and may use each button: every screen and every route of the dashboard as the
+//! Owner, a member with "API key access", a member without it, and logged out. Also that the text
+//! of a new key is kept nowhere.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -14,8 +14,8 @@ use crate::support::chromium::Chromium;
 use crate::support::dashboard::Person;
 use crate::support::{Process, Receiver, Service};
 
-/// The buttons that not everybody has, by the screen and the start of their name, and who has them: the
-/// Owner, who holds the permission, and a member without it.
+/// Restricted buttons, by screen and the start of their name, and who has them: the Owner, a member
+/// with the permission, and a member without it.
 const RESTRICTED: [(&str, &str, [bool; 3]); 10] = [
     ("/app/keys", "Create a key", [true, true, false]),
     ("/app/keys", "Delete the key test", [true, true, false]),
@@ -23,13 +23,13 @@ const RESTRICTED: [(&str, &str, [bool; 3]); 10] = [
     ("/app/members", "Withdraw", [true, false, false]),
     ("/app/members", "API key access of manager@example.com", [true, false, false]),
     ("/app/members", "API key access of member@example.com", [true, false, false]),
-    ("/app/members", "Make a link for a new password of manager@example.com", [true, false, false]),
-    ("/app/members", "Make a link for a new password of member@example.com", [true, false, false]),
+    ("/app/members", "Create a password reset link for manager@example.com", [true, false, false]),
+    ("/app/members", "Create a password reset link for member@example.com", [true, false, false]),
     ("/app/members", "Remove manager@example.com", [true, false, false]),
     ("/app/members", "Remove member@example.com", [true, false, false]),
 ];
 
-/// Everything in the page that can be pressed, by name, outside the navigation.
+/// The names of all controls of the page outside the navigation.
 const PRESSED: &str = "return [...document.querySelectorAll('main button, main a[href], main input, main select, main textarea, main summary')]\
     .filter((one) => one.checkVisibility())\
     .map((one) => one.ariaLabel || (one.labels?.[0]?.innerText ?? one.innerText).trim().split('\\n')[0] || one.name || one.type)";
@@ -105,7 +105,7 @@ async fn pressed(browser: &Chromium, service: &Service, path: &str) -> BTreeSet<
 
 #[tokio::test]
 #[ignore = "needs chromium: run tests/run"]
-async fn role_screens_show_each_button_to_those_who_may_press_it() {
+async fn role_screens_show_each_button_only_to_permitted_roles() {
     let Populated { service, people, screens } = populated().await;
     let browser = Chromium::start().await;
     let mut seen: BTreeMap<(String, String), [bool; 3]> = BTreeMap::new();
@@ -131,7 +131,7 @@ async fn role_screens_show_each_button_to_those_who_may_press_it() {
         assert!(is_seen, "{path}: no {name}");
     }
     assert!(seen.len() > 150, "only {} buttons", seen.len());
-    // Nobody sees anything but the log-in, wherever a link leads.
+    // Logged out, every link leads only to the log-in.
     browser.is_nobody().await;
     for path in &screens {
         let names = pressed(&browser, &service, path).await;
@@ -148,7 +148,7 @@ async fn role_screens_show_each_button_to_those_who_may_press_it() {
 
 #[tokio::test]
 #[ignore = "needs chromium: run tests/run"]
-async fn role_screens_owner_does_what_each_restricted_button_says() {
+async fn role_screens_restricted_buttons_work_for_owner() {
     let Populated { service, people, .. } = populated().await;
     let browser = Chromium::start().await;
     browser.becomes(&service, &people[0]).await;
@@ -164,12 +164,12 @@ async fn role_screens_owner_does_what_each_restricted_button_says() {
     browser.see_no_more("Open invitations").await;
     browser.press("Invite a person").await;
     browser.fill("Email", "new@example.com").await;
-    browser.press("Make the link").await;
+    browser.press("Create the link").await;
     browser.see("The invitation is ready").await;
     browser.press("Done").await;
     browser.see("new@example.com").await;
-    browser.press("Make a link for a new password of member@example.com").await;
-    browser.press("Make the link").await;
+    browser.press("Create a password reset link for member@example.com").await;
+    browser.press("Create the link").await;
     browser.see("The link is ready").await;
     browser.press("Done").await;
     browser.press("Remove member@example.com").await;
@@ -179,7 +179,7 @@ async fn role_screens_owner_does_what_each_restricted_button_says() {
         (answer.status == 401).then_some(())
     })
     .await;
-    // Who holds the permission creates a key and deletes somebody else's.
+    // A member with the permission creates a key and deletes somebody else's.
     browser.becomes(&service, &people[1]).await;
     browser.open(&service, "/app/keys").await;
     browser.press("Delete the key test").await;
@@ -195,7 +195,7 @@ async fn role_screens_owner_does_what_each_restricted_button_says() {
 }
 
 #[tokio::test]
-async fn mounted_routes_let_every_member_in_and_nobody_else() {
+async fn mounted_routes_accept_only_members() {
     let service = Service::start().await;
     let owner = service.owner().await;
     let member = service.member(&owner, "member@example.com").await;
@@ -223,11 +223,11 @@ async fn mounted_routes_let_every_member_in_and_nobody_else() {
     assert!(checked > 60, "{checked} routes");
 }
 
-/// Keeps the text of each answer that the page gets.
+/// Records the text of each response to the page.
 const HEARD: &str = "window.heard = []; const ask = window.fetch; \
     window.fetch = async (...given) => { const answer = await ask(...given); answer.clone().text().then((text) => window.heard.push(text)); return answer; };";
 
-/// All that a page keeps, as one text.
+/// All storage of a page, as one text.
 const KEPT: &str = "const done = arguments[0]; (async () => { \
     const bases = await indexedDB.databases(); \
     const caches_ = await caches.keys(); \
@@ -252,7 +252,7 @@ fn files_with(folder: &Path, text: &str, found: &mut Vec<String>) {
 
 #[tokio::test]
 #[ignore = "needs chromium: run tests/run"]
-async fn role_screens_keep_the_text_of_a_new_key_nowhere() {
+async fn role_screens_never_store_text_of_new_key() {
     let process = Process::start("log.level = \"debug\"\n", |_| {}).await;
     let link = process.command(&["owner", "link"]).await;
     let token = link.split_once('#').unwrap().1.split_whitespace().next().unwrap();
@@ -280,7 +280,7 @@ async fn role_screens_keep_the_text_of_a_new_key_nowhere() {
         if round < 2 {
             browser.client.refresh().await.unwrap();
             browser.see("nightly report").await;
-            // The audit log is asked too: it names the key by its name.
+            // The audit log is checked too: it has the key's name.
             let audit = browser.asks("GET", "/audit", &Value::Null).await;
             assert!(!audit.to_string().contains(&key) && audit.to_string().contains("key.create"));
         }

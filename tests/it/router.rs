@@ -1,4 +1,4 @@
-//! Embeddings, and the list of models that can be called.
+//! Embeddings, and the list of callable models.
 
 use serde_json::{Value, json};
 
@@ -69,7 +69,7 @@ async fn router_catalog_lists_local_and_upstream_models() {
 }
 
 #[tokio::test]
-async fn router_catalog_is_stale_while_the_upstream_is_down() {
+async fn router_catalog_is_cached_while_upstream_is_down() {
     let up = Upstream::start().await;
     let service = Service::configured(&up.config("catalog_ttl = '1s'\n")).await;
     up.answers(200, r#"{"data":[{"id":"far"}]}"#);
@@ -95,7 +95,7 @@ async fn router_catalog_without_upstream_is_local() {
     list.expect_text(200, r#"{"object":"list","data":[],"upstream":null}"#);
 }
 
-/// The events of a stream's text, without `[DONE]`.
+/// The events in a stream's text, without `[DONE]`.
 fn events(text: &str) -> Vec<Value> {
     let data = text.split("\n\n").filter_map(|event| event.strip_prefix("data: "));
     data.filter(|data| *data != "[DONE]").map(|data| serde_json::from_str(data).unwrap()).collect()
@@ -144,7 +144,7 @@ async fn router_without_upstream_names_the_local_models() {
 }
 
 #[tokio::test]
-async fn router_makes_events_of_an_answer_that_is_not_a_stream() {
+async fn router_converts_whole_answer_to_stream_events() {
     let up = Upstream::start().await;
     let service = Service::configured(&up.config("")).await;
     let whole = json!({"id": "x", "usage": {"prompt_tokens": 3, "completion_tokens": 4},
@@ -177,7 +177,7 @@ async fn router_makes_events_of_an_answer_that_is_not_a_stream() {
 }
 
 #[tokio::test]
-async fn router_gives_way_to_the_chain_where_an_answer_is_not_what_was_asked_for() {
+async fn router_falls_back_along_chain_after_unusable_answer() {
     let first = Upstream::start().await;
     let second = Upstream::start().await;
     let service = Service::start().await;
@@ -220,7 +220,7 @@ async fn router_gives_way_to_the_chain_where_an_answer_is_not_what_was_asked_for
 }
 
 #[tokio::test]
-async fn router_leaves_stream_options_out_where_the_server_refuses_them() {
+async fn router_omits_stream_options_if_server_rejects_them() {
     let up = Upstream::start().await;
     let service = Service::configured(&up.config("")).await;
     let refusal = json!({"object": "error", "message": {"detail": [{
@@ -241,7 +241,7 @@ async fn router_leaves_stream_options_out_where_the_server_refuses_them() {
 }
 
 #[tokio::test]
-async fn prediction_of_an_openai_model_carries_tool_calls_and_leaves_out_stream_options() {
+async fn prediction_of_openai_model_has_tool_calls_and_omits_stream_options() {
     let near = Upstream::start().await;
     let service = Service::start().await;
     service.manifest(&near.manifest("talks", "chat", "[cost]\ntype = 'fixed'\namount = 1.0\n"));
@@ -276,7 +276,7 @@ async fn prediction_of_an_openai_model_carries_tool_calls_and_leaves_out_stream_
 }
 
 #[tokio::test]
-async fn router_answers_503_for_a_slug_whose_file_cannot_be_loaded() {
+async fn router_answers_503_if_model_file_cannot_be_loaded() {
     let up = Upstream::start().await;
     let service = Service::configured(&up.config("")).await;
     let file = |name: &str, text: &str| service.manifest_file(name, text);
@@ -315,7 +315,7 @@ async fn router_answers_503_for_a_slug_whose_file_cannot_be_loaded() {
 }
 
 #[tokio::test]
-async fn router_names_the_model_that_may_be_meant() {
+async fn router_error_suggests_similar_model() {
     let near = Upstream::start().await;
     let service = Service::start().await;
     service.manifest(&near.manifest("llama", "chat", ""));

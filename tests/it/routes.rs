@@ -1,4 +1,4 @@
-//! The route table as a whole: what it says, and what holds for every row of it.
+//! The route table as a whole: its content, and properties of every row.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use crate::support::{Service, conformance};
 const TCP: [Role; 6] =
     [Role::Base, Role::Workflows, Role::Flows, Role::Agent, Role::Dashboard, Role::Metrics];
 
-/// A path of the route that could be somebody's.
+/// A path of the route with plausible parameters.
 pub fn path_of(route: &Route) -> String {
     route
         .path
@@ -30,17 +30,17 @@ pub fn path_of(route: &Route) -> String {
         .replace("{*page}", "keys")
 }
 
-/// A method of no route.
+/// A method that no route has.
 fn wrong_method() -> Method {
     Method::from_bytes(b"PROPFIND").unwrap()
 }
 
-/// Every row on every TCP host that has it.
+/// Every row on every TCP host that serves it.
 fn rows() -> impl Iterator<Item = (Role, &'static Route)> {
     TCP.into_iter()
         .flat_map(|role| ROUTES.iter().map(move |route| (role, route)))
         .filter(|(role, route)| route.hosts.contains(role))
-        // They are off unless the configuration says so: `admin_api` has its own tests.
+        // Off unless configured: `admin_api` has its own tests.
         .filter(|(_, route)| route.access != Access::Admin)
 }
 
@@ -110,7 +110,7 @@ async fn route_head_equals_get_without_body() {
         let head = ask(Method::HEAD).await;
         assert_eq!((head.status, head.text.as_str()), (get.status, ""), "{path}");
         assert_eq!(head.header("content-type"), get.header("content-type"), "{path}");
-        // Figures that move between two requests may change the length, never whether there is one.
+        // Counters that change between two requests may change the length, but never its presence.
         assert_eq!(head.header("content-length").is_empty(), get.text.is_empty(), "{path}");
     }
 }

@@ -1,4 +1,4 @@
-//! `POST /v1/prediction/run`: each end, and the answer when the end is too far.
+//! `POST /v1/prediction/run`: each outcome, and the response if the end takes too long.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Schedules over HTTP: what they show, what they refuse, and that they start executions.
+//! Schedules over HTTP: what they show and reject, and that they start executions.
 
 use hyper::Method;
 use orrery::api::Role;
@@ -64,7 +64,7 @@ async fn schedule_of_workflow_starts_executions() {
 }
 
 #[tokio::test]
-async fn schedule_change_keeps_or_replaces_webhook_secret_alone() {
+async fn schedule_change_keeps_or_replaces_only_webhook_secret() {
     let service = Service::start().await;
     let mut receiver = Receiver::start().await;
     let workflow = service.workflow(steps()).await;
@@ -117,7 +117,7 @@ async fn schedule_of_model_creates_predictions() {
 }
 
 #[tokio::test]
-async fn schedule_with_invalid_fields_is_refused() {
+async fn schedule_with_invalid_fields_is_rejected() {
     let service = Service::start().await;
     let definition = json!({"steps": steps(), "input_schema": {"type": "object",
         "required": ["n"], "properties": {"n": {"type": "integer"}}}});
@@ -193,7 +193,7 @@ async fn schedule_of_deleted_workflow_starts_nothing_and_is_paused() {
     let workflow = service.workflow(steps()).await;
     let path = format!("/workflows/{workflow}/schedules");
     let mut ids = Vec::new();
-    // One that fires each second, one that is far ahead, one that is paused.
+    // One that fires every second, one that fires far ahead, one that is paused.
     for more in [
         json!({"cron": "* * * * * *"}),
         json!({"cron": "@yearly"}),

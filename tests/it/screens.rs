@@ -1,5 +1,5 @@
-//! The dashboard in a browser: what a person does who never opens a terminal. Each visit ends with an
-//! empty console and no request to another origin.
+//! The dashboard in a browser: everything a person does without a terminal. Each visit ends with an
+//! empty console and without requests to other origins.
 
 use orrery::api::Role;
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ const CONTROL: &str = "\u{E009}";
 
 #[tokio::test]
 #[ignore = "needs chromium: run tests/run"]
-async fn screens_lead_from_the_setup_link_to_a_run_by_keyboard() {
+async fn screens_allow_setup_to_first_run_by_keyboard() {
     let service = Service::start().await;
     let browser = Chromium::start().await;
     browser.open(&service, "/").await;
@@ -29,7 +29,7 @@ async fn screens_lead_from_the_setup_link_to_a_run_by_keyboard() {
     browser.keys(&format!("Ada Lovelace{TAB}ada@example.com{TAB}short password{ENTER}")).await;
     browser.see("Hello, Ada Lovelace.").await;
     browser.picture("home-new").await;
-    // g, then m: Models; then Tab to the search field and the first model that it finds.
+    // g, then m: Models; then Tab to the search field and the first result.
     browser.keys("gm").await;
     browser.see("Everything that this machine can run.").await;
     browser.keys("/sentiment").await;
@@ -80,11 +80,11 @@ async fn screens_show_a_new_key_once_and_buttons_by_permission() {
         browser.client.refresh().await.unwrap();
         browser.see("nightly report").await;
     }
-    // The Owner gives the permission, and takes it away again.
+    // The Owner grants the permission, and revokes it.
     browser.open(&service, "/app/members").await;
     browser.find("//input[@aria-label='API key access of grace@example.com']").await.click().await;
     browser.see("Can manage API keys\n").await;
-    // A person who has just joined was seen just now.
+    // A person who has just joined was last seen just now.
     assert!(!browser.text().await.contains("never"), "{}", browser.text().await);
     browser.picture("members").await;
     let grace = Chromium::start().await;
@@ -100,7 +100,8 @@ async fn screens_show_a_new_key_once_and_buttons_by_permission() {
         let change = service.asks(&owner, hyper::Method::PATCH, &path);
         change.json(&json!({"api_key_access": is_allowed})).send().await.expect(200);
     };
-    // What is begun without the permission is refused; the page shows the change without a reload.
+    // An action started without the permission is rejected; the page shows the change without a
+    // reload.
     grace.press("Create a key").await;
     grace.fill("What is the key for?", "late").await;
     allows(false).await;
@@ -123,13 +124,13 @@ async fn screens_show_a_new_key_once_and_buttons_by_permission() {
 
 #[tokio::test]
 #[ignore = "needs chromium: run tests/run"]
-async fn screens_ask_for_a_log_in_on_top_and_lose_nothing() {
+async fn screens_show_login_on_top_and_lose_nothing() {
     let service = Service::start().await;
     let browser = Chromium::start().await;
     browser.set_up(&service).await;
     browser.open(&service, "/app/models/text-template").await;
     browser.fill("Template", "Hello again").await;
-    // The session ends behind the page's back.
+    // The session ends unnoticed by the page.
     let members = &service.running.services.members;
     let owner = members.owner(service.organization.id).await.unwrap().unwrap();
     let reset = members.reset_link(service.organization.id, owner.id).await.unwrap().url("");
@@ -150,7 +151,7 @@ async fn screens_ask_for_a_log_in_on_top_and_lose_nothing() {
 }
 
 impl Service {
-    /// A model of which only the form is looked at.
+    /// Adds a model of which only the form is used.
     fn manifest_of_schema(&self, slug: &str, schema: &Value) {
         let file = format!("{slug}.json");
         std::fs::write(self.models().join(&file), schema.to_string()).unwrap();
@@ -161,7 +162,7 @@ impl Service {
     }
 }
 
-/// A schema with every kind of field, each with a default where it may have one.
+/// A schema with every kind of field, each with a default if possible.
 fn every_field() -> Value {
     json!({
         "type": "object", "required": ["line"], "properties": {
@@ -212,12 +213,12 @@ async fn screens_give_every_model_a_form_that_loses_nothing() {
 
 #[tokio::test]
 #[ignore = "needs chromium: run tests/run"]
-async fn screens_turn_a_form_into_json_and_back() {
+async fn screens_convert_form_to_json_and_back() {
     let service = Service::start().await;
     service.manifest_of_schema("all-fields", &every_field());
     let browser = Chromium::start().await;
     browser.set_up(&service).await;
-    // Form to JSON and back: what the defaults give, with one change in each tab.
+    // Form to JSON and back: the defaults, with one change in each tab.
     browser.open(&service, "/app/models/all-fields").await;
     browser.fill("line", "r").await;
     browser.press_tab("JSON").await;
@@ -234,14 +235,14 @@ async fn screens_turn_a_form_into_json_and_back() {
         input,
         json!({"line": "xy", "anything": [1, {"a": null}], "unknown": 1, "tree": {"next": {"next": {}}}})
     );
-    // A refused input marks its field, and nothing that was typed is lost.
+    // A rejected input marks its field, and nothing typed is lost.
     browser.open(&service, "/app/models/image-qr").await;
     browser.press_tab("JSON").await;
     browser.writes_json(r#"{"text": 7}"#).await;
     browser.press("Run").await;
     browser.see("Invalid input: ").await;
     assert!(browser.json_text().await.contains('7'));
-    // Keys that are typed there go nowhere else.
+    // Keys typed there trigger no shortcuts.
     browser.writes_json("gm").await;
     browser.see("Line 1: this is not JSON yet.").await;
     browser.is_accessible("model-json").await;
@@ -251,7 +252,7 @@ async fn screens_turn_a_form_into_json_and_back() {
 
 #[tokio::test]
 #[ignore = "needs chromium: run tests/run"]
-async fn screens_open_a_failed_run_at_the_step_that_failed() {
+async fn screens_open_failed_run_at_failed_step() {
     let service = Service::start().await;
     let owner = service.owner().await;
     let steps = json!([
@@ -275,21 +276,22 @@ async fn screens_open_a_failed_run_at_the_step_that_failed() {
     browser.logs_in(&service, &owner.email).await;
     browser.open(&service, "/app/runs?type=workflow&status=error,failed").await;
     browser.press("flow").await;
-    browser.see("Go on from the failed step").await;
-    // The failed step is open, and the words and bars are those of the record.
+    browser.see("Resume from the failed step").await;
+    // The failed step is expanded, and texts and bars match the record.
     let open = browser.find("//tr[contains(@class,'open')]//button").await;
     assert_eq!(open.text().await, "broken");
     let attempts = record["step_outputs"]["broken"]["attempts"].as_array().unwrap().len();
     let bars = browser.run("return document.querySelectorAll('tr.open .span.bad').length").await;
     assert_eq!(bars, attempts);
     browser.picture("run-failed").await;
-    browser.press("Go on from the failed step").await;
-    browser.see("This run goes on from").await;
+    browser.press("Resume from the failed step").await;
+    browser.see("This run continues").await;
     browser.see("Failed").await;
     browser.leave().await;
 }
 
-/// A workflow with two versions and a chain, with hostile text wherever a person may write some.
+/// Creates a workflow with two versions and a chain, with hostile text wherever a person may write
+/// some.
 async fn hostile_flow(service: &Service, owner: &Person, hostile: &str) -> String {
     let definition = |more: &str| {
         json!({
@@ -319,8 +321,8 @@ async fn hostile_flow(service: &Service, owner: &Person, hostile: &str) -> Strin
     id
 }
 
-/// Looks at the open screen in both widths and themes: nothing is wider than the window, and axe finds
-/// nothing.
+/// Checks the open screen in both widths and themes: nothing is wider than the window, and axe
+/// finds nothing.
 pub async fn fits_every_width(browser: &Chromium, name: &str) {
     for (width, is_dark) in [(1280, false), (1280, true), (390, false), (390, true)] {
         browser.looks(width, is_dark).await;
@@ -335,8 +337,8 @@ pub async fn fits_every_width(browser: &Chromium, name: &str) {
 const HOSTILE: &str =
     "<script>window.hit=1</script><img src=x onerror='window.hit=1'>\u{202e}javascript:alert(1)";
 
-/// What others say: a person's name, a model's title and schema, its error, a receiver's answer, and a line
-/// of a megabyte. Gives the paths of the pages that show them.
+/// Hostile text from others: a person's name, a model's title and schema, its error, a receiver's
+/// response, and a line of a megabyte. Returns the paths of the pages that show them.
 async fn hostile_others(service: &Service) -> Vec<(&'static str, String)> {
     let owner = service.owner_token().await;
     let body = json!({"token": owner, "name": &HOSTILE[..60], "email": "owner@example.com", "password": PASSWORD});
@@ -435,7 +437,7 @@ async fn screens_show_hostile_text_as_text_and_fit_every_width() {
             .await;
         assert_eq!(links, 0, "{name}");
     }
-    // The file itself runs nothing either: it is a download.
+    // Opening the file itself runs nothing either: it is a download.
     let content = format!("/api/base/v1/files/{}/content", file["id"].as_str().unwrap());
     let answer = service.asks(&owner, hyper::Method::GET, &content).send().await;
     assert!(answer.header("content-disposition").starts_with("attachment"));

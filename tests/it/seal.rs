@@ -1,4 +1,5 @@
-//! Rotation of `seal.key`: interrupted after every step, and the service that goes on with the new key.
+//! Rotation of `seal.key`: interrupted after every step, and the service that continues with the
+//! new key.
 
 use std::fs;
 use std::path::Path;
@@ -52,7 +53,7 @@ async fn sealed(config: &Config) -> Vec<String> {
         let page = Page { prefix, after: None, before: None, limit: 1000 };
         for (_, bytes) in store.page(page).await.unwrap() {
             if bytes.get(1) != Some(&b'{') {
-                // The counter beside the endpoints.
+                // The counter among the endpoints' rows.
                 continue;
             }
             let record: Value = serde_json::from_slice(&bytes[1..]).unwrap();
@@ -73,7 +74,8 @@ fn opened(data: &Path, sealed: &[String]) -> Vec<Option<String>> {
     sealed.iter().map(|sealed| sealer.unseal(sealed).ok()).collect()
 }
 
-/// Rotates the key of a stopped service, interrupted after each step; how often that was.
+/// Rotates the key of a stopped service, interrupted after each step; returns the number of
+/// interruptions.
 async fn rotate(config: &Config) -> usize {
     let data = config.data_dir.clone();
     let key = config.data_dir.join("seal.key");
@@ -95,7 +97,7 @@ async fn rotate(config: &Config) -> usize {
             Ok(())
         })
         .await;
-        // Whatever is sealed with whichever key opens still.
+        // Every text is still decryptable, whichever key sealed it.
         let now = sealed(config).await;
         assert_eq!(opened(&data, &now), plain, "after step {interrupted}");
         match rotated {
@@ -117,7 +119,7 @@ async fn seal_rotation_interrupted_anywhere_loses_no_secret() {
     let service = Service::configured("engine.payload_inline_bytes = 1024\n").await;
     let provider = Provider::start().await;
     let mut receiver = Receiver::start().await;
-    // More than one page of executions; a definition in a row, and one in a file.
+    // More than one page of executions; one definition in a row, and one in a file.
     let mut ids = Vec::new();
     for _ in 0..70 {
         let fields = json!({
@@ -140,7 +142,7 @@ async fn seal_rotation_interrupted_anywhere_loses_no_secret() {
     let secrets = &service.running.services.secrets;
     secrets.set(service.organization.id, "token", TOKEN).await.unwrap();
     let large = service.workflow(step(3000)).await;
-    // An endpoint with two secrets that are valid, and a schedule whose runs are announced.
+    // An endpoint with two valid secrets, and a schedule whose runs have webhooks.
     let mut hooks = Receiver::start().await;
     let endpoint = json!({"url": hooks.url(), "events": ["workflow.completed"]});
     let made = service.post("/v1/webhook-endpoints", &endpoint).send().await.expect(201);
@@ -154,7 +156,7 @@ async fn seal_rotation_interrupted_anywhere_loses_no_secret() {
     let service =
         service.restart_after(async |config: &Config| interrupted = rotate(config).await).await;
 
-    // The service goes on with the new key: credentials and webhook secrets are what they were.
+    // The service continues with the new key: credentials and webhook secrets are unchanged.
     let execution = service.trigger(&large, json!({})).await;
     service.completed(&execution).await;
     let requests = provider.requests();

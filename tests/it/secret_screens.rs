@@ -1,5 +1,5 @@
-//! Named secrets in a browser: a member adds one, sets a new value and deletes it, and no page ever shows
-//! a value.
+//! Named secrets in a browser: a member adds one, sets a new value and deletes it, and no page ever
+//! shows a value.
 
 use crate::support::Service;
 use crate::support::chromium::Chromium;

@@ -1,5 +1,5 @@
-//! Tracing over the whole service: what is passed on to whom, over restarts and redrives, and the tree of
-//! spans that a collector gets.
+//! Tracing across the whole service: what is propagated, across restarts and redrives, and the tree
+//! of spans that a collector receives.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
@@ -18,12 +18,12 @@ fn traceparent() -> String {
     format!("00-{TRACE}-{CALLER}-01")
 }
 
-/// A span as it came.
+/// A received span.
 #[derive(Debug, Clone, Default)]
 struct Span {
     trace: String,
     id: String,
-    /// Empty: none.
+    /// Empty if there is none.
     parent: String,
     name: String,
     kind: u64,
@@ -88,7 +88,7 @@ fn span(bytes: &[u8]) -> Span {
     span
 }
 
-/// A collector that keeps the spans that come, and the resource that they name.
+/// A collector that records the spans received and the resource they name.
 struct Collector {
     endpoint: String,
     spans: Arc<Mutex<Vec<Span>>>,
@@ -136,7 +136,7 @@ impl Collector {
         )
     }
 
-    /// The spans so far, once there is one for which `is_last` holds.
+    /// The spans so far, once there is one that satisfies `is_last`.
     async fn until(&self, what: &str, is_last: impl Fn(&Span) -> bool) -> Vec<Span> {
         until(what, async || {
             let spans = self.spans.lock().unwrap();
@@ -145,7 +145,7 @@ impl Collector {
         .await
     }
 
-    /// The span of an execution itself, and those so far.
+    /// The span of an execution itself, and the spans so far.
     async fn of(&self, execution: &str) -> (Span, Vec<Span>) {
         let is_root =
             |span: &Span| span.attributes["orrery.execution.id"] == execution && span.kind != 3;
@@ -154,7 +154,7 @@ impl Collector {
     }
 }
 
-/// The span below `parent` of this name.
+/// The child span of `parent` with this name.
 fn below<'s>(spans: &'s [Span], parent: &Span, name: &str) -> &'s Span {
     let found = spans.iter().find(|span| span.parent == parent.id && span.name == name);
     let found = found.unwrap_or_else(|| panic!("no {name} below {parent:?} in {spans:#?}"));
@@ -163,7 +163,7 @@ fn below<'s>(spans: &'s [Span], parent: &Span, name: &str) -> &'s Span {
     found
 }
 
-/// The span id that a request carries, which is in the trace.
+/// The span id in a request's headers, which belongs to the trace.
 fn carried(headers: &HeaderMap, trace: &str, request_id: &str) -> String {
     let parent = headers["traceparent"].to_str().unwrap();
     let parts: Vec<&str> = parent.split('-').collect();
@@ -173,7 +173,7 @@ fn carried(headers: &HeaderMap, trace: &str, request_id: &str) -> String {
 }
 
 #[tokio::test]
-async fn trace_is_passed_on_by_every_step_and_exported_as_a_tree() {
+async fn trace_is_propagated_by_every_step_and_exported_as_tree() {
     let collector = Collector::start().await;
     let provider = Provider::start().await;
     let mut receiver = Receiver::start().await;
@@ -253,7 +253,7 @@ async fn trace_and_span_survive_a_restart() {
     let asked = service.post("/v1/prediction/", &body).header("traceparent", traceparent());
     let taken = asked.send().await.expect(200);
     let id = taken["predictionID"].as_str().unwrap().to_owned();
-    // Without a trace of its caller it has its own.
+    // Without a caller's trace it has its own.
     let own = service.create("held", json!({})).await;
     provider.arrived(1).await;
     let service = service.restart().await;
@@ -274,7 +274,7 @@ async fn trace_and_span_survive_a_restart() {
 }
 
 #[tokio::test]
-async fn redrive_stays_in_the_trace_of_what_failed() {
+async fn redrive_stays_in_trace_of_original() {
     let collector = Collector::start().await;
     let provider = Provider::start().await;
     let service = Service::configured(&collector.config()).await;
@@ -307,7 +307,7 @@ async fn redrive_stays_in_the_trace_of_what_failed() {
 }
 
 #[tokio::test]
-async fn chat_and_decisions_pass_the_trace_on_and_reload_begins_the_export() {
+async fn chat_and_decisions_propagate_trace_and_reload_starts_export() {
     let collector = Collector::start().await;
     let up = Upstream::start().await;
     let service = Service::configured(&up.config("")).await;
@@ -341,7 +341,7 @@ async fn chat_and_decisions_pass_the_trace_on_and_reload_begins_the_export() {
     let metrics = service.ask(Role::Metrics, Method::GET, "/metrics").send().await.text;
     assert!(metrics.contains("\norrery_spans_dropped_total "), "{metrics}");
 
-    // An invalid header counts as none.
+    // An invalid header is ignored.
     let question =
         json!({"type": "score", "instructions": "How?", "criteria": ["1 low", "1 high"]});
     let decide = json!({"model": "far", "state": "s", "questions": {"q": question}});

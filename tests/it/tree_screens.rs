@@ -1,5 +1,5 @@
-//! Each screen as assistive technology reads it: the tree of roles, names and states, held as a snapshot.
-//! A change of a snapshot is a change of what people hear.
+//! The accessibility tree of each screen: roles, names and states, as snapshots. A changed snapshot
+//! is a change of what people hear.
 
 use hyper::Method;
 use serde_json::json;
@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::support::chromium::Chromium;
 use crate::support::{Receiver, Service, Upstream};
 
-/// Pictures of the open screen for a person's eye, in both themes.
+/// Saves screenshots of the open screen in both themes, for review by a person.
 async fn photograph(browser: &Chromium, name: &str) {
     for is_dark in [true, false] {
         browser.looks(1280, is_dark).await;
@@ -17,7 +17,7 @@ async fn photograph(browser: &Chromium, name: &str) {
 
 #[tokio::test]
 #[ignore = "needs chromium: run tests/run"]
-async fn tree_of_each_screen_is_the_recorded_one() {
+async fn tree_of_each_screen_matches_snapshot() {
     let up = Upstream::start().await;
     let service =
         Service::configured("billing.enabled = true\nwebhooks.schedule = ['1ms']\n").await;

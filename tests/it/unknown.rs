@@ -1,4 +1,4 @@
-//! Names and paths that a host does not know, the answers to them, and how large answers travel.
+//! Names and paths unknown to a host, the responses to them, and compression of large responses.
 
 use std::io::Read as _;
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::support::{Provider, Service, until};
 
 #[tokio::test]
-async fn query_parameter_unknown_is_refused_with_nearest_name() {
+async fn query_parameter_unknown_is_rejected_with_nearest_name() {
     let service = Service::start().await;
     let asked = async |path: &str| service.get(path).await;
     let answer = asked("/v2/executions?modle=echo").await;
@@ -20,14 +20,14 @@ async fn query_parameter_unknown_is_refused_with_nearest_name() {
     let said = answer["error"].as_str().unwrap();
     assert!(said.starts_with("unknown query parameter zzzz: known are "), "{said}");
     asked("/v2/executions?limit=1&model=echo").await.expect(200);
-    // The key comes first, and probes may send what they like.
+    // Unauthenticated requests fail at the key first; health checks accept any parameters.
     let anonymous = service.ask(Role::Base, Method::GET, "/v2/executions?modle=echo").send().await;
     assert_eq!(anonymous.status, 401);
     service.ask(Role::Base, Method::GET, "/health?probe=1").send().await.expect(200);
 }
 
 #[tokio::test]
-async fn query_parameter_given_twice_is_refused() {
+async fn query_parameter_given_twice_is_rejected() {
     let service = Service::start().await;
     for (path, message) in [
         (
@@ -52,7 +52,7 @@ async fn query_parameter_given_twice_is_refused() {
 }
 
 #[tokio::test]
-async fn body_field_unknown_is_taken_and_named() {
+async fn body_field_unknown_is_ignored_and_named() {
     let service = Service::start().await;
     let input = json!({"text": "What a beautiful night!"});
     let body =
@@ -92,7 +92,7 @@ async fn path_of_another_host_names_that_host() {
 }
 
 #[tokio::test]
-async fn workflow_deletion_cancels_what_runs_unless_told_otherwise() {
+async fn workflow_deletion_cancels_running_executions_unless_told_otherwise() {
     let service = Service::start().await;
     let provider = Provider::start().await;
     service.manifest(&provider.manifest("held", "/hold", "concurrency = 1"));
@@ -139,7 +139,7 @@ async fn workflow_locked_keeps_its_executions() {
 }
 
 #[tokio::test]
-async fn large_answers_are_compressed_when_asked() {
+async fn large_responses_are_compressed_on_request() {
     let service = Service::start().await;
     for (role, path) in [(Role::Base, "/v1/models"), (Role::Metrics, "/metrics")] {
         let plain = service.ask(role, Method::GET, path).send().await;
@@ -172,7 +172,7 @@ async fn large_answers_are_compressed_when_asked() {
 }
 
 #[tokio::test]
-async fn disk_below_its_reserve_is_visible() {
+async fn disk_below_reserve_is_reported() {
     let service = Service::configured("limits.disk_reserve = \"64TiB\"\n").await;
     let ready = service.ask(Role::Base, Method::GET, "/ready").send().await.expect(200);
     let warning = ready["warnings"][0].as_str().unwrap();
@@ -210,7 +210,7 @@ async fn webhook_secret_without_url_is_a_warning() {
 }
 
 #[tokio::test]
-async fn workflow_of_a_taken_name_is_a_warning() {
+async fn workflow_with_taken_name_is_a_warning() {
     let service = Service::start().await;
     let steps = json!({"steps": [{"step_id": "a", "type": "pass", "result": 1}]});
     let new = |name: &str| json!({"name": name, "description": "d", "definition": steps});

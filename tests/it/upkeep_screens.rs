@@ -6,15 +6,15 @@ use serde_json::{Value, json};
 use crate::support::chromium::Chromium;
 use crate::support::{Process, Receiver, Service, until};
 
-/// The page's clock goes wrong on demand.
+/// Shifts the page's clock on demand.
 const CLOCK: &str = "window.late = Number(sessionStorage.getItem('late') ?? 0); const now = Date.now; Date.now = () => now() + window.late; \
     window.becomesLate = (ms) => { window.late = ms; sessionStorage.setItem('late', ms); };";
-/// The pause after a redelivery, in seconds.
+/// The cooldown after a redelivery, in seconds.
 const COOLDOWN: i64 = 3600;
 
 #[tokio::test]
 #[ignore = "needs chromium: run tests/run"]
-async fn upkeep_screens_redeliver_through_every_state() {
+async fn upkeep_screens_redeliver_in_every_state() {
     let lines = "webhooks.schedule = ['1ms']\nwebhooks.redelivery_cooldown = '1h'\nengine.payload_inline_bytes = 1024\n";
     let process = Process::start(lines, |_| {}).await;
     let mut receiver = Receiver::held([500, 500]).await;
@@ -34,7 +34,7 @@ async fn upkeep_screens_redeliver_through_every_state() {
             browser.asks("GET", &format!("/api/base/v1/webhooks/{id}"), &Value::Null).await;
         assert_eq!(record["redeliverable"], false, "{state}: {record}");
     };
-    // The first attempt is on its way.
+    // The first attempt is in flight.
     receiver.next().await;
     browser.goes_to(&process.page(&format!("/app/webhooks/{id}"))).await;
     browser.see("Delivery in flight").await;
@@ -42,7 +42,7 @@ async fn upkeep_screens_redeliver_through_every_state() {
     receiver.let_go();
     receiver.next().await;
     receiver.let_go();
-    // Given up after the second: the page sees it by itself, and the button is there.
+    // Failed after the second attempt: the page updates by itself, and the button appears.
     browser.see("Failed").await;
     browser.see("500").await;
     browser.press("Send again").await;
@@ -50,12 +50,12 @@ async fn upkeep_screens_redeliver_through_every_state() {
     browser.see("Delivery in flight").await;
     has_no_button("in flight again").await;
     receiver.let_go();
-    // Sent: a pause of an hour, counted down.
+    // Sent: a cooldown of an hour, counted down.
     browser.see("Again in ").await;
     has_no_button("pause").await;
     browser.picture("webhook").await;
     browser.is_accessible("webhook").await;
-    // The hour passes, for both clocks. Nobody touches the page: the countdown becomes the button.
+    // An hour passes for both clocks. Without interaction, the countdown becomes the button.
     process.shift_clock(COOLDOWN - 30);
     browser.run(&format!("window.becomesLate({})", (COOLDOWN - 30) * 1000)).await;
     browser.see("Again in ").await;
@@ -69,7 +69,7 @@ async fn upkeep_screens_redeliver_through_every_state() {
     browser.see("Again in ").await;
     browser.see("Delivered").await;
     has_no_button("delivered, pause").await;
-    // The newest attempt's answer is a click away.
+    // The newest attempt's response is one click away.
     browser.find("(//summary[.='Body'])[last()]").await.click().await;
     browser.see("thanks").await;
     browser.goes_to(&process.page("/app/webhooks")).await;
@@ -79,7 +79,7 @@ async fn upkeep_screens_redeliver_through_every_state() {
     browser.goes_to(&process.page("/app/webhooks")).await;
     browser.see("127.0.0.1").await;
     browser.picture("webhooks").await;
-    // What is no longer stored cannot be sent. The files go, not their folders.
+    // A deleted payload cannot be sent. Delete the files, not their folders.
     for shard in std::fs::read_dir(process.folder.path().join("data/payloads")).unwrap() {
         for file in std::fs::read_dir(shard.unwrap().path()).unwrap() {
             std::fs::remove_file(file.unwrap().path()).unwrap();
@@ -120,7 +120,7 @@ async fn upkeep_screens_show_a_receiver_whose_circuit_is_open() {
 
 #[tokio::test]
 #[ignore = "needs chromium: run tests/run"]
-async fn upkeep_screens_add_up_files_costs_and_findings() {
+async fn upkeep_screens_show_totals_of_files_costs_and_findings() {
     let service = Service::configured("billing.enabled = true\n").await;
     let owner = service.owner().await;
     let billing = &service.running.services.billing;
@@ -133,7 +133,7 @@ async fn upkeep_screens_add_up_files_costs_and_findings() {
     }
     let browser = Chromium::start().await;
     browser.logs_in(&service, &owner.email).await;
-    // A file: the totals agree with what the service counts.
+    // A file: the totals match the service's counts.
     browser.open(&service, "/app/files").await;
     browser.see("No files yet").await;
     let path = service.folder.path().join("night.txt");
@@ -169,7 +169,7 @@ async fn upkeep_screens_add_up_files_costs_and_findings() {
     browser.see("$1.00").await;
     let columns = "return document.querySelectorAll('.columns .column span').length";
     assert_eq!(browser.run(columns).await, 2);
-    // Days have the form of all dates.
+    // Days have the common date format.
     let days = "return [...document.querySelectorAll('.ends span, details tbody th')].map((one) => one.textContent).filter((text) => /\\d/.test(text) && !text.includes('$'))";
     let days = browser.run(days).await;
     assert_eq!(days.as_array().unwrap().len(), 4, "{days}");
@@ -179,7 +179,7 @@ async fn upkeep_screens_add_up_files_costs_and_findings() {
     }
     browser.picture("balance").await;
     browser.open(&service, "/app/health").await;
-    browser.see("none are made: set `backup.every`").await;
+    browser.see("not scheduled: set `backup.every`").await;
     browser.see("GB are free").await;
     browser.picture("health").await;
     browser.is_accessible("health").await;
@@ -188,7 +188,7 @@ async fn upkeep_screens_add_up_files_costs_and_findings() {
 
 #[tokio::test]
 #[ignore = "needs chromium: run tests/run"]
-async fn upkeep_screens_record_who_lacked_the_permission() {
+async fn upkeep_screens_show_denied_actions_in_audit_log() {
     let service = Service::start().await;
     let owner = service.owner().await;
     let grace = service.member(&owner, "grace@example.com").await;
@@ -200,7 +200,7 @@ async fn upkeep_screens_record_who_lacked_the_permission() {
     browser.see("refused: you may not do this").await;
     let row = browser.find("//tr[contains(.,'refused')]").await.text().await;
     assert!(row.contains("grace@example.com") && row.contains("Create an API key"), "{row}");
-    // Who and what have names, also when they are deleted.
+    // Actors and objects have names, even if they are deleted.
     let key = json!({"name": "web shop"});
     let made = service.asks(&owner, Method::POST, "/keys").json(&key).send().await.expect(201);
     let by_key = |method, path: &str| {

@@ -1,5 +1,5 @@
-//! Uploads: announced and put, or sent in a form; what is refused leaves nothing; what is deleted or
-//! past its time is deleted, its bytes with the last file that has them.
+//! Uploads: announced and put, or sent in a form; rejected uploads leave nothing behind; deleted
+//! and expired files are removed, their content with the last file that refers to it.
 
 use std::fs;
 use std::time::Duration;
@@ -18,7 +18,7 @@ async fn presign(service: &Service, body: Value) -> Answer {
     service.post("/v1/upload/presign", &body).send().await
 }
 
-/// Sends bytes to a URL that the service gave out, without a key.
+/// Sends bytes to a URL issued by the service, without a key.
 async fn put(service: &Service, url: &Value, content_type: &str, bytes: &[u8]) -> Answer {
     let path = url.as_str().unwrap().split_once("/v1").unwrap().1;
     let ask = service.ask(Role::Base, Method::PUT, &format!("/v1{path}"));
@@ -30,7 +30,7 @@ async fn fetch(service: &Service, url: &Value) -> Answer {
     service.ask(Role::Base, Method::GET, &format!("/v1{path}")).send().await
 }
 
-/// A form with these parts: the header lines after `form-data;`, and the content.
+/// Sends a form with these parts: the header lines after `form-data;`, and the content.
 async fn form(service: &Service, parts: &[(&str, &str)]) -> Answer {
     let part = |(head, content): &(&str, &str)| {
         format!("--b0\r\nContent-Disposition: form-data; {head}\r\n\r\n{content}\r\n")
@@ -40,7 +40,7 @@ async fn form(service: &Service, parts: &[(&str, &str)]) -> Answer {
     ask.header("content-type", "multipart/form-data; boundary=b0").body(body).send().await
 }
 
-/// The contents on the disk, those on their way included.
+/// The contents on disk, including incomplete ones.
 fn contents(service: &Service) -> Vec<String> {
     let mut names = Vec::new();
     let Ok(shards) = fs::read_dir(service.config.data_dir.join("files")) else { return names };
@@ -108,7 +108,7 @@ async fn upload_to_presigned_url_becomes_a_file() {
         let disposition = "inline; filename=\"a b.txt\"; filename*=UTF-8''a%20b%2Etxt";
         assert_eq!(content.header("content-disposition"), disposition);
     }
-    // The upload's token opens the upload alone.
+    // The upload's token gives access only to the upload.
     let crossed = url.as_str().unwrap().split_once("?token=").unwrap().1;
     let crossed = format!("http://h/v1/files/{id}/content?token={crossed}");
     assert_eq!(fetch(&service, &json!(crossed)).await.status, 401);
@@ -118,7 +118,7 @@ async fn upload_to_presigned_url_becomes_a_file() {
 }
 
 #[tokio::test]
-async fn upload_content_type_is_compared_by_meaning() {
+async fn upload_content_type_is_compared_semantically() {
     let service = Service::start().await;
     for (announced, sent) in [
         ("image/png", "IMAGE/PNG"),
@@ -127,7 +127,7 @@ async fn upload_content_type_is_compared_by_meaning() {
     ] {
         let body = json!({"content_type": announced, "filename": "a", "size": 3, "sha256": ABC});
         let signed = presign(&service, body).await.expect(200);
-        // A link that was mailed has more parameters than ours.
+        // A mailed link has extra parameters.
         let url = format!("{}&utm_source=mail", signed["presigned_url"].as_str().unwrap());
         let file = put(&service, &json!(url), sent, b"abc").await.expect(200);
         assert_eq!(file["content_type"], announced);
@@ -207,7 +207,7 @@ async fn upload_file_name_stays_within_its_header() {
 }
 
 #[tokio::test]
-async fn upload_for_url_answers_the_url_alone() {
+async fn upload_for_url_returns_only_the_url() {
     let service = Service::start().await;
     let send = async |body: &str| {
         let ask = service.ask(Role::Base, Method::POST, "/api/v1/upload").key(&service.key);
@@ -257,7 +257,7 @@ async fn file_delete_removes_blob_with_last_reference() {
     assert_eq!(listed, json!({"files": [two], "has_more": false, "next_cursor": null}));
     delete(&two["id"], &service.key).await;
     assert_eq!(contents(&service), [""; 0]);
-    // An upload that was announced and is not wanted any more.
+    // An announced upload that is no longer wanted.
     let signed = presign(&service, json!({"content_type": "a/b"})).await.expect(200);
     assert_eq!(delete(&signed["id"], &service.key).await.status, 204);
     let late = put(&service, &signed["presigned_url"], "a/b", b"abc").await;
@@ -283,7 +283,7 @@ async fn file_list_continues_after_cursor() {
         path = format!("/v1/files?limit=2&cursor={cursor}");
         let wrong = format!("/v1/files?limit=3&cursor={cursor}");
         service.get(&wrong).await.expect_error(400, "invalid cursor");
-        // A cursor of another list is none of this one.
+        // A cursor of another list is invalid here.
         let wrong = format!("/v2/executions?limit=2&cursor={cursor}");
         service.get(&wrong).await.expect_error(400, "invalid cursor");
     }
@@ -299,7 +299,7 @@ async fn upload_limits_and_quotas_are_enforced() {
     let signed = presign(&service, json!({"content_type": "a/b"})).await.expect(200);
     let sent = put(&service, &signed["presigned_url"], "a/b", &[0; 11]).await;
     sent.expect_error(413, "the file is larger than 10 bytes");
-    // What is said to be too large is refused before a byte of it has come.
+    // If the announced size is too large, it is rejected before any bytes arrive.
     let path = signed["presigned_url"].as_str().unwrap().split_once("/v1").unwrap().1;
     let head = format!(
         "PUT /v1{path} HTTP/1.1\r\nHost: h\r\nContent-Type: a/b\r\nContent-Length: 100000\r\n\r\n"
@@ -328,7 +328,7 @@ async fn upload_limits_and_quotas_are_enforced() {
     put(&service, &json!(format!("h/v1/upload/{ABSENT}")), "a/b", b"").await.expect(401);
 }
 
-/// A client that says more than it sends, and one that breaks off.
+/// A client that announces less than it sends, and one that breaks off.
 #[tokio::test]
 async fn upload_that_breaks_off_leaves_nothing() {
     let service = Service::start().await;
@@ -346,7 +346,7 @@ async fn upload_that_breaks_off_leaves_nothing() {
     drop(stream);
     until("end of the upload", async || contents(&service).is_empty().then_some(())).await;
     put(&service, &signed["presigned_url"], "a/b", b"abc").await.expect(200);
-    // A slow one holds nobody up, and the sweep of a start leaves it alone.
+    // A slow upload delays nobody, and the cleanup at a start leaves it alone.
     let mut slow = service.running.services.files.receive(None).await.unwrap();
     slow.write(b"abc").await.unwrap();
     let files = &service.running.services.files;

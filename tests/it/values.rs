@@ -1,5 +1,5 @@
-//! Values on their way in and out: times, numbers and character sets are read as they were meant, or refused in
-//! words, and what was accepted can be read back.
+//! Input and output values: times, numbers and character sets are interpreted as meant or rejected
+//! with a clear error, and accepted values can be read back.
 
 use std::io::Write as _;
 
@@ -17,7 +17,7 @@ fn utf_16(text: &str) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn request_bodies_in_other_character_sets_are_read() {
+async fn request_bodies_in_other_character_sets_are_decoded() {
     let service = Service::start().await;
     let text = r#"{"model":"text-template","version":"1","input":{"template":"café"}}"#;
     let big_endian: Vec<u8> = text.encode_utf16().flat_map(u16::to_be_bytes).collect();
@@ -32,7 +32,7 @@ async fn request_bodies_in_other_character_sets_are_read() {
         ("application/json", format!("\u{feff}{text}").into_bytes()),
     ] {
         let ask = service.ask(Role::Base, Method::POST, "/v1/prediction/run").key(&service.key);
-        // The checks against the document read bodies in UTF-8 alone.
+        // The conformance checks only read bodies in UTF-8.
         let ask = ask.header("content-type", content_type).body(body).undocumented();
         let answer = ask.send().await.expect(200);
         assert_eq!(answer["output"], "café", "{content_type}: {answer}");
@@ -91,7 +91,7 @@ async fn times_in_a_query_may_have_a_plain_plus() {
 }
 
 #[tokio::test]
-async fn key_in_the_body_of_a_public_trigger_is_read_in_other_character_sets() {
+async fn key_in_body_of_public_trigger_is_decoded_from_other_character_sets() {
     let service = Service::start().await;
     let workflow =
         service.workflow(json!([{"step_id": "a", "type": "pass", "result": "{{inputs.x}}"}])).await;
@@ -100,7 +100,7 @@ async fn key_in_the_body_of_a_public_trigger_is_read_in_other_character_sets() {
     let path = format!("/workflows/{workflow}/versions/v1");
     service.flows(Method::PUT, &path).json(&shared).send().await.expect(200);
     let path = format!("/v1/public/{workflow}/versions/v1/trigger");
-    // The end of what is read of a long body is inside a character.
+    // The read limit of a long body falls inside a character.
     for long in [0, 70_000] {
         let text =
             json!({"api_key": service.key, "inputs": {"x": "café".repeat(1 + long)}}).to_string();
@@ -123,7 +123,7 @@ async fn key_in_the_body_of_a_public_trigger_is_read_in_other_character_sets() {
 }
 
 #[tokio::test]
-async fn request_bodies_of_other_notations_are_refused_in_words() {
+async fn request_bodies_in_other_formats_are_rejected_with_clear_error() {
     let service = Service::start().await;
     for (body, said) in [
         ("model=x&input=y", "this looks like a form"),
@@ -162,7 +162,7 @@ async fn whole_numbers_of_requests_may_have_a_decimal_point() {
 }
 
 #[tokio::test]
-async fn workflow_with_an_invalid_schema_is_refused_at_its_place() {
+async fn workflow_with_invalid_schema_is_rejected_with_its_place() {
     let service = Service::start().await;
     let schema = json!({"type": "object", "properties": {"good": {}, "x": {"type": "float"}}});
     let body = json!({"name": "m", "description": "x", "definition": {
@@ -174,7 +174,7 @@ async fn workflow_with_an_invalid_schema_is_refused_at_its_place() {
 }
 
 #[tokio::test]
-async fn workflow_names_hold_any_script_and_no_control_characters() {
+async fn workflow_names_allow_any_script_but_no_control_characters() {
     let service = Service::start().await;
     let made = |name: &str| {
         let body: Value = json!({"name": name, "description": "x",

@@ -1,5 +1,5 @@
-//! Webhook endpoints: what they get, how it is signed, what changes them, and that nobody else
-//! sees them or their secrets.
+//! Webhook endpoints: what they receive, how it is signed, how they are changed, and that they and
+//! their secrets are private to the organization.
 
 use hyper::Method;
 use orrery::api::Role;
@@ -14,7 +14,7 @@ async fn ask(service: &Service, method: Method, path: &str, body: Value) -> Answ
     service.ask(Role::Base, method, path).key(&service.key).json(&body).send().await
 }
 
-/// Makes an endpoint; its id and its secret.
+/// Creates an endpoint; returns its id and its secret.
 async fn make(service: &Service, body: Value) -> (String, String) {
     let made = ask(service, Method::POST, PATH, body).await.expect(201);
     let text = |name: &str| made[name].as_str().unwrap_or_default().to_owned();
@@ -26,7 +26,7 @@ fn steps() -> Value {
 }
 
 #[tokio::test]
-async fn endpoint_is_told_of_predictions_and_workflows() {
+async fn endpoint_receives_events_of_predictions_and_workflows() {
     let service = Service::start().await;
     let mut receiver = Receiver::start().await;
     let mut own = Receiver::start().await;
@@ -53,7 +53,7 @@ async fn endpoint_is_told_of_predictions_and_workflows() {
     assert_eq!(completed.header("x-webhook-signature"), None);
     assert_eq!(completed.header("x-webhook-secret"), None);
 
-    // The same history, by each delivery's own id.
+    // The same history, by the delivery's own id.
     let listed = until("all are delivered", async || {
         let path = format!("/v1/webhooks?execution={prediction}&status=delivered");
         let listed = service.get(&path).await.expect(200);
@@ -105,7 +105,7 @@ async fn endpoint_filters_choose_events_models_and_workflows() {
     let ended = ["workflow.completed"];
     make(&service, json!({"url": flow.url(), "events": ended, "workflow_ids": [chosen]})).await;
     make(&service, json!({"url": off.url(), "disabled": true})).await;
-    // Those of another organization get nothing of ours.
+    // Another organization's endpoints receive nothing of ours.
     let theirs = service.ask(Role::Base, Method::POST, PATH).key(&service.other_key);
     theirs.json(&json!({"url": off.url()})).send().await.expect(201);
     service.ended(&service.create("text-template", json!({"template": "x"})).await).await;
@@ -140,7 +140,7 @@ async fn endpoint_is_changed_rotated_tested_and_deleted() {
     let rotated = rotated.expect(200);
     let second = rotated["secret"].as_str().unwrap();
     assert!(second != first && rotated["previous_secret_until"].is_string(), "{rotated}");
-    // Also over a restart: memory is filled from the disk.
+    // Also after a restart, which fills memory from disk.
     let service = service.restart().await;
     let test = ask(&service, Method::POST, &format!("{one}/test"), json!({})).await.expect(200);
     assert_eq!((&test["status"], &test["status_code"]), (&json!("SUCCESS"), &json!(200)));
@@ -202,7 +202,7 @@ async fn endpoint_of_another_organization_is_not_found() {
 }
 
 #[tokio::test]
-async fn endpoint_with_invalid_fields_is_refused() {
+async fn endpoint_with_invalid_fields_is_rejected() {
     let service = Service::start().await;
     make(&service, json!({"url": "http://127.0.0.1:9/", "name": "taken"})).await;
     let valid = json!({"url": "https://hooks.example.com/"});

@@ -1,5 +1,5 @@
-//! The webhook at the end of a prediction: its body, its headers, its signatures, its retries, and
-//! the URLs that are refused.
+//! The webhook at the end of a prediction: its body, headers, signatures and retries, and rejected
+//! URLs.
 
 use orrery::domain::signature;
 use serde_json::{Value, json};
@@ -121,7 +121,7 @@ async fn webhook_retry_has_same_id_and_bytes() {
 
 #[tokio::test]
 async fn webhook_pending_delivery_is_sent_after_restart() {
-    // No attempt succeeds before the restart; the next one is due at once after it.
+    // No attempt succeeds before the restart; the next one is due right after it.
     let service = Service::configured("webhooks.schedule = ['300ms', '300ms']\n").await;
     let mut receiver = Receiver::answering([500]).await;
     let fields = json!({"input": {"template": "hello"}, "webhook_url": receiver.url()});
@@ -144,7 +144,7 @@ async fn webhook_with_empty_url_is_not_sent() {
 }
 
 #[tokio::test]
-async fn webhook_forbidden_address_is_refused_at_creation() {
+async fn webhook_forbidden_address_is_rejected_at_creation() {
     let service = Service::start().await;
     for (url, address, reason) in [
         ("http://169.254.169.254/latest", "169.254.169.254", "cloud metadata"),
@@ -169,7 +169,7 @@ async fn webhook_forbidden_address_is_refused_at_creation() {
 
 #[tokio::test]
 async fn webhook_name_resolving_to_forbidden_address_is_blocked() {
-    // `localhost` may be this machine's ::1 or 127.0.0.1; here neither is allowed.
+    // `localhost` may be this machine's ::1 or 127.0.0.1; both are denied here.
     let deny = "egress.deny = ['127.0.0.0/8', '::1/128']\nwebhooks.schedule = []\n";
     let service = Service::adjusted(deny, |config| config.egress.allow.clear()).await;
     let receiver = Receiver::start().await;

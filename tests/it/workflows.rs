@@ -1,4 +1,4 @@
-//! Workflows: create, versions, locks, lists, categories, and every refusal by its text.
+//! Workflows: creation, versions, locks, lists, categories, and every error with its text.
 
 use hyper::Method;
 use orrery::api::{Role, words_beside};
@@ -216,9 +216,9 @@ async fn workflow_list_is_filtered_and_categories_are_served() {
     assert_eq!(service.get("/v1/categories").await.expect(200), listed);
 }
 
-/// Existing clients page with the `offset` of the page before until a page is short.
+/// Existing clients page with the `offset` of the previous page until a page is short.
 #[tokio::test]
-async fn workflow_list_names_the_offset_of_the_next_page() {
+async fn workflow_list_returns_offset_of_next_page() {
     let service = Service::start().await;
     for name in ["a", "b", "c", "d", "e"] {
         service.flows(Method::POST, "/workflows").json(&new(name)).send().await.expect(201);
@@ -245,7 +245,7 @@ async fn workflow_list_names_the_offset_of_the_next_page() {
 }
 
 #[tokio::test]
-async fn workflow_list_takes_any_number_of_tags() {
+async fn workflow_list_accepts_any_number_of_tags() {
     let service = Service::start().await;
     for (name, tags) in
         [("a", json!(["x"])), ("b", json!(["y", "z"])), ("c", json!(["w"])), ("d", json!([]))]
@@ -306,7 +306,7 @@ async fn workflow_create_is_idempotent_per_key() {
 }
 
 #[tokio::test]
-async fn workflow_slug_is_never_a_word_of_a_route() {
+async fn workflow_slug_never_equals_route_segment() {
     let service = Service::start().await;
     let definition = json!({"steps": [{"step_id": "p", "type": "pass", "result": 1}]});
     let words = words_beside("workflow");
@@ -332,8 +332,9 @@ async fn workflow_slug_is_never_a_word_of_a_route() {
 }
 
 #[tokio::test]
-async fn things_with_names_are_not_beside_words_of_routes() {
-    // A new route beside one of these makes a thing of that name unreachable: give it another place.
+async fn named_resources_never_share_a_path_level_with_fixed_segments() {
+    // A new route next to one of these makes resources of that name unreachable: choose another
+    // path.
     for parameter in ["name", "version", "organization", "*slug"] {
         let words = words_beside(parameter);
         assert!(words.is_empty(), "{parameter}: {words:?}");
@@ -363,7 +364,7 @@ async fn workflow_of_existing_client_is_accepted_on_base_host() {
     let version = json!({"definition": body["definition"]});
     let put = ask(Method::PUT, "/v1/workflows/old/versions/v2", &version).send().await;
     assert_eq!(put.expect(200)["version_id"], "v2");
-    // On the workflows host both are required, as ever.
+    // On the workflows host both are required, as always.
     let refused = service.flows(Method::POST, "/workflows").json(&body).undocumented().send().await;
     assert_eq!(refused.expect(400)["error"], "description is required");
     let path = "/workflows/old/versions/v3";
@@ -371,7 +372,7 @@ async fn workflow_of_existing_client_is_accepted_on_base_host() {
     assert_eq!(refused.expect(400)["error"], "version_id is required");
 }
 
-/// The place and the sentence of the first problem of a definition with these steps.
+/// The place and the message of the first problem of a definition with these steps.
 async fn problem_of(service: &Service, steps: Value) -> (String, String) {
     let body = json!({"name": "a", "description": "x", "definition": {"steps": steps}});
     let refused = service.flows(Method::POST, "/workflows").json(&body).send().await.expect(400);
@@ -382,7 +383,7 @@ async fn problem_of(service: &Service, steps: Value) -> (String, String) {
 }
 
 #[tokio::test]
-async fn workflow_model_parameters_are_checked_when_it_is_stored() {
+async fn workflow_model_parameters_are_validated_when_stored() {
     let service = Service::start().await;
     let step = |params: Value| json!({"step_id": "m", "type": "model", "model": "text-keywords", "params": params});
     for (params, path, said) in [
@@ -431,7 +432,10 @@ async fn workflow_conditions_match_patterns_with_references() {
         if expect.is_null() {
             assert_eq!(ended["error"], "ReferenceError", "{ended}");
             assert!(
-                ended["error_cause"].as_str().unwrap().contains("does not resolve to a pattern")
+                ended["error_cause"]
+                    .as_str()
+                    .unwrap()
+                    .contains("does not resolve to a valid pattern")
             );
         }
     }

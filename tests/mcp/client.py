@@ -1,5 +1,5 @@
-"""The official client of the Model Context Protocol against a service: by the handshake of older versions
-and by the requests of 2026-07-28, and the example of `docs/mcp.md`, which is the argument."""
+"""The official MCP client against a service: with the handshake of older versions, with the stateless requests of
+2026-07-28, and with the example of `docs/mcp.md`, which is passed as the argument."""
 
 import asyncio
 import os
@@ -20,7 +20,7 @@ async def check(mode):
         transport = streamable_http_client(url, http_client=http)
         async with Client(transport, mode=mode) as client:
             server = client.server_info
-            # Without a handshake, a server need not say who it is.
+            # Without a handshake, a server need not identify itself.
             assert mode != "legacy" or server.name == "orrery", server
             tools, cursor = [], None
             while True:

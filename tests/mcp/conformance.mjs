@@ -1,9 +1,8 @@
-// Runs scenarios of the Model Context Protocol's conformance suite against a server that wants a key, and
-// passes if each of them does: `conformance.mjs FOLDER SCENARIO…`. FOLDER holds the suite.
+// Runs scenarios of the MCP conformance suite against a server that requires a key, and passes if all of them
+// pass: `conformance.mjs FOLDER SCENARIO…`. FOLDER contains the suite.
 //
-// The suite knows neither keys nor this server's names of tools: what it sends passes a proxy on loopback,
-// which adds the key, puts the prefix of models before the names of tools, and stands for the server: its own
-// origin becomes the server's.
+// The suite supports neither keys nor this server's tool names: its requests go through a proxy on loopback,
+// which adds the key and the prefix of models to tool names, and replaces its own origin by the server's.
 
 import { spawn } from 'node:child_process';
 import http from 'node:http';

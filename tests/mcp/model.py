@@ -1,5 +1,5 @@
 """Models for the conformance suite: `model.py text`, `model.py error`, and `model.py progress`, which reports
-its progress slowly, so that each line is news of its own. Standard library only."""
+its progress slowly, so that each line is a separate notification. Standard library only."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""A server of the official SDK of Python with one tool, on its standard streams."""
+"""A server with one tool by the official Python SDK, on its standard streams."""
 
 from mcp.server import MCPServer
 

@@ -9,7 +9,7 @@ client = openai.OpenAI(base_url=base_url, api_key=key, max_retries=0)
 models = [model.id for model in client.models.list()]
 assert models == ["orrery/beta"], models
 
-# A stream: the words, and the events beside them.
+# A stream: the text, and the events in between.
 messages = [{"role": "user", "content": "make a QR code"}]
 text, types, urls, finish = "", [], [], None
 stream = client.chat.completions.create(
@@ -26,14 +26,14 @@ assert types == ["tool_call", "execution_progress", "execution_progress", "gener
 assert (text, finish) == ("Here it is.", "stop"), (text, finish)
 assert len(urls) == 1 and urls[0].startswith("http://"), urls
 
-# At once.
+# Without a stream.
 said = client.chat.completions.create(
     model=models[0], messages=messages, extra_body={"session_id": "python", "stream": False}
 )
 assert said.choices[0].message.content == "Here it is.", said
 assert said.session_id == "python" and said.usage.total_tokens == 20, said
 
-# What the service refuses.
+# Errors of the service.
 try:
     client.chat.completions.create(
         model=models[0], messages=messages, extra_body={"session_id": "a\n", "stream": False}

@@ -1,5 +1,5 @@
-// The official JavaScript client of OpenAI's API against a service, unchanged but for its `baseURL`: the
-// same calls in the same order as in client.py.
+// The official JavaScript client of OpenAI's API against a service, unchanged but for its `baseURL`:
+// the same calls in the same order as in client.py.
 
 import assert from "node:assert/strict";
 import { pathToFileURL } from "node:url";
@@ -13,7 +13,7 @@ const client = new OpenAI({ baseURL, apiKey: process.env.ORRERY_TEST_KEY, maxRet
 const messages = [{ role: "user", content: "hello" }];
 const asked = { model: chatModel, messages };
 
-// A whole answer, and what it cost.
+// A whole answer, and its cost.
 let said = await client.chat.completions.create(asked);
 assert.equal(said.choices[0].message.content, "Hi!");
 assert.equal(said.usage.cost, 0.0043);
@@ -31,7 +31,7 @@ for await (const chunk of await client.chat.completions.create({
 assert.equal(text, "one two");
 assert.equal(usage.cost, 0.0043);
 
-// A stream without it.
+// A stream without usage.
 for await (const chunk of await client.chat.completions.create({ ...asked, stream: true })) {
   assert.ok(chunk.choices.length, "a usage that nobody asked for");
 }
@@ -41,7 +41,7 @@ const tools = [{ type: "function", function: { name: "weather", parameters: { ty
 said = await client.chat.completions.create({ ...asked, tools });
 assert.equal(said.choices[0].message.tool_calls[0].function.arguments, '{"city":"Rome"}');
 
-// An answer by a JSON Schema.
+// An answer constrained by a JSON Schema.
 const schema = { type: "object", properties: { name: { type: "string" }, people: { type: "integer" } } };
 const format = { type: "json_schema", json_schema: { name: "city", schema } };
 said = await client.chat.completions.create({ ...asked, response_format: format });
@@ -53,21 +53,21 @@ const vectors = await client.embeddings.create({
 });
 assert.deepEqual(vectors.data.map((item) => item.embedding), [[0.5, 0.25], [1, 0]]);
 
-// What the model's server refuses.
+// Errors of the model's server.
 await assert.rejects(client.chat.completions.create(asked), (error) => {
   assert.ok(error instanceof OpenAI.RateLimitError);
   assert.equal(error.headers.get("retry-after"), "7");
   return error.type === "tokens";
 });
 
-// What the service refuses.
+// Errors of the service.
 await assert.rejects(client.chat.completions.create({ ...asked, messages: [] }), (error) => {
   return error instanceof OpenAI.BadRequestError && error.param === "messages";
 });
 const stranger = new OpenAI({ baseURL, apiKey: "smk_wrong", maxRetries: 0 });
 await assert.rejects(stranger.chat.completions.create(asked), OpenAI.AuthenticationError);
 
-// A stream that is given up.
+// An aborted stream.
 for await (const chunk of await client.chat.completions.create({ ...asked, stream: true })) {
   assert.equal(chunk.choices[0].delta.content, "one");
   break;

@@ -1,6 +1,6 @@
 """The official client of OpenAI's API against a service, unchanged but for its `base_url`.
 
-The test that starts this has put one answer for each call in line, in the order of the calls below.
+The test that starts this script has queued one answer per call, in the order of the calls below.
 """
 
 import os
@@ -20,7 +20,7 @@ class City(BaseModel):
     people: int
 
 
-# A whole answer, and what it cost.
+# A whole answer, and its cost.
 said = client.chat.completions.create(model=chat_model, messages=messages)
 assert said.choices[0].message.content == "Hi!", said
 assert (said.usage.prompt_tokens, said.usage.completion_tokens) == (3, 4), said
@@ -37,7 +37,7 @@ with client.chat.completions.create(
 assert "".join(parts) == "one two", parts
 assert usage.cost == 0.0043, usage
 
-# A stream without it.
+# A stream without usage.
 stream = client.chat.completions.create(model=chat_model, messages=messages, stream=True)
 assert all(chunk.choices for chunk in stream), "a usage that nobody asked for"
 
@@ -48,7 +48,7 @@ said = client.chat.completions.create(model=chat_model, messages=messages, tools
 call = said.choices[0].message.tool_calls[0]
 assert (call.function.name, call.function.arguments) == ("weather", '{"city":"Rome"}'), said
 
-# An answer by a JSON Schema.
+# An answer constrained by a JSON Schema.
 said = client.chat.completions.parse(model=chat_model, messages=messages, response_format=City)
 assert said.choices[0].message.parsed == City(name="Rome", people=3), said
 
@@ -58,7 +58,7 @@ vectors = client.embeddings.create(
 )
 assert [vector.embedding for vector in vectors.data] == [[0.5, 0.25], [1.0, 0.0]], vectors
 
-# What the model's server refuses.
+# Errors of the model's server.
 try:
     client.chat.completions.create(model=chat_model, messages=messages)
     raise AssertionError("a refusal went unnoticed")
@@ -66,7 +66,7 @@ except openai.RateLimitError as error:
     assert error.response.headers["retry-after"] == "7", error.response.headers
     assert error.type == "tokens" and error.message.endswith("slow down"), error
 
-# What the service refuses.
+# Errors of the service.
 try:
     client.chat.completions.create(model=chat_model, messages=[])
     raise AssertionError("no messages went unnoticed")
@@ -79,7 +79,7 @@ try:
 except openai.AuthenticationError as error:
     assert error.body == "Invalid or missing API key", error.body
 
-# A stream that is given up.
+# An aborted stream.
 stream = client.chat.completions.create(model=chat_model, messages=messages, stream=True)
 assert next(iter(stream)).choices[0].delta.content == "one"
 stream.close()

@@ -1,4 +1,4 @@
-"""Unpacks OpenAI's JavaScript client, as npm has it, into the folder that is named: `fetch.py FOLDER`."""
+"""Downloads OpenAI's JavaScript client from npm into a folder: `fetch.py FOLDER`."""
 
 import base64
 import fcntl
@@ -15,7 +15,7 @@ URL = f"https://registry.npmjs.org/openai/-/openai-{VERSION}.tgz"
 
 modules = Path(sys.argv[1]) / "node_modules"
 modules.mkdir(parents=True, exist_ok=True)
-# One test fetches, the others wait and find it there.
+# One test downloads it; the others wait, and then find it.
 alone = open(modules / "lock", "w")
 fcntl.flock(alone, fcntl.LOCK_EX)
 package = modules / "openai"

@@ -1,4 +1,4 @@
-// The official JavaScript client of OpenAI's API against models that the box runs itself, as local.py.
+// The official JavaScript client of OpenAI's API against local models, like local.py.
 
 import assert from "node:assert/strict";
 import { pathToFileURL } from "node:url";

@@ -1,6 +1,6 @@
-"""The official client of OpenAI's API against models that the box runs itself: `local.py CHAT EMBEDDING`.
+"""The official client of OpenAI's API against local models: `local.py CHAT EMBEDDING`.
 
-The chat model has random weights: what it says means nothing, so the checks are of forms.
+The chat model has random weights: its text is gibberish, so only the form of answers is checked.
 """
 
 import json
@@ -26,7 +26,7 @@ class City(BaseModel):
     name: str | None
 
 
-# A whole answer, the same as a stream of the same seed.
+# A whole answer, equal to a stream with the same seed.
 said = client.chat.completions.create(**asked)
 text = said.choices[0].message.content
 assert text and said.usage.completion_tokens <= 20, said
@@ -57,7 +57,7 @@ result = {"role": "tool", "tool_call_id": call.id, "content": "sun"}
 conversation = asked["messages"] + [said.choices[0].message.model_dump(exclude_none=True), result]
 client.chat.completions.create(**(asked | {"messages": conversation}), tools=tools)
 
-# An answer by a JSON Schema. `name` may be any text: the limit on tokens leaves it unfinished at times.
+# An answer constrained by a JSON Schema. `name` may be any text: the token limit sometimes truncates it.
 for seed in range(5):
     try:
         said = client.chat.completions.parse(
@@ -67,12 +67,12 @@ for seed in range(5):
         continue
     assert isinstance(said.choices[0].message.parsed, City), said
 
-# Embeddings, which this client asks for in base64.
+# Embeddings, which this client requests in base64.
 vectors = client.embeddings.create(model=embedding_model, input=["a cat", "a dog"])
 assert [len(vector.embedding) for vector in vectors.data] == [384, 384]
 assert abs(sum(x * x for x in vectors.data[0].embedding) - 1) < 1e-4
 
-# Refusals.
+# Errors.
 try:
     client.chat.completions.create(
         **(asked | {"messages": [{"role": "user", "content": "x" * 10_000}]})
@@ -81,7 +81,7 @@ try:
 except openai.BadRequestError as error:
     assert error.code == "context_length_exceeded" and error.param == "messages", error
 
-# A stream that is given up.
+# An aborted stream.
 stream = client.chat.completions.create(**(asked | {"max_tokens": 1900}), stream=True)
 next(iter(stream))
 stream.close()

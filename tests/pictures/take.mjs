@@ -1,7 +1,7 @@
 #!/usr/bin/env node
-// Takes the pictures of docs/dashboard.md: starts a service in a folder of its own, fills it through its API, opens each
-// screen in Chromium, in both themes, and writes docs/pictures/NAME.png with 256 colors at most.
-// Needs what the tests with a browser need (`tests/run --install`). Usage: tests/pictures/take.mjs ORRERY
+// Takes the screenshots of docs/dashboard.md: starts a private service, fills it through its API, opens each screen
+// in Chromium in both themes, and writes docs/pictures/NAME.png with at most 256 colors.
+// Has the requirements of the browser tests (`tests/run --install`). Usage: tests/pictures/take.mjs ORRERY
 import { execFileSync, spawn } from "node:child_process";
 import fs from "node:fs";
 import http from "node:http";
@@ -29,7 +29,7 @@ async function until(what, look) {
   throw new Error(`never: ${what}`);
 }
 
-// ---- A model's server and two receivers ----
+// ---- A model server and two receivers ----
 
 const SAID = "The invoice is from Nordlicht GmbH, over 1,240.50 EUR, and is due on 3 December.";
 const server = http.createServer((request, response) => {
@@ -59,7 +59,7 @@ const MODELS = {
   "caption.toml": `slug = "picture-caption"\ntitle = "Picture caption"\ndescription = "Says in one sentence what a picture shows."\noutput_type = "string"\n[request_schema]\ntype = "object"\nrequired = ["image"]\n[request_schema.properties.image]\ntype = "string"\ntitle = "Image"\nformat = "uri"\n[cost]\ntype = "fixed"\namount = 0.004\n[runner]\ntype = "http"\nurl = "${stub}/caption"\noutput = "/caption"\n`,
 };
 
-// ---- What the pictures show ----
+// ---- The content of the screenshots ----
 
 let cookie = "";
 
@@ -208,7 +208,7 @@ function chunk(type, data) {
   return whole;
 }
 
-// The pixels of a PNG with 8 bits for each channel, as the browser writes it.
+// The pixels of a PNG with 8 bits per channel, as written by the browser.
 function pixelsOf(png) {
   const parts = [];
   let head = null;
@@ -239,7 +239,7 @@ function pixelsOf(png) {
   return { width, height, channels, lines };
 }
 
-// The most frequent colors are the palette; the others become the nearest of them.
+// The most frequent colors form the palette; others are mapped to the nearest of them.
 function withPalette(png) {
   const { width, height, channels, lines } = pixelsOf(png);
   const counts = new Map();

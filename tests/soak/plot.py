@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Draws the samples of a soak: plot.py CSV SVG. One small chart below the other, over the executions so far; each
-begins at zero, so that what is flat looks flat."""
+"""Plots the samples of a soak test: plot.py CSV SVG. Stacked small charts over the number of executions; each axis
+starts at zero, so that a flat curve looks flat."""
 
 import csv
 import sys

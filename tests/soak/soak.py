@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Runs N executions through the API of a service of its own and samples it: soak.py BINARY N CSV.
+"""Runs N executions through the API of a private service and samples it: soak.py BINARY N CSV.
 
-Nine of ten requests run a prediction to its end, one triggers a workflow. Python's standard library alone; the
+Nine of ten requests run a prediction to its end, one triggers a workflow. Uses only Python's standard library;
 connections are kept alive, each with one request at a time."""
 
 import asyncio
@@ -17,12 +17,12 @@ import tempfile
 import time
 
 CONNECTIONS = 32
-# A second: a steady load, below what two cores do, so that what is kept at any moment is as much at the end as before.
+# Executions per second: a steady load below the capacity of two cores, so that the retained amount stays constant.
 RATE = 2000
 SAMPLE_EVERY_S = 5
-# What a run has to last to show that what is deleted makes room for what comes.
+# A run must be longer than this to show that deletions make room for new executions.
 RETENTION_S = 120
-# How much more than after the first deletions there may be at the end.
+# Maximum growth from the first deletions to the end.
 GROWTH_MAX = 4 / 3
 PREDICTION = {"model": "text-template", "version": "1",
               "input": {"template": "hello {{ name }}", "values": {"name": "a soak"}}}
@@ -48,7 +48,7 @@ def free_port():
 
 
 class Service:
-    """The binary on a data folder of its own."""
+    """The binary on a private data folder."""
 
     def __init__(self, binary, folder, port):
         self.binary, self.folder, self.port = binary, folder, port
@@ -93,7 +93,7 @@ class Service:
         self.process.wait(60)
 
     def memory(self):
-        """Resident MiB of the service and of the workers that it has started, and its threads."""
+        """Resident MiB of the service and of its workers, and its thread count."""
         own, workers, threads = 0.0, 0.0, 0
         children = {self.process.pid}
         for pid in sorted(map(int, filter(str.isdigit, os.listdir("/proc")))):
@@ -110,7 +110,7 @@ class Service:
         return own, workers, threads
 
     def disk_mib(self):
-        """Without the ballast, whose size is that of the disk's reserve."""
+        """Disk usage without the ballast, which depends on the disk reserve."""
         total = 0
         for folder, _, names in os.walk(self.data):
             for name in set(names) - {"ballast"}:
@@ -192,14 +192,14 @@ async def soak(service, key, count, out):
 
 
 def verdict(load, samples):
-    """Whether all answers were good, and the end is no larger than the time after the first deletions."""
+    """Problems: failed responses, and growth since the first deletions."""
     problems = []
     if load.failed:
-        problems.append(f"{load.failed} answers were not good; the first: {load.first_failure}")
+        problems.append(f"{load.failed} responses failed; the first: {load.first_failure}")
     settled = [row for row in samples if row["seconds"] > 2 * RETENTION_S]
     part = len(settled) // 5
     if part == 0:
-        print(f"too short to say what stays flat: {samples[-1]['seconds']} s, and nothing is deleted before "
+        print(f"too short to detect growth: {samples[-1]['seconds']} s, but deletions start only after "
               f"{RETENTION_S} s")
         return problems
     for name in ["rss_mib", "workers_mib", "descriptors", "disk_mib"]:
@@ -230,7 +230,7 @@ def main():
         checked = subprocess.run([binary, "--config", service.config, "verify"], capture_output=True, text=True)
         if checked.returncode != 0:
             problems.append("the store is not whole: " + checked.stdout + checked.stderr)
-    print("\n".join(problems) if problems else f"{count} executions, every answer good, the store whole")
+    print("\n".join(problems) if problems else f"{count} executions, all responses good, the store undamaged")
     sys.exit(1 if problems else 0)
 
 

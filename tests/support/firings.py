@@ -1,12 +1,12 @@
-"""Writes src/domain/calendar_firings.txt: when cron patterns fire, by Python's zoneinfo.
+"""Writes src/domain/calendar_firings.txt: the firings of cron patterns, computed with Python's zoneinfo.
 
-Every second of local time that matches is found by walking through UTC a minute at a time, so nothing here is
-shared with what the table tests. Run it again only to add cases:
+Finds every matching second of local time by stepping through UTC minute by minute, so it shares nothing with the
+code under test. Run it again only to add cases:
 
     python3 tests/support/firings.py >src/domain/calendar_firings.txt
 
-A line has the pattern, the zone, the start and the firings after it, all in seconds since 1970, up to the end of
-the walk, at most 24 of them.
+Each line has the pattern, the zone, the start and the firings after it, in Unix seconds, up to the end of the
+scan, at most 24 of them.
 """
 
 import random
@@ -18,7 +18,7 @@ MONTHS = {name: n + 1 for n, name in enumerate("JAN FEB MAR APR MAY JUN JUL AUG 
 NICKNAMES = {"@hourly": "0 * * * *", "@daily": "0 0 * * *", "@weekly": "0 0 * * 0",
              "@monthly": "0 0 1 * *", "@yearly": "0 0 1 1 *"}
 COUNT = 24
-# A fortnight around each change of the clocks.
+# Two weeks around each daylight saving change.
 STARTS = {
     "Europe/Berlin": ["2026-03-25", "2026-10-21", "2027-03-24"],
     "America/New_York": ["2026-03-04", "2026-10-28"],
@@ -83,7 +83,7 @@ def firings(pattern, zone, start, days):
         local = utc.astimezone(zone)
         wall = local.replace(tzinfo=None, fold=0)
         if before is not None and wall - before > timedelta(minutes=1) and pattern.is_fixed and pattern.has_date(local):
-            # The clocks went forward: what was scheduled in between comes now, once.
+            # The clocks went forward: skipped firings happen now, once.
             missing = before + timedelta(minutes=1)
             while missing < wall:
                 if pattern.has_minute(missing):

@@ -1,5 +1,6 @@
-//! Language models with random weights, in the form of GGUF: small ones for tests, large ones for
-//! benchmarks. They write nonsense, the same for the same seed, from a vocabulary of single characters.
+//! Language models with random weights, as GGUF files: small ones for tests, large ones for
+//! benchmarks. They generate gibberish, the same for the same seed, from a vocabulary of single
+//! characters.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -13,15 +14,15 @@ pub struct Shape {
     pub heads: u64,
     pub kv_heads: u64,
     pub feed_forward: u64,
-    /// Tokens that it claims to be trained on.
+    /// Claimed context length in training.
     pub context: u32,
-    /// How its matrices are stored.
+    /// The storage type of its matrices.
     pub weights: Weights,
-    /// Text whose words are tokens of their own, beside the single characters.
+    /// Text whose words are also tokens, besides the single characters.
     pub words: &'static str,
 }
 
-/// How matrices are stored.
+/// The storage type of matrices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Weights {
     F32,
@@ -46,12 +47,12 @@ pub const TEMPLATE: &str = "{{ bos_token }}{% if tools %}{{ tools | tojson }}\n{
     {% if add_generation_prompt %}assistant: {% endif %}";
 
 const ALIGNMENT: u64 = 32;
-/// Byte tokens begin behind `<unk>`, `<s>` and `</s>`.
+/// Byte tokens start after `<unk>`, `<s>` and `</s>`.
 const FIRST_BYTE: usize = 3;
-/// The bytes of all characters that text is made of.
+/// One token per byte value.
 const BYTES: usize = 256;
 
-/// An entry of the header that replaces the usual one.
+/// A header entry that replaces the default one.
 #[derive(Debug, Clone, Copy)]
 pub enum Entry<'e> {
     Text(&'e str),
@@ -91,9 +92,9 @@ struct Tensor {
     name: String,
     dimensions: Vec<u64>,
     weights: Weights,
-    /// Of what its numbers are; `None`: all ones.
+    /// The range of its values; `None`: all ones.
     scale: Option<f32>,
-    /// Rows that are zero.
+    /// Rows of zeros.
     zeros: std::ops::Range<usize>,
 }
 
@@ -126,7 +127,7 @@ impl Tensor {
                 (0..row).for_each(|_| put(file, &(noise.number() * scale).to_le_bytes()));
             }
             (Weights::Q8_0, scale) => {
-                // A block: the scale in 16 bits, then 32 numbers of 8 bits.
+                // A block: a 16-bit scale, then 32 8-bit numbers.
                 let scale = half(scale.unwrap_or(1.0) / 127.0);
                 for _ in 0..row / 32 {
                     put(file, &scale.to_le_bytes());
@@ -153,11 +154,11 @@ fn tensors(shape: &Shape, vocabulary: u64) -> Vec<Tensor> {
         scale: None,
         zeros: 0..0,
     };
-    // So that a product of random numbers is neither nothing nor everything.
+    // Scaled so that products of random numbers neither vanish nor saturate.
     let even = |from: u64| (3.0 / from as f32).sqrt();
     let kv = embedding / heads * kv_heads;
     let mut output = matrix("output.weight".into(), embedding, vocabulary, 4.0 * even(embedding));
-    // Bytes that make no text are seldom written.
+    // Byte tokens, which are not valid text, are rarely generated.
     output.zeros = FIRST_BYTE..FIRST_BYTE + BYTES;
     let mut all = vec![
         matrix("token_embd.weight".into(), embedding, vocabulary, 1.0),
@@ -190,11 +191,11 @@ fn tokens(words: &str) -> Vec<(String, i32)> {
     let mut all: Vec<(String, i32)> =
         vec![("<unk>".into(), UNKNOWN), ("<s>".into(), CONTROL), ("</s>".into(), CONTROL)];
     all.extend((0..BYTES).map(|byte| (format!("<0x{byte:02X}>"), BYTE)));
-    // The blank is written so in vocabularies of this kind.
+    // The notation of a blank in vocabularies of this kind.
     all.push(("\u{2581}".into(), NORMAL));
     all.extend(('!'..='~').map(|letter| (letter.to_string(), NORMAL)));
     all.extend(["é", "ß", "🌙", "月"].map(|letter| (letter.into(), NORMAL)));
-    // A word is put together from the left, so all of its beginnings are tokens.
+    // A word is merged from the left, so all of its prefixes are tokens.
     for word in words.split_whitespace().flat_map(|word| [format!("\u{2581}{word}"), word.into()]) {
         for (end, _) in word.char_indices().skip(2).chain([(word.len(), ' ')]) {
             let beginning = &word[..end];
@@ -266,12 +267,12 @@ fn header(
 struct Metadata {
     entries: u64,
     bytes: Vec<u8>,
-    /// Keys that are left out.
+    /// Keys that were replaced.
     replaced: Vec<&'static str>,
 }
 
 impl Metadata {
-    /// Whether the entry is written.
+    /// Whether the entry is to be written.
     fn key(&mut self, key: &str, kind: u32) -> bool {
         if self.replaced.contains(&key) {
             return false;
@@ -333,19 +334,19 @@ fn pad(file: &mut impl Write, written: u64) {
     put(file, &vec![0; usize::try_from(missing).unwrap()]);
 }
 
-/// A number of 16 bits, for numbers that are neither tiny nor huge.
+/// Converts to 16 bits, for numbers that are neither tiny nor huge.
 fn half(number: f32) -> u16 {
     let bits = number.to_bits();
     if number == 0.0 {
         return 0;
     }
-    // From a bias of 127 to one of 15.
+    // Convert the exponent bias from 127 to 15.
     let exponent = ((bits >> 23) & 0xff).saturating_sub(112).clamp(1, 30);
     let parts = ((bits >> 16) & 0x8000) | (exponent << 10) | ((bits >> 13) & 0x3ff);
     u16::try_from(parts).unwrap()
 }
 
-/// Numbers that look random.
+/// A pseudo-random number generator.
 struct Noise(u64);
 
 impl Noise {

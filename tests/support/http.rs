@@ -1,17 +1,17 @@
-//! HTTP/1.1 as tests need it: messages with `Content-Length`, a client that keeps its connection.
+//! A minimal HTTP/1.1 for tests: messages with `Content-Length`, and a client with keep-alive.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// Header lines that a message may have.
+/// Maximum number of header lines.
 const LINES_MAX: usize = 100;
-/// The largest body, in bytes.
+/// Largest body, in bytes.
 const BODY_MAX: usize = 64 * 1024 * 1024;
-/// How long the client waits for an answer, which a request may hold back for 60 s.
+/// Response timeout of the client; a request may be held back for 60 s.
 const ANSWER_WITHIN: Duration = Duration::from_secs(75);
 
-/// A request or an answer.
+/// A request or a response.
 #[derive(Debug, Clone)]
 pub struct Message {
     /// The first line.
@@ -21,7 +21,7 @@ pub struct Message {
 }
 
 impl Message {
-    /// Reads one message. An end before its first byte is an error too.
+    /// Reads one message. An end before its first byte is also an error.
     pub fn read(reader: &mut impl BufRead) -> io::Result<Self> {
         let start = line(reader)?;
         let mut headers = Vec::new();
@@ -47,12 +47,12 @@ impl Message {
         Ok(message)
     }
 
-    /// A header's value; the name in small letters.
+    /// A header's value; the name is in lower case.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(held, _)| held == name).map(|(_, value)| value.as_str())
     }
 
-    /// The second word of the first line: a request's path, an answer's status.
+    /// The second word of the first line: a request's path or a response's status.
     pub fn second_word(&self) -> &str {
         self.start.split(' ').nth(1).unwrap_or_default()
     }
@@ -79,8 +79,8 @@ fn line(reader: &mut impl BufRead) -> io::Result<String> {
     Ok(line.trim_end().to_owned())
 }
 
-/// A client of one host, with an API key. It repeats nothing: an error says that the request may
-/// or may not have been taken, and the next one goes over a new connection.
+/// A client of one host, with an API key. It never retries: after an error the request may or may
+/// not have been accepted, and the next one uses a new connection.
 #[derive(Debug)]
 pub struct Client {
     address: SocketAddr,

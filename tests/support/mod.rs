@@ -1,7 +1,7 @@
-//! What integration tests share: the real binary on a data folder of its own, a client, a server
-//! that plays models and webhook receivers, and random choices that a seed repeats.
+//! Shared by the integration tests: the real binary on its own data folder, a client, a server that
+//! plays models and webhook receivers, and random choices repeatable by seed.
 //!
-//! Plain threads and blocking sockets: nothing here runs on the code that it tests.
+//! Plain threads and blocking sockets: nothing here runs on the code under test.
 
 #![allow(dead_code, reason = "each test binary uses its own part of this")]
 
@@ -17,10 +17,10 @@ use rustix::process::{Pid, Signal, kill_process};
 
 /// How long a test waits for anything before it fails.
 pub const PATIENCE: Duration = Duration::from_secs(90);
-/// How often it looks.
+/// Polling interval.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// Looks until there is something to see, and fails after [`PATIENCE`], naming `what`.
+/// Polls until `look` returns a value; fails after [`PATIENCE`], naming `what`.
 #[expect(clippy::disallowed_methods, reason = "nothing here runs on the code that it tests")]
 pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + PATIENCE;
@@ -33,7 +33,7 @@ pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Sends a signal to a process. False when there is none with this id.
+/// Sends a signal to a process. Returns false if there is no such process.
 pub fn signal(pid: u32, signal: Signal) -> bool {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
     pid.is_some_and(|pid| kill_process(pid, signal).is_ok())

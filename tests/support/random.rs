@@ -1,4 +1,4 @@
-//! Random choices that a seed repeats (SplitMix64).
+//! Random choices repeatable by seed (SplitMix64).
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ops::Range;
@@ -10,7 +10,7 @@ pub struct Random {
 }
 
 impl Random {
-    /// Choices of `ORRERY_TEST_SEED`, or of a fresh seed. Says which, for the log of a failure.
+    /// Choices from `ORRERY_TEST_SEED` or a fresh seed. Prints the seed for the log of a failure.
     pub fn seeded() -> Self {
         let given = std::env::var("ORRERY_TEST_SEED").ok();
         let seed = given.map_or_else(
@@ -21,7 +21,7 @@ impl Random {
         Self { state: seed }
     }
 
-    /// Choices that follow from these but are their own: one for each thread.
+    /// Derives an independent source from this one, for example one per thread.
     pub fn fork(&mut self) -> Self {
         Self { state: self.next() }
     }
@@ -34,12 +34,12 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number of a range that is not empty. The bias of the remainder does not matter here.
+    /// A number in a non-empty range. The bias of the remainder does not matter here.
     pub fn within(&mut self, range: Range<u64>) -> u64 {
         range.start + self.next() % (range.end - range.start)
     }
 
-    /// True once in `times`, on average.
+    /// True once in `times` on average.
     pub fn once_in(&mut self, times: u64) -> bool {
         self.within(0..times) == 0
     }

@@ -1,4 +1,4 @@
-//! A server on a free loopback port: a thread for each connection, one function for all requests.
+//! A server on a free loopback port: one thread per connection, one function for all requests.
 
 use std::io::{BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -8,10 +8,10 @@ use std::thread::JoinHandle;
 
 use super::http::Message;
 
-/// A status and a body of JSON.
+/// A status and a JSON body.
 pub type Answer = (u16, String);
 
-/// Serves until it is dropped.
+/// Serves until dropped.
 #[derive(Debug)]
 pub struct Server {
     address: SocketAddr,
@@ -47,7 +47,7 @@ impl Server {
         Self { address, stopping, accepting: Some(accepting) }
     }
 
-    /// An address of this server; `path` begins with a slash.
+    /// A URL of this server; `path` begins with a slash.
     pub fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address)
     }
@@ -56,7 +56,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.stopping.store(true, Ordering::SeqCst);
-        // Wakes the accepting thread; it ends with the first connection that it sees now.
+        // Wake the accepting thread, which ends with the first connection that it sees now.
         drop(TcpStream::connect(self.address));
         if let Some(accepting) = self.accepting.take() {
             drop(accepting.join());
@@ -64,7 +64,7 @@ impl Drop for Server {
     }
 }
 
-/// Answers until the other side has gone.
+/// Answers until the client has gone.
 fn serve(stream: TcpStream, answer: &(impl Fn(&Message) -> Answer + ?Sized)) {
     let Ok(mut writer) = stream.try_clone() else { return };
     let mut reader = BufReader::new(stream);
@@ -80,7 +80,7 @@ fn serve(stream: TcpStream, answer: &(impl Fn(&Message) -> Answer + ?Sized)) {
     }
 }
 
-/// A gate that holds everyone back until it is opened.
+/// A gate that blocks everyone until it is opened.
 #[derive(Debug, Clone, Default)]
 pub struct Gate(Arc<(Mutex<Passage>, Condvar)>);
 
@@ -100,12 +100,12 @@ impl Gate {
         passage.held -= 1;
     }
 
-    /// How many it holds back.
+    /// The number of blocked callers.
     pub fn held(&self) -> usize {
         self.0.0.lock().unwrap().held
     }
 
-    /// Lets everyone through, from now on.
+    /// Opens the gate permanently.
     pub fn open(&self) {
         self.0.0.lock().unwrap().open = true;
         self.0.1.notify_all();

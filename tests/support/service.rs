@@ -1,7 +1,7 @@
-//! The real binary, on a data folder and a loopback address of its own.
+//! The real binary, on its own data folder and loopback address.
 //!
-//! Each service listens on an address 127.x.y.z that no other has, on the ports of the default
-//! configuration: no port has to be searched for, and none can be taken away between two starts.
+//! Each service listens on a unique address 127.x.y.z, on the default ports: no port has to be
+//! searched for, and none can be taken between two starts.
 
 use std::fs::{self, File, OpenOptions};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -22,10 +22,11 @@ const BASE_PORT: u16 = 8080;
 const FLOWS_PORT: u16 = 8082;
 const AGENT_PORT: u16 = 8083;
 const METRICS_PORT: u16 = 9464;
-/// Lines of the service's log that a failure shows.
+/// Log lines shown in a failure.
 const SHOWN_LINES: usize = 25;
 
-/// The configuration with a small `limits.disk_reserve`, in its `[limits]` where it has them.
+/// The configuration with a small `limits.disk_reserve`, added to its `[limits]` if it has that
+/// table.
 pub fn with_small_reserve(text: &str) -> String {
     const LIMITS: &str = "[limits]\n";
     const RESERVE: &str = "disk_reserve = \"64MiB\"\n";
@@ -35,24 +36,25 @@ pub fn with_small_reserve(text: &str) -> String {
     }
 }
 
-/// Everything that a start needs; a test may start it many times.
+/// Everything needed for a start; a test may start it many times.
 #[derive(Debug, Clone)]
 pub struct Setup {
     folder: PathBuf,
     address: Ipv4Addr,
     config: PathBuf,
     data: PathBuf,
-    /// By how many microseconds the service's clock is wrong; see [`Setup::shift_clock`].
+    /// The file with the clock error in microseconds; see [`Setup::shift_clock`].
     clock: PathBuf,
     starts: Arc<AtomicU32>,
-    /// The most file descriptors of the service, where the machine's own limit is not to be used.
+    /// File descriptor limit of the service, if not the machine's default.
     descriptors: Option<u32>,
 }
 
 impl Setup {
-    /// Configuration, manifests and log in `folder`, everything that the service writes in `data`.
-    /// Webhooks to loopback are allowed and quickly repeated, and the disk's reserve is small: the default
-    /// is more than a machine that builds may have free. `more` goes to the configuration's end.
+    /// Configuration, manifests and log are in `folder`, everything written by the service in
+    /// `data`. Webhooks to loopback are allowed and retried quickly, and the disk reserve is small:
+    /// the default may exceed the free space of a build machine. `more` is appended to the
+    /// configuration.
     pub fn new(folder: &Path, data: &Path, more: &str) -> Self {
         let models = folder.join("models.d");
         fs::create_dir_all(&models).unwrap();
@@ -64,7 +66,7 @@ impl Setup {
             .zip(BASE_PORT..)
             .map(|(name, port)| host(name, port))
             .collect();
-        // Relative wherever possible, as people write it.
+        // Relative if possible, as people write it.
         let written = data.strip_prefix(folder).unwrap_or(data);
         let text = format!(
             "data_dir = {written:?}\nmodels_dir = \"models.d\"\n{hosts}\
@@ -84,16 +86,16 @@ impl Setup {
         Self { folder, address, config, data, clock, starts, descriptors: None }
     }
 
-    /// Sets the service's clock wrong by so many seconds, while it runs and at its next starts. Only
-    /// a binary with debug assertions follows.
+    /// Shifts the service's clock by this many seconds, while it runs and at its next starts. Only
+    /// works in a binary with debug assertions.
     pub fn shift_clock(&self, seconds: i64) {
         let file = OpenOptions::new().write(true).open(&self.clock).unwrap();
         file.write_all_at(&(seconds * 1_000_000).to_le_bytes(), 0).unwrap();
-        // What the service has read of it holds for 5 ms.
+        // The service caches the shift for 5 ms.
         std::thread::sleep(Duration::from_millis(10));
     }
 
-    /// Starts services that may have at most so many file descriptors.
+    /// Limits the file descriptors of services started later.
     #[must_use]
     pub fn with_descriptors(self, most: u32) -> Self {
         Self { descriptors: Some(most), ..self }
@@ -104,12 +106,12 @@ impl Setup {
         Arc::clone(&self.starts)
     }
 
-    /// Adds a model; before a start.
+    /// Adds a model; call it before a start.
     pub fn add_model(&self, name: &str, manifest: &str) {
         fs::write(self.folder.join("models.d").join(format!("{name}.toml")), manifest).unwrap();
     }
 
-    /// Where the service keeps its data.
+    /// The service's data folder.
     pub fn data(&self) -> &Path {
         &self.data
     }
@@ -119,7 +121,7 @@ impl Setup {
         &self.config
     }
 
-    /// Starts the process and waits for nothing.
+    /// Starts the process without waiting.
     pub fn spawn(&self) -> Service {
         let log = OpenOptions::new().create(true).append(true).open(self.log()).unwrap();
         self.starts.fetch_add(1, Ordering::SeqCst);
@@ -127,7 +129,7 @@ impl Setup {
         Service { child, setup: self.clone() }
     }
 
-    /// Starts the process in a control group, alone, and waits for nothing.
+    /// Starts the process alone in a control group, without waiting.
     pub fn spawn_in(&self, group: &Path) -> Service {
         let log = OpenOptions::new().create(true).append(true).open(self.log()).unwrap();
         let mut command = Command::new("sh");
@@ -145,19 +147,19 @@ impl Setup {
         service
     }
 
-    /// A new key of the organization `default`, made while the service runs.
+    /// Creates a key of the organization `default` while the service runs.
     pub fn create_key(&self) -> String {
         self.run(&["key", "create", "--name", "test"]).trim().to_owned()
     }
 
-    /// What a command prints that has to succeed.
+    /// Runs a command that must succeed; returns its standard output.
     pub fn run(&self, arguments: &[&str]) -> String {
         let done = self.command(arguments).output().unwrap();
         assert!(done.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&done.stderr));
         String::from_utf8(done.stdout).unwrap()
     }
 
-    /// What a command says that has to fail.
+    /// Runs a command that must fail; returns its standard error.
     pub fn fail(&self, arguments: &[&str]) -> String {
         let done = self.command(arguments).output().unwrap();
         assert!(!done.status.success(), "{arguments:?} did not fail");
@@ -169,12 +171,12 @@ impl Setup {
         Client::new(self.at(BASE_PORT), key)
     }
 
-    /// A client of the older workflows' host.
+    /// A client of the older workflows host.
     pub fn flows(&self, key: &str) -> Client {
         Client::new(self.at(FLOWS_PORT), key)
     }
 
-    /// A client of the agent's host.
+    /// A client of the agent host.
     pub fn agent(&self, key: &str) -> Client {
         Client::new(self.at(AGENT_PORT), key)
     }
@@ -184,7 +186,7 @@ impl Setup {
         self.at(BASE_PORT)
     }
 
-    /// The value of a gauge or counter without labels, as `GET /metrics` tells it.
+    /// The value of a gauge or counter without labels in `GET /metrics`.
     pub fn metric(&self, name: &str) -> Option<f64> {
         value_of(&self.metrics()?, name)
     }
@@ -193,20 +195,21 @@ impl Setup {
         Some(Client::new(self.at(METRICS_PORT), "").get("/metrics").ok()?.text())
     }
 
-    /// How many executions run or wait in a lane: both of one moment, since what waits may start.
+    /// The number of executions running or queued in a lane, as of one moment, since queued ones
+    /// may start.
     pub fn unfinished(&self) -> Option<f64> {
         let metrics = self.metrics()?;
         let running = value_of(&metrics, "orrery_executions_running")?;
         Some(running + value_of(&metrics, "orrery_executions_queued")?)
     }
 
-    /// How long the log of all starts is, and what was written to it after such a length.
+    /// The part of the log of all starts after this length.
     pub fn log_since(&self, length: usize) -> String {
         let bytes = fs::read(self.log()).unwrap_or_default();
         String::from_utf8_lossy(bytes.get(length..).unwrap_or_default()).into_owned()
     }
 
-    /// Whether a command succeeds, and what it prints and says.
+    /// Runs a command; returns whether it succeeded, and its output.
     pub fn try_run(&self, arguments: &[&str]) -> (bool, String, String) {
         let done = self.command(arguments).output().unwrap();
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -228,7 +231,7 @@ impl Setup {
         SocketAddr::new(IpAddr::V4(self.address), port)
     }
 
-    /// The configuration from the folder in which every command runs.
+    /// The path of the configuration relative to the folder in which commands run.
     fn config_name(&self) -> &Path {
         self.config.strip_prefix(&self.folder).unwrap_or(&self.config)
     }
@@ -251,7 +254,7 @@ impl Setup {
     }
 }
 
-/// A running service; killed when it is dropped.
+/// A running service; killed on drop.
 #[derive(Debug)]
 pub struct Service {
     child: Child,
@@ -263,7 +266,7 @@ impl Service {
         self.child.id()
     }
 
-    /// Waits until `GET /ready` answers 200; fails at once when the process ends instead.
+    /// Waits until `GET /ready` answers 200; fails at once if the process exits instead.
     pub fn wait_until_ready(&mut self) {
         let ready = eventually("the service is ready", || match self.ended() {
             Some(status) => Some(Err(status)),
@@ -279,17 +282,17 @@ impl Service {
         answer.is_ok_and(|answer: Message| answer.status() == 200)
     }
 
-    /// How the process ended, if it did by itself.
+    /// The exit status, if the process has exited by itself.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().unwrap()
     }
 
-    /// SIGKILL; returns when the process has ended.
+    /// Sends SIGKILL; returns when the process has exited.
     pub fn kill(mut self) {
         self.end();
     }
 
-    /// As `kill`, for a service that is looked at afterwards.
+    /// Like `kill`, but keeps the value for later checks.
     pub fn kill_and_keep(&mut self) {
         drop(self.child.kill());
         eventually("the process dies", || self.ended());
@@ -302,7 +305,7 @@ impl Service {
         line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
     }
 
-    /// SIGSTOP; returns when no thread runs any more, also none inside a write to the disk.
+    /// Sends SIGSTOP; returns when all threads have stopped, including those in a write to disk.
     pub fn freeze(&self) {
         let pid = self.pid();
         assert!(signal(pid, Signal::STOP));
@@ -341,13 +344,13 @@ fn own_address() -> Ipv4Addr {
     const OF_A_PROCESS: u32 = 250;
     let made = MADE.fetch_add(1, Ordering::Relaxed);
     assert!(made < OF_A_PROCESS, "a test process has {OF_A_PROCESS} addresses");
-    // 127.1.0.0 and on: below it are the addresses that others use.
+    // From 127.1.0.0 on: others use the addresses below.
     let place = 0x1_0000 + (std::process::id() % 60_000) * OF_A_PROCESS + made;
     Ipv4Addr::from(0x7F00_0000 + place)
 }
 
-/// Makes a file of `bytes` that takes its room on the disk. False when the disk has less: then it
-/// takes what there is.
+/// Creates a file of `bytes` that occupies disk space. If the disk has less, takes all of it and
+/// returns false.
 pub fn take_room(path: &Path, bytes: u64) -> bool {
     File::create(path).unwrap();
     let length = bytes.to_string();

@@ -1,6 +1,6 @@
-"""Predictions that were acknowledged: acknowledged.py make CA KEY FILE creates some until it is killed, and
-writes the id of each into FILE once the service has answered; acknowledged.py find CA KEY FILE waits until
-each of them has ended."""
+"""Checks acknowledged predictions: acknowledged.py make CA KEY FILE creates predictions until it is killed, and
+writes each id to FILE once the service has answered; acknowledged.py find CA KEY FILE waits until all of them
+have ended."""
 
 import http.client
 import json
@@ -62,7 +62,7 @@ def find(authority, key, file):
             if status != 200 or time.monotonic() > deadline:
                 sys.exit(f"{one}: {status} {found}")
             time.sleep(0.05)
-    print(f"{len(ids)} acknowledged, all there and ended")
+    print(f"{len(ids)} acknowledged, all found and ended")
 
 
 {"make": make, "find": find}[sys.argv[1]](*sys.argv[2:])

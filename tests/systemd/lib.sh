@@ -1,7 +1,7 @@
 # shellcheck shell=bash
-# A Debian 12 of its own, booted in a container (systemd-nspawn), for the scripts beside this one: `binary` and
-# `base` are set by who reads it. Needs root, and Debian's debootstrap and systemd-container; the first run
-# fetches 100 MB.
+# A Debian 12 booted in a container (systemd-nspawn), for the scripts in this folder, which set `binary` and
+# `base` before sourcing it. Needs root, and Debian's debootstrap and systemd-container; the first run
+# downloads 100 MB.
 
 root=$base/root
 leader=
@@ -56,13 +56,13 @@ halt() {
     fi
 }
 
-# A prediction over TLS with `key`, by the authority that the service has made.
+# A prediction over TLS with `key`, trusting the authority created by the service.
 predict() {
     curl -sS --fail --cacert "$base/ca.pem" https://localhost:8443/v1/prediction/run -H "X-API-Key: $key" -d '{
         "model": "text-sentiment", "version": "0.0.1", "input": {"text": "What a beautiful night!"}}'
 }
 
-# Waits until predictions work again.
+# Waits until predictions succeed again.
 recovered() {
     for _ in $(seq 100); do
         if predict >/dev/null 2>&1; then return; fi
@@ -71,5 +71,5 @@ recovered() {
     predict
 }
 
-# The milliseconds since a moment of `date +%s%N`.
+# The milliseconds since a time from `date +%s%N`.
 since() { echo $((($(date +%s%N) - $1) / 1000000)); }

@@ -1,5 +1,5 @@
-"""Creates predictions at 200 a second for so many seconds, each on a connection of its own, and counts what
-fails: load.py CA KEY SECONDS. Prints the count and the slowest answer; ends with 0 whatever it is."""
+"""Creates 200 predictions per second for a number of seconds, each on a new connection, and counts failures:
+load.py CA KEY SECONDS. Prints the count and the slowest response; always exits with 0."""
 
 import concurrent.futures
 import http.client

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Memory under abuse, and after it: the resident memory of a service at start, at the peak of a storm
-of html-to-text and large JSON bodies, and once it is idle again.
+"""Measures the resident memory of a service at its start, at the peak of a storm of html-to-text runs and large
+JSON bodies, and once it is idle again.
 
 usage: memory.py PATH/TO/orrery [--seconds 15] [--clients 48] [--idle 30]
 """
@@ -31,7 +31,7 @@ def orrery(*arguments):
 
 
 def running():
-    """Executions that run or wait."""
+    """The number of running and queued executions."""
     connection = http.client.HTTPConnection("127.0.0.1", options.port + 5, timeout=60)
     connection.request("GET", "/metrics")
     lines = connection.getresponse().read().decode().splitlines()
@@ -40,7 +40,7 @@ def running():
 
 
 def resident_mib():
-    """Of the service and the workers of its built-in models."""
+    """Resident memory of the service and its built-in workers."""
     total = 0.0
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:

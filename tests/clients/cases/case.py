@@ -1,4 +1,4 @@
-"""Collects the cases of one client, runs them, and prints one JSON object for each: its name, and the error or null."""
+"""Collects and runs the cases of one client, and prints one JSON object per case: its name, and the error or null."""
 
 import asyncio
 import inspect
@@ -10,11 +10,11 @@ BASE, WORKFLOWS, FLOWS, AGENT = (os.environ[f"ORRERY_TEST_{host}"] for host in (
 SECURE, AUTHORITY = os.environ["ORRERY_TEST_SECURE"], os.environ["ORRERY_TEST_AUTHORITY"]
 KEY, SECURE_KEY = os.environ["ORRERY_TEST_KEY"], os.environ["ORRERY_TEST_SECURE_KEY"]
 WRONG_KEY = "smk_wrong"
-# A model of the upstream, one of a server with a manifest, one that the box runs itself, and one for embeddings.
+# A model of the upstream, one on a server with a manifest, a local one, and one for embeddings.
 FAR, NEAR, TINY, VECTORS = "vendor/far", "near", "tiny", "vectors"
-# What the fake upstream calls a tool with, and answers a schema with: see `value` in `upstream.py`.
+# The fake upstream's tool arguments and structured answers: see `value` in `upstream.py`.
 TEXT, NUMBER = "Rome", 3
-# The random model's choices, which without a seed may fill `max_tokens` before a call or an object is complete.
+# Options for the random model, which without a seed may reach `max_tokens` before a call or an object is complete.
 SEED = 2
 
 _cases = []

@@ -1,4 +1,4 @@
-"""Models of answers that several clients ask for."""
+"""Structured answers requested by several clients."""
 
 from typing import Literal
 
@@ -15,6 +15,6 @@ class Part(BaseModel):
 
 
 class Nested(BaseModel):
-    """A model in a model, whose schema has `$defs`."""
+    """A nested model, whose schema has `$defs`."""
 
     part: Part

@@ -1,4 +1,4 @@
-"""requests, httpx, aiohttp, urllib3 and urllib, as programs use them: create, wait, upload, refusals, HTTP/2."""
+"""requests, httpx, aiohttp, urllib3 and urllib, as programs use them: create, wait, upload, errors, HTTP/2."""
 
 import asyncio
 import json
@@ -99,7 +99,7 @@ def urllib3_pool():
 
 @case
 def urllib_default_type():
-    # It sends `application/x-www-form-urlencoded` by itself.
+    # It sends `application/x-www-form-urlencoded` by default.
     request = urllib.request.Request(f"{BASE}/v1/prediction/run", json.dumps(BODY).encode(), HEADERS)
     equal(json.load(urllib.request.urlopen(request))["status"], "success")
     try:

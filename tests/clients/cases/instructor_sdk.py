@@ -1,4 +1,4 @@
-"""instructor, in each of its modes for chat completions."""
+"""instructor in all its modes for chat completions."""
 
 import instructor
 import openai

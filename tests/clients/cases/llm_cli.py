@@ -1,4 +1,4 @@
-"""The command line `llm` with models of a host that is configured in its own file."""
+"""The command `llm` with models of a host configured in its own file."""
 
 import os
 import subprocess

@@ -1,5 +1,5 @@
-//! axe-core, which looks for faults of accessibility in the page of a browser. It comes from npm's
-//! registry, below the build folder, and is not a part of the repository.
+//! axe-core, a checker of accessibility for the page in a browser. Downloaded from npm's registry
+//! to the build folder; not part of the repository.
 
 use std::path::Path;
 use std::process::Command;
@@ -15,7 +15,7 @@ const RULES: [&str; 5] = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"
 
 static SCRIPT: OnceLock<String> = OnceLock::new();
 
-/// The script; without a way to npm's registry that fails, and so does the test.
+/// The script. Downloading it fails without access to npm's registry, and so does the test.
 fn script() -> &'static str {
     SCRIPT.get_or_init(|| {
         let fetch = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/axe/fetch.py");
@@ -28,7 +28,7 @@ fn script() -> &'static str {
 }
 
 impl Chromium {
-    /// The page breaks no rule that axe can check.
+    /// Checks that the page violates no rule of axe.
     pub async fn is_accessible(&self, name: &str) {
         if self.run("return typeof window.axe").await == "undefined" {
             self.run(script()).await;

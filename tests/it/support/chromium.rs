@@ -1,4 +1,4 @@
-//! A browser that a test drives: headless Chromium behind Debian's chromedriver.
+//! Browser automation: headless Chromium with Debian's chromedriver.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -20,9 +20,9 @@ use orrery::api::Role;
 
 const NEEDED: &str = "Debian's packages chromium and chromium-driver are installed: tests/run";
 
-/// How often the driver may find that its port, which it chooses for IPv4, is taken for IPv6.
+/// Maximum start attempts: chromedriver picks a port for IPv4 that may be taken for IPv6.
 const DRIVER_STARTS: usize = 5;
-/// How often the page is looked at for a text, and the pause between two looks.
+/// How often the page is polled for a text, and the interval.
 const LOOKS_MAX: usize = 600;
 const LOOK_PAUSE: Duration = Duration::from_millis(100);
 
@@ -33,8 +33,8 @@ pub struct Chromium {
     _profile: Profile,
 }
 
-/// The browser's own folder, which names its process. A test that fails ends without closing the
-/// window, and the driver alone takes no browser with it.
+/// The browser's profile folder, which identifies its process. A failing test does not close the
+/// window, and killing the driver alone leaves the browser running.
 struct Profile(tempfile::TempDir);
 
 impl Drop for Profile {
@@ -47,7 +47,7 @@ impl Drop for Profile {
     }
 }
 
-/// Asks for the lines of the browser's console, which it then forgets.
+/// Fetches and clears the lines of the browser's console.
 #[derive(Debug)]
 struct Console;
 
@@ -60,7 +60,7 @@ impl WebDriverCompatibleCommand for Console {
     }
 }
 
-/// A command of Chromium's own protocol.
+/// A command of the Chrome DevTools Protocol.
 #[derive(Debug)]
 struct Cdp(&'static str, Value);
 
@@ -73,7 +73,7 @@ impl WebDriverCompatibleCommand for Cdp {
     }
 }
 
-/// The driver and its port; `None` when it ends at once.
+/// Starts the driver; returns it and its port. `None` if it exits at once.
 async fn start_driver() -> Option<(Child, String)> {
     let mut driver = Command::new("chromedriver")
         .arg("--port=0")
@@ -139,18 +139,18 @@ impl Chromium {
         within("page", self.client.goto(url)).await.unwrap();
     }
 
-    /// The element of an XPath, once it is there and shown.
+    /// The element of an XPath, once it is visible.
     pub async fn find(&self, xpath: &str) -> Shown<'_> {
         Shown::once(&self.client, xpath.to_owned()).await
     }
 
-    /// The button or link of this name.
+    /// The button or link with this name.
     pub async fn button(&self, name: &str) -> Shown<'_> {
         let name = format!("[normalize-space(.)='{name}' or @aria-label='{name}']");
         self.find(&format!("(//button{name} | //a{name})[not(ancestor::nav)]")).await
     }
 
-    /// Presses the button or follows the link of this name.
+    /// Presses the button or follows the link with this name.
     pub async fn press(&self, name: &str) {
         self.button(name).await.click().await;
     }
@@ -177,22 +177,22 @@ impl Chromium {
         panic!("no text '{text}' in:\n{}", self.text().await);
     }
 
-    /// Everything that the page shows.
+    /// All visible text of the page.
     pub async fn text(&self) -> String {
         self.run("return document.body.innerText").await.as_str().unwrap_or_default().to_owned()
     }
 
-    /// What a script in the page returns.
+    /// The result of a script in the page.
     pub async fn run(&self, script: &str) -> Value {
         within("script", self.client.execute(script, Vec::new())).await.unwrap()
     }
 
-    /// Types into whatever has the focus.
+    /// Types into the focused element.
     pub async fn keys(&self, text: &str) {
         self.client.active_element().await.unwrap().send_keys(text).await.unwrap();
     }
 
-    /// The width of the window, and whether it is dark.
+    /// Sets the width of the window, and the dark theme.
     pub async fn looks(&self, width: u32, is_dark: bool) {
         let scheme = if is_dark { "dark" } else { "light" };
         let features = json!({"features": [{"name": "prefers-color-scheme", "value": scheme}]});
@@ -203,7 +203,7 @@ impl Chromium {
         self.client.issue_cmd(size).await.unwrap();
     }
 
-    /// Has the browser show the page for this medium (under an empty name) or with these features.
+    /// Emulates this medium (under an empty name) or these media features.
     pub async fn media(&self, features: &[(&str, &str)]) {
         let medium =
             features.iter().find(|(name, _)| name.is_empty()).map_or("", |(_, value)| value);
@@ -224,14 +224,15 @@ impl Chromium {
         self.client.issue_cmd(conditions).await.unwrap();
     }
 
-    /// Saves a picture of the window where `DASHBOARD_PICTURES` names a folder: for a person's eye.
+    /// Saves a screenshot of the window if `DASHBOARD_PICTURES` names a folder: for review by a
+    /// person.
     pub async fn picture(&self, name: &str) {
         let Ok(folder) = std::env::var("DASHBOARD_PICTURES") else { return };
         let picture = self.client.screenshot().await.unwrap();
         std::fs::write(std::path::Path::new(&folder).join(format!("{name}.png")), picture).unwrap();
     }
 
-    /// Ends the visit: the console must be empty, and nothing was asked of another origin.
+    /// Ends the visit: checks that the console is empty and no other origin was contacted.
     pub async fn leave(self) {
         self.expect_quiet_console(&[]).await;
         let foreign = "return performance.getEntriesByType('resource').map(one => one.name)\
@@ -240,14 +241,14 @@ impl Chromium {
         self.client.close().await.unwrap();
     }
 
-    /// The lines of the console since this was last asked.
+    /// The lines of the console since the last call.
     pub async fn console(&self) -> Vec<String> {
         let lines = self.client.issue_cmd(Console).await.unwrap();
         let said = |line: &Value| line["message"].as_str().unwrap_or_default().to_owned();
         lines.as_array().unwrap().iter().map(said).collect()
     }
 
-    /// The console has nothing but lines that contain one of `expected`.
+    /// Checks that every line of the console contains one of `expected`.
     pub async fn expect_quiet_console(&self, expected: &[&str]) {
         let mut unexpected = self.console().await;
         unexpected.retain(|line| !expected.iter().any(|part| line.contains(part)));
@@ -261,7 +262,7 @@ impl Chromium {
         self.joins_as_owner().await;
     }
 
-    /// Fills in the page that the Owner's link opens.
+    /// Fills in the setup page of the Owner's link.
     pub async fn joins_as_owner(&self) {
         self.fill("Name", "Ada Lovelace").await;
         self.fill("Email", "ada@example.com").await;
@@ -270,7 +271,7 @@ impl Chromium {
         self.see("Hello, Ada Lovelace.").await;
     }
 
-    /// Has the session of a person from now on, without the log-in.
+    /// Takes over a person's session, without logging in.
     pub async fn becomes(&self, service: &Service, person: &Person) {
         self.is_nobody().await;
         let (name, value) = person.cookie.split_once('=').unwrap();
@@ -279,20 +280,20 @@ impl Chromium {
         self.client.issue_cmd(Cdp("Network.setCookie", cookie)).await.unwrap();
     }
 
-    /// Its window counts as seen and in front from now on, whatever covers it.
+    /// Makes its window count as visible and focused, whatever covers it.
     pub async fn is_watched(&self) {
         let focus = Cdp("Emulation.setFocusEmulationEnabled", json!({"enabled": true}));
         self.client.issue_cmd(focus).await.unwrap();
     }
 
-    /// Forgets its session, as a browser that was never here. It leaves the page first, whose requests
-    /// would go on without a session.
+    /// Drops its session, like a fresh browser. Leaves the page first, because its requests would
+    /// continue without a session.
     pub async fn is_nobody(&self) {
         self.client.goto("about:blank").await.unwrap();
         self.client.issue_cmd(Cdp("Network.clearBrowserCookies", json!({}))).await.unwrap();
     }
 
-    /// What a request of the page's own answers, as JSON.
+    /// Sends a request from the page; returns the JSON response.
     pub async fn asks(&self, method: &str, path: &str, body: &Value) -> Value {
         let script = "const [method, path, body, done] = arguments; \
                       fetch(path, { method, ...(body === null ? {} : { body: JSON.stringify(body), headers: { 'content-type': 'application/json' } }) }) \
@@ -301,20 +302,20 @@ impl Chromium {
         within("answer", self.client.execute_async(script, arguments)).await.unwrap()
     }
 
-    /// Runs a script in each page that is opened from now on, before the page's own.
+    /// Runs a script in each page opened from now on, before the page's own scripts.
     pub async fn before_pages(&self, script: &str) {
         let added = Cdp("Page.addScriptToEvaluateOnNewDocument", json!({"source": script}));
         self.client.issue_cmd(added).await.unwrap();
     }
 
-    /// The tree that assistive technology reads, a node a line, without what differs between two runs.
+    /// The accessibility tree, one node per line, without parts that differ between runs.
     pub async fn accessibility_tree(&self) -> String {
         self.client.issue_cmd(Cdp("Accessibility.enable", json!({}))).await.unwrap();
         let tree = self.client.issue_cmd(Cdp("Accessibility.getFullAXTree", json!({}))).await;
         super::tree::text_of(&tree.unwrap()["nodes"])
     }
 
-    /// Replaces what is in the JSON editor, as a person would: all is chosen, then the text comes.
+    /// Replaces the content of the JSON editor like a person: selects everything, then types.
     pub async fn writes_json(&self, text: &str) {
         until("JSON editor", async || {
             let focus = "const content = document.querySelector('.code-editor')?.shadowRoot?.querySelector('.cm-content'); content?.focus(); return Boolean(content)";
@@ -328,12 +329,12 @@ impl Chromium {
         self.inserts(text).await;
     }
 
-    /// Writes where the caret is.
+    /// Types at the caret.
     pub async fn inserts(&self, text: &str) {
         self.client.issue_cmd(Cdp("Input.insertText", json!({"text": text}))).await.unwrap();
     }
 
-    /// What the JSON editor holds.
+    /// The content of the JSON editor.
     pub async fn json_text(&self) -> String {
         let lines = "const root = document.querySelector('.code-editor')?.shadowRoot; \
                      return root?.querySelector('.cm-content') ? [...root.querySelectorAll('.cm-line')].map((one) => one.textContent).join('\\n') : null";
@@ -345,7 +346,7 @@ impl Chromium {
         until(text, async || (!self.text().await.contains(text)).then_some(())).await;
     }
 
-    /// Logs in with the password of every person in the tests.
+    /// Logs in with the password shared by all people in the tests.
     pub async fn logs_in(&self, service: &Service, email: &str) {
         self.open(service, "/").await;
         self.fill("Email", email).await;
@@ -354,7 +355,7 @@ impl Chromium {
         self.see("Hello, ").await;
     }
 
-    /// Opens the tab of this name.
+    /// Opens the tab with this name.
     pub async fn press_tab(&self, name: &str) {
         let tab = format!("//button[@role='tab'][starts-with(.,'{name}')]");
         self.find(&tab).await.click().await;
@@ -370,17 +371,17 @@ impl Chromium {
         .await;
     }
 
-    /// Replaces what is in the field with this label.
+    /// Replaces the content of the field with this label.
     pub async fn refill(&self, label: &str, text: &str) {
         self.field(label).await.replace(text).await;
     }
 
-    /// What the field with this label holds.
+    /// The value of the field with this label.
     pub async fn value(&self, label: &str) -> String {
         self.field(label).await.value().await
     }
 
-    /// Chooses what a field with this label offers, by its words.
+    /// Selects an option of the field with this label, by its text.
     pub async fn choose(&self, label: &str, offer: &str) {
         self.field(label).await.select_by_label(offer).await;
     }

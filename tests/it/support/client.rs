@@ -1,4 +1,4 @@
-//! The client: one request put together in one line, one answer with what tests ask of it.
+//! The client: a request built in one line, and a response with the accessors that tests need.
 
 use std::net::SocketAddr;
 
@@ -17,7 +17,7 @@ use super::within;
 
 pub type Connections = Client<HttpConnector, Full<Bytes>>;
 
-/// A request that is being put together.
+/// A request being built.
 #[derive(Debug, Clone)]
 pub struct Ask {
     connections: Connections,
@@ -27,7 +27,7 @@ pub struct Ask {
     path: String,
     headers: Vec<(String, Vec<u8>)>,
     body: Bytes,
-    /// Whether a request that is accepted has to be as the document says.
+    /// Whether the request, if accepted, must conform to the document.
     is_documented: bool,
 }
 
@@ -52,7 +52,7 @@ impl Ask {
         }
     }
 
-    /// With an API key, in the header of that name.
+    /// Adds an API key, in the header of that name.
     pub fn key(self, key: &str) -> Self {
         self.header("x-api-key", key)
     }
@@ -72,13 +72,13 @@ impl Ask {
         self
     }
 
-    /// A request that only a setting lets the service accept.
+    /// Marks a request that is accepted only with a special setting.
     pub fn undocumented(mut self) -> Self {
         self.is_documented = false;
         self
     }
 
-    /// Sends it and gives the answer with its body unread.
+    /// Sends it; returns the response with its body unread.
     pub async fn open(self) -> Response<Incoming> {
         let url = format!("http://{}{}", self.host, self.path);
         let mut request = Request::builder().method(self.method).uri(url);
@@ -89,7 +89,7 @@ impl Ask {
         within("answer", self.connections.request(request)).await.unwrap()
     }
 
-    /// Sends it, reads the whole answer, and holds both against the document of the host.
+    /// Sends it, reads the whole response, and checks both against the document of the host.
     pub async fn send(self) -> Answer {
         let sent = self.clone();
         let answer = self.open().await;
@@ -116,7 +116,7 @@ impl Ask {
     }
 }
 
-/// An answer, read whole.
+/// A response, read completely.
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
@@ -129,25 +129,25 @@ impl Answer {
         serde_json::from_str(&self.text).unwrap_or_else(|_| panic!("not valid JSON: {}", self.text))
     }
 
-    /// A header's text, or nothing.
+    /// A header's text, or an empty string.
     pub fn header(&self, name: &str) -> &str {
         self.headers.get(name).map_or("", |value| value.to_str().unwrap())
     }
 
-    /// The body, once the status is found to be as expected.
+    /// The body, after checking the status.
     #[track_caller]
     pub fn expect(&self, status: u16) -> Value {
         assert_eq!(self.status, status, "{}", self.text);
         self.json()
     }
 
-    /// The status and the whole body, byte for byte.
+    /// Checks the status and the whole body, byte for byte.
     #[track_caller]
     pub fn expect_text(&self, status: u16, text: &str) {
         assert_eq!((self.status, self.text.as_str()), (status, text));
     }
 
-    /// An error of the shape that every route shares: message and status, nothing else.
+    /// Checks an error in the shape shared by all routes: message and status, nothing else.
     #[track_caller]
     pub fn expect_error(&self, status: u16, message: &str) {
         let message = Value::from(message);

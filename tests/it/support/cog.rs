@@ -1,4 +1,4 @@
-//! The real Cog server, from PyPI, with the predictor of `tests/cog`.
+//! The real Cog server from PyPI, with the predictor of `tests/cog`.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use super::python::installed;
 use super::signal;
 
-/// A Cog server; it ends with this value.
+/// A Cog server; it ends when dropped.
 #[derive(Debug)]
 pub struct Cog {
     child: Child,
@@ -18,18 +18,18 @@ pub struct Cog {
 }
 
 impl Cog {
-    /// Starts a server; it may take some seconds until it is ready.
+    /// Starts a server; it may take some seconds to become ready.
     pub fn start() -> Self {
         static INSTALLED: OnceLock<PathBuf> = OnceLock::new();
         let programs = INSTALLED.get_or_init(|| installed("cog"));
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cog");
         let port = free_port();
-        // Behind a guard, so that nothing of it stays when the test ends by a panic.
+        // Behind a guard, so that nothing of it is left if the test panics.
         let path = std::env::var("PATH").unwrap();
         let child = Command::new(env!("CARGO_BIN_EXE_orrery"))
             .args(["guard", "--parent", &std::process::id().to_string(), "--directory"])
             .arg(folder)
-            // The server writes its outputs to a temporary folder; the fence lets it.
+            // The server writes its outputs to a temporary folder, which the sandbox must allow.
             .arg("--write")
             .arg(std::env::temp_dir())
             .arg("--")
@@ -55,7 +55,7 @@ impl Drop for Cog {
     }
 }
 
-/// A port that nobody listens on. Another may take it before the server does; then the test fails.
+/// A free port. If another process takes it before the server does, the test fails.
 pub fn free_port() -> u16 {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
 }

@@ -1,5 +1,6 @@
-//! Holds the answers of every test against the OpenAPI document of their host: the status is among
-//! those of the operation, the body has the documented shape, and so has a request that was accepted.
+//! Checks the responses of every test against the OpenAPI document of their host: the status is
+//! documented for the operation, the body has the documented shape, and so has every accepted
+//! request.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
@@ -11,7 +12,7 @@ use orrery::api::{ROUTES, Role, Route, openapi_of};
 use orrery::http::router::{Outcome, Router};
 use serde_json::{Value, json};
 
-/// A host as its document describes it.
+/// A host as described by its document.
 struct Host {
     router: Router<&'static Route>,
     document: Value,
@@ -32,7 +33,7 @@ static HOSTS: LazyLock<HashMap<Role, Host>> = LazyLock::new(|| {
 
 static VALIDATORS: LazyLock<Mutex<HashMap<String, Arc<Validator>>>> = LazyLock::new(Mutex::default);
 
-/// A request and what came back.
+/// A request and its response.
 pub struct Exchange<'a> {
     pub role: Role,
     pub method: &'a Method,
@@ -43,8 +44,8 @@ pub struct Exchange<'a> {
     pub text: &'a str,
 }
 
-/// Panics when the exchange is not as the document says. Paths and methods that it does not name are
-/// not its matter.
+/// Panics if the exchange does not conform to the document. Ignores paths and methods that it does
+/// not contain.
 #[track_caller]
 pub fn check(exchange: &Exchange<'_>) {
     let Exchange { role, method, path, sent, status, headers, text } = exchange;
@@ -78,7 +79,7 @@ pub fn check(exchange: &Exchange<'_>) {
     }
 }
 
-/// Whether `value` fits `schema`, a part of `document`.
+/// Whether `value` matches `schema`, a part of `document`.
 #[track_caller]
 fn validate(document: &Value, schema: &Value, value: &Value, place: &str) {
     let validator = validator(document, schema);
@@ -100,7 +101,7 @@ fn validator(document: &Value, schema: &Value) -> Arc<Validator> {
     Arc::clone(made)
 }
 
-/// Each example of a document fits its schema.
+/// Checks that each example of a document matches its schema.
 pub fn check_examples(role: Role) {
     let document = &HOSTS[&role].document;
     let mut examples = 0;

@@ -1,4 +1,4 @@
-//! People who use the dashboard over HTTP, as a browser would: with a cookie, and from its own pages.
+//! People who use the dashboard over HTTP like a browser: with a cookie, and from its own pages.
 
 use hyper::Method;
 use orrery::api::Role;
@@ -16,7 +16,7 @@ pub struct Person {
 }
 
 impl Service {
-    /// A request to the dashboard as one of its own pages sends it, without a session.
+    /// A request to the dashboard as sent by one of its own pages, without a session.
     pub fn page_asks(&self, method: Method, path: &str) -> Ask {
         self.ask(Role::Dashboard, method, path).header("sec-fetch-site", "same-origin")
     }
@@ -32,13 +32,13 @@ impl Service {
         token_of(&members.owner_link(self.organization.id).await.unwrap().url("http://d"))
     }
 
-    /// The Owner of the first organization, who is made now.
+    /// Creates the Owner of the first organization.
     pub async fn owner(&self) -> Person {
         let token = self.owner_token().await;
         self.joins("/setup", &token, "owner@example.com").await
     }
 
-    /// A further member, by an invitation of the Owner.
+    /// Adds a member by an invitation of the Owner.
     pub async fn member(&self, owner: &Person, email: &str) -> Person {
         let made = self.asks(owner, Method::POST, "/invitations").json(&json!({}));
         let made = made.send().await.expect(201);
@@ -52,7 +52,7 @@ impl Service {
         Person { cookie: cookie_of(answer.header("set-cookie")), email: email.to_owned() }
     }
 
-    /// What a log-in answers.
+    /// The response to a log-in.
     pub async fn logs_in(&self, email: &str, password: &str) -> super::Answer {
         let body = json!({"email": email, "password": password});
         self.page_asks(Method::POST, "/session").json(&body).send().await
@@ -71,12 +71,12 @@ impl Service {
     }
 }
 
-/// Name and value of a `Set-Cookie`.
+/// Name and value of a `Set-Cookie` header.
 pub fn cookie_of(header: &str) -> String {
     header.split(';').next().unwrap().to_owned()
 }
 
-/// What follows `#` in a link.
+/// The fragment of a link.
 pub fn token_of(url: &str) -> String {
     url.split_once('#').unwrap().1.to_owned()
 }

@@ -1,5 +1,4 @@
-//! A server of the Model Context Protocol with two tools, by HTTP with JSON or with events, and as lines for a
-//! program of the shell.
+//! An MCP server with two tools, over HTTP with JSON or events, and as lines of a shell program.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -12,7 +11,7 @@ use tokio::sync::{Notify, watch};
 use super::server::{Response, Whole, events, respond, serve};
 
 const SESSION: &str = "mcp-session-id";
-/// What the tool `large` answers with.
+/// Size of the answer of the tool `large`.
 const LARGE: usize = 50 << 20;
 
 #[derive(Default)]
@@ -22,13 +21,13 @@ struct State {
     is_down: AtomicBool,
     sends_events: AtomicBool,
     lists_odd_tools: AtomicBool,
-    /// Listings that are refused.
+    /// Number of listings to reject.
     refused_listings: AtomicUsize,
-    /// The present session; 0: it has none.
+    /// The current session; 0 if there is none.
     session: AtomicUsize,
-    /// How many replies to its own requests it has.
+    /// Number of replies received to its own requests.
     replies: watch::Sender<usize>,
-    /// The tool `slow` may end.
+    /// Lets the tool `slow` end.
     may_end: Notify,
 }
 
@@ -38,7 +37,7 @@ pub struct McpServer {
     state: Arc<State>,
 }
 
-/// The tools, as the server lists them.
+/// The tools as listed by the server.
 fn tools() -> Value {
     let text = json!({"type": "object", "properties": {"text": {"type": "string"}}});
     let tool = |name: &str| json!({"name": name, "description": "says it", "inputSchema": text});
@@ -47,7 +46,7 @@ fn tools() -> Value {
     json!({"tools": [tool("echo"), tool("fail"), tool("large"), tool("never"), tool("slow"), tool("se.cret/tool"), too_large]})
 }
 
-/// The tools of a server that lists some wrong ones among them.
+/// A list with some invalid tools.
 fn odd_tools() -> Value {
     let good = tools()["tools"][0].clone();
     let with = |name: &str, schema: Value| json!({"name": name, "inputSchema": schema});
@@ -72,27 +71,27 @@ impl McpServer {
         format!("http://{}/mcp", self.address)
     }
 
-    /// From now on it answers 503, or again as it should.
+    /// Makes it answer 503, or normally again.
     pub fn is_down(&self, is_down: bool) {
         self.state.is_down.store(is_down, Ordering::SeqCst);
     }
 
-    /// From now on it answers with events.
+    /// Makes it answer with events.
     pub fn sends_events(&self) {
         self.state.sends_events.store(true, Ordering::SeqCst);
     }
 
-    /// From now on some of its tools are wrong.
+    /// Makes some of its tools invalid.
     pub fn lists_odd_tools(&self) {
         self.state.lists_odd_tools.store(true, Ordering::SeqCst);
     }
 
-    /// The next listing is refused.
+    /// Rejects the next listing.
     pub fn refuses_a_listing(&self) {
         self.state.refused_listings.store(1, Ordering::SeqCst);
     }
 
-    /// From now on it has a new session, and knows none of before.
+    /// Starts a new session; older ones become unknown.
     pub fn begins_a_session(&self) {
         self.state.session.fetch_add(1, Ordering::SeqCst);
     }
@@ -109,7 +108,7 @@ impl McpServer {
         replies.map(|(message, _)| message.clone()).collect()
     }
 
-    /// The messages of that method, with their headers.
+    /// The messages with that method, with their headers.
     pub fn asked(&self, method: &str) -> Vec<(Value, hyper::HeaderMap)> {
         let messages = self.state.messages.lock().unwrap();
         messages.iter().filter(|(message, _)| message["method"] == method).cloned().collect()
@@ -184,7 +183,7 @@ impl State {
 }
 
 impl State {
-    /// Sends requests of its own, and its result once they are all replied to.
+    /// Sends its own requests, and the result once all are replied to.
     fn asks_first(self: Arc<Self>, message: &Value) -> Response {
         let asks = |id: Value, method: &str| json!({"jsonrpc": "2.0", "id": id, "method": method});
         let own = [
@@ -202,7 +201,7 @@ impl State {
         events(stream::iter(own.map(|request| request.to_string())).chain(end))
     }
 
-    /// Says how far it is, for this call and for one that nobody has made, and ends when it may.
+    /// Reports progress for this call and for an unknown one, and ends when allowed.
     fn slowly(self: Arc<Self>, message: &Value) -> Response {
         let token = &message["params"]["_meta"]["progressToken"];
         let note = |token: &Value, progress: u8, text: &str| {
@@ -228,7 +227,7 @@ fn json_answer(message: &Value) -> Response {
     response
 }
 
-/// A program of the shell that is such a server with the tool `greet`, which says the greeting of its
+/// A shell program that is such a server with the tool `greet`, which returns the greeting in its
 /// environment.
 pub const PROGRAM: &str = r#"
 while read -r line; do

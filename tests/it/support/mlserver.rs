@@ -1,4 +1,4 @@
-//! The real MLServer, from PyPI, with the model of `tests/oip`.
+//! The real MLServer from PyPI, with the model of `tests/oip`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use super::cog::free_port;
 use super::python::installed;
 use super::signal;
 
-/// An MLServer; it ends with this value.
+/// An MLServer; it ends when dropped.
 #[derive(Debug)]
 pub struct MlServer {
     child: Child,
@@ -23,7 +23,7 @@ pub struct MlServer {
 }
 
 impl MlServer {
-    /// Starts a server; it may take some seconds until it is ready.
+    /// Starts a server; it may take some seconds to become ready.
     pub fn start() -> Self {
         static INSTALLED: OnceLock<PathBuf> = OnceLock::new();
         let programs = INSTALLED.get_or_init(|| installed("oip"));
@@ -37,7 +37,7 @@ impl MlServer {
             "metrics_port": free_port(), "parallel_workers": 0, "debug": false,
         });
         fs::write(folder.path().join("settings.json"), settings.to_string()).unwrap();
-        // Behind a guard, so that nothing of it stays when the test ends by a panic.
+        // Behind a guard, so that nothing of it is left if the test panics.
         let path = std::env::var("PATH").unwrap();
         let child = Command::new(env!("CARGO_BIN_EXE_orrery"))
             .args(["guard", "--parent", &std::process::id().to_string(), "--directory"])

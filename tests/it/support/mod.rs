@@ -1,4 +1,4 @@
-//! What the tests share: the service, a client, a model server and a webhook receiver.
+//! Shared by the tests: the service, a client, a model server and a webhook receiver.
 
 mod axe;
 pub mod chromium;
@@ -38,21 +38,21 @@ pub use server::{page, respond, serve};
 pub use service::Service;
 pub use upstream::Upstream;
 
-/// The longest that any test waits for one thing; far beyond what it takes.
+/// The longest wait of any test; far more than needed.
 const PATIENCE: Duration = Duration::from_secs(240);
 
-/// What `waited_for` comes to, or a failed test that names it.
+/// Awaits `waited_for`; fails with its name on timeout.
 pub async fn within<T>(what: &str, waited_for: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, waited_for).await.unwrap_or_else(|_| panic!("no {what} came"))
 }
 
-/// Sends a signal to a process. False when there is none with this id.
+/// Sends a signal to a process. Returns false if there is no such process.
 pub fn signal(pid: u32, signal: Signal) -> bool {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
     pid.is_some_and(|pid| kill_process(pid, signal).is_ok())
 }
 
-/// Asks again and again until `probe` has an answer.
+/// Polls until `probe` returns a value.
 pub async fn until<T>(what: &str, mut probe: impl AsyncFnMut() -> Option<T>) -> T {
     let mut ticks = tokio::time::interval(Duration::from_millis(10));
     within(what, async {
@@ -66,8 +66,8 @@ pub async fn until<T>(what: &str, mut probe: impl AsyncFnMut() -> Option<T>) -> 
     .await
 }
 
-/// Waits until nothing of a model runs or is queued: the end of an execution is known a moment before its
-/// task gives its place back.
+/// Waits until nothing of a model is running or queued: the end of an execution is visible a moment
+/// before its slot is free.
 pub async fn lane_is_free(service: &Service, model: &str) {
     until("a free lane", async || {
         let load = service.engine().load(model);
@@ -76,7 +76,7 @@ pub async fn lane_is_free(service: &Service, model: &str) {
     .await;
 }
 
-/// Whether any file below the folder holds the text.
+/// Whether any file below the folder contains the text.
 pub fn holds(folder: &Path, text: &str) -> bool {
     std::fs::read_dir(folder).unwrap().any(|entry| {
         let entry = entry.unwrap();

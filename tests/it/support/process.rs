@@ -1,8 +1,8 @@
-//! The service as a process of its own, for what only a process can show: it is killed and started again, it
-//! writes a log, and its clock is wrong.
+//! The service as a separate process, for tests that kill and restart it, read its log, or shift
+//! its clock.
 //!
-//! It listens on a loopback address that no other service has, on ports that stay: a page finds it again
-//! where it was.
+//! It listens on a unique loopback address with fixed ports, so that a page finds it again after a
+//! restart.
 
 use std::fs::{self, OpenOptions};
 use std::net::Ipv4Addr;
@@ -29,7 +29,7 @@ pub struct Process {
     child: Child,
 }
 
-/// A loopback address for one service of one test process: 127.128.0.0 and on.
+/// A loopback address for one service of one test process, from 127.128.0.0 on.
 fn own_address() -> Ipv4Addr {
     static MADE: AtomicU32 = AtomicU32::new(0);
     const OF_A_PROCESS: u32 = 100;
@@ -38,7 +38,8 @@ fn own_address() -> Ipv4Addr {
 }
 
 impl Process {
-    /// Starts it; `prepare` gets the models folder before that, `lines` go to the configuration.
+    /// Starts it; `prepare` gets the models folder before that, `lines` are added to the
+    /// configuration.
     pub async fn start(lines: &str, prepare: impl FnOnce(&Path)) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let address = own_address();
@@ -60,23 +61,23 @@ impl Process {
         process
     }
 
-    /// SIGKILL; returns when the process has ended.
+    /// Sends SIGKILL; returns when the process has exited.
     pub async fn kill(&mut self) {
         within("end of the process", self.child.kill()).await.unwrap();
     }
 
-    /// Starts it again, where it was.
+    /// Restarts it at the same address.
     pub async fn start_again(&mut self) {
         self.child = spawn(self.folder.path());
         self.is_ready().await;
     }
 
-    /// The page at this path of the dashboard.
+    /// The URL of the dashboard page at this path.
     pub fn page(&self, path: &str) -> String {
         format!("http://{}:{DASHBOARD_PORT}{path}", self.address)
     }
 
-    /// What a command prints that has to succeed.
+    /// Runs a command that must succeed; returns its output.
     pub async fn command(&self, arguments: &[&str]) -> String {
         let mut command = command(self.folder.path());
         let done = within("end of the command", command.args(arguments).output()).await.unwrap();
@@ -84,14 +85,14 @@ impl Process {
         String::from_utf8(done.stdout).unwrap()
     }
 
-    /// Sets its clock wrong by so many seconds, from now on.
+    /// Shifts its clock by this many seconds.
     pub fn shift_clock(&self, seconds: i64) {
         fs::write(self.folder.path().join("clock"), (seconds * 1_000_000).to_le_bytes()).unwrap();
-        // What it has read of it holds for 5 ms.
+        // The service caches the shift for 5 ms.
         std::thread::sleep(Duration::from_millis(10));
     }
 
-    /// What it has logged, in all its starts.
+    /// The log of all its starts.
     pub fn log(&self) -> String {
         fs::read_to_string(self.folder.path().join("log")).unwrap()
     }

@@ -1,5 +1,5 @@
-//! A model server that does what the path says: echoes, fails, bills, or holds its answer until
-//! the test lets it go, and then knows whether its client is still there.
+//! A model server controlled by the request path: it echoes, fails, bills, or holds its answer
+//! until released, and then knows whether its client is still connected.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -47,8 +47,8 @@ impl Provider {
         format!("http://{}{path}", self.address)
     }
 
-    /// The manifest of a model that asks this server at `path`; `more` are further top-level keys.
-    /// The output is what the answer holds under `output`.
+    /// The manifest of a model that calls this server at `path`; `more` has further top-level keys.
+    /// The output is the answer's field `output`.
     pub fn manifest(&self, slug: &str, path: &str, more: &str) -> String {
         let url = self.url(path);
         format!(
@@ -57,47 +57,47 @@ impl Provider {
         )
     }
 
-    /// Lets that many held answers go.
+    /// Releases that many held answers.
     pub fn release(&self, count: usize) {
         self.state.gate.add_permits(count);
     }
 
-    /// Adds a piece to the chat that is streamed, or will be.
+    /// Adds a piece to the current or next streamed chat.
     pub fn say(&self, text: &str) {
         let delta = json!({"choices": [{"delta": {"content": text}}]});
         self.state.say.send(delta.to_string()).unwrap();
     }
 
-    /// Ends the chat that is streamed.
+    /// Ends the streamed chat.
     pub fn finish(&self) {
         let end = json!({"choices": [{"delta": {}, "finish_reason": "stop"}]});
         self.state.say.send(end.to_string()).unwrap();
         self.state.say.send("[DONE]".to_owned()).unwrap();
     }
 
-    /// Waits until that many requests have come, in all.
+    /// Waits until that many requests have arrived in total.
     pub async fn arrived(&self, count: usize) {
         let mut arrived = self.state.arrived.subscribe();
         within("request", arrived.wait_for(|seen| *seen >= count)).await.unwrap();
     }
 
-    /// Waits until that many clients have gone without their answer.
+    /// Waits until that many clients have disconnected without their answer.
     pub async fn hung_up(&self, count: usize) {
         let mut hung_up = self.state.hung_up.subscribe();
         within("hang-up", hung_up.wait_for(|seen| *seen >= count)).await.unwrap();
     }
 
-    /// Where it listens, as lists of servers show it.
+    /// Its address, as shown in lists of endpoints.
     pub fn authority(&self) -> String {
         self.address.to_string()
     }
 
-    /// What has come so far.
+    /// The requests so far.
     pub fn requests(&self) -> Vec<Whole> {
         self.state.requests.lock().unwrap().clone()
     }
 
-    /// The prediction that the newest request works for, as its `Idempotency-Key` says.
+    /// The prediction of the newest request, from its `Idempotency-Key`.
     pub fn newest_prediction(&self) -> String {
         let requests = self.requests();
         let key = requests.last().unwrap().headers()["idempotency-key"].to_str().unwrap();
@@ -106,7 +106,7 @@ impl Provider {
 }
 
 impl State {
-    /// Does as the test says: fails, holds its answer until the test lets it go, or gives `answer`.
+    /// Follows the order: fails, holds its answer until released, or returns `answer`.
     async fn obey(&self, order: &str, answer: Value) -> Response {
         match order {
             "fail" => return respond(500, "as requested"),
@@ -137,7 +137,7 @@ impl State {
         }
     }
 
-    /// Streams what the test says, until it says that this was all.
+    /// Streams the pieces added by the test, until it ends the chat.
     fn stream(&self, waiting: Waiting) -> Response {
         let said = Arc::clone(&self.said);
         events(futures_util::stream::unfold(Some(waiting), move |waiting| {
@@ -217,7 +217,7 @@ impl State {
     }
 }
 
-/// Tells when it is dropped before its answer.
+/// Records if it is dropped before its answer.
 struct Waiting {
     hung_up: watch::Sender<usize>,
     answered: bool,

@@ -1,15 +1,15 @@
-//! Python programs from PyPI that tests run, in an environment of their own below the build folder.
+//! Python programs from PyPI used by tests, in a virtual environment below the build folder.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
-/// Held by the test that installs: the others wait and then find what it has installed.
+/// Locked by the test that installs: others wait, and then find the programs installed.
 static INSTALLING: Mutex<()> = Mutex::new(());
 
-/// The folder of the programs that `tests/<name>/requirements.txt` lists, and, where it is there,
-/// `requirements-alone.txt` without what they depend on. They are installed once; without a way to PyPI
-/// that fails, and so does the test.
+/// The folder of the programs listed in `tests/<name>/requirements.txt` and, if present,
+/// `requirements-alone.txt`, which is installed without dependencies. They are installed once;
+/// without access to PyPI that fails, and so does the test.
 pub fn installed(name: &str) -> PathBuf {
     let _alone = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
     let wanted = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(name);

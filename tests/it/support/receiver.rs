@@ -1,4 +1,4 @@
-//! A webhook receiver that keeps what came and answers with the statuses that it was given.
+//! A webhook receiver that records requests and answers with given statuses.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use super::server::{Whole, respond, serve};
 use super::within;
 
-/// A webhook as it came.
+/// A received webhook.
 #[derive(Debug)]
 pub struct Received(Whole);
 
@@ -52,12 +52,12 @@ impl Receiver {
         Self::gated(statuses, Semaphore::MAX_PERMITS, "thanks").await
     }
 
-    /// The same, but each answer waits until the test lets it go.
+    /// The same, but holds each answer until the test releases it.
     pub async fn held(statuses: impl IntoIterator<Item = u16>) -> Self {
         Self::gated(statuses, 0, "thanks").await
     }
 
-    /// Answers 200 and this text.
+    /// Answers 200 with this text.
     pub async fn saying(text: &'static str) -> Self {
         Self::gated([], Semaphore::MAX_PERMITS, text).await
     }
@@ -89,17 +89,17 @@ impl Receiver {
         format!("http://{}/hook?from=orrery", self.address)
     }
 
-    /// The next one that comes.
+    /// Waits for the next webhook.
     pub async fn next(&mut self) -> Received {
         Received(within("webhook", self.incoming.recv()).await.unwrap())
     }
 
-    /// Lets one held answer go.
+    /// Releases one held answer.
     pub fn let_go(&self) {
         self.gate.add_permits(1);
     }
 
-    /// Whether none has come that was not taken yet.
+    /// Whether all received webhooks have been taken.
     pub fn is_empty(&self) -> bool {
         self.incoming.is_empty()
     }

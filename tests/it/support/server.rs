@@ -1,4 +1,4 @@
-//! A small HTTP server for stand-ins: each request, read whole, goes to one function.
+//! A small HTTP server for stubs: each request, read completely, goes to one function.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -20,8 +20,8 @@ use tokio::net::TcpListener;
 pub type Whole = Request<Bytes>;
 pub type Response = orrery::http::Response;
 
-/// Serves on a free loopback port until the runtime ends. When the client closes its connection,
-/// the future of its request is dropped.
+/// Serves on a free loopback port until the runtime ends. If a client closes its connection, the
+/// future of its request is dropped.
 pub async fn serve<F, R>(answer: F) -> SocketAddr
 where
     F: Fn(Whole) -> R + Send + Sync + 'static,
@@ -52,19 +52,19 @@ where
     address
 }
 
-/// An answer of a status and a text.
+/// A response with a status and a text.
 pub fn respond(status: u16, text: impl Into<Bytes>) -> Response {
     hyper::Response::builder().status(status).body(body::full(text)).unwrap()
 }
 
-/// An answer of server-sent events, each as it comes.
+/// A response of server-sent events, each sent as it is produced.
 pub fn events(texts: impl Stream<Item = String> + Send + 'static) -> Response {
     let lines = texts.map(|text| Ok(Bytes::from(format!("data: {text}\n\n"))));
     let answer = hyper::Response::builder().header("content-type", "text/event-stream");
     answer.body(body::stream(lines)).unwrap()
 }
 
-/// A site of one page, whose POSTs go to `seen` with their path and JSON; its URL.
+/// A site of one page whose POSTs go to `seen` with their path and JSON; returns its URL.
 pub async fn page(
     text: &'static str,
     report: impl Fn(String, Value) + Send + Sync + 'static,

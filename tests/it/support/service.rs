@@ -1,4 +1,4 @@
-//! The service in this process, on free ports, with two organizations and a folder that goes away.
+//! The service in this process, on free ports, with two organizations and a temporary folder.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -24,7 +24,7 @@ use tokio::runtime::Runtime;
 use super::client::{Answer, Ask, Connections};
 use super::within;
 
-/// Every listener on a free port; webhooks may go to this machine's IPv4 loopback.
+/// Every listener on a free port; webhooks to this machine's IPv4 loopback are allowed.
 const CONFIG: &str = r#"
 data_dir = "data"
 models_dir = "models.d"
@@ -37,11 +37,11 @@ metrics.listen = "127.0.0.1:0"
 egress.allow = ["127.0.0.0/8"]
 "#;
 
-/// What a service keeps free on the disk, unless its test says otherwise. The default is a share of the
-/// disk: more than a machine that builds may have free.
+/// The disk reserve, unless a test overrides it. The default is a share of the disk, which may
+/// exceed the free space of a build machine.
 const DISK_RESERVE: &str = "limits.disk_reserve = '64MiB'\n";
 
-/// The runtime of one service. Dropping it ends everything in it, as the end of a process would.
+/// The runtime of one service. Dropping it ends everything in it, like the exit of a process.
 struct Own(Option<Runtime>);
 
 impl Own {
@@ -57,7 +57,7 @@ impl Own {
         self.0.as_ref().unwrap().spawn(starting).await.unwrap().unwrap()
     }
 
-    /// Ends everything and waits until it has ended.
+    /// Ends everything and waits for the end.
     async fn end(mut self) {
         let runtime = self.0.take().unwrap();
         let ending = move || runtime.shutdown_timeout(Duration::from_secs(10));
@@ -78,7 +78,7 @@ pub struct Service {
     pub folder: TempDir,
     pub config: Config,
     pub running: Running,
-    /// Keys of two organizations.
+    /// The API keys of two organizations.
     pub key: String,
     pub other_key: String,
     pub organization: Organization,
@@ -87,17 +87,17 @@ pub struct Service {
 }
 
 impl Service {
-    /// With the defaults.
+    /// Starts with the defaults.
     pub async fn start() -> Self {
         Self::configured("").await
     }
 
-    /// With more lines in its configuration file.
+    /// Starts with more lines in the configuration file.
     pub async fn configured(lines: &str) -> Self {
         Self::adjusted(lines, |_| {}).await
     }
 
-    /// With more lines, and values that no file may set.
+    /// Starts with more lines, and values that no file may set.
     pub async fn adjusted(lines: &str, adjust: impl FnOnce(&mut Config)) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("config.toml");
@@ -119,13 +119,13 @@ impl Service {
         Self { folder, config, running, key, other_key, organization, connections, runtime }
     }
 
-    /// Stops it and starts it again on the same folder. What is still running after the grace
-    /// period ends then, as it would with its process.
+    /// Stops it and restarts it on the same folder. Work still running after the grace period ends,
+    /// as with its process.
     pub async fn restart(self) -> Self {
         self.restart_after(async |_config: &Config| {}).await
     }
 
-    /// The same, with something done while it is stopped.
+    /// The same, with an action while it is stopped.
     pub async fn restart_after(self, between: impl AsyncFnOnce(&Config)) -> Self {
         self.running.stop().await;
         self.runtime.end().await;
@@ -145,7 +145,7 @@ impl Service {
         Ask::new(&self.connections, role, self.address(role), method, path)
     }
 
-    /// A GET of the base host, with the first organization's key.
+    /// Sends a GET to the base host, with the first organization's key.
     pub async fn get(&self, path: &str) -> Answer {
         self.ask(Role::Base, Method::GET, path).key(&self.key).send().await
     }
@@ -160,19 +160,19 @@ impl Service {
         self.ask(Role::Workflows, method, &format!("/api/v1{path}")).key(&self.key)
     }
 
-    /// Creates a workflow of these steps and gives its id.
+    /// Creates a workflow with these steps; returns its id.
     pub async fn workflow(&self, steps: Value) -> String {
         self.workflow_of(json!({"steps": steps})).await
     }
 
-    /// Creates a workflow and gives its id.
+    /// Creates a workflow; returns its id.
     pub async fn workflow_of(&self, definition: Value) -> String {
         let body = json!({"name": "flow", "description": "d", "definition": definition});
         let made = self.flows(Method::POST, "/workflows").json(&body).send().await.expect(201);
         made["workflow_id"].as_str().unwrap().to_owned()
     }
 
-    /// Triggers a workflow with these fields and gives the execution's id.
+    /// Triggers a workflow with these fields; returns the execution's id.
     pub async fn trigger(&self, workflow: &str, fields: Value) -> String {
         let path = format!("/{workflow}/trigger");
         let taken = self.flows(Method::POST, &path).json(&fields).send().await.expect(202);
@@ -180,7 +180,7 @@ impl Service {
         taken["execution_id"].as_str().unwrap().to_owned()
     }
 
-    /// An execution as it is now.
+    /// The current state of an execution.
     pub async fn execution(&self, id: &str) -> Value {
         self.flows(Method::GET, &format!("/executions/{id}?timeout=0")).send().await.expect(200)
     }
@@ -194,7 +194,7 @@ impl Service {
         execution
     }
 
-    /// A file of the models folder, read in before this returns. Panics when it is at fault.
+    /// Writes a file in the models folder and waits until it is loaded. Panics if it is invalid.
     pub fn manifest(&self, text: &str) {
         let name = text.lines().next().unwrap().replace(|c: char| !c.is_alphanumeric(), "");
         self.manifest_file(&format!("{name}.toml"), text);
@@ -203,7 +203,7 @@ impl Service {
         self.engine().models_changed();
     }
 
-    /// A file of the models folder, as an editor would write it.
+    /// Writes a file in the models folder, like an editor.
     pub fn manifest_file(&self, name: &str, text: &str) {
         fs::write(self.models().join(name), text).unwrap();
     }
@@ -216,12 +216,12 @@ impl Service {
         &self.running.services.engine
     }
 
-    /// Creates a prediction and gives its id.
+    /// Creates a prediction; returns its id.
     pub async fn create(&self, model: &str, input: Value) -> String {
         self.create_with(model, json!({"input": input})).await
     }
 
-    /// Creates a prediction with further fields and gives its id.
+    /// Creates a prediction with further fields; returns its id.
     pub async fn create_with(&self, model: &str, fields: Value) -> String {
         let mut body = json!({"model": model, "version": "0.0.1", "input": {}});
         body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
@@ -251,7 +251,7 @@ impl Service {
         self.raw_to(Role::Base, bytes).await
     }
 
-    /// The answer of a host to a `POST` that announces a body over the limit of 8 MiB.
+    /// The response of a host to a `POST` that announces a body over the limit of 8 MiB.
     pub async fn refusal_of_large_body(&self, role: Role, path: &str) -> String {
         let head = format!(
             "POST {path} HTTP/1.1\r\nhost: x\r\nx-api-key: {}\r\n\
@@ -265,7 +265,7 @@ impl Service {
         let mut stream = TcpStream::connect(self.address(role)).await.unwrap();
         stream.write_all(bytes).await.unwrap();
         let mut answer = Vec::new();
-        // A connection that is reset has ended too.
+        // A reset connection has ended too.
         let _ended = within("end of the connection", stream.read_to_end(&mut answer)).await;
         String::from_utf8_lossy(&answer).into_owned()
     }

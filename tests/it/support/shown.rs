@@ -1,5 +1,5 @@
-//! An element that a page shows, looked for again at each use: a page that is drawn again replaces its elements,
-//! also between finding one and using it.
+//! A visible element of a page, located again at each use: a rerendered page replaces its elements,
+//! even between locating one and using it.
 
 use fantoccini::elements::Element;
 use fantoccini::error::{CmdError, ErrorStatus};
@@ -7,16 +7,16 @@ use fantoccini::{Client, Locator};
 
 use super::until;
 
-/// Ctrl and A, then the keys are released: chooses all that is in a field.
+/// Ctrl and A, then the keys are released: selects everything in a field.
 const ALL: &str = "\u{E009}a\u{E000}";
 
-/// The first element of an XPath that is shown.
+/// The first visible element of an XPath.
 pub struct Shown<'a> {
     client: &'a Client,
     xpath: String,
 }
 
-/// Whether the element was replaced, or cannot be used yet.
+/// Whether the error is transient: the element was replaced, or cannot be used yet.
 fn passes(error: &CmdError) -> bool {
     let CmdError::Standard(error) = error else { return false };
     matches!(
@@ -28,7 +28,7 @@ fn passes(error: &CmdError) -> bool {
 }
 
 impl<'a> Shown<'a> {
-    /// The element, once it is there.
+    /// Waits for the element.
     pub async fn once(client: &'a Client, xpath: String) -> Self {
         let shown = Self { client, xpath };
         shown.with(async |_| Ok(())).await;
@@ -55,7 +55,7 @@ impl<'a> Shown<'a> {
         self.with(async |element| element.send_keys(keys).await).await;
     }
 
-    /// Types in place of what a field holds.
+    /// Replaces the content of a field by typing.
     pub async fn replace(&self, text: &str) {
         self.send_keys(ALL).await;
         self.send_keys(text).await;
@@ -73,7 +73,7 @@ impl<'a> Shown<'a> {
         self.with(async |element| element.attr(name).await).await
     }
 
-    /// What a field holds.
+    /// The value of a field.
     pub async fn value(&self) -> String {
         self.with(async |element| element.prop("value").await).await.unwrap_or_default()
     }

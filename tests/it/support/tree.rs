@@ -1,4 +1,4 @@
-//! The tree of a page that assistive technology reads, as text: role, name and state, a node a line.
+//! The accessibility tree of a page as text: role, name and state, one node per line.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -7,15 +7,15 @@ use std::sync::LazyLock;
 use regex::Regex;
 use serde_json::Value;
 
-/// What is said of a node beside its role and name.
+/// States listed besides the role and the name.
 const STATES: [&str; 10] = [
     "checked", "disabled", "expanded", "invalid", "modal", "pressed", "readonly", "required",
     "selected", "level",
 ];
-/// Nodes that only repeat the text of the one around them.
+/// Nodes that only repeat the text of their parent.
 const REPEATED: [&str; 2] = ["InlineTextBox", "ListMarker"];
 
-/// The text of the nodes that Chromium lists. What differs between two runs has a mask.
+/// The text of the nodes listed by Chromium. Parts that differ between runs are masked.
 pub fn text_of(nodes: &Value) -> String {
     let all: HashMap<&str, &Value> = nodes
         .as_array()
@@ -64,7 +64,7 @@ fn write(all: &HashMap<&str, &Value>, node: &Value, depth: usize, around: &str, 
     }
 }
 
-/// The name without what differs between two runs: ids, moments, durations, numbers.
+/// The name with masks for parts that differ between runs: ids, times, durations, numbers.
 fn masked(name: &str) -> String {
     static RULES: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
         [

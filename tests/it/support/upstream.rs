@@ -1,5 +1,5 @@
-//! An OpenAI-compatible server that does what the test says: each request gets the next of the answers
-//! that were put in line, and a stream is fed by hand.
+//! An OpenAI-compatible server scripted by the test: each request gets the next queued answer, and
+//! streams are fed by hand.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -13,18 +13,18 @@ use tokio::sync::{mpsc, watch};
 use super::server::{Response, Whole, respond, serve};
 use super::within;
 
-/// What a request gets.
+/// The answer to a request.
 #[derive(Debug)]
 enum Line {
     /// Status, headers, and text.
     Whole(u16, Vec<(&'static str, String)>, String),
     /// The pieces of a stream, until the sender is dropped; an empty piece breaks the connection.
     Stream(mpsc::UnboundedReceiver<Bytes>),
-    /// No answer at all, until the client goes away.
+    /// No answer, until the client disconnects.
     Silence,
 }
 
-/// What answers requests for which nothing is in line: the request's JSON to a status and a text.
+/// Answers requests without a queued answer: maps the request's JSON to a status and a body.
 type Rule = Box<dyn Fn(&Value) -> (u16, Value) + Send + Sync>;
 
 #[derive(Default)]
@@ -42,14 +42,14 @@ pub struct Upstream {
     state: Arc<State>,
 }
 
-/// A stream that the test feeds; dropping it ends the answer.
+/// A stream fed by the test; dropping it ends the answer.
 #[derive(Debug)]
 pub struct Feed(mpsc::UnboundedSender<Bytes>);
 
 impl Feed {
     /// Sends bytes as they are.
     pub fn raw(&self, text: &str) {
-        // The server has gone away with its client.
+        // The server is gone with its client.
         let _sent = self.0.send(Bytes::from(text.to_owned()));
     }
 
@@ -63,7 +63,7 @@ impl Feed {
         self.event(&delta(text));
     }
 
-    /// Ends the answer as a good server does, with so many tokens counted.
+    /// Ends the answer properly, with this usage.
     pub fn finish(self, input: u64, output: u64) {
         self.event(&json!({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}));
         self.event(&usage(input, output));
@@ -97,17 +97,17 @@ impl Upstream {
         Self { address, state }
     }
 
-    /// With its `/v1`.
+    /// The URL, with its `/v1`.
     pub fn url(&self) -> String {
         format!("http://{}/v1", self.address)
     }
 
-    /// Lines for the configuration of a service whose upstream this is.
+    /// Configuration lines of a service whose upstream this is.
     pub fn config(&self, more: &str) -> String {
         format!("[router]\nupstream_url = \"{}\"\nupstream_key = \"sk-up\"\n{more}", self.url())
     }
 
-    /// The manifest of a local model on this server; `more` are further top-level keys.
+    /// The manifest of a model on this server; `more` has further top-level keys.
     pub fn manifest(&self, slug: &str, kind: &str, more: &str) -> String {
         let url = self.url();
         format!(
@@ -120,22 +120,22 @@ impl Upstream {
         self.state.line.lock().unwrap().push_back(line);
     }
 
-    /// The next request is answered with this text.
+    /// Queues this text as an answer.
     pub fn answers(&self, status: u16, text: impl Into<String>) {
         self.put(Line::Whole(status, Vec::new(), text.into()));
     }
 
-    /// Requests for which nothing is in line are answered by this rule.
+    /// Answers requests without a queued answer by this rule.
     pub fn follows(&self, rule: impl Fn(&Value) -> (u16, Value) + Send + Sync + 'static) {
         *self.state.rule.lock().unwrap() = Some(Box::new(rule));
     }
 
-    /// The next request is answered with this text and a header.
+    /// Queues this text with a header as an answer.
     pub fn answers_with(&self, status: u16, header: (&'static str, &str), text: &str) {
         self.put(Line::Whole(status, vec![(header.0, header.1.to_owned())], text.to_owned()));
     }
 
-    /// The next request is answered with a completion.
+    /// Queues a completion as an answer.
     pub fn says(&self, text: &str, input: u64, output: u64) {
         let message = json!({"role": "assistant", "content": text});
         let choice = json!({"index": 0, "message": message, "finish_reason": "stop"});
@@ -144,19 +144,19 @@ impl Upstream {
         self.answers(200, answer.to_string());
     }
 
-    /// The next request is answered with a stream.
+    /// Queues a stream as an answer.
     pub fn streams(&self) -> Feed {
         let (sender, pieces) = mpsc::unbounded_channel();
         self.put(Line::Stream(pieces));
         Feed(sender)
     }
 
-    /// The next request gets no answer.
+    /// Queues a request without an answer.
     pub fn is_silent(&self) {
         self.put(Line::Silence);
     }
 
-    /// What has come so far.
+    /// The requests so far.
     pub fn requests(&self) -> Vec<Whole> {
         self.state.requests.lock().unwrap().clone()
     }
@@ -166,13 +166,13 @@ impl Upstream {
         serde_json::from_slice(self.requests().last().unwrap().body()).unwrap()
     }
 
-    /// Waits until that many requests have come, in all.
+    /// Waits until that many requests have arrived in total.
     pub async fn arrived(&self, count: usize) {
         let mut arrived = self.state.arrived.subscribe();
         within("request", arrived.wait_for(|seen| *seen >= count)).await.unwrap();
     }
 
-    /// Waits until that many clients have gone without the end of their answer.
+    /// Waits until that many clients have disconnected before the end of their answer.
     pub async fn hung_up(&self, count: usize) {
         let mut hung_up = self.state.hung_up.subscribe();
         within("hang-up", hung_up.wait_for(|seen| *seen >= count)).await.unwrap();
@@ -225,7 +225,7 @@ impl State {
     }
 }
 
-/// Tells when it is dropped before the end of its answer.
+/// Records if it is dropped before the end of its answer.
 struct Open {
     state: Arc<State>,
     is_over: bool,

@@ -1,4 +1,4 @@
-"""A worker that does as its input says, well or badly. Standard library only."""
+"""A worker that behaves or misbehaves as its input says. Standard library only."""
 
 import json
 import os
@@ -12,7 +12,7 @@ def say(**fields):
 
 
 def spawn(own_session):
-    """Leaves a child behind that holds none of the worker's pipes."""
+    """Leaves a child behind that does not hold the worker's pipes open."""
     nothing = subprocess.DEVNULL
     child = subprocess.Popen(["sleep", "1000"], stdin=nothing, stdout=nothing, stderr=nothing,
                              start_new_session=own_session)

@@ -1,4 +1,4 @@
-"""A program that tries what its input says and answers what came of it. Standard library only."""
+"""A program that attempts the access named in its input, and returns the outcome. Standard library only."""
 
 import ctypes
 import json
@@ -70,7 +70,7 @@ def act(job, act, target):
         with tempfile.NamedTemporaryFile() as file:
             return os.path.dirname(file.name)
     if act == "swap":
-        # The folder of the run becomes a link to where the program may not look.
+        # Replace the folder of the run by a link to a forbidden folder.
         os.rename(job["folder"], job["folder"] + "-away")
         os.symlink(target, job["folder"])
         return {"path": "seal.key"}

@@ -1,4 +1,4 @@
-"""A model that does as its input says: for the tests of the runner `oip`."""
+"""A model controlled by its input, for the tests of the runner `oip`."""
 
 import asyncio
 

@@ -17,7 +17,7 @@ HERE = pathlib.Path(__file__).parent
 CLIENTS = 8
 # Seconds from the start of the load: when a node is killed, when it is started again.
 KILL, BACK = 8, 12
-# For how long the load goes on once that node answers again.
+# How long the load continues after that node answers again.
 MORE = 20
 
 
@@ -28,7 +28,7 @@ def free_port():
 
 
 def family(pid):
-    """The process and everything that it has started, by their parents."""
+    """The process and all its descendants."""
     parents = {}
     for entry in pathlib.Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -44,7 +44,7 @@ def family(pid):
 
 
 def kill(process):
-    """Ends a node as a power cut does."""
+    """Kills a node like a power cut."""
     for pid in family(process.pid):
         try:
             os.kill(pid, signal.SIGKILL)
@@ -83,12 +83,12 @@ class Node:
         folder.mkdir()
         with (self.folder / f"{self.port}.log").open("ab") as log:
             command = [sys.executable, HERE / "node.py", str(self.port), folder]
-            # Its token would be written to the home folder.
+            # Its token would otherwise be written to the home folder.
             env = {
                 **os.environ,
                 "RAY_AUTH_MODE": "disabled",
                 "RAY_USAGE_STATS_ENABLED": "0",
-                # A busy machine takes long.
+                # Slow on a busy machine.
                 "RAY_raylet_start_wait_time_s": "240",
             }
             self.process = subprocess.Popen(command, stdout=log, stderr=log, env=env)
@@ -102,7 +102,7 @@ class Load(threading.Thread):
         super().__init__()
         self.number, self.port, self.key, self.begin = number, port, key, begin
         self.is_over = threading.Event()
-        # When it was asked, how long it took, what came.
+        # Request time, duration, node, response.
         self.answers = []
 
     def run(self):
@@ -124,7 +124,7 @@ class Load(threading.Thread):
 
 
 def serve(binary, folder, nodes):
-    """The service with the model; gives its process, the port and a key."""
+    """Starts the service with the model; returns its process, the port and a key."""
     ports = {name: free_port() for name in ["base", "workflows", "flows", "agent", "dashboard"]}
     metrics = free_port()
     lines = [f'data_dir = "{folder}/data"', f'models_dir = "{folder}/models"']
@@ -204,17 +204,17 @@ def report(load, nodes, metrics, folder):
     print(f"predictions: {len(answers)} in {seconds:.0f} s, {len(failed)} failed")
     for node in nodes:
         count = sum(1 for *_, by, _ in answers if by == str(node.port))
-        print(f"  by the node at {node.port}: {count}")
-    print(f"  that took a second attempt: {sum(count > 1 for count in attempts)}")
+        print(f"  answered by the node at {node.port}: {count}")
+    print(f"  with a second attempt: {sum(count > 1 for count in attempts)}")
     print(
         f"  median {statistics.median(times) * 1000:.0f} ms,"
         f" p99 {times[int(len(times) * 0.99)] * 1000:.0f} ms, slowest {times[-1] * 1000:.0f} ms"
     )
     if after:
-        print(f"  the killed node, started again after {BACK} s, gave answers from {after[0]:.1f} s on")
+        print(f"  the killed node, restarted after {BACK} s, answered again from {after[0]:.1f} s on")
     log = (folder / "orrery.log").read_text()
     for line in log.splitlines():
-        if "a server of a model" in line:
+        if "rotation" in line:
             print(" ", line)
     for line in get(metrics, "/metrics")[1].splitlines():
         if line.startswith("orrery_endpoint"):

@@ -1,4 +1,4 @@
-"""A node of Ray Serve with one replica of a model: `node.py PORT FOLDER`. Runs until it is ended."""
+"""A node of Ray Serve with one replica of a model: `node.py PORT FOLDER`. Runs until killed."""
 
 import sys
 import time
@@ -15,7 +15,7 @@ class Reverse:
 
     async def __call__(self, request: Request) -> dict:
         text = (await request.json())["text"]
-        # As long as a small model takes.
+        # The duration of a small model.
         time.sleep(0.01)
         return {"output": {"text": text[::-1], "node": self.node}}
 
