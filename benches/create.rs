@@ -19,14 +19,14 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use orrery::domain::execution::{Candidate, Execution, Prediction, Source, Status, Work};
-use orrery::domain::ids::{KeyId, OrganizationId};
-use orrery::domain::money::Usd;
-use orrery::domain::payload::Payload;
-use orrery::engine::query::indexes;
-use orrery::engine::rows;
-use orrery::runtime::{Clock, new_id};
-use orrery::storage::{Commit, Options, Store};
+use orrery_domain::execution::{Candidate, Execution, Prediction, Source, Status, Work};
+use orrery_domain::ids::{KeyId, OrganizationId};
+use orrery_domain::money::Usd;
+use orrery_domain::payload::Payload;
+use orrery_engine::query::indexes;
+use orrery_engine::rows;
+use orrery_runtime::{Clock, new_id};
+use orrery_storage::{Commit, Options, Store};
 use serde_json::json;
 
 use support::client::{self, Load};

@@ -26,12 +26,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use orrery::domain::delivery::{Delivery, Webhook};
-use orrery::domain::ids::OrganizationId;
-use orrery::domain::payload::Payload;
-use orrery::runtime::{Clock, new_id};
-use orrery::storage::{Commit, Options, Sealer, Store};
-use orrery::webhooks;
+use orrery_domain::delivery::{Delivery, Webhook};
+use orrery_domain::ids::OrganizationId;
+use orrery_domain::payload::Payload;
+use orrery_runtime::{Clock, new_id};
+use orrery_storage::{Commit, Options, Sealer, Store};
+use orrery_webhooks as webhooks;
 use support::process::{self, Killed};
 use support::requests::Requests;
 use support::service::{self, Setup};

@@ -31,7 +31,7 @@ use hyper::body::Incoming;
 use hyper::header::HeaderValue;
 use hyper::{Method, Request, Response};
 use hyper_util::rt::TokioIo;
-use orrery::http::{Body, body};
+use orrery_http::{Body, body};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use serde_json::{Value, json};

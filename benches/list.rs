@@ -21,18 +21,18 @@ mod support;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use orrery::domain::classify::ErrorClass;
-use orrery::domain::execution::{
+use orrery_domain::classify::ErrorClass;
+use orrery_domain::execution::{
     Candidate, Execution, Fault, Prediction, Source, Status, Work, WorkflowRun,
 };
-use orrery::domain::ids::{KeyId, OrganizationId, WorkflowId};
-use orrery::domain::money::Usd;
-use orrery::domain::payload::Payload;
-use orrery::engine::query::indexes;
-use orrery::engine::rows::{self, Standing};
-use orrery::runtime::{Clock, new_id};
-use orrery::storage::{Commit, Options, Sealer, Store};
-use orrery::workflows::Workflows;
+use orrery_domain::ids::{KeyId, OrganizationId, WorkflowId};
+use orrery_domain::money::Usd;
+use orrery_domain::payload::Payload;
+use orrery_engine::query::indexes;
+use orrery_engine::rows::{self, Standing};
+use orrery_runtime::{Clock, new_id};
+use orrery_storage::{Commit, Options, Sealer, Store};
+use orrery_workflows::Workflows;
 use serde_json::{Value, json};
 use support::client::{self, Connection};
 use support::process::{self, Killed};
@@ -126,8 +126,8 @@ async fn create(setup: &Setup, key: &str) -> String {
 
 struct NoModels;
 
-impl orrery::workflows::Models for NoModels {
-    fn schema(&self, _slug: &str) -> Option<std::sync::Arc<orrery::schema::Schema>> {
+impl orrery_workflows::Models for NoModels {
+    fn schema(&self, _slug: &str) -> Option<std::sync::Arc<orrery_schema::Schema>> {
         None
     }
 

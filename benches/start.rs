@@ -22,15 +22,15 @@ use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use orrery::accounts::Accounts;
-use orrery::domain::attempt::{Attempt, Outcome};
-use orrery::domain::execution::{Candidate, Execution, Prediction, Source, Status, Work};
-use orrery::domain::ids::{KeyId, OrganizationId};
-use orrery::domain::money::Usd;
-use orrery::domain::payload::Payload;
-use orrery::engine::rows;
-use orrery::runtime::{Clock, new_id};
-use orrery::storage::{Commit, Options, Sealer, Store};
+use orrery_domain::attempt::{Attempt, Outcome};
+use orrery_domain::execution::{Candidate, Execution, Prediction, Source, Status, Work};
+use orrery_domain::ids::{KeyId, OrganizationId};
+use orrery_domain::money::Usd;
+use orrery_domain::payload::Payload;
+use orrery_engine::rows;
+use orrery_records::accounts::Accounts;
+use orrery_runtime::{Clock, new_id};
+use orrery_storage::{Commit, Options, Sealer, Store};
 use serde_json::json;
 
 use support::client::{self, Connection, Load};

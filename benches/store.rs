@@ -23,9 +23,9 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use orrery::domain::ids::ExecutionId;
-use orrery::runtime::new_id;
-use orrery::storage::{Commit, Key, Options, Store, Table as Rows};
+use orrery_domain::ids::ExecutionId;
+use orrery_runtime::new_id;
+use orrery_storage::{Commit, Key, Options, Store, Table as Rows};
 
 use support::disk::{self, Disk};
 use support::process;

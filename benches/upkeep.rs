@@ -21,15 +21,15 @@ mod support;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use orrery::domain::execution::{Candidate, Execution, Prediction, Source, Status, Work};
-use orrery::domain::ids::{ExecutionId, KeyId, OrganizationId};
-use orrery::domain::money::Usd;
-use orrery::domain::payload::Payload;
-use orrery::domain::time::Timestamp;
-use orrery::engine::query::indexes;
-use orrery::engine::rows;
-use orrery::runtime::{Clock, new_id};
-use orrery::storage::{Commit, Options, Store};
+use orrery_domain::execution::{Candidate, Execution, Prediction, Source, Status, Work};
+use orrery_domain::ids::{ExecutionId, KeyId, OrganizationId};
+use orrery_domain::money::Usd;
+use orrery_domain::payload::Payload;
+use orrery_domain::time::Timestamp;
+use orrery_engine::query::indexes;
+use orrery_engine::rows;
+use orrery_runtime::{Clock, new_id};
+use orrery_storage::{Commit, Options, Store};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use support::client::{self, Connection};
@@ -120,7 +120,7 @@ fn id_of(time: Timestamp) -> ExecutionId {
 async fn fill(setup: &Setup, count: u64) {
     let options = Options { folder: setup.data().to_path_buf(), inline_bytes: 64 * 1024 };
     let store = Store::open(&options).unwrap();
-    let accounts = orrery::accounts::Accounts::new(store.clone(), Clock::system());
+    let accounts = orrery_records::accounts::Accounts::new(store.clone(), Clock::system());
     let organization: OrganizationId = accounts.organizations().await.unwrap()[0].id;
     let key: KeyId = new_id();
     let now = Clock::system().now().before(2 * DAY).unwrap();

@@ -25,10 +25,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use orrery::domain::ids::{ExecutionId, OrganizationId};
-use orrery::engine::rows;
-use orrery::runtime::new_id;
-use orrery::storage::{Commit, Options, Store};
+use orrery_domain::ids::{ExecutionId, OrganizationId};
+use orrery_engine::rows;
+use orrery_runtime::new_id;
+use orrery_storage::{Commit, Options, Store};
 use serde_json::{Value, json};
 use support::client::{self, Load};
 use support::disk::{self, Disk};

@@ -7,5 +7,5 @@ use std::process::ExitCode;
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
-    orrery::cli::main()
+    orrery_cli::main()
 }

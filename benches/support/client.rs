@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 #[allow(unused_imports, reason = "each benchmark uses its own part of this")]
-pub use orrery::load::{Round, form, get, get_with_key, post};
+pub use orrery_cli::load::{Round, form, get, get_with_key, post};
 
 /// Requests to send repeatedly.
 #[derive(Clone)]
@@ -24,16 +24,19 @@ impl Load {
     /// Sends requests for `time`, or until each connection has received `most` answers.
     pub async fn run_until(&self, time: Duration, most: u64) -> Round {
         let Self { address, connections, request } = self.clone();
-        orrery::load::Load { address, connections, request }.run_until(time, most).await.unwrap()
+        orrery_cli::load::Load { address, connections, request }
+            .run_until(time, most)
+            .await
+            .unwrap()
     }
 }
 
 /// A keep-alive connection.
-pub struct Connection(orrery::load::Connection);
+pub struct Connection(orrery_cli::load::Connection);
 
 impl Connection {
     pub async fn open(address: SocketAddr) -> Self {
-        Self(orrery::load::Connection::open(address).await.unwrap())
+        Self(orrery_cli::load::Connection::open(address).await.unwrap())
     }
 
     /// Sends a request and returns the answer's body; its status must be 2xx.

@@ -4,7 +4,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use orrery::domain::definition::{PROBLEMS_MAX, Plan};
+use orrery_domain::definition::{PROBLEMS_MAX, Plan};
 use serde_json::Value;
 
 fuzz_target!(|bytes: &[u8]| {

@@ -7,8 +7,8 @@ use std::borrow::Cow;
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
-use orrery::domain::reference::{Field, Reference, Scope};
-use orrery::domain::template::Template;
+use orrery_domain::reference::{Field, Reference, Scope};
+use orrery_domain::template::Template;
 use serde_json::{Value, json};
 
 /// The most bytes that a text may resolve to here.

@@ -21,7 +21,7 @@ use crate::support::http::Client;
 use crate::support::server::{Gate, Server};
 use crate::support::service::{Service, Setup};
 use crate::support::{count_from, eventually};
-use orrery::runtime;
+use orrery_runtime as runtime;
 
 /// Polling interval of `/health`.
 const LOOK_EVERY: Duration = Duration::from_millis(50);

@@ -7,10 +7,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde_json::{Value, json};
 
+use crate::ClientLog;
+use crate::World;
 use crate::support::eventually;
 use crate::support::server::Server;
 use crate::support::service::Setup;
-use crate::{ClientLog, World, verdict};
+use crate::verdict;
 
 #[test]
 fn backup_under_load_restores_a_complete_service() {

@@ -12,7 +12,7 @@ use crate::support::http::Client;
 use crate::support::random::Random;
 use crate::support::service::Setup;
 use crate::support::{PATIENCE, count_from, eventually};
-use orrery::runtime;
+use orrery_runtime as runtime;
 
 /// Waiting executions per kill.
 const EXECUTIONS: usize = 60;

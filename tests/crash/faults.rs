@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use orrery::runtime;
+use orrery_runtime as runtime;
 use rustix::process::Signal;
 
 use crate::flips::{self, Known, Tally};

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use orrery::storage::{Key, Options, Page, Store, Table};
+use orrery_storage::{Key, Options, Page, Store, Table};
 use serde_json::Value;
 
 use crate::support::eventually;

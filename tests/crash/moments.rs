@@ -5,13 +5,14 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use orrery::domain::time::Timestamp;
-use orrery::runtime::Clock;
+use orrery_domain::time::Timestamp;
+use orrery_runtime::Clock;
 
+use crate::Random;
+use crate::World;
 use crate::load::Ask;
 use crate::support::service::Setup;
 use crate::support::{count_from, eventually};
-use crate::{Random, World};
 
 const CLIENTS: usize = 8;
 /// One input in this many is a separate payload file, and one turn in this many uploads a file.

@@ -19,7 +19,7 @@ use crate::load::noise;
 use crate::support::server::Server;
 use crate::support::service::Setup;
 use crate::support::{count_from, eventually};
-use orrery::runtime;
+use orrery_runtime as runtime;
 
 /// Interval of the neighbor's requests.
 const ASK_EVERY: Duration = Duration::from_millis(500);

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use orrery::domain::signature;
+use orrery_domain::signature;
 use serde_json::{Value, json};
 
 use crate::support::http::Message;

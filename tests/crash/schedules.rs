@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use orrery::domain::time::Timestamp;
-use orrery::runtime::{self, Clock};
+use orrery_domain::time::Timestamp;
+use orrery_runtime::{self as runtime, Clock};
 use serde_json::{Value, json};
 
 use crate::leftovers::{check_none, history, workflow};

@@ -10,7 +10,7 @@ use crate::providers::Providers;
 use crate::support::http::Client;
 use crate::support::service::Setup;
 use crate::support::{PATIENCE, eventually};
-use orrery::runtime;
+use orrery_runtime as runtime;
 
 /// Concurrent readers.
 const READERS: usize = 8;

@@ -14,7 +14,7 @@ use crate::support::server::Server;
 use crate::support::service::Setup;
 use crate::support::{count_from, eventually};
 use crate::verdict;
-use orrery::runtime;
+use orrery_runtime as runtime;
 
 /// Additional time of each flush.
 const DELAYS: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(60)];

@@ -1,8 +1,8 @@
 //! The administration API: off by default, only for admin keys, and idempotent PUTs.
 
 use hyper::Method;
-use orrery::api::{Access, ROUTES, Role};
-use orrery::audit::Filter;
+use orrery_api::{Access, ROUTES, Role};
+use orrery_records::audit::Filter;
 use serde_json::{Value, json};
 
 use crate::routes::path_of;

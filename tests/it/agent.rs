@@ -2,7 +2,7 @@
 //! remembers; and that an exchange resumes after its last finished step.
 
 use hyper::Method;
-use orrery::api::Role;
+use orrery_api::Role;
 use serde_json::{Value, json};
 
 use crate::support::{Answer, Ask, Service, Upstream, until};
@@ -617,7 +617,7 @@ async fn agent_memory_survives_backup_and_restore() {
     command(&["backup", "all.backup"]).await;
     prompt(&service, "kept", "forget this").send().await.expect(200);
     let service = service
-        .restart_after(async |config: &orrery::config::Config| {
+        .restart_after(async |config: &orrery_config::Config| {
             std::fs::rename(&config.data_dir, config.data_dir.with_extension("old")).unwrap();
             command(&["restore", "all.backup"]).await;
         })

@@ -6,7 +6,7 @@ use std::path::Path;
 use http_body_util::BodyExt;
 use hyper::Method;
 use hyper::body::Incoming;
-use orrery::api::Role;
+use orrery_api::Role;
 use serde_json::{Value, json};
 
 use crate::support::mcp_server::{McpServer, PROGRAM};

@@ -3,7 +3,7 @@
 
 use http_body_util::BodyExt;
 use hyper::Method;
-use orrery::api::Role;
+use orrery_api::Role;
 use serde_json::{Value, json};
 
 use crate::support::{Ask, Service, until};

@@ -3,8 +3,8 @@
 use std::fs;
 
 use hyper::Method;
-use orrery::api::Role;
-use orrery::audit::{Actor, Filter};
+use orrery_api::Role;
+use orrery_records::audit::{Actor, Filter};
 use serde_json::{Value, json};
 
 use crate::support::{Provider, Receiver, Service, until};
@@ -13,7 +13,7 @@ async fn acts(service: &Service) -> Vec<(String, String, String)> {
     let audit = &service.running.services.audit;
     audit.write_denied().await.unwrap();
     let entries = audit.list(&Filter::default(), 100).await.unwrap();
-    let shown = |entry: orrery::audit::Entry| (entry.action, entry.actor, entry.result);
+    let shown = |entry: orrery_records::audit::Entry| (entry.action, entry.actor, entry.result);
     entries.into_iter().rev().map(shown).collect()
 }
 

@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::path::PathBuf;
 
-use orrery::backup;
+use orrery_backup as backup;
 use serde_json::json;
 
 use crate::support::{Service, until};

@@ -4,7 +4,7 @@
 use std::fmt::Write;
 
 use hyper::Method;
-use orrery::api::Role;
+use orrery_api::Role;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;

@@ -2,8 +2,8 @@
 //! balance is enforced.
 
 use hyper::Method;
-use orrery::api::Role;
-use orrery::domain::money::Usd;
+use orrery_api::Role;
+use orrery_domain::money::Usd;
 use serde_json::{Value, json};
 
 use crate::support::{Answer, Provider, Service};

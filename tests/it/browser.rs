@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 
-use orrery::api::Role;
-use orrery::runtime::Tasks;
+use orrery_api::Role;
+use orrery_runtime::Tasks;
 
 use crate::support::{Provider, Service, page, within};
 

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use orrery::runners::builtin::RUNS_MAX;
+use orrery_runners::builtin::RUNS_MAX;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;

@@ -1,7 +1,7 @@
 //! Bulk jobs over HTTP: parameters, progress, completion.
 
 use hyper::Method;
-use orrery::api::Role;
+use orrery_api::Role;
 use serde_json::{Value, json};
 
 use crate::support::{Service, until};

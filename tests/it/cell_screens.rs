@@ -1,7 +1,7 @@
 //! Table cells at every width: no word is broken, and nothing scrolls sideways.
 
 use hyper::Method;
-use orrery::api::Role;
+use orrery_api::Role;
 use serde_json::{Value, json};
 
 use crate::support::chromium::Chromium;

@@ -1,7 +1,7 @@
 //! Fallback chains: the outcome of predictions that name one, and which names are rejected.
 
-use orrery::chains::Change;
-use orrery::domain::chain::Entry;
+use orrery_domain::chain::Entry;
+use orrery_records::chains::Change;
 use serde_json::{Value, json};
 
 use crate::support::{Provider, Receiver, Service};
@@ -126,6 +126,6 @@ async fn chain_is_not_tried_for_invalid_input() {
     // Another organization's chain is not found.
     let body =
         json!({"model": "broken", "version": "1", "input": {"n": 1}, "fallback_selector": "safe"});
-    let ask = service.ask(orrery::api::Role::Base, hyper::Method::POST, "/v1/prediction/");
+    let ask = service.ask(orrery_api::Role::Base, hyper::Method::POST, "/v1/prediction/");
     ask.key(&service.other_key).json(&body).send().await.expect(400);
 }

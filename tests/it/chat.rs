@@ -6,9 +6,9 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use orrery::api::Role;
-use orrery::domain::account::EntryKind;
-use orrery::domain::money::Usd;
+use orrery_api::Role;
+use orrery_domain::account::EntryKind;
+use orrery_domain::money::Usd;
 use serde_json::{Value, json};
 
 use crate::support::{Answer, Ask, Service, Upstream, upstream, within};
@@ -199,7 +199,7 @@ async fn chat_invalid_request_calls_no_server() {
     let body = r#"{"error":{"message":"the request body is larger than 8388608 bytes","type":"invalid_request_error","param":null,"code":null}}"#;
     assert!(large.ends_with(body), "{large}");
     let path = "/v1/chat/completions";
-    let anonymous = service.ask(orrery::api::Role::Base, hyper::Method::POST, path);
+    let anonymous = service.ask(orrery_api::Role::Base, hyper::Method::POST, path);
     anonymous.send().await.expect_text(401, r#"{"error":"Invalid or missing API key"}"#);
     assert_eq!(up.requests().len(), 0);
 }
@@ -427,7 +427,7 @@ async fn chat_client_that_disconnects_before_answer_stops_model() {
             service.key,
             text.len()
         );
-        let address = service.address(orrery::api::Role::Base);
+        let address = service.address(orrery_api::Role::Base);
         let mut client = tokio::net::TcpStream::connect(address).await.unwrap();
         let request = [head.as_bytes(), text.as_bytes()].concat();
         tokio::io::AsyncWriteExt::write_all(&mut client, &request).await.unwrap();
@@ -529,7 +529,7 @@ async fn chat_key_over_daily_budget_is_rejected() {
     let service = service.restart().await;
     ask(&service, &request("far")).send().await.expect(429);
     up.says("hi", 30, 20);
-    let other = service.ask(orrery::api::Role::Base, hyper::Method::POST, "/v1/chat/completions");
+    let other = service.ask(orrery_api::Role::Base, hyper::Method::POST, "/v1/chat/completions");
     other.key(&service.other_key).json(&request("far")).send().await.expect(200);
 }
 
@@ -662,7 +662,7 @@ async fn chat_calls_are_filtered_in_the_history() {
             .collect();
         assert_eq!(found, models, "{query}");
     }
-    let other = service.ask(orrery::api::Role::Base, hyper::Method::GET, "/v2/executions");
+    let other = service.ask(orrery_api::Role::Base, hyper::Method::GET, "/v2/executions");
     let rows = other.key(&service.other_key).send().await.expect(200);
     assert_eq!(rows["executions"], json!([]));
 }

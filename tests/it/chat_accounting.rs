@@ -1,7 +1,7 @@
 //! What calls of the chat router and predictions count, reserve and charge, whatever the client
 //! requests and the server reports.
 
-use orrery::domain::money::Usd;
+use orrery_domain::money::Usd;
 use serde_json::{Value, json};
 
 use crate::chat::{newest_row, request};

@@ -1,7 +1,7 @@
 //! Steps that run other workflows, over HTTP: both links, cycles, failures, cancellation.
 
 use hyper::Method;
-use orrery::api::Role;
+use orrery_api::Role;
 use serde_json::{Value, json};
 
 use crate::support::{Answer, Service, until};

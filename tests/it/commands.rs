@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use crate::support::{Service, lane_is_free, until};
-use orrery::runtime;
+use orrery_runtime as runtime;
 
 /// The manifest of a model that runs the worker; `more` has further keys of the runner.
 fn manifest(slug: &str, top: &str, more: &str) -> String {

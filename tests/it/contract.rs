@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use orrery::api::Role;
+use orrery_api::Role;
 use serde_json::{Value, json};
 
 use crate::support::{Cog, MlServer, Provider, Receiver, Service, lane_is_free, until};

@@ -2,7 +2,7 @@
 //! allows.
 
 use hyper::Method;
-use orrery::api::Role;
+use orrery_api::Role;
 
 use crate::support::{Answer, Service};
 

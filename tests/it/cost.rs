@@ -1,7 +1,7 @@
 //! The costs of predictions: equal in their metrics, in the ledger and in the balance.
 
-use orrery::domain::account::EntryKind;
-use orrery::domain::money::Usd;
+use orrery_domain::account::EntryKind;
+use orrery_domain::money::Usd;
 use serde_json::{Value, json};
 
 use crate::support::{Provider, Service, Upstream};

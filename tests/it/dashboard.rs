@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 
 use hyper::Method;
-use orrery::api::{Access, ROUTES, Role};
+use orrery_api::{Access, ROUTES, Role};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};

@@ -3,9 +3,9 @@
 
 use std::collections::HashMap;
 
-use orrery::api::Role;
-use orrery::domain::account::EntryKind;
-use orrery::domain::money::Usd;
+use orrery_api::Role;
+use orrery_domain::account::EntryKind;
+use orrery_domain::money::Usd;
 use serde_json::{Value, json};
 
 use crate::chat::newest_row;
@@ -313,7 +313,11 @@ async fn decisions_reserve_maximum_cost() {
     let organization = service.organization.id;
     let billing = &service.running.services.billing;
     let ten = Usd::from_dollars(10.0).unwrap();
-    billing.by(orrery::audit::Actor::operator("test")).top_up(organization, ten).await.unwrap();
+    billing
+        .by(orrery_records::audit::Actor::operator("test"))
+        .top_up(organization, ten)
+        .await
+        .unwrap();
     ask(&service, &body(all_types())).send().await.expect(200);
     let left = service.running.services.billing.balance(organization).await.unwrap();
     assert_eq!(left, Usd::from_dollars(9.92).unwrap());

@@ -1,8 +1,8 @@
 //! Webhook deliveries: their history, redelivery, and test deliveries.
 
 use hyper::Method;
-use orrery::api::Role;
-use orrery::domain::signature;
+use orrery_api::Role;
+use orrery_domain::signature;
 use serde_json::{Value, json};
 
 use crate::support::{Answer, Provider, Receiver, Service, until};

@@ -113,7 +113,7 @@ async fn detail_screens_name_runs_and_open_the_delivery_of_a_row() {
     service.manifest(&provider.manifest("draw", "/hold", schema));
     let endpoint = json!({"url": receiver.url()});
     let endpoint = service
-        .ask(orrery::api::Role::Base, Method::POST, "/v1/webhook-endpoints")
+        .ask(orrery_api::Role::Base, Method::POST, "/v1/webhook-endpoints")
         .key(&service.key)
         .json(&endpoint);
     endpoint.send().await.expect(201);

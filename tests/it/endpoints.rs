@@ -3,7 +3,7 @@
 use std::net::TcpListener;
 
 use hyper::Method;
-use orrery::api::Role;
+use orrery_api::Role;
 use serde_json::{Value, json};
 
 use crate::support::{Provider, Receiver, Service, lane_is_free, until};
@@ -53,7 +53,7 @@ async fn predictions_fail_over_from_dead_endpoint() {
         assert!(text.contains(&line), "{line}: {text}");
     }
     let health = service.running.services.catalog.get("m").unwrap().runner.health();
-    assert_eq!(health, orrery::runners::Health::Good);
+    assert_eq!(health, orrery_runners::Health::Good);
 }
 
 #[tokio::test]

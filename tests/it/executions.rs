@@ -1,7 +1,7 @@
 //! Workflow executions: trigger, bulk, lists, details, cancel, redrive, waits, webhooks.
 
 use hyper::Method;
-use orrery::api::Role;
+use orrery_api::Role;
 use serde_json::{Value, json};
 
 use crate::support::{Provider, Receiver, Service, until};
@@ -407,7 +407,7 @@ async fn execution_wait_step_survives_restart_and_ends_on_time() {
     assert_eq!(detail["waiting_for"][0]["until"], until_when.as_str());
     let detail = service.completed(&execution).await;
     assert_eq!((&detail["status"], &detail["output"]), (&json!("completed"), &json!(1)));
-    let moment = |text: &str| text.parse::<orrery::domain::time::Timestamp>().unwrap();
+    let moment = |text: &str| text.parse::<orrery_domain::time::Timestamp>().unwrap();
     let ended = moment(detail["step_outputs"]["w"]["completed_at"].as_str().unwrap());
     assert!(ended >= moment(&until_when));
 }

@@ -9,8 +9,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::{Path, PathBuf};
 
-use orrery::guard::fence::{self, Strength};
-use orrery::guard::filter;
+use orrery_guard::fence::{self, Strength};
+use orrery_guard::filter;
 use serde_json::{Value, json};
 
 use crate::support::{Service, until};

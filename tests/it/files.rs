@@ -2,7 +2,7 @@
 //! safely read them in whole or in part.
 
 use hyper::Method;
-use orrery::api::Role;
+use orrery_api::Role;
 use serde_json::{Value, json};
 
 use crate::support::{Answer, Provider, Service};

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Stdio;
 
 use hyper::Method;
-use orrery::api::Role;
+use orrery_api::Role;
 use serde_json::{Value, json};
 
 use crate::support::{Service, within};
@@ -207,8 +207,12 @@ async fn apply_creates_everything_and_is_idempotent() {
     assert_eq!(endpoints["webhook_endpoints"][0]["name"], "orders");
     assert_eq!(ask("/v1/secrets").await["secrets"][0]["name"], "vault");
     let acts = async || {
-        let acts =
-            service.running.services.audit.list(&orrery::audit::Filter::default(), 1000).await;
+        let acts = service
+            .running
+            .services
+            .audit
+            .list(&orrery_records::audit::Filter::default(), 1000)
+            .await;
         acts.unwrap().len()
     };
     let before = acts().await;

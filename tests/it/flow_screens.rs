@@ -71,7 +71,7 @@ async fn flow_screens_build_a_workflow_from_a_template_and_run_it() {
     browser.see("Unsaved changes were restored.").await;
     let path = "/v1/workflows/read-the-room/versions/v1";
     let ask = |path: &str| {
-        service.ask(orrery::api::Role::Base, hyper::Method::GET, path).key(&service.key)
+        service.ask(orrery_api::Role::Base, hyper::Method::GET, path).key(&service.key)
     };
     let stored = ask(path).send().await.expect(200);
     assert!(!stored["definition"].to_string().contains(" for "));
@@ -143,7 +143,7 @@ async fn flow_screens_show_both_versions_to_the_second_of_two_editors() {
     grace.see("v3, the latest").await;
     let read = async |version: &str| {
         let path = format!("/v1/workflows/{id}/versions/{version}");
-        let ask = service.ask(orrery::api::Role::Base, hyper::Method::GET, &path).key(&service.key);
+        let ask = service.ask(orrery_api::Role::Base, hyper::Method::GET, &path).key(&service.key);
         ask.send().await.expect(200)["definition"].clone()
     };
     // Parts that no form shows have survived both edits.

@@ -1,7 +1,7 @@
 //! The older host: a full cycle of its clients, one workflow in two shapes, and its errors.
 
 use hyper::Method;
-use orrery::api::Role;
+use orrery_api::Role;
 use serde_json::{Value, json};
 
 use crate::support::{Answer, Ask, Provider, Receiver, Service, until};

@@ -5,7 +5,7 @@
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use orrery::api::Role;
+use orrery_api::Role;
 
 use crate::support::chromium::Chromium;
 use crate::support::{Service, page, within};

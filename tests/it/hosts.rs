@@ -1,7 +1,7 @@
 //! What every host answers without a key: its identity and health; and the metrics.
 
 use hyper::Method;
-use orrery::api::Role;
+use orrery_api::Role;
 use serde_json::json;
 
 use crate::support::Service;

@@ -1,9 +1,9 @@
 //! `Idempotency-Key`: a repeated create happens once.
 
 use hyper::Method;
-use orrery::api::Role;
-use orrery::idempotency::{Begin, StoredResponse};
-use orrery::storage::Commit;
+use orrery_api::Role;
+use orrery_records::idempotency::{Begin, StoredResponse};
+use orrery_storage::Commit;
 use serde_json::{Value, json};
 
 use crate::support::{Answer, Provider, Service, until};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use hyper::Method;
-use orrery::api::{Access, ROUTES, Role};
+use orrery_api::{Access, ROUTES, Role};
 use serde_json::json;
 
 use crate::support::{Ask, Service};

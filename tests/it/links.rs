@@ -1,7 +1,7 @@
 //! Links are revoked with the key that created them, expire, and have their own rate limit.
 
 use hyper::Method;
-use orrery::api::Role;
+use orrery_api::Role;
 use serde_json::{Value, json};
 
 use crate::support::dashboard::Person;

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::support::chromium::Chromium;
 use crate::support::{Process, Provider, Receiver, Service};
-use orrery::api::Role;
+use orrery_api::Role;
 
 const AWAY: &str = "The service does not answer.";
 const BACKS: &str = "return performance.getEntriesByType('navigation')[0].type";

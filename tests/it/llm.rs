@@ -2,7 +2,7 @@
 //! model's process exits.
 
 use http_body_util::BodyExt;
-use orrery::http::event_stream::EventReader;
+use orrery_http::event_stream::EventReader;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 

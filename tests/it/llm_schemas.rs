@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use orrery::runtime;
+use orrery_runtime as runtime;
 use serde_json::{Value, json};
 
 use crate::support::{Service, gguf};

@@ -9,7 +9,7 @@ use hyper::Request;
 use hyper::body::Incoming;
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use orrery::api::Role;
+use orrery_api::Role;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use serde_json::json;
@@ -47,7 +47,7 @@ async fn stream(service: &Service, connector: &TlsConnector, seed: u32, tokens: 
     let socket = connector.connect(name, socket).await.unwrap();
     let handshake = http2::handshake(TokioExecutor::new(), TokioIo::new(socket));
     let (mut requests, connection) = handshake.await.unwrap();
-    orrery::runtime::Tasks::new().spawn(connection);
+    orrery_runtime::Tasks::new().spawn(connection);
     let body = json!({
         "model": "small", "stream": true, "max_tokens": tokens, "seed": seed,
         "messages": [{"role": "user", "content": "hello"}],

@@ -1,8 +1,8 @@
 //! Models: the list, the detail on both routes, the OpenAPI document of each.
 
 use hyper::Method;
-use orrery::api::Role;
-use orrery::runners::builtin;
+use orrery_api::Role;
+use orrery_runners::builtin;
 use serde_json::{Value, json};
 
 use crate::support::{Answer, Ask, Provider, Service, Upstream};

@@ -4,7 +4,7 @@
 use std::process::Stdio;
 
 use hyper::Method;
-use orrery::api::Role;
+use orrery_api::Role;
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt as _;
 
@@ -171,7 +171,7 @@ async fn named_secret_can_be_set_by_command_line() {
     let (is_done, said) = command(&["delete", "token", "--org", &org], "").await;
     assert!(!is_done && said.contains("there is no secret token"), "{said}");
     let audit = &service.running.services.audit;
-    let acts = audit.list(&orrery::audit::Filter::default(), 100).await.unwrap();
+    let acts = audit.list(&orrery_records::audit::Filter::default(), 100).await.unwrap();
     let acts: Vec<_> = acts.iter().filter(|act| act.action.starts_with("secret.")).collect();
     assert_eq!(acts.len(), 2, "{acts:?}");
     assert!(acts.iter().all(|act| act.actor == "operator" && act.subject == "token"));

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use orrery::api::Role;
+use orrery_api::Role;
 #[cfg(feature = "llama")]
 use serde_json::Value;
 use serde_json::json;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use hyper::Method;
-use orrery::api::Role;
+use orrery_api::Role;
 use serde_json::{Value, json};
 
 use crate::support::{Service, Upstream, installed};

@@ -2,8 +2,8 @@
 //! running executions are capped while other organizations proceed, even after a restart.
 
 use hyper::Method;
-use orrery::api::Role;
-use orrery::domain::account::Limits;
+use orrery_api::Role;
+use orrery_domain::account::Limits;
 use serde_json::{Value, json};
 
 use crate::agent;

@@ -1,7 +1,7 @@
 //! Pausing and resuming executions over HTTP.
 
 use hyper::Method;
-use orrery::api::Role;
+use orrery_api::Role;
 use serde_json::{Value, json};
 
 use crate::support::{Provider, Service, until};

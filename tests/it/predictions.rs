@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use hyper::Method;
-use orrery::api::Role;
-use orrery::runtime;
+use orrery_api::Role;
+use orrery_runtime as runtime;
 use serde_json::{Value, json};
 
 use crate::support::{Provider, Service};

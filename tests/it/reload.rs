@@ -2,7 +2,7 @@
 //! version, and no manifest makes the service fetch anything.
 
 use hyper::Method;
-use orrery::api::Role;
+use orrery_api::Role;
 use serde_json::json;
 
 use crate::support::{Provider, Service, until};

@@ -5,9 +5,9 @@ use std::fs;
 use std::time::Duration;
 
 use hyper::Method;
-use orrery::api::Role;
-use orrery::domain::time::Timestamp;
-use orrery::storage::{Commit, Key, Page, Table};
+use orrery_api::Role;
+use orrery_domain::time::Timestamp;
+use orrery_storage::{Commit, Key, Page, Table};
 use serde_json::{Value, json};
 
 use crate::support::{Provider, Service, until};

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 
 use hyper::Method;
-use orrery::api::{Access, MOUNTED, ROUTES};
+use orrery_api::{Access, MOUNTED, ROUTES};
 use serde_json::{Value, json};
 
 use crate::support::chromium::Chromium;
@@ -186,7 +186,7 @@ async fn role_screens_restricted_buttons_work_for_owner() {
     browser.press("Delete the key").await;
     browser.see_no_more("test").await;
     service
-        .ask(orrery::api::Role::Base, Method::GET, "/v1/billing/balance")
+        .ask(orrery_api::Role::Base, Method::GET, "/v1/billing/balance")
         .key(&service.key)
         .send()
         .await
@@ -201,7 +201,7 @@ async fn mounted_routes_accept_only_members() {
     let member = service.member(&owner, "member@example.com").await;
     let mut checked = 0;
     for (name, role) in MOUNTED {
-        let by_key = |route: &&orrery::api::Route| {
+        let by_key = |route: &&orrery_api::Route| {
             route.hosts.contains(&role)
                 && matches!(route.access, Access::Key | Access::BodyKey | Access::Link)
         };

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use hyper::Method;
-use orrery::api::{Access, ROUTES, Role, Route};
+use orrery_api::{Access, ROUTES, Role, Route};
 use serde_json::Value;
 
 use crate::support::{Service, conformance};

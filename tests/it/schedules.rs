@@ -1,7 +1,7 @@
 //! Schedules over HTTP: what they show and reject, and that they start executions.
 
 use hyper::Method;
-use orrery::api::Role;
+use orrery_api::Role;
 use serde_json::{Value, json};
 
 use crate::support::{Receiver, Service, until};

@@ -1,7 +1,7 @@
 //! The dashboard in a browser: everything a person does without a terminal. Each visit ends with an
 //! empty console and without requests to other origins.
 
-use orrery::api::Role;
+use orrery_api::Role;
 use serde_json::{Value, json};
 
 use crate::support::chromium::Chromium;

@@ -4,10 +4,10 @@
 use std::fs;
 use std::path::Path;
 
-use orrery::app;
-use orrery::config::Config;
-use orrery::domain::signature;
-use orrery::storage::{Key, Options, Page, Sealer, Store, Table};
+use orrery_app as app;
+use orrery_config::Config;
+use orrery_domain::signature;
+use orrery_storage::{Key, Options, Page, Sealer, Store, Table};
 use serde_json::{Value, json};
 
 use crate::support::{Provider, Receiver, Service};
@@ -91,7 +91,7 @@ async fn rotate(config: &Config) -> usize {
                 Some(left) => left,
                 None => {
                     let reason = "interrupted".to_owned();
-                    return Err(orrery::storage::Error::Unavailable { reason });
+                    return Err(orrery_storage::Error::Unavailable { reason });
                 }
             };
             Ok(())
@@ -179,9 +179,9 @@ async fn seal_rotation_interrupted_anywhere_loses_no_secret() {
     let values = secrets.values(service.organization.id, &names).await.unwrap();
     assert_eq!(values.get("token"), Some(TOKEN));
     let audit = &service.running.services.audit;
-    let filter = orrery::audit::Filter {
+    let filter = orrery_records::audit::Filter {
         action: Some("seal.rotate".to_owned()),
-        ..orrery::audit::Filter::default()
+        ..orrery_records::audit::Filter::default()
     };
     let acts = audit.list(&filter, 100).await.unwrap();
     assert!(acts[0].subject.starts_with("done: "), "{}", acts[0].subject);

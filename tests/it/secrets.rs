@@ -2,7 +2,7 @@
 //! the organizations that run the workflow.
 
 use hyper::Method;
-use orrery::api::Role;
+use orrery_api::Role;
 use serde_json::{Value, json};
 
 use crate::support::{Provider, Receiver, Service, holds};

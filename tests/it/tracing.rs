@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 
 use hyper::{HeaderMap, Method};
-use orrery::api::Role;
-use orrery::traces::otlp::{Read, fields};
+use orrery_api::Role;
+use orrery_engine::traces::otlp::{Read, fields};
 use serde_json::{Value, json};
 
 use crate::support::{Provider, Receiver, Service, Upstream, respond, serve, until};

@@ -3,7 +3,7 @@
 use std::io::Read as _;
 
 use hyper::Method;
-use orrery::api::Role;
+use orrery_api::Role;
 use serde_json::{Value, json};
 
 use crate::support::{Provider, Service, until};

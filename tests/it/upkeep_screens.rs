@@ -124,7 +124,7 @@ async fn upkeep_screens_show_totals_of_files_costs_and_findings() {
     let service = Service::configured("billing.enabled = true\n").await;
     let owner = service.owner().await;
     let billing = &service.running.services.billing;
-    let dollars = orrery::domain::money::Usd::from_micros(5_000_000);
+    let dollars = orrery_domain::money::Usd::from_micros(5_000_000);
     billing.top_up(service.organization.id, dollars).await.unwrap();
     let provider = crate::support::Provider::start().await;
     for (slug, price) in [("dear", 0.5), ("cheap", 0.25)] {
@@ -204,7 +204,7 @@ async fn upkeep_screens_show_denied_actions_in_audit_log() {
     let key = json!({"name": "web shop"});
     let made = service.asks(&owner, Method::POST, "/keys").json(&key).send().await.expect(201);
     let by_key = |method, path: &str| {
-        service.ask(orrery::api::Role::Base, method, path).key(made["key"].as_str().unwrap())
+        service.ask(orrery_api::Role::Base, method, path).key(made["key"].as_str().unwrap())
     };
     let endpoint = json!({"url": "http://127.0.0.1:9/hook", "name": "orders"});
     let endpoint = by_key(Method::POST, "/v1/webhook-endpoints").json(&endpoint).send().await;

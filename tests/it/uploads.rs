@@ -5,7 +5,7 @@ use std::fs;
 use std::time::Duration;
 
 use hyper::Method;
-use orrery::api::Role;
+use orrery_api::Role;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 

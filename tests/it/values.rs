@@ -4,7 +4,7 @@
 use std::io::Write as _;
 
 use hyper::Method;
-use orrery::api::Role;
+use orrery_api::Role;
 use serde_json::{Value, json};
 
 use crate::support::Service;

@@ -2,8 +2,8 @@
 //! their secrets are private to the organization.
 
 use hyper::Method;
-use orrery::api::Role;
-use orrery::domain::signature;
+use orrery_api::Role;
+use orrery_domain::signature;
 use serde_json::{Value, json};
 
 use crate::support::{Answer, Provider, Receiver, Service, holds, until};
@@ -161,7 +161,8 @@ async fn endpoint_is_changed_rotated_tested_and_deleted() {
     ] {
         assert!(!seen.contains(&*first) && !seen.contains(second), "{seen}");
     }
-    let acts = service.running.services.audit.list(&orrery::audit::Filter::default(), 100).await;
+    let acts =
+        service.running.services.audit.list(&orrery_records::audit::Filter::default(), 100).await;
     let acts: Vec<String> = acts.unwrap().into_iter().map(|act| act.action).collect();
     for action in ["create", "change", "rotate"] {
         assert!(acts.contains(&format!("webhook_endpoint.{action}")), "{acts:?}");

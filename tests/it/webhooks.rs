@@ -1,7 +1,7 @@
 //! The webhook at the end of a prediction: its body, headers, signatures and retries, and rejected
 //! URLs.
 
-use orrery::domain::signature;
+use orrery_domain::signature;
 use serde_json::{Value, json};
 
 use crate::support::{Provider, Receiver, Service};

@@ -1,7 +1,7 @@
 //! Workflows: creation, versions, locks, lists, categories, and every error with its text.
 
 use hyper::Method;
-use orrery::api::{Role, words_beside};
+use orrery_api::{Role, words_beside};
 use serde_json::{Value, json};
 
 use crate::support::Service;

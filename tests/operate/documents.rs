@@ -8,7 +8,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use orrery::config::Config;
+use orrery_config::Config;
 use serde_json::Value;
 
 use crate::document_blocks::{self as blocks, Block, Mark};

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use orrery::storage::{Commit, FORMAT, Key, Options, Page, Store, Table};
+use orrery_storage::{Commit, FORMAT, Key, Options, Page, Store, Table};
 use serde_json::{Value, json};
 
 use crate::support::server::{Gate, Server};

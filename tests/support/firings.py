@@ -1,9 +1,9 @@
-"""Writes src/domain/calendar_firings.txt: the firings of cron patterns, computed with Python's zoneinfo.
+"""Writes crates/domain/src/calendar_firings.txt: the firings of cron patterns, computed with Python's zoneinfo.
 
 Finds every matching second of local time by stepping through UTC minute by minute, so it shares nothing with the
 code under test. Run it again only to add cases:
 
-    python3 tests/support/firings.py >src/domain/calendar_firings.txt
+    python3 tests/support/firings.py >crates/domain/src/calendar_firings.txt
 
 Each line has the pattern, the zone, the start and the firings after it, in Unix seconds, up to the end of the
 scan, at most 24 of them.

@@ -16,7 +16,7 @@ use url::{ParseError, Url};
 use super::dashboard::{PASSWORD, Person};
 use super::shown::Shown;
 use super::{Service, signal, until, within};
-use orrery::api::Role;
+use orrery_api::Role;
 
 const NEEDED: &str = "Debian's packages chromium and chromium-driver are installed: tests/run";
 

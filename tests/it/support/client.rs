@@ -9,7 +9,7 @@ use hyper::header::HeaderMap;
 use hyper::{Method, Request, Response};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
-use orrery::api::Role;
+use orrery_api::Role;
 use serde_json::Value;
 
 use super::conformance::{self, Exchange};

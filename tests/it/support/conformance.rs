@@ -8,8 +8,8 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use hyper::Method;
 use hyper::header::{CONTENT_TYPE, HeaderMap};
 use jsonschema::Validator;
-use orrery::api::{ROUTES, Role, Route, openapi_of};
-use orrery::http::router::{Outcome, Router};
+use orrery_api::{ROUTES, Role, Route, openapi_of};
+use orrery_http::router::{Outcome, Router};
 use serde_json::{Value, json};
 
 /// A host as described by its document.

@@ -1,7 +1,7 @@
 //! People who use the dashboard over HTTP like a browser: with a cookie, and from its own pages.
 
 use hyper::Method;
-use orrery::api::Role;
+use orrery_api::Role;
 use serde_json::{Value, json};
 
 use super::{Ask, Service};

@@ -170,7 +170,7 @@ impl State {
                 "/list" => respond(200, json!({"output": ["a://one"]}).to_string()),
                 "/bytes" => {
                     let answer = hyper::Response::builder().header("content-type", "audio/wav");
-                    answer.body(orrery::http::body::full("RIFF")).unwrap()
+                    answer.body(orrery_http::body::full("RIFF")).unwrap()
                 }
                 "/garbage" => respond(200, "<html>"),
                 "/no-output" => respond(200, json!({"result": 1}).to_string()),

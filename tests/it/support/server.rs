@@ -11,14 +11,14 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper::{Method, Request};
 use hyper_util::rt::TokioIo;
-use orrery::http::body;
-use orrery::runtime::Tasks;
+use orrery_http::body;
+use orrery_runtime::Tasks;
 use serde_json::Value;
 use tokio::net::TcpListener;
 
 /// A request with its body.
 pub type Whole = Request<Bytes>;
-pub type Response = orrery::http::Response;
+pub type Response = orrery_http::Response;
 
 /// Serves on a free loopback port until the runtime ends. If a client closes its connection, the
 /// future of its request is dropped.

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use orrery::http::body;
+use orrery_http::body;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 

@@ -1,0 +1,471 @@
+//! A connection to one server: opens it, lists its tools and calls them. Dropping it ends the
+//! connection and the program that it may have started.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::header::{HeaderName, HeaderValue};
+use rmcp::model::{
+    CallToolRequest, CallToolRequestParams, CallToolResult, ClientConfig, ClientRequest,
+    ContentBlock, ErrorData, Implementation, ListToolsRequest, PaginatedRequestParams,
+    ProgressNotificationParam, ProtocolVersion, RequestMetaObject, ServerResult, Tool,
+};
+use rmcp::service::{
+    ClientInitializeError, NotificationContext, Peer, PeerRequestOptions, RunningService,
+    ServiceError,
+};
+use rmcp::transport::StreamableHttpClientTransport;
+use rmcp::transport::async_rw::AsyncRwTransport;
+use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
+use rmcp::{ClientHandler, ClientLifecycleMode, ClientServiceExt, RoleClient};
+use serde_json::{Map, Value};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::ServerTool;
+use super::http::Sender;
+use super::reports::{Report, Reports};
+use orrery_config::secret::Secret;
+use orrery_http::client::Client;
+use orrery_runners::command::GuardConfig;
+use orrery_runners::command::process::{Process, Program};
+use orrery_runners::tail::Tail;
+use orrery_runtime as runtime;
+use orrery_schema::Schema;
+
+/// Maximum bytes of one response of a server.
+pub const ANSWER_MAX: usize = 1024 * 1024;
+/// Maximum tools of one server, and pages of their list.
+const TOOLS_MAX: usize = 64;
+const PAGES_MAX: usize = 16;
+/// Maximum characters of a tool's own name and of its description, and bytes of its schema. A tool
+/// whose name or schema exceeds them is omitted.
+const NAME_MAX: usize = 128;
+const DESCRIPTION_MAX: usize = 1024;
+const SCHEMA_MAX: usize = 16 * 1024;
+/// The failure of a call without a valid result.
+const NO_RESULT: &str = "its answer is not the result of a call";
+/// The `_meta` key that identifies a call, so that a server can recognize a repeated one.
+const KEY: &str = "orrery/idempotency_key";
+
+/// A configured server.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    pub name: String,
+    pub transport: Transport,
+    /// The allowed tools; `None` for all.
+    pub allow: Option<Vec<String>>,
+}
+
+/// The transport to a server.
+#[derive(Debug, Clone)]
+pub enum Transport {
+    Http {
+        url: String,
+        headers: Vec<(String, Secret)>,
+    },
+    Program {
+        /// The program and its arguments, never empty.
+        command: Vec<String>,
+        /// Absolute path.
+        directory: PathBuf,
+        env: Vec<(String, Secret)>,
+        writable: Vec<PathBuf>,
+        memory_bytes: Option<u64>,
+    },
+}
+
+/// The means to reach servers.
+#[derive(Debug, Clone)]
+pub struct Doors {
+    /// Checks each address against the egress rules.
+    pub client: Client,
+    pub guard: GuardConfig,
+}
+
+/// The channel for calls.
+#[derive(Debug, Clone)]
+pub struct Line {
+    peer: Peer<RoleClient>,
+    reports: Reports,
+}
+
+/// An open connection to a server.
+#[derive(Debug)]
+pub struct Connection {
+    service: RunningService<RoleClient, Handler>,
+    reports: Reports,
+    /// The tools in use.
+    pub tools: Arc<Vec<ServerTool>>,
+    listed: Vec<ServerTool>,
+    opened_at: Instant,
+    /// Changed tools are not listed again before this time.
+    next_listing: Instant,
+    _process: Option<Process>,
+}
+
+/// The client that a server sees: it sends its name, receives progress, and supports no requests of
+/// the server.
+#[derive(Debug, Clone)]
+struct Handler {
+    reports: Reports,
+}
+
+impl ClientHandler for Handler {
+    fn get_info(&self) -> ClientConfig {
+        let own = Implementation::new("orrery", env!("CARGO_PKG_VERSION"));
+        ClientConfig::new(rmcp::model::ClientCapabilities::default(), own)
+            .with_protocol_version(ProtocolVersion::LATEST_WITH_INITIALIZE)
+    }
+
+    async fn on_progress(
+        &self,
+        said: ProgressNotificationParam,
+        _context: NotificationContext<RoleClient>,
+    ) {
+        self.reports.take(&said);
+    }
+
+    async fn on_tool_list_changed(&self, _context: NotificationContext<RoleClient>) {
+        self.reports.tools_changed();
+    }
+}
+
+impl Connection {
+    /// Connects and lists the tools. Uses the handshake of the versions that have one.
+    ///
+    /// # Errors
+    /// The reason as text.
+    pub async fn open(settings: &Settings, doors: &Doors) -> Result<Self, String> {
+        match Self::open_by(settings, doors, ClientLifecycleMode::Initialize).await {
+            Ok(connection) => Ok(connection),
+            Err(reason) => {
+                let preferred_versions = vec![ProtocolVersion::NO_INITIALIZE];
+                let mode = ClientLifecycleMode::Discover { preferred_versions };
+                Self::open_by(settings, doors, mode).await.map_err(|_later| reason)
+            }
+        }
+    }
+
+    async fn open_by(
+        settings: &Settings,
+        doors: &Doors,
+        mode: ClientLifecycleMode,
+    ) -> Result<Self, String> {
+        let mut started = None;
+        let reports = Reports::default();
+        let handler = Handler { reports: reports.clone() };
+        let service = match &settings.transport {
+            Transport::Http { url, headers } => {
+                let config = StreamableHttpClientTransportConfig::with_uri(url.as_str())
+                    .custom_headers(header_map(headers)?);
+                let sender = Sender::new(doors.client.clone(), reports.clone());
+                let transport = StreamableHttpClientTransport::with_client(sender, config);
+                handler.serve_with_lifecycle(transport, mode).await
+            }
+            Transport::Program { command, directory, env, writable, memory_bytes } => {
+                let program = Program {
+                    command,
+                    directory,
+                    env,
+                    memory_bytes: *memory_bytes,
+                    writable,
+                    model: None,
+                };
+                let (mut process, stdout) =
+                    Process::start(&doors.guard, &program, &Tail::default())
+                        .map_err(|error| format!("its program cannot be started: {error}"))?;
+                let stdin = process.stdin.take().ok_or("its pipes are closed")?;
+                started = Some(process);
+                let transport =
+                    AsyncRwTransport::new_client(stdout, stdin).with_max_line_length(ANSWER_MAX);
+                handler.serve_with_lifecycle(transport, mode).await
+            }
+        };
+        let service = service.map_err(|error| unopened(&error))?;
+        let listed = list(service.peer(), &settings.name).await?;
+        let opened_at = runtime::monotonic_now();
+        Ok(Self {
+            service,
+            reports,
+            tools: Arc::default(),
+            listed,
+            opened_at,
+            next_listing: opened_at,
+            _process: started,
+        })
+    }
+
+    /// Takes the listed tools.
+    pub fn listed(&mut self) -> Vec<ServerTool> {
+        std::mem::take(&mut self.listed)
+    }
+
+    /// Whether the connection is open and its tools are at most `ttl` old.
+    pub fn is_good(&self, now: Instant, ttl: Duration) -> bool {
+        !self.service.peer().is_transport_closed() && now.duration_since(self.opened_at) < ttl
+    }
+
+    /// The channel for listing the tools again, if the server has announced a change; at most once
+    /// in each `period`.
+    pub fn changed(&mut self, now: Instant, period: Duration) -> Option<Line> {
+        if now < self.next_listing || !self.reports.take_tools_changed() {
+            return None;
+        }
+        self.next_listing = now + period;
+        Some(self.line())
+    }
+
+    /// Whether a channel belongs to this connection.
+    pub fn has(&self, line: &Line) -> bool {
+        self.reports.is_same(&line.reports)
+    }
+
+    /// The channel for calls.
+    pub fn line(&self) -> Line {
+        Line { peer: self.service.peer().clone(), reports: self.reports.clone() }
+    }
+}
+
+impl Line {
+    /// Lists the server's current tools.
+    ///
+    /// # Errors
+    /// The reason as text.
+    pub async fn list(&self, server: &str) -> Result<Vec<ServerTool>, String> {
+        list(&self.peer, server).await
+    }
+
+    /// Notes that the changed tools could not be listed.
+    pub fn still_changed(&self) {
+        self.reports.tools_changed();
+    }
+}
+
+fn header_map(headers: &[(String, Secret)]) -> Result<HashMap<HeaderName, HeaderValue>, String> {
+    let read = |(name, secret): &(String, Secret)| {
+        let wrong = || format!("the header {name:?} cannot be sent");
+        let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_invalid| wrong())?;
+        let mut value = HeaderValue::from_str(secret.expose()).map_err(|_invalid| wrong())?;
+        value.set_sensitive(true);
+        Ok((name, value))
+    };
+    headers.iter().map(read).collect()
+}
+
+async fn list(peer: &Peer<RoleClient>, server: &str) -> Result<Vec<ServerTool>, String> {
+    let mut tools: Vec<ServerTool> = Vec::new();
+    let mut cursor = None;
+    for _ in 0..PAGES_MAX {
+        let page = PaginatedRequestParams::default().with_cursor(cursor);
+        let request = ListToolsRequest::with_param(page);
+        let answer = peer.send_request(ClientRequest::ListToolsRequest(request)).await;
+        let (page, next) = page_of(answer.map_err(in_words)?, server)?;
+        for tool in page {
+            if tools.len() == TOOLS_MAX {
+                tracing::warn!(
+                    server,
+                    "MCP server has more than {TOOLS_MAX} tools; the rest are ignored"
+                );
+                return Ok(tools);
+            }
+            let name = tool.name.to_string();
+            if tools.iter().any(|earlier| earlier.own_name == name) {
+                leave_out(server, &name, "another tool has the same name");
+                continue;
+            }
+            match read(tool) {
+                Ok(tool) => tools.push(tool),
+                Err(reason) => leave_out(server, &name, &reason),
+            }
+        }
+        cursor = next.filter(|cursor| !cursor.is_empty());
+        if cursor.is_none() {
+            break;
+        }
+    }
+    Ok(tools)
+}
+
+/// The tools of a page and the cursor of the next page. An invalid tool is omitted.
+fn page_of(answer: ServerResult, server: &str) -> Result<(Vec<Tool>, Option<String>), String> {
+    let answer = match serde_json::to_value(answer) {
+        Ok(answer) => answer,
+        Err(error) => return Err(format!("its answer to tools/list cannot be read: {error}")),
+    };
+    let listed = answer.get("tools").and_then(Value::as_array);
+    let listed = listed.ok_or("its answer to tools/list has no list `tools`")?;
+    let mut tools = Vec::new();
+    for tool in listed {
+        let name = tool.get("name").and_then(Value::as_str).unwrap_or("(no name)");
+        if !tool.get("inputSchema").is_some_and(Value::is_object) {
+            leave_out(server, name, "`inputSchema` must be an object");
+            continue;
+        }
+        match serde_json::from_value(tool.clone()) {
+            Ok(tool) => tools.push(tool),
+            Err(error) => leave_out(server, name, &error.to_string()),
+        }
+    }
+    let next = answer.get("nextCursor").and_then(Value::as_str).map(str::to_owned);
+    Ok((tools, next))
+}
+
+fn leave_out(server: &str, name: &str, reason: &str) {
+    let tool: String = name.chars().take(NAME_MAX).collect();
+    tracing::warn!(server, tool, reason, "tool of an MCP server ignored");
+}
+
+/// The message of a failure without type names.
+fn in_words(error: ServiceError) -> String {
+    if let ServiceError::TransportSend(error) = error {
+        return error.error.to_string();
+    }
+    if let ServiceError::McpError(error) = error {
+        return format!("it answered {}: {}", error.code.0, error.message);
+    }
+    if let ServiceError::UnexpectedResponse = error {
+        return "its answer has an unexpected form".to_owned();
+    }
+    error.to_string()
+}
+
+/// The reason why a connection could not be opened, without type names.
+fn unopened(error: &ClientInitializeError) -> String {
+    if let ClientInitializeError::TransportError { error, .. } = error {
+        return error.error.to_string();
+    }
+    if let ClientInitializeError::JsonRpcError(error) = error {
+        return format!("it answered {}: {}", error.code.0, error.message);
+    }
+    if let ClientInitializeError::ExpectedInitResponse(_)
+    | ClientInitializeError::ExpectedInitResult(_) = error
+    {
+        return "it did not answer the handshake (initialize) as MCP requires".to_owned();
+    }
+    error.to_string()
+}
+
+/// Checks a tool against the limits; its name for the model is set later.
+///
+/// # Errors
+/// Why the tool is omitted.
+fn read(tool: Tool) -> Result<ServerTool, String> {
+    let schema = Value::Object(tool.input_schema.as_ref().clone());
+    let own_name = tool.name.into_owned();
+    if own_name.is_empty() || own_name.chars().nth(NAME_MAX).is_some() {
+        return Err(format!("its name must have 1 to {NAME_MAX} characters"));
+    }
+    if schema.to_string().len() > SCHEMA_MAX {
+        return Err(format!("`inputSchema` has more than {SCHEMA_MAX} bytes"));
+    }
+    Schema::compile(&schema).map_err(|error| format!("`inputSchema`: {error}"))?;
+    let description = tool.description.unwrap_or_default();
+    let description = description.chars().take(DESCRIPTION_MAX).collect();
+    Ok(ServerTool { name: String::new(), own_name, description, schema })
+}
+
+/// One tool call.
+#[derive(Debug)]
+pub struct Call<'a> {
+    /// The server's name of the tool.
+    pub tool: &'a str,
+    pub arguments: Map<String, Value>,
+    /// Identifies this call, also when it is repeated after a crash.
+    pub key: &'a str,
+    /// Receives progress reports of the server.
+    pub heard: watch::Sender<Option<Report>>,
+}
+
+/// Calls a tool and returns its result or the server's error, or the reason why there is neither.
+pub async fn call(
+    line: Line,
+    call: Call<'_>,
+    limit: Duration,
+) -> Result<Result<CallToolResult, ErrorData>, String> {
+    let Call { tool, arguments, key, heard } = call;
+    let params = CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments);
+    let request = ClientRequest::CallToolRequest(CallToolRequest::new(params));
+    let mut meta = RequestMetaObject::new();
+    meta.insert(KEY.to_owned(), Value::String(key.to_owned()));
+    let options = PeerRequestOptions::with_timeout(limit).with_meta(meta);
+    let sent = line.peer.send_cancellable_request(request, options).await;
+    let answered = match sent {
+        Ok(handle) => {
+            let _listening = line.reports.listen(handle.progress_token.clone(), heard);
+            handle.await_response().await
+        }
+        Err(error) => Err(error),
+    };
+    match answered {
+        Ok(ServerResult::CallToolResult(result)) => Ok(Ok(result)),
+        Ok(ServerResult::CustomResult(other)) => result_of(&other.0).map(Ok),
+        Ok(_) => Err(NO_RESULT.to_owned()),
+        Err(ServiceError::McpError(error)) => Ok(Err(error)),
+        Err(error) => Err(in_words(error)),
+    }
+}
+
+/// Parses a result with invalid content or content of a later protocol version: such items are
+/// replaced, the rest is kept.
+fn result_of(answer: &Value) -> Result<CallToolResult, String> {
+    let structured = answer.get("structuredContent").filter(|content| !content.is_null());
+    let blocks = answer.get("content").and_then(Value::as_array);
+    if structured.is_none() && blocks.is_none() {
+        return Err(NO_RESULT.to_owned());
+    }
+    let block = |block: &Value| {
+        let kind = block.get("type").and_then(Value::as_str).unwrap_or("unknown");
+        let kind: String = kind.chars().take(NAME_MAX).collect();
+        serde_json::from_value(block.clone())
+            .unwrap_or_else(|_unknown| ContentBlock::text(format!("(content of the type {kind})")))
+    };
+    let content = blocks.into_iter().flatten().map(block).collect();
+    let is_error = answer.get("isError").and_then(Value::as_bool).unwrap_or(false);
+    let mut result = CallToolResult::success(content);
+    result.is_error = Some(is_error);
+    result.structured_content = structured.cloned();
+    Ok(result)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn mcp_result_with_unknown_content_keeps_the_rest() {
+        let text = json!({"type": "text", "text": "hi"});
+        let texts = |answer: Value| {
+            let read = serde_json::from_value(answer.clone()).unwrap();
+            let result = if let ServerResult::CallToolResult(result) = read {
+                result
+            } else {
+                assert!(matches!(read, ServerResult::CustomResult(_)), "{read:?}");
+                result_of(&answer).unwrap()
+            };
+            let texts = result.content.iter().map(|block| {
+                block.as_text().map_or_else(|| "other".to_owned(), |text| text.text.clone())
+            });
+            (texts.collect::<Vec<_>>().join(" "), result.structured_content, result.is_error)
+        };
+        let (said, structured, _) = texts(json!({"content": [text, {"type": "hologram", "x": 1},
+            {"type": "image"}, 7], "structuredContent": {"a": 1}}));
+        assert_eq!(
+            said,
+            "hi (content of the type hologram) (content of the type image) (content of the type unknown)"
+        );
+        assert_eq!(structured, Some(json!({"a": 1})));
+        for content in [json!(null), json!([]), json!("none")] {
+            let (said, structured, _) =
+                texts(json!({"content": content, "structuredContent": {"a": 1}}));
+            assert_eq!((said.as_str(), structured), ("", Some(json!({"a": 1}))));
+        }
+        let (said, _, is_error) = texts(json!({"content": [{"type": "later"}], "isError": true}));
+        assert_eq!((said.as_str(), is_error), ("(content of the type later)", Some(true)));
+        assert!(result_of(&json!({"tools": []})).is_err());
+    }
+}

@@ -1,0 +1,388 @@
+//! Authentication by key, link, session or admin key, and rate limits.
+
+use std::fmt;
+
+use hyper::StatusCode;
+use hyper::header::{AUTHORIZATION, HeaderMap, HeaderValue, WWW_AUTHENTICATE};
+use serde::Deserializer;
+use serde::de::{IgnoredAny, MapAccess, Visitor};
+use subtle::ConstantTimeEq as _;
+
+use super::browser::Site;
+use super::refused_key::{self, Taken};
+use super::{Access, Rate, Route, Services, limits};
+use orrery_domain::account::{DEFAULT_ORGANIZATION, dashboard_key};
+use orrery_domain::file::File;
+use orrery_domain::ids::{FileId, Id as _, KeyId, OrganizationId};
+use orrery_domain::member::Member;
+use orrery_http::Request;
+use orrery_http::request::Peer;
+use orrery_records::accounts::{self, Caller, Prefix};
+use orrery_records::members::{By, Visit};
+use orrery_records::signed_urls::{self, Link};
+
+/// An authenticated caller.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Principal {
+    /// No identification, on a public route.
+    Anonymous,
+    /// The holder of an API key.
+    Caller(Caller),
+    /// The holder of a signed link.
+    Link(Link),
+    /// A member with a dashboard session.
+    Member(Box<Visit>),
+    /// The holder of an admin key, not acting for an organization.
+    Admin(KeyId),
+    /// The operator acting for an organization, over the control socket or with an admin key.
+    Operator(OrganizationId, Option<KeyId>),
+}
+
+impl Principal {
+    /// Returns the organization that the request acts for, and its API key. Members have no key;
+    /// what they create is recorded under the dashboard's own key ID.
+    #[must_use]
+    pub fn caller(&self) -> Option<Caller> {
+        match self {
+            Self::Caller(caller) => Some(*caller),
+            Self::Member(visit) => {
+                let organization = visit.member.organization;
+                let key = dashboard_key(organization);
+                Some(Caller { organization, key, prefix: Prefix::DASHBOARD })
+            }
+            Self::Operator(organization, _) => {
+                let key = dashboard_key(*organization);
+                Some(Caller { organization: *organization, key, prefix: Prefix::DASHBOARD })
+            }
+            Self::Anonymous | Self::Link(_) | Self::Admin(_) => None,
+        }
+    }
+
+    /// The rate-limiting key: the API key, the key that a link was made with, or the member's ID.
+    fn key(&self) -> Option<KeyId> {
+        match self {
+            Self::Caller(caller) => Some(caller.key),
+            Self::Link(link) => Some(link.key),
+            Self::Member(visit) => Some(KeyId::from(visit.member.id.bytes())),
+            Self::Admin(key) | Self::Operator(_, Some(key)) => Some(*key),
+            Self::Anonymous | Self::Operator(_, None) => None,
+        }
+    }
+}
+
+/// The header with the organization that the operator acts for, on routes that belong to an
+/// organization.
+const ORGANIZATION: &str = "x-orrery-organization";
+/// The path parameter that names an organization.
+const ORGANIZATION_PARAMETER: &str = "organization";
+/// Maximum number of body bytes read before authentication, to find `api_key`.
+const KEY_WITHIN: usize = 64 * 1024;
+
+/// Authenticates a request as `access` requires. Keys in headers are checked before any byte of the
+/// body is read.
+///
+/// # Errors
+/// 401 without a valid key, link or session; 403 without the permission; errors of reading the body
+/// if it contains the key; 503 when the store cannot be read.
+pub async fn check(
+    services: &Services,
+    access: Access,
+    request: &mut Request,
+    site: Option<&Site>,
+) -> Result<Principal, crate::Error> {
+    match access {
+        Access::Public => return Ok(Principal::Anonymous),
+        Access::Local => return local(services, request),
+        Access::Member => return by_session(services, request, site, |_| true).await,
+        Access::KeyManager => {
+            return by_session(services, request, site, Member::may_manage_keys).await;
+        }
+        Access::Owner => return by_session(services, request, site, Member::is_owner).await,
+        Access::Admin => return by_admin_key(services, request).await,
+        Access::MaybeKey | Access::Key | Access::Link | Access::BodyKey => {}
+    }
+    let by_header = match presented_key(&request.headers) {
+        Some(key) => services.accounts.authenticate(key).await?,
+        None if access == Access::MaybeKey => return Ok(Principal::Anonymous),
+        None if access == Access::Link => {
+            let token = request.query.get(signed_urls::PARAMETER);
+            let Some(token) = token else { return Err(refusal(services, request, None).await) };
+            let opened = services.signed_urls.check(&request.path, token).await?;
+            return match opened {
+                Some(link) => Ok(Principal::Link(link)),
+                None => Err(unopened(services, request, token).await?),
+            };
+        }
+        None => None,
+    };
+    let in_body = if access == Access::BodyKey {
+        // With a valid key in the headers the body's may be anywhere; without one it must begin and end
+        // within its first bytes, and no more is read before it is known who calls.
+        let most = if by_header.is_some() { usize::MAX } else { KEY_WITHIN };
+        key_in(&request.peek(most).await?)
+    } else {
+        None
+    };
+    // The body's `api_key` wins over the headers. A body that is not valid JSON is the handler's to refuse.
+    let caller = match &in_body {
+        Some(key) => services.accounts.authenticate(key).await?,
+        None => by_header,
+    };
+    match caller {
+        Some(caller) => Ok(Principal::Caller(caller)),
+        None => Err(refusal(services, request, in_body.as_deref()).await),
+    }
+}
+
+/// 401, with what was wrong. `in_body`: the key that the body has.
+async fn refusal(services: &Services, request: &Request, in_body: Option<&str>) -> crate::Error {
+    let error = crate::Error::unauthorized();
+    refused_key::explained(error, &services.accounts, request, (Taken::ApiKey, in_body)).await
+}
+
+/// Returns the error for a link that is not valid. A link to a deleted file ends with the file.
+async fn unopened(
+    services: &Services,
+    request: &Request,
+    token: &str,
+) -> Result<crate::Error, crate::Error> {
+    let lapsed = services.signed_urls.lapsed(&request.path, token);
+    if let (Some(link), Ok(id)) = (lapsed, request.param("id").parse::<FileId>())
+        && request.path.trim_end_matches('/') == File::content_path(id)
+        && services.files.find(link.organization, id).await?.is_none()
+    {
+        return Ok(super::files::missing());
+    }
+    Ok(refusal(services, request, None).await)
+}
+
+/// Marks a request that the page sends without a user action.
+const UNATTENDED: &str = "x-orrery-unattended";
+
+/// Whether a person or only the page sent a request.
+pub fn by(headers: &HeaderMap) -> By {
+    if headers.contains_key(UNATTENDED) { By::Page } else { By::Person }
+}
+
+/// Authenticates a member by the session cookie.
+async fn by_session(
+    services: &Services,
+    request: &Request,
+    site: Option<&Site>,
+    may: impl Fn(&Member) -> bool,
+) -> Result<Principal, crate::Error> {
+    let visit = match site.and_then(|site| site.token(&request.headers)) {
+        Some(token) => services.members.authenticate(token, by(&request.headers)).await?,
+        None => None,
+    };
+    let visit = visit
+        .ok_or_else(|| crate::Error::status(StatusCode::UNAUTHORIZED, "you are not logged in"))?;
+    if !may(&visit.member) {
+        return Err(crate::Error::status(StatusCode::FORBIDDEN, "you may not do this"));
+    }
+    Ok(Principal::Member(Box::new(visit)))
+}
+
+/// Authenticates an admin key, which must be in the header `Authorization`. Cookies and links do
+/// not work on these routes, so a web page cannot use somebody's admin rights.
+async fn by_admin_key(services: &Services, request: &Request) -> Result<Principal, crate::Error> {
+    let found = match bearer(&request.headers) {
+        Some(key) => services.accounts.authenticate_admin(key).await?,
+        None => None,
+    };
+    if let Some(key) = found {
+        return Ok(Principal::Admin(key));
+    }
+    let error = crate::Error::status(StatusCode::UNAUTHORIZED, "Invalid or missing admin key")
+        .with_header(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    let taken = (Taken::AdminKey, None);
+    Err(refused_key::explained(error, &services.accounts, request, taken).await)
+}
+
+/// Authenticates the operator on the control socket: anyone who can read the token file next to it.
+/// A model's program runs as the service's user and can reach the socket, but cannot read the
+/// token.
+fn local(services: &Services, request: &Request) -> Result<Principal, crate::Error> {
+    let expected = match request.peer {
+        Peer::InProcess => return Ok(Principal::Anonymous),
+        Peer::Unix | Peer::Tcp(_) => services.settings.control_token.as_ref(),
+    };
+    let presented = presented_key(&request.headers).unwrap_or_default();
+    let is_good = expected.is_some_and(|expected| {
+        bool::from(expected.expose().as_bytes().ct_eq(presented.as_bytes()))
+    });
+    if is_good {
+        return Ok(Principal::Anonymous);
+    }
+    let message = "the control socket requires the token from control.token in the data folder";
+    Err(crate::Error::status(StatusCode::UNAUTHORIZED, message))
+}
+
+/// The operator acting for an organization: the one in the header, or the default one.
+///
+/// # Errors
+/// 400 for a name that is not text; 404 for an organization that does not exist; 503 when the store
+/// cannot be read.
+pub async fn in_the_name_of(
+    services: &Services,
+    request: &Request,
+    by: &Principal,
+) -> Result<Principal, crate::Error> {
+    let name = match request.headers.get(ORGANIZATION) {
+        None => DEFAULT_ORGANIZATION,
+        Some(name) => name.to_str().map_err(|_no_text| {
+            crate::Error::bad_request(format!("{ORGANIZATION} must be the name of an organization"))
+        })?,
+    };
+    let organization = services.accounts.organization_or_default(Some(name)).await?;
+    Ok(Principal::Operator(organization.id, by.key()))
+}
+
+/// The holder of an admin key acting for the organization in the path. On routes for the
+/// organization itself, it may not exist yet.
+///
+/// # Errors
+/// 404 for an organization that does not exist; 503 when the store cannot be read.
+pub async fn in_the_name_of_path(
+    services: &Services,
+    (route, request): (&Route, &Request),
+    by: Principal,
+) -> Result<Principal, crate::Error> {
+    let name = request.param(ORGANIZATION_PARAMETER);
+    if name.is_empty() {
+        return Ok(by);
+    }
+    match services.accounts.organization(name).await {
+        Ok(organization) => Ok(Principal::Operator(organization.id, by.key())),
+        Err(accounts::Error::NoOrganization(_)) if route.path.ends_with("/{organization}") => {
+            Ok(by)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Returns the top-level field `api_key` of a JSON object. `text` may be a prefix of the object.
+/// Other fields are skipped without storing them, however deeply they are nested.
+fn key_in(text: &[u8]) -> Option<String> {
+    struct Finder<'a>(&'a mut Option<String>);
+    impl<'de> Visitor<'de> for Finder<'_> {
+        type Value = ();
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an object")
+        }
+        fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<(), A::Error> {
+            while let Some(name) = fields.next_key::<String>()? {
+                if name == "api_key" {
+                    *self.0 = Some(fields.next_value()?);
+                    // The rest of the object is not parsed, so the resulting error is expected.
+                    return Ok(());
+                }
+                fields.next_value::<IgnoredAny>()?;
+            }
+            Ok(())
+        }
+    }
+    let mut found = None;
+    let ended = serde_json::Deserializer::from_slice(text).deserialize_map(Finder(&mut found));
+    if let Err(error) = ended {
+        tracing::trace!(%error, "the body is not a whole JSON object");
+    }
+    found
+}
+
+/// Takes one token from the key's bucket, and one from its organization's bucket if it has one. The
+/// links made with a key share a separate bucket of the same size, so that holders of links cannot
+/// use up the rate limit of the key.
+///
+/// # Errors
+/// 429 with `Retry-After` when a bucket is empty.
+pub fn check_rate_limit(
+    services: &Services,
+    rate: Rate,
+    principal: &Principal,
+) -> Result<(), crate::Error> {
+    let live = services.live.load();
+    let limiter = match (rate, principal) {
+        (Rate::Free, _) => None,
+        (Rate::Configured, Principal::Link(_)) => live.link_rate.as_ref(),
+        // The dashboard shows the balance on many pages, so its members have the normal rate here.
+        (Rate::Configured, _) | (Rate::Balance, Principal::Member(_)) => live.rate.as_ref(),
+        (Rate::Balance, _) => Some(&services.balance_rate),
+    };
+    if let (Some(limiter), Some(key)) = (limiter, principal.key()) {
+        let too_many = |wait| crate::Error::too_many("too many requests", wait);
+        limiter.check(key).map_err(too_many)?;
+    }
+    match principal {
+        Principal::Caller(caller) if rate != Rate::Free => {
+            limits::check_requests(services, caller.organization)
+        }
+        // Holders of links do not use up the organization's rate, and the dashboard shows how much
+        // of it is used.
+        Principal::Caller(_)
+        | Principal::Anonymous
+        | Principal::Link(_)
+        | Principal::Member(_)
+        | Principal::Admin(_)
+        | Principal::Operator(..) => Ok(()),
+    }
+}
+
+/// Returns the key in `X-API-Key`, or in `Authorization: Bearer` (case-insensitive).
+pub fn presented_key(headers: &HeaderMap) -> Option<&str> {
+    if let Some(key) = headers.get("x-api-key") {
+        return key.to_str().ok().map(str::trim);
+    }
+    bearer(headers)
+}
+
+/// Returns the key in `Authorization: Bearer`.
+pub fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let value = headers.get(AUTHORIZATION)?.to_str().ok()?;
+    let (scheme, key) = value.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| key.trim())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn api_key_is_found_at_start_of_body() {
+        for (text, key) in [
+            (r#"{"api_key":"smk_a"}"#, Some("smk_a")),
+            (r#"{"inputs":{"api_key":"no"},"api_key":"smk_a","x":["#, Some("smk_a")),
+            (r#"{"a":[1,{"b":"}"}],"api\u005fkey":"smk_\u0061", broken"#, Some("smk_a")),
+            (r#"  {"inputs":{"api_key":"no"}}"#, None),
+            (r#"{"api_key":7}"#, None),
+            (r#"{"api_key":null}"#, None),
+            (r#"{"api_key":"smk_"#, None),
+            (r#"["api_key","smk_a"]"#, None),
+            (r#""api_key""#, None),
+            ("", None),
+        ] {
+            assert_eq!(key_in(text.as_bytes()).as_deref(), key, "{text}");
+        }
+        let deep =
+            format!(r#"{{"a":{}1{},"api_key":"smk_a"}}"#, "[".repeat(9999), "]".repeat(9999));
+        assert_eq!(key_in(deep.as_bytes()).as_deref(), Some("smk_a"));
+    }
+
+    #[test]
+    fn api_key_is_read_from_both_headers() {
+        for (name, value, key) in [
+            ("x-api-key", "smk_a", Some("smk_a")),
+            ("X-API-KEY", " smk_a ", Some("smk_a")),
+            ("authorization", "Bearer smk_a", Some("smk_a")),
+            ("Authorization", "bearer  smk_a", Some("smk_a")),
+            ("Authorization", "Basic smk_a", None),
+            ("Authorization", "smk_a", None),
+            ("Cookie", "smk_a", None),
+        ] {
+            let mut headers = HeaderMap::new();
+            let name = hyper::header::HeaderName::try_from(name).unwrap();
+            headers.insert(name, value.parse().unwrap());
+            assert_eq!(presented_key(&headers), key, "{value}");
+        }
+    }
+}

@@ -1,0 +1,356 @@
+//! The operator's routes on the control socket, for the command line. They need no key, because
+//! every process that can open the socket owns the data folder. Also the parts of them that members
+//! may see.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use futures_util::stream;
+use hyper::StatusCode;
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::sync::mpsc;
+
+use super::doc::{Doc, ResponseDoc};
+use super::{Context, limits};
+use orrery_catalog::{self as catalog, Catalog};
+use orrery_domain::account::box_owner;
+use orrery_domain::ids::KeyId;
+use orrery_engine::{self as engine, Report};
+use orrery_http::{Response, response, sse};
+use orrery_runtime as runtime;
+use orrery_wire::member::{ModelLoad, ModelLoads};
+use orrery_wire::operator::{
+    Endpoint, Key, Keys, ListedKey, LocalModel, Model, ModelTest, ModelTestEvent, Models, NewKey,
+    Organizations,
+};
+
+/// Maximum number of test reports that are buffered for the client.
+const REPORTS_MAX: usize = 256;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct KeyRequest {
+    name: String,
+    /// Whether to create an admin key, which belongs to no organization.
+    #[serde(default)]
+    admin: bool,
+    organization: Option<String>,
+    expires_in_seconds: Option<u64>,
+    created_by: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NewOrganization {
+    name: String,
+}
+
+pub const CREATE_KEY: Doc = Doc::new("admin", "admin_create_key", "Create an API key");
+
+/// `POST /admin/keys`: the only response that ever contains a full key.
+pub async fn create_key(mut context: Context) -> Result<Response, crate::Error> {
+    let new: KeyRequest = context.request.json().await?;
+    let accounts = &context.services.accounts.by(context.actor());
+    if new.admin {
+        if new.organization.is_some() {
+            let message = "an admin key belongs to no organization";
+            return Err(crate::Error::bad_request(message));
+        }
+        let span = new.expires_in_seconds.map(Duration::from_secs);
+        let made = accounts.create_admin_key(&new.name, &new.created_by, span).await;
+        let (key, full) = made?;
+        let body = NewKey { described: Key::of_admin(&key), key: full };
+        return Ok(response::json(StatusCode::CREATED, &body));
+    }
+    let organization = accounts.organization_or_default(new.organization.as_deref()).await?;
+    let span = new.expires_in_seconds.map(Duration::from_secs);
+    let (key, full) =
+        accounts.create_key(organization.id, &new.name, &new.created_by, span).await?;
+    let body = NewKey { described: Key::of(&key, &organization), key: full };
+    Ok(response::json(StatusCode::CREATED, &body))
+}
+
+pub const LIST_KEYS: Doc = Doc::new("admin", "admin_list_keys", "List API keys");
+
+/// `GET /admin/keys?organization=`: the keys of one organization, or of all organizations with the
+/// admin keys.
+pub async fn list_keys(context: Context) -> Result<Response, crate::Error> {
+    let accounts = &context.services.accounts;
+    // Flush buffered uses first, so that the response includes them.
+    accounts.write_uses().await?;
+    let mut keys = Vec::new();
+    for organization in context.named_organizations().await? {
+        let of_one = accounts.keys(organization.id).await?;
+        let uses = accounts.last_uses(organization.id, of_one.iter().map(|key| key.id)).await?;
+        for (key, last_use) in of_one.iter().zip(uses) {
+            keys.push(ListedKey::of(key, &organization, last_use));
+        }
+    }
+    if context.request.query.get("organization").is_none() {
+        let of_box = accounts.keys(box_owner()).await?;
+        let uses = accounts.last_uses(box_owner(), of_box.iter().map(|key| key.id)).await?;
+        for (key, last_use) in of_box.iter().zip(uses) {
+            keys.push(ListedKey::of_admin(key, last_use));
+        }
+    }
+    Ok(response::json(StatusCode::OK, &Keys { keys }))
+}
+
+pub const DELETE_KEY: Doc = Doc::new("admin", "admin_delete_key", "Delete an API key");
+
+/// `DELETE /admin/keys/{id}`
+pub async fn delete_key(context: Context) -> Result<Response, crate::Error> {
+    let missing = || crate::Error::not_found("key not found");
+    let id: KeyId = context.request.param("id").parse().map_err(|_no_id| missing())?;
+    let accounts = &context.services.accounts.by(context.actor());
+    let owners = accounts.organizations().await?.into_iter().map(|one| one.id);
+    for owner in owners.chain([box_owner()]) {
+        match accounts.delete_key(owner, id).await {
+            Ok(()) => return Ok(response::empty(StatusCode::NO_CONTENT)),
+            Err(orrery_records::accounts::Error::NoKey) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(missing())
+}
+
+pub const CREATE_ORGANIZATION: Doc =
+    Doc::new("admin", "admin_create_organization", "Create an organization");
+
+/// `POST /admin/organizations`
+pub async fn create_organization(mut context: Context) -> Result<Response, crate::Error> {
+    let new: NewOrganization = context.request.json().await?;
+    let accounts = &context.services.accounts.by(context.actor());
+    let organization = accounts.create_organization(&new.name).await?;
+    let organizations = context.services.accounts.organizations().await?.len();
+    if let Some(warning) = context.services.egress.warning(organizations) {
+        tracing::warn!("{warning}");
+    }
+    let described = limits::described(&context.services, &organization).await?;
+    Ok(response::json(StatusCode::CREATED, &described))
+}
+
+pub const LIST_ORGANIZATIONS: Doc = Doc {
+    responses: &[ResponseDoc::json::<Organizations>(200, "The organizations, oldest first")],
+    ..Doc::new("organizations", "admin_list_organizations", "List organizations")
+};
+
+/// `GET /admin/organizations`
+pub async fn list_organizations(context: Context) -> Result<Response, crate::Error> {
+    let mut organizations = Vec::new();
+    for organization in context.services.accounts.organizations().await? {
+        organizations.push(limits::described(&context.services, &organization).await?);
+    }
+    Ok(response::json(StatusCode::OK, &Organizations { organizations }))
+}
+
+pub const LIST_MODELS: Doc = Doc::new("admin", "admin_list_models", "List models with their load");
+
+/// `GET /admin/models`
+pub async fn list_models(context: Context) -> Result<Response, crate::Error> {
+    let services = &context.services;
+    let models = services.catalog.list();
+    let describe = |model: &std::sync::Arc<orrery_catalog::Model>| {
+        let load = services.engine.load(model.slug.as_str());
+        let endpoints = model.runner.endpoints().into_iter().map(|endpoint| Endpoint {
+            state: endpoint.word().to_owned(),
+            name: endpoint.name,
+            reason: endpoint.reason,
+            in_flight: endpoint.in_flight,
+            weight: endpoint.weight,
+            concurrency: endpoint.concurrency,
+        });
+        Model {
+            slug: model.slug.to_string(),
+            title: model.title.clone(),
+            output_type: model.output_type.as_str().to_owned(),
+            runner: model.runner_type.to_owned(),
+            health: model.health_word().to_owned(),
+            reason: model.complaint(),
+            running: load.running,
+            queued: load.queued,
+            concurrency: model.concurrency,
+            local: model.runner.local().map(|local| LocalModel {
+                file_bytes: local.file_bytes,
+                quantization: local.quantization.map(str::to_owned),
+                context: local.context,
+                resident_bytes: local.resident_bytes,
+            }),
+            endpoints: endpoints.collect(),
+        }
+    };
+    let models = models.iter().map(describe).collect();
+    Ok(response::json(StatusCode::OK, &Models { models }))
+}
+
+pub const LIST_LOADS: Doc = Doc {
+    responses: &[ResponseDoc::json::<ModelLoads>(
+        200,
+        "The models, with their running and queued executions",
+    )],
+    ..Doc::new("models", "list_model_loads", "List models with their load")
+};
+
+pub const LIST_ALL_LOADS: Doc = Doc { id: "admin_list_models", ..LIST_LOADS };
+
+/// `GET /models` of the dashboard. The load is counted over all organizations.
+pub async fn list_loads(context: Context) -> Result<Response, crate::Error> {
+    let services = &context.services;
+    let describe = |model: &std::sync::Arc<orrery_catalog::Model>| {
+        let load = services.engine.load(model.slug.as_str());
+        ModelLoad {
+            slug: model.slug.to_string(),
+            title: model.title.clone(),
+            runner: model.runner_type.to_owned(),
+            health: model.health_word().to_owned(),
+            reason: model.complaint(),
+            running: load.running,
+            queued: load.queued,
+            concurrency: model.concurrency,
+        }
+    };
+    let unserved = services.catalog.list_unserved().into_iter().map(|(slug, unserved)| ModelLoad {
+        slug: slug.to_string(),
+        title: slug.to_string(),
+        runner: "unknown".to_owned(),
+        health: "failing".to_owned(),
+        reason: Some(unserved.reason),
+        running: 0,
+        queued: 0,
+        concurrency: 0,
+    });
+    let models = services.catalog.list().iter().map(describe).chain(unserved).collect();
+    Ok(response::json(StatusCode::OK, &ModelLoads { models }))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Trial {
+    slug: String,
+    #[serde(default)]
+    input: serde_json::Map<String, Value>,
+}
+
+pub const TEST_MODEL: Doc = Doc::new("admin", "admin_test_model", "Run one input through a model");
+
+/// `POST /admin/models/test`: runs one input through a model's runner, outside its queue. Nothing
+/// is stored or charged. The response is a stream of events: the progress of the run, then its
+/// result. A failed run is also a successful response. If the client disconnects, the run is
+/// stopped.
+pub async fn test_model(mut context: Context) -> Result<Response, crate::Error> {
+    let trial: Trial = context.request.json().await?;
+    // Include manifests that have just been written.
+    let report = reread(&context).await?;
+    if let Some(file) = broken_source(&context.services.catalog, &trial.slug, &report) {
+        return Err(crate::Error::conflict(format!(
+            "the manifest {0} is invalid; `orrery model check {0}` shows the problems",
+            file.display()
+        )));
+    }
+    let missing = || super::models::not_found(&context.services.catalog, &trial.slug);
+    let model = context.services.catalog.get(&trial.slug).ok_or_else(missing)?;
+    let input = model.check_input(Value::Object(trial.input)).await;
+    let input = input.map_err(super::body::validation_error)?;
+    let work = engine::Models::model(&context.services.catalog, &trial.slug);
+    let work = work.ok_or_else(missing)?;
+    let key = format!("{}:test:1", context.request.request_id);
+    let (sender, reports) = mpsc::channel(REPORTS_MAX);
+    let run = Box::pin(test(work, trial.slug, key, input, sender));
+    let events = stream::unfold(Some((run, reports)), |running| async {
+        let (mut run, mut reports) = running?;
+        let outcome = tokio::select! {
+            biased;
+            Some(report) = reports.recv() => {
+                let event = match report {
+                    Report::Log(text) => ModelTestEvent::Log(text),
+                    Report::Output(part) => ModelTestEvent::Output(part),
+                };
+                return Some((vec![as_event(&event)], Some((run, reports))));
+            }
+            outcome = &mut run => outcome,
+        };
+        Some((vec![as_event(&ModelTestEvent::End(outcome))], None))
+    });
+    Ok(sse::response(events))
+}
+
+fn as_event(event: &ModelTestEvent) -> sse::Event {
+    // Strings and JSON values always serialize.
+    let data = serde_json::to_string(event).unwrap_or_default();
+    sse::Event { id: String::new(), name: "test", data }
+}
+
+async fn test(
+    work: engine::ModelSpec,
+    slug: String,
+    key: String,
+    input: Value,
+    reports: mpsc::Sender<Report>,
+) -> ModelTest {
+    let started = runtime::monotonic_now();
+    let (result, logs) = engine::dry_run(&work, &slug, key, input, reports).await;
+    let seconds = started.elapsed().as_secs_f64();
+    let stderr = work.runner.diagnostics();
+    let mut body = ModelTest {
+        status: "success".to_owned(),
+        output: None,
+        error: None,
+        error_classification: None,
+        logs,
+        stderr,
+        seconds,
+    };
+    match result {
+        Ok(success) => {
+            let output = engine::run::outcome::shape_output(success.output, work.output_type);
+            body.output = Some(output);
+        }
+        Err(error) => {
+            body.status = "error".to_owned();
+            body.error = Some(error.failure.message);
+            body.error_classification = Some(error.failure.class);
+        }
+    }
+    body
+}
+
+/// Reloads the models folder and logs the changes.
+async fn reread(context: &Context) -> Result<catalog::Report, crate::Error> {
+    let services = &context.services;
+    let report = services.catalog.reload_off_thread().await.map_err(crate::Error::internal)?;
+    if let Some(changes) = report.changes() {
+        services.engine.models_changed();
+        let entry = services.audit.entry(&context.actor(), "models.reload", changes);
+        services.audit.write(&entry).await?;
+    }
+    Ok(report)
+}
+
+/// Returns the invalid file that describes a model, or may: the file that the model was loaded
+/// from, or one with the model's name.
+fn broken_source(catalog: &Catalog, slug: &str, report: &catalog::Report) -> Option<PathBuf> {
+    let source = catalog.source(slug);
+    let is_unknown = catalog.get(slug).is_none();
+    let stem = slug.rsplit('/').next().unwrap_or(slug);
+    let mut broken = report.errors.iter().map(|error| &error.file);
+    let is_it = |file: &&PathBuf| match &source {
+        Some(source) => *file == source,
+        None => is_unknown && file.file_stem().is_some_and(|name| name == stem),
+    };
+    broken.find(is_it).cloned()
+}
+
+pub const RELOAD: Doc =
+    Doc::new("admin", "admin_reload", "Reload the configuration, manifests and certificates");
+
+/// `POST /admin/reload`: reloads the configuration, manifests and certificates. Invalid files are
+/// reported, and their last valid state stays in use.
+pub async fn reload(context: Context) -> Result<Response, crate::Error> {
+    let reloader = context.services.reloader.get().cloned();
+    let starting = || {
+        crate::Error::unavailable("no service is running; it will read all files when it starts")
+    };
+    let body = reloader.ok_or_else(starting)?.reload(context.actor()).await;
+    Ok(response::json(StatusCode::OK, &body))
+}

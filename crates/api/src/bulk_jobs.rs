@@ -1,0 +1,131 @@
+//! Bulk jobs: start, read, cancel (`docs/spec/history.md`, "Bulk jobs").
+
+use hyper::StatusCode;
+
+use super::Context;
+use super::doc::{Doc, RequestDoc, ResponseDoc};
+use super::history::read_filter;
+use super::idempotency_key::{self, Creation};
+use orrery_domain::bulk::{Job, LIMIT_MAX, Selection, Status};
+use orrery_domain::ids::JobId;
+use orrery_engine as engine;
+use orrery_http::{self as http, Response, response};
+use orrery_records::idempotency::StoredResponse;
+use orrery_runtime::new_id;
+use orrery_wire::bulk_job::{Accepted, Filter, Request, View};
+
+const NO_JOB: ResponseDoc = ResponseDoc::error(404, "Job not found");
+const JOB: ResponseDoc = ResponseDoc::json::<View>(200, "The job with its progress");
+
+pub const START: Doc = Doc {
+    request: Some(RequestDoc::json::<Request>()),
+    is_idempotent: true,
+    responses: &[
+        ResponseDoc::json::<Accepted>(202, "The job was accepted and is durable"),
+        ResponseDoc::error(409, "Too many jobs are running"),
+    ],
+    ..Doc::new(
+        "executions",
+        "start_bulk_job",
+        "Start a bulk job on all executions that match a filter",
+    )
+};
+
+/// `POST /executions/bulk`
+pub async fn start(mut context: Context) -> Result<Response, crate::Error> {
+    let caller = context.caller()?;
+    let bytes = context.request.body().await?;
+    let organization = caller.organization;
+    let claim = match idempotency_key::begin(&context, organization, "bulk-job", &bytes).await? {
+        Creation::New(claim) => claim,
+        Creation::Replay(answered) => {
+            let job_id = answered.subject.parse().map_err(crate::Error::internal)?;
+            return Ok(response::json(StatusCode::ACCEPTED, &Accepted { job_id }));
+        }
+    };
+    let request: Request = http::request::parse(&bytes)?;
+    let limit = request.limit.unwrap_or(LIMIT_MAX);
+    if !(1..=LIMIT_MAX).contains(&limit) {
+        return Err(crate::Error::bad_request(format!("limit must be from 1 to {LIMIT_MAX}")));
+    }
+    // An empty filter, for example from an unset variable, would select everything.
+    if let Some(name) = Filter::NAMES.iter().find(|name| request.filter.get(name) == Some("")) {
+        return Err(crate::Error::bad_request(format!("filter.{name} must not be empty")));
+    }
+    let filter = read_filter(&|name| request.filter.get(name))?;
+    let services = &context.services;
+    let id: JobId = new_id();
+    let actor = context.actor();
+    let job = Job {
+        id,
+        organization,
+        key: caller.key,
+        source: context.source(),
+        by: actor.who().to_owned(),
+        action: request.action,
+        selection: Selection {
+            standings: filter.standings,
+            model: filter.model,
+            classes: filter.classes,
+            workflow: filter.workflow,
+            parent: filter.parent,
+            from: filter.from,
+            to: filter.to,
+        },
+        limit,
+        status: Status::Running,
+        total: None,
+        done: 0,
+        failed: 0,
+        cursor: None,
+        started_at: services.clock.now(),
+        completed_at: None,
+    };
+    let beside = claim.commit(StoredResponse::created(id))?;
+    let action = format!("executions.bulk.{}", job.action.as_str());
+    let entry = services.audit.entry(&actor, &action, id.to_string()).of(organization);
+    let engine = services.engine.clone();
+    let starting = async move { engine.start_job(&job, beside).await };
+    services.audit.record(entry, starting).await?;
+    Ok(response::json(StatusCode::ACCEPTED, &Accepted { job_id: id }))
+}
+
+pub const GET: Doc =
+    Doc { responses: &[JOB, NO_JOB], ..Doc::new("executions", "get_bulk_job", "Get a bulk job") };
+
+/// `GET /executions/bulk/{job}`
+pub async fn get(context: Context) -> Result<Response, crate::Error> {
+    let organization = context.caller()?.organization;
+    let engine = &context.services.engine;
+    let job = engine.job(organization, id_of(&context)?).await.map_err(not_found)?;
+    Ok(response::json(StatusCode::OK, &View::from(&job)))
+}
+
+pub const CANCEL: Doc = Doc {
+    responses: &[JOB, NO_JOB],
+    ..Doc::new(
+        "executions",
+        "cancel_bulk_job",
+        "Cancel a bulk job without undoing its completed actions",
+    )
+};
+
+/// `POST /executions/bulk/{job}/cancel`
+pub async fn cancel(context: Context) -> Result<Response, crate::Error> {
+    let organization = context.caller()?.organization;
+    let engine = &context.services.engine;
+    let job = engine.cancel_job(organization, id_of(&context)?).await.map_err(not_found)?;
+    Ok(response::json(StatusCode::OK, &View::from(&job)))
+}
+
+fn not_found(error: engine::Error) -> crate::Error {
+    if matches!(error, engine::Error::NotFound) { missing() } else { error.into() }
+}
+
+fn id_of(context: &Context) -> Result<JobId, crate::Error> {
+    context.request.param("job").parse().map_err(|_no_id| missing())
+}
+
+fn missing() -> crate::Error {
+    crate::Error::not_found("job not found")
+}

@@ -1,0 +1,282 @@
+//! The chat router's routes for OpenAI's clients (`docs/spec/chat.md`, "Routes"): chat completions,
+//! embeddings, and the callable models.
+
+use std::borrow::Cow;
+
+use bytes::Bytes;
+use futures_util::stream;
+use hyper::StatusCode;
+use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
+use serde::Deserialize;
+
+use super::doc::{Doc, ErrorForm, RequestDoc, ResponseDoc};
+use super::{Context, Services};
+use orrery_chat::{self as router, Answer, Caller, CatalogModel};
+use orrery_domain::chat::Operation;
+use orrery_domain::execution::Source;
+use orrery_domain::ids::{ExecutionId, KeyId};
+use orrery_domain::model::Pricing;
+use orrery_http::error::OpenAi;
+use orrery_http::{Response, body, response};
+use orrery_wire::chat::{
+    self, CompletionRequest, EmbeddingsRequest, Model, ModelCatalog, ModelKind, ModelPricing,
+    ModelSource, Models, Upstream,
+};
+
+pub const X_EXECUTION_ID: HeaderName = HeaderName::from_static("x-execution-id");
+
+/// The call's ID in the history.
+pub const EXECUTION: (&str, &str) = ("X-Execution-Id", "The ID of the call in the history");
+
+/// The error responses of both operations. A model server's own status is passed on.
+macro_rules! failures {
+    ($answer:expr) => {
+        &[
+            ResponseDoc { headers: &[EXECUTION], ..$answer },
+            ResponseDoc::error(402, "Insufficient balance"),
+            ResponseDoc::error(403, "The model's server denied the request"),
+            ResponseDoc::error(404, "Model not found"),
+            ResponseDoc::error(409, "The model's server reported a conflict"),
+            ResponseDoc::error(422, "The model's server rejected the request"),
+            ResponseDoc::error(502, "The model's server failed, or returned an invalid answer"),
+            ResponseDoc::error(504, "The model timed out"),
+        ]
+    };
+}
+
+pub const COMPLETIONS: Doc = Doc {
+    errors: ErrorForm::OpenAi,
+    request: Some(RequestDoc::json::<CompletionRequest>()),
+    responses: failures!(ResponseDoc::json_or_events::<chat::Answer>(
+        200,
+        "The answer; with `stream`, server-sent events that end with `[DONE]`"
+    )),
+    ..Doc::new("chat", "create_chat_completion", "Create a chat completion")
+};
+
+/// `POST /v1/chat/completions`
+pub async fn completions(context: Context) -> Result<Response, crate::Error> {
+    call(context, Operation::Chat).await
+}
+
+pub const EMBEDDINGS: Doc = Doc {
+    errors: ErrorForm::OpenAi,
+    request: Some(RequestDoc::json::<EmbeddingsRequest>()),
+    responses: failures!(ResponseDoc::json::<chat::Answer>(200, "The embeddings")),
+    ..Doc::new("chat", "create_embeddings", "Create embeddings")
+};
+
+/// `POST /v1/embeddings`
+pub async fn embeddings(context: Context) -> Result<Response, crate::Error> {
+    call(context, Operation::Embeddings).await
+}
+
+async fn call(context: Context, operation: Operation) -> Result<Response, crate::Error> {
+    let caller = context.caller()?;
+    let organization = caller.organization;
+    let key = caller.key;
+    let caller = Caller { organization, key, source: context.source() };
+    answer(context, caller, operation).await
+}
+
+pub const CONVERSE: Doc = Doc {
+    errors: ErrorForm::OpenAi,
+    ..Doc::new("admin", "admin_chat", "Create a chat completion for an organization")
+};
+
+/// `POST /admin/chat?organization=`: a call by the operator, which has no key.
+pub async fn converse(context: Context) -> Result<Response, crate::Error> {
+    let accounts = &context.services.accounts;
+    let name = context.request.query.get("organization");
+    let organization = accounts.organization_or_default(name).await?.id;
+    let caller = Caller { organization, key: KeyId::from([0; 16]), source: Source::Api };
+    answer(context, caller, Operation::Chat).await
+}
+
+async fn answer(
+    mut context: Context,
+    caller: Caller,
+    operation: Operation,
+) -> Result<Response, crate::Error> {
+    let body = context.request.body().await?;
+    if operation == Operation::Chat && is_of_agent(&context.services, &body) {
+        return super::agent::complete(context, caller, &body).await;
+    }
+    let services = &context.services;
+    let lease = services.bodies.lease(&context.request.peer);
+    Ok(match services.chat.call(caller, operation, body, lease, |id| context.origin(id)).await? {
+        Answer::Whole { execution, body } => {
+            identified(execution, response::json_text(StatusCode::OK, body))
+        }
+        Answer::Stream { execution, pieces } => {
+            let pieces = stream::unfold(pieces, |mut pieces| async move {
+                let piece: Bytes = pieces.recv().await?;
+                Some((Ok(piece), pieces))
+            });
+            let mut answer = hyper::Response::new(body::stream(pieces));
+            let headers = answer.headers_mut();
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+            headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+            // Tells proxies such as nginx not to buffer the events.
+            headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+            identified(execution, answer)
+        }
+    })
+}
+
+/// Whether a request's model is the agent. A model of the catalog with the same name takes
+/// precedence.
+fn is_of_agent(services: &Services, body: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    struct Named<'a> {
+        #[serde(borrow)]
+        model: Cow<'a, str>,
+    }
+    let id = services.agent.model_id();
+    let named = serde_json::from_slice::<Named<'_>>(body);
+    named.is_ok_and(|named| named.model == id) && services.catalog.get(id).is_none()
+}
+
+pub fn identified(execution: ExecutionId, mut answer: Response) -> Response {
+    if let Ok(id) = HeaderValue::from_str(&execution.to_string()) {
+        answer.headers_mut().insert(X_EXECUTION_ID, id);
+    }
+    answer
+}
+
+/// The header with a failed call's ID in the history.
+pub fn execution_header(execution: ExecutionId) -> Option<(HeaderName, HeaderValue)> {
+    Some((X_EXECUTION_ID, HeaderValue::from_str(&execution.to_string()).ok()?))
+}
+
+pub const MODELS: Doc = Doc {
+    errors: ErrorForm::OpenAi,
+    responses: &[ResponseDoc::json::<ModelCatalog<'static>>(
+        200,
+        "Local models, then those of the upstream",
+    )],
+    ..Doc::new("chat", "list_chat_models", "List callable models")
+};
+
+pub const MODELS_OF: Doc = Doc { tag: "admin", id: "admin_chat_models", ..MODELS };
+
+/// `GET /v1/llm-router/model-catalog`, and for operators `GET /admin/chat/models`
+pub async fn models(context: Context) -> Result<Response, crate::Error> {
+    let services = &context.services;
+    let catalog = services.chat.models().await;
+    let fee = services.chat.fee();
+    let upstream = catalog.upstream.as_ref().map(|list| Upstream {
+        stale: list.error.is_some(),
+        fetched_at: list.fetched_at.map(Into::into),
+        error: list.error.as_deref(),
+    });
+    let data = catalog.models.iter().map(|model| shown(model, fee)).collect();
+    let body = ModelCatalog { object: "list", data, upstream };
+    Ok(response::json(StatusCode::OK, &body))
+}
+
+/// Lists the models that OpenAI's clients can call, in OpenAI's format.
+pub async fn list_callable(context: &Context) -> Response {
+    let services = &context.services;
+    let catalog = services.chat.models().await;
+    let data = callable(services, &catalog);
+    response::json(StatusCode::OK, &Models { object: "list", data })
+}
+
+/// Returns one of the models that OpenAI's clients can call.
+///
+/// # Errors
+/// 404 with the reason, in OpenAI's format.
+pub async fn find_callable(context: &Context, id: &str) -> Result<Response, crate::Error> {
+    let services = &context.services;
+    let catalog = services.chat.models().await;
+    if let Some(model) = callable(services, &catalog).into_iter().find(|model| model.id == id) {
+        return Ok(response::json(StatusCode::OK, &model));
+    }
+    let error: crate::Error = match services.chat.bind(id) {
+        Ok(_) => crate::Error::not_found(format!("the upstream lists no model '{id}'")),
+        Err(error) => error.into(),
+    };
+    if error.status.is_server_error() {
+        return Ok(error.into_open_ai_response());
+    }
+    let open_ai = OpenAi {
+        kind: None,
+        param: Some("model".to_owned()),
+        code: Some("model_not_found".to_owned()),
+    };
+    Ok(crate::Error::not_found(error.message.as_str())
+        .with_open_ai(open_ai)
+        .into_open_ai_response())
+}
+
+/// Returns the models of the catalog and the upstream that OpenAI's clients can call, and the
+/// agent.
+fn callable<'a>(services: &'a Services, catalog: &'a router::ModelCatalog) -> Vec<Model<'a>> {
+    let fee = services.chat.fee();
+    let mut models: Vec<Model<'a>> = catalog.models.iter().map(|model| shown(model, fee)).collect();
+    let id = services.agent.model_id();
+    if services.agent.has_model() && models.iter().all(|model| model.id != id) {
+        let local = catalog.models.iter().filter(|model| !model.is_upstream).count();
+        models.insert(local, agent_of(services));
+    }
+    models
+}
+
+fn agent_of(services: &Services) -> Model<'_> {
+    Model {
+        id: services.agent.model_id(),
+        object: "model",
+        created: services.started_at.unix_seconds(),
+        owned_by: "orrery",
+        source: ModelSource::Local,
+        kind: Some(ModelKind::Chat),
+        context_length: None,
+        status: "ok",
+        pricing: None,
+    }
+}
+
+fn shown(model: &CatalogModel, fee: f64) -> Model<'_> {
+    Model {
+        id: &model.id,
+        object: "model",
+        created: model.created.unwrap_or(0),
+        owned_by: if model.is_upstream {
+            model.owned_by.as_deref().unwrap_or("upstream")
+        } else {
+            "orrery"
+        },
+        source: if model.is_upstream { ModelSource::Upstream } else { ModelSource::Local },
+        kind: model.operation.map(|operation| match operation {
+            Operation::Chat => ModelKind::Chat,
+            Operation::Embeddings => ModelKind::Embeddings,
+        }),
+        context_length: model.context,
+        status: if model.is_failing { "failing" } else { "ok" },
+        pricing: model.pricing.as_ref().map(|pricing| priced(pricing, 1.0 + fee)),
+    }
+}
+
+fn priced(pricing: &Pricing, factor: f64) -> ModelPricing {
+    let with_fee = |price: &Option<f64>| price.map(|price| price * factor);
+    match pricing {
+        Pricing::Fixed { amount } => ModelPricing {
+            per_answer: Some(amount.dollars() * factor),
+            per_second: None,
+            per_million_input_tokens: None,
+            per_million_output_tokens: None,
+        },
+        Pricing::UsageBased {
+            per_second,
+            per_million_input_tokens,
+            per_million_output_tokens,
+            ..
+        } => ModelPricing {
+            per_answer: None,
+            per_second: with_fee(per_second),
+            per_million_input_tokens: with_fee(per_million_input_tokens),
+            per_million_output_tokens: with_fee(per_million_output_tokens),
+        },
+    }
+}

@@ -1,0 +1,224 @@
+//! The input of a handler: the services, the request, and its principal.
+
+use std::sync::Arc;
+
+use super::access::{Principal, bearer};
+use super::browser::Site;
+use super::{Role, Services};
+use orrery_domain::account::{Organization, dashboard_key};
+use orrery_domain::execution::Source;
+use orrery_domain::ids::{ExecutionId, Id as _, KeyId, OrganizationId};
+use orrery_domain::time::Timestamp;
+use orrery_domain::trace;
+use orrery_engine as engine;
+use orrery_http::request::Peer;
+use orrery_http::{Request, trace_context};
+use orrery_records::accounts::Caller;
+use orrery_records::audit::Actor;
+use orrery_records::members::Visit;
+use orrery_records::signed_urls::Link;
+use orrery_wire::execution::Waiting;
+
+/// The audit log's actor for the operator at the other end of a connection.
+#[must_use]
+pub fn actor(peer: &Peer) -> Actor {
+    Actor::operator(match peer {
+        Peer::InProcess => "command line",
+        Peer::Unix | Peer::Tcp(_) => "control socket",
+    })
+}
+
+/// The key that authorizes a request, and its organization.
+#[derive(Debug, Clone)]
+pub struct Grant {
+    pub organization: OrganizationId,
+    pub key: KeyId,
+    /// When the link expires, for access by link.
+    pub until: Option<Timestamp>,
+    /// The session, for access by session. The grant ends with it.
+    pub visit: Option<Visit>,
+}
+
+impl Grant {
+    /// Returns a link made with this key or by this member. It becomes invalid together with them.
+    #[must_use]
+    pub fn link(&self, expires_at: Timestamp) -> Link {
+        let member = self.visit.as_ref().map(|visit| KeyId::from(visit.member.id.bytes()));
+        Link { organization: self.organization, key: member.unwrap_or(self.key), expires_at }
+    }
+}
+
+/// The context of one request.
+#[derive(Debug)]
+pub struct Context {
+    pub services: Arc<Services>,
+    pub request: Request,
+    pub role: Role,
+    /// The dashboard's site; only on the dashboard's host.
+    site: Option<Site>,
+    principal: Principal,
+}
+
+impl Context {
+    /// Creates the context of a request that has been authenticated.
+    #[must_use]
+    pub const fn new(
+        services: Arc<Services>,
+        request: Request,
+        role: Role,
+        site: Option<Site>,
+        principal: Principal,
+    ) -> Self {
+        Self { services, request, role, site, principal }
+    }
+
+    /// Returns the dashboard's site.
+    ///
+    /// # Errors
+    /// 404 on another host.
+    pub fn site(&self) -> Result<&Site, crate::Error> {
+        self.site.as_ref().ok_or_else(|| crate::Error::not_found("not found"))
+    }
+
+    /// Returns the calling member's session.
+    ///
+    /// # Errors
+    /// 401 on a route without a session.
+    pub fn visit(&self) -> Result<&Visit, crate::Error> {
+        match &self.principal {
+            Principal::Member(visit) => Ok(visit),
+            Principal::Anonymous
+            | Principal::Caller(_)
+            | Principal::Link(_)
+            | Principal::Admin(_)
+            | Principal::Operator(..) => Err(crate::Error::unauthorized()),
+        }
+    }
+
+    /// Returns the source of the request for the history.
+    #[must_use]
+    pub const fn source(&self) -> Source {
+        match self.principal {
+            Principal::Member(_) => Source::Dashboard,
+            Principal::Anonymous
+            | Principal::Caller(_)
+            | Principal::Link(_)
+            | Principal::Admin(_)
+            | Principal::Operator(..) => Source::Api,
+        }
+    }
+
+    /// Returns the request's origin, which is stored with the execution that it starts.
+    #[must_use]
+    pub fn origin(&self, started: ExecutionId) -> Option<Arc<trace::Origin>> {
+        self.request.note.started(started);
+        trace_context::of(&self.request.headers)
+    }
+
+    /// Whether the key is in `Authorization: Bearer`, as OpenAI's clients send it.
+    #[must_use]
+    pub fn is_by_bearer(&self) -> bool {
+        let is_by_key = matches!(self.principal, Principal::Caller(_));
+        is_by_key && bearer(&self.request.headers).is_some()
+    }
+
+    /// Whether the request is authorized by a link.
+    #[must_use]
+    pub const fn is_by_link(&self) -> bool {
+        matches!(self.principal, Principal::Link(_))
+    }
+
+    /// Returns the caller.
+    ///
+    /// # Errors
+    /// 401 on a route without a key.
+    pub fn caller(&self) -> Result<Caller, crate::Error> {
+        self.principal.caller().ok_or_else(crate::Error::unauthorized)
+    }
+
+    /// Returns the actor for the audit log, on the operator's and the dashboard's routes.
+    #[must_use]
+    pub fn actor(&self) -> Actor {
+        match &self.principal {
+            Principal::Member(visit) => Actor::member(&visit.member.email, self.request.peer.ip()),
+            Principal::Caller(caller) => Actor::key(caller.key, self.request.peer.ip()),
+            Principal::Admin(key) | Principal::Operator(_, Some(key)) => {
+                Actor::admin_key(*key, self.request.peer.ip())
+            }
+            Principal::Anonymous | Principal::Link(_) | Principal::Operator(_, None) => {
+                self::actor(&self.request.peer)
+            }
+        }
+    }
+
+    /// Returns the organization named in the operator's query, or all organizations.
+    ///
+    /// # Errors
+    /// 404 for an unknown name; 503 when the store cannot be read.
+    pub async fn named_organizations(&self) -> Result<Vec<Organization>, crate::Error> {
+        let accounts = &self.services.accounts;
+        Ok(match self.request.query.get("organization") {
+            Some(name) => vec![accounts.organization(name).await?],
+            None => accounts.organizations().await?,
+        })
+    }
+
+    /// Returns the organization whose resources the caller may read, by key or by link.
+    ///
+    /// # Errors
+    /// 401 on a route without either.
+    pub fn organization(&self) -> Result<OrganizationId, crate::Error> {
+        Ok(self.grant()?.organization)
+    }
+
+    /// Returns the grant of the request: by the caller's own key, or by the link's.
+    ///
+    /// # Errors
+    /// 401 on a route without either.
+    pub fn grant(&self) -> Result<Grant, crate::Error> {
+        match &self.principal {
+            Principal::Caller(Caller { organization, key, .. }) => {
+                Ok(Grant { organization: *organization, key: *key, until: None, visit: None })
+            }
+            Principal::Link(Link { organization, key, expires_at }) => Ok(Grant {
+                organization: *organization,
+                key: *key,
+                until: Some(*expires_at),
+                visit: None,
+            }),
+            Principal::Member(visit) => {
+                let organization = visit.member.organization;
+                let key = dashboard_key(organization);
+                Ok(Grant { organization, key, until: None, visit: Some((**visit).clone()) })
+            }
+            Principal::Operator(organization, _) => {
+                let key = dashboard_key(*organization);
+                Ok(Grant { organization: *organization, key, until: None, visit: None })
+            }
+            Principal::Anonymous | Principal::Admin(_) => Err(crate::Error::unauthorized()),
+        }
+    }
+
+    /// Returns the detail of an execution. The links of its waiting steps are made for the member
+    /// who reads them, and become invalid together with the member.
+    ///
+    /// # Errors
+    /// Those of [`Engine::detail`](engine::Engine::detail).
+    pub async fn detail(
+        &self,
+        organization: OrganizationId,
+        id: ExecutionId,
+    ) -> Result<engine::Detail, crate::Error> {
+        let mut detail = self.services.engine.detail(organization, id).await?;
+        let grant = self.grant()?;
+        if grant.visit.is_some() {
+            for waiting in detail.view.waiting_for.iter_mut().flatten() {
+                if let Waiting::Event { resume_url, .. } = waiting {
+                    let urls = &self.services.signed_urls;
+                    *resume_url = urls.made_again(resume_url, |until| grant.link(until));
+                }
+            }
+        }
+        Ok(detail)
+    }
+}

@@ -1,0 +1,117 @@
+//! The dashboard host: its page, its assets, and the service status.
+
+use hyper::StatusCode;
+
+use super::doc::{Doc, ResponseDoc};
+use super::{Context, Role, doctor};
+use crate::static_files as dashboard;
+use orrery_http::{Response, response};
+use orrery_wire::service::{Executions, Findings, Host, OwnStatus, Status, Webhooks};
+
+pub const PAGE: Doc = page_doc("page", "The dashboard");
+pub const PAGE_OF_APP: Doc = page_doc("page_of_app", "Open the dashboard");
+pub const PAGE_IN_APP: Doc = page_doc("page_in_app", "Open a screen of the dashboard");
+pub const PAGE_OF_SETUP: Doc = page_doc("page_of_setup", "Open a setup link");
+pub const PAGE_OF_INVITATION: Doc = page_doc("page_of_invitation", "Open an invitation");
+pub const PAGE_OF_RESET: Doc = page_doc("page_of_reset", "Open a password reset link");
+
+const PAGE_ANSWERS: &[ResponseDoc] =
+    &[ResponseDoc::raw(200, "text/html", "The page"), ResponseDoc::empty(304, "Not modified")];
+
+const fn page_doc(id: &'static str, summary: &'static str) -> Doc {
+    Doc { responses: PAGE_ANSWERS, ..Doc::new("dashboard", id, summary) }
+}
+
+/// `GET /` and the path of every screen: the page itself, which shows the screen of its path.
+pub async fn page(context: Context) -> Result<Response, crate::Error> {
+    asset_reply(&context, "index.html")
+}
+
+pub const ASSET: Doc = Doc {
+    responses: &[
+        ResponseDoc::raw(200, "*/*", "The file"),
+        ResponseDoc::empty(304, "Not modified"),
+        ResponseDoc::error(404, "File not found"),
+    ],
+    ..Doc::new("dashboard", "asset", "Get an asset of the dashboard")
+};
+
+/// `GET /static/{file}`
+pub async fn asset(context: Context) -> Result<Response, crate::Error> {
+    asset_reply(&context, context.request.param("file"))
+}
+
+fn asset_reply(context: &Context, path: &str) -> Result<Response, crate::Error> {
+    dashboard::asset(path, &context.request.headers)
+        .ok_or_else(|| crate::Error::not_found("not found"))
+}
+
+pub const STATUS: Doc = Doc {
+    responses: &[ResponseDoc::json::<Status<'static>>(
+        200,
+        "Totals, with no data of any organization",
+    )],
+    ..Doc::new("dashboard", "status", "Get the service status")
+};
+
+/// `GET /status.json`: totals only, with no data of any organization.
+pub async fn status(context: Context) -> Result<Response, crate::Error> {
+    let services = &context.services;
+    let (running, queued) = services.engine.totals();
+    let ready = services.readiness.get();
+    let hosts = services
+        .settings
+        .hosts
+        .iter()
+        .filter(|host| !matches!(host.role, Role::Metrics | Role::Control))
+        .map(|host| Host { role: host.role.as_str(), url: &host.url, healthy: true })
+        .collect();
+    let figures = *services.outbox.metrics().borrow();
+    let body = Status {
+        name: "orrery",
+        version: env!("CARGO_PKG_VERSION"),
+        ready,
+        uptime_seconds: services.clock.now().since(services.started_at).as_secs(),
+        hosts,
+        models: services.catalog.len(),
+        executions: Executions { running, queued },
+        webhooks: Webhooks { pending: figures.held },
+    };
+    Ok(response::json(StatusCode::OK, &body))
+}
+
+pub const OWN_STATUS: Doc = Doc {
+    responses: &[ResponseDoc::json::<OwnStatus>(200, "The status of the organization")],
+    ..Doc::new("dashboard", "own_status", "Get the organization status")
+};
+
+/// `GET /status`
+pub async fn own_status(context: Context) -> Result<Response, crate::Error> {
+    let services = &context.services;
+    let organization = context.organization()?;
+    let load = services.engine.load_of(organization).unwrap_or_default();
+    let aside = services.aside.get(organization, services.engine.aside(organization)).await?;
+    let pending = services.outbox.pending(organization).await.map_err(crate::Error::internal)?;
+    let body = OwnStatus {
+        running: load.running,
+        queued: load.queued.saturating_sub(aside.for_person + aside.for_time),
+        waiting_for_person: aside.for_person,
+        waiting_for_time: aside.for_time,
+        waiting_is_capped: aside.is_capped,
+        webhooks_pending: pending,
+    };
+    Ok(response::json(StatusCode::OK, &body))
+}
+
+pub const FINDINGS: Doc = Doc {
+    responses: &[ResponseDoc::json::<Findings>(200, "The findings, concerns first")],
+    ..Doc::new("dashboard", "findings", "List findings about the service and its machine")
+};
+
+/// `GET /health/findings`
+pub async fn findings(context: Context) -> Result<Response, crate::Error> {
+    let found = doctor::findings(&context.services).await?;
+    let doctor = &context.services.settings.doctor;
+    let findings = found.into_iter().map(|finding| doctor.for_members(finding)).collect();
+    Ok(response::json(StatusCode::OK, &Findings { findings }))
+}

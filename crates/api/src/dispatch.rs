@@ -1,0 +1,538 @@
+//! Request dispatch for all hosts: request ID, routing, authentication, rate limits, handler,
+//! response and logging.
+
+use std::sync::Arc;
+
+use http_body_util::BodyExt;
+use hyper::body::Body as _;
+use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, X_CONTENT_TYPE_OPTIONS};
+use hyper::{HeaderMap, Method, StatusCode};
+
+use super::access::Principal;
+use super::browser::Site;
+use super::compress::{Coding, compress};
+use super::doc::ErrorForm;
+use super::request_metrics::RequestMetrics;
+use super::{
+    Access, BodyLimit, Context, MOUNTED, ROUTES, Role, Route, Services, access, elsewhere, unknown,
+};
+use crate::static_files as dashboard;
+use orrery_domain::ids::OrganizationId;
+use orrery_http::access_log::{DETAIL, Line, Note};
+use orrery_http::body::Counted;
+use orrery_http::budget::Lease;
+use orrery_http::request::{self as http_request, Limits};
+use orrery_http::router::{Outcome, Router};
+use orrery_http::server::{ResponseFuture, Service};
+use orrery_http::{
+    self as http, Body, Peer, Request, Response, authority, request_id, response, trace_context,
+};
+use orrery_records::audit::Actor;
+use orrery_runtime as runtime;
+use orrery_runtime::turns;
+
+/// Paths whose responses, including errors, have no `X-Request-Id` (`docs/spec/hosts.md`, "Request
+/// ids").
+const WITHOUT_REQUEST_ID: [&str; 4] = ["", "/health", "/ready", "/metrics"];
+/// Responses up to this size, in bytes, are sent even if the budget of bodies in flight is used up.
+const SMALL_RESPONSE: usize = 16 * 1024;
+/// Request heads up to this size, in bytes, are not counted separately.
+const SMALL_HEAD: usize = 4 * 1024;
+/// Maximum size of a small body, in bytes.
+const SMALL_BODY: usize = 64 * 1024;
+/// Maximum overhead of a form around its file, in bytes.
+const FORM_BYTES: usize = 16 * 1024;
+const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// A route as mounted on a host.
+#[derive(Debug, Clone, Copy)]
+struct Mounted {
+    route: &'static Route,
+    /// The host that the route belongs to.
+    role: Role,
+    access: Access,
+    /// The length of the mount prefix before the route's path.
+    prefix: usize,
+}
+
+/// A host: its role, its routes, and the services they use.
+#[derive(Debug, Clone)]
+pub struct Host {
+    role: Role,
+    /// Whether the host's connections are encrypted.
+    is_encrypted: bool,
+    router: Arc<Router<Mounted>>,
+    metrics: Arc<RequestMetrics>,
+    services: Arc<Services>,
+}
+
+impl Host {
+    /// Creates the host of `role`, with the rows of [`ROUTES`] that name it. The dashboard and the
+    /// control socket also get the routes of the hosts in [`MOUNTED`]. `is_encrypted` says whether
+    /// the host's connections are.
+    ///
+    /// # Errors
+    /// When two rows of the table conflict.
+    pub fn new(
+        role: Role,
+        services: Arc<Services>,
+        is_encrypted: bool,
+    ) -> Result<Self, http::router::Error> {
+        let mut router = Router::new();
+        let has_admin_api = services.settings.admin_api;
+        let is_served = |route: &&Route| {
+            route.hosts.contains(&role) && (route.access != Access::Admin || has_admin_api)
+        };
+        for route in ROUTES.iter().filter(is_served) {
+            let mounted = Mounted { route, role, access: route.access, prefix: 0 };
+            router.insert(route.method.clone(), route.path, mounted)?;
+        }
+        let mut mounts = Vec::new();
+        if role == Role::Dashboard {
+            mounts.push(("/api", Access::Member));
+            if has_admin_api {
+                mounts.push(("/admin/v1/api", Access::Admin));
+            }
+        }
+        if role == Role::Control {
+            mounts.push(("/api", Access::Local));
+        }
+        for (place, access) in mounts {
+            for (name, role) in MOUNTED {
+                let prefix = format!("{place}/{name}");
+                Self::mount(&mut router, &prefix, role, access)?;
+            }
+        }
+        Ok(Self {
+            role,
+            is_encrypted,
+            router: Arc::new(router),
+            metrics: Arc::new(RequestMetrics::new(role)),
+            services,
+        })
+    }
+
+    /// Mounts the routes of another host under `prefix`, with this access.
+    fn mount(
+        router: &mut Router<Mounted>,
+        prefix: &str,
+        role: Role,
+        access: Access,
+    ) -> Result<(), http::router::Error> {
+        let is_of_api =
+            |route: &&Route| route.hosts.contains(&role) && !Self::is_of_every_host(route);
+        for route in ROUTES.iter().filter(is_of_api) {
+            let path = format!("{prefix}{}", route.path);
+            let mounted = Mounted { route, role, access, prefix: prefix.len() };
+            router.insert(route.method.clone(), &path, mounted)?;
+        }
+        Ok(())
+    }
+
+    /// Whether a route describes the host itself.
+    fn is_of_every_host(route: &Route) -> bool {
+        has_no_request_id(route.path) || route.path == "/openapi.json"
+    }
+
+    /// Handles one request.
+    pub async fn answer(&self, request: hyper::Request<Body>, peer: Peer) -> Response {
+        let started = runtime::monotonic_now();
+        let id = request_id::of(request.headers());
+        let method = request.method().clone();
+        let path = request.uri().path().to_owned();
+        let origin = self.allowed_origin(request.headers());
+        let coding = Coding::asked(request.headers());
+        let (is_access, note) = self.note(request.headers());
+        let (route, result) = self.route(request, peer, &id, &note).await;
+        let mut answer = result.unwrap_or_else(|error| {
+            report(&error, &id, &method, &path);
+            match route.map_or(ErrorForm::Plain, |route| route.doc.errors) {
+                ErrorForm::Plain => error.into_response(),
+                ErrorForm::OpenAi => error.into_open_ai_response(),
+            }
+        });
+        let path_of_route = route.map_or("", |route| route.path);
+        describe(answer.headers_mut());
+        if self.role == Role::Dashboard {
+            dashboard::protect(answer.headers_mut());
+        }
+        if !has_no_request_id(&path)
+            && let Ok(value) = HeaderValue::from_str(&id)
+        {
+            answer.headers_mut().insert(X_REQUEST_ID, value);
+        }
+        if let Some(origin) = origin {
+            allow_origin(answer.headers_mut(), origin);
+        }
+        let answer = compress(answer, self.role, coding).await;
+        self.metrics.count(&method, path_of_route, answer.status(), started.elapsed());
+        if !note.is_kept() {
+            return answer;
+        }
+        let (host, route) = (self.role.as_str(), path_of_route);
+        let line =
+            Line { request_id: id, host, method, path, route, peer, started, is_access, note };
+        line.end_with(answer)
+    }
+
+    /// Returns whether the access log is on, and the note for the request's log line, which is
+    /// empty if no line is written.
+    fn note(&self, headers: &HeaderMap) -> (bool, Note) {
+        // The audit log records what the operator does over the control socket.
+        let is_access = self.role != Role::Control && self.services.live.load().access_log;
+        if !is_access && !tracing::enabled!(target: DETAIL, tracing::Level::DEBUG) {
+            return (false, Note::default());
+        }
+        let note = Note::kept();
+        note.from(trace_context::of(headers));
+        (is_access, note)
+    }
+
+    async fn route(
+        &self,
+        request: hyper::Request<Body>,
+        peer: Peer,
+        id: &str,
+        note: &Note,
+    ) -> (Option<&'static Route>, Result<Response, crate::Error>) {
+        if peer != Peer::InProcess
+            && let Err(error) = authority::check(&request)
+        {
+            return (None, Err(error.into()));
+        }
+        let site = match self.role {
+            Role::Dashboard => match Site::of(&self.services, &request, self.is_encrypted) {
+                Ok(site) => Some(site),
+                Err(error) => return (None, Err(error)),
+            },
+            Role::Base
+            | Role::Workflows
+            | Role::Flows
+            | Role::Agent
+            | Role::Metrics
+            | Role::Control => None,
+        };
+        let found = match self.router.find(request.method(), request.uri().path()) {
+            Ok(Outcome::Found { value, params }) => (*value, params),
+            Ok(Outcome::WrongMethod { allow }) => {
+                let preflight = request.method() == Method::OPTIONS
+                    && self.allowed_origin(request.headers()).is_some();
+                let answer =
+                    if preflight { Ok(preflight_response(&allow)) } else { wrong_method(&allow) };
+                return (None, answer);
+            }
+            Ok(Outcome::NotFound) => {
+                let (method, path) = (request.method(), request.uri().path());
+                return (None, Err(elsewhere::not_found(self.role, method, path, &self.services)));
+            }
+            Err(error) => return (None, Err(error.into())),
+        };
+        let (mounted, params) = found;
+        let route = mounted.route;
+        let limits = Limits {
+            body_bytes: match route.body {
+                BodyLimit::None => 0,
+                BodyLimit::Small => SMALL_BODY,
+                BodyLimit::Configured => self.services.settings.body_bytes,
+                BodyLimit::File => self.services.settings.file_bytes.saturating_add(FORM_BYTES),
+            },
+            body_idle: self.services.settings.body_timeout,
+            body_total: match route.body {
+                BodyLimit::None | BodyLimit::Small | BodyLimit::Configured => {
+                    Some(self.services.settings.body_total_timeout)
+                }
+                BodyLimit::File => None,
+            },
+            body_rate: self.services.settings.body_min_rate,
+        };
+        let bodies = &self.services.bodies;
+        let mut request =
+            Request::new(request, peer, id.to_owned(), params, limits, bodies.lease(&peer));
+        request.path.drain(..mounted.prefix);
+        request.note = note.clone();
+        (Some(route), self.counted(mounted, request, site).await)
+    }
+
+    /// Handles a request, and counts the request and its response bytes until the last byte is
+    /// sent.
+    async fn counted(
+        &self,
+        mounted: Mounted,
+        request: Request,
+        site: Option<Site>,
+    ) -> Result<Response, crate::Error> {
+        let slot = if has_no_request_id(mounted.route.path) {
+            None
+        } else {
+            let mut slot = self.services.requests.lease(&request.peer);
+            let busy =
+                || crate::Error::busy("too many requests are in flight; try again in a moment");
+            slot.grow(1).map_err(|_full| busy())?;
+            Some(slot)
+        };
+        let mut head = self.services.bodies.lease(&request.peer);
+        let head_bytes = size_of_head(&request.headers);
+        if head_bytes > SMALL_HEAD {
+            head.grow(head_bytes).map_err(|_full| http_request::busy())?;
+        }
+        let bytes = self.services.bodies.lease(&request.peer);
+        let may_refuse = request.method.is_safe();
+        let answer = self.handle(mounted, request, site).await?;
+        drop(head);
+        count_response(answer, bytes, slot, may_refuse)
+    }
+
+    async fn handle(
+        &self,
+        mounted: Mounted,
+        mut request: Request,
+        site: Option<Site>,
+    ) -> Result<Response, crate::Error> {
+        let Mounted { route, role, access, .. } = mounted;
+        // Unlike a cookie, a browser never sends an admin key automatically.
+        if let Some(site) = &site
+            && access != Access::Admin
+            && (access.is_by_session() || !route.method.is_safe())
+        {
+            site.check_origin(&request, route.body == BodyLimit::File)?;
+        }
+        if access == Access::Local && !request.peer.is_local_owner() {
+            return Err(crate::Error::not_found("not found"));
+        }
+        let checked = access::check(&self.services, access, &mut request, site.as_ref()).await;
+        let principal = match checked {
+            Ok(principal) => principal,
+            Err(error) => {
+                self.note_unauthorized(mounted, request, site, &error).await;
+                return Err(error);
+            }
+        };
+        let principal = match access {
+            Access::Local | Access::Admin if route.access != access => {
+                access::in_the_name_of(&self.services, &request, &principal).await?
+            }
+            Access::Admin => {
+                let of = (route, &request);
+                access::in_the_name_of_path(&self.services, of, principal).await?
+            }
+            Access::Public
+            | Access::MaybeKey
+            | Access::Key
+            | Access::BodyKey
+            | Access::Link
+            | Access::Member
+            | Access::KeyManager
+            | Access::Owner
+            | Access::Local => principal,
+        };
+        access::check_rate_limit(&self.services, route.rate, &principal)?;
+        if !route.method.is_safe() {
+            self.wait_for_start().await;
+        }
+        if !has_no_request_id(route.path) {
+            let is_by_link = matches!(principal, Principal::Link(_));
+            unknown::check_query(route, &request.query, is_by_link)?;
+        }
+        let fields = unknown::check_of(route, &request.headers);
+        request.fields = fields.clone();
+        let is_audited =
+            matches!(access, Access::Local | Access::Admin | Access::KeyManager | Access::Owner);
+        let path = is_audited.then(|| request.path.clone());
+        let context = Context::new(Arc::clone(&self.services), request, role, site, principal);
+        if context.request.note.is_kept()
+            && let Ok(organization) = context.organization()
+        {
+            context.request.note.of(organization);
+        }
+        let by = path.map(|path| (path, context.actor(), context.organization().ok()));
+        let organization = context.organization().ok();
+        let answer = turns::on_behalf_of(organization, (route.handler)(context)).await;
+        if let (Err(error), Some((path, actor, organization))) = (&answer, by)
+            && !route.method.is_safe()
+        {
+            self.note_refused(route, &path, (&actor, organization), error).await;
+        }
+        match (answer, fields) {
+            (Ok(answer), Some(fields)) => Ok(unknown::warn(answer, &fields).await),
+            (Err(error), Some(fields)) => Err(unknown::explain(error, &fields)),
+            (answer, _) => answer,
+        }
+    }
+
+    /// Waits until startup has loaded the unfinished work. Startup counts the rows of the lanes; a
+    /// row that is added or removed meanwhile would be counted wrongly.
+    async fn wait_for_start(&self) {
+        if self.services.readiness.get() {
+            return;
+        }
+        tokio::select! {
+            () = self.services.readiness.wait() => {}
+            () = self.services.engine.stopping() => {}
+        }
+    }
+
+    /// Records in the audit log that a request was not authenticated or not permitted.
+    async fn note_unauthorized(
+        &self,
+        mounted: Mounted,
+        request: Request,
+        site: Option<Site>,
+        error: &crate::Error,
+    ) {
+        // An expired session is not a failed authentication.
+        if error.status == StatusCode::UNAUTHORIZED && !mounted.access.is_by_session() {
+            self.services.audit.denied(request.peer.ip());
+        }
+        if error.status == StatusCode::FORBIDDEN && !mounted.route.method.is_safe() {
+            self.note_forbidden(mounted.route, request, site, error).await;
+        }
+    }
+
+    /// Records in the audit log that a member lacked a permission.
+    async fn note_forbidden(
+        &self,
+        route: &Route,
+        mut request: Request,
+        site: Option<Site>,
+        error: &crate::Error,
+    ) {
+        let services = Arc::clone(&self.services);
+        let checked =
+            access::check(&self.services, Access::Member, &mut request, site.as_ref()).await;
+        let Ok(principal) = checked else { return };
+        let path = request.path.clone();
+        let context = Context::new(services, request, Role::Dashboard, site, principal);
+        let by = (&context.actor(), context.organization().ok());
+        self.note_refused(route, &path, by, error).await;
+    }
+
+    /// Records in the audit log that an action of the operator or a member was refused.
+    async fn note_refused(
+        &self,
+        route: &Route,
+        path: &str,
+        (actor, organization): (&Actor, Option<OrganizationId>),
+        error: &crate::Error,
+    ) {
+        let action = format!("{} {}", route.method, route.path);
+        let audit = &self.services.audit;
+        let entry = audit.entry(actor, &action, path).refused(&error.message);
+        let entry = match organization {
+            Some(organization) => entry.of(organization),
+            None => entry,
+        };
+        audit.write_or_log(&entry).await;
+    }
+
+    /// Returns the request's origin if the configuration allows it.
+    fn allowed_origin(&self, headers: &HeaderMap) -> Option<HeaderValue> {
+        if self.role == Role::Dashboard {
+            return None;
+        }
+        let origin = headers.get(hyper::header::ORIGIN)?;
+        let live = self.services.live.load();
+        let text = origin.to_str().ok()?;
+        live.cors_origins.iter().any(|one| one == "*" || one == text).then(|| origin.clone())
+    }
+}
+
+impl Service for Host {
+    fn call(&self, request: hyper::Request<Body>, peer: Peer) -> ResponseFuture {
+        let host = self.clone();
+        Box::pin(async move { host.answer(request, peer).await })
+    }
+}
+
+fn size_of_head(headers: &HeaderMap) -> usize {
+    headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum()
+}
+
+/// Charges a response to the memory budgets. If there is no room, the response to a safe request is
+/// replaced by an error. Any other response is sent anyway, and leaves less room for later
+/// requests.
+fn count_response(
+    answer: Response,
+    mut bytes: Lease,
+    slot: Option<Lease>,
+    may_refuse: bool,
+) -> Result<Response, crate::Error> {
+    let length = usize::try_from(answer.body().size_hint().lower()).unwrap_or(usize::MAX);
+    if may_refuse && length > SMALL_RESPONSE {
+        bytes.grow(length).map_err(|_full| http_request::busy())?;
+    } else {
+        bytes.force_to(length);
+    }
+    Ok(answer.map(|body| Counted::new(body, bytes, slot).boxed()))
+}
+
+/// Sets the headers of every response: browsers must not guess the type, and caches must not store
+/// JSON.
+fn describe(headers: &mut HeaderMap) {
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    let is_json = |value: &HeaderValue| value.as_bytes().starts_with(b"application/json");
+    if headers.get(CONTENT_TYPE).is_some_and(is_json) && !headers.contains_key(CACHE_CONTROL) {
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    }
+}
+
+/// Whether responses on this path have no `X-Request-Id`.
+pub fn has_no_request_id(path: &str) -> bool {
+    WITHOUT_REQUEST_ID.contains(&path.strip_suffix('/').unwrap_or(path))
+}
+
+fn wrong_method(allow: &str) -> Result<Response, crate::Error> {
+    let error = crate::Error::status(StatusCode::METHOD_NOT_ALLOWED, "method not allowed");
+    Err(match HeaderValue::from_str(allow) {
+        Ok(allow) => error.with_header(hyper::header::ALLOW, allow),
+        Err(_) => error,
+    })
+}
+
+fn preflight_response(allow: &str) -> Response {
+    let mut answer = response::empty(StatusCode::NO_CONTENT);
+    let headers = answer.headers_mut();
+    if let Ok(methods) = HeaderValue::from_str(allow) {
+        headers.insert(hyper::header::ACCESS_CONTROL_ALLOW_METHODS, methods);
+    }
+    headers.insert(
+        hyper::header::ACCESS_CONTROL_ALLOW_HEADERS,
+        HeaderValue::from_static(
+            "authorization, content-type, idempotency-key, if-match, if-none-match, last-event-id, \
+             mcp-method, mcp-name, mcp-protocol-version, prefer, range, traceparent, tracestate, \
+             x-api-key, x-request-id, x-session-id",
+        ),
+    );
+    headers.insert(hyper::header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("86400"));
+    answer
+}
+
+fn allow_origin(headers: &mut HeaderMap, origin: HeaderValue) {
+    headers.insert(hyper::header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+    headers.append(hyper::header::VARY, HeaderValue::from_static("origin"));
+    headers.insert(
+        hyper::header::ACCESS_CONTROL_EXPOSE_HEADERS,
+        HeaderValue::from_static(
+            "content-disposition, content-range, deprecation, etag, link, preference-applied, \
+             retry-after, warning, x-decision-method, x-error-hint, x-execution-id, x-request-id, x-session-id, \
+             x-task-id, x-total-count",
+        ),
+    );
+}
+
+/// Logs an error once: internal errors as errors with their cause, temporary unavailability as a
+/// warning, and client errors at debug level.
+fn report(error: &crate::Error, id: &str, method: &Method, path: &str) {
+    let status = error.status.as_u16();
+    let cause = error.cause();
+    // Omit the field if it would be empty.
+    let cause = Some(cause.as_str()).filter(|cause| !cause.is_empty());
+    if error.is_busy() {
+        tracing::debug!(request_id = id, %method, path, status, "{}", error.message);
+    } else if error.status == StatusCode::SERVICE_UNAVAILABLE {
+        tracing::warn!(request_id = id, %method, path, status, cause, "{}", error.message);
+    } else if error.status.is_server_error() {
+        tracing::error!(request_id = id, %method, path, status, cause, "{}", error.message);
+    } else {
+        tracing::debug!(request_id = id, %method, path, status, "{}", error.message);
+    }
+}

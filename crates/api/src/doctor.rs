@@ -1,0 +1,233 @@
+//! Findings about the service and its machine: those of the doctor, and those that need the open
+//! service. Served on the control socket for `orrery doctor`, also for the store of a stopped
+//! service; the dashboard shows the same findings. Read-only.
+
+use std::time::Duration;
+
+use hyper::StatusCode;
+
+use super::doc::{Doc, ResponseDoc};
+use super::{Context, Finding, Services};
+use orrery_backup::{self as backup, Source};
+use orrery_domain::execution::{Execution, Kind};
+use orrery_domain::time::Timestamp;
+use orrery_http::connector::{Resolve as _, SystemResolver};
+use orrery_http::{Response, response};
+use orrery_storage::{Key, Page, Table};
+use orrery_wire::service::{DoctorReport, Listening, RunningService};
+
+/// Maximum number of unfinished executions that are searched for the oldest.
+const UNFINISHED_MAX: usize = 1000;
+/// Age at which a prediction, a call or an exchange is considered stuck, and a workflow that is
+/// still queued.
+const STUCK: Duration = Duration::from_secs(60 * 60);
+/// Maximum number of models and hosts that a finding names.
+const NAMED_MAX: usize = 10;
+/// Timeout of one DNS lookup.
+const LOOK_UP: Duration = Duration::from_secs(3);
+/// The latest rows of each table that the spot check reads.
+const SPOT_ROWS: usize = 50;
+/// Payload bytes that the spot check reads.
+const SPOT_BYTES: u64 = 64 * 1024 * 1024;
+const SPOT_TABLES: [Table; 4] =
+    [Table::Execution, Table::Definition, Table::Delivery, Table::Ledger];
+
+pub const FIND: Doc = Doc {
+    responses: &[ResponseDoc::json::<DoctorReport>(200, "The findings, concerns first")],
+    ..Doc::new("admin", "admin_doctor", "Check the service and its machine")
+};
+
+/// `GET /admin/doctor`
+pub async fn find(context: Context) -> Result<Response, crate::Error> {
+    let findings = findings(&context.services).await?;
+    let running = running(&context.services);
+    Ok(response::json(StatusCode::OK, &DoctorReport { findings, running }))
+}
+
+/// Returns the startup options of the service; `None` for the store of a stopped service.
+fn running(services: &Services) -> Option<RunningService> {
+    services.settings.control_token.as_ref()?;
+    let RunningService { pid, file, listening: metrics } = services.settings.doctor.started();
+    let hosts = services
+        .settings
+        .hosts
+        .iter()
+        .map(|host| Listening { host: host.role.as_str().to_owned(), url: host.url.clone() });
+    Some(RunningService { pid, file, listening: hosts.chain(metrics).collect() })
+}
+
+/// Returns all findings, worst first.
+///
+/// # Errors
+/// When the organizations cannot be read from the store.
+pub async fn findings(services: &Services) -> Result<Vec<Finding>, crate::Error> {
+    let doctor = services.settings.doctor.clone();
+    let now = services.clock.now();
+    let looking = tokio::task::spawn_blocking(move || doctor.findings(now));
+    let mut found = looking.await.map_err(crate::Error::internal)?;
+    found.push(clock(services));
+    found.push(store(services).await);
+    found.extend(work(services, now).await?);
+    found.push(webhooks(services));
+    found.push(models(services));
+    let organizations = services.accounts.organizations().await?.len();
+    found.push(match services.egress.warning(organizations) {
+        Some(warning) => Finding::warning("egress", warning)
+            .mended_by("set egress.deny and egress.allow, then run `orrery reload`"),
+        None => Finding::good("egress", "the guard covers all client-supplied URLs"),
+    });
+    found.push(names(services.settings.doctor.hosts()).await);
+    found.sort_by_key(|finding| std::cmp::Reverse(finding.verdict));
+    Ok(found)
+}
+
+/// Checks whether the machine's clock is plausible.
+fn clock(services: &Services) -> Finding {
+    match services.clock.ahead() {
+        Some(ahead) => Finding::fault(
+            "clock",
+            format!("{} ahead of the last known time: nothing is deleted by age", words(ahead)),
+        )
+        .mended_by("timedatectl set-ntp true; if the clock is right, no action is needed"),
+        None => Finding::good("clock", "consistent with the last known time"),
+    }
+}
+
+/// Reads the latest rows of the large tables, and their payloads.
+async fn store(services: &Services) -> Finding {
+    let place = Source { store: services.store.clone(), files: services.files.clone() };
+    let pin = place.store.pin_payloads();
+    let mut rows = Vec::new();
+    for table in SPOT_TABLES {
+        let page = Page { prefix: Key::table(table), after: None, before: None, limit: SPOT_ROWS };
+        match services.store.page(page).await {
+            Ok(page) => rows.extend(page),
+            Err(error) => {
+                return Finding::fault("store", format!("cannot be read: {error}"))
+                    .mended_by("stop the service, then run `orrery verify`");
+            }
+        }
+    }
+    let checking = tokio::task::spawn_blocking(move || {
+        let report = backup::check_rows(&place, &rows, SPOT_BYTES);
+        drop(pin);
+        report
+    });
+    let Ok(report) = checking.await else {
+        return Finding::warning("store", "the spot check was interrupted");
+    };
+    match report.faults.first() {
+        Some(fault) => Finding::fault("store", fault.clone())
+            .mended_by("stop the service, then run `orrery verify` and `orrery restore`"),
+        None => Finding::good("store", format!("{} rows checked, all intact", report.rows)),
+    }
+}
+
+/// Finds work that should have ended, or that cannot end.
+async fn work(services: &Services, now: Timestamp) -> Result<Vec<Finding>, crate::Error> {
+    let mut found = Vec::new();
+    if services.engine.paused_since().is_some() {
+        found.push(
+            Finding::warning("work", "paused since a restore")
+                .mended_by("orrery resume, once the machine that the backup came from is off"),
+        );
+    }
+    let retrying = services.engine.retrying();
+    if retrying > 0 {
+        let detail = format!("{retrying} executions are retrying after an internal error");
+        found.push(Finding::fault("work", detail).mended_by("journalctl -u orrery -p err"));
+    }
+    let unfinished = services.engine.unfinished(None, UNFINISHED_MAX).await?;
+    let oldest = unfinished.iter().filter(|one| can_be_stuck(one)).min_by_key(|one| one.created_at);
+    let age = |one: &Execution| now.since(one.created_at);
+    found.push(match oldest {
+        Some(oldest) if age(oldest) > STUCK => {
+            let word = oldest.status.word(oldest.kind());
+            let id = oldest.id;
+            let detail =
+                format!("the oldest stuck execution has been {word} for {}", words(age(oldest)));
+            Finding::warning("work", detail)
+                .mended_by(format!("orrery execution show {id}; orrery execution cancel {id}"))
+        }
+        _ if unfinished.len() == UNFINISHED_MAX => Finding::good(
+            "work",
+            format!("{UNFINISHED_MAX} or more unfinished executions, none stuck"),
+        ),
+        _ => {
+            Finding::good("work", format!("{} unfinished executions, none stuck", unfinished.len()))
+        }
+    });
+    Ok(found)
+}
+
+/// Whether its age alone means that an execution is stuck. A workflow that has started may wait for
+/// days.
+fn can_be_stuck(execution: &Execution) -> bool {
+    match execution.kind() {
+        Kind::Workflow => execution.started_at.is_none(),
+        Kind::Prediction | Kind::Chat | Kind::Decision | Kind::Agent => true,
+    }
+}
+
+fn webhooks(services: &Services) -> Finding {
+    let figures = *services.outbox.metrics().borrow();
+    match figures.open_circuits {
+        0 => Finding::good(
+            "webhooks",
+            format!("{} deliveries pending, no open circuits", figures.held),
+        ),
+        open => Finding::warning(
+            "webhooks",
+            format!("deliveries to {open} failing receivers are paused"),
+        )
+        .mended_by("orrery webhooks list --status pending"),
+    }
+}
+
+fn models(services: &Services) -> Finding {
+    if let Some(reason) = services.catalog.unreadable() {
+        return Finding::fault("catalog", reason.as_str()).mended_by(
+            "check the permissions and the mount of models_dir, then run `orrery reload`",
+        );
+    }
+    let models = services.catalog.list();
+    let failing = models.iter().filter(|model| model.failing().is_some());
+    let failing: Vec<&str> = failing.map(|model| model.slug.as_str()).collect();
+    if failing.is_empty() {
+        return Finding::good("catalog", format!("{} models, none is failing", models.len()));
+    }
+    let named: Vec<&str> = failing.iter().copied().take(NAMED_MAX).collect();
+    let detail =
+        format!("{} of {} models are failing: {}", failing.len(), models.len(), named.join(", "));
+    Finding::warning("catalog", detail).mended_by("orrery model list")
+}
+
+/// Looks up the host names in the configuration.
+async fn names(hosts: &[String]) -> Finding {
+    let resolver = SystemResolver::new();
+    for host in hosts.iter().take(NAMED_MAX) {
+        let reason = match tokio::time::timeout(LOOK_UP, resolver.resolve(host)).await {
+            Ok(Ok(_addresses)) => continue,
+            Ok(Err(unresolved)) => unresolved.reason,
+            Err(_elapsed) => format!("no answer within {} s", LOOK_UP.as_secs()),
+        };
+        let detail = format!("cannot resolve {host}: {reason}");
+        return Finding::fault("dns", detail).mended_by("check /etc/resolv.conf and /etc/hosts");
+    }
+    match hosts.len() {
+        0 => Finding::good("dns", "no host names in the configuration"),
+        count => Finding::good("dns", format!("{} names resolved", count.min(NAMED_MAX))),
+    }
+}
+
+/// Formats a duration in its largest unit.
+pub fn words(span: Duration) -> String {
+    let seconds = span.as_secs();
+    let (count, unit) = match seconds {
+        0..=59 => (seconds, "second"),
+        60..=3599 => (seconds / 60, "minute"),
+        3600..=86_399 => (seconds / 3600, "hour"),
+        _ => (seconds / 86_400, "day"),
+    };
+    format!("{count} {unit}{}", if count == 1 { "" } else { "s" })
+}

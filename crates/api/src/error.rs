@@ -1,0 +1,174 @@
+//! The error of a handler. It wraps the error of `http`, so that the errors of the layers below convert
+//! into it with `?`: `error_mapping` lists them.
+
+use std::fmt;
+use std::num::TryFromIntError;
+use std::ops::{Deref, DerefMut};
+use std::time::Duration;
+
+use hyper::StatusCode;
+use hyper::header::{HeaderName, HeaderValue};
+use orrery_domain::json_object::Mismatch;
+use orrery_http as http;
+use orrery_http::body::BoxError;
+use orrery_http::error::OpenAi;
+
+/// A refused request or a failed answer.
+#[derive(Debug)]
+pub struct Error(http::Error);
+
+impl Error {
+    /// Any status with a message for the client.
+    #[must_use]
+    pub fn status(status: StatusCode, message: impl Into<String>) -> Self {
+        Self(http::Error::status(status, message))
+    }
+
+    /// 400
+    #[must_use]
+    pub fn bad_request(message: impl Into<String>) -> Self {
+        Self(http::Error::bad_request(message))
+    }
+
+    /// 401 with the exact body of `docs/spec/hosts.md`, "Authentication".
+    #[must_use]
+    pub fn unauthorized() -> Self {
+        Self(http::Error::unauthorized())
+    }
+
+    /// 404
+    #[must_use]
+    pub fn not_found(message: impl Into<String>) -> Self {
+        Self(http::Error::not_found(message))
+    }
+
+    /// 409
+    #[must_use]
+    pub fn conflict(message: impl Into<String>) -> Self {
+        Self(http::Error::conflict(message))
+    }
+
+    /// 413
+    #[must_use]
+    pub fn too_large(limit_bytes: usize) -> Self {
+        Self(http::Error::too_large(limit_bytes))
+    }
+
+    /// 422
+    #[must_use]
+    pub fn unprocessable(message: impl Into<String>) -> Self {
+        Self(http::Error::unprocessable(message))
+    }
+
+    /// 429 with `Retry-After`.
+    #[must_use]
+    pub fn too_many(message: impl Into<String>, retry_after: Duration) -> Self {
+        Self(http::Error::too_many(message, retry_after))
+    }
+
+    /// 503 with `Retry-After`, caused by load.
+    #[must_use]
+    pub fn busy(message: impl Into<String>) -> Self {
+        Self(http::Error::busy(message))
+    }
+
+    /// 500: the client reads `internal error`, the log gets `source`.
+    #[must_use]
+    pub fn internal(source: impl Into<BoxError>) -> Self {
+        Self(http::Error::internal(source))
+    }
+
+    /// 503
+    #[must_use]
+    pub fn unavailable(message: impl Into<String>) -> Self {
+        Self(http::Error::unavailable(message))
+    }
+
+    /// Leaves `status` out of the body.
+    #[must_use]
+    pub fn bare(self) -> Self {
+        Self(self.0.bare())
+    }
+
+    /// Adds `details` to the body.
+    #[must_use]
+    pub fn with_details(self, details: impl serde::Serialize) -> Self {
+        Self(self.0.with_details(details))
+    }
+
+    /// Adds a suggestion, unless there are details already.
+    #[must_use]
+    pub fn with_hint(self, hint: impl Into<String>) -> Self {
+        Self(self.0.with_hint(hint))
+    }
+
+    /// Adds the fields that OpenAI's clients read.
+    #[must_use]
+    pub fn with_open_ai(self, open_ai: OpenAi) -> Self {
+        Self(self.0.with_open_ai(open_ai))
+    }
+
+    /// Adds a header to the response.
+    #[must_use]
+    pub fn with_header(self, name: HeaderName, value: HeaderValue) -> Self {
+        Self(self.0.with_header(name, value))
+    }
+
+    /// Adds a cause that only the log gets.
+    #[must_use]
+    pub fn with_source(self, source: impl Into<BoxError>) -> Self {
+        Self(self.0.with_source(source))
+    }
+
+    /// The response that the client gets.
+    #[must_use]
+    pub fn into_response(self) -> http::Response {
+        self.0.into_response()
+    }
+
+    /// The response that a client of OpenAI's API gets.
+    #[must_use]
+    pub fn into_open_ai_response(self) -> http::Response {
+        self.0.into_open_ai_response()
+    }
+}
+
+impl Deref for Error {
+    type Target = http::Error;
+
+    fn deref(&self) -> &http::Error {
+        &self.0
+    }
+}
+
+impl DerefMut for Error {
+    fn deref_mut(&mut self) -> &mut http::Error {
+        &mut self.0
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<http::Error> for Error {
+    fn from(error: http::Error) -> Self {
+        Self(error)
+    }
+}
+
+impl From<Mismatch> for Error {
+    fn from(mismatch: Mismatch) -> Self {
+        Self(mismatch.into())
+    }
+}
+
+impl From<TryFromIntError> for Error {
+    fn from(error: TryFromIntError) -> Self {
+        Self(error.into())
+    }
+}

@@ -1,0 +1,177 @@
+//! Event streams of predictions (`docs/spec/predictions.md`, "Events"): `status`, `log`, `output`,
+//! and `end` with the prediction as `GET /v1/prediction/{id}` returns it. And of workflow
+//! executions (`docs/spec/workflows.md`, "Events of an execution"): `status`, `step`, `wait`,
+//! `pause`, `resume`, and `end` with the detail.
+//!
+//! Each event has an ID, which lets a client resume after a lost connection. If that is no longer
+//! possible (the service has restarted, or the client has missed more events than are kept), the
+//! stream starts from the beginning with a `reset`.
+
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use hyper::StatusCode;
+
+use super::context::Grant;
+use super::doc::{Doc, ResponseDoc};
+use super::predictions;
+use super::{Context, Services};
+use orrery_domain::ids::{ExecutionId, OrganizationId};
+use orrery_engine::Follower;
+use orrery_http::sse::{self, Event};
+use orrery_http::{Response, response};
+use orrery_wire as wire;
+
+/// The last part of the last event's ID.
+const END: &str = "end";
+
+pub const FOLLOW: Doc = Doc {
+    responses: &[
+        ResponseDoc::events(
+            200,
+            "Server-sent events: `status`, `log`, `output`, `reset`, and finally `end` with the \
+             prediction. Resumable with `Last-Event-ID`",
+        ),
+        ResponseDoc::empty(204, "The client has already received `end`"),
+        ResponseDoc::error(404, "Prediction not found"),
+    ],
+    ..Doc::new("predictions", "follow_prediction", "Stream the events of a prediction")
+};
+
+/// `GET /v1/prediction/{id}/events`
+pub async fn follow(context: Context) -> Result<Response, crate::Error> {
+    let id = predictions::id_of(&context)?;
+    let grant = context.grant()?;
+    let organization = grant.organization;
+    let services = &context.services;
+    let follower = services.engine.follow(organization, id).await;
+    let follower = follower.map_err(predictions::not_found)?;
+    stream(&context, grant, id, follower)
+}
+
+pub const FOLLOW_EXECUTION: Doc = Doc {
+    responses: &[
+        ResponseDoc::events(
+            200,
+            "Server-sent events: `status`, `step`, `wait`, `pause`, `resume`, `reset`, and finally `end` with the \
+             detail. Resumable with `Last-Event-ID`",
+        ),
+        ResponseDoc::empty(204, "The client has already received `end`"),
+        ResponseDoc::error(404, "Execution not found"),
+    ],
+    ..Doc::new("executions", "follow_execution", "Stream the events of a workflow execution")
+};
+
+/// `GET /executions/{execution}/events`
+pub async fn follow_execution(context: Context) -> Result<Response, crate::Error> {
+    let missing = |_no_id| crate::Error::not_found("execution not found");
+    let id: ExecutionId = context.request.param("execution").parse().map_err(missing)?;
+    let grant = context.grant()?;
+    let follower = context.services.engine.follow_execution(grant.organization, id).await?;
+    stream(&context, grant, id, follower)
+}
+
+fn stream(
+    context: &Context,
+    grant: Grant,
+    id: ExecutionId,
+    follower: Follower,
+) -> Result<Response, crate::Error> {
+    let organization = grant.organization;
+    let services = Arc::clone(&context.services);
+    let last = context.request.headers.get("last-event-id").and_then(|value| value.to_str().ok());
+    let last = last.and_then(|id| id.rsplit_once('-'));
+    if last.is_some_and(|(_, number)| number == END) {
+        // The client has received everything. This status tells browsers not to reconnect.
+        return Ok(response::empty(StatusCode::NO_CONTENT));
+    }
+    let seen = last
+        .filter(|(epoch, _)| *epoch == follower.epoch())
+        .and_then(|(_, number)| number.parse().ok());
+    let lost = last.is_some() && seen.is_none();
+    let over = Box::pin(over(Arc::clone(&services), grant));
+    let seen = seen.unwrap_or(0);
+    let watch = Watch { services, organization, id, follower, over, seen, lost };
+    let events = futures_util::stream::unfold(Some(watch), |watch| async move {
+        let mut watch = watch?;
+        let (events, ended) = watch.next().await?;
+        Some((events, (!ended).then_some(watch)))
+    });
+    Ok(sse::response(events))
+}
+
+/// Resolves when the request is no longer authorized: its key is deleted or expires, its link
+/// expires, or its session ends.
+pub async fn over(services: Arc<Services>, grant: Grant) {
+    let expiry = async {
+        let Some(until) = grant.until else { return std::future::pending().await };
+        tokio::time::sleep(until.since(services.clock.now())).await;
+    };
+    let session = async {
+        let Some(visit) = &grant.visit else { return std::future::pending().await };
+        services.members.ended(visit).await;
+    };
+    tokio::select! {
+        () = services.accounts.ended(grant.organization, grant.key) => {}
+        () = expiry => {}
+        () = session => {}
+    }
+}
+
+/// A client that streams events.
+struct Watch {
+    services: Arc<Services>,
+    organization: OrganizationId,
+    id: ExecutionId,
+    follower: Follower,
+    over: BoxFuture<'static, ()>,
+    /// The number of the last event that was sent.
+    seen: u64,
+    /// Whether the client's last event is from another stream.
+    lost: bool,
+}
+
+impl Watch {
+    /// Returns the next events, and whether they are the last. `None` when the service stops, the
+    /// key ends, or the prediction cannot be read: the client will reconnect.
+    async fn next(&mut self) -> Option<(Vec<Event>, bool)> {
+        tokio::select! {
+            () = self.follower.changed(self.seen) => {}
+            () = self.services.engine.stopping() => return None,
+            () = &mut self.over => return None,
+        }
+        let news = self.follower.events_since(self.seen);
+        let mut events = Vec::with_capacity(news.events.len() + 1);
+        if std::mem::take(&mut self.lost) || news.has_gap {
+            let reset = wire::event::Event::Reset {};
+            events.push(self.event(reset.name(), &self.seen.to_string(), reset.data()));
+        }
+        for event in &news.events {
+            events.push(self.event(event.name, &event.number.to_string(), event.data.clone()));
+            self.seen = event.number;
+        }
+        if news.ended {
+            let data = detail(Arc::clone(&self.services), self.organization, self.id).await?;
+            events.push(self.event("end", END, data));
+        }
+        Some((events, news.ended))
+    }
+
+    fn event(&self, name: &'static str, number: &str, data: String) -> Event {
+        Event { id: format!("{}-{number}", self.follower.epoch()), name, data }
+    }
+}
+
+/// Returns the detail of the ended prediction or execution.
+async fn detail(
+    services: Arc<Services>,
+    organization: OrganizationId,
+    id: ExecutionId,
+) -> Option<String> {
+    let execution = services.engine.get(organization, id).await.ok()?;
+    if execution.workflow().is_some() {
+        let detail = services.engine.detail(organization, id).await.ok()?;
+        return serde_json::to_string(&detail.view).ok();
+    }
+    predictions::detail(&services, &execution).await.ok()
+}

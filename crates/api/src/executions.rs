@@ -1,0 +1,591 @@
+//! Workflow executions: trigger, bulk trigger, list, read, cancel, redrive
+//! (`docs/spec/workflows.md`, "Trigger"). The workflows host and its mirror on the base host share
+//! the handlers; they differ in one field of the list.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use hyper::StatusCode;
+use hyper::header::{ETAG, HeaderValue, IF_NONE_MATCH};
+use serde_json::value::to_raw_value;
+use serde_json::{Map, Value};
+
+use super::body::{self, validation_error};
+use super::content::names_etag;
+use super::doc::{Doc, Kind, OFFSET, Param, RequestDoc, ResponseDoc};
+use super::idempotency_key::{self, Creation};
+use super::{Context, Role};
+use orrery_domain::delivery::Webhook;
+use orrery_domain::execution::{self, Execution, Work, WorkflowRun};
+use orrery_domain::ids::{BulkId, ExecutionId, Id as _, WorkflowId};
+use orrery_domain::json_object::JsonObject;
+use orrery_domain::workflow::{Status, Version, Workflow};
+use orrery_engine::query::lists::Query;
+use orrery_engine::rows::Standing;
+use orrery_engine::{self as engine, Submission};
+use orrery_http::{Response, response};
+use orrery_records::idempotency::StoredResponse;
+use orrery_runtime::{monotonic_now, new_id};
+use orrery_schema::{Patience, ValidationError};
+use orrery_wire as wire;
+use orrery_wire::execution::{Cancelled, List, Summary};
+use orrery_wire::trigger::{
+    Accepted, BULK_MAX, Bulk, BulkEntry, BulkTrigger, BulkVersionTrigger, PublicTrigger, Trigger,
+    VersionTrigger,
+};
+use orrery_workflows::{self as workflows, Compiled, count_trigger};
+
+/// Default wait for the detail of an unfinished execution, in seconds.
+const TIMEOUT_DEFAULT: u64 = 10;
+const TIMEOUT_MAX: u64 = 30;
+const LIMIT_DEFAULT: u64 = 50;
+const LIMIT_MAX: u64 = 100;
+
+/// The responses of all triggers.
+macro_rules! triggers {
+    ($accepted:expr, $missing:literal) => {
+        &[
+            $accepted,
+            ResponseDoc::error(402, "Insufficient balance"),
+            ResponseDoc::error(404, $missing),
+            ResponseDoc::error(
+                409,
+                "The workflow is archived, or a request with this Idempotency-Key is still \
+                 in progress",
+            ),
+        ]
+    };
+}
+
+const ACCEPTED: ResponseDoc =
+    ResponseDoc::json::<Accepted>(202, "The execution was accepted and is durable");
+const STARTED: ResponseDoc = ResponseDoc::json::<Bulk>(202, "The result for each input");
+const NO_EXECUTION: ResponseDoc = ResponseDoc::error(404, "Execution not found");
+
+pub const TRIGGER: Doc = Doc {
+    request: Some(RequestDoc::optional_json::<Trigger>()),
+    is_idempotent: true,
+    responses: triggers!(ACCEPTED, "Workflow or version not found"),
+    ..Doc::new("executions", "trigger_workflow", "Trigger a workflow")
+};
+
+/// `POST /{workflow}/trigger`
+pub async fn trigger(mut context: Context) -> Result<Response, crate::Error> {
+    let bytes = context.request.body().await?;
+    let workflow = find(&context).await?;
+    start_one(&context, "trigger", &bytes, &workflow, None).await
+}
+
+pub const TRIGGER_VERSION: Doc = Doc {
+    request: Some(RequestDoc::optional_json::<VersionTrigger>()),
+    id: "trigger_version",
+    summary: "Trigger a version of a workflow",
+    ..TRIGGER
+};
+
+/// `POST /v1/workflows/trigger/{workflow}/{version}`
+pub async fn trigger_version(mut context: Context) -> Result<Response, crate::Error> {
+    let bytes = context.request.body().await?;
+    let workflow = find(&context).await?;
+    let version = context.request.param("version");
+    start_one(&context, "trigger", &bytes, &workflow, Some(version)).await
+}
+
+pub const TRIGGER_PUBLIC: Doc = Doc {
+    request: Some(RequestDoc::optional_json::<PublicTrigger>()),
+    is_idempotent: true,
+    responses: triggers!(ACCEPTED, "Version not found, or not shared"),
+    ..Doc::new(
+        "executions",
+        "trigger_public_version",
+        "Trigger a shared version of any organization's workflow; the key may be in the body",
+    )
+};
+
+/// `POST /public/{workflow}/versions/{version}/trigger`: the caller owns and pays for the
+/// execution, no matter which organization owns the workflow.
+pub async fn trigger_public(mut context: Context) -> Result<Response, crate::Error> {
+    let bytes = context.request.body().await?;
+    let missing =
+        || crate::Error::not_found("workflow version not found or not publicly available");
+    let reference = context.request.param("workflow");
+    let workflows = &context.services.workflows;
+    let found = match reference.parse::<WorkflowId>() {
+        Ok(id) => workflows.by_id(id).await,
+        Err(_slug) => workflows.find(context.caller()?.organization, reference).await,
+    };
+    let workflow = match found {
+        Err(workflows::Error::NotFound) => return Err(missing()),
+        found => found?,
+    };
+    let version = workflow.version(context.request.param("version"));
+    let is_public = |version: &&Version| {
+        version.allowed_to_share
+            && version.status == Status::Active
+            && workflow.status == Status::Active
+    };
+    let id = version.filter(is_public).ok_or_else(missing)?.id.clone();
+    start_one(&context, "public", &bytes, &workflow, Some(&id)).await
+}
+
+/// Starts one execution. `trigger` distinguishes the routes that can address the same version.
+async fn start_one(
+    context: &Context,
+    trigger: &str,
+    bytes: &Bytes,
+    workflow: &Workflow,
+    in_path: Option<&str>,
+) -> Result<Response, crate::Error> {
+    let services = &context.services;
+    let mut fields = body::parse(bytes)?;
+    let version = requested_version(workflow, in_path, &mut fields)?;
+    // Based on the path alone: without a version in the path, the latest version may have changed
+    // when the request is retried.
+    let route = format!("{trigger}/{}/{}", workflow.id, in_path.unwrap_or_default());
+    let earlier = format!("trigger/{}/{}", workflow.id, version.id);
+    let claim = match begin(context, &route, &earlier, bytes).await? {
+        Creation::New(claim) => claim,
+        Creation::Replay(answered) => return replayed(context, &answered, None).await,
+    };
+    refuse_archived(workflow)?;
+    body::warn_of_secret_alone(&context.request, &fields);
+    let webhook = body::webhook(&mut fields, services)?;
+    let compiled = services.workflows.compiled(version.revision).await?;
+    let inputs = fields.take("inputs").unwrap_or_else(|| Value::Object(Map::new()));
+    let inputs = check_inputs(&compiled, inputs).await?;
+    let submission = submission(context, workflow, version, None, &inputs, webhook)?;
+    let mut commit = claim.commit(StoredResponse::created(submission.id))?;
+    count_trigger(&mut commit, workflow.id, &version.id);
+    let taken = services.engine.submit(vec![submission], commit).await?;
+    let taken = taken.first().ok_or_else(|| crate::Error::internal("no execution was accepted"))?;
+    Ok(accepted(taken))
+}
+
+/// Like [`idempotency_key::begin`]. Releases up to 0.1.0 recorded keys under the version that ran.
+/// For a day after an upgrade, such keys are found under `earlier`.
+async fn begin(
+    context: &Context,
+    route: &str,
+    earlier: &str,
+    bytes: &[u8],
+) -> Result<Creation, crate::Error> {
+    let organization = context.caller()?.organization;
+    if route != earlier {
+        let before = idempotency_key::begin(context, organization, earlier, bytes).await?;
+        if matches!(before, Creation::Replay(_)) {
+            return Ok(before);
+        }
+    }
+    idempotency_key::begin(context, organization, route, bytes).await
+}
+
+fn accepted(execution: &Execution) -> Response {
+    response::json(StatusCode::ACCEPTED, &Accepted::from(execution))
+}
+
+/// Returns the response of an earlier request that created one execution, even if the execution has
+/// been deleted.
+async fn replayed(
+    context: &Context,
+    answered: &StoredResponse,
+    redriven_from: Option<ExecutionId>,
+) -> Result<Response, crate::Error> {
+    let id: ExecutionId = idempotency_key::created_id(answered)?;
+    let organization = context.caller()?.organization;
+    let accepted = match context.services.engine.get(organization, id).await {
+        Ok(execution) => Accepted::from(&execution),
+        Err(engine::Error::NotFound) => Accepted::at(id, id.made_at()),
+        Err(error) => return Err(error.into()),
+    };
+    Ok(response::json(StatusCode::ACCEPTED, &Accepted { redriven_from, ..accepted }))
+}
+
+pub const BULK: Doc = Doc {
+    request: Some(RequestDoc::json::<BulkTrigger>()),
+    is_idempotent: true,
+    responses: triggers!(STARTED, "Workflow or version not found"),
+    ..Doc::new("executions", "trigger_workflow_in_bulk", "Trigger a workflow for 1 to 10 inputs")
+};
+
+/// `POST /{workflow}/bulk-trigger`
+pub async fn bulk(mut context: Context) -> Result<Response, crate::Error> {
+    let bytes = context.request.body().await?;
+    let workflow = find(&context).await?;
+    start_bulk(&context, &bytes, &workflow, None).await
+}
+
+pub const BULK_VERSION: Doc = Doc {
+    request: Some(RequestDoc::json::<BulkVersionTrigger>()),
+    id: "trigger_version_in_bulk",
+    summary: "Trigger a version of a workflow for 1 to 10 inputs",
+    ..BULK
+};
+
+/// `POST /v1/workflows/bulk-trigger/{workflow}/{version}`
+pub async fn bulk_version(mut context: Context) -> Result<Response, crate::Error> {
+    let bytes = context.request.body().await?;
+    let workflow = find(&context).await?;
+    start_bulk(&context, &bytes, &workflow, Some(context.request.param("version"))).await
+}
+
+async fn start_bulk(
+    context: &Context,
+    bytes: &Bytes,
+    workflow: &Workflow,
+    in_path: Option<&str>,
+) -> Result<Response, crate::Error> {
+    let services = &context.services;
+    let mut fields = body::parse(bytes)?;
+    let version = requested_version(workflow, in_path, &mut fields)?;
+    let entries = match fields.take("inputs") {
+        Some(Value::Array(entries)) if (1..=BULK_MAX).contains(&entries.len()) => entries,
+        _ => return Err(crate::Error::bad_request("inputs must contain 1–10 items")),
+    };
+    let route = format!("bulk-trigger/{}/{}", workflow.id, in_path.unwrap_or_default());
+    let earlier = format!("bulk-trigger/{}/{}", workflow.id, version.id);
+    let claim = match begin(context, &route, &earlier, bytes).await? {
+        Creation::New(claim) => claim,
+        Creation::Replay(answered) => {
+            return Ok(response::json(
+                StatusCode::ACCEPTED,
+                &idempotency_key::kept_body(answered)?,
+            ));
+        }
+    };
+    refuse_archived(workflow)?;
+    body::warn_of_secret_alone(&context.request, &fields);
+    let webhook = body::webhook(&mut fields, services)?;
+    let compiled = services.workflows.compiled(version.revision).await?;
+    let bulk: BulkId = new_id();
+    let now = services.clock.now();
+    let mut submissions = Vec::new();
+    let mut executions = Vec::new();
+    for inputs in entries {
+        match check_entry(&compiled, inputs).await? {
+            Err(message) => executions.push(BulkEntry::refused(message)),
+            Ok(inputs) => {
+                let webhook = webhook.clone();
+                let entry = submission(context, workflow, version, Some(bulk), &inputs, webhook)?;
+                executions.push(BulkEntry::Accepted(Accepted::at(entry.id, now)));
+                submissions.push(entry);
+            }
+        }
+    }
+    let body = Bulk { bulk_id: bulk, executions };
+    let kept = serde_json::to_value(&body).map_err(crate::Error::internal)?;
+    let mut commit =
+        claim.commit(StoredResponse::whole(bulk, StatusCode::ACCEPTED.as_u16(), kept))?;
+    for _each in &submissions {
+        count_trigger(&mut commit, workflow.id, &version.id);
+    }
+    services.engine.submit(submissions, commit).await?;
+    Ok(response::json(StatusCode::ACCEPTED, &body))
+}
+
+/// Returns the caller's workflow in the path; see [`refuse_archived`].
+pub async fn find(context: &Context) -> Result<Arc<Workflow>, crate::Error> {
+    let organization = context.caller()?.organization;
+    let reference = context.request.param("workflow");
+    Ok(context.services.workflows.find(organization, reference).await?)
+}
+
+/// Rejects triggers of an archived workflow. Called after the check of the request's
+/// `Idempotency-Key`, so that a retry of an earlier request still returns its response.
+///
+/// # Errors
+/// 409 if the workflow is archived.
+pub fn refuse_archived(workflow: &Workflow) -> Result<(), crate::Error> {
+    if workflow.status == Status::Archived {
+        return Err(crate::Error::conflict("workflow is archived and cannot be triggered"));
+    }
+    Ok(())
+}
+
+/// Returns the version in the path, else the one in the body, else the latest.
+fn requested_version<'w>(
+    workflow: &'w Workflow,
+    in_path: Option<&str>,
+    fields: &mut JsonObject,
+) -> Result<&'w Version, crate::Error> {
+    match in_path {
+        Some(id) => version_of(workflow, Some(id)),
+        None => version_of(workflow, fields.text("version_id")?.as_deref()),
+    }
+}
+
+pub fn version_of<'w>(
+    workflow: &'w Workflow,
+    named: Option<&str>,
+) -> Result<&'w Version, crate::Error> {
+    let id = named.filter(|id| !id.is_empty()).unwrap_or(&workflow.latest);
+    Ok(workflow.version(id).ok_or(workflows::Error::NoVersion)?)
+}
+
+/// Returns the inputs with the defaults of the workflow's schema filled in.
+async fn check_inputs(compiled: &Compiled, inputs: Value) -> Result<Value, crate::Error> {
+    if !inputs.is_object() {
+        return Err(crate::Error::bad_request("inputs must be an object"));
+    }
+    match &compiled.inputs {
+        None => Ok(inputs),
+        Some(schema) => {
+            schema.check_off_thread(inputs, Patience::Request).await.map_err(validation_error)
+        }
+    }
+}
+
+/// Like [`check_inputs`], for one entry of a bulk trigger. The inner error is a message.
+pub async fn check_entry(
+    compiled: &Compiled,
+    inputs: Value,
+) -> Result<Result<Value, String>, crate::Error> {
+    if !inputs.is_object() {
+        return Ok(Err("invalid input: it must be an object".to_owned()));
+    }
+    let Some(schema) = &compiled.inputs else { return Ok(Ok(inputs)) };
+    match schema.check_off_thread(inputs, Patience::Request).await {
+        Ok(inputs) => Ok(Ok(inputs)),
+        Err(broken @ ValidationError::Violations(_)) => Ok(Err(format!("invalid input: {broken}"))),
+        Err(unavailable) => Err(validation_error(unavailable)),
+    }
+}
+
+pub fn submission(
+    context: &Context,
+    workflow: &Workflow,
+    version: &Version,
+    bulk: Option<BulkId>,
+    inputs: &Value,
+    webhook: Option<Webhook>,
+) -> Result<Submission, crate::Error> {
+    let caller = context.caller()?;
+    let mut run = WorkflowRun::new(workflow.id, version.id.clone(), version.revision, bulk);
+    run.source_ip = context.request.peer.ip();
+    run.owner = Some(workflow.organization);
+    let id = new_id();
+    Ok(Submission {
+        id,
+        organization: caller.organization,
+        key: caller.key,
+        source: context.source(),
+        work: Work::Workflow(run),
+        input: to_raw_value(inputs).map_err(crate::Error::internal)?,
+        webhook,
+        origin: context.origin(id),
+    })
+}
+
+/// The values of `status` in a list's query.
+const STANDINGS: [(&str, Standing); 4] = [
+    ("running", Standing::Unfinished),
+    ("completed", Standing::Completed),
+    ("failed", Standing::Failed),
+    ("cancelled", Standing::Cancelled),
+];
+
+fn statuses() -> Vec<&'static str> {
+    STANDINGS.iter().map(|(word, _)| *word).collect()
+}
+
+pub const LIST: Doc = Doc {
+    query: &[
+        Param::new("bulk_id", Kind::Uuid, "Only executions of this bulk trigger"),
+        Param::new(
+            "status",
+            Kind::OneOf(statuses),
+            "Only executions with this status; `running` includes all that have not ended",
+        ),
+        OFFSET,
+        Param::limit(LIMIT_MAX, LIMIT_DEFAULT),
+    ],
+    responses: &[
+        ResponseDoc::json::<List>(200, "The executions, newest first"),
+        ResponseDoc::error(404, "Workflow not found"),
+    ],
+    ..Doc::new("executions", "list_workflow_executions", "List the executions of a workflow")
+};
+
+/// `GET /workflows/{workflow}/executions?bulk_id=&status=&offset=&limit=`
+pub async fn list(context: Context) -> Result<Response, crate::Error> {
+    let organization = context.caller()?.organization;
+    let query = &context.request.query;
+    let bulk = match query.get("bulk_id") {
+        None => None,
+        Some(id) => Some(
+            id.parse::<BulkId>()
+                .map_err(|_no_id| crate::Error::bad_request("invalid bulk_id format"))?,
+        ),
+    };
+    let standing = match query.get("status").filter(|status| !status.is_empty()) {
+        None => None,
+        Some(status) => {
+            let known = STANDINGS.iter().find(|(word, _)| *word == status);
+            let (_, standing) = known.ok_or_else(|| {
+                let message = format!("status must be one of {}", statuses().join(", "));
+                crate::Error::bad_request(message)
+            })?;
+            Some(*standing)
+        }
+    };
+    let offset = query.number("offset", 0..=u64::from(u32::MAX), 0)?;
+    let limit = query.number("limit", 1..=LIMIT_MAX, LIMIT_DEFAULT)?;
+    let services = &context.services;
+    let workflow =
+        services.workflows.find_any(organization, context.request.param("workflow")).await?;
+    let wanted = Query { bulk, standing, offset, limit: usize::try_from(limit)? };
+    let (found, total) = services.engine.executions_of(organization, workflow.id, wanted).await?;
+    let is_base = context.role == Role::Base;
+    let body = List {
+        executions: found.iter().map(|one| Summary::of(one, &workflow)).collect(),
+        total_count: total,
+        limit: is_base.then_some(limit),
+        offset: (!is_base).then_some(offset),
+    };
+    Ok(response::json(StatusCode::OK, &body))
+}
+
+pub const GET: Doc = Doc {
+    query: &[Param::new(
+        "timeout",
+        Kind::Whole { min: 0, max: TIMEOUT_MAX, default: TIMEOUT_DEFAULT },
+        "How many seconds to wait for the execution to end or, with `If-None-Match`, to change",
+    )],
+    responses: &[
+        ResponseDoc {
+            headers: &[("ETag", "Changes whenever the execution changes")],
+            ..ResponseDoc::json::<wire::execution::Execution>(200, "The execution")
+        },
+        ResponseDoc::empty(304, "The execution has not changed since `If-None-Match`"),
+        NO_EXECUTION,
+    ],
+    ..Doc::new("executions", "get_execution", "Get an execution")
+};
+
+/// `GET /executions/{execution}?timeout=`
+pub async fn get(context: Context) -> Result<Response, crate::Error> {
+    let patience = context.request.query.number("timeout", 0..=TIMEOUT_MAX, TIMEOUT_DEFAULT)?;
+    let patience = Duration::from_secs(patience);
+    let organization = context.caller()?.organization;
+    let id = id_of(&context)?;
+    let engine = &context.services.engine;
+    if !context.request.headers.contains_key(IF_NONE_MATCH) {
+        engine.wait(organization, id, patience).await?;
+        return tagged(&context.detail(organization, id).await?).map(|(answer, _tag)| answer);
+    }
+    // With `If-None-Match`, wait until the state differs. The response is not held in memory
+    // meanwhile.
+    let until = monotonic_now() + patience;
+    let mut is_last_look = false;
+    loop {
+        let waiter = engine.watch_steps(id);
+        let changed = waiter.woken();
+        let detail = context.detail(organization, id).await?;
+        let is_final = detail.execution.status.is_final();
+        let (answer, tag) = tagged(&detail)?;
+        if !names_etag(&context.request.headers, &IF_NONE_MATCH, &tag) {
+            return Ok(answer);
+        }
+        drop((detail, answer));
+        let left = until.saturating_duration_since(monotonic_now());
+        if is_final || is_last_look || left.is_zero() {
+            let mut unchanged = response::empty(StatusCode::NOT_MODIFIED);
+            unchanged.headers_mut().insert(ETAG, value_of(&tag)?);
+            return Ok(unchanged);
+        }
+        tokio::select! {
+            () = changed => {}
+            () = tokio::time::sleep(left) => is_last_look = true,
+            () = engine.stopping() => is_last_look = true,
+        }
+    }
+}
+
+/// Returns the detail with its `ETag`, which is half of the SHA-256 of its JSON text.
+fn tagged(detail: &engine::Detail) -> Result<(Response, String), crate::Error> {
+    let text = serde_json::to_vec(&detail.view).map_err(crate::Error::internal)?;
+    let hash = ring::digest::digest(&ring::digest::SHA256, &text);
+    let digits: String = hash.as_ref().iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+    let tag = format!("\"{digits}\"");
+    let mut answer = response::json_text(StatusCode::OK, text.into());
+    answer.headers_mut().insert(ETAG, value_of(&tag)?);
+    Ok((answer, tag))
+}
+
+fn value_of(tag: &str) -> Result<HeaderValue, crate::Error> {
+    HeaderValue::try_from(tag).map_err(crate::Error::internal)
+}
+
+pub const CANCEL: Doc = Doc {
+    responses: &[
+        ResponseDoc::json::<Cancelled>(200, "The execution is cancelled"),
+        NO_EXECUTION,
+        ResponseDoc::error(409, "The execution has already ended"),
+    ],
+    ..Doc::new("executions", "cancel_execution", "Cancel an execution")
+};
+
+/// `POST /executions/{execution}/cancel`
+pub async fn cancel(context: Context) -> Result<Response, crate::Error> {
+    let organization = context.caller()?.organization;
+    let id = id_of(&context)?;
+    let engine = &context.services.engine;
+    if engine.get(organization, id).await?.workflow().is_none() {
+        return Err(missing());
+    }
+    engine.cancel(organization, id).await?;
+    let body = Cancelled { execution_id: id, status: execution::Status::Cancelled.into() };
+    Ok(response::json(StatusCode::OK, &body))
+}
+
+pub const REDRIVE: Doc = Doc {
+    request: Some(RequestDoc::optional_json::<Map<String, Value>>()),
+    is_idempotent: true,
+    responses: &[
+        ACCEPTED,
+        ResponseDoc::error(402, "Insufficient balance"),
+        NO_EXECUTION,
+        ResponseDoc::error(409, "The execution has not failed"),
+        ResponseDoc::error(410, "The outputs of the execution's steps are no longer stored"),
+    ],
+    ..Doc::new(
+        "executions",
+        "redrive_execution",
+        "Redrive a failed execution from the steps that failed",
+    )
+};
+
+/// `POST /executions/{execution}/redrive`
+pub async fn redrive(mut context: Context) -> Result<Response, crate::Error> {
+    let caller = context.caller()?;
+    let bytes = context.request.body().await?;
+    let source = id_of(&context)?;
+    let route = format!("redrive/{source}");
+    let services = &context.services;
+    let organization = caller.organization;
+    let claim = match idempotency_key::begin(&context, organization, &route, &bytes).await? {
+        Creation::New(claim) => claim,
+        Creation::Replay(answered) => return replayed(&context, &answered, Some(source)).await,
+    };
+    let failed = services.engine.get(organization, source).await?;
+    let run = failed.workflow().ok_or_else(missing)?;
+    let id: ExecutionId = new_id();
+    let mut commit = claim.commit(StoredResponse::created(id))?;
+    count_trigger(&mut commit, run.workflow, &run.version);
+    let by = (caller.key, context.source(), context.origin(id));
+    let taken = services.engine.redrive(organization, by, source, id, commit).await?;
+    Ok(redriven(&taken, source))
+}
+
+fn redriven(execution: &Execution, source: ExecutionId) -> Response {
+    let body = Accepted { redriven_from: Some(source), ..Accepted::from(execution) };
+    response::json(StatusCode::ACCEPTED, &body)
+}
+
+fn id_of(context: &Context) -> Result<ExecutionId, crate::Error> {
+    context.request.param("execution").parse().map_err(|_no_id| missing())
+}
+
+fn missing() -> crate::Error {
+    crate::Error::not_found("execution not found")
+}

@@ -1,0 +1,292 @@
+//! Executions in the legacy format (`docs/spec/legacy.md`, "Execution record"): trigger, bulk
+//! trigger, list, look up.
+
+use std::sync::Arc;
+
+use hyper::StatusCode;
+use serde_json::{Value, json};
+
+use super::Context;
+use super::body;
+use super::doc::{Doc, OFFSET, Param, RequestDoc, ResponseDoc};
+use super::executions::{check_entry, find, refuse_archived, submission, version_of};
+use super::idempotency_key::{self, Creation};
+use orrery_domain::execution::{Execution, TOGETHER_MAX};
+use orrery_domain::ids::{BulkId, ExecutionId, OrganizationId};
+use orrery_domain::json_object::{JsonObject, Mismatch};
+use orrery_domain::legacy;
+use orrery_domain::workflow::Workflow;
+use orrery_engine as engine;
+use orrery_engine::query::lists::Query;
+use orrery_http::{Response, response};
+use orrery_records::idempotency::StoredResponse;
+use orrery_runtime::new_id;
+use orrery_wire::execution::Steps;
+use orrery_wire::legacy::{
+    BulkTrigger, Bulked, ExecutionList, LOOK_UP_MAX, LookUp, LookedUp, Record, Trigger, Triggered,
+};
+use orrery_workflows::{Compiled, count_trigger};
+
+const LIMIT_DEFAULT: u64 = 50;
+const LIMIT_MAX: u64 = 100;
+/// Bytes of details that one response is built from. Records beyond it omit the outputs of the
+/// steps.
+const DETAILS_MAX: usize = 32 << 20;
+
+const UNPAID: ResponseDoc = ResponseDoc::error(402, "Insufficient balance");
+const NO_WORKFLOW: ResponseDoc = ResponseDoc::error(404, "Workflow not found");
+const CONFLICT: ResponseDoc = ResponseDoc::error(
+    409,
+    "The workflow is archived, or a request with this Idempotency-Key is still in progress",
+);
+
+pub const TRIGGER: Doc = Doc {
+    request: Some(RequestDoc::optional_json::<Trigger>()),
+    is_idempotent: true,
+    responses: &[
+        ResponseDoc::json::<Triggered<'static>>(200, "The execution was accepted and is durable"),
+        UNPAID,
+        NO_WORKFLOW,
+        CONFLICT,
+    ],
+    ..Doc::new("executions", "trigger_workflow", "Trigger a workflow")
+};
+
+/// `POST /api/v1/{workflow}/trigger`
+pub async fn trigger(mut context: Context) -> Result<Response, crate::Error> {
+    let bytes = context.request.body().await?;
+    let mut fields = body::parse(&bytes)?;
+    let parameters = fields.take("parameters").unwrap_or_else(|| json!({}));
+    let started = start(&context, &bytes, fields, vec![parameters], Together::One).await?;
+    let id = started.first().cloned().unwrap_or_default();
+    let message = "Workflow triggered successfully";
+    let body = Triggered { status: "success", message, trigger_id: &id };
+    Ok(response::json(StatusCode::OK, &body))
+}
+
+pub const BULK: Doc = Doc {
+    request: Some(RequestDoc::json::<BulkTrigger>()),
+    is_idempotent: true,
+    responses: &[
+        ResponseDoc::json::<Bulked<'static>>(200, "The executions were accepted and are durable"),
+        UNPAID,
+        NO_WORKFLOW,
+        CONFLICT,
+    ],
+    ..Doc::new("executions", "trigger_workflow_in_bulk", "Trigger a workflow for many inputs")
+};
+
+pub const BULK_ALIAS: Doc = Doc {
+    id: "trigger_workflow_in_bulk_alias",
+    summary: "Trigger a workflow for many inputs, like `POST /api/v2/{workflow}/bulk`",
+    ..BULK
+};
+
+/// `POST /api/v2/{workflow}/bulk`: either all executions start, or none does.
+pub async fn bulk(mut context: Context) -> Result<Response, crate::Error> {
+    let bytes = context.request.body().await?;
+    let mut fields = body::parse(&bytes)?;
+    let Some(Value::Array(parameters)) = fields.take("parameters") else {
+        return Err(crate::Error::bad_request("parameters must be an array of objects"));
+    };
+    if !(1..=TOGETHER_MAX).contains(&parameters.len()) {
+        let message = format!("parameters must contain 1–{TOGETHER_MAX} items");
+        return Err(crate::Error::bad_request(message));
+    }
+    let ids = start(&context, &bytes, fields, parameters, Together::Bulk).await?;
+    let message = "Workflows triggered successfully";
+    let body = Bulked { status: "success", message, execution_ids: &ids };
+    Ok(response::json(StatusCode::OK, &body))
+}
+
+/// Whether the started executions form a bulk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Together {
+    One,
+    Bulk,
+}
+
+/// Starts the latest version for each entry of the parameters, and returns the IDs in the same
+/// order.
+async fn start(
+    context: &Context,
+    bytes: &[u8],
+    mut fields: JsonObject,
+    parameters: Vec<Value>,
+    together: Together,
+) -> Result<Vec<String>, crate::Error> {
+    let organization = context.caller()?.organization;
+    let services = &context.services;
+    let workflow = find(context).await?;
+    let version = version_of(&workflow, None)?;
+    let route = format!("flows/{together:?}/{}", workflow.id);
+    let claim = match idempotency_key::begin(context, organization, &route, bytes).await? {
+        Creation::New(claim) => claim,
+        Creation::Replay(answered) => {
+            let ids = idempotency_key::kept_body(answered)?;
+            return serde_json::from_value(ids).map_err(crate::Error::internal);
+        }
+    };
+    refuse_archived(&workflow)?;
+    body::warn_of_secret_alone(&context.request, &fields);
+    let webhook = body::webhook(&mut fields, services)?;
+    let compiled = services.workflows.compiled(version.revision).await?;
+    let bulk: Option<BulkId> = (together == Together::Bulk).then(new_id);
+    let mut submissions = Vec::new();
+    let mut ids = Vec::new();
+    for (index, parameters) in parameters.into_iter().enumerate() {
+        let inputs = check(&compiled, parameters).await?.map_err(|fault| match together {
+            Together::One => crate::Error::bad_request(fault),
+            Together::Bulk => crate::Error::bad_request(format!("parameters[{index}]: {fault}")),
+        })?;
+        let one = submission(context, &workflow, version, bulk, &inputs, webhook.clone())?;
+        ids.push(one.id.to_string());
+        submissions.push(one);
+    }
+    let answered = StoredResponse::whole(workflow.id, StatusCode::OK.as_u16(), json!(ids));
+    let mut commit = claim.commit(answered)?;
+    for _each in &submissions {
+        count_trigger(&mut commit, workflow.id, &version.id);
+    }
+    services.engine.submit(submissions, commit).await?;
+    Ok(ids)
+}
+
+/// Returns the inputs that the parameters describe. Legacy clients sometimes send numbers and
+/// booleans as strings.
+async fn check(
+    compiled: &Compiled,
+    mut parameters: Value,
+) -> Result<Result<Value, String>, crate::Error> {
+    let schema = compiled.plan.input_schema();
+    let properties = schema.and_then(|schema| schema.get("properties")?.as_object());
+    if let Value::Object(given) = &mut parameters {
+        for (name, value) in given {
+            let kind = properties.and_then(|all| all.get(name)?.get("type")?.as_str());
+            let typed = value.as_str().and_then(|text| legacy::typed(text, kind?));
+            if let Some(typed) = typed {
+                *value = typed;
+            }
+        }
+    }
+    check_entry(compiled, parameters).await
+}
+
+pub const LIST: Doc = Doc {
+    query: &[Param::limit(LIMIT_MAX, LIMIT_DEFAULT), OFFSET],
+    responses: &[
+        ResponseDoc::json::<ExecutionList<'static>>(200, "The executions, newest first"),
+        NO_WORKFLOW,
+    ],
+    ..Doc::new("executions", "list_executions", "List the executions of a workflow")
+};
+
+/// `GET /api/v1/{workflow}/executions?limit=&offset=`
+pub async fn list(context: Context) -> Result<Response, crate::Error> {
+    let organization = context.caller()?.organization;
+    let query = &context.request.query;
+    let limit = query.number("limit", 1..=LIMIT_MAX, LIMIT_DEFAULT)?;
+    let offset = query.number("offset", 0..=u64::from(u32::MAX), 0)?;
+    let workflow = workflow_of(&context).await?;
+    let wanted = Query { bulk: None, standing: None, offset, limit: usize::try_from(limit)? };
+    let engine = &context.services.engine;
+    let (found, total) = engine.executions_of(organization, workflow.id, wanted).await?;
+    let records = records(&context, &workflow, &found).await?;
+    let body = ExecutionList {
+        status: "success",
+        message: "Executions fetched successfully",
+        total,
+        executions: records,
+    };
+    Ok(response::json(StatusCode::OK, &body))
+}
+
+pub const LOOK_UP: Doc = Doc {
+    request: Some(RequestDoc::json::<LookUp>()),
+    responses: &[
+        ResponseDoc::json::<LookedUp<'static>>(200, "The executions that exist"),
+        NO_WORKFLOW,
+    ],
+    ..Doc::new("executions", "look_up_executions", "Look up executions by ID")
+};
+
+/// `POST /api/v1/{workflow}/executions/bulk`: returns the executions that exist.
+pub async fn look_up(mut context: Context) -> Result<Response, crate::Error> {
+    let organization = context.caller()?.organization;
+    let mut fields = body::parse(&context.request.body().await?)?;
+    let ids = fields.texts("execution_ids", LOOK_UP_MAX)?;
+    let ids = ids.ok_or_else(|| Mismatch::required("execution_ids"))?;
+    let workflow = workflow_of(&context).await?;
+    let mut found = Vec::new();
+    for id in ids.iter().filter_map(|id| id.parse::<ExecutionId>().ok()) {
+        found.extend(of_workflow(&context, organization, &workflow, id).await?);
+    }
+    let executions = records(&context, &workflow, &found).await?;
+    let body = LookedUp { status: "success", total: executions.len(), executions };
+    Ok(response::json(StatusCode::OK, &body))
+}
+
+pub const GET: Doc = Doc {
+    responses: &[
+        ResponseDoc::json::<Record<'static>>(200, "The execution"),
+        ResponseDoc::error(404, "Workflow or execution not found"),
+    ],
+    ..Doc::new("executions", "get_execution", "Get an execution")
+};
+
+/// `GET /api/v1/{workflow}/executions/{execution}`
+pub async fn get(context: Context) -> Result<Response, crate::Error> {
+    let organization = context.caller()?.organization;
+    let missing = || crate::Error::not_found("execution not found");
+    let id = context.request.param("execution").parse().map_err(|_no_id| missing())?;
+    let workflow = workflow_of(&context).await?;
+    let found = of_workflow(&context, organization, &workflow, id).await?.ok_or_else(missing)?;
+    let record = records(&context, &workflow, &[found]).await?.pop().ok_or_else(missing)?;
+    Ok(response::json(StatusCode::OK, &record))
+}
+
+/// Returns the workflow in the path, even if it is deleted, so that its executions stay readable.
+async fn workflow_of(context: &Context) -> Result<Arc<Workflow>, crate::Error> {
+    let organization = context.caller()?.organization;
+    let reference = context.request.param("workflow");
+    Ok(context.services.workflows.find_any(organization, reference).await?)
+}
+
+async fn of_workflow(
+    context: &Context,
+    organization: OrganizationId,
+    workflow: &Workflow,
+    id: ExecutionId,
+) -> Result<Option<Execution>, crate::Error> {
+    match context.services.engine.get(organization, id).await {
+        Ok(execution) => Ok(Some(execution)
+            .filter(|it| it.workflow().is_some_and(|run| run.workflow == workflow.id))),
+        Err(engine::Error::NotFound) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Returns executions as records. Those beyond [`DETAILS_MAX`] have no step outputs.
+async fn records<'a>(
+    context: &Context,
+    workflow: &'a Workflow,
+    executions: &[Execution],
+) -> Result<Vec<Record<'a>>, crate::Error> {
+    let services = &context.services;
+    let mut records = Vec::with_capacity(executions.len());
+    let mut bytes = 0_usize;
+    for execution in executions {
+        let detail = services.engine.detail(workflow.organization, execution.id).await?;
+        let mut view = detail.view;
+        bytes = bytes.saturating_add(view.text_bytes());
+        if bytes > DETAILS_MAX {
+            view.step_outputs = Steps::default();
+            view.output = None;
+        }
+        let key = services.accounts.key(execution.organization, execution.key).await?;
+        // The prefix of a deleted key is unknown.
+        let shown = key.map_or_else(|| "smk_…".to_owned(), |key| format!("{}…", key.prefix));
+        records.push(Record::of(workflow, &detail.execution, &view, shown));
+    }
+    Ok(records)
+}

@@ -1,0 +1,201 @@
+//! Workflows in the legacy format (`docs/spec/legacy.md`, "Routes"): the same workflows as on the
+//! workflows host, with other requests and responses.
+
+use hyper::StatusCode;
+use serde_json::Value;
+
+use super::Context;
+use super::body;
+use super::doc::{Doc, OFFSET, Param, RequestDoc, ResponseDoc};
+use super::idempotency_key::{self, Creation};
+use orrery_domain::ids::WorkflowId;
+use orrery_domain::json_object::{JsonObject, Mismatch};
+use orrery_domain::legacy;
+use orrery_domain::workflow::{DESCRIPTION_MAX, NAME_MAX, Version, Workflow};
+use orrery_http::{Response, response};
+use orrery_records::idempotency::StoredResponse;
+use orrery_runtime::new_id;
+use orrery_wire::legacy::{Category, Created, List, Listed, NewWorkflow, Shown, Workflow as Shape};
+use orrery_workflows::{self as workflows, CATEGORIES, Filter, New, Put, SortKey};
+
+const LIMIT_DEFAULT: u64 = 50;
+const LIMIT_MAX: u64 = 100;
+
+const NO_WORKFLOW: ResponseDoc = ResponseDoc::error(404, "Workflow not found");
+
+pub const CREATE: Doc = Doc {
+    request: Some(RequestDoc::json::<NewWorkflow>()),
+    is_idempotent: true,
+    responses: &[
+        ResponseDoc::json::<Created<'static>>(200, "The created workflow"),
+        ResponseDoc::error(
+            409,
+            "There are too many workflows, or a request with this Idempotency-Key is still in \
+             progress",
+        ),
+    ],
+    ..Doc::new("workflows", "create_workflow", "Create a workflow")
+};
+
+/// `POST /api/v1/`
+pub async fn create(mut context: Context) -> Result<Response, crate::Error> {
+    let organization = context.caller()?.organization;
+    let bytes = context.request.body().await?;
+    let claim = match idempotency_key::begin(&context, organization, "flows", &bytes).await? {
+        Creation::New(claim) => claim,
+        Creation::Replay(answered) => return Ok(created(&answered.subject)),
+    };
+    let mut fields = body::parse(&bytes)?;
+    let name = fields.required_name("name", NAME_MAX)?;
+    let description = fields.bounded_text("description", DESCRIPTION_MAX)?.unwrap_or_default();
+    let definition = read(&mut fields, None)?;
+    let services = &context.services;
+    let id: WorkflowId = new_id();
+    let commit = claim.commit(StoredResponse::created(id))?;
+    let new = New {
+        name,
+        description,
+        categories: Vec::new(),
+        tags: Vec::new(),
+        locked: false,
+        production: false,
+        definition: Some(definition),
+    };
+    services.workflows.create(organization, id, new, commit).await?;
+    Ok(created(&id.to_string()))
+}
+
+fn created(id: &str) -> Response {
+    let message = "Workflow created successfully";
+    response::json(StatusCode::OK, &Created { status: "success", message, workflow_id: id })
+}
+
+pub const UPDATE: Doc = Doc {
+    request: Some(RequestDoc::json::<NewWorkflow>()),
+    responses: &[
+        ResponseDoc::json::<Shape>(200, "The updated workflow"),
+        ResponseDoc::error(403, "The version or the workflow is locked"),
+        NO_WORKFLOW,
+        ResponseDoc::error(409, "The workflow was changed concurrently"),
+    ],
+    ..Doc::new("workflows", "update_workflow", "Update a workflow and its latest version")
+};
+
+/// `POST /api/v1/{workflow}`: updates the latest version and the workflow's name and description.
+pub async fn update(mut context: Context) -> Result<Response, crate::Error> {
+    let organization = context.caller()?.organization;
+    let mut fields = body::parse(&context.request.body().await?)?;
+    let services = &context.services;
+    let reference = context.request.param("workflow");
+    let workflow = services.workflows.find(organization, reference).await?;
+    let latest = latest(&workflow)?;
+    if latest.locked {
+        return Err(workflows::Error::VersionLocked.into());
+    }
+    let name = fields.required_name("name", NAME_MAX)?;
+    let description = fields.bounded_text("description", DESCRIPTION_MAX)?.unwrap_or_default();
+    let before = definition_of(&context, latest).await?;
+    let put = Put {
+        definition: Some(read(&mut fields, Some(&before))?),
+        locked: latest.locked,
+        production: latest.production,
+        allowed_to_share: None,
+        name: Some(name),
+        description: Some(description),
+        replaces: None,
+    };
+    let changed =
+        services.workflows.put_version(organization, reference, &workflow.latest, put).await?;
+    let definition = definition_of(&context, self::latest(&changed)?).await?;
+    Ok(response::json(StatusCode::OK, &Shape::of(&changed, &definition)))
+}
+
+pub const LIST: Doc = Doc {
+    query: &[Param::limit(LIMIT_MAX, LIMIT_DEFAULT), OFFSET],
+    responses: &[ResponseDoc::json::<List<'static>>(200, "The workflows, newest first")],
+    ..Doc::new("workflows", "list_workflows", "List workflows")
+};
+
+/// `GET /api/v1/?limit=&offset=`
+pub async fn list(context: Context) -> Result<Response, crate::Error> {
+    let organization = context.caller()?.organization;
+    let query = &context.request.query;
+    let filter = Filter {
+        category: None,
+        tags: Vec::new(),
+        keyword: None,
+        status: None,
+        sort_key: SortKey::CreatedAt,
+        ascending: false,
+        offset: usize::try_from(query.number("offset", 0..=u64::from(u32::MAX), 0)?)?,
+        limit: usize::try_from(query.number("limit", 1..=LIMIT_MAX, LIMIT_DEFAULT)?)?,
+    };
+    let (found, total) = context.services.workflows.list(organization, &filter).await?;
+    let mut shown = Vec::with_capacity(found.len());
+    for workflow in &found {
+        shown.push(listed(&context, workflow).await?);
+    }
+    let body = List {
+        status: "success",
+        message: "Workflows fetched successfully",
+        total,
+        workflows: &shown,
+        flows: &shown,
+    };
+    Ok(response::json(StatusCode::OK, &body))
+}
+
+pub const GET: Doc = Doc {
+    responses: &[ResponseDoc::json::<Shown<'static>>(200, "The workflow"), NO_WORKFLOW],
+    ..Doc::new("workflows", "get_workflow", "Get a workflow")
+};
+
+/// `GET /api/v1/{workflow}`
+pub async fn get(context: Context) -> Result<Response, crate::Error> {
+    let organization = context.caller()?.organization;
+    let reference = context.request.param("workflow");
+    let workflow = context.services.workflows.find(organization, reference).await?;
+    let listed = listed(&context, &workflow).await?;
+    let shown = Shown { fields: &listed, workflow: &listed };
+    Ok(response::json(StatusCode::OK, &shown))
+}
+
+/// Returns the definition in the body.
+fn read(fields: &mut JsonObject, before: Option<&Value>) -> Result<Value, crate::Error> {
+    let mut text = |name| Ok::<_, Mismatch>(fields.text(name)?.unwrap_or_default());
+    let written = legacy::Fields {
+        workspace_id: text("workspace_id")?,
+        thumbnail_url: text("thumbnail_url")?,
+        nodes_json: text("nodes_json")?,
+        edges_json: text("edges_json")?,
+        inputs: fields.take("inputs").unwrap_or_default(),
+        outputs: fields.take("outputs").unwrap_or_default(),
+        steps: fields.take("steps").unwrap_or_default(),
+    };
+    let definition = legacy::definition(&written, before);
+    definition.map_err(|error| crate::Error::bad_request(error.to_string()))
+}
+
+fn latest(workflow: &Workflow) -> Result<&Version, crate::Error> {
+    Ok(workflow.version(&workflow.latest).ok_or(workflows::Error::NoVersion)?)
+}
+
+async fn definition_of(context: &Context, version: &Version) -> Result<Value, crate::Error> {
+    let text = context.services.workflows.definition(version.revision).await?;
+    serde_json::from_str(text.get()).map_err(crate::Error::internal)
+}
+
+/// Returns a workflow as lists show it.
+async fn listed<'w>(context: &Context, workflow: &'w Workflow) -> Result<Listed<'w>, crate::Error> {
+    let definition = definition_of(context, latest(workflow)?).await?;
+    let triggers = context.services.workflows.triggers(workflow).await?.total;
+    Ok(Listed::of(workflow, &definition, category(workflow), triggers))
+}
+
+/// Returns the first of its categories, or the general one.
+fn category(workflow: &Workflow) -> Category<'_> {
+    let slug = workflow.categories.first().map_or("general", String::as_str);
+    let known = CATEGORIES.into_iter().find(|category| category.slug == slug);
+    let (name, description) = known.map_or(("", ""), |known| (known.label, known.description));
+    Category { id: slug, name, description, slug, icon: "", thumbnail: "" }
+}

@@ -1,0 +1,98 @@
+//! The `Idempotency-Key` header: leads either to a claim to create something, or to the recorded
+//! response of an earlier request.
+
+use std::str::FromStr;
+
+use serde_json::Value;
+
+use super::Context;
+use orrery_domain::ids::{Id, Invalid, OrganizationId};
+use orrery_records::idempotency::{self, Begin, Claim, StoredResponse};
+use orrery_storage::Commit;
+use orrery_storage::record::Malformed;
+
+/// How to continue with a create request.
+#[derive(Debug)]
+pub enum Creation {
+    /// Create, in the commit that the claim provides.
+    New(OptionalClaim),
+    /// It was created before: respond from the record.
+    Replay(StoredResponse),
+}
+
+/// The claim to a request's key, if it has one. Keep it until the commit has returned: until then,
+/// other requests with the same key wait.
+#[derive(Debug)]
+pub struct OptionalClaim(Option<Claim>);
+
+impl OptionalClaim {
+    /// Returns the commit for the creation. If the request has a key, the commit records `answered`
+    /// under it.
+    ///
+    /// # Errors
+    /// 500 when the response is too large to be recorded.
+    pub fn commit(&self, answered: StoredResponse) -> Result<Commit, crate::Error> {
+        let mut commit = Commit::new();
+        self.record(&mut commit, answered).map_err(crate::Error::internal)?;
+        Ok(commit)
+    }
+
+    /// Records `answered` in an existing commit.
+    ///
+    /// # Errors
+    /// [`Malformed`] when the response is too large to be recorded.
+    pub fn record(&self, commit: &mut Commit, answered: StoredResponse) -> Result<(), Malformed> {
+        self.0.as_ref().map_or(Ok(()), |claim| claim.record(commit, answered))
+    }
+}
+
+/// Returns the ID that an earlier request created.
+///
+/// # Errors
+/// 500 when the record contains no such ID.
+pub fn created_id<T: Id + FromStr<Err = Invalid>>(
+    answered: &StoredResponse,
+) -> Result<T, crate::Error> {
+    answered.subject.parse().map_err(crate::Error::internal)
+}
+
+/// Returns the response body of an earlier request.
+///
+/// # Errors
+/// 500 when no body was recorded.
+pub fn kept_body(answered: StoredResponse) -> Result<Value, crate::Error> {
+    let answer =
+        answered.answer.ok_or_else(|| crate::Error::internal("no response was recorded"))?;
+    Ok(answer.body)
+}
+
+/// Reads the header and looks up its key for this organization and route.
+///
+/// # Errors
+/// 400 for a key of invalid length; 409 while the first request is still in progress; 422 when the
+/// key was used with another body; 503 when the store cannot be read.
+pub async fn begin(
+    context: &Context,
+    organization: OrganizationId,
+    route: &str,
+    body: &[u8],
+) -> Result<Creation, crate::Error> {
+    let Some(header) = context.request.headers.get("idempotency-key") else {
+        return Ok(Creation::New(OptionalClaim(None)));
+    };
+    let key = header.to_str().map_err(|error| {
+        crate::Error::bad_request("Idempotency-Key must be visible ASCII").with_source(error)
+    })?;
+    idempotency::check_key(key)?;
+    let begin = context.services.idempotency.begin(organization, route, key, body).await?;
+    match begin {
+        Begin::New(claim) => Ok(Creation::New(OptionalClaim(Some(claim)))),
+        Begin::Replay(answered) => Ok(Creation::Replay(answered)),
+        Begin::Mismatch => Err(crate::Error::unprocessable(
+            "this Idempotency-Key was used with another request body",
+        )),
+        Begin::InProgress => Err(crate::Error::conflict(
+            "a request with this Idempotency-Key is still being answered",
+        )),
+    }
+}

@@ -1,0 +1,496 @@
+//! The HTTP API. [`ROUTES`] lists every route.
+//!
+//! A handler parses the request, calls one function of a lower layer, and builds the response. Its
+//! requests and responses are `wire` types, never stored types. This module keeps no state.
+//!
+//! To add a route, see `CONTRIBUTING.md`, "Add a route".
+
+mod access;
+mod activity;
+mod admin;
+mod agent;
+mod answers;
+mod audit;
+mod backup;
+mod billing;
+mod body;
+mod browser;
+mod bulk_jobs;
+mod chains;
+mod changes;
+mod chat;
+mod compress;
+mod content;
+mod context;
+mod costs;
+mod cursor;
+mod dashboard;
+mod decisions;
+mod dispatch;
+pub mod doc;
+mod doctor;
+mod elsewhere;
+mod error;
+mod error_mapping;
+mod events;
+mod executions;
+mod files;
+mod flow_executions;
+mod flows;
+mod history;
+mod idempotency_key;
+mod keys;
+mod limits;
+mod links;
+mod mcp;
+mod members;
+mod models;
+mod named;
+mod openapi;
+mod operator;
+mod pauses;
+mod predictions;
+mod refused_key;
+mod request_metrics;
+mod root;
+mod schedules;
+mod secrets;
+mod services;
+mod sessions;
+pub mod static_files;
+mod unknown;
+mod uploads;
+mod webhook_endpoints;
+mod webhooks;
+mod workflows;
+
+use std::collections::BTreeSet;
+
+use hyper::Method;
+
+pub use self::context::Context;
+pub use self::dispatch::Host as HostService;
+use self::doc::Doc;
+pub use self::doctor::words;
+pub use self::error::Error;
+pub use self::openapi::{Documents, of_host as openapi_of};
+pub use self::services::{
+    Doctor, Finding, HostAddress, Keep, LateBackup, Listening, Live, Readiness, Reloaded, Reloader,
+    RunningService, Services, Settings, Verdict,
+};
+use orrery_http as http;
+
+/// Returns the literal path segments that other routes have in the position of this parameter. A
+/// resource with such a name cannot be reached by name.
+#[must_use]
+pub fn words_beside(parameter: &str) -> BTreeSet<&'static str> {
+    let place = format!("{{{parameter}}}");
+    let mut words = BTreeSet::new();
+    for named in ROUTES {
+        let parts: Vec<&str> = named.path.split('/').collect();
+        let Some(at) = parts.iter().position(|part| *part == place) else { continue };
+        let share_a_host =
+            |other: &&Route| other.hosts.iter().any(|host| named.hosts.contains(host));
+        for other in ROUTES.iter().filter(share_a_host) {
+            let others: Vec<&str> = other.path.split('/').collect();
+            if others.get(..at) == parts.get(..at)
+                && let Some(word) = others.get(at).filter(|word| !word.starts_with('{'))
+            {
+                words.insert(*word);
+            }
+        }
+    }
+    words
+}
+
+/// The host that a route belongs to. Each host has its own listener.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Role {
+    Base,
+    Workflows,
+    Flows,
+    Agent,
+    Dashboard,
+    /// The listener for Prometheus.
+    Metrics,
+    /// The Unix socket for the command line. Its owner has full access.
+    Control,
+}
+
+impl Role {
+    /// The role's name in `GET /` and in the configuration.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Base => "base",
+            Self::Workflows => "workflows",
+            Self::Flows => "flows",
+            Self::Agent => "agent",
+            Self::Dashboard => "dashboard",
+            Self::Metrics => "metrics",
+            Self::Control => "control",
+        }
+    }
+}
+
+/// The credentials that a route requires.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// None.
+    Public,
+    /// None, but an API key must be valid if it is sent.
+    MaybeKey,
+    /// An API key.
+    Key,
+    /// An API key, which may also be in the body as `api_key`.
+    BodyKey,
+    /// An API key, or a signed link of the service, whose `token` gives access to this path.
+    Link,
+    /// A dashboard session of a member.
+    Member,
+    /// A dashboard session of a member with the permission 'Can manage API keys', or of the Owner.
+    KeyManager,
+    /// A dashboard session of the organization's Owner.
+    Owner,
+    /// An admin key. These routes exist only if the configuration enables them.
+    Admin,
+    /// Access to the listener. Only its owner can connect to the control socket.
+    Local,
+}
+
+impl Access {
+    /// Whether a member's session is required.
+    #[must_use]
+    pub const fn is_by_session(self) -> bool {
+        matches!(self, Self::Member | Self::KeyManager | Self::Owner)
+    }
+}
+
+/// The maximum body size of a route.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BodyLimit {
+    /// The body is not read.
+    None,
+    /// 64 KiB, for a few fields.
+    Small,
+    /// `limits.body_bytes` of the configuration.
+    Configured,
+    /// `files.max_bytes` of the configuration, plus the overhead of a form.
+    File,
+}
+
+/// The rate limit of a route.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rate {
+    /// No limit.
+    Free,
+    /// `limits.rate` of the configuration, per key.
+    Configured,
+    /// Three requests per second, per key (`docs/spec/hosts.md`, "Limits").
+    Balance,
+}
+
+/// The future that a handler returns.
+pub type HandlerFuture =
+    std::pin::Pin<Box<dyn Future<Output = Result<http::Response, crate::Error>> + Send>>;
+
+/// The hosts whose routes are also mounted under `/api/{name}` on the dashboard, with a member's
+/// session instead of a key, and on the control socket, with the organization in a header.
+pub const MOUNTED: [(&str, Role); 4] =
+    [("base", Base), ("workflows", Workflows), ("flows", Flows), ("agent", Agent)];
+
+/// A row of the route table.
+#[derive(Debug, Clone)]
+pub struct Route {
+    pub hosts: &'static [Role],
+    pub method: Method,
+    pub path: &'static str,
+    pub access: Access,
+    pub body: BodyLimit,
+    pub rate: Rate,
+    pub handler: fn(Context) -> HandlerFuture,
+    /// The route's description in the OpenAPI document.
+    pub doc: Doc,
+}
+
+use Access::{Admin, BodyKey, Key, KeyManager, Link, Local, MaybeKey, Member, Owner, Public};
+use BodyLimit::{Configured as Body, File, None as Bare, Small};
+use Rate::{Balance, Configured as Keyed, Free};
+use Role::{Agent, Base, Control, Dashboard, Flows, Metrics, Workflows};
+
+const API: &[Role] = &[Base, Workflows, Flows, Agent];
+const ENGINE: &[Role] = &[Workflows];
+const ALL: &[Role] = &[Base, Workflows, Flows, Agent, Dashboard];
+const WITH_CONTROL: &[Role] = &[Base, Workflows, Flows, Agent, Dashboard, Control];
+
+macro_rules! route {
+    ($hosts:expr, $method:ident, $path:literal, $access:ident, $body:ident, $rate:ident, $handler:path, $doc:path) => {
+        Route {
+            hosts: $hosts,
+            method: Method::$method,
+            path: $path,
+            access: $access,
+            body: $body,
+            rate: $rate,
+            handler: |context| Box::pin($handler(context)),
+            doc: $doc,
+        }
+    };
+}
+
+/// All routes: hosts, method, path, access, body, rate, handler, documentation. No column has a
+/// default. The router, 405 responses, OpenAPI documents, metric labels and the route snapshot are
+/// generated from this table.
+#[rustfmt::skip]
+pub const ROUTES: &[Route] = &[
+    route!(API, GET, "/", Public, Bare, Free, root::index, root::INDEX),
+    route!(ALL, GET, "/health", Public, Bare, Free, root::health, root::HEALTH),
+    route!(WITH_CONTROL, GET, "/ready", Public, Bare, Free, root::ready, root::READY),
+    route!(ALL, GET, "/openapi.json", Public, Bare, Free, root::openapi, root::OPENAPI),
+    route!(&[Metrics], GET, "/metrics", Public, Bare, Free, root::metrics, root::METRICS),
+
+    route!(&[Base], GET, "/v1/models", MaybeKey, Bare, Free, models::list, models::LIST),
+    route!(&[Base], GET, "/v1/models/{*slug}", MaybeKey, Bare, Free, models::get, models::GET),
+    route!(&[Base], GET, "/v1/models/{*slug}/schemas/openapi", Public, Bare, Free, models::openapi, models::OPENAPI),
+    route!(&[Base], GET, "/v1/model", Public, Bare, Free, models::get_by_query, models::GET_BY_QUERY),
+
+    route!(&[Base], POST, "/v1/prediction", Key, Body, Keyed, predictions::create, predictions::CREATE),
+    route!(&[Base], POST, "/v1/prediction/run", Key, Body, Keyed, predictions::run, predictions::RUN),
+    route!(&[Base], GET, "/v1/prediction/{id}", Key, Bare, Keyed, predictions::get, predictions::GET),
+    route!(&[Base], GET, "/v1/prediction/{id}/events", Link, Bare, Keyed, events::follow, events::FOLLOW),
+    route!(&[Base], POST, "/v1/prediction/{id}/cancel", Key, Body, Keyed, predictions::cancel, predictions::CANCEL),
+
+    route!(ENGINE, POST, "/api/v1/workflows", Key, Body, Keyed, workflows::create, workflows::CREATE),
+    route!(ENGINE, GET, "/api/v1/workflows", Key, Bare, Keyed, workflows::list, workflows::LIST),
+    route!(ENGINE, GET, "/api/v1/workflows/{workflow}", Key, Bare, Keyed, workflows::get, workflows::GET),
+    route!(ENGINE, PUT, "/api/v1/workflows/{workflow}", Key, Body, Keyed, workflows::update, workflows::UPDATE),
+    route!(ENGINE, DELETE, "/api/v1/workflows/{workflow}", Key, Bare, Keyed, workflows::delete, workflows::DELETE),
+    route!(ENGINE, GET, "/api/v1/workflows/{workflow}/versions", Key, Bare, Keyed, workflows::list_versions, workflows::LIST_VERSIONS),
+    route!(ENGINE, GET, "/api/v1/workflows/{workflow}/versions/{version}", Key, Bare, Keyed, workflows::get_version, workflows::GET_VERSION),
+    route!(ENGINE, PUT, "/api/v1/workflows/{workflow}/versions/{version}", Key, Body, Keyed, workflows::put_version, workflows::PUT_VERSION),
+    route!(ENGINE, GET, "/api/v1/workflows/{workflow}/executions", Key, Bare, Keyed, executions::list, executions::LIST),
+    route!(ENGINE, POST, "/api/v1/workflows/{workflow}/schedules", Key, Body, Keyed, schedules::create, schedules::CREATE),
+    route!(ENGINE, GET, "/api/v1/workflows/{workflow}/schedules", Key, Bare, Keyed, schedules::list, schedules::LIST),
+    route!(ENGINE, GET, "/api/v1/workflows/{workflow}/schedules/{schedule}", Key, Bare, Keyed, schedules::get, schedules::GET),
+    route!(ENGINE, PUT, "/api/v1/workflows/{workflow}/schedules/{schedule}", Key, Body, Keyed, schedules::change, schedules::CHANGE),
+    route!(ENGINE, DELETE, "/api/v1/workflows/{workflow}/schedules/{schedule}", Key, Bare, Keyed, schedules::delete, schedules::DELETE),
+    route!(ENGINE, POST, "/api/v1/{workflow}/trigger", Key, Body, Keyed, executions::trigger, executions::TRIGGER),
+    route!(ENGINE, POST, "/api/v1/{workflow}/bulk-trigger", Key, Body, Keyed, executions::bulk, executions::BULK),
+    route!(ENGINE, POST, "/api/v1/public/{workflow}/versions/{version}/trigger", BodyKey, Body, Keyed, executions::trigger_public, executions::TRIGGER_PUBLIC),
+    route!(ENGINE, POST, "/api/v1/executions/bulk", Key, Body, Keyed, bulk_jobs::start, bulk_jobs::START),
+    route!(ENGINE, GET, "/api/v1/executions/bulk/{job}", Key, Bare, Keyed, bulk_jobs::get, bulk_jobs::GET),
+    route!(ENGINE, POST, "/api/v1/executions/bulk/{job}/cancel", Key, Body, Keyed, bulk_jobs::cancel, bulk_jobs::CANCEL),
+    route!(ENGINE, GET, "/api/v1/executions/{execution}", Key, Bare, Keyed, executions::get, executions::GET),
+    route!(ENGINE, POST, "/api/v1/executions/{execution}/cancel", Key, Body, Keyed, executions::cancel, executions::CANCEL),
+    route!(ENGINE, GET, "/api/v1/executions/{execution}/events", Key, Bare, Keyed, events::follow_execution, events::FOLLOW_EXECUTION),
+    route!(ENGINE, POST, "/api/v1/executions/{execution}/events/{name}", Key, Small, Keyed, answers::send, answers::SEND),
+    route!(ENGINE, POST, "/api/v1/executions/{execution}/pause", Key, Body, Keyed, pauses::pause, pauses::PAUSE),
+    route!(ENGINE, POST, "/api/v1/executions/{execution}/resume", Key, Body, Keyed, pauses::resume, pauses::RESUME),
+    route!(ENGINE, POST, "/api/v1/executions/{execution}/redrive", Key, Body, Keyed, executions::redrive, executions::REDRIVE),
+    route!(ENGINE, GET, "/api/v1/categories", Key, Bare, Keyed, workflows::categories, workflows::CATEGORIES_DOC),
+
+    route!(&[Base], POST, "/v1/workflows", Key, Body, Keyed, workflows::create, workflows::CREATE_ON_BASE),
+    route!(&[Base], POST, "/v1/workflows/create", Key, Body, Keyed, workflows::create, workflows::CREATE_ALIAS),
+    route!(&[Base], GET, "/v1/workflows", Key, Bare, Keyed, workflows::list, workflows::LIST),
+    route!(&[Base], GET, "/v1/workflows/{workflow}", Key, Bare, Keyed, workflows::get, workflows::GET),
+    route!(&[Base], PUT, "/v1/workflows/{workflow}", Key, Body, Keyed, workflows::update, workflows::UPDATE),
+    route!(&[Base], DELETE, "/v1/workflows/{workflow}", Key, Bare, Keyed, workflows::delete, workflows::DELETE),
+    route!(&[Base], GET, "/v1/workflows/{workflow}/versions", Key, Bare, Keyed, workflows::list_versions, workflows::LIST_VERSIONS),
+    route!(&[Base], GET, "/v1/workflows/{workflow}/versions/{version}", Key, Bare, Keyed, workflows::get_version, workflows::GET_VERSION),
+    route!(&[Base], PUT, "/v1/workflows/{workflow}/versions/{version}", Key, Body, Keyed, workflows::put_version, workflows::PUT_VERSION_ON_BASE),
+    route!(&[Base], GET, "/v1/workflows/{workflow}/executions", Key, Bare, Keyed, executions::list, executions::LIST),
+    route!(&[Base], POST, "/v1/workflows/{workflow}/schedules", Key, Body, Keyed, schedules::create, schedules::CREATE),
+    route!(&[Base], GET, "/v1/workflows/{workflow}/schedules", Key, Bare, Keyed, schedules::list, schedules::LIST),
+    route!(&[Base], GET, "/v1/workflows/{workflow}/schedules/{schedule}", Key, Bare, Keyed, schedules::get, schedules::GET),
+    route!(&[Base], PUT, "/v1/workflows/{workflow}/schedules/{schedule}", Key, Body, Keyed, schedules::change, schedules::CHANGE),
+    route!(&[Base], DELETE, "/v1/workflows/{workflow}/schedules/{schedule}", Key, Bare, Keyed, schedules::delete, schedules::DELETE),
+    route!(&[Base], POST, "/v1/workflows/{workflow}/trigger", Key, Body, Keyed, executions::trigger, executions::TRIGGER),
+    route!(&[Base], POST, "/v1/workflows/{workflow}/bulk-trigger", Key, Body, Keyed, executions::bulk, executions::BULK),
+    route!(&[Base], POST, "/v1/workflows/trigger/{workflow}/{version}", Key, Body, Keyed, executions::trigger_version, executions::TRIGGER_VERSION),
+    route!(&[Base], POST, "/v1/workflows/bulk-trigger/{workflow}/{version}", Key, Body, Keyed, executions::bulk_version, executions::BULK_VERSION),
+    route!(&[Base], POST, "/v1/public/{workflow}/versions/{version}/trigger", BodyKey, Body, Keyed, executions::trigger_public, executions::TRIGGER_PUBLIC),
+    route!(&[Base], POST, "/v1/workflows/executions/bulk", Key, Body, Keyed, bulk_jobs::start, bulk_jobs::START),
+    route!(&[Base], GET, "/v1/workflows/executions/bulk/{job}", Key, Bare, Keyed, bulk_jobs::get, bulk_jobs::GET),
+    route!(&[Base], POST, "/v1/workflows/executions/bulk/{job}/cancel", Key, Body, Keyed, bulk_jobs::cancel, bulk_jobs::CANCEL),
+    route!(&[Base], GET, "/v1/workflows/executions/{execution}", Key, Bare, Keyed, executions::get, executions::GET),
+    route!(&[Base], POST, "/v1/workflows/executions/{execution}/cancel", Key, Body, Keyed, executions::cancel, executions::CANCEL),
+    route!(&[Base], GET, "/v1/workflows/executions/{execution}/events", Key, Bare, Keyed, events::follow_execution, events::FOLLOW_EXECUTION),
+    route!(&[Base], POST, "/v1/workflows/executions/{execution}/events/{name}", Link, Small, Keyed, answers::send, answers::SEND_BY_LINK),
+    route!(&[Base], GET, "/v1/workflows/executions/{execution}/events/{name}", Link, Bare, Keyed, answers::page, answers::PAGE),
+    route!(&[Base], POST, "/v1/workflows/executions/{execution}/pause", Key, Body, Keyed, pauses::pause, pauses::PAUSE),
+    route!(&[Base], POST, "/v1/workflows/executions/{execution}/resume", Key, Body, Keyed, pauses::resume, pauses::RESUME),
+    route!(&[Base], POST, "/v1/workflows/executions/{execution}/redrive", Key, Body, Keyed, executions::redrive, executions::REDRIVE),
+    route!(&[Base], GET, "/v1/categories", Key, Bare, Keyed, workflows::categories, workflows::CATEGORIES_DOC),
+
+    route!(&[Flows], POST, "/api/v1", Key, Body, Keyed, flows::create, flows::CREATE),
+    route!(&[Flows], GET, "/api/v1", Key, Bare, Keyed, flows::list, flows::LIST),
+    route!(&[Flows], GET, "/api/v1/{workflow}", Key, Bare, Keyed, flows::get, flows::GET),
+    route!(&[Flows], POST, "/api/v1/{workflow}", Key, Body, Keyed, flows::update, flows::UPDATE),
+    route!(&[Flows], POST, "/api/v1/{workflow}/trigger", Key, Body, Keyed, flow_executions::trigger, flow_executions::TRIGGER),
+    route!(&[Flows], POST, "/api/v1/{workflow}/bulk", Key, Body, Keyed, flow_executions::bulk, flow_executions::BULK_ALIAS),
+    route!(&[Flows], POST, "/api/v2/{workflow}/bulk", Key, Body, Keyed, flow_executions::bulk, flow_executions::BULK),
+    route!(&[Flows], GET, "/api/v1/{workflow}/executions", Key, Bare, Keyed, flow_executions::list, flow_executions::LIST),
+    route!(&[Flows], POST, "/api/v1/{workflow}/executions/bulk", Key, Body, Keyed, flow_executions::look_up, flow_executions::LOOK_UP),
+    route!(&[Flows], GET, "/api/v1/{workflow}/executions/{execution}", Key, Bare, Keyed, flow_executions::get, flow_executions::GET),
+
+    route!(&[Base], GET, "/v1/executions", Key, Bare, Keyed, history::by_offset, history::BY_OFFSET),
+    route!(&[Base], GET, "/v2/executions", Key, Bare, Keyed, history::by_cursor, history::BY_CURSOR),
+
+    route!(&[Base], POST, "/v1/chat/completions", Key, Body, Keyed, chat::completions, chat::COMPLETIONS),
+    route!(&[Base], POST, "/v1/embeddings", Key, Body, Keyed, chat::embeddings, chat::EMBEDDINGS),
+    route!(&[Base], GET, "/v1/llm-router/model-catalog", Key, Bare, Keyed, chat::models, chat::MODELS),
+
+    route!(&[Agent], POST, "/v1/chat/completions", Key, Body, Keyed, agent::completions, agent::COMPLETIONS),
+    route!(&[Agent], POST, "/chat", Key, Body, Keyed, agent::chat, agent::CHAT),
+    route!(&[Agent], GET, "/v1/tasks/{task}/events", Key, Bare, Keyed, agent::follow, agent::FOLLOW),
+    route!(&[Agent], POST, "/v1/tasks/{task}/cancel", Key, Body, Keyed, agent::cancel, agent::CANCEL),
+    route!(&[Agent], GET, "/memory", Key, Bare, Keyed, agent::memory, agent::MEMORY),
+    route!(&[Agent], DELETE, "/memory", Key, Bare, Keyed, agent::clear, agent::CLEAR),
+    route!(&[Agent], GET, "/sessions", Key, Bare, Keyed, agent::sessions, agent::SESSIONS),
+    route!(&[Agent], GET, "/v1/models", Key, Bare, Keyed, agent::models, agent::MODELS),
+    route!(&[Agent], POST, "/mcp", Key, Body, Keyed, mcp::post, mcp::POST),
+
+    route!(&[Base], POST, "/v1/decisions", Key, Body, Keyed, decisions::decide, decisions::DECIDE),
+
+    route!(&[Base], GET, "/v1/webhooks", Key, Bare, Keyed, webhooks::list, webhooks::LIST),
+    route!(&[Base], GET, "/v1/webhooks/{execution}", Key, Bare, Keyed, webhooks::get, webhooks::GET),
+    route!(&[Base], POST, "/v1/webhooks/{execution}/redeliver", Key, Body, Keyed, webhooks::redeliver, webhooks::REDELIVER),
+    route!(&[Base], POST, "/v1/webhooks/replay", Key, Body, Keyed, webhooks::replay, webhooks::REPLAY),
+    route!(&[Base], POST, "/v1/webhooks/test", Key, Body, Keyed, webhooks::test, webhooks::TEST),
+    route!(&[Base], POST, "/v1/webhook-endpoints", Key, Small, Keyed, webhook_endpoints::create, webhook_endpoints::CREATE),
+    route!(&[Base], GET, "/v1/webhook-endpoints", Key, Bare, Keyed, webhook_endpoints::list, webhook_endpoints::LIST),
+    route!(&[Base], GET, "/v1/webhook-endpoints/{endpoint}", Key, Bare, Keyed, webhook_endpoints::get, webhook_endpoints::GET),
+    route!(&[Base], PUT, "/v1/webhook-endpoints/{endpoint}", Key, Small, Keyed, webhook_endpoints::change, webhook_endpoints::CHANGE),
+    route!(&[Base], DELETE, "/v1/webhook-endpoints/{endpoint}", Key, Bare, Keyed, webhook_endpoints::delete, webhook_endpoints::DELETE),
+    route!(&[Base], POST, "/v1/webhook-endpoints/{endpoint}/rotate", Key, Small, Keyed, webhook_endpoints::rotate, webhook_endpoints::ROTATE),
+    route!(&[Base], POST, "/v1/webhook-endpoints/{endpoint}/test", Key, Small, Keyed, webhook_endpoints::test, webhook_endpoints::TEST),
+
+    route!(&[Base], POST, "/v1/upload/presign", Key, Body, Keyed, uploads::presign, uploads::PRESIGN),
+    route!(&[Base], PUT, "/v1/upload/{id}", Link, File, Keyed, uploads::put, uploads::PUT),
+    route!(&[Base], POST, "/api/v1/upload", Key, File, Keyed, uploads::post_for_url, uploads::POST_FOR_URL),
+    route!(&[Base], POST, "/v1/files", Key, File, Keyed, uploads::post, uploads::POST),
+    route!(&[Base], GET, "/v1/files", Key, Bare, Keyed, files::list, files::LIST),
+    route!(&[Base], GET, "/v1/files/usage", Key, Bare, Keyed, files::usage, files::USAGE),
+    route!(&[Base], GET, "/v1/files/{id}", Key, Bare, Keyed, files::get, files::GET),
+    route!(&[Base], DELETE, "/v1/files/{id}", Key, Bare, Keyed, files::delete, files::DELETE),
+    route!(&[Base], GET, "/v1/files/{id}/content", Link, Bare, Keyed, content::get, content::GET),
+
+    route!(&[Base], POST, "/v1/schedules", Key, Body, Keyed, schedules::create_of_model, schedules::CREATE_OF_MODEL),
+    route!(&[Base], GET, "/v1/schedules", Key, Bare, Keyed, schedules::list_all, schedules::LIST_ALL),
+    route!(&[Base], GET, "/v1/schedules/{schedule}", Key, Bare, Keyed, schedules::get, schedules::GET_ANY),
+    route!(&[Base], PUT, "/v1/schedules/{schedule}", Key, Body, Keyed, schedules::change, schedules::CHANGE_ANY),
+    route!(&[Base], DELETE, "/v1/schedules/{schedule}", Key, Bare, Keyed, schedules::delete, schedules::DELETE_ANY),
+
+    route!(&[Base], GET, "/v1/secrets", Key, Bare, Keyed, secrets::list, secrets::LIST),
+    route!(&[Base], PUT, "/v1/secrets/{name}", Key, Body, Keyed, secrets::put, secrets::PUT),
+    route!(&[Base], DELETE, "/v1/secrets/{name}", Key, Bare, Keyed, secrets::delete, secrets::DELETE),
+
+    route!(&[Base], GET, "/v1/limits", Key, Bare, Keyed, limits::get, limits::GET),
+    route!(&[Base], GET, "/v1/billing/balance", Key, Bare, Balance, billing::balance, billing::BALANCE),
+
+    route!(&[Dashboard], GET, "/", Public, Bare, Free, dashboard::page, dashboard::PAGE),
+    route!(&[Dashboard], GET, "/app", Public, Bare, Free, dashboard::page, dashboard::PAGE_OF_APP),
+    route!(&[Dashboard], GET, "/app/{*page}", Public, Bare, Free, dashboard::page, dashboard::PAGE_IN_APP),
+    route!(&[Dashboard], GET, "/setup", Public, Bare, Free, dashboard::page, dashboard::PAGE_OF_SETUP),
+    route!(&[Dashboard], GET, "/invite", Public, Bare, Free, dashboard::page, dashboard::PAGE_OF_INVITATION),
+    route!(&[Dashboard], GET, "/reset", Public, Bare, Free, dashboard::page, dashboard::PAGE_OF_RESET),
+    route!(&[Dashboard], GET, "/status", Member, Bare, Free, dashboard::own_status, dashboard::OWN_STATUS),
+    route!(&[Dashboard], GET, "/events", Member, Bare, Free, changes::follow, changes::FOLLOW),
+    route!(&[Dashboard], GET, "/status.json", Public, Bare, Free, dashboard::status, dashboard::STATUS),
+    route!(&[Dashboard], GET, "/static/{*file}", Public, Bare, Free, dashboard::asset, dashboard::ASSET),
+    route!(&[Dashboard], GET, "/session", Public, Bare, Free, sessions::get, sessions::GET),
+    route!(&[Dashboard], POST, "/session", Public, Small, Free, sessions::create, sessions::CREATE),
+    route!(&[Dashboard], DELETE, "/session", Member, Bare, Free, sessions::delete, sessions::DELETE),
+    route!(&[Dashboard], POST, "/session/reset", Public, Small, Free, sessions::reset, sessions::RESET),
+    route!(&[Dashboard], POST, "/session/password", Member, Small, Free, sessions::change_password, sessions::CHANGE_PASSWORD),
+    route!(&[Dashboard], POST, "/links", Public, Small, Free, links::describe, links::DESCRIBE),
+    route!(&[Dashboard], POST, "/setup", Public, Small, Free, links::set_up, links::SET_UP),
+    route!(&[Dashboard], POST, "/invitations/accept", Public, Small, Free, links::accept, links::ACCEPT),
+    route!(&[Dashboard], POST, "/invitations", Owner, Small, Free, links::invite, links::INVITE),
+    route!(&[Dashboard], GET, "/invitations", Owner, Bare, Free, links::invitations, links::INVITATIONS),
+    route!(&[Dashboard], DELETE, "/invitations/{id}", Owner, Bare, Free, links::withdraw, links::WITHDRAW),
+    route!(&[Dashboard], GET, "/members", Member, Bare, Free, members::list, members::LIST),
+    route!(&[Dashboard], PATCH, "/members/{id}", Owner, Small, Free, members::change, members::CHANGE),
+    route!(&[Dashboard], DELETE, "/members/{id}", Owner, Bare, Free, members::remove, members::REMOVE),
+    route!(&[Dashboard], POST, "/members/{id}/reset", Owner, Small, Free, members::reset, members::RESET),
+    route!(&[Dashboard], GET, "/keys", Member, Bare, Free, keys::list, keys::LIST),
+    route!(&[Dashboard], POST, "/keys", KeyManager, Small, Free, keys::create, keys::CREATE),
+    route!(&[Dashboard], DELETE, "/keys/{id}", KeyManager, Bare, Free, keys::delete, keys::DELETE),
+    route!(&[Dashboard], GET, "/ledger", Member, Bare, Free, billing::own_ledger, billing::OWN_LEDGER),
+    route!(&[Dashboard], GET, "/costs", Member, Bare, Free, costs::costs, costs::COSTS),
+    route!(&[Dashboard], GET, "/webhooks/receivers", Member, Bare, Free, webhooks::receivers, webhooks::RECEIVERS),
+    route!(&[Dashboard], GET, "/health/findings", Member, Bare, Free, dashboard::findings, dashboard::FINDINGS),
+    route!(&[Dashboard], GET, "/models", Member, Bare, Free, admin::list_loads, admin::LIST_LOADS),
+    route!(&[Dashboard], POST, "/workflows/check", Member, Body, Free, workflows::check, workflows::CHECK),
+    route!(&[Dashboard], GET, "/workflows/runs", Member, Bare, Free, workflows::last_runs, workflows::LAST_RUNS),
+    route!(&[Dashboard], GET, "/chains", Member, Bare, Free, chains::list_own, chains::LIST_OWN),
+    route!(&[Dashboard], POST, "/chains", Member, Small, Free, chains::create_own, chains::CREATE_OWN),
+    route!(&[Dashboard], PUT, "/chains", Member, Small, Free, chains::change_own, chains::CHANGE_OWN),
+    route!(&[Dashboard], DELETE, "/chains", Member, Bare, Free, chains::delete_own, chains::DELETE_OWN),
+    route!(&[Dashboard], GET, "/audit", Member, Bare, Free, audit::of_organization, audit::OF_ORGANIZATION),
+
+    route!(&[Dashboard], GET, "/admin/v1/audit", Admin, Bare, Free, audit::list, audit::LIST_ALL),
+    route!(&[Dashboard], GET, "/admin/v1/models", Admin, Bare, Free, admin::list_loads, admin::LIST_ALL_LOADS),
+    route!(&[Dashboard], GET, "/admin/v1/organizations", Admin, Bare, Free, admin::list_organizations, admin::LIST_ORGANIZATIONS),
+    route!(&[Dashboard], GET, "/admin/v1/organizations/{organization}", Admin, Bare, Free, limits::show, limits::SHOW),
+    route!(&[Dashboard], PUT, "/admin/v1/organizations/{organization}", Admin, Small, Free, named::put_organization, named::PUT_ORGANIZATION),
+    route!(&[Dashboard], PUT, "/admin/v1/organizations/{organization}/limits", Admin, Small, Free, limits::change, limits::CHANGE),
+    route!(&[Dashboard], GET, "/admin/v1/organizations/{organization}/keys", Admin, Bare, Free, keys::list, keys::LIST_OF),
+    route!(&[Dashboard], PUT, "/admin/v1/organizations/{organization}/keys/{name}", Admin, Small, Free, named::put_key, named::PUT_KEY),
+    route!(&[Dashboard], DELETE, "/admin/v1/organizations/{organization}/keys/{name}", Admin, Bare, Free, named::delete_key, named::DELETE_KEY),
+    route!(&[Dashboard], GET, "/admin/v1/organizations/{organization}/chains", Admin, Bare, Free, chains::list_own, chains::LIST_NAMED),
+    route!(&[Dashboard], PUT, "/admin/v1/organizations/{organization}/chains/{name}", Admin, Body, Free, named::put_chain, named::PUT_CHAIN),
+    route!(&[Dashboard], DELETE, "/admin/v1/organizations/{organization}/chains/{name}", Admin, Bare, Free, named::delete_chain, named::DELETE_CHAIN),
+    route!(&[Dashboard], GET, "/admin/v1/organizations/{organization}/schedules", Admin, Bare, Free, schedules::list_all, schedules::LIST_ALL),
+    route!(&[Dashboard], PUT, "/admin/v1/organizations/{organization}/schedules/{name}", Admin, Body, Free, schedules::put_named, schedules::PUT_NAMED),
+    route!(&[Dashboard], DELETE, "/admin/v1/organizations/{organization}/schedules/{name}", Admin, Bare, Free, schedules::delete_named, schedules::DELETE_NAMED),
+    route!(&[Dashboard], GET, "/admin/v1/organizations/{organization}/webhook-endpoints", Admin, Bare, Free, webhook_endpoints::list, webhook_endpoints::LIST),
+    route!(&[Dashboard], PUT, "/admin/v1/organizations/{organization}/webhook-endpoints/{name}", Admin, Small, Free, webhook_endpoints::put_named, webhook_endpoints::PUT_NAMED),
+    route!(&[Dashboard], DELETE, "/admin/v1/organizations/{organization}/webhook-endpoints/{name}", Admin, Bare, Free, webhook_endpoints::delete_named, webhook_endpoints::DELETE_NAMED),
+    route!(&[Dashboard], GET, "/admin/v1/organizations/{organization}/secrets", Admin, Bare, Free, secrets::list, secrets::LIST),
+    route!(&[Dashboard], PUT, "/admin/v1/organizations/{organization}/secrets/{name}", Admin, Body, Free, named::put_secret, named::PUT_SECRET),
+    route!(&[Dashboard], DELETE, "/admin/v1/organizations/{organization}/secrets/{name}", Admin, Bare, Free, secrets::delete, secrets::DELETE),
+    route!(&[Dashboard], GET, "/admin/v1/organizations/{organization}/balance", Admin, Bare, Free, billing::balance, billing::BALANCE),
+    route!(&[Dashboard], POST, "/admin/v1/organizations/{organization}/balance/top-up", Admin, Small, Free, named::top_up, named::TOP_UP),
+    route!(&[Dashboard], GET, "/admin/v1/organizations/{organization}/ledger", Admin, Bare, Free, billing::own_ledger, billing::LEDGER_OF),
+    route!(&[Dashboard], GET, "/admin/v1/organizations/{organization}/members", Admin, Bare, Free, members::list, members::LIST_OF),
+    route!(&[Dashboard], POST, "/admin/v1/organizations/{organization}/owner-link", Admin, Bare, Free, named::owner_link, named::OWNER_LINK),
+
+    route!(&[Control], POST, "/admin/keys", Local, Body, Free, admin::create_key, admin::CREATE_KEY),
+    route!(&[Control], GET, "/admin/keys", Local, Bare, Free, admin::list_keys, admin::LIST_KEYS),
+    route!(&[Control], DELETE, "/admin/keys/{id}", Local, Bare, Free, admin::delete_key, admin::DELETE_KEY),
+    route!(&[Control], POST, "/admin/organizations", Local, Body, Free, admin::create_organization, admin::CREATE_ORGANIZATION),
+    route!(&[Control], POST, "/admin/owner-link", Local, Body, Free, links::owner_link, links::OWNER_LINK),
+    route!(&[Control], GET, "/admin/members", Local, Bare, Free, members::list_all, members::LIST_ALL),
+    route!(&[Control], GET, "/admin/organizations", Local, Bare, Free, admin::list_organizations, admin::LIST_ORGANIZATIONS),
+    route!(&[Control], GET, "/admin/organizations/{organization}", Local, Bare, Free, limits::show, limits::SHOW),
+    route!(&[Control], PUT, "/admin/organizations/{organization}/limits", Local, Small, Free, limits::change, limits::CHANGE),
+    route!(&[Control], POST, "/admin/chains", Local, Body, Free, chains::create, chains::CREATE),
+    route!(&[Control], PUT, "/admin/chains", Local, Body, Free, chains::change, chains::CHANGE),
+    route!(&[Control], GET, "/admin/chains", Local, Bare, Free, chains::list, chains::LIST),
+    route!(&[Control], DELETE, "/admin/chains", Local, Bare, Free, chains::delete, chains::DELETE),
+    route!(&[Control], PUT, "/admin/secrets", Local, Body, Free, secrets::set_of, secrets::SET_OF),
+    route!(&[Control], GET, "/admin/secrets", Local, Bare, Free, secrets::list_of, secrets::LIST_OF),
+    route!(&[Control], DELETE, "/admin/secrets", Local, Bare, Free, secrets::delete_of, secrets::DELETE_OF),
+    route!(&[Control], GET, "/admin/webhooks", Local, Bare, Free, webhooks::list_of, webhooks::LIST_OF),
+    route!(&[Control], GET, "/admin/webhooks/{execution}", Local, Bare, Free, webhooks::get_of, webhooks::GET_OF),
+    route!(&[Control], POST, "/admin/webhooks/{execution}/redeliver", Local, Body, Free, webhooks::redeliver_of, webhooks::REDELIVER_OF),
+    route!(&[Control], GET, "/admin/balance", Local, Bare, Free, billing::show, billing::SHOW),
+    route!(&[Control], POST, "/admin/balance/top-up", Local, Body, Free, billing::top_up, billing::TOP_UP),
+    route!(&[Control], GET, "/admin/balance/ledger", Local, Bare, Free, billing::ledger, billing::LEDGER),
+    route!(&[Control], GET, "/admin/activity", Local, Bare, Free, activity::show, activity::SHOW),
+    route!(&[Control], GET, "/admin/doctor", Local, Bare, Free, doctor::find, doctor::FIND),
+    route!(&[Control], GET, "/admin/executions", Local, Bare, Free, operator::list, operator::LIST),
+    route!(&[Control], GET, "/admin/executions/{execution}", Local, Bare, Free, operator::get, operator::GET),
+    route!(&[Control], POST, "/admin/executions/{execution}/cancel", Local, Body, Free, operator::cancel, operator::CANCEL),
+    route!(&[Control], POST, "/admin/resume", Local, Body, Free, operator::resume, operator::RESUME),
+    route!(&[Control], GET, "/admin/audit", Local, Bare, Free, audit::list, audit::LIST),
+    route!(&[Control], GET, "/admin/models", Local, Bare, Free, admin::list_models, admin::LIST_MODELS),
+    route!(&[Control], POST, "/admin/models/test", Local, Body, Free, admin::test_model, admin::TEST_MODEL),
+    route!(&[Control], POST, "/admin/chat", Local, Body, Free, chat::converse, chat::CONVERSE),
+    route!(&[Control], GET, "/admin/chat/models", Local, Bare, Free, chat::models, chat::MODELS_OF),
+    route!(&[Control], GET, "/admin/backup", Local, Bare, Free, backup::write, backup::WRITE),
+    route!(&[Control], POST, "/admin/agent/chat", Local, Body, Free, agent::chat_for, agent::CHAT_FOR),
+    route!(&[Control], POST, "/admin/decisions", Local, Body, Free, decisions::decide_for, decisions::DECIDE_FOR),
+    route!(&[Control], POST, "/admin/reload", Local, Body, Free, admin::reload, admin::RELOAD),
+];

@@ -1,0 +1,98 @@
+//! Limits of organizations: the organization's own view, the operator's routes, and the request
+//! rate limit.
+
+use hyper::StatusCode;
+
+use super::doc::{Doc, RequestDoc, ResponseDoc};
+use super::{Context, Services};
+use orrery_domain::account::Organization as Owner;
+use orrery_domain::ids::OrganizationId;
+use orrery_http::{Response, response};
+use orrery_wire::limits::{Limits, LimitsChange};
+use orrery_wire::operator::Organization;
+
+pub const GET: Doc = Doc {
+    responses: &[ResponseDoc::json::<Limits>(200, "The limits and their usage")],
+    ..Doc::new("limits", "get_limits", "Get limits and usage")
+};
+
+/// `GET /v1/limits`
+pub async fn get(context: Context) -> Result<Response, crate::Error> {
+    let services = &context.services;
+    let organization = services.accounts.organization_of(context.organization()?).await?;
+    let limits = used_by(services, &organization).await?;
+    Ok(response::json(StatusCode::OK, &limits))
+}
+
+/// Returns the limits of an organization with their usage.
+///
+/// # Errors
+/// 503 when the store cannot be read.
+pub async fn used_by(services: &Services, organization: &Owner) -> Result<Limits, crate::Error> {
+    let load = services.engine.load_of(organization.id);
+    let bytes = services.files.usage(organization.id).await?.bytes;
+    Ok(Limits::of(organization.limits, load.map(|load| (load.running, load.queued)), bytes))
+}
+
+/// Returns the operator's view of an organization.
+///
+/// # Errors
+/// As [`used_by`].
+pub async fn described(services: &Services, owner: &Owner) -> Result<Organization, crate::Error> {
+    Ok(Organization::of(owner, used_by(services, owner).await?))
+}
+
+const NO_ORGANIZATION: ResponseDoc = ResponseDoc::error(404, "Organization not found");
+
+pub const CHANGE: Doc = Doc {
+    request: Some(RequestDoc::json::<LimitsChange>()),
+    responses: &[
+        ResponseDoc::json::<Organization>(200, "The organization with its limits"),
+        NO_ORGANIZATION,
+    ],
+    ..Doc::new("organizations", "admin_change_limits", "Update the limits of an organization")
+};
+
+/// `PUT /admin/organizations/{organization}/limits`: omitted fields keep their value, null removes
+/// a limit.
+pub async fn change(mut context: Context) -> Result<Response, crate::Error> {
+    let change: LimitsChange = context.request.json().await?;
+    let services = &context.services;
+    let name = context.request.param("organization");
+    let organization = services.accounts.organization(name).await?;
+    let accounts = services.accounts.by(context.actor());
+    let changed = accounts.change_limits(organization.id, move |held| change.apply(held)).await?;
+    Ok(response::json(StatusCode::OK, &described(services, &changed).await?))
+}
+
+pub const SHOW: Doc = Doc {
+    responses: &[
+        ResponseDoc::json::<Organization>(200, "The organization with its limits"),
+        NO_ORGANIZATION,
+    ],
+    ..Doc::new("organizations", "admin_get_organization", "Get an organization")
+};
+
+/// `GET /admin/organizations/{organization}`
+pub async fn show(context: Context) -> Result<Response, crate::Error> {
+    let services = &context.services;
+    let organization =
+        services.accounts.organization(context.request.param("organization")).await?;
+    Ok(response::json(StatusCode::OK, &described(services, &organization).await?))
+}
+
+/// Takes one token from the organization's request bucket, if it has one.
+///
+/// # Errors
+/// 429 with `Retry-After` when the bucket is empty.
+pub fn check_requests(
+    services: &Services,
+    organization: OrganizationId,
+) -> Result<(), crate::Error> {
+    let limit = services.accounts.limits().of(organization).requests_per_second;
+    let Some(per_second) = limit else { return Ok(()) };
+    services.organization_rate.check(organization, per_second).map_err(|wait| {
+        let message = format!("this organization is limited to {per_second} requests per second");
+        crate::Error::too_many(message, wait)
+    })
+}

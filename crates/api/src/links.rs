@@ -1,0 +1,163 @@
+//! Single-use links: set-up links, invitations, and the routes that redeem them.
+//!
+//! Only the response that creates a link contains its URL.
+
+use hyper::StatusCode;
+use serde::Deserialize;
+
+use super::doc::{Doc, RequestDoc, ResponseDoc};
+use super::sessions::{FOREIGN, NOT_JSON, with_cookie};
+use super::{Context, Role};
+use orrery_domain::ids::LinkId;
+use orrery_http::{Response, response};
+use orrery_records::members::{Issued, Newcomer};
+use orrery_wire::member::{
+    Invitation, InvitationRequest, Invitations, Join, LinkToken, NewLink, OpenLink,
+};
+
+pub const CLOSED: ResponseDoc =
+    ResponseDoc::error(410, "The link is invalid, expired, revoked or already used");
+const JOINED: ResponseDoc =
+    ResponseDoc::empty(204, "The member is created and logged in; the session cookie is set");
+const TAKEN: ResponseDoc = ResponseDoc::error(
+    409,
+    "A member with this email address already exists, or the organization is full",
+);
+
+/// The view of a new link, for the person who created it.
+pub fn new_link(context: &Context, issued: &Issued) -> NewLink {
+    NewLink {
+        id: issued.link.id,
+        kind: issued.link.kind,
+        url: issued.url(context.services.url_of(Role::Dashboard)),
+        expires_at: issued.link.expires_at.into(),
+    }
+}
+
+pub const DESCRIBE: Doc = Doc {
+    request: Some(RequestDoc::json::<LinkToken>()),
+    responses: &[
+        ResponseDoc::json::<OpenLink>(200, "The purpose of the link"),
+        FOREIGN,
+        CLOSED,
+        NOT_JSON,
+    ],
+    ..Doc::new("links", "describe_link", "Get the purpose of a valid link")
+};
+
+/// `POST /links`
+pub async fn describe(mut context: Context) -> Result<Response, crate::Error> {
+    let LinkToken { token } = context.request.json().await?;
+    let link = context.services.members.link(&token).await?;
+    let organization = context.services.accounts.organization_of(link.organization).await?;
+    let body = OpenLink {
+        kind: link.kind,
+        organization: organization.name,
+        email: link.email,
+        expires_at: link.expires_at.into(),
+    };
+    Ok(response::json(StatusCode::OK, &body))
+}
+
+pub const SET_UP: Doc = Doc {
+    request: Some(RequestDoc::json::<Join>()),
+    responses: &[JOINED, FOREIGN, TAKEN, CLOSED, NOT_JSON],
+    ..Doc::new("links", "set_up", "Create the organization's Owner with a link")
+};
+
+/// `POST /setup`
+pub async fn set_up(mut context: Context) -> Result<Response, crate::Error> {
+    let join: Join = context.request.json().await?;
+    let (_, token) = context.services.members.set_up(&join.token, newcomer(&join)).await?;
+    with_cookie(&context, &token)
+}
+
+pub const ACCEPT: Doc = Doc {
+    request: Some(RequestDoc::json::<Join>()),
+    responses: &[JOINED, FOREIGN, TAKEN, CLOSED, NOT_JSON],
+    ..Doc::new("links", "accept_invitation", "Join the organization with an invitation")
+};
+
+/// `POST /invitations/accept`
+pub async fn accept(mut context: Context) -> Result<Response, crate::Error> {
+    let join: Join = context.request.json().await?;
+    let (_, token) = context.services.members.accept(&join.token, newcomer(&join)).await?;
+    with_cookie(&context, &token)
+}
+
+fn newcomer(join: &Join) -> Newcomer<'_> {
+    Newcomer { name: &join.name, email: join.email.trim(), password: &join.password }
+}
+
+pub const INVITE: Doc = Doc {
+    request: Some(RequestDoc::optional_json::<InvitationRequest>()),
+    responses: &[
+        ResponseDoc::json::<NewLink>(
+            201,
+            "The invitation. This is the only response with its link",
+        ),
+        TAKEN,
+    ],
+    ..Doc::new("links", "create_invitation", "Invite a person")
+};
+
+/// `POST /invitations`
+pub async fn invite(mut context: Context) -> Result<Response, crate::Error> {
+    let InvitationRequest { email } = context.request.json().await?;
+    let organization = context.organization()?;
+    let email = email.as_deref().map(str::trim).filter(|email| !email.is_empty());
+    let members = context.services.members.by(context.actor());
+    let issued = members.invite(organization, email).await?;
+    Ok(response::json(StatusCode::CREATED, &new_link(&context, &issued)))
+}
+
+pub const INVITATIONS: Doc = Doc {
+    responses: &[ResponseDoc::json::<Invitations>(200, "The open invitations, oldest first")],
+    ..Doc::new("links", "list_invitations", "List open invitations")
+};
+
+/// `GET /invitations`
+pub async fn invitations(context: Context) -> Result<Response, crate::Error> {
+    let open = context.services.members.invitations(context.organization()?).await?;
+    let invitations = open.iter().map(Invitation::from).collect();
+    Ok(response::json(StatusCode::OK, &Invitations { invitations }))
+}
+
+pub const WITHDRAW: Doc = Doc {
+    responses: &[
+        ResponseDoc::empty(204, "The invitation is revoked"),
+        ResponseDoc::error(404, "Invitation not found"),
+    ],
+    ..Doc::new("links", "delete_invitation", "Revoke an invitation")
+};
+
+/// `DELETE /invitations/{id}`
+pub async fn withdraw(context: Context) -> Result<Response, crate::Error> {
+    let missing = || crate::Error::not_found("invitation not found");
+    let id: LinkId = context.request.param("id").parse().map_err(|_no_id| missing())?;
+    let members = context.services.members.by(context.actor());
+    members.withdraw_invitation(context.organization()?, id).await?;
+    Ok(response::empty(StatusCode::NO_CONTENT))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OwnerLinkRequest {
+    organization: Option<String>,
+}
+
+pub const OWNER_LINK: Doc = Doc::new(
+    "admin",
+    "admin_owner_link",
+    "Create a link to set up the dashboard or reset its Owner",
+);
+
+/// `POST /admin/owner-link`: the previous link stops working.
+pub async fn owner_link(mut context: Context) -> Result<Response, crate::Error> {
+    let OwnerLinkRequest { organization } = context.request.json().await?;
+    let accounts = &context.services.accounts;
+    let organization = accounts.organization_or_default(organization.as_deref()).await?;
+    let members = context.services.members.by(context.actor());
+    let issued = members.owner_link(organization.id).await?;
+    Ok(response::json(StatusCode::CREATED, &new_link(&context, &issued)))
+}

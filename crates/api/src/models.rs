@@ -1,0 +1,164 @@
+//! Models: the public catalog, and the models that OpenAI's clients can call.
+
+use std::sync::Arc;
+
+use hyper::StatusCode;
+use hyper::header::{HeaderName, HeaderValue};
+use serde_json::{Map, Value};
+
+use super::doc::{Doc, Kind, OFFSET, Param, ResponseDoc};
+use super::{Context, chat};
+use orrery_catalog as catalog;
+use orrery_http::{Response, response};
+use orrery_wire::model::{Detail, List, Model};
+
+const LIMIT_DEFAULT: u64 = 50;
+const LIMIT_MAX: u64 = 500;
+const X_TOTAL_COUNT: HeaderName = HeaderName::from_static("x-total-count");
+
+/// The header with the number of models.
+const TOTAL: (&str, &str) = ("X-Total-Count", "The total number of matching models");
+
+/// The formats of the list and of a single model.
+const FORMATS: [&str; 2] = ["catalog", "openai"];
+const FORMAT: Param = Param::new(
+    "format",
+    Kind::OneOf(|| FORMATS.to_vec()),
+    "The format. `openai` lists the models that OpenAI's clients can call, and requires a key. Defaults to `openai` \
+     for a key in `Authorization: Bearer`, else to `catalog`",
+);
+
+/// Whether OpenAI's format is requested.
+fn is_open_ai(context: &Context) -> Result<bool, crate::Error> {
+    let is_open_ai = match context.request.query.get("format") {
+        None => context.is_by_bearer(),
+        Some("catalog") => false,
+        Some("openai") => true,
+        Some(_) => {
+            let message = format!("format must be one of {}", FORMATS.join(", "));
+            return Err(crate::Error::bad_request(message));
+        }
+    };
+    if is_open_ai {
+        context.caller()?;
+    }
+    Ok(is_open_ai)
+}
+
+pub const LIST: Doc = Doc {
+    query: &[
+        FORMAT,
+        Param::new("name", Kind::Text, "A part of the slug or the title, case-insensitive"),
+        Param::limit(LIMIT_MAX, LIMIT_DEFAULT),
+        OFFSET,
+    ],
+    responses: &[ResponseDoc {
+        headers: &[TOTAL],
+        ..ResponseDoc::json::<List<'static>>(200, "The models, sorted by slug")
+    }],
+    ..Doc::new("models", "list_models", "List models")
+};
+
+/// `GET /v1/models?name=&limit=&offset=&format=`: a bare array with the total in `X-Total-Count`,
+/// or OpenAI's list, which has no pages.
+pub async fn list(context: Context) -> Result<Response, crate::Error> {
+    if is_open_ai(&context)? {
+        return Ok(chat::list_callable(&context).await);
+    }
+    let query = &context.request.query;
+    let limit = usize::try_from(query.number("limit", 1..=LIMIT_MAX, LIMIT_DEFAULT)?)?;
+    let offset = usize::try_from(query.number("offset", 0..=u64::from(u32::MAX), 0)?)?;
+    let name = query.get("name").unwrap_or_default().to_lowercase();
+    let matches = |model: &Arc<catalog::Model>| {
+        model.slug.as_str().to_lowercase().contains(&name)
+            || model.title.to_lowercase().contains(&name)
+    };
+    let found: Vec<_> = context.services.catalog.list().into_iter().filter(matches).collect();
+    let page: Vec<_> =
+        found.iter().skip(offset).take(limit).map(|model| catalog::detail(model)).collect();
+    let mut answer = response::json(StatusCode::OK, &page);
+    answer.headers_mut().insert(X_TOTAL_COUNT, HeaderValue::from(found.len()));
+    Ok(answer)
+}
+
+pub const GET: Doc = Doc {
+    query: &[FORMAT],
+    responses: &[
+        ResponseDoc::json::<Detail<'static>>(200, "The model"),
+        ResponseDoc::any_error(404, "Model not found"),
+    ],
+    ..Doc::new("models", "get_model", "Get a model")
+};
+
+/// `GET /v1/models/{slug}?format=`
+pub async fn get(context: Context) -> Result<Response, crate::Error> {
+    if is_open_ai(&context)? {
+        return chat::find_callable(&context, context.request.param("slug")).await;
+    }
+    let model = find(&context, context.request.param("slug"))?;
+    Ok(response::json_text(StatusCode::OK, catalog::detail_json(&model)))
+}
+
+pub const GET_BY_QUERY: Doc = Doc {
+    is_deprecated: true,
+    query: &[Param {
+        is_required: true,
+        ..Param::new("slug", Kind::Text, "The slug of the model")
+    }],
+    responses: &[
+        ResponseDoc {
+            headers: &[("Deprecation", "`true`"), ("Link", "The route that replaces this one")],
+            ..ResponseDoc::json::<Model<'static>>(200, "The model")
+        },
+        ResponseDoc::error(404, "Model not found"),
+    ],
+    ..Doc::new("models", "get_model_by_query", "Get a model by query parameter")
+};
+
+/// `GET /v1/model?slug=`, deprecated.
+pub async fn get_by_query(context: Context) -> Result<Response, crate::Error> {
+    let slug = context.request.query.get("slug").filter(|slug| !slug.is_empty());
+    let slug = slug.ok_or_else(|| crate::Error::bad_request("slug parameter is required"))?;
+    let model = find(&context, slug)?;
+    let mut answer = response::json_text(StatusCode::OK, catalog::detail_json(&model));
+    let headers = answer.headers_mut();
+    headers.insert("deprecation", HeaderValue::from_static("true"));
+    let link = format!("</v1/models/{}>; rel=\"successor-version\"", model.slug);
+    if let Ok(link) = HeaderValue::from_str(&link) {
+        headers.insert(hyper::header::LINK, link);
+    }
+    Ok(answer)
+}
+
+pub const OPENAPI: Doc = Doc {
+    responses: &[
+        ResponseDoc::json::<Map<String, Value>>(200, "An OpenAPI 3.0 document"),
+        ResponseDoc::error(404, "Model not found"),
+    ],
+    ..Doc::new(
+        "models",
+        "get_model_openapi",
+        "Get a model's request schema as an OpenAPI 3.0 document",
+    )
+};
+
+/// `GET /v1/models/{slug}/schemas/openapi`
+pub async fn openapi(context: Context) -> Result<Response, crate::Error> {
+    let model = find(&context, context.request.param("slug"))?;
+    Ok(response::json(StatusCode::OK, &catalog::openapi(&model)))
+}
+
+fn find(context: &Context, slug: &str) -> Result<Arc<catalog::Model>, crate::Error> {
+    let catalog = &context.services.catalog;
+    catalog.get(slug).ok_or_else(|| not_found(catalog, slug))
+}
+
+/// Returns the error for an unknown slug, with the exact text of the specification. A similar slug
+/// is in its details.
+pub fn not_found(catalog: &catalog::Catalog, slug: &str) -> crate::Error {
+    let error = crate::Error::not_found("Failed to fetch model: model not found").bare();
+    match catalog.nearest(slug) {
+        Some(near) => error.with_hint(format!("did you mean {near}?")),
+        None => error,
+    }
+}

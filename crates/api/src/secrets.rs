@@ -1,0 +1,117 @@
+//! Named secrets: set, list and delete, by an organization's clients and by the operator. Responses
+//! never contain a value.
+
+use hyper::StatusCode;
+use serde::Deserialize;
+
+use super::Context;
+use super::doc::{Doc, RequestDoc, ResponseDoc};
+use orrery_http::{Response, response};
+use orrery_wire::operator;
+use orrery_wire::secret::{Secret, SecretValue, Secrets};
+
+const NO_SECRET: ResponseDoc = ResponseDoc::error(404, "Secret not found");
+
+pub const LIST: Doc = Doc {
+    responses: &[ResponseDoc::json::<Secrets>(
+        200,
+        "The names and dates, sorted by name, without values",
+    )],
+    ..Doc::new("secrets", "list_secrets", "List named secrets")
+};
+
+/// `GET /v1/secrets`
+pub async fn list(context: Context) -> Result<Response, crate::Error> {
+    let secrets = context.services.secrets.list(context.organization()?).await?;
+    let secrets = secrets.iter().map(Secret::from).collect();
+    Ok(response::json(StatusCode::OK, &Secrets { secrets }))
+}
+
+pub const PUT: Doc = Doc {
+    request: Some(RequestDoc::json::<SecretValue>()),
+    responses: &[
+        ResponseDoc::json::<Secret>(200, "The value is replaced; all later attempts use it"),
+        ResponseDoc::json::<Secret>(201, "The secret was created"),
+        ResponseDoc::error(409, "There are too many secrets"),
+    ],
+    ..Doc::new("secrets", "put_secret", "Set the value of a named secret")
+};
+
+/// `PUT /v1/secrets/{name}`
+pub async fn put(mut context: Context) -> Result<Response, crate::Error> {
+    let SecretValue { value } = context.request.json().await?;
+    let secrets = context.services.secrets.by(context.actor());
+    let name = context.request.param("name");
+    let (secret, is_new) = secrets.set(context.organization()?, name, &value).await?;
+    Ok(response::json(status_of(is_new), &Secret::from(&secret)))
+}
+
+pub const DELETE: Doc = Doc {
+    responses: &[ResponseDoc::empty(204, "The secret is deleted"), NO_SECRET],
+    ..Doc::new("secrets", "delete_secret", "Delete a named secret")
+};
+
+/// `DELETE /v1/secrets/{name}`
+pub async fn delete(context: Context) -> Result<Response, crate::Error> {
+    let secrets = context.services.secrets.by(context.actor());
+    secrets.delete(context.organization()?, context.request.param("name")).await?;
+    Ok(response::empty(StatusCode::NO_CONTENT))
+}
+
+// --- the operator's ---
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct New {
+    organization: Option<String>,
+    name: String,
+    value: String,
+    /// If true, nothing is stored: the response only says whether the value differs.
+    #[serde(default)]
+    compare_only: bool,
+}
+
+pub const SET_OF: Doc = Doc::new("admin", "admin_set_secret", "Set the value of a named secret");
+
+/// `PUT /admin/secrets`. The operator owns the sealing key, so a comparison reveals nothing new.
+pub async fn set_of(mut context: Context) -> Result<Response, crate::Error> {
+    let New { organization, name, value, compare_only } = context.request.json().await?;
+    let services = &context.services;
+    let organization = services.accounts.organization_or_default(organization.as_deref()).await?;
+    let secrets = services.secrets.by(context.actor());
+    if compare_only {
+        let is_same = secrets.is_set_to(organization.id, &name, &value).await?;
+        return Ok(response::json(StatusCode::OK, &operator::SecretComparison { is_same }));
+    }
+    let (secret, is_new) = secrets.set(organization.id, &name, &value).await?;
+    Ok(response::json(status_of(is_new), &operator::Secret::of(&secret, &organization)))
+}
+
+pub const LIST_OF: Doc = Doc::new("admin", "admin_list_secrets", "List named secrets");
+
+/// `GET /admin/secrets?organization=`: the secrets of one organization, or of all.
+pub async fn list_of(context: Context) -> Result<Response, crate::Error> {
+    let mut secrets = Vec::new();
+    for organization in context.named_organizations().await? {
+        let of_one = context.services.secrets.list(organization.id).await?;
+        secrets.extend(of_one.iter().map(|one| operator::Secret::of(one, &organization)));
+    }
+    Ok(response::json(StatusCode::OK, &operator::Secrets { secrets }))
+}
+
+pub const DELETE_OF: Doc = Doc::new("admin", "admin_delete_secret", "Delete a named secret");
+
+/// `DELETE /admin/secrets?organization=&name=`
+pub async fn delete_of(context: Context) -> Result<Response, crate::Error> {
+    let services = &context.services;
+    let query = &context.request.query;
+    let organization = services.accounts.organization_or_default(query.get("organization")).await?;
+    let name = query.get("name").unwrap_or_default();
+    services.secrets.by(context.actor()).delete(organization.id, name).await?;
+    Ok(response::empty(StatusCode::NO_CONTENT))
+}
+
+/// Returns 201 for a created resource, 200 for an existing one.
+pub const fn status_of(is_new: bool) -> StatusCode {
+    if is_new { StatusCode::CREATED } else { StatusCode::OK }
+}

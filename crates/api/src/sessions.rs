@@ -1,0 +1,168 @@
+//! Dashboard sessions: current session, login, logout, and new passwords.
+//!
+//! The session token is in a cookie that scripts cannot read, and never in a body.
+
+use hyper::StatusCode;
+use hyper::header::SET_COOKIE;
+
+use super::doc::{Doc, RequestDoc, ResponseDoc};
+use super::{Context, Role, access};
+use orrery_domain::member::Member;
+use orrery_http::{Response, response};
+use orrery_records::audit::Actor;
+use orrery_records::members;
+use orrery_wire::member::{HostUrl, LogIn, PasswordChange, PasswordReset, Session};
+
+pub const FOREIGN: ResponseDoc =
+    ResponseDoc::error(403, "The request did not come from a page of the dashboard");
+pub const NOT_JSON: ResponseDoc = ResponseDoc::error(415, "The body is not application/json");
+
+pub const GET: Doc = Doc {
+    responses: &[ResponseDoc::json::<Session>(200, "The logged-in member, if any")],
+    ..Doc::new("sessions", "get_session", "Get the current session")
+};
+
+/// `GET /session`
+pub async fn get(context: Context) -> Result<Response, crate::Error> {
+    let services = &context.services;
+    let token = context.site()?.token(&context.request.headers);
+    let visit = match token {
+        Some(token) => {
+            services.members.authenticate(token, access::by(&context.request.headers)).await?
+        }
+        None => None,
+    };
+    let Some(visit) = visit else {
+        let set_up = services.members.is_set_up().await?;
+        let body = Session {
+            set_up,
+            member: None,
+            organization: None,
+            hosts: None,
+            agent: None,
+            version: None,
+        };
+        return Ok(response::json(StatusCode::OK, &body));
+    };
+    Ok(response::json(StatusCode::OK, &of_member(&context, &visit.member).await?))
+}
+
+/// Returns the session of a member.
+async fn of_member(context: &Context, member: &Member) -> Result<Session, crate::Error> {
+    let services = &context.services;
+    let organization = services.accounts.organization_of(member.organization).await?;
+    let hosts = services.settings.hosts.iter();
+    let hosts = hosts.filter(|host| !matches!(host.role, Role::Metrics | Role::Control));
+    let hosts = hosts.map(|host| HostUrl { role: host.role.as_str(), url: host.url.clone() });
+    Ok(Session {
+        set_up: true,
+        member: Some(member.into()),
+        organization: Some(organization.into()),
+        hosts: Some(hosts.collect()),
+        agent: Some(services.agent.has_model()),
+        version: Some(env!("CARGO_PKG_VERSION")),
+    })
+}
+
+pub const CREATE: Doc = Doc {
+    request: Some(RequestDoc::json::<LogIn>()),
+    responses: &[
+        ResponseDoc::empty(204, "Logged in; the session cookie is set"),
+        ResponseDoc::error(401, "The email address or the password is wrong"),
+        FOREIGN,
+        NOT_JSON,
+        ResponseDoc::error(429, "Too many attempts: retry after `Retry-After` seconds"),
+    ],
+    ..Doc::new("sessions", "log_in", "Log in")
+};
+
+/// `POST /session`
+pub async fn create(mut context: Context) -> Result<Response, crate::Error> {
+    let LogIn { email, password } = context.request.json().await?;
+    let services = &context.services;
+    let from = context.request.peer.ip();
+    let members = services.members.by(Actor::member(&email, from));
+    match members.log_in(email.trim(), &password, from).await {
+        Ok((_, token)) => with_cookie(&context, &token),
+        Err(error) => {
+            if matches!(error, members::Error::WrongPassword) {
+                services.audit.denied(from);
+            }
+            Err(error.into())
+        }
+    }
+}
+
+/// Returns a 204 that stores the session token in a cookie.
+pub fn with_cookie(context: &Context, token: &str) -> Result<Response, crate::Error> {
+    let seconds = context.services.members.session_max().as_secs();
+    let cookie = context.site()?.cookie(token, seconds);
+    let cookie = cookie.ok_or_else(|| crate::Error::bad_request("the Host header is malformed"))?;
+    let mut answer = response::empty(StatusCode::NO_CONTENT);
+    answer.headers_mut().insert(SET_COOKIE, cookie);
+    Ok(answer)
+}
+
+pub const DELETE: Doc = Doc {
+    responses: &[ResponseDoc::empty(204, "Logged out")],
+    ..Doc::new("sessions", "log_out", "Log out")
+};
+
+/// `DELETE /session`
+pub async fn delete(context: Context) -> Result<Response, crate::Error> {
+    context.services.members.by(context.actor()).log_out(context.visit()?).await?;
+    let mut answer = response::empty(StatusCode::NO_CONTENT);
+    if let Some(cookie) = context.site()?.cookie("", 0) {
+        answer.headers_mut().insert(SET_COOKIE, cookie);
+    }
+    Ok(answer)
+}
+
+pub const RESET: Doc = Doc {
+    request: Some(RequestDoc::json::<PasswordReset>()),
+    responses: &[
+        ResponseDoc::empty(
+            204,
+            "The password is set. All earlier sessions of the member have ended, and the cookie of a new \
+             session is set",
+        ),
+        FOREIGN,
+        super::links::CLOSED,
+        NOT_JSON,
+    ],
+    ..Doc::new("sessions", "reset_password", "Set a new password with a link")
+};
+
+/// `POST /session/reset`
+pub async fn reset(mut context: Context) -> Result<Response, crate::Error> {
+    let PasswordReset { token, password } = context.request.json().await?;
+    let (_, token) = context.services.members.reset(&token, &password).await?;
+    with_cookie(&context, &token)
+}
+
+pub const CHANGE_PASSWORD: Doc = Doc {
+    request: Some(RequestDoc::json::<PasswordChange>()),
+    responses: &[
+        ResponseDoc::empty(204, "The password is changed; all other sessions have ended"),
+        ResponseDoc::error(422, "The current password is wrong"),
+        ResponseDoc::error(429, "Too many attempts: retry after `Retry-After` seconds"),
+    ],
+    ..Doc::new("sessions", "change_password", "Change your password")
+};
+
+/// `POST /session/password`
+pub async fn change_password(mut context: Context) -> Result<Response, crate::Error> {
+    let PasswordChange { current, password } = context.request.json().await?;
+    let member = &context.visit()?.member;
+    let members = context.services.members.by(context.actor());
+    let from = context.request.peer.ip();
+    let changed = members.change_password(member, &current, &password, from).await;
+    // A 401 would mean that nobody is logged in.
+    let token = changed.map_err(|error| {
+        if matches!(error, members::Error::WrongPassword) {
+            return crate::Error::unprocessable("the present password is wrong");
+        }
+        error.into()
+    })?;
+    with_cookie(&context, &token)
+}

@@ -1,0 +1,360 @@
+//! Webhook endpoints (`docs/spec/webhooks.md`, "Endpoints"): create, update, rotate the secret,
+//! test. Only the response that creates a secret contains it, so these routes do not store
+//! responses for an `Idempotency-Key`.
+
+use std::time::Duration;
+
+use hyper::StatusCode;
+use serde_json::json;
+use serde_json::value::to_raw_value;
+
+use super::doc::{Doc, RequestDoc, ResponseDoc};
+use super::webhooks::headers_of_endpoint;
+use super::{Context, Services, body};
+use orrery_domain::delivery::{Delivery, Webhook};
+use orrery_domain::ids::{EndpointId, WorkflowId};
+use orrery_domain::json_object::JsonObject;
+use orrery_domain::payload::Payload;
+use orrery_domain::time::Timestamp;
+use orrery_domain::webhook_endpoint::{
+    Disabled, Endpoint, Event, FILTER_MAX, Reason, Scheme, is_name,
+};
+use orrery_http::{Response, response};
+use orrery_runtime::new_id;
+use orrery_webhooks::EndpointError;
+use orrery_wire::delivery::TestDelivery;
+use orrery_wire::webhook_endpoint::{self as wire, EventBody, NewEndpoint, Rotate, WithSecret};
+
+/// Maximum length of a URL, in characters.
+const URL_MAX: usize = 2_000;
+/// Maximum length of a model slug, in characters.
+const MODEL_MAX: usize = 200;
+const GRACE_DEFAULT: u64 = 24 * 3600;
+const GRACE_MAX: u64 = 7 * 24 * 3600;
+
+const NO_ENDPOINT: ResponseDoc = ResponseDoc::error(404, "Endpoint not found");
+
+pub const CREATE: Doc = Doc {
+    request: Some(RequestDoc::json::<NewEndpoint>()),
+    responses: &[
+        ResponseDoc::json::<WithSecret>(201, "The endpoint, with its secret"),
+        ResponseDoc::error(409, "There are too many endpoints, or the name is taken"),
+    ],
+    ..Doc::new("webhooks", "create_webhook_endpoint", "Create a webhook endpoint")
+};
+
+/// `POST /v1/webhook-endpoints`
+pub async fn create(mut context: Context) -> Result<Response, crate::Error> {
+    let fields = body::parse(&context.request.body().await?)?;
+    let change = Change::read(fields, &context.services)?;
+    create_with(&context, &change).await
+}
+
+async fn create_with(context: &Context, change: &Change) -> Result<Response, crate::Error> {
+    let organization = context.organization()?;
+    let services = &context.services;
+    let now = services.clock.now();
+    if change.url.is_none() {
+        return Err(crate::Error::bad_request("url is required"));
+    }
+    let mut endpoint = Endpoint {
+        id: new_id(),
+        organization,
+        name: None,
+        url: String::new(),
+        events: Vec::new(),
+        models: Vec::new(),
+        workflows: Vec::new(),
+        scheme: change.scheme.unwrap_or_default(),
+        secret: String::new(),
+        public_key: None,
+        replaced: None,
+        disabled: None,
+        failing_since: None,
+        created_at: now,
+        updated_at: now,
+    };
+    change.apply(&mut endpoint, now);
+    let endpoints = services.outbox.endpoints().by(context.actor());
+    let (endpoint, secret) = endpoints.create(endpoint).await?;
+    let body = WithSecret { endpoint: wire::Endpoint::of(&endpoint), secret };
+    Ok(response::json(StatusCode::CREATED, &body))
+}
+
+pub const LIST: Doc = Doc {
+    responses: &[ResponseDoc::json::<wire::Endpoints>(200, "The endpoints, oldest first")],
+    ..Doc::new("webhooks", "list_webhook_endpoints", "List webhook endpoints")
+};
+
+/// `GET /v1/webhook-endpoints`
+pub async fn list(context: Context) -> Result<Response, crate::Error> {
+    let endpoints = context.services.outbox.endpoints().list(context.organization()?).await?;
+    let webhook_endpoints = endpoints.iter().map(wire::Endpoint::of).collect();
+    Ok(response::json(StatusCode::OK, &wire::Endpoints { webhook_endpoints }))
+}
+
+pub const GET: Doc = Doc {
+    responses: &[ResponseDoc::json::<wire::Endpoint>(200, "The endpoint"), NO_ENDPOINT],
+    ..Doc::new("webhooks", "get_webhook_endpoint", "Get a webhook endpoint")
+};
+
+/// `GET /v1/webhook-endpoints/{endpoint}`
+pub async fn get(context: Context) -> Result<Response, crate::Error> {
+    let found = find(&context).await?;
+    Ok(response::json(StatusCode::OK, &wire::Endpoint::of(&found)))
+}
+
+pub const CHANGE: Doc = Doc {
+    request: Some(RequestDoc::optional_json::<NewEndpoint>()),
+    responses: &[
+        ResponseDoc::json::<wire::Endpoint>(200, "The updated endpoint"),
+        NO_ENDPOINT,
+        ResponseDoc::error(409, "The name is taken"),
+    ],
+    ..Doc::new("webhooks", "change_webhook_endpoint", "Update a webhook endpoint")
+};
+
+/// `PUT /v1/webhook-endpoints/{endpoint}`: omitted fields keep their value.
+pub async fn change(mut context: Context) -> Result<Response, crate::Error> {
+    let found = find(&context).await?;
+    let fields = body::parse(&context.request.body().await?)?;
+    let services = &context.services;
+    let change = Change::read(fields, services)?;
+    if change.scheme.is_some_and(|scheme| scheme != found.scheme) {
+        let message = "signature cannot be changed; make another endpoint";
+        return Err(crate::Error::bad_request(message));
+    }
+    let now = services.clock.now();
+    let endpoints = services.outbox.endpoints().by(context.actor());
+    let apply = |endpoint: &mut Endpoint| change.apply(endpoint, now);
+    let changed = endpoints.change(found.organization, found.id, apply).await?;
+    Ok(response::json(StatusCode::OK, &wire::Endpoint::of(&changed)))
+}
+
+pub const PUT_NAMED: Doc = Doc {
+    request: Some(RequestDoc::json::<NewEndpoint>()),
+    responses: &[
+        ResponseDoc::json::<wire::Endpoint>(200, "The endpoint existed"),
+        ResponseDoc::json::<WithSecret>(
+            201,
+            "The endpoint was created; the response has its secret",
+        ),
+        ResponseDoc::error(
+            409,
+            "There are too many endpoints, or the endpoint has another signature scheme",
+        ),
+    ],
+    ..Doc::new("webhooks", "put_webhook_endpoint", "Create or update a webhook endpoint")
+};
+
+/// `PUT /admin/v1/organizations/{organization}/webhook-endpoints/{name}`: identical fields change
+/// nothing.
+pub async fn put_named(mut context: Context) -> Result<Response, crate::Error> {
+    let fields = body::parse(&context.request.body().await?)?;
+    let services = &context.services;
+    let mut change = Change::read(fields, services)?;
+    let name = context.request.param("name");
+    if !is_name(name) {
+        return Err(EndpointError::InvalidName.into());
+    }
+    change.name = Some(Some(name.to_owned()));
+    let Some(found) = find_named(&context).await? else {
+        return create_with(&context, &change).await;
+    };
+    if change.scheme.is_some_and(|scheme| scheme != found.scheme) {
+        return Err(crate::Error::conflict(
+            "signature cannot be changed: delete the endpoint first",
+        ));
+    }
+    let now = services.clock.now();
+    let mut wanted = found.clone();
+    change.apply(&mut wanted, now);
+    if wanted == found {
+        return Ok(response::json(StatusCode::OK, &wire::Endpoint::of(&found)));
+    }
+    let endpoints = services.outbox.endpoints().by(context.actor());
+    let apply = |endpoint: &mut Endpoint| change.apply(endpoint, now);
+    let changed = endpoints.change(found.organization, found.id, apply).await?;
+    Ok(response::json(StatusCode::OK, &wire::Endpoint::of(&changed)))
+}
+
+pub const DELETE_NAMED: Doc = Doc {
+    id: "delete_named_webhook_endpoint",
+    summary: "Delete a webhook endpoint by name",
+    ..DELETE
+};
+
+/// `DELETE /admin/v1/organizations/{organization}/webhook-endpoints/{name}`
+pub async fn delete_named(context: Context) -> Result<Response, crate::Error> {
+    let found = find_named(&context).await?.ok_or(EndpointError::NotFound)?;
+    let endpoints = context.services.outbox.endpoints().by(context.actor());
+    endpoints.delete(found.organization, found.id).await?;
+    Ok(response::empty(StatusCode::NO_CONTENT))
+}
+
+/// Returns the endpoint with the name in the path; names are unique.
+async fn find_named(context: &Context) -> Result<Option<Endpoint>, crate::Error> {
+    let name = context.request.param("name");
+    let all = context.services.outbox.endpoints().list(context.organization()?).await?;
+    Ok(all.into_iter().find(|one| one.name.as_deref() == Some(name)))
+}
+
+pub const DELETE: Doc = Doc {
+    responses: &[
+        ResponseDoc::empty(204, "The endpoint is deleted; its pending deliveries fail"),
+        NO_ENDPOINT,
+    ],
+    ..Doc::new("webhooks", "delete_webhook_endpoint", "Delete a webhook endpoint")
+};
+
+/// `DELETE /v1/webhook-endpoints/{endpoint}`
+pub async fn delete(context: Context) -> Result<Response, crate::Error> {
+    let organization = context.organization()?;
+    let endpoints = context.services.outbox.endpoints().by(context.actor());
+    endpoints.delete(organization, id_of(&context)?).await?;
+    Ok(response::empty(StatusCode::NO_CONTENT))
+}
+
+pub const ROTATE: Doc = Doc {
+    request: Some(RequestDoc::optional_json::<Rotate>()),
+    responses: &[
+        ResponseDoc::json::<WithSecret>(200, "The endpoint, with its new secret"),
+        NO_ENDPOINT,
+    ],
+    ..Doc::new("webhooks", "rotate_webhook_endpoint", "Rotate the secret of a webhook endpoint")
+};
+
+/// `POST /v1/webhook-endpoints/{endpoint}/rotate`
+pub async fn rotate(mut context: Context) -> Result<Response, crate::Error> {
+    let mut fields = body::parse(&context.request.body().await?)?;
+    let grace = fields.whole("grace_seconds", &(0..=GRACE_MAX))?.unwrap_or(GRACE_DEFAULT);
+    body::refuse_unread(&fields)?;
+    let organization = context.organization()?;
+    let id = id_of(&context)?;
+    let endpoints = context.services.outbox.endpoints().by(context.actor());
+    let (endpoint, secret) = endpoints.rotate(organization, id, Duration::from_secs(grace)).await?;
+    let body = WithSecret { endpoint: wire::Endpoint::of(&endpoint), secret };
+    Ok(response::json(StatusCode::OK, &body))
+}
+
+pub const TEST: Doc = Doc {
+    responses: &[ResponseDoc::json::<TestDelivery>(200, "The receiver's response"), NO_ENDPOINT],
+    ..Doc::new("webhooks", "test_webhook_endpoint", "Send a test event to a webhook endpoint")
+};
+
+/// `POST /v1/webhook-endpoints/{endpoint}/test`: sends one test event and returns the receiver's
+/// response.
+pub async fn test(context: Context) -> Result<Response, crate::Error> {
+    let endpoint = find(&context).await?;
+    let services = &context.services;
+    let now = services.clock.now();
+    let data = json!({"message": "This is a test event: nothing was run."});
+    let data = to_raw_value(&data).map_err(crate::Error::internal)?;
+    let sample = EventBody { kind: Event::EndpointTest, timestamp: now.into(), data: &data };
+    let sample = serde_json::to_string(&sample).map_err(crate::Error::internal)?;
+    let webhook = Webhook { url: endpoint.url.clone(), secret: None };
+    let nothing = Payload::nothing();
+    let delivery = Delivery::new(new_id(), endpoint.organization, new_id(), webhook, nothing, now)
+        .to(endpoint.id, Event::EndpointTest);
+    let headers = headers_of_endpoint(&delivery.id.to_string());
+    let trial = services.outbox.try_out(delivery, sample).await?;
+    let body = TestDelivery::new(endpoint.url, &trial.attempt, trial.body, headers);
+    Ok(response::json(StatusCode::OK, &body))
+}
+
+fn id_of(context: &Context) -> Result<EndpointId, crate::Error> {
+    let id = context.request.param("endpoint").parse();
+    id.map_err(|_no_id| EndpointError::NotFound.into())
+}
+
+async fn find(context: &Context) -> Result<Endpoint, crate::Error> {
+    let id = id_of(context)?;
+    Ok(context.services.outbox.endpoints().find(context.organization()?, id).await?)
+}
+
+/// The validated fields of a body.
+#[derive(Debug, Default)]
+struct Change {
+    url: Option<String>,
+    /// `Some(None)` removes the name.
+    name: Option<Option<String>>,
+    events: Option<Vec<Event>>,
+    models: Option<Vec<String>>,
+    workflows: Option<Vec<WorkflowId>>,
+    scheme: Option<Scheme>,
+    disabled: Option<bool>,
+}
+
+impl Change {
+    fn read(mut fields: JsonObject, services: &Services) -> Result<Self, crate::Error> {
+        let url = fields.filled_text("url", URL_MAX)?;
+        if let Some(url) = &url {
+            let checked = services.egress.check_url(url);
+            checked.map_err(|error| crate::Error::bad_request(format!("url {error}")))?;
+        }
+        let name = fields.text("name")?.map(|name| Some(name).filter(|name| !name.is_empty()));
+        if let Some(Some(name)) = &name
+            && !is_name(name)
+        {
+            return Err(EndpointError::InvalidName.into());
+        }
+        let events = fields.texts("events", Event::ALL.len())?;
+        let models = fields.texts("models", FILTER_MAX)?;
+        let is_model = |model: &String| !model.is_empty() && model.chars().count() <= MODEL_MAX;
+        if !models.iter().flatten().all(is_model) {
+            let message = format!("models must have items of 1 to {MODEL_MAX} characters");
+            return Err(crate::Error::bad_request(message));
+        }
+        let workflows = fields.texts("workflow_ids", FILTER_MAX)?;
+        let no_id = |_no_id| crate::Error::bad_request("workflow_ids must be an array of UUIDs");
+        let parse = |ids: Vec<String>| {
+            ids.iter().map(|id| id.parse().map_err(no_id)).collect::<Result<Vec<WorkflowId>, _>>()
+        };
+        let scheme = fields.text("signature")?;
+        let read_events = |words: Vec<String>| {
+            words.iter().map(|word| event(word)).collect::<Result<Vec<Event>, _>>()
+        };
+        let change = Self {
+            url,
+            name,
+            events: events.map(read_events).transpose()?,
+            models,
+            workflows: workflows.map(parse).transpose()?,
+            scheme: scheme.map(|word| self::scheme(&word)).transpose()?,
+            disabled: fields.flag("disabled")?,
+        };
+        body::refuse_unread(&fields)?;
+        Ok(change)
+    }
+
+    fn apply(&self, endpoint: &mut Endpoint, now: Timestamp) {
+        let Self { url, name, events, models, workflows, scheme: _, disabled } = self;
+        endpoint.url = url.clone().unwrap_or_else(|| std::mem::take(&mut endpoint.url));
+        endpoint.name = name.clone().unwrap_or_else(|| endpoint.name.take());
+        endpoint.events = events.clone().unwrap_or_else(|| std::mem::take(&mut endpoint.events));
+        endpoint.models = models.clone().unwrap_or_else(|| std::mem::take(&mut endpoint.models));
+        endpoint.workflows =
+            workflows.clone().unwrap_or_else(|| std::mem::take(&mut endpoint.workflows));
+        match disabled {
+            Some(true) if endpoint.disabled.is_none() => {
+                endpoint.disabled = Some(Disabled { at: now, reason: Reason::Request });
+            }
+            Some(false) => endpoint.disabled = None,
+            Some(true) | None => {}
+        }
+    }
+}
+
+fn event(word: &str) -> Result<Event, crate::Error> {
+    Event::ALL.into_iter().find(|event| event.as_str() == word).ok_or_else(|| {
+        let words = Event::ALL.map(Event::as_str).join(", ");
+        crate::Error::bad_request(format!("events must be some of {words}"))
+    })
+}
+
+fn scheme(word: &str) -> Result<Scheme, crate::Error> {
+    Scheme::ALL.into_iter().find(|scheme| scheme.as_str() == word).ok_or_else(|| {
+        let words = Scheme::ALL.map(Scheme::as_str).join(", ");
+        crate::Error::bad_request(format!("signature must be one of {words}"))
+    })
+}

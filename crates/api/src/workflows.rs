@@ -1,0 +1,549 @@
+//! Workflows and their versions: create, read, update, delete (`docs/spec/workflows.md`,
+//! "Workflow"). The workflows host and its mirror on the base host share the handlers.
+
+use hyper::StatusCode;
+use hyper::header::{ETAG, HeaderValue, IF_MATCH};
+
+use super::body;
+use super::doc::{Doc, Kind, OFFSET, Param, RequestDoc, ResponseDoc};
+use super::idempotency_key::{self, Creation};
+use super::{Context, Role};
+use orrery_domain::definition::Problem;
+use orrery_domain::ids::{RevisionId, WorkflowId};
+use orrery_domain::json_object::{JsonObject, Mismatch};
+use orrery_domain::workflow::{
+    CATEGORIES_MAX, DESCRIPTION_MAX, NAME_MAX, Status, TAG_MAX, TAGS_MAX, VERSIONS_MAX, Workflow,
+    slug_of,
+};
+use orrery_engine::query::lists::Query;
+use orrery_http::{Response, response};
+use orrery_records::idempotency::StoredResponse;
+use orrery_runtime::new_id;
+use orrery_wire as wire;
+use orrery_wire::workflow::{
+    Categories, Check, FieldError, LastRun, LastRuns, List, NewCheck, NewVersion, NewVersionOnBase,
+    NewWorkflow, NewWorkflowOnBase, Versions, WorkflowChange,
+};
+use orrery_workflows::{CATEGORIES, Category, Change, Filter, New, Put, SortKey, Triggers};
+
+const LIMIT_DEFAULT: u64 = 50;
+const LIMIT_MAX: u64 = 100;
+/// Maximum number of workflows whose latest execution one response contains: a page of the list.
+const LAST_RUNS_MAX: usize = 100;
+
+const NO_WORKFLOW: ResponseDoc = ResponseDoc::error(404, "Workflow not found");
+const NO_VERSION: ResponseDoc = ResponseDoc::error(404, "Workflow or version not found");
+const SHOWN: ResponseDoc =
+    ResponseDoc::json::<wire::workflow::Workflow<'static>>(200, "The workflow");
+const SHOWN_VERSION: ResponseDoc = ResponseDoc {
+    headers: &[("ETag", "The revision, for use in `If-Match`")],
+    ..ResponseDoc::json::<wire::workflow::Version<'static>>(200, "The version with its definition")
+};
+
+pub const CREATE: Doc = Doc {
+    request: Some(RequestDoc::json::<NewWorkflow>()),
+    is_idempotent: true,
+    responses: &[
+        ResponseDoc::json::<wire::workflow::Workflow<'static>>(
+            201,
+            "The workflow with one version",
+        ),
+        ResponseDoc::error(
+            409,
+            "There are too many workflows, or a request with this Idempotency-Key is still in \
+             progress",
+        ),
+    ],
+    ..Doc::new("workflows", "create_workflow", "Create a workflow")
+};
+
+pub const CREATE_ON_BASE: Doc =
+    Doc { request: Some(RequestDoc::json::<NewWorkflowOnBase>()), ..CREATE };
+
+pub const CREATE_ALIAS: Doc = Doc {
+    id: "create_workflow_alias",
+    summary: "Create a workflow, like `POST /v1/workflows`",
+    ..CREATE_ON_BASE
+};
+
+/// `POST /workflows`
+pub async fn create(mut context: Context) -> Result<Response, crate::Error> {
+    let organization = context.caller()?.organization;
+    let bytes = context.request.body().await?;
+    let claim = match idempotency_key::begin(&context, organization, "workflows", &bytes).await? {
+        Creation::New(claim) => claim,
+        Creation::Replay(answered) => {
+            let workflows = &context.services.workflows;
+            let workflow = workflows.find_any(organization, &answered.subject).await?;
+            return created(&workflow);
+        }
+    };
+    let new = read_new(body::parse(&bytes)?, context.role)?;
+    let services = &context.services;
+    let id: WorkflowId = new_id();
+    let commit = claim.commit(StoredResponse::created(id))?;
+    let workflow = services.workflows.create(organization, id, new, commit).await?;
+    if let Some(warning) = other_of_the_name(&context, &workflow).await {
+        context.request.warn(warning);
+    }
+    created(&workflow)
+}
+
+/// Returns a warning that the name was taken, so that the slug has a number. A repeated creation
+/// never changes an existing workflow.
+async fn other_of_the_name(context: &Context, workflow: &Workflow) -> Option<String> {
+    let plain = slug_of(&workflow.name);
+    if workflow.slug == plain {
+        return None;
+    }
+    let first = context.services.workflows.find(workflow.organization, &plain).await.ok()?;
+    let version = first.versions.len().saturating_add(1);
+    Some(format!(
+        "a workflow {plain} exists already, so this one is {}; PUT workflows/{plain}/versions/v{version} \
+         changes the first",
+        workflow.slug
+    ))
+}
+
+fn created(workflow: &Workflow) -> Result<Response, crate::Error> {
+    let triggers = Triggers { total: 0, versions: vec![0; workflow.versions.len()] };
+    let mut view = view(workflow, &triggers);
+    for version in &mut view.versions {
+        (version.created_at, version.updated_at) = (None, None);
+    }
+    Ok(response::json(StatusCode::CREATED, &view))
+}
+
+fn read_new(mut fields: JsonObject, role: Role) -> Result<New, crate::Error> {
+    let name = fields.required_name("name", NAME_MAX)?;
+    let description = fields.filled_text("description", DESCRIPTION_MAX)?;
+    // Existing clients of the base host omit the description.
+    let description = match description {
+        None if role == Role::Base => String::new(),
+        None => return Err(Mismatch::required("description").into()),
+        Some(description) => description,
+    };
+    let definition = fields.take("definition");
+    if definition.is_none() {
+        return Err(Mismatch::required("definition").into());
+    }
+    Ok(New {
+        name,
+        description,
+        categories: read_categories(&mut fields)?.unwrap_or_default(),
+        tags: read_tags(&mut fields)?.unwrap_or_default(),
+        locked: fields.flag("locked")?.unwrap_or(false),
+        production: fields.flag("production")?.unwrap_or(false),
+        definition,
+    })
+}
+
+fn read_categories(fields: &mut JsonObject) -> Result<Option<Vec<String>>, crate::Error> {
+    let categories = fields.texts("categories", CATEGORIES_MAX)?;
+    if let Some(unknown) = categories.iter().flatten().find(|slug| !Category::exists(slug)) {
+        let known = CATEGORIES.map(|category| category.slug).join(", ");
+        let shown: String = unknown.chars().take(TAG_MAX).collect();
+        let message = format!("unknown category '{shown}': there are {known}");
+        return Err(crate::Error::bad_request(message));
+    }
+    Ok(categories)
+}
+
+fn read_tags(fields: &mut JsonObject) -> Result<Option<Vec<String>>, crate::Error> {
+    let tags = fields.texts("tags", TAGS_MAX)?;
+    let is_good = |tag: &&String| {
+        (1..=TAG_MAX).contains(&tag.chars().count()) && !tag.chars().any(char::is_control)
+    };
+    if !tags.iter().flatten().all(|tag| is_good(&tag)) {
+        let message =
+            format!("a tag must have 1 to {TAG_MAX} characters without control characters");
+        return Err(crate::Error::bad_request(message));
+    }
+    Ok(tags)
+}
+
+fn statuses() -> Vec<&'static str> {
+    Status::ALL.map(Status::as_str).to_vec()
+}
+
+fn sort_keys() -> Vec<&'static str> {
+    SortKey::ALL.map(SortKey::as_str).to_vec()
+}
+
+fn directions() -> Vec<&'static str> {
+    vec!["asc", "desc"]
+}
+
+pub const LIST: Doc = Doc {
+    query: &[
+        Param::limit(LIMIT_MAX, LIMIT_DEFAULT),
+        OFFSET,
+        Param::new("category", Kind::Text, "Only workflows in the category with this slug"),
+        Param::new(
+            "tag",
+            Kind::Texts,
+            "Only workflows with this tag; if repeated, with any of the tags",
+        ),
+        Param::new(
+            "keyword",
+            Kind::Text,
+            "Only workflows whose name, slug or description contains this text",
+        ),
+        Param::new(
+            "status",
+            Kind::OneOf(statuses),
+            "Only workflows with this status. Deleted workflows are only listed if requested",
+        ),
+        Param::new(
+            "sort_key",
+            Kind::OneOf(sort_keys),
+            "The field to sort by. Defaults to `created_at`",
+        ),
+        Param::new("sort_direction", Kind::OneOf(directions), "The sort order. Defaults to `desc`"),
+    ],
+    responses: &[ResponseDoc::json::<List<'static>>(200, "The workflows")],
+    ..Doc::new("workflows", "list_workflows", "List workflows")
+};
+
+/// `GET /workflows?limit=&offset=&category=&tag=&keyword=&status=&sort_key=&sort_direction=`
+pub async fn list(context: Context) -> Result<Response, crate::Error> {
+    let organization = context.caller()?.organization;
+    let filter = read_filter(&context)?;
+    let workflows = &context.services.workflows;
+    let (found, total) = workflows.list(organization, &filter).await?;
+    let mut views = Vec::with_capacity(found.len());
+    for workflow in &found {
+        views.push(view(workflow, &workflows.triggers(workflow).await?));
+    }
+    let offset = filter.offset + views.len();
+    let body = List { workflows: views, offset, total_count: total };
+    Ok(response::json(StatusCode::OK, &body))
+}
+
+fn read_filter(context: &Context) -> Result<Filter, crate::Error> {
+    let query = &context.request.query;
+    let text = |name: &str| query.get(name).filter(|text| !text.is_empty()).map(str::to_owned);
+    let one_of = |name: &str, known: &[&str]| {
+        crate::Error::bad_request(format!("{name} must be one of {}", known.join(", ")))
+    };
+    let status = match query.get("status") {
+        None => None,
+        Some(name) => Some(
+            Status::named(name)
+                .ok_or_else(|| one_of("status", &Status::ALL.map(Status::as_str)))?,
+        ),
+    };
+    let sort_key = match query.get("sort_key") {
+        None => SortKey::CreatedAt,
+        Some(name) => SortKey::ALL
+            .into_iter()
+            .find(|key| key.as_str() == name)
+            .ok_or_else(|| one_of("sort_key", &SortKey::ALL.map(SortKey::as_str)))?,
+    };
+    let ascending = match query.get("sort_direction") {
+        None | Some("desc") => false,
+        Some("asc") => true,
+        Some(_) => return Err(one_of("sort_direction", &["asc", "desc"])),
+    };
+    Ok(Filter {
+        category: text("category"),
+        tags: query.all("tag").filter(|tag| !tag.is_empty()).map(str::to_owned).collect(),
+        keyword: text("keyword"),
+        status,
+        sort_key,
+        ascending,
+        offset: usize::try_from(query.number("offset", 0..=u64::from(u32::MAX), 0)?)?,
+        limit: usize::try_from(query.number("limit", 1..=LIMIT_MAX, LIMIT_DEFAULT)?)?,
+    })
+}
+
+pub const GET: Doc = Doc {
+    responses: &[SHOWN, NO_WORKFLOW],
+    ..Doc::new("workflows", "get_workflow", "Get a workflow with its versions")
+};
+
+/// `GET /workflows/{workflow}`
+pub async fn get(context: Context) -> Result<Response, crate::Error> {
+    let organization = context.caller()?.organization;
+    let workflows = &context.services.workflows;
+    let workflow = workflows.find(organization, context.request.param("workflow")).await?;
+    answer(&context, &workflow).await
+}
+
+async fn answer(context: &Context, workflow: &Workflow) -> Result<Response, crate::Error> {
+    let triggers = context.services.workflows.triggers(workflow).await?;
+    Ok(response::json(StatusCode::OK, &view(workflow, &triggers)))
+}
+
+pub const UPDATE: Doc = Doc {
+    request: Some(RequestDoc::optional_json::<WorkflowChange>()),
+    responses: &[
+        SHOWN,
+        ResponseDoc::error(403, "The workflow is locked"),
+        NO_WORKFLOW,
+        ResponseDoc::error(409, "The workflow was changed concurrently"),
+    ],
+    ..Doc::new("workflows", "update_workflow", "Update a workflow")
+};
+
+/// `PUT /workflows/{workflow}`
+pub async fn update(mut context: Context) -> Result<Response, crate::Error> {
+    let organization = context.caller()?.organization;
+    let mut fields = body::parse(&context.request.body().await?)?;
+    let status = match fields.text("status")? {
+        None => None,
+        Some(name) => Some(Status::named(&name).ok_or_else(|| {
+            let known = Status::ALL.map(Status::as_str).join(", ");
+            crate::Error::bad_request(format!("status must be one of {known}"))
+        })?),
+    };
+    let change = Change {
+        name: fields.name("name", NAME_MAX)?,
+        description: fields.filled_text("description", DESCRIPTION_MAX)?,
+        categories: read_categories(&mut fields)?,
+        tags: read_tags(&mut fields)?,
+        locked: fields.flag("locked")?,
+        production: fields.flag("production")?,
+        status,
+    };
+    let reference = context.request.param("workflow");
+    let changed = context.services.workflows.update(organization, reference, change).await?;
+    answer(&context, &changed).await
+}
+
+pub const DELETE: Doc = Doc {
+    query: &[Param::new(
+        "keep_running",
+        Kind::OneOf(flags),
+        "Whether unfinished executions continue. By default, they are cancelled",
+    )],
+    responses: &[
+        ResponseDoc::empty(204, "The workflow is deleted"),
+        ResponseDoc::error(403, "The workflow is locked"),
+        NO_WORKFLOW,
+        ResponseDoc::error(409, "The workflow was changed concurrently"),
+    ],
+    ..Doc::new("workflows", "delete_workflow", "Delete a workflow")
+};
+
+fn flags() -> Vec<&'static str> {
+    vec!["true", "false"]
+}
+
+/// `DELETE /workflows/{workflow}?keep_running=`: cancels the workflow's unfinished executions
+/// before and again after the deletion. A successful response means that none is left; without a
+/// response, the client should repeat the request.
+pub async fn delete(context: Context) -> Result<Response, crate::Error> {
+    let organization = context.caller()?.organization;
+    let change = Change { status: Some(Status::Deleted), ..Change::default() };
+    let reference = context.request.param("workflow");
+    let keeps_running = match context.request.query.get("keep_running") {
+        None | Some("" | "false") => false,
+        Some("true") => true,
+        Some(_) => return Err(crate::Error::bad_request("keep_running must be true or false")),
+    };
+    let services = &context.services;
+    let workflow = services.workflows.find(organization, reference).await?;
+    if workflow.locked {
+        return Err(orrery_workflows::Error::Locked.into());
+    }
+    if !keeps_running {
+        services.engine.cancel_all_of(organization, workflow.id).await?;
+    }
+    services.workflows.update(organization, reference, change).await?;
+    if !keeps_running {
+        services.engine.cancel_all_of(organization, workflow.id).await?;
+    }
+    Ok(response::empty(StatusCode::NO_CONTENT))
+}
+
+pub const PUT_VERSION: Doc = Doc {
+    request: Some(RequestDoc::json::<NewVersion>()),
+    responses: &[
+        SHOWN_VERSION,
+        ResponseDoc::error(403, "The version or the workflow is locked"),
+        NO_WORKFLOW,
+        ResponseDoc::error(409, "The workflow was changed concurrently"),
+        ResponseDoc::error(412, "The version was changed since the revision in `If-Match`"),
+    ],
+    takes_if_match: true,
+    ..Doc::new("workflows", "put_version", "Create or update a version and make it the latest")
+};
+
+pub const PUT_VERSION_ON_BASE: Doc =
+    Doc { request: Some(RequestDoc::json::<NewVersionOnBase>()), ..PUT_VERSION };
+
+/// `PUT /workflows/{workflow}/versions/{version}`
+pub async fn put_version(mut context: Context) -> Result<Response, crate::Error> {
+    let organization = context.caller()?.organization;
+    let mut fields = body::parse(&context.request.body().await?)?;
+    let version_id = context.request.param("version").to_owned();
+    let reference = context.request.param("workflow");
+    let workflows = &context.services.workflows;
+    // Check first whether the version may be changed, regardless of the body.
+    let before = workflows.find(organization, reference).await?;
+    if before.version(&version_id).is_some_and(|version| version.locked) {
+        return Err(orrery_workflows::Error::VersionLocked.into());
+    }
+    match fields.text("version_id")? {
+        None if context.role == Role::Base => {}
+        None => return Err(Mismatch::required("version_id").into()),
+        Some(named) if named != version_id => {
+            let message = "version_id must be the one in the path";
+            return Err(crate::Error::bad_request(message));
+        }
+        Some(_) => {}
+    }
+    let put = Put {
+        definition: fields.take("definition"),
+        locked: fields.flag("locked")?.unwrap_or(false),
+        production: fields.flag("production")?.unwrap_or(false),
+        allowed_to_share: fields.flag("allowed_to_share")?,
+        name: None,
+        description: None,
+        replaces: if_match(&context)?,
+    };
+    let changed = workflows.put_version(organization, reference, &version_id, put).await?;
+    answer_version(&context, &changed, &version_id).await
+}
+
+pub const GET_VERSION: Doc = Doc {
+    responses: &[SHOWN_VERSION, NO_VERSION],
+    ..Doc::new("workflows", "get_version", "Get a version with its definition")
+};
+
+/// `GET /workflows/{workflow}/versions/{version}`
+pub async fn get_version(context: Context) -> Result<Response, crate::Error> {
+    let organization = context.caller()?.organization;
+    let reference = context.request.param("workflow");
+    let workflow = context.services.workflows.find(organization, reference).await?;
+    answer_version(&context, &workflow, context.request.param("version")).await
+}
+
+async fn answer_version(
+    context: &Context,
+    workflow: &Workflow,
+    id: &str,
+) -> Result<Response, crate::Error> {
+    let workflows = &context.services.workflows;
+    let version = workflow.version(id).ok_or(orrery_workflows::Error::NoVersion)?;
+    let triggers = workflows.triggers(workflow).await?;
+    let counts = workflow.versions.iter().zip(&triggers.versions);
+    let count = counts.into_iter().find(|(held, _)| held.id == id).map_or(0, |(_, count)| *count);
+    let mut view = wire::workflow::Version::of(workflow, version, count);
+    view.definition = Some(workflows.definition(version.revision).await?);
+    let mut answer = response::json(StatusCode::OK, &view);
+    if let Ok(tag) = HeaderValue::try_from(format!("\"{}\"", version.revision)) {
+        answer.headers_mut().insert(ETAG, tag);
+    }
+    Ok(answer)
+}
+
+/// Returns the revisions in `If-Match` (RFC 9110, section 13.1.1: strong comparison).
+fn if_match(context: &Context) -> Result<Option<Vec<RevisionId>>, crate::Error> {
+    let Some(header) = context.request.headers.get(IF_MATCH) else { return Ok(None) };
+    let refused = || crate::Error::bad_request("If-Match must be the ETag of a version");
+    let text = header.to_str().map_err(|_no_text| refused())?;
+    let tag = |one: &str| one.trim().strip_prefix('"')?.strip_suffix('"').map(str::to_owned);
+    let tags: Option<Vec<String>> = text.split(',').take(VERSIONS_MAX).map(tag).collect();
+    // Tags of other formats match no revision.
+    Ok(Some(tags.ok_or_else(refused)?.iter().filter_map(|tag| tag.parse().ok()).collect()))
+}
+
+pub const CHECK: Doc = Doc {
+    request: Some(RequestDoc::json::<NewCheck>()),
+    responses: &[ResponseDoc::json::<Check>(200, "The problems of the definition"), NO_WORKFLOW],
+    ..Doc::new("workflows", "check_definition", "Check a definition without storing it")
+};
+
+/// `POST /workflows/check` of the dashboard.
+pub async fn check(mut context: Context) -> Result<Response, crate::Error> {
+    let organization = context.organization()?;
+    let mut fields = body::parse(&context.request.body().await?)?;
+    let workflow = fields.text("workflow")?;
+    let definition = fields.take("definition");
+    let workflows = &context.services.workflows;
+    let checked = workflows.try_definition(organization, workflow.as_deref(), definition).await;
+    let problems = match checked {
+        Ok(()) => Vec::new(),
+        Err(orrery_workflows::Error::Invalid { message, problems }) if problems.is_empty() => {
+            vec![FieldError { path: String::new(), message }]
+        }
+        Err(orrery_workflows::Error::Invalid { problems, .. }) => {
+            let shown = |one: Problem| FieldError { path: one.path, message: one.message };
+            problems.into_iter().map(shown).collect()
+        }
+        Err(other) => return Err(other.into()),
+    };
+    Ok(response::json(StatusCode::OK, &Check { valid: problems.is_empty(), problems }))
+}
+
+pub const LAST_RUNS: Doc = Doc {
+    query: &[Param::new(
+        "workflows",
+        Kind::Text,
+        "A comma-separated list of up to 100 workflow IDs",
+    )],
+    responses: &[ResponseDoc::json::<LastRuns>(
+        200,
+        "The latest execution of each workflow that has one",
+    )],
+    ..Doc::new("workflows", "last_runs", "Get the latest execution of each workflow")
+};
+
+/// `GET /workflows/runs?workflows=` of the dashboard.
+pub async fn last_runs(context: Context) -> Result<Response, crate::Error> {
+    let organization = context.organization()?;
+    let named = context.request.query.get("workflows").unwrap_or_default();
+    let ids: Vec<WorkflowId> =
+        named.split(',').filter_map(|id| id.parse().ok()).take(LAST_RUNS_MAX).collect();
+    let newest = Query { bulk: None, standing: None, offset: 0, limit: 1 };
+    let mut runs = Vec::with_capacity(ids.len());
+    for id in ids {
+        let (found, total) =
+            context.services.engine.executions_of(organization, id, newest).await?;
+        runs.extend(found.first().map(|execution| LastRun::of(id, execution, total)));
+    }
+    Ok(response::json(StatusCode::OK, &LastRuns { runs }))
+}
+
+pub const LIST_VERSIONS: Doc = Doc {
+    responses: &[
+        ResponseDoc::json::<Versions<'static>>(200, "The versions, oldest first"),
+        NO_WORKFLOW,
+    ],
+    ..Doc::new("workflows", "list_versions", "List the versions of a workflow")
+};
+
+/// `GET /workflows/{workflow}/versions`
+pub async fn list_versions(context: Context) -> Result<Response, crate::Error> {
+    let organization = context.caller()?.organization;
+    let workflows = &context.services.workflows;
+    let workflow = workflows.find(organization, context.request.param("workflow")).await?;
+    let view = view(&workflow, &workflows.triggers(&workflow).await?);
+    let total_count = view.versions.len();
+    Ok(response::json(StatusCode::OK, &Versions { versions: view.versions, total_count }))
+}
+
+pub const CATEGORIES_DOC: Doc = Doc {
+    responses: &[ResponseDoc::json::<Categories<'static>>(200, "The categories")],
+    ..Doc::new("workflows", "list_categories", "List categories")
+};
+
+/// `GET /categories`
+pub async fn categories(_context: Context) -> Result<Response, crate::Error> {
+    let made = Category::created_at();
+    let categories = CATEGORIES.map(|category| wire::workflow::Category {
+        slug: category.slug,
+        label: category.label,
+        description: category.description,
+        is_default: true,
+        created_at: made.into(),
+        updated_at: made.into(),
+    });
+    Ok(response::json(StatusCode::OK, &Categories { categories: categories.into() }))
+}
+
+fn view<'a>(workflow: &'a Workflow, triggers: &Triggers) -> wire::workflow::Workflow<'a> {
+    wire::workflow::Workflow::of(workflow, triggers.total, &triggers.versions)
+}

@@ -1,0 +1,47 @@
+//! The token of the control socket: created at each start, in a file that only the data folder's
+//! owner can read. A model's program runs as the same user but cannot read that file, so it cannot
+//! use the socket either.
+
+use std::fmt::Write as _;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+use anyhow::Context as _;
+
+use orrery_config::secret::Secret;
+use orrery_runtime::random_bytes;
+
+/// Random bytes in a token.
+const BYTES: usize = 32;
+
+/// Generates a token.
+///
+/// # Errors
+/// If the operating system provides no random bytes.
+pub fn token() -> anyhow::Result<Secret> {
+    let mut text = String::new();
+    for byte in random_bytes::<BYTES>()? {
+        write!(text, "{byte:02x}")?;
+    }
+    Ok(Secret::from(text))
+}
+
+/// Writes the token for the command line, replacing an earlier one.
+///
+/// # Errors
+/// If the file cannot be written.
+pub fn keep(path: &Path, token: &Secret) -> anyhow::Result<()> {
+    let half = path.with_added_extension("half");
+    let write = || -> io::Result<()> {
+        match fs::remove_file(&half) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            Ok(()) | Err(_) => {}
+        }
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&half)?;
+        file.write_all(token.expose().as_bytes())?;
+        fs::rename(&half, path)
+    };
+    write().with_context(|| format!("cannot write {}", path.display()))
+}

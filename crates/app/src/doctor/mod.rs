@@ -1,0 +1,239 @@
+//! Checks of the machine, the data folder and the backups that need no open store: for `orrery
+//! check` before a start, `orrery doctor`, and the dashboard. Read-only, except for temporary
+//! files.
+
+mod backup;
+mod disk;
+mod folders;
+mod host;
+mod models;
+mod secrets;
+mod tls;
+
+use std::path::{Path, PathBuf};
+
+use url::Url;
+
+use super::rotation;
+use orrery_api::{Doctor, Finding, Listening, RunningService};
+use orrery_config::{Config, McpTransport, TlsMode, exposed};
+use orrery_domain::time::Timestamp;
+use orrery_runners::command;
+
+pub use self::disk::is_in_memory;
+pub use self::folders::free_bytes;
+pub use self::models::check as check_manifest;
+
+/// The doctor of a service with this configuration.
+pub fn of(config: &Config) -> Doctor {
+    let config = config.clone();
+    let private = private(&config);
+    let hosts = hosts(&config);
+    let read = backup::Read::default();
+    let late_backup = backup::late(&config.backup);
+    let metrics = config.metrics.listen.iter().map(|address| Listening {
+        host: "metrics".to_owned(),
+        url: format!("http://{address}/metrics"),
+    });
+    let started = RunningService {
+        pid: std::process::id(),
+        file: config.file.clone(),
+        listening: metrics.collect(),
+    };
+    Doctor::new(move |now| findings(&config, now, &read), late_backup, private, hosts, started)
+}
+
+/// All findings that need neither the store nor a running service.
+#[must_use]
+pub fn without_store(config: &Config, now: Timestamp) -> Vec<Finding> {
+    findings(config, now, &backup::Read::default())
+}
+
+/// Findings that are known before a start, for `orrery check`.
+#[must_use]
+pub fn settled(config: &Config, now: Timestamp) -> Vec<Finding> {
+    let mut found = folders::findings(config);
+    found.extend(exposed(config).map(|warning| secrets::exposed(&warning)));
+    found.extend(upstream_without_path(config));
+    found.extend(missing_programs(config));
+    found.push(host::sandbox());
+    found.push(host::language_models());
+    found.extend(models::findings(&config.models_dir));
+    found.extend(tls::findings(config, now));
+    found.extend(backup::encryption(&config.backup));
+    if rotation::is_under_way(&config.data_dir) {
+        found.push(Finding::warning("seal", rotation::UNDER_WAY).mended_by("orrery seal rotate"));
+    }
+    found
+}
+
+/// Warns about an upstream URL without a path, because most servers have their API below `/v1`.
+fn upstream_without_path(config: &Config) -> Option<Finding> {
+    let url = config.router.upstream_url.as_deref()?;
+    if Url::parse(url).ok()?.path() != "/" {
+        return None;
+    }
+    let url = url.trim_end_matches('/');
+    let detail = format!(
+        "router.upstream_url is {url}, without a path: most servers have their API at {url}/v1"
+    );
+    Some(Finding::warning("upstream", detail).mended_by(format!("upstream_url = \"{url}/v1\"")))
+}
+
+/// Warns of programs that the configuration names and that are not there.
+fn missing_programs(config: &Config) -> Vec<Finding> {
+    let servers = config.agent.mcp_servers.iter().filter_map(|server| match &server.transport {
+        McpTransport::Program { command, directory, .. } => {
+            let missing = command::missing(command, directory)?;
+            Some(format!("the server '{}' of agent.mcp_servers: {missing}", server.name))
+        }
+        McpTransport::Http { .. } => None,
+    });
+    // It is started in the root folder.
+    let after = command::missing(&config.backup.after, Path::new("/"));
+    let after = after.map(|missing| format!("backup.after: {missing}"));
+    servers.chain(after).map(|detail| Finding::warning("program", detail)).collect()
+}
+
+/// Warnings about secrets in the configuration and the manifests that other users can read.
+pub fn exposed(config: &Config) -> impl Iterator<Item = String> {
+    let manifests = models::manifest_files(&config.models_dir).unwrap_or_default();
+    let files: Vec<PathBuf> = config.file.iter().cloned().chain(manifests).collect();
+    files.into_iter().filter_map(|file| exposed::warning(&file))
+}
+
+fn findings(config: &Config, now: Timestamp, read: &backup::Read) -> Vec<Finding> {
+    let mut found = settled(config, now);
+    found.extend(disk::findings(&config.data_dir));
+    found.extend(host::findings());
+    found.extend(secrets::findings(&config.data_dir));
+    found.push(backup::age(&config.backup, now));
+    found.extend(read.newest(&config.backup));
+    found
+}
+
+/// The paths that findings may contain, and their replacements for members of organizations.
+fn private(config: &Config) -> Vec<(String, &'static str)> {
+    let file = config.file.as_deref().unwrap_or(Path::new(""));
+    let mut private = vec![
+        (config.backup.folder.display().to_string(), "the backup folder"),
+        (config.data_dir.display().to_string(), "the data folder"),
+        (config.models_dir.display().to_string(), "the models folder"),
+        (file.display().to_string(), "the configuration"),
+    ];
+    if let TlsMode::Files { certificate, private_key } = &config.tls.mode {
+        private.push((certificate.display().to_string(), "the certificate"));
+        private.push((private_key.display().to_string(), "the private key"));
+    }
+    private.retain(|(path, _)| !path.is_empty());
+    // Longest first: one may be inside another.
+    private.sort_by_key(|(path, _)| std::cmp::Reverse(path.len()));
+    private
+}
+
+/// Host names in the configuration.
+fn hosts(config: &Config) -> Vec<String> {
+    let servers = config.agent.mcp_servers.iter().filter_map(|server| match &server.transport {
+        McpTransport::Http { url, .. } => Some(url.as_str()),
+        McpTransport::Program { .. } => None,
+    });
+    let urls = config.router.upstream_url.as_deref().into_iter().chain(servers);
+    let names = urls.filter_map(|url| Some(Url::parse(url).ok()?.domain()?.to_owned()));
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use orrery_config::McpServer;
+
+    #[test]
+    fn doctor_looks_up_configured_hosts_once() {
+        let mut config = Config::defaults();
+        assert!(hosts(&config).is_empty());
+        config.router.upstream_url = Some("https://models.example/v1".to_owned());
+        assert_eq!(hosts(&config), ["models.example"]);
+        config.router.upstream_url = Some("http://127.0.0.1:8090/v1".to_owned());
+        assert!(hosts(&config).is_empty());
+    }
+
+    #[test]
+    fn upstream_without_path_is_a_warning() {
+        let said = |url: &str| {
+            let mut config = Config::defaults();
+            config.router.upstream_url = Some(url.to_owned());
+            upstream_without_path(&config).and_then(|finding| finding.mend)
+        };
+        let mend = Some("upstream_url = \"http://box.lan:9000/v1\"".to_owned());
+        for bare in ["http://box.lan:9000", "http://box.lan:9000/"] {
+            assert_eq!(said(bare), mend, "{bare}");
+        }
+        for good in ["https://models.example/v1", "http://127.0.0.1:9000/api", "http://h/openai/v2"]
+        {
+            assert_eq!(said(good), None, "{good}");
+        }
+        assert!(upstream_without_path(&Config::defaults()).is_none());
+    }
+
+    #[test]
+    fn programs_of_the_configuration_that_are_missing_are_warnings() {
+        let mut config = Config::defaults();
+        assert!(missing_programs(&config).is_empty());
+        config.backup.after = vec!["no-such-program".to_owned()];
+        config.agent.mcp_servers = vec![McpServer {
+            name: "notes".to_owned(),
+            transport: McpTransport::Program {
+                command: vec!["/bin/sh".to_owned(), "gone.sh".to_owned()],
+                directory: PathBuf::from("/srv/no"),
+                env: Vec::new(),
+                writable: Vec::new(),
+                memory_bytes: None,
+            },
+            allow: None,
+        }];
+        let said: Vec<String> =
+            missing_programs(&config).into_iter().map(|finding| finding.detail).collect();
+        assert_eq!(
+            said,
+            [
+                "the server 'notes' of agent.mcp_servers: the script 'gone.sh' does not exist in \
+                 /srv/no",
+                "backup.after: the program 'no-such-program' does not exist in PATH, or cannot be run",
+            ]
+        );
+    }
+
+    #[test]
+    fn findings_contain_full_paths() {
+        let mut config = Config::defaults();
+        config.data_dir = orrery_config::absolute(Path::new("data"));
+        let doctor = of(&config);
+        let hidden = |detail: &str| doctor.for_members(Finding::good("secrets", detail)).detail;
+        assert_eq!(hidden("the data is there"), "the data is there");
+        let whole = std::env::current_dir().unwrap().join("data");
+        assert_eq!(hidden(&format!("{} is there", whole.display())), "the data folder is there");
+    }
+
+    #[test]
+    fn findings_for_members_contain_no_paths() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut config = Config::defaults();
+        config.data_dir = folder.path().join("data");
+        config.models_dir = config.data_dir.join("models.d");
+        config.backup.folder = config.data_dir.join("backups");
+        let certificate = folder.path().join("cert.pem");
+        config.tls.mode = TlsMode::Files { private_key: certificate.clone(), certificate };
+        let doctor = of(&config);
+        let now = Timestamp::from_micros(0);
+        let shown = folder.path().to_str().unwrap();
+        let found = doctor.findings(now);
+        assert!(found.iter().any(|one| one.detail.contains(shown)), "{found:?}");
+        for finding in found {
+            let finding = doctor.for_members(finding);
+            assert!(!finding.detail.contains(shown) && finding.mend.is_none(), "{finding:?}");
+        }
+    }
+}

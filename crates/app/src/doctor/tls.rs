@@ -1,0 +1,89 @@
+//! Checks that certificate and key match and are valid, and that keys do not cross a network
+//! unencrypted.
+
+use std::path::Path;
+
+use orrery_api::{Finding, Verdict};
+use orrery_config::{Config, TlsMode};
+use orrery_domain::time::Timestamp;
+use orrery_http::tls;
+
+pub(super) fn findings(config: &Config, now: Timestamp) -> Vec<Finding> {
+    let encrypted = config
+        .hosts
+        .named()
+        .iter()
+        .flat_map(|(_, host)| host.listen.clone())
+        .any(|address| config.tls.encrypts(&address));
+    match &config.tls.mode {
+        TlsMode::Files { certificate, private_key } => {
+            vec![certificate_of(certificate, private_key, now)]
+        }
+        TlsMode::Off => {
+            let open = config
+                .hosts
+                .named()
+                .iter()
+                .flat_map(|(_, host)| host.listen.clone())
+                .find(|address| !address.ip().to_canonical().is_loopback());
+            vec![match open {
+                Some(address) => {
+                    let detail = format!("off: keys cross the network unencrypted on {address}");
+                    Finding::new("tls", Verdict::Warning, detail)
+                }
+                None => Finding::new("tls", Verdict::Good, "off, on loopback addresses only"),
+            }]
+        }
+        TlsMode::Auto | TlsMode::SelfSigned if encrypted => {
+            let folder = config.data_dir.join("tls");
+            let certificate = folder.join("server.pem");
+            let key = folder.join("server.key");
+            if certificate.exists() {
+                return vec![certificate_of(&certificate, &key, now)];
+            }
+            vec![Finding::new(
+                "tls",
+                Verdict::Good,
+                "a certificate will be created at the first start",
+            )]
+        }
+        TlsMode::Auto | TlsMode::SelfSigned => {
+            vec![Finding::new("tls", Verdict::Good, "plain HTTP, on loopback addresses only")]
+        }
+    }
+}
+
+/// Whether a certificate and its key match and are currently valid.
+fn certificate_of(certificate: &Path, key: &Path, now: Timestamp) -> Finding {
+    let summary = match tls::inspect(certificate, key, now) {
+        Ok(summary) => summary,
+        Err(error) => return Finding::fault("tls", error.to_string()),
+    };
+    let Some(concern) = summary.concerns.first() else {
+        let names = summary.names.join(", ");
+        return Finding::good("tls", format!("for {names}, until {}", summary.not_after));
+    };
+    let refused = summary.concerns.iter().any(|concern| concern.is_refused());
+    let verdict = if refused { Verdict::Fault } else { Verdict::Warning };
+    let shown = certificate.display();
+    Finding::new("tls", verdict, format!("{shown}: the certificate {concern}"))
+        .mended_by("renew it; the service loads the new one automatically")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn check_warns_about_plain_http_on_a_network() {
+        let mut config = Config::defaults();
+        let now = Timestamp::from_micros(0);
+        assert_eq!(findings(&config, now)[0].verdict, Verdict::Good);
+        config.tls.mode = TlsMode::Off;
+        assert_eq!(findings(&config, now)[0].verdict, Verdict::Good);
+        config.hosts.agent.listen = vec!["0.0.0.0:8446".parse().unwrap()];
+        let found = findings(&config, now).remove(0);
+        assert_eq!(found.verdict, Verdict::Warning);
+        assert!(found.detail.contains("0.0.0.0:8446"), "{}", found.detail);
+    }
+}

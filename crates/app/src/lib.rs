@@ -1,0 +1,498 @@
+//! The composition root: opens all layers in order, serves, and stops them in reverse.
+//!
+//! The only module that knows all layers. [`start`] runs a whole service in this process, [`serve`]
+//! runs one until a signal, and [`offline()`] opens one for the command line's own requests,
+//! without listeners and without running work.
+
+mod backups;
+mod control;
+mod descriptors;
+mod doctor;
+mod first_start;
+mod housekeeping;
+mod inherited;
+mod journal;
+mod listeners;
+mod offline;
+mod options;
+mod private;
+mod programs;
+mod rehearsal;
+mod reload;
+mod rotation;
+mod router;
+mod scheduled;
+mod serving;
+mod watchdog;
+
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+
+use anyhow::Context;
+use arc_swap::ArcSwap;
+
+use self::listeners::{Bound, bind, certificates, for_operator, listen, server_limits};
+use self::options::{
+    configured_hosts, engine_options, files_options, members_options, outbox_options, settings,
+};
+use orrery_agent::servers;
+use orrery_api::{self as api, Documents, HostAddress, Readiness, Role, Services, Settings};
+use orrery_backup::Source;
+use orrery_catalog::Catalog;
+use orrery_config::Config;
+use orrery_config::secret::Secret;
+use orrery_domain::delivery::Delivery;
+use orrery_domain::ids::PayloadId;
+use orrery_engine::traces::Traces;
+use orrery_engine::{self as engine, Engine};
+use orrery_guard::fence;
+use orrery_guard::groups::Groups;
+use orrery_http::answers;
+use orrery_http::budget::{Budget, Share};
+use orrery_http::client::Client;
+use orrery_http::egress::Policy;
+use orrery_http::places;
+use orrery_http::rate::{Limiter, OrganizationLimiter};
+use orrery_http::server::{Limits, Listener};
+use orrery_http::tls::Certificates;
+use orrery_records::accounts::Accounts;
+use orrery_records::audit::Audit;
+use orrery_records::billing::Billing;
+use orrery_records::chains::Chains;
+use orrery_records::files::Files;
+use orrery_records::idempotency::Idempotency;
+use orrery_records::members::Members;
+use orrery_records::secrets::Secrets;
+use orrery_records::signed_urls::SignedUrls;
+use orrery_runners::builtin::{BuiltinContext, Workers};
+use orrery_runners::command::GuardConfig;
+use orrery_runners::llm::Room;
+use orrery_runners::options::Dependencies;
+use orrery_runtime::{Background, Clock, SharedAnswers, Tasks, memory, new_id};
+use orrery_schema::Schema;
+use orrery_storage::{self as storage, FolderLock, Sealer, Store};
+use orrery_telemetry as telemetry;
+use orrery_webhooks::Outbox;
+use orrery_workflows::{self as workflows, Workflows};
+
+pub use self::backups::{UNENCRYPTED, concern as backup_concern, encryption, is_damage};
+pub use self::doctor::{check_manifest, free_bytes, is_in_memory, settled, without_store};
+pub use self::first_start::FirstStart;
+pub use self::offline::{Offline, offline};
+pub use self::options::policy;
+pub use self::rehearsal::{Rehearsed, rehearse};
+pub use self::rotation::{Resealed, UNDER_WAY as ROTATION_UNDER_WAY, Watch, rotate_seal};
+pub use self::serving::{Running, serve};
+
+/// The control socket's file name in the data folder.
+pub const CONTROL_SOCKET: &str = "control.sock";
+/// The file with the socket's token, which its owner can read but sandboxed programs cannot.
+pub const CONTROL_TOKEN: &str = "control.token";
+/// Folder of programs' runs, in the data folder.
+const WORK: &str = "work";
+/// The balance route's bucket (`docs/spec/hosts.md`, "Limits").
+const BALANCE_PER_SECOND: u32 = 3;
+/// Connections to the control socket and, separately, to the metrics: clients of the other hosts
+/// cannot use them up.
+const OPERATOR_CONNECTIONS: usize = 128;
+/// The name of the key created by a first start.
+const FIRST_KEY: &str = "first key";
+
+/// The hosts in the order of `config::Hosts::named`.
+const ROLES: [Role; 5] = [Role::Base, Role::Workflows, Role::Flows, Role::Agent, Role::Dashboard];
+
+/// Opens the store and all layers above it. Nothing listens and nothing runs yet.
+///
+/// # Errors
+/// If the store, its key file or the metrics cannot be opened; the message says what to do.
+fn open(
+    config: &Config,
+    (tasks, work): (&Tasks, &Tasks),
+    hosts: Vec<HostAddress>,
+    live: Option<Live>,
+) -> anyhow::Result<Arc<Services>> {
+    let clock = Clock::system();
+    let Live { control_token, groups, lock } = live.unwrap_or_default();
+    let kept = open_kept(config, clock.clone(), &hosts, lock)?;
+    let Kept { store, sealer, accounts, signed_urls, files } = kept;
+    let policy = policy(config);
+    let guard = programs::guard(config, tasks, groups);
+    let catalog = open_catalog(config, &policy, &files, &guard)?;
+    let guarded = Client::guarded(policy.clone());
+    let tool_servers = servers::Doors { client: guarded.with_share(places::Share::Tools), guard };
+    let sent = outbox_options(&config.webhooks);
+    let outbox = Outbox::new(store.clone(), sealer.clone(), guarded.clone(), clock.clone(), sent);
+    let workflows = open_workflows((&store, &sealer, &clock), &catalog);
+    let billing = Billing::new(store.clone(), clock.clone());
+    let dependencies = engine::Dependencies {
+        store: store.with_own_readers(),
+        clock: clock.clone(),
+        tasks: work.clone(),
+        billing: billing.clone(),
+        limits: accounts.limits().clone(),
+        models: Arc::new(catalog.clone()),
+        plans: Arc::new(workflows.clone()),
+        client: guarded,
+        files: files.clone(),
+        endpoints: outbox.endpoints().clone(),
+        on_delivery: waking(&outbox),
+    };
+    let engine = Engine::new(dependencies, engine_options(config, &store));
+    let chains = Chains::new(store.clone(), clock.clone());
+    let schedules = scheduled::open((&store, &clock), &engine, &catalog, &workflows, &chains);
+    let chat = router::open(config, tasks, &store, &clock, &catalog, &chains, &engine)?;
+    let bodies = Budget::new(config.limits.bodies_in_flight, Share::Fair);
+    answers::set_limit(config.limits.answers_in_flight);
+    let kept = (&store, &clock, &files, &signed_urls);
+    let by = (&bodies, tool_servers);
+    let agent = router::agent((config, tasks), kept, &chat, &catalog, &workflows, &engine, by);
+    Ok(Arc::new(Services {
+        agent,
+        decisions: router::decisions(config, tasks, &clock, &chat),
+        chat,
+        settings: Settings { control_token, ..settings(config, hosts) },
+        started_at: clock.now(),
+        readiness: Readiness::default(),
+        documents: Documents::default(),
+        accounts,
+        members: Members::new(store.clone(), clock.clone(), members_options(config)),
+        audit: Audit::new(store.clone(), clock.clone()),
+        billing,
+        chains,
+        files,
+        signed_urls,
+        idempotency: Idempotency::new(store.clone(), clock.clone()),
+        schedules,
+        secrets: Secrets::new(store.clone(), sealer.clone(), clock.clone()),
+        bodies,
+        requests: Budget::new(config.limits.requests_in_flight, Share::Fair),
+        live: ArcSwap::from_pointee(options::live(config)),
+        reloader: OnceLock::new(),
+        naming: tokio::sync::Mutex::default(),
+        aside: SharedAnswers::default(),
+        organization_rate: OrganizationLimiter::default(),
+        balance_rate: Limiter::new(BALANCE_PER_SECOND, BALANCE_PER_SECOND),
+        metrics: telemetry::metrics()?,
+        egress: policy,
+        clock,
+        store,
+        sealer,
+        catalog,
+        engine,
+        workflows,
+        outbox,
+    }))
+}
+
+/// The catalog's models, for definitions.
+struct CatalogModels(Catalog);
+
+impl workflows::Models for CatalogModels {
+    fn schema(&self, slug: &str) -> Option<Arc<Schema>> {
+        self.0.get(slug).map(|model| Arc::clone(&model.schema))
+    }
+
+    fn nearest(&self, slug: &str) -> Option<String> {
+        self.0.nearest(slug)
+    }
+}
+
+fn open_workflows(
+    (store, sealer, clock): (&Store, &Sealer, &Clock),
+    catalog: &Catalog,
+) -> Workflows {
+    let models = Arc::new(CatalogModels(catalog.clone()));
+    Workflows::new(store.clone(), sealer.clone(), clock.clone(), models)
+        .reserving(api::words_beside("workflow"))
+}
+
+/// Passes committed deliveries to the outbox.
+fn waking(outbox: &Outbox) -> engine::OnDelivery {
+    let outbox = outbox.clone();
+    Arc::new(move |delivery: Delivery| outbox.wake(delivery))
+}
+
+/// Parts that only a listening service has.
+#[derive(Default)]
+struct Live {
+    control_token: Option<Secret>,
+    groups: Option<Arc<Groups>>,
+    /// Lock of the data folder, taken before anything else.
+    lock: Option<FolderLock>,
+}
+
+/// The layers that own data on the disk.
+struct Kept {
+    store: Store,
+    sealer: Sealer,
+    accounts: Accounts,
+    signed_urls: SignedUrls,
+    files: Files,
+}
+
+fn open_kept(
+    config: &Config,
+    clock: Clock,
+    hosts: &[HostAddress],
+    lock: Option<FolderLock>,
+) -> anyhow::Result<Kept> {
+    private::tighten(&config.data_dir)?;
+    // Before the store: a new folder gets its key first.
+    let sealer = Sealer::open_used(&config.data_dir)?;
+    if rotation::is_under_way(&config.data_dir) {
+        tracing::warn!("{}", rotation::UNDER_WAY);
+    }
+    let options = storage::Options {
+        folder: config.data_dir.clone(),
+        inline_bytes: config.engine.payload_inline_bytes,
+    };
+    let store = match lock {
+        Some(lock) => Store::open_locked(&options, lock),
+        None => Store::open(&options),
+    };
+    let store = store.map_err(|error| backups::advised(error, &config.backup.folder))?;
+    let accounts = Accounts::new(store.clone(), clock.clone());
+    let base = hosts.iter().find(|host| host.role == Role::Base);
+    let base = base.map(|base| base.url.clone()).unwrap_or_default();
+    let signed_urls =
+        SignedUrls::new(sealer.clone(), clock.clone(), Arc::new(accounts.clone()), base);
+    let folder = config.data_dir.join("files");
+    let limits = accounts.limits().clone();
+    let files = Files::new(
+        folder,
+        store.clone(),
+        clock,
+        signed_urls.clone(),
+        files_options(config),
+        limits,
+    );
+    Ok(Kept { store, sealer, accounts, signed_urls, files })
+}
+
+/// Whether a rotation of `seal.key` was started and has not finished.
+#[must_use]
+pub fn is_rotation_under_way(config: &Config) -> bool {
+    rotation::is_under_way(&config.data_dir)
+}
+
+/// Opens the data of a stopped service.
+///
+/// # Errors
+/// If a service runs on it, or it cannot be opened.
+pub fn stopped_store(config: &Config) -> anyhow::Result<Source> {
+    let Kept { store, files, .. } = open_kept(config, Clock::system(), &[], None)?;
+    Ok(Source { store, files })
+}
+
+fn open_catalog(
+    config: &Config,
+    policy: &Policy,
+    files: &Files,
+    guard: &GuardConfig,
+) -> anyhow::Result<Catalog> {
+    if config.models_dir.starts_with(&config.data_dir) {
+        std::fs::create_dir_all(&config.models_dir)
+            .with_context(|| format!("cannot make {}", config.models_dir.display()))?;
+    }
+    let workers = Workers::new(config.program.clone(), guard.groups.clone());
+    let dependencies = Dependencies {
+        builtins: BuiltinContext::new(policy.clone(), Some(files.clone()), workers),
+        client: Client::trusted(),
+        guard: guard.clone(),
+        room: Arc::new(Room::of_bytes(config.limits.model_memory_bytes)),
+        endpoints: Arc::default(),
+    };
+    let (catalog, report) = Catalog::open(config.models_dir.clone(), dependencies);
+    reload::log_errors(&report);
+    Ok(catalog)
+}
+
+/// Opens the control socket and starts the watchdog, which uses it.
+fn listen_to_operator(
+    config: &Config,
+    services: &Arc<Services>,
+    limits: Limits,
+    tasks: &Tasks,
+    token: Secret,
+) -> anyhow::Result<()> {
+    control::keep(&config.data_dir.join(CONTROL_TOKEN), &token)?;
+    let socket = config.data_dir.join(CONTROL_SOCKET);
+    listen(Listener::unix(&socket)?, Role::Control, None, services, limits, tasks)?;
+    watchdog::feed(tasks, socket, token);
+    Ok(())
+}
+
+/// Starts a whole service: when this returns, it listens and has resumed unfinished work.
+///
+/// # Errors
+/// If a port, the store, a certificate or the control socket is unavailable.
+pub async fn start(config: &Config) -> anyhow::Result<Running> {
+    let (running, started) = bring_up(config, take_groups).await?;
+    attend(&running, config, started).await?;
+    Ok(running)
+}
+
+/// Opens everything, listens on the configured addresses, resumes unfinished work, and reports
+/// readiness. Returns the start of this process as an id: unfinished writes from before it were
+/// interrupted.
+async fn bring_up(
+    config: &Config,
+    groups: impl FnOnce() -> Option<Arc<Groups>>,
+) -> anyhow::Result<(Running, PayloadId)> {
+    let tasks = Tasks::new();
+    let clock = Clock::system();
+    let (lock, bound, hosts) = lock_and_bind(config)?;
+    let control_token = control::token()?;
+    let live =
+        Live { control_token: Some(control_token.clone()), groups: groups(), lock: Some(lock) };
+    let background = Background::start()?;
+    let work = tasks.on(&background);
+    let services = open(config, (&tasks, &work), hosts, Some(live))?;
+    services.store.disk_space().keep(config.limits.disk_reserve);
+    if config.accept_loss {
+        services.store.accept_payload_loss()?;
+        services.files.accept_loss()?;
+    } else {
+        services.store.check_payload_folder().await?;
+        services.files.check_folder().await?;
+    }
+    services.outbox.endpoints().load().await?;
+    services.accounts.load_limits().await?;
+    let started: PayloadId = new_id();
+    let certificates = certificates(config, &clock)?;
+    let acceptor = certificates.as_ref().map(Certificates::acceptor);
+    let limits = server_limits(config);
+    let mut addresses = Vec::new();
+    for Bound { role, listener, encrypted } in bound {
+        addresses.extend(listener.address().map(|address| (role, address)));
+        let tls = acceptor.clone().filter(|_| encrypted);
+        let limits = if role == Role::Metrics { for_operator(&limits) } else { limits.clone() };
+        listen(listener, role, tls, &services, limits, &tasks)?;
+    }
+    listen_to_operator(config, &services, for_operator(&limits), &tasks, control_token)?;
+    if let Some(certificates) = &certificates {
+        certificates.watch(&tasks, &clock, journal::noting(&services, &tasks, "certificate"));
+    }
+    let traces = export_traces(config, &services, &tasks);
+    let reloader = reload::reloader(&services, certificates.clone(), traces, config);
+    let _first = services.reloader.set(reloader);
+    remove_work(&config.data_dir.join(WORK));
+    housekeeping::restore_time(&services).await?;
+    let unfinished = services.engine.recover().await?;
+    services.outbox.start(&work);
+    work.spawn(services.schedules.clone().run(work.clone()));
+    services.readiness.set();
+    let disk = services.store.disk_space();
+    let listening: Vec<String> =
+        addresses.iter().map(|(role, address)| format!("{} {address}", role.as_str())).collect();
+    tracing::info!(
+        listening = listening.join(", "),
+        unfinished,
+        models = services.catalog.len(),
+        disk_free_bytes = disk.free(),
+        disk_reserve_bytes = disk.reserve(),
+        "service ready"
+    );
+    let grace = config.engine.shutdown_grace;
+    Ok((Running { services, tasks, grace, addresses, background }, started))
+}
+
+/// Locks the data folder and binds the addresses. A folder created by this start is removed if
+/// binding fails: commands would take it for a service's data.
+fn lock_and_bind(config: &Config) -> anyhow::Result<(FolderLock, Vec<Bound>, Vec<HostAddress>)> {
+    let is_new = !config.data_dir.exists();
+    // Before the ports: a second start on one folder should report that, not taken ports.
+    let lock = storage::make_and_lock(&config.data_dir)?;
+    match bind(config) {
+        Ok((bound, hosts)) => Ok((lock, bound, hosts)),
+        Err(error) => {
+            if is_new {
+                lock.remove_new_folder();
+            }
+            Err(error)
+        }
+    }
+}
+
+/// Starts the background upkeep of a running service.
+async fn attend(running: &Running, config: &Config, started: PayloadId) -> anyhow::Result<()> {
+    let Running { services, tasks, .. } = running;
+    reload::watch_models(services, tasks);
+    reload::maintain_models(services, tasks);
+    doctor::exposed(config).for_each(|warning| tracing::warn!("{warning}"));
+    warn_of_open_networks(services).await?;
+    journal::note_start(services, config).await?;
+    tasks.spawn(journal::run(Arc::clone(services), tasks.clone(), config.audit.clone()));
+    telemetry::run_upkeep(tasks, services.metrics.clone());
+    memory::keep_small(tasks);
+    tasks.spawn(housekeeping::run(
+        Arc::clone(services),
+        tasks.clone(),
+        started,
+        config.accept_loss,
+    ));
+    tasks.spawn(backups::run(Arc::clone(services), tasks.clone(), config.clone()));
+    tasks.spawn(private::keep_closed(config.data_dir.clone(), tasks.clone()));
+    Ok(())
+}
+
+/// Exports the spans of work that ends from now on, if the configuration or a later reload enables
+/// it.
+fn export_traces(config: &Config, services: &Services, tasks: &Tasks) -> Traces {
+    let traces = Traces::new(options::trace_target(config));
+    let of_executions = traces.clone();
+    services.engine.set_on_end(Box::new(move |execution| of_executions.ended(execution)));
+    let of_deliveries = traces.clone();
+    services.outbox.set_on_attempt(Box::new(move |delivery| of_deliveries.attempted(delivery)));
+    // The operator's own URL, like those of manifests.
+    let client = Client::trusted().with_share(places::Share::Deliveries);
+    let (engine, clock) = (services.engine.clone(), services.clock.clone());
+    tasks.spawn(traces.clone().run(tasks.clone(), engine, client, clock));
+    traces
+}
+
+/// The service's control group, if it is delegated. Warns about gaps of the sandbox for models'
+/// programs.
+fn take_groups() -> Option<Arc<Groups>> {
+    for concern in fence::concerns() {
+        tracing::warn!("{concern}");
+    }
+    match Groups::take() {
+        Ok(groups) => {
+            tracing::info!(
+                limits = groups.has_limits(),
+                "control groups enabled for models' programs"
+            );
+            Some(Arc::new(groups))
+        }
+        Err(reason) => {
+            tracing::info!(
+                %reason,
+                "no control groups: models' programs only have limits per process; run as a systemd service to enable control groups"
+            );
+            None
+        }
+    }
+}
+
+/// Removes the leftovers of programs' runs. Programs control its content, so a failure does not
+/// prevent the start.
+fn remove_work(folder: &Path) {
+    if let Err(error) = std::fs::remove_dir_all(folder)
+        && error.kind() != std::io::ErrorKind::NotFound
+    {
+        tracing::warn!(
+            %error, folder = %folder.display(),
+            "failed to remove leftovers of earlier runs"
+        );
+    }
+}
+
+/// Warns if several organizations can reach the box's network.
+async fn warn_of_open_networks(services: &Services) -> anyhow::Result<()> {
+    let organizations = services.accounts.organizations().await?.len();
+    if let Some(warning) = services.egress.warning(organizations) {
+        tracing::warn!("{warning}");
+    }
+    Ok(())
+}

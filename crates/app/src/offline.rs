@@ -1,0 +1,35 @@
+//! A service without listeners, for the command line while no service runs on the data folder. It
+//! runs no work.
+
+use super::{configured_hosts, open};
+use orrery_api::{HostService, Role};
+use orrery_config::Config;
+use orrery_http::request::Peer;
+use orrery_http::{Body, Response};
+use orrery_runtime::Tasks;
+
+/// A service for the command line's own requests: it answers like the control socket, but listens
+/// nowhere and runs no work.
+#[derive(Debug)]
+pub struct Offline {
+    control: HostService,
+}
+
+impl Offline {
+    /// Answers one request.
+    pub async fn call(&self, request: hyper::Request<Body>) -> Response {
+        self.control.answer(request, Peer::InProcess).await
+    }
+}
+
+/// Opens the store of `config` while no service runs on it.
+///
+/// # Errors
+/// If a service runs on it, or it cannot be opened.
+pub async fn offline(config: &Config) -> anyhow::Result<Offline> {
+    let tasks = Tasks::new();
+    let services = open(config, (&tasks, &tasks), configured_hosts(config), None)?;
+    // No unfinished work is resumed here, so requests need not wait for it.
+    services.readiness.set();
+    Ok(Offline { control: HostService::new(Role::Control, services, false)? })
+}

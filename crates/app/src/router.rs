@@ -1,0 +1,146 @@
+//! Creates the chat router, the decisions and the agent as configured.
+
+use std::sync::Arc;
+
+use anyhow::Context;
+use hyper::header::HeaderValue;
+
+use orrery_agent::{self as agent, Agent, servers};
+use orrery_catalog::Catalog;
+use orrery_chat::decisions::{self, Decisions};
+use orrery_chat::{Chat, Dependencies, Options, Upstream};
+use orrery_config::{Config, McpServer, McpTransport};
+use orrery_domain::model::Pricing;
+use orrery_domain::money::Usd;
+use orrery_engine::Engine;
+use orrery_http::budget::Budget;
+use orrery_http::client::{Builder, Client};
+use orrery_records::chains::Chains;
+use orrery_records::files::Files;
+use orrery_records::signed_urls::SignedUrls;
+use orrery_runtime::{Clock, Tasks};
+use orrery_storage::Store;
+use orrery_workflows::Workflows;
+
+/// The fraction of a shutdown's grace for which answers may continue; the rest is for recording
+/// them.
+const STOP_GRACE_DIVISOR: u32 = 2;
+
+/// The client for the operator's own URLs, like those of manifests.
+fn client(config: &Config) -> Client {
+    Builder::new(None).connect_timeout(config.router.connect_timeout).build()
+}
+
+/// Creates the router with the settings of the configuration.
+///
+/// # Errors
+/// If the upstream's key cannot be sent in a header.
+pub fn open(
+    config: &Config,
+    tasks: &Tasks,
+    store: &Store,
+    clock: &Clock,
+    catalog: &Catalog,
+    chains: &Chains,
+    engine: &Engine,
+) -> anyhow::Result<Chat> {
+    let dependencies = Dependencies {
+        store: store.clone(),
+        clock: clock.clone(),
+        tasks: tasks.clone(),
+        catalog: catalog.clone(),
+        chains: chains.clone(),
+        engine: engine.clone(),
+        client: client(config),
+    };
+    let router = &config.router;
+    let authorization = match &router.upstream_key {
+        None => None,
+        Some(key) => {
+            let header = HeaderValue::from_str(&format!("Bearer {}", key.expose()));
+            let mut header = header.context("router.upstream_key cannot be sent in a header")?;
+            header.set_sensitive(true);
+            Some(header)
+        }
+    };
+    let upstream = router.upstream_url.clone().map(|url| Upstream { url, authorization });
+    let prices = router.prices.iter().map(|price| {
+        let pricing = Pricing::UsageBased {
+            estimate: None,
+            per_second: None,
+            per_million_input_tokens: Some(price.per_million_input_tokens),
+            per_million_output_tokens: Some(price.per_million_output_tokens),
+        };
+        (price.model.clone(), pricing)
+    });
+    let options = Options {
+        upstream,
+        agent_id: config.agent.model_id.clone(),
+        fee: router.platform_fee,
+        prices: prices.collect(),
+        keep_content: router.keep_content,
+        tokens_per_day: config.limits.tokens_per_day,
+        first_byte_timeout: router.first_byte_timeout,
+        idle_timeout: router.idle_timeout,
+        catalog_ttl: router.catalog_ttl,
+        stop_grace: config.engine.shutdown_grace / STOP_GRACE_DIVISOR,
+    };
+    Ok(Chat::new(dependencies, options))
+}
+
+/// Creates the decisions with the settings of the configuration.
+pub fn decisions(config: &Config, tasks: &Tasks, clock: &Clock, chat: &Chat) -> Decisions {
+    let dependencies =
+        decisions::Dependencies { clock: clock.clone(), tasks: tasks.clone(), chat: chat.clone() };
+    let aliases = config.decisions.aliases.iter().cloned().collect();
+    let options = decisions::Options { aliases, samples: config.decisions.samples };
+    Decisions::new(dependencies, options)
+}
+
+/// Creates the agent with the settings of the configuration.
+pub fn agent(
+    (config, tasks): (&Config, &Tasks),
+    (store, clock, files, signed_urls): (&Store, &Clock, &Files, &SignedUrls),
+    chat: &Chat,
+    catalog: &Catalog,
+    workflows: &Workflows,
+    engine: &Engine,
+    (bodies, doors): (&Arc<Budget>, servers::Doors),
+) -> Agent {
+    let dependencies = agent::Dependencies {
+        store: store.clone(),
+        clock: clock.clone(),
+        tasks: tasks.clone(),
+        chat: chat.clone(),
+        catalog: catalog.clone(),
+        workflows: workflows.clone(),
+        files: files.clone(),
+        signed_urls: signed_urls.clone(),
+        engine: engine.clone(),
+        bodies: Arc::clone(bodies),
+        doors,
+    };
+    let agent = &config.agent;
+    let options = agent::Options {
+        model: agent.model.clone(),
+        eco_model: agent.eco_model.clone(),
+        model_id: agent.model_id.clone(),
+        timeout: agent.timeout,
+        steps_max: agent.max_steps,
+        cost_max: agent.max_cost.and_then(Usd::from_dollars),
+        context_tokens: agent.context_tokens,
+        servers: agent.mcp_servers.iter().map(mcp_server).collect(),
+    };
+    Agent::new(dependencies, options)
+}
+
+/// Converts the settings of a tool server for the agent.
+fn mcp_server(server: &McpServer) -> servers::Settings {
+    let transport = match server.transport.clone() {
+        McpTransport::Http { url, headers } => servers::Transport::Http { url, headers },
+        McpTransport::Program { command, directory, env, writable, memory_bytes } => {
+            servers::Transport::Program { command, directory, env, writable, memory_bytes }
+        }
+    };
+    servers::Settings { name: server.name.clone(), transport, allow: server.allow.clone() }
+}

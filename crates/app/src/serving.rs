@@ -1,0 +1,167 @@
+//! A running service from start to end: signals, systemd notifications, shutdown.
+//!
+//! A shutdown waits only for work that can end: executions, deliveries and connections. Parts that
+//! last as long as the process, such as idle workers of models, end with it.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::{FirstStart, first_start, start};
+use orrery_api::{Role, Services};
+use orrery_config::Config;
+use orrery_runtime::shortage::lacks_descriptor;
+use orrery_runtime::{Background, Tasks};
+
+/// A shutdown that takes longer logs what it waits for.
+const QUIET: Duration = Duration::from_millis(100);
+
+/// A service in this process.
+#[derive(Debug)]
+pub struct Running {
+    pub services: Arc<Services>,
+    pub(super) tasks: Tasks,
+    pub(super) grace: Duration,
+    pub(super) addresses: Vec<(Role, SocketAddr)>,
+    /// The threads of executions and deliveries.
+    pub(super) background: Background,
+}
+
+impl Running {
+    /// The first listening address of a host.
+    #[must_use]
+    pub fn address(&self, role: Role) -> Option<SocketAddr> {
+        self.addresses.iter().find(|(held, _)| *held == role).map(|(_, address)| *address)
+    }
+
+    /// Stops: accepts no new connections, waits for work within the grace period, and leaves the
+    /// rest to recovery.
+    pub async fn stop(self) {
+        self.tasks.stop();
+        if !self.tasks.ended(self.grace.min(QUIET)).await {
+            let seconds = self.grace.as_secs_f64();
+            let waits_for = self.unfinished();
+            tracing::info!(
+                "stopping: waiting up to {seconds} s for {waits_for}; a second Ctrl-C or SIGTERM ends \
+                 the service at once"
+            );
+            if !self.tasks.ended(self.grace.saturating_sub(QUIET)).await {
+                let left = self.unfinished();
+                tracing::info!("{left} did not end in time; work resumes at the next start");
+            }
+        }
+        self.services.engine.stopped();
+        self.services.store.clone().close().await;
+        drop(self.background);
+    }
+
+    /// Describes the work that a shutdown waits for.
+    fn unfinished(&self) -> String {
+        let (executions, _queued) = self.services.engine.totals();
+        let deliveries = self.services.outbox.metrics().borrow().in_flight;
+        let requests = self.services.requests.used();
+        described(&[
+            (executions, "execution"),
+            (deliveries, "webhook delivery"),
+            (requests, "request"),
+        ])
+    }
+}
+
+/// Lists the nonzero counts; "open connections" if there are none.
+fn described(counts: &[(usize, &str)]) -> String {
+    let named: Vec<String> = counts
+        .iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, thing)| match (count, thing.strip_suffix('y')) {
+            (1, _) => format!("1 {thing}"),
+            (_, Some(stem)) => format!("{count} {stem}ies"),
+            (_, None) => format!("{count} {thing}s"),
+        })
+        .collect();
+    if named.is_empty() { "open connections".to_owned() } else { named.join(", ") }
+}
+
+/// Runs a service until SIGTERM or SIGINT; a second one ends the shutdown at once. SIGHUP reloads
+/// configuration, models and certificates. Once the service is ready, calls `ready` with the values
+/// of an interactive start, which are empty unless `is_watched`.
+///
+/// # Errors
+/// If it cannot start, or the disk refused a write: acknowledged data is safe then, and the next
+/// start resumes the rest.
+pub async fn serve(
+    config: Config,
+    is_watched: bool,
+    ready: impl FnOnce(FirstStart) + Send + 'static,
+) -> anyhow::Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut hang_up = signal(SignalKind::hangup())?;
+    let running = start(&config).await?;
+    let first = first_start::prepare(&running.services, is_watched).await?;
+    notify(sd_notify::NotifyState::Ready);
+    ready(first);
+    let services = Arc::clone(&running.services);
+    let failure = loop {
+        tokio::select! {
+            _ = terminate.recv() => break None,
+            _ = interrupt.recv() => break None,
+            reason = services.store.failed() => break Some(reason),
+            _ = hang_up.recv() => running.reload().await,
+        }
+    };
+    notify(sd_notify::NotifyState::Stopping);
+    let is_stopped = tokio::select! {
+        () = running.stop() => true,
+        _ = terminate.recv() => false,
+        _ = interrupt.recv() => false,
+    };
+    if is_stopped {
+        tracing::info!("stopped");
+    } else {
+        // A deliberate stop: the running work is not the cause of a crash.
+        services.engine.stopped();
+        tracing::info!("ended at once; work resumes at the next start");
+    }
+    match failure {
+        None => Ok(()),
+        Some(reason) => anyhow::bail!(
+            "the store accepts no more writes ({reason}): acknowledged data is safe; {}, then start \
+             again",
+            remedy(&reason)
+        ),
+    }
+}
+
+/// What to do about a store that accepts no more writes.
+fn remedy(reason: &str) -> &'static str {
+    if lacks_descriptor(reason) {
+        "raise the limit of open files (LimitNOFILE, ulimit -n)"
+    } else {
+        "free some space or replace the disk"
+    }
+}
+
+/// Notifies systemd if `NOTIFY_SOCKET` is set.
+pub(super) fn notify(state: sd_notify::NotifyState<'_>) {
+    if let Err(error) = sd_notify::notify(&[state]) {
+        tracing::debug!(%error, "sd_notify failed");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shutdown_lists_pending_work() {
+        let things = |executions, deliveries| {
+            described(&[(executions, "execution"), (deliveries, "webhook delivery")])
+        };
+        assert_eq!(things(1, 2), "1 execution, 2 webhook deliveries");
+        assert_eq!(things(3, 1), "3 executions, 1 webhook delivery");
+        assert_eq!(things(0, 0), "open connections");
+    }
+}

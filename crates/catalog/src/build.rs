@@ -1,0 +1,117 @@
+//! Builds a model from a manifest: its runner, the runner's dependencies, and its limits.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use super::Model;
+use super::manifest::Manifest;
+use orrery_domain::model::OutputType;
+use orrery_domain::retry::Policy;
+use orrery_runners::ModelInterface;
+use orrery_runners::builtin::{self, Builtin, BuiltinContext};
+use orrery_runners::options::{self, Dependencies};
+use orrery_schema::{self as schema, Schema};
+
+/// Limits of a built-in model that has no manifest.
+const BUILTIN_TIMEOUT: Duration = Duration::from_secs(120);
+const BUILTIN_QUEUE_LIMIT: usize = 10_000;
+
+/// Builds the model of a manifest without starting anything.
+///
+/// # Errors
+/// The request schema is invalid.
+pub fn build(manifest: &Manifest, dependencies: &Dependencies) -> Result<Model, schema::Error> {
+    let options = Arc::clone(&manifest.runner.options);
+    let runner = options.runner(
+        options::Model {
+            name: manifest.slug.to_string(),
+            concurrency: manifest.concurrency,
+            timeout: manifest.timeout,
+            cost_report: manifest.cost_report.clone(),
+            gives_files: manifest.output_type.is_some_and(OutputType::is_artefact),
+        },
+        dependencies,
+    );
+    let interface = runner.interface();
+    Ok(Model {
+        slug: manifest.slug.clone(),
+        title: manifest.title.clone(),
+        description: manifest.description.clone(),
+        output_type: output_type(manifest, interface.as_deref()),
+        schema: schema(manifest, interface.as_deref())?,
+        pricing: manifest.pricing.clone(),
+        concurrency: manifest.concurrency,
+        queue_limit: manifest.queue_limit,
+        timeout: manifest.timeout,
+        retry: manifest.retry.clone(),
+        runner,
+        runner_type: manifest.runner.type_name,
+        interface,
+        detail: OnceLock::new(),
+    })
+}
+
+/// The operator's output type, else the one that the model reports, else `object`.
+fn output_type(manifest: &Manifest, interface: Option<&ModelInterface>) -> OutputType {
+    let described = interface.map(|interface| interface.output_type);
+    manifest.output_type.or(described).unwrap_or(OutputType::Object)
+}
+
+/// The operator's schema, else the one that the model reports, else any object.
+fn schema(
+    manifest: &Manifest,
+    interface: Option<&ModelInterface>,
+) -> Result<Arc<Schema>, schema::Error> {
+    let described = interface.map(|interface| &interface.schema);
+    match manifest.schema.as_ref().or(described) {
+        Some(schema) => Ok(Arc::clone(schema)),
+        None => Schema::compile(&serde_json::json!({"type": "object"})).map(Arc::new),
+    }
+}
+
+impl Model {
+    /// The same model with the interface that it reports now.
+    pub(super) fn with_interface(
+        &self,
+        manifest: &Manifest,
+        interface: Arc<ModelInterface>,
+    ) -> Self {
+        let schema = schema(manifest, Some(&interface));
+        Self {
+            slug: self.slug.clone(),
+            title: self.title.clone(),
+            description: self.description.clone(),
+            output_type: output_type(manifest, Some(&interface)),
+            schema: schema.unwrap_or_else(|_unchanged| Arc::clone(&self.schema)),
+            pricing: self.pricing.clone(),
+            concurrency: self.concurrency,
+            queue_limit: self.queue_limit,
+            timeout: self.timeout,
+            retry: self.retry.clone(),
+            runner: Arc::clone(&self.runner),
+            runner_type: self.runner_type,
+            interface: Some(interface),
+            detail: OnceLock::new(),
+        }
+    }
+}
+
+/// A built-in model without a manifest. Never `None`: a test checks the slugs and schemas.
+pub fn builtin_model(builtin: &'static Builtin, context: &BuiltinContext) -> Option<Model> {
+    Some(Model {
+        slug: builtin.slug.parse().ok()?,
+        title: builtin.title.to_owned(),
+        description: builtin.description.to_owned(),
+        output_type: builtin.output_type,
+        schema: Schema::compile(&(builtin.schema)()).ok().map(Arc::new)?,
+        pricing: None,
+        concurrency: builtin::CONCURRENCY,
+        queue_limit: BUILTIN_QUEUE_LIMIT,
+        timeout: BUILTIN_TIMEOUT,
+        retry: Policy::once(),
+        runner: context.runner(builtin),
+        runner_type: "builtin",
+        interface: None,
+        detail: OnceLock::new(),
+    })
+}

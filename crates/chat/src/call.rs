@@ -1,0 +1,381 @@
+//! A call from its admission to its record.
+//!
+//! It runs in its own task. If the client disconnects, the call ends: the connection to the model
+//! is closed, and the call is recorded with the output sent so far. The reservation and the count
+//! of tokens in flight are released when the record is on the disk.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use hyper::header::{HeaderValue, RETRY_AFTER};
+use serde_json::value::RawValue;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+
+use super::error::{Error, Failure};
+use super::meter::Meter;
+use super::request::Request;
+use super::route::{Candidate, Target};
+use super::service::{Chat, Inner};
+use super::tokens::InFlight;
+use super::upstream::{Asked, Limits, Opened};
+use super::whole::Whole;
+use orrery_domain::chat::{self, Operation, Tokens};
+use orrery_domain::classify::ErrorClass;
+use orrery_domain::execution::{Execution, Fault, Source, Status, Work};
+use orrery_domain::ids::{ExecutionId, KeyId, OrganizationId};
+use orrery_domain::money::Usd;
+use orrery_domain::payload::Payload;
+use orrery_domain::time::Timestamp;
+use orrery_domain::trace::{self, Trace};
+use orrery_engine::{self as engine, EndedCall, ModelPermit};
+use orrery_http::budget::Lease;
+use orrery_records::billing::{Price, Reservation};
+use orrery_runners::openai::stream_options::{Refusal, StreamOptions, ask_with_options};
+use orrery_runtime::{self as runtime, new_id, turns};
+use orrery_storage::Commit;
+
+/// `Retry-After` of a full queue, in seconds.
+const QUEUE_RETRY: HeaderValue = HeaderValue::from_static("5");
+
+/// Maximum wait for a free slot at a model.
+const PLACE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The organization and key of a caller.
+#[derive(Debug, Clone, Copy)]
+pub struct Caller {
+    pub organization: OrganizationId,
+    pub key: KeyId,
+    pub source: Source,
+}
+
+/// An answer.
+#[derive(Debug)]
+pub enum Answer {
+    /// The complete answer as JSON.
+    Whole { execution: ExecutionId, body: Bytes },
+    /// Server-sent events as they arrive. Dropping the receiver ends the call.
+    Stream { execution: ExecutionId, pieces: mpsc::Receiver<Bytes> },
+}
+
+/// The channel for the answer. Closed when the client has disconnected.
+pub(super) type Reply = oneshot::Sender<Result<Answer, Error>>;
+
+/// An admitted call.
+#[derive(Debug)]
+pub(super) struct Call {
+    pub(super) inner: Arc<Inner>,
+    pub(super) id: ExecutionId,
+    trace: Trace,
+    pub(super) request: Request,
+    /// Covers the memory of a whole answer.
+    pub(super) lease: Lease,
+    pub(super) started: Instant,
+    caller: Caller,
+    created_at: Timestamp,
+    reservation: Option<Reservation>,
+    in_flight: Option<InFlight>,
+    /// The request's body, which counts toward the budget while it is in memory.
+    _body: Bytes,
+}
+
+/// An answer that has begun.
+#[derive(Debug)]
+pub(super) enum Begun {
+    Stream(Box<Opened>),
+    Whole(Whole),
+}
+
+/// How a call ended.
+#[derive(Debug)]
+pub(super) enum End {
+    Done,
+    /// The client disconnected.
+    Cancelled,
+    Failed(Failure),
+}
+
+/// The usage and output of an answer.
+#[derive(Debug, Default)]
+pub(super) struct Came {
+    pub(super) tokens: Tokens,
+    pub(super) cost: Usd,
+    pub(super) first_byte: Option<Duration>,
+    pub(super) is_stream: bool,
+    pub(super) content: Option<Box<RawValue>>,
+}
+
+impl Chat {
+    /// Makes a call. `body` is the request's; `lease` covers the memory of the answer; `asked` has
+    /// the request's own metadata for the execution.
+    ///
+    /// # Errors
+    /// [`Error`]; only [`Error::Failed`] is recorded.
+    pub async fn call(
+        &self,
+        caller: Caller,
+        operation: Operation,
+        body: Bytes,
+        lease: Lease,
+        asked: impl FnOnce(ExecutionId) -> Option<Arc<trace::Origin>>,
+    ) -> Result<Answer, Error> {
+        let inner = Arc::clone(&self.inner);
+        let request = Request::read(operation, &body)?;
+        let Caller { organization, key, .. } = caller;
+        let candidates = inner.route(organization, &request).await?;
+        let tokens = candidates.iter().map(|one| one.allowance(&request).tokens().total());
+        let tokens = tokens.max().unwrap_or(0);
+        let in_flight = inner.tokens.admit(organization, key, tokens).await?;
+        let keeps = inner.options.keep_content;
+        let price = dearest(&candidates, &request);
+        let reservation = inner.engine.admit_call(organization, price, keeps).await?;
+        let id = new_id();
+        let call = Call {
+            id,
+            trace: Trace::new(id, asked(id)),
+            started: runtime::monotonic_now(),
+            created_at: inner.clock.now(),
+            request,
+            lease,
+            caller,
+            reservation,
+            in_flight,
+            inner,
+            _body: body,
+        };
+        let (reply, answer) = oneshot::channel();
+        // Even if the client disconnects, its usage is recorded.
+        let running = self
+            .inner
+            .tasks
+            .complete(turns::on_behalf_of(organization, call.run(candidates, reply)));
+        running.until(answer).await.unwrap_or(Err(Error::Engine(engine::Error::Stopping)))
+    }
+}
+
+/// The maximum cost of the most expensive candidate.
+fn dearest(candidates: &[Candidate], request: &Request) -> Price {
+    let most = |one: &Candidate| one.most(1, one.allowance(request).tokens());
+    candidates.iter().map(most).fold(Price::default(), Price::dearer)
+}
+
+impl Call {
+    /// Tries the models in order until one begins to answer.
+    async fn run(mut self, candidates: Vec<Candidate>, mut reply: Reply) {
+        let last = candidates.len().saturating_sub(1);
+        for (index, candidate) in candidates.into_iter().enumerate() {
+            let opened = tokio::select! {
+                biased;
+                () = reply.closed() => {
+                    self.end_unanswered(&candidate, End::Cancelled).await;
+                    return;
+                }
+                opened = self.open(&candidate, index < last) => opened,
+            };
+            match opened {
+                Ok((Begun::Stream(opened), permit)) => {
+                    self.relay(candidate, *opened, reply).await;
+                    drop(permit);
+                    return;
+                }
+                Ok((Begun::Whole(whole), permit)) => {
+                    self.whole(candidate, whole, reply).await;
+                    drop(permit);
+                    return;
+                }
+                Err(failure) => {
+                    if index < last && failure.may_fall_back() {
+                        continue;
+                    }
+                    let execution = self.id;
+                    self.end_unanswered(&candidate, End::Failed(failure.clone())).await;
+                    // A disconnected client needs no answer.
+                    let _unsent = reply.send(Err(Error::Failed { execution, failure }));
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Waits for a slot at the model and for its answer to begin. An answer that is not a stream is
+    /// read completely, so that another model can be tried if it is invalid.
+    async fn open(
+        &mut self,
+        candidate: &Candidate,
+        may_fall_back: bool,
+    ) -> Result<(Begun, Option<ModelPermit>), Failure> {
+        let name = &candidate.name;
+        let permit = match &candidate.local {
+            Some(_) => Some(place_at(&self.inner, name).await?),
+            None => None,
+        };
+        let is_stream = self.request.is_stream;
+        let first_byte = match (&candidate.local, &candidate.target) {
+            // A non-streamed answer takes as long as the model needs, and so may loading a local
+            // model and reading a prompt.
+            (Some(model), target) if !is_stream || matches!(target, Target::Process(_)) => {
+                model.timeout
+            }
+            _ => self.inner.options.first_byte_timeout,
+        };
+        let limits = Limits::from_now(first_byte, candidate.time_max());
+        let ask = |options| self.ask(candidate, may_fall_back, limits, options);
+        let opened = match self.refusal_of_options(&candidate.target).filter(|_| is_stream) {
+            Some(refusal) => {
+                let has_own_options = candidate.request(&self.request).has_own_stream_options();
+                ask_with_options(refusal, has_own_options, ask).await?
+            }
+            None => ask(StreamOptions::AsSent).await?,
+        };
+        if opened.is_stream {
+            return Ok((Begun::Stream(Box::new(opened)), permit));
+        }
+        Ok((self.read(name, opened).await?, permit))
+    }
+
+    /// Sends the request to a candidate.
+    async fn ask(
+        &self,
+        candidate: &Candidate,
+        may_fall_back: bool,
+        limits: Limits,
+        options: StreamOptions,
+    ) -> Result<Opened, Failure> {
+        let name = &candidate.name;
+        let target = &candidate.target;
+        let body = candidate.request(&self.request).body(target.model(), options);
+        let body = body.map_err(|error| {
+            let message = format!("cannot build the request to the model '{name}': {error}");
+            Failure::new(500, ErrorClass::InternalError, message)
+        })?;
+        let is_stream = self.request.is_stream;
+        let path = self.request.operation.path();
+        let call = self.trace.call(&Execution::call_key(self.id));
+        let asked = Asked { path, body: &body, is_stream, may_fall_back, call: &call };
+        self.inner.open(name, target, asked, limits).await
+    }
+
+    /// Whether a server has rejected `stream_options`; `None` for a local process, which supports
+    /// them.
+    fn refusal_of_options<'t>(&'t self, target: &'t Target) -> Option<&'t Refusal> {
+        match target {
+            Target::Server { .. } => Some(&self.inner.upstream_options),
+            Target::Pool { servers, .. } => Some(&servers.stream_options),
+            Target::Process(_) => None,
+        }
+    }
+
+    /// The usage and cost of an answer so far. The model started at `begun`.
+    pub(super) fn came(&self, candidate: &Candidate, meter: &Meter, begun: Instant) -> Came {
+        let tokens = meter.tokens();
+        let cost =
+            if meter.is_empty() { Usd::ZERO } else { candidate.price.of(tokens, begun.elapsed()) };
+        Came { tokens, cost, ..Came::default() }
+    }
+
+    /// The maximum charge for an answer that was cut off because it exceeded its reservation.
+    pub(super) fn most_of_cut(&self) -> Option<Usd> {
+        self.reservation.as_ref().map(Reservation::amount)
+    }
+
+    /// The estimated number of tokens in the prompt for a candidate.
+    pub(super) fn prompt_tokens(&self, candidate: &Candidate) -> u64 {
+        candidate.request(&self.request).bound.prompt_estimate()
+    }
+
+    /// Whether output is reserved for a candidate's answer.
+    pub(super) fn reserves_output(&self, candidate: &Candidate) -> bool {
+        self.reservation.is_some() && !candidate.price.is_fixed()
+    }
+
+    /// Records a call without any output.
+    async fn end_unanswered(self, candidate: &Candidate, end: End) {
+        if let Err(error) = self.record(candidate, &end, Came::default()).await {
+            tracing::error!(%error, "failed to record chat call");
+        }
+    }
+
+    /// Records the end of the call.
+    ///
+    /// # Errors
+    /// [`engine::Error`]: nothing is recorded.
+    pub(super) async fn record(
+        self,
+        candidate: &Candidate,
+        end: &End,
+        came: Came,
+    ) -> Result<(), engine::Error> {
+        let Caller { organization, key, source } = self.caller;
+        let (status, failure) = match end {
+            End::Done => (Status::Success, None),
+            End::Cancelled => (Status::Cancelled, None),
+            End::Failed(failure) => (Status::Error, Some(failure)),
+        };
+        let created_at = self.created_at;
+        let now = self.inner.clock.now();
+        let first_byte_ms =
+            came.first_byte.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
+        let call = chat::Call {
+            operation: self.request.operation,
+            model: candidate.name.clone(),
+            requested_model: self.request.model.clone(),
+            is_upstream: candidate.local.is_none(),
+            is_stream: came.is_stream,
+            tokens: came.tokens,
+            is_priced: candidate.price.is_known(),
+            first_byte_ms,
+        };
+        let execution = Execution {
+            id: self.id,
+            organization,
+            key,
+            source,
+            status,
+            input: Payload::nothing(),
+            work: Work::Chat(call),
+            output: None,
+            fault: failure.map(|failure| Fault::of(&failure.recorded())),
+            cost: came.cost,
+            reserved: Usd::ZERO,
+            webhook: None,
+            created_at,
+            started_at: Some(created_at),
+            completed_at: Some(now.max(created_at)),
+            origin: self.trace.origin(),
+        };
+        let mut beside = Commit::new();
+        self.inner.tokens.count(&mut beside, organization, key, came.tokens.total());
+        let in_flight = self.in_flight;
+        let reservation = self.reservation;
+        beside.after_durable(move || drop(in_flight));
+        let ended = EndedCall { execution, output: came.content, beside, reservation };
+        self.inner.engine.record_call(ended).await
+    }
+}
+
+/// Waits for a slot at a model of the catalog.
+///
+/// # Errors
+/// [`Failure`] if the queue is full or no slot becomes free in time.
+pub(super) async fn place_at(inner: &Inner, model: &str) -> Result<ModelPermit, Failure> {
+    let patience = inner.options.first_byte_timeout.min(PLACE_TIMEOUT);
+    match tokio::time::timeout(patience, inner.engine.place_at(model)).await {
+        Ok(Ok(permit)) => Ok(permit),
+        Ok(Err(error)) => {
+            let message = format!("the model '{model}': {error}");
+            let mut failure = Failure::new(429, ErrorClass::ProviderRateLimit, message);
+            failure.said.headers.insert(RETRY_AFTER, QUEUE_RETRY);
+            Err(failure)
+        }
+        Err(_elapsed) => {
+            let message = format!("the model '{model}' had no free slot in time");
+            Err(Failure::new(503, ErrorClass::ProviderUnavailable, message))
+        }
+    }
+}
+
+/// Whether the text of the operation's answers is kept.
+pub(super) fn keeps_content(inner: &Inner, operation: Operation) -> bool {
+    inner.options.keep_content && operation == Operation::Chat
+}

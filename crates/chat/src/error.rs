@@ -1,0 +1,50 @@
+//! The errors of a call.
+
+use std::time::Duration;
+
+use orrery_domain::ids::ExecutionId;
+use orrery_domain::invalid_request::InvalidRequest;
+use orrery_engine as engine;
+use orrery_records::chains;
+pub use orrery_runners::openai::{Failure, Said};
+
+/// Why a call was refused or failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The request is invalid. Nothing was called.
+    #[error(transparent)]
+    Invalid(#[from] InvalidRequest),
+    /// No model has this id, and there is no upstream. Nothing was called.
+    #[error(
+        "the model '{model}' does not exist{hint}: no upstream is configured (router.upstream_url); local \
+         models that can answer: {local}"
+    )]
+    NoModel {
+        model: String,
+        /// The closest known id, in parentheses.
+        hint: String,
+        local: String,
+    },
+    /// The local model cannot be loaded. Nothing was called.
+    #[error(
+        "the model '{model}' is not served: its file {file} cannot be loaded; `orrery model list` shows the \
+         operator why"
+    )]
+    Unserved { model: String, file: String },
+    /// The key has used up its daily tokens. Nothing was called.
+    #[error("the API key has used its {limit} tokens of today")]
+    TokensUsedUp { limit: u64, retry_after: Duration },
+    /// The key's calls in flight may use the rest of its daily tokens. Nothing was called.
+    #[error(
+        "the calls in flight of the API key reserve the rest of its {limit} tokens of today; try again when \
+         they have ended, or set max_tokens"
+    )]
+    TokensReserved { limit: u64, retry_after: Duration },
+    /// The model failed. The call is recorded under this id.
+    #[error("{}", failure.message)]
+    Failed { execution: ExecutionId, failure: Failure },
+    #[error(transparent)]
+    Engine(#[from] engine::Error),
+    #[error(transparent)]
+    Chains(#[from] chains::Error),
+}

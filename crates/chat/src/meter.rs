@@ -1,0 +1,264 @@
+//! The usage of an answer: the model's own count of tokens, or an estimate from the length of its
+//! texts.
+//!
+//! The meter reads the events of a stream or a whole answer, only as far as necessary, and changes
+//! nothing. An answer in a form without any known text is counted by its bytes.
+
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+
+use super::content::Content;
+use super::error::Failure;
+use orrery_domain::chat::{Operation, Tokens};
+use orrery_domain::raw_object::RawObject;
+use orrery_runners::openai::answer::not_json;
+use orrery_runners::openai::said;
+use orrery_runners::openai::shape::{self, Counts};
+
+/// The kind of a stream event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Seen {
+    /// A part of the answer.
+    Part,
+    /// Only the usage, without a part of the answer.
+    Usage,
+    /// The model has failed.
+    Failed(Box<Failure>),
+}
+
+/// Meters one answer.
+#[derive(Debug)]
+pub struct Meter {
+    /// Estimated tokens of the prompt.
+    prompt_tokens: u64,
+    /// The model's own counts.
+    counted: Counts,
+    /// Bytes of text received.
+    bytes: u64,
+    is_finished: bool,
+    has_answer: bool,
+    /// The answer, if it is kept.
+    content: Option<Content>,
+}
+
+/// The fields of a stream event or a whole answer that the meter reads.
+#[derive(Debug, Deserialize)]
+struct Chunk<'a> {
+    #[serde(borrow)]
+    choices: Option<Vec<Choice<'a>>>,
+    #[serde(borrow)]
+    usage: Option<&'a RawValue>,
+    #[serde(borrow)]
+    error: Option<&'a RawValue>,
+    #[serde(borrow, rename = "usageMetadata")]
+    google: Option<&'a RawValue>,
+    #[serde(borrow)]
+    x_groq: Option<&'a RawValue>,
+    #[serde(borrow)]
+    meta: Option<&'a RawValue>,
+    #[serde(borrow)]
+    message: Option<&'a RawValue>,
+    #[serde(borrow)]
+    prompt_eval_count: Option<&'a RawValue>,
+    #[serde(borrow)]
+    eval_count: Option<&'a RawValue>,
+    /// The type of an event in other APIs; OpenAI's events have none.
+    #[serde(rename = "type")]
+    kind: Option<IgnoredAny>,
+}
+
+/// One choice of the answer.
+#[derive(Debug, Deserialize)]
+pub struct Choice<'a> {
+    pub index: Option<u64>,
+    #[serde(borrow)]
+    delta: Option<&'a RawValue>,
+    #[serde(borrow)]
+    message: Option<&'a RawValue>,
+    /// For completions without messages.
+    text: Option<String>,
+    finish_reason: Option<IgnoredAny>,
+}
+
+/// The fields of a model's message that are kept.
+#[derive(Debug, Deserialize)]
+pub struct Message<'a> {
+    #[serde(borrow)]
+    pub content: Option<&'a RawValue>,
+    #[serde(borrow)]
+    pub refusal: Option<&'a RawValue>,
+    #[serde(borrow)]
+    pub tool_calls: Option<&'a RawValue>,
+}
+
+impl Chunk<'_> {
+    /// The server's counts, wherever it puts them.
+    fn counts(&self) -> Option<Counts> {
+        let texts = [
+            self.usage,
+            self.google,
+            self.x_groq,
+            self.meta,
+            self.message,
+            self.prompt_eval_count,
+            self.eval_count,
+        ];
+        let fields = shape::USAGE_FIELDS.into_iter().zip(texts);
+        let fields: Map<String, Value> = fields
+            .filter_map(|(name, text)| {
+                Some((name.to_owned(), serde_json::from_str(text?.get()).ok()?))
+            })
+            .collect();
+        if fields.is_empty() { None } else { shape::counts_in(&fields) }
+    }
+}
+
+impl<'a> Choice<'a> {
+    /// The message or delta, as far as it is kept.
+    pub fn said(&self) -> Option<Message<'a>> {
+        serde_json::from_str(self.delta.or(self.message)?.get()).ok()
+    }
+
+    /// Bytes of text in this choice.
+    fn bytes(&self) -> u64 {
+        match (self.delta.or(self.message), &self.text) {
+            (Some(said), _) => said::text_bytes(said.get().as_bytes()).unwrap_or_default(),
+            (None, text) => text.as_ref().map_or(0, |text| text.len() as u64),
+        }
+    }
+}
+
+impl Meter {
+    /// A meter for the answer to a prompt of `prompt_tokens` tokens; `keeps` keeps the answer.
+    #[must_use]
+    pub fn new(prompt_tokens: u64, keeps: bool) -> Self {
+        let content = keeps.then(Content::default);
+        Self {
+            prompt_tokens,
+            counted: Counts::default(),
+            bytes: 0,
+            is_finished: false,
+            has_answer: false,
+            content,
+        }
+    }
+
+    /// Reads the data of an event.
+    ///
+    /// # Errors
+    /// [`Failure`] if it is not JSON.
+    pub fn event(&mut self, data: &[u8]) -> Result<Seen, Failure> {
+        if data.trim_ascii().is_empty() {
+            return Ok(Seen::Part);
+        }
+        let Ok(chunk) = serde_json::from_slice::<Chunk<'_>>(data) else {
+            if serde_json::from_slice::<IgnoredAny>(data).is_err() {
+                return Err(not_json());
+            }
+            if let Some(failure) = failure_of(data) {
+                return Ok(Seen::Failed(Box::new(failure)));
+            }
+            self.bytes = self.bytes.saturating_add(unknown_bytes(data));
+            self.has_answer = true;
+            return Ok(Seen::Part);
+        };
+        let has_choices = chunk.choices.as_ref().is_some_and(|choices| !choices.is_empty());
+        let may_be_failure = chunk.error.is_some() || !has_choices;
+        if may_be_failure && let Some(failure) = failure_of(data) {
+            return Ok(Seen::Failed(Box::new(failure)));
+        }
+        let is_usage = chunk.kind.is_none()
+            && [chunk.usage, chunk.google, chunk.x_groq].iter().any(|text| is_object(*text));
+        self.add(&chunk);
+        Ok(if is_usage && !has_choices { Seen::Usage } else { Seen::Part })
+    }
+
+    /// Reads a whole answer.
+    pub fn whole(&mut self, operation: Operation, answer: &RawObject, text: &[u8]) {
+        self.is_finished = true;
+        match serde_json::from_slice::<Chunk<'_>>(text) {
+            Ok(chunk) => self.add(&chunk),
+            Err(_unknown_form) => {
+                let usage = answer.value("usage").unwrap_or(Value::Null);
+                let fields = Map::from_iter([("usage".to_owned(), usage)]);
+                self.counted = shape::counts_in(&fields).unwrap_or_default();
+                if operation == Operation::Chat {
+                    self.bytes = unknown_bytes(text);
+                }
+            }
+        }
+    }
+
+    fn add(&mut self, chunk: &Chunk<'_>) {
+        if let Some(counts) = chunk.counts() {
+            self.counted.update(counts);
+        }
+        for choice in chunk.choices.iter().flatten() {
+            self.has_answer = true;
+            self.bytes = self.bytes.saturating_add(choice.bytes());
+            self.is_finished |= choice.finish_reason.is_some();
+            if let Some(content) = &mut self.content {
+                content.add(choice);
+            }
+        }
+    }
+
+    /// Bytes of text received.
+    #[must_use]
+    pub const fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Whether the model has reported the end of its answer.
+    #[must_use]
+    pub const fn is_finished(&self) -> bool {
+        self.is_finished
+    }
+
+    /// Whether a choice, or something that may be one, has arrived.
+    #[must_use]
+    pub const fn has_answer(&self) -> bool {
+        self.has_answer
+    }
+
+    /// Whether nothing of an answer has arrived.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        let Counts { input, output } = self.counted;
+        input.is_none() && output.is_none() && self.bytes == 0 && !self.is_finished
+    }
+
+    /// The usage so far; zero if nothing of an answer has arrived.
+    #[must_use]
+    pub fn tokens(&self) -> Tokens {
+        if self.is_empty() {
+            return Tokens::default();
+        }
+        self.counted.tokens(self.prompt_tokens, self.bytes)
+    }
+
+    /// The kept answer, as JSON.
+    #[must_use]
+    pub fn take_content(&mut self) -> Option<Box<RawValue>> {
+        self.content.take()?.into_json()
+    }
+}
+
+fn failure_of(event: &[u8]) -> Option<Failure> {
+    shape::failure_in(&serde_json::from_slice(event).ok()?)
+}
+
+/// Bytes of text in an answer of unknown form: all its bytes if no known field has a text.
+fn unknown_bytes(json: &[u8]) -> u64 {
+    said::text_bytes(json).filter(|bytes| *bytes > 0).unwrap_or(json.len() as u64)
+}
+
+fn is_object(text: Option<&RawValue>) -> bool {
+    text.is_some_and(|text| text.get().starts_with('{'))
+}
+
+#[cfg(test)]
+#[path = "meter_tests.rs"]
+mod tests;

@@ -1,0 +1,284 @@
+//! Answers that are parts of larger work: the questions of a decision, the turns of an agent.
+//!
+//! Such work binds a model once, asks it any number of times, and is recorded as a whole, in one
+//! commit with the cost of all answers. Answers are never streamed and never come from a fallback
+//! chain: all parts of one piece of work come from one model. Nothing is recorded or retried here.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde_json::value::RawValue;
+
+use super::call::{Caller, place_at};
+use super::error::{Error, Failure};
+use super::meter::Meter;
+use super::route::{Candidate, Target};
+use super::service::{Chat, Inner};
+use super::tokens::InFlight;
+use super::upstream::{Asked, Limits, note};
+use super::whole::read_whole;
+use orrery_domain::chat::{Operation, Tokens};
+use orrery_domain::classify::ErrorClass;
+use orrery_domain::execution::Execution;
+use orrery_domain::money::Usd;
+use orrery_domain::raw_object::RawObject;
+use orrery_domain::token_bound::TokenBound;
+use orrery_domain::trace;
+use orrery_engine::{self as engine, EndedCall};
+use orrery_http::answers;
+use orrery_http::budget::Lease;
+use orrery_records::billing::{Price, Reservation};
+use orrery_runners::llm::SCORE;
+use orrery_runners::openai::answer;
+use orrery_runners::openai::failure::{broken, misunderstood};
+use orrery_storage::Commit;
+
+/// The largest answer of one part, in bytes.
+const ANSWER_MAX: usize = 4 * 1024 * 1024;
+
+/// A chat model that larger work is bound to.
+#[derive(Debug, Clone)]
+pub struct BoundModel {
+    inner: Arc<Inner>,
+    candidate: Arc<Candidate>,
+}
+
+/// One answer.
+#[derive(Debug)]
+pub struct Completion {
+    /// The answer of the model's server.
+    pub answer: RawObject,
+    pub tokens: Tokens,
+    pub cost: Usd,
+}
+
+/// The reservation of admitted work. Dropping it releases the reservation.
+#[derive(Debug, Default)]
+pub struct Admission {
+    in_flight: Option<InFlight>,
+    reservations: Vec<Reservation>,
+}
+
+impl Chat {
+    /// The chat model with this id: the catalog model with this slug, else the upstream's.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a model of another kind; [`Error::NoModel`].
+    pub fn bind(&self, id: &str) -> Result<BoundModel, Error> {
+        let inner = Arc::clone(&self.inner);
+        let candidate = inner.find(id, Operation::Chat)?;
+        Ok(BoundModel { inner, candidate: Arc::new(candidate) })
+    }
+
+    /// Admits work that uses at most about `tokens` tokens, and reserves its maximum cost.
+    ///
+    /// # Errors
+    /// [`Error::TokensUsedUp`]; [`Error::Engine`] if the balance does not cover it.
+    pub async fn admit(
+        &self,
+        caller: Caller,
+        tokens: u64,
+        price: Price,
+    ) -> Result<Admission, Error> {
+        let Caller { organization, key, .. } = caller;
+        let in_flight = self.inner.tokens.admit(organization, key, tokens).await?;
+        let mut admission = Admission { in_flight, reservations: Vec::new() };
+        self.reserve(caller, &mut admission, price).await?;
+        Ok(admission)
+    }
+
+    /// Reserves more for admitted work.
+    ///
+    /// # Errors
+    /// [`Error::Engine`] if the balance does not cover it.
+    pub async fn reserve(
+        &self,
+        caller: Caller,
+        admission: &mut Admission,
+        price: Price,
+    ) -> Result<(), Error> {
+        let keeps = self.keeps_content();
+        let held = self.inner.engine.admit_call(caller.organization, price, keeps).await?;
+        admission.reservations.extend(held);
+        Ok(())
+    }
+
+    /// Whether the history keeps the answers of models.
+    #[must_use]
+    pub fn keeps_content(&self) -> bool {
+        self.inner.options.keep_content
+    }
+
+    /// Adds the tokens of a part to its commit.
+    pub fn count_tokens(&self, commit: &mut Commit, caller: Caller, tokens: Tokens) {
+        self.inner.tokens.count(commit, caller.organization, caller.key, tokens.total());
+    }
+
+    /// Records finished work: its row, its charge and its count of tokens are one commit.
+    ///
+    /// # Errors
+    /// [`engine::Error`]: nothing is recorded.
+    pub async fn settle(
+        &self,
+        admission: Admission,
+        execution: Execution,
+        tokens: Tokens,
+        output: Option<Box<RawValue>>,
+    ) -> Result<(), engine::Error> {
+        let mut beside = Commit::new();
+        let organization = execution.organization;
+        let key = execution.key;
+        self.inner.tokens.count(&mut beside, organization, key, tokens.total());
+        let Admission { in_flight, reservations } = admission;
+        beside.after_durable(move || drop((in_flight, reservations)));
+        let ended = EndedCall { execution, output, beside, reservation: None };
+        self.inner.engine.record_call(ended).await
+    }
+}
+
+impl BoundModel {
+    /// The slug, or the upstream's id.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.candidate.name
+    }
+
+    /// Whether the model is the upstream's, not one of the catalog.
+    #[must_use]
+    pub fn is_upstream(&self) -> bool {
+        self.candidate.local.is_none()
+    }
+
+    /// Whether the model has a price.
+    #[must_use]
+    pub fn is_priced(&self) -> bool {
+        self.candidate.price.is_known()
+    }
+
+    /// The maximum that an answer to a request may use and cost.
+    #[must_use]
+    pub fn most_of(&self, request: TokenBound) -> (Tokens, Price) {
+        let tokens = request.tokens(self.candidate.context());
+        (tokens, self.candidate.most(1, tokens))
+    }
+
+    /// The maximum cost of `answers` answers of at most `output` tokens each, to prompts with at
+    /// most `input` tokens in total.
+    #[must_use]
+    pub fn most(&self, answers: u64, input: u64, output: u64) -> Price {
+        let output = output.saturating_mul(answers);
+        self.candidate.most(answers, Tokens { input, output, is_estimated: true })
+    }
+
+    /// Requests an answer. `fields` are the request's without its model; `lease` covers the answer
+    /// while it is read; `call` is its span.
+    ///
+    /// # Errors
+    /// [`Failure`]
+    pub async fn complete(
+        &self,
+        mut fields: RawObject,
+        lease: &mut Lease,
+        call: &trace::Call,
+    ) -> Result<Completion, Failure> {
+        let name = self.name();
+        let prompt_tokens = TokenBound::of(&fields).prompt_estimate();
+        let model = self.candidate.target.model().unwrap_or(name);
+        let written = fields.set("model", model).and_then(|()| fields.text());
+        let body: Bytes = written.map_err(|error| unwritable(name, &error))?.into();
+        self.ask((Operation::Chat.path(), body), prompt_tokens, lease, call).await
+    }
+
+    /// Whether the model is a local process, which scores the labels of many questions about one
+    /// state at once.
+    #[must_use]
+    pub fn can_score(&self) -> bool {
+        matches!(self.candidate.target, Target::Process(_))
+    }
+
+    /// Requests the scores of all questions from a model that can score.
+    ///
+    /// # Errors
+    /// [`Failure`]
+    pub async fn score(
+        &self,
+        body: Bytes,
+        prompt_tokens: u64,
+        lease: &mut Lease,
+        call: &trace::Call,
+    ) -> Result<Completion, Failure> {
+        self.ask((SCORE, body), prompt_tokens, lease, call).await
+    }
+
+    /// Waits for a slot at the model, and sends the request.
+    async fn ask(
+        &self,
+        (path, body): (&'static str, Bytes),
+        prompt_tokens: u64,
+        lease: &mut Lease,
+        call: &trace::Call,
+    ) -> Result<Completion, Failure> {
+        let candidate = &*self.candidate;
+        let name = candidate.name.as_str();
+        let permit = match &candidate.local {
+            Some(_) => Some(place_at(&self.inner, name).await?),
+            None => None,
+        };
+        let first_byte = match &candidate.local {
+            Some(model) => model.timeout,
+            None => self.inner.options.first_byte_timeout,
+        };
+        let limits = Limits::from_now(first_byte, candidate.time_max());
+        let asked = Asked { path, body: &body, is_stream: false, may_fall_back: false, call };
+        let completed = self.exchange(asked, prompt_tokens, limits, lease).await;
+        drop(permit);
+        completed
+    }
+
+    async fn exchange(
+        &self,
+        asked: Asked<'_>,
+        prompt_tokens: u64,
+        limits: Limits,
+        lease: &mut Lease,
+    ) -> Result<Completion, Failure> {
+        let inner = &self.inner;
+        let candidate = &*self.candidate;
+        let name = candidate.name.as_str();
+        let mut opened = inner.open(name, &candidate.target, asked, limits).await?;
+        if opened.is_stream {
+            return Err(misunderstood(name, "its answer is a stream that was not requested"));
+        }
+        let idle = inner.options.idle_timeout;
+        let read = read_whole(name, &mut opened, idle, lease, ANSWER_MAX).await;
+        let operation = (asked.path != SCORE).then_some(Operation::Chat);
+        let parsed = match read {
+            Ok(text) => understood(operation, name.to_owned(), text).await,
+            Err(failure) => Err(failure),
+        };
+        note(opened.lease.as_mut(), parsed.as_ref().err());
+        let (answer, text) = parsed?;
+        let mut meter = Meter::new(prompt_tokens, false);
+        meter.whole(Operation::Chat, &answer, &text);
+        let tokens = meter.tokens();
+        let cost = candidate.price.of(tokens, limits.begun.elapsed());
+        Ok(Completion { answer, tokens, cost })
+    }
+}
+
+/// A whole answer as an object, and its text.
+async fn understood(
+    operation: Option<Operation>,
+    name: String,
+    text: Bytes,
+) -> Result<(RawObject, Bytes), Failure> {
+    let unread = broken(&name, "its answer cannot be read");
+    let bytes = text.len();
+    let parse = move || Ok((answer::parse(operation, &name, &text)?, text));
+    answers::parse_aside(bytes, parse).await.unwrap_or(Err(unread))
+}
+
+fn unwritable(name: &str, error: &serde_json::Error) -> Failure {
+    let message = format!("cannot build the request to the model '{name}': {error}");
+    Failure::new(500, ErrorClass::InternalError, message)
+}

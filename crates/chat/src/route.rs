@@ -1,0 +1,364 @@
+//! Which models a call tries, where each of them runs, and what it costs.
+//!
+//! A catalog model that serves the operation is called by its slug, followed by the models of its
+//! fallback chain. Any other id goes to the upstream unchanged. Only a call's [`Target`] depends on
+//! where it goes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::header::HeaderValue;
+use serde_json::{Map, Value};
+
+use super::allowance::Allowance;
+use super::error::Error;
+use super::request::Request;
+use super::service::Inner;
+use orrery_catalog::Model;
+use orrery_domain::chat::{Operation, Tokens};
+use orrery_domain::ids::OrganizationId;
+use orrery_domain::input_template::fill_object;
+use orrery_domain::invalid_request::InvalidRequest;
+use orrery_domain::model::{Pricing, Usage};
+use orrery_domain::money::Usd;
+use orrery_domain::spelling;
+use orrery_records::billing;
+use orrery_records::chains;
+use orrery_runners::Server;
+use orrery_runners::endpoints::Pool;
+use orrery_runners::llm::Process;
+
+/// One model to try.
+#[derive(Debug)]
+pub struct Candidate {
+    /// The slug, or the upstream's id.
+    pub name: String,
+    pub target: Target,
+    /// The catalog model; `None` for the upstream's.
+    pub local: Option<Arc<Model>>,
+    pub price: Price,
+    /// The request that a fallback chain's mapping builds.
+    pub mapped: Option<Box<Request>>,
+}
+
+/// Time limit of a whole answer from the upstream. A local model has its own limit.
+const UPSTREAM_TIME_MAX: Duration = Duration::from_secs(3600);
+
+/// Maximum cost of one answer in US dollars; higher costs are clamped.
+const COST_MAX: f64 = 1.0e9;
+/// Maximum number of local models that a message lists.
+const NAMED_MAX: usize = 20;
+
+impl Candidate {
+    /// Time limit of a whole answer.
+    #[must_use]
+    pub fn time_max(&self) -> Duration {
+        self.local.as_ref().map_or(UPSTREAM_TIME_MAX, |model| model.timeout)
+    }
+
+    /// The request for this model.
+    #[must_use]
+    pub fn request<'r>(&'r self, request: &'r Request) -> &'r Request {
+        self.mapped.as_deref().unwrap_or(request)
+    }
+
+    /// The maximum that the answers to a request may use.
+    #[must_use]
+    pub fn allowance(&self, request: &Request) -> Allowance {
+        Allowance::of(self.request(request), self.context())
+    }
+
+    /// The context in tokens, if known.
+    #[must_use]
+    pub fn context(&self) -> Option<u32> {
+        Some(self.local.as_ref()?.runner.local()?.context)
+    }
+
+    /// The maximum cost of `answers` answers that use `tokens` in total.
+    #[must_use]
+    pub fn most(&self, answers: u64, tokens: Tokens) -> billing::Price {
+        self.price.most(answers, tokens, self.time_max())
+    }
+}
+
+/// Where a model answers.
+#[derive(Debug, Clone)]
+pub enum Target {
+    /// The upstream.
+    Server {
+        url: String,
+        /// The server's name of the model; `None`: the client's name.
+        model: Option<String>,
+        /// `Bearer …`, marked as sensitive.
+        authorization: Option<HeaderValue>,
+    },
+    /// The OpenAI-compatible servers of a catalog model; each request goes to one of them.
+    Pool {
+        servers: Arc<Pool>,
+        /// The path appended to a server's URL.
+        path: &'static str,
+        /// The servers' name of the model.
+        model: String,
+        /// `Bearer …`, marked as sensitive.
+        authorization: Option<HeaderValue>,
+    },
+    /// A local model process.
+    Process(Arc<Process>),
+}
+
+impl Target {
+    /// `Bearer …`, if the server requires it.
+    #[must_use]
+    pub const fn authorization(&self) -> Option<&HeaderValue> {
+        match self {
+            Self::Server { authorization, .. } | Self::Pool { authorization, .. } => {
+                authorization.as_ref()
+            }
+            Self::Process(_) => None,
+        }
+    }
+
+    /// The server's name of the model, if it differs from the client's.
+    #[must_use]
+    pub fn model(&self) -> Option<&str> {
+        match self {
+            Self::Server { model, .. } => model.as_deref(),
+            Self::Pool { model, .. } => Some(model),
+            Self::Process(process) => Some(process.name()),
+        }
+    }
+}
+
+/// The price of a model.
+#[derive(Debug, Clone)]
+pub struct Price {
+    pricing: Option<Pricing>,
+    /// The fee as a fraction of the price.
+    fee: f64,
+}
+
+impl Price {
+    /// A price with a fee; without `pricing` the model is free.
+    #[must_use]
+    pub const fn new(pricing: Option<Pricing>, fee: f64) -> Self {
+        Self { pricing, fee }
+    }
+
+    /// Whether the model has a price.
+    #[must_use]
+    pub const fn is_known(&self) -> bool {
+        self.pricing.is_some()
+    }
+
+    /// Whether the price is the same for each answer.
+    #[must_use]
+    pub const fn is_fixed(&self) -> bool {
+        matches!(self.pricing, Some(Pricing::Fixed { .. }))
+    }
+
+    /// The cost of an answer.
+    #[must_use]
+    pub fn of(&self, tokens: Tokens, run_time: Duration) -> Usd {
+        let Some(pricing) = &self.pricing else { return Usd::ZERO };
+        let usage = Usage { run_time, ..tokens.into() };
+        let dollars = pricing.dollars(&usage) * (1.0 + self.fee);
+        Usd::from_dollars(dollars.min(COST_MAX)).unwrap_or(Usd::ZERO)
+    }
+
+    /// The maximum cost of `answers` answers that use `tokens` in total, each within `time_max`.
+    #[must_use]
+    pub fn most(&self, answers: u64, tokens: Tokens, time_max: Duration) -> billing::Price {
+        let Some(pricing) = &self.pricing else { return billing::Price::default() };
+        let times = u32::try_from(answers).unwrap_or(u32::MAX);
+        let usage = Usage { run_time: time_max.saturating_mul(times), ..tokens.into() };
+        let times = if self.is_fixed() { f64::from(times) } else { 1.0 };
+        let dollars = pricing.dollars(&usage) * (1.0 + self.fee) * times;
+        billing::Price { known: Usd::from_dollars_up(dollars.min(COST_MAX)), open: false }
+    }
+}
+
+impl Inner {
+    /// The models that a call tries, in order; at least one.
+    ///
+    /// # Errors
+    /// [`Error::NoModel`]; [`Error::Invalid`] for an unknown chain; [`Error::Chains`].
+    pub async fn route(
+        &self,
+        organization: OrganizationId,
+        request: &Request,
+    ) -> Result<Vec<Candidate>, Error> {
+        if let Some(name) = &request.selector
+            && self.catalog.get(&request.model).is_none()
+            && self.catalog.unserved(&request.model).is_none()
+        {
+            return Err(unknown_chain(name, &request.model));
+        }
+        let first = self.find(&request.model, request.operation)?;
+        if first.local.is_none() {
+            return Ok(vec![first]);
+        }
+        self.with_fallbacks(organization, first, request).await
+    }
+
+    /// The model with this id: the catalog model with this slug, else the upstream's. A request for
+    /// a slug of the catalog is never sent to the upstream.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a catalog model that does not serve the operation;
+    /// [`Error::Unserved`]; [`Error::NoModel`].
+    pub fn find(&self, id: &str, operation: Operation) -> Result<Candidate, Error> {
+        let Some(model) = self.catalog.get(id) else {
+            return match self.catalog.unserved(id) {
+                Some(unserved) => Err(Error::Unserved {
+                    model: id.to_owned(),
+                    file: unserved.file.file_name().unwrap_or_default().display().to_string(),
+                }),
+                None if id == self.options.agent_id => Err(is_agent(id)),
+                None => self.upstream(id, operation),
+            };
+        };
+        let serves = |operation: &Operation| model.runner.server(*operation).is_some();
+        let served = [Operation::Chat, Operation::Embeddings].into_iter().find(serves);
+        let slug = model.slug.to_string();
+        self.local(model, operation).ok_or_else(|| wrong_kind(&slug, served, operation))
+    }
+
+    /// A model of the upstream.
+    ///
+    /// # Errors
+    /// [`Error::NoModel`] without an upstream.
+    pub fn upstream(&self, model: &str, operation: Operation) -> Result<Candidate, Error> {
+        let model = model.to_owned();
+        let Some(upstream) = &self.options.upstream else {
+            let hint = self.near_id(&model, operation);
+            return Err(Error::NoModel { model, hint, local: self.local_ids(operation) });
+        };
+        let pricing = self.options.prices.get(&model).cloned();
+        Ok(Candidate {
+            name: model,
+            target: Target::Server {
+                url: format!("{}{}", upstream.url, operation.path()),
+                model: None,
+                authorization: upstream.authorization.clone(),
+            },
+            local: None,
+            price: Price::new(pricing, self.options.fee),
+            mapped: None,
+        })
+    }
+
+    /// A hint with the known id that is most similar to the unknown `model`, in parentheses; empty
+    /// if no id is similar.
+    fn near_id(&self, model: &str, operation: Operation) -> String {
+        let models = self.catalog.list();
+        let serving = models.iter().filter(|model| model.runner.server(operation).is_some());
+        let mut ids: Vec<&str> = serving.map(|model| model.slug.as_str()).collect();
+        if operation == Operation::Chat {
+            ids.push(&self.options.agent_id);
+        }
+        let near = spelling::nearest(model, &ids);
+        near.map(|near| format!(" (did you mean '{near}'?)")).unwrap_or_default()
+    }
+
+    /// The slugs of the catalog models that serve the operation, for messages.
+    fn local_ids(&self, operation: Operation) -> String {
+        let models = self.catalog.list();
+        let mut serving = models.iter().filter(|model| model.runner.server(operation).is_some());
+        let mut named: Vec<&str> =
+            serving.by_ref().take(NAMED_MAX).map(|model| model.slug.as_str()).collect();
+        if serving.next().is_some() {
+            named.push("…");
+        }
+        if named.is_empty() { "none".to_owned() } else { named.join(", ") }
+    }
+
+    /// A candidate for a catalog model, if it serves the operation.
+    pub fn local(&self, model: Arc<Model>, operation: Operation) -> Option<Candidate> {
+        let target = match model.runner.server(operation)? {
+            Server::Remote { servers, model, authorization } => {
+                Target::Pool { servers, path: operation.path(), model, authorization }
+            }
+            Server::Process(process) => Target::Process(process),
+        };
+        Some(Candidate {
+            name: model.slug.to_string(),
+            target,
+            price: Price::new(model.pricing.clone(), self.options.fee),
+            local: Some(model),
+            mapped: None,
+        })
+    }
+
+    /// The model and those of its fallback chain: the chain that the request names, else the first
+    /// enabled chain by name. Models that do not serve the operation are skipped.
+    async fn with_fallbacks(
+        &self,
+        organization: OrganizationId,
+        first: Candidate,
+        request: &Request,
+    ) -> Result<Vec<Candidate>, Error> {
+        let chain = match &request.selector {
+            Some(name) => {
+                let found = self.chains.enabled(organization, &first.name, name).await;
+                Some(found.map_err(|error| {
+                    if matches!(error, chains::Error::NotFound { .. }) {
+                        return unknown_chain(name, &first.name);
+                    }
+                    error.into()
+                })?)
+            }
+            None => self.chains.first_enabled(organization, &first.name).await?,
+        };
+        let mut candidates = vec![first];
+        for entry in chain.into_iter().flat_map(|chain| chain.entries) {
+            let model = self.catalog.get(&entry.model);
+            let found = model.and_then(|model| self.local(model, request.operation));
+            let Some(mut candidate) = found else { continue };
+            if let Some(map) = &entry.input_map {
+                let Some(mapped) = mapped(map, request) else { continue };
+                candidate.mapped = Some(Box::new(mapped));
+            }
+            candidates.push(candidate);
+        }
+        Ok(candidates)
+    }
+}
+
+/// The request that a chain's mapping builds; `None` if the result is not a valid request.
+fn mapped(map: &Map<String, Value>, request: &Request) -> Option<Request> {
+    request.mapped(&fill_object(map, &request.value().ok()?).ok()?)
+}
+
+/// The error for the agent's id on routes that only accept models.
+fn is_agent(id: &str) -> Error {
+    let message = format!("'{id}' is the agent, which answers POST /v1/chat/completions alone");
+    InvalidRequest::field("model", message).into()
+}
+
+/// The error for a model that serves another operation.
+fn wrong_kind(slug: &str, served: Option<Operation>, wanted: Operation) -> Error {
+    let words = |operation| match operation {
+        Operation::Chat => "chat completions (POST /v1/chat/completions)",
+        Operation::Embeddings => "embeddings (POST /v1/embeddings)",
+    };
+    let serves = served.map_or("predictions (POST /v1/prediction/run)", words);
+    let wanted = match wanted {
+        Operation::Chat => "chat completions",
+        Operation::Embeddings => "embeddings",
+    };
+    let message = format!(
+        "the model '{slug}' answers {serves}, not {wanted}; GET /v1/llm-router/model-catalog lists \
+         the models that do"
+    );
+    InvalidRequest::field("model", message).into()
+}
+
+fn unknown_chain(name: &str, model: &str) -> Error {
+    let shown: String = name.chars().take(50).collect();
+    let message = format!("unknown fallback_selector '{shown}' for model '{model}'");
+    InvalidRequest::field("fallback_selector", message).into()
+}
+
+#[cfg(test)]
+#[path = "route_tests.rs"]
+mod tests;

@@ -1,0 +1,123 @@
+//! The handle of the chat router, its dependencies and its settings.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::header::HeaderValue;
+
+use super::models::UpstreamModels;
+use super::tokens::TokenBudgets;
+use orrery_catalog::Catalog;
+use orrery_domain::model::Pricing;
+use orrery_engine::Engine;
+use orrery_http::client::Client;
+use orrery_records::chains::Chains;
+use orrery_runners::openai::stream_options::Refusal;
+use orrery_runtime::{Clock, Tasks};
+use orrery_storage::{self as storage, Store};
+
+/// The settings of the router.
+#[derive(Debug, Clone)]
+pub struct Options {
+    pub upstream: Option<Upstream>,
+    /// The id of the agent, which never goes to the upstream.
+    pub agent_id: String,
+    /// The fee as a fraction of the price.
+    pub fee: f64,
+    /// Prices of the upstream's models, by id.
+    pub prices: HashMap<String, Pricing>,
+    /// Whether the history keeps the answers.
+    pub keep_content: bool,
+    /// Daily token budget of a key.
+    pub tokens_per_day: Option<u64>,
+    /// Time limit of an answer's first byte.
+    pub first_byte_timeout: Duration,
+    /// Maximum pause of an answer.
+    pub idle_timeout: Duration,
+    /// How long the upstream's list of models is cached.
+    pub catalog_ttl: Duration,
+    /// How long answers may continue once the service stops.
+    pub stop_grace: Duration,
+}
+
+/// The server of all models that are not local.
+#[derive(Debug, Clone)]
+pub struct Upstream {
+    /// With its `/v1`, without a slash at its end.
+    pub url: String,
+    /// `Bearer …`, marked as sensitive.
+    pub authorization: Option<HeaderValue>,
+}
+
+/// The dependencies of the router.
+#[derive(Debug)]
+pub struct Dependencies {
+    pub store: Store,
+    pub clock: Clock,
+    pub tasks: Tasks,
+    pub catalog: Catalog,
+    pub chains: Chains,
+    pub engine: Engine,
+    /// Client for the operator's own URLs.
+    pub client: Client,
+}
+
+#[derive(Debug)]
+pub(super) struct Inner {
+    pub(super) options: Options,
+    pub(super) clock: Clock,
+    pub(super) tasks: Tasks,
+    pub(super) catalog: Catalog,
+    pub(super) chains: Chains,
+    pub(super) engine: Engine,
+    pub(super) client: Client,
+    pub(super) tokens: TokenBudgets,
+    /// Whether the upstream has rejected `stream_options`.
+    pub(super) upstream_options: Refusal,
+    pub(super) upstream_models: UpstreamModels,
+}
+
+/// The chat router; clones share it.
+#[derive(Debug, Clone)]
+pub struct Chat {
+    pub(super) inner: Arc<Inner>,
+}
+
+impl Chat {
+    /// A router with these settings.
+    #[must_use]
+    pub fn new(dependencies: Dependencies, options: Options) -> Self {
+        let Dependencies { store, clock, tasks, catalog, chains, engine, client } = dependencies;
+        let tokens = TokenBudgets::new(store, clock.clone(), options.tokens_per_day);
+        let upstream_models = UpstreamModels::default();
+        Self {
+            inner: Arc::new(Inner {
+                options,
+                clock,
+                tasks,
+                catalog,
+                chains,
+                engine,
+                client,
+                tokens,
+                upstream_options: Refusal::default(),
+                upstream_models,
+            }),
+        }
+    }
+
+    /// The fee as a fraction of the price.
+    #[must_use]
+    pub fn fee(&self) -> f64 {
+        self.inner.options.fee
+    }
+
+    /// Deletes the token counters of past days and returns their number.
+    ///
+    /// # Errors
+    /// [`storage::Error`]
+    pub async fn forget_past_days(&self) -> Result<usize, storage::Error> {
+        self.inner.tokens.forget_past_days().await
+    }
+}

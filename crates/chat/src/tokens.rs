@@ -1,0 +1,231 @@
+//! The daily budgets of keys (`limits.tokens_per_day`): the tokens that each key has used since
+//! midnight UTC. The counters are on the disk and are updated in the commit of each call.
+//!
+//! A call is admitted as long as the used tokens and the maximum of the calls in flight are within
+//! the budget. A call that has begun is never cut off, so a day's use exceeds the budget by at most
+//! one call.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::error::Error;
+use orrery_domain::ids::{KeyId, OrganizationId};
+use orrery_runtime::Clock;
+use orrery_storage::{self as storage, Commit, Key, Page, Store, Table};
+
+const DAY_SECONDS: i64 = 86_400;
+/// `Retry-After` if calls in flight reserve the rest of a budget.
+const RESERVED_RETRY: Duration = Duration::from_secs(5);
+/// Rows deleted per batch, and batches per sweep.
+const BATCH_MAX: usize = 500;
+const BATCHES_MAX: usize = 10_000;
+
+/// The budgets of all keys; clones share the calls in flight.
+#[derive(Debug, Clone)]
+pub struct TokenBudgets {
+    store: Store,
+    clock: Clock,
+    /// Tokens per day; `None`: no limit, and nothing is counted.
+    limit: Option<u64>,
+    in_flight: Arc<Mutex<HashMap<KeyId, u64>>>,
+}
+
+/// The maximum use of a call, counted as in flight until this is dropped.
+#[derive(Debug)]
+pub struct InFlight {
+    budgets: TokenBudgets,
+    key: KeyId,
+    tokens: u64,
+}
+
+impl TokenBudgets {
+    /// Budgets with a limit of tokens per day.
+    #[must_use]
+    pub fn new(store: Store, clock: Clock, limit: Option<u64>) -> Self {
+        Self { store, clock, limit, in_flight: Arc::default() }
+    }
+
+    /// Admits a call that uses at most about `tokens` tokens.
+    ///
+    /// # Errors
+    /// [`Error::TokensUsedUp`], [`Error::TokensReserved`]; [`Error::Engine`] if the store cannot be
+    /// read.
+    pub async fn admit(
+        &self,
+        organization: OrganizationId,
+        key: KeyId,
+        tokens: u64,
+    ) -> Result<Option<InFlight>, Error> {
+        let Some(limit) = self.limit else { return Ok(None) };
+        // Counted before the counter on disk is read, so that the second of two concurrent calls
+        // sees the first, and a call that ends in between is not missed. Such a call may count
+        // twice, which errs on the safe side.
+        let (flying, this) = self.fly(key, tokens);
+        let counter = row(organization, key, self.today());
+        let used = self.store.counter(&counter).await;
+        let used = used.map_err(orrery_engine::Error::from)?;
+        let used = u64::try_from(used).unwrap_or(0);
+        if used >= limit {
+            return Err(Error::TokensUsedUp { limit, retry_after: self.until_midnight() });
+        }
+        if used.saturating_add(flying) >= limit {
+            return Err(Error::TokensReserved { limit, retry_after: RESERVED_RETRY });
+        }
+        Ok(Some(this))
+    }
+
+    /// Counts a call as in flight; also returns the tokens that were in flight before it.
+    fn fly(&self, key: KeyId, tokens: u64) -> (u64, InFlight) {
+        let mut in_flight = self.lock();
+        let flying = in_flight.entry(key).or_default();
+        let before = *flying;
+        *flying = before.saturating_add(tokens);
+        (before, InFlight { budgets: self.clone(), key, tokens })
+    }
+
+    /// Adds the used tokens to the commit of a call.
+    pub fn count(
+        &self,
+        commit: &mut Commit,
+        organization: OrganizationId,
+        key: KeyId,
+        tokens: u64,
+    ) {
+        if self.limit.is_some() && tokens > 0 {
+            let tokens = i64::try_from(tokens).unwrap_or(i64::MAX);
+            commit.add(row(organization, key, self.today()), tokens);
+        }
+    }
+
+    /// Deletes the counters of past days and returns their number.
+    ///
+    /// # Errors
+    /// [`storage::Error`]; rows deleted before the error stay deleted.
+    pub async fn forget_past_days(&self) -> Result<usize, storage::Error> {
+        let today = self.today().to_be_bytes();
+        let mut after = None;
+        let mut count = 0;
+        for _ in 0..BATCHES_MAX {
+            let prefix = Key::table(Table::TokenUse);
+            let page = Page { prefix, after, before: None, limit: BATCH_MAX };
+            let rows = self.store.page(page).await?;
+            let mut commit = Commit::new();
+            for (key, _) in rows.iter().filter(|(key, _)| !key.as_bytes().ends_with(&today)) {
+                commit.delete(key.clone());
+                count += 1;
+            }
+            if !commit.is_empty() {
+                self.store.commit(commit).await?;
+            }
+            after = rows.last().map(|(key, _)| key.clone());
+            if rows.len() < BATCH_MAX {
+                break;
+            }
+        }
+        Ok(count)
+    }
+
+    /// Days since 1970.
+    fn today(&self) -> u32 {
+        let days = self.clock.now().unix_seconds().div_euclid(DAY_SECONDS);
+        u32::try_from(days).unwrap_or_default()
+    }
+
+    fn until_midnight(&self) -> Duration {
+        let left = DAY_SECONDS - self.clock.now().unix_seconds().rem_euclid(DAY_SECONDS);
+        Duration::from_secs(u64::try_from(left).unwrap_or_default())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<KeyId, u64>> {
+        self.in_flight.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        let mut in_flight = self.budgets.lock();
+        let left = in_flight.get(&self.key).copied().unwrap_or(0).saturating_sub(self.tokens);
+        if left > 0 {
+            in_flight.insert(self.key, left);
+        } else {
+            in_flight.remove(&self.key);
+        }
+    }
+}
+
+/// The row of a key's counter for one day.
+fn row(organization: OrganizationId, key: KeyId, day: u32) -> Key {
+    Key::table(Table::TokenUse).id(organization).id(key).raw(&day.to_be_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Poll;
+
+    use super::*;
+    use orrery_domain::time::Timestamp;
+    use orrery_storage::Options;
+
+    const NOON: i64 = 20_000 * DAY_SECONDS + DAY_SECONDS / 2;
+
+    fn ids() -> (OrganizationId, KeyId) {
+        ([1; 16].into(), [2; 16].into())
+    }
+
+    #[tokio::test]
+    async fn token_budget_counts_prompts_in_flight_and_used_tokens() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = Options { folder: folder.path().to_owned(), inline_bytes: 1024 };
+        let store = Store::open(&options).unwrap();
+        let clock = Clock::scripted(Timestamp::from_micros(NOON * 1_000_000));
+        let budgets = TokenBudgets::new(store.clone(), clock.clone(), Some(100));
+        let (organization, key) = ids();
+        let first = budgets.admit(organization, key, 100).await.unwrap();
+        let refused = budgets.admit(organization, key, 1).await.unwrap_err();
+        let Error::TokensReserved { limit, retry_after } = refused else { panic!("{refused}") };
+        assert_eq!((limit, retry_after), (100, RESERVED_RETRY));
+        assert!(budgets.admit(organization, [3; 16].into(), 1).await.is_ok(), "another key");
+        drop(first);
+        let mut commit = Commit::new();
+        budgets.count(&mut commit, organization, key, 99);
+        store.commit(commit).await.unwrap();
+        assert!(budgets.admit(organization, key, 500).await.is_ok(), "one token is left");
+        let mut commit = Commit::new();
+        budgets.count(&mut commit, organization, key, 1);
+        store.commit(commit).await.unwrap();
+        let refused = budgets.admit(organization, key, 1).await.unwrap_err();
+        let Error::TokensUsedUp { limit, retry_after } = refused else { panic!("{refused}") };
+        assert_eq!((limit, retry_after), (100, Duration::from_secs(12 * 3600)));
+        clock.advance(Duration::from_secs(12 * 3600));
+        assert!(budgets.admit(organization, key, 1).await.is_ok(), "a new day");
+        assert_eq!(budgets.forget_past_days().await.unwrap(), 1);
+        assert_eq!(budgets.forget_past_days().await.unwrap(), 0);
+    }
+
+    #[tokio::test]
+    async fn token_budget_counts_calls_that_end_during_admission() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = Options { folder: folder.path().to_owned(), inline_bytes: 1024 };
+        let store = Store::open(&options).unwrap();
+        let clock = Clock::scripted(Timestamp::from_micros(NOON * 1_000_000));
+        let budgets = TokenBudgets::new(store.clone(), clock, Some(100));
+        let (organization, key) = ids();
+        let running = budgets.admit(organization, key, 100).await.unwrap();
+        let mut second = Box::pin(budgets.admit(organization, key, 1));
+        // It reads the disk before the first call is counted there, and mostly continues after that
+        // call has ended.
+        let looked = futures_util::poll!(&mut second);
+        let mut commit = Commit::new();
+        budgets.count(&mut commit, organization, key, 100);
+        commit.after_durable(move || drop(running));
+        store.commit(commit).await.unwrap();
+        let answer = match looked {
+            Poll::Ready(answer) => answer,
+            Poll::Pending => second.await,
+        };
+        let refused = answer.unwrap_err();
+        assert!(matches!(refused, Error::TokensReserved { .. } | Error::TokensUsedUp { .. }));
+        assert_eq!(budgets.lock().len(), 0, "a refused call is not in flight");
+    }
+}

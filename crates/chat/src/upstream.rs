@@ -1,0 +1,252 @@
+//! One attempt at a model's server: a connection, the request, and the first byte of the answer,
+//! each within its time limit.
+//!
+//! Only a failed connection is retried, because then nothing of the request has left this machine.
+//! If a model has several servers, another one is tried as long as the request cannot have had an
+//! effect (`runners::endpoints`). A response other than success is a [`Failure`] with the server's
+//! status.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use hyper::header::{ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, HeaderMap};
+use hyper::{Request, Response};
+use tokio::time::{Instant, timeout_at};
+
+use super::error::Failure;
+use super::route::Target;
+use super::service::Inner;
+use orrery_domain::classify::ErrorClass;
+use orrery_domain::trace;
+use orrery_http::places::Arriving;
+use orrery_http::{client, connector, trace_context};
+use orrery_runners::endpoints::{self, Lease, Pool};
+use orrery_runners::llm::{InUse, OpenError};
+use orrery_runners::openai::answer::{self, Body, begin, is_event_stream};
+use orrery_runners::openai::failure::{misunderstood, too_late};
+use orrery_runtime as runtime;
+
+/// Maximum connection attempts.
+const CONNECTS_MAX: u32 = 2;
+/// Delay between two connection attempts.
+const CONNECT_PAUSE: Duration = Duration::from_millis(50);
+/// An answer that has begun.
+#[derive(Debug)]
+pub struct Opened {
+    /// Whether it is a stream of events.
+    pub is_stream: bool,
+    /// Its first bytes; `None` if none have arrived yet.
+    pub first: Option<Bytes>,
+    pub body: Body,
+    pub headers: HeaderMap,
+    pub limits: Limits,
+    /// Keeps a local model loaded until the answer is complete.
+    pub in_use: Option<InUse>,
+    /// The lease of the server, on which the outcome is noted.
+    pub lease: Option<Lease>,
+}
+
+/// A request to send.
+#[derive(Debug, Clone, Copy)]
+pub struct Asked<'r> {
+    /// The path at a local process.
+    pub path: &'static str,
+    pub body: &'r Bytes,
+    pub is_stream: bool,
+    /// Whether another model is tried if this one fails.
+    pub may_fall_back: bool,
+    /// Its trace span.
+    pub call: &'r trace::Call,
+}
+
+/// The time limits of an attempt.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// When the attempt began.
+    pub begun: Instant,
+    /// Deadline of the first byte.
+    pub first_byte: Instant,
+    /// Deadline of the whole answer.
+    pub whole: Instant,
+}
+
+impl Limits {
+    /// The limits of an attempt that begins now.
+    #[must_use]
+    pub fn from_now(first_byte: Duration, whole: Duration) -> Self {
+        let begun = runtime::monotonic_now();
+        let after = |time: Duration| begun.checked_add(time).unwrap_or(begun);
+        Self { begun, first_byte: after(first_byte.min(whole)), whole: after(whole) }
+    }
+}
+
+impl Inner {
+    /// Sends a request and waits for the answer to begin. A stream that does not begin before the
+    /// client expects a keep-alive is returned without its first bytes. `name` is the model's, for
+    /// messages; with `may_fall_back`, a local model that has just failed is not waited for.
+    ///
+    /// # Errors
+    /// [`Failure`]
+    pub async fn open(
+        &self,
+        name: &str,
+        target: &Target,
+        asked: Asked<'_>,
+        limits: Limits,
+    ) -> Result<Opened, Failure> {
+        let Asked { path, body, is_stream, may_fall_back, call } = asked;
+        let accept = if is_stream { "text/event-stream" } else { "application/json" };
+        let request = |url: &str| {
+            let mut request =
+                Request::post(url).header(CONTENT_TYPE, "application/json").header(ACCEPT, accept);
+            request = request.header(ACCEPT_ENCODING, "identity");
+            if let Some(authorization) = target.authorization() {
+                request = request.header(AUTHORIZATION, authorization);
+            }
+            let leaves = !matches!(target, Target::Process(_));
+            if let Some(headers) = request.headers_mut().filter(|_| leaves) {
+                trace_context::pass_on(headers, call);
+            }
+            request.body(body.clone()).map_err(|error| {
+                let message = format!("cannot build the request to the model '{name}': {error}");
+                Failure::new(502, ErrorClass::InvalidModelConfig, message)
+            })
+        };
+        let sending = async {
+            Ok(match target {
+                Target::Server { url, .. } => {
+                    (self.connect(name, &request(url)?).await?, None, None)
+                }
+                Target::Pool { servers, path, .. } => {
+                    let request = |url: &str| request(&format!("{url}{path}"));
+                    let (answer, lease) = self.connect_to_one(name, servers, request).await?;
+                    (answer, None, Some(lease))
+                }
+                Target::Process(process) => {
+                    let opened = process.open(request(path)?, may_fall_back).await;
+                    let (answer, in_use) = opened.map_err(|error| unopened(name, &error))?;
+                    (answer.map(Arriving::from), Some(in_use), None)
+                }
+            })
+        };
+        let answer = timeout_at(limits.first_byte, sending).await;
+        let (answer, in_use, mut lease) = answer.map_err(|_elapsed| too_late(name))??;
+        let (head, arriving) = answer.into_parts();
+        if !head.status.is_success() {
+            note(lease.as_mut(), None);
+            return Err(answer::refusal(name, &head, arriving, target.authorization()).await);
+        }
+        let declared = is_event_stream(&head.headers);
+        let begun = async {
+            let mut body = Body::of(name, &head.headers, arriving)?;
+            let (came_as_stream, first) = if is_stream || declared {
+                begin(name, &mut body, limits.first_byte, declared).await?
+            } else {
+                (false, None)
+            };
+            if came_as_stream && !is_stream {
+                return Err(misunderstood(name, "its answer is a stream that was not requested"));
+            }
+            Ok((came_as_stream, first, body))
+        };
+        match begun.await {
+            Ok((is_stream, first, body)) => {
+                let headers = head.headers;
+                Ok(Opened { is_stream, first, body, headers, limits, in_use, lease })
+            }
+            Err(failure) => {
+                note(lease.as_mut(), Some(&failure));
+                Err(failure)
+            }
+        }
+    }
+
+    /// Sends a request to one of a model's servers. If there is only one, the connection is tried
+    /// twice.
+    async fn connect_to_one(
+        &self,
+        name: &str,
+        servers: &Pool,
+        request: impl Fn(&str) -> Result<Request<Bytes>, Failure>,
+    ) -> Result<(Response<Arriving>, Lease), Failure> {
+        let mut tries = 1;
+        let most = if servers.len() > 1 { 1 } else { CONNECTS_MAX };
+        loop {
+            match servers.open(&self.client, &request).await {
+                Ok(opened) => return Ok(opened),
+                Err(endpoints::Error::Unmade(failure)) => return Err(failure),
+                Err(endpoints::Error::Client(error))
+                    if tries < most && may_connect_again(&error) =>
+                {
+                    tries += 1;
+                    tokio::time::sleep(CONNECT_PAUSE).await;
+                }
+                Err(endpoints::Error::Client(error)) => return Err(unreached(name, &error)),
+            }
+        }
+    }
+
+    async fn connect(
+        &self,
+        name: &str,
+        request: &Request<Bytes>,
+    ) -> Result<Response<Arriving>, Failure> {
+        let mut tries = 1;
+        loop {
+            match self.client.open(request.clone()).await {
+                Ok(answer) => return Ok(answer),
+                Err(error) if tries < CONNECTS_MAX && may_connect_again(&error) => {
+                    tries += 1;
+                    tokio::time::sleep(CONNECT_PAUSE).await;
+                }
+                Err(error) => return Err(unreached(name, &error)),
+            }
+        }
+    }
+}
+
+/// Notes the outcome of an answer on the lease of its server.
+pub fn note(lease: Option<&mut Lease>, failure: Option<&Failure>) {
+    if let Some(lease) = lease {
+        lease.note(failure.map(Failure::recorded).as_ref());
+    }
+}
+
+/// Whether nothing of the request has left this machine and another attempt may succeed. A
+/// connection that timed out is not retried.
+fn may_connect_again(error: &client::Error) -> bool {
+    use connector::Error as E;
+    match error {
+        client::Error::Connection(
+            E::Connect { .. } | E::Tls { .. } | E::Resolve { .. } | E::Local { .. },
+        ) => true,
+        client::Error::Connection(
+            E::Timeout { .. } | E::Forbidden(_) | E::LeadsAstray { .. } | E::NoHost,
+        )
+        | client::Error::Timeout { .. }
+        | client::Error::TooLarge { .. }
+        | client::Error::Content(_)
+        | client::Error::Protocol { .. } => false,
+    }
+}
+
+fn unreached(name: &str, error: &client::Error) -> Failure {
+    let status = match error {
+        client::Error::Connection(_) => 503,
+        client::Error::Timeout { .. } => 504,
+        client::Error::TooLarge { .. }
+        | client::Error::Content(_)
+        | client::Error::Protocol { .. } => 502,
+    };
+    let message = format!("the model '{name}': {error}");
+    Failure::new(status, ErrorClass::ProviderUnavailable, message)
+}
+
+/// The failure of a local model whose process is not available.
+pub fn unopened(name: &str, error: &OpenError) -> Failure {
+    let (status, class, reason) = match error {
+        OpenError::Unavailable(reason) => (503, ErrorClass::ProviderUnavailable, reason),
+        OpenError::Ended(reason) => (502, ErrorClass::ProviderError, reason),
+    };
+    Failure::new(status, class, format!("the model '{name}': {reason}"))
+}

@@ -1,0 +1,260 @@
+//! A non-streamed answer: read up to a limit, counted, recorded, and passed on with its cost.
+
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use tokio::time::{Instant, timeout_at};
+
+use super::call::{Answer, Begun, Call, Came, End, Reply, keeps_content};
+use super::error::{Error, Failure};
+use super::meter::Meter;
+use super::route::Candidate;
+use super::upstream::{Opened, note};
+use orrery_domain::chat::{Operation, Tokens};
+use orrery_domain::classify::ErrorClass;
+use orrery_domain::money::Usd;
+use orrery_domain::raw_object::RawObject;
+use orrery_http::budget::Lease;
+use orrery_http::{answers, content};
+use orrery_runners::openai::answer::{self, EVENT_MAX};
+use orrery_runners::openai::failure::{broken, misunderstood, too_late};
+use orrery_runners::openai::shape;
+use orrery_runtime as runtime;
+
+/// Maximum size of an answer in bytes: enough for the embeddings of a full request.
+const ANSWER_MAX: usize = 64 * 1024 * 1024;
+
+/// Copies of an answer's text in memory while it is converted to a stream.
+const STREAM_COPIES: usize = 5;
+
+/// A complete answer.
+#[derive(Debug)]
+pub struct Whole {
+    answer: RawObject,
+    text: Bytes,
+    first_byte: Duration,
+    begun: Instant,
+}
+
+impl Call {
+    /// Reads an answer that is not a stream. If the request was for a stream, the answer is
+    /// converted to one.
+    pub(super) async fn read(&mut self, name: &str, mut opened: Opened) -> Result<Begun, Failure> {
+        let first_byte = self.started.elapsed();
+        let is_stream = self.request.is_stream;
+        let most = if is_stream { EVENT_MAX } else { ANSWER_MAX };
+        let idle = self.inner.options.idle_timeout;
+        let mut read = read_whole(name, &mut opened, idle, &mut self.lease, most).await;
+        if is_stream && let Ok(text) = &read {
+            let bytes = text.len().saturating_mul(STREAM_COPIES);
+            read = self.lease.grow_to(bytes).map_or_else(|_full| Err(too_many_bodies()), |()| read);
+        }
+        let operation = self.request.operation;
+        let parsed = match read {
+            Ok(text) => parse_aside(operation, name, text, is_stream).await,
+            Err(failure) => Err(failure),
+        };
+        if !is_stream || parsed.is_err() {
+            note(opened.lease.as_mut(), parsed.as_ref().err());
+        }
+        match parsed? {
+            Parsed::Whole(answer, text) => {
+                let begun = opened.limits.begun;
+                Ok(Begun::Whole(Whole { answer, text, first_byte, begun }))
+            }
+            Parsed::Events(events) => {
+                opened.first = Some(events);
+                opened.is_stream = true;
+                Ok(Begun::Stream(Box::new(opened)))
+            }
+        }
+    }
+
+    /// Records an answer and replies with it.
+    pub(super) async fn whole(self, candidate: Candidate, whole: Whole, reply: Reply) {
+        let Whole { answer, text, first_byte, begun } = whole;
+        let operation = self.request.operation;
+        let mut meter =
+            Meter::new(self.prompt_tokens(&candidate), keeps_content(&self.inner, operation));
+        let bytes = text.len();
+        let measure = move || {
+            meter.whole(operation, &answer, &text);
+            (meter, answer)
+        };
+        let measured = answers::parse_aside(bytes, measure).await;
+        let execution = self.id;
+        let (mut meter, mut answer) = match measured {
+            Some(measured) => measured,
+            None => {
+                let message = "the answer cannot be measured";
+                let failure = Failure::new(500, ErrorClass::InternalError, message);
+                let end = End::Failed(failure.clone());
+                if let Err(error) = self.record(&candidate, &end, Came::default()).await {
+                    tracing::error!(%error, "failed to record chat call");
+                }
+                // A disconnected client needs no answer.
+                let _unsent = reply.send(Err(Error::Failed { execution, failure }));
+                return;
+            }
+        };
+        let came = self.came(&candidate, &meter, begun);
+        let body = with_cost(&mut answer, came.tokens, came.cost);
+        let came = Came { first_byte: Some(first_byte), content: meter.take_content(), ..came };
+        let recorded = self.record(&candidate, &End::Done, came).await;
+        let replied = match (recorded, body) {
+            (Ok(()), Ok(body)) => Ok(Answer::Whole { execution, body: body.into() }),
+            (Err(error), _) => Err(error.into()),
+            (Ok(()), Err(error)) => {
+                let message = format!("failed to serialize the answer: {error}");
+                let failure = Failure::new(500, ErrorClass::InternalError, message);
+                Err(Error::Failed { execution, failure })
+            }
+        };
+        // A disconnected client needs no answer.
+        let _unsent = reply.send(replied);
+    }
+}
+
+/// Reads an answer of at most `most` bytes with pauses of at most `idle`. `lease` covers it twice,
+/// because it is serialized again with its cost.
+///
+/// # Errors
+/// [`Failure`]
+pub async fn read_whole(
+    name: &str,
+    opened: &mut Opened,
+    idle: Duration,
+    lease: &mut Lease,
+    most: usize,
+) -> Result<Bytes, Failure> {
+    let deadline = opened.limits.whole;
+    let mut read = BytesMut::from(opened.first.take().unwrap_or_default());
+    loop {
+        let now = runtime::monotonic_now();
+        let until = now.checked_add(idle).unwrap_or(now);
+        let data = timeout_at(until.min(deadline), opened.body.next()).await;
+        let data = data.map_err(|_elapsed| too_late(name))?;
+        let data = data.map_err(|error| broken(name, &format!("its answer broke: {error}")))?;
+        let Some(data) = data else {
+            return answer::utf8(name, &opened.headers, read.freeze());
+        };
+        let length = read.len().saturating_add(data.len());
+        if length > most {
+            return Err(broken(name, &format!("its answer is larger than {most} bytes")));
+        }
+        lease.grow_to(length.saturating_mul(2)).map_err(|_full| too_many_bodies())?;
+        read.extend_from_slice(&data);
+    }
+}
+
+/// A parsed answer.
+enum Parsed {
+    /// The answer as an object, and its text.
+    Whole(RawObject, Bytes),
+    /// The answer converted to stream events.
+    Events(Bytes),
+}
+
+/// Parses an answer, on a blocking thread if it is long.
+async fn parse_aside(
+    operation: Operation,
+    name: &str,
+    text: Bytes,
+    is_stream: bool,
+) -> Result<Parsed, Failure> {
+    let name = name.to_owned();
+    let unparsed = broken(&name, "its answer cannot be read");
+    let bytes = text.len();
+    let parse = move || {
+        let checked = content::check_values(&text);
+        checked.map_err(|error| broken(&name, &format!("its answer cannot be read: {error}")))?;
+        let answer = answer::parse(Some(operation), &name, &text)?;
+        if !is_stream {
+            return Ok(Parsed::Whole(answer, text));
+        }
+        drop(answer);
+        let events = shape::events_of(&text);
+        events.map(Parsed::Events).ok_or_else(|| misunderstood(&name, "its answer has no choices"))
+    };
+    answers::parse_aside(bytes, parse).await.unwrap_or(Err(unparsed))
+}
+
+/// The failure of an answer that exceeds the memory budget.
+pub fn too_many_bodies() -> Failure {
+    let message = "too many bodies are in flight; try again in a moment";
+    Failure::new(503, ErrorClass::InternalError, message)
+}
+
+/// The object's text with the cost in its `usage`. A missing usage is filled in from `tokens`, and
+/// marked if the model has not counted them.
+///
+/// # Errors
+/// Never in practice: all values are JSON.
+pub fn with_cost(
+    answer: &mut RawObject,
+    tokens: Tokens,
+    cost: Usd,
+) -> Result<Vec<u8>, serde_json::Error> {
+    match answer.value::<RawObject>("usage") {
+        Some(mut usage) => {
+            usage.set("cost", &cost.dollars())?;
+            answer.set("usage", &usage)?;
+        }
+        None => {
+            let mut usage = RawObject::default();
+            usage.set("prompt_tokens", &tokens.input)?;
+            usage.set("completion_tokens", &tokens.output)?;
+            usage.set("total_tokens", &tokens.total())?;
+            usage.set("cost", &cost.dollars())?;
+            if tokens.is_estimated {
+                usage.set("estimated", &true)?;
+            }
+            answer.set("usage", &usage)?;
+        }
+    }
+    answer.text()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use orrery_http::answers::MODEL_VALUES_MAX;
+
+    #[tokio::test]
+    async fn whole_answers_of_too_many_values_are_refused() {
+        let zeros = "0,".repeat(MODEL_VALUES_MAX);
+        for operation in [Operation::Chat, Operation::Embeddings] {
+            let many = format!("{{\"data\":[{{\"embedding\":[{zeros}0]}}]}}");
+            let refused = parse_aside(operation, "m", many.into(), false).await.err().unwrap();
+            assert!(refused.message.contains("more than 4000000 JSON values"), "{refused:?}");
+        }
+        let few = "{\"data\":[{\"embedding\":[0,0]}]}";
+        assert!(parse_aside(Operation::Embeddings, "m", few.into(), false).await.is_ok());
+    }
+
+    fn priced(answer: &str) -> String {
+        let mut object: RawObject = serde_json::from_str(answer).unwrap();
+        let tokens = Tokens { input: 3, output: 4, is_estimated: true };
+        let text = with_cost(&mut object, tokens, Usd::from_micros(2500)).unwrap();
+        String::from_utf8(text).unwrap()
+    }
+
+    #[test]
+    fn whole_answer_changes_only_by_its_cost() {
+        assert_eq!(
+            priced(r#"{"x":1.0000000000000000001,"usage":{"prompt_tokens":1,"y":{ }},"z":[]}"#),
+            r#"{"x":1.0000000000000000001,"usage":{"prompt_tokens":1,"y":{ },"cost":0.0025},"z":[]}"#
+        );
+        assert_eq!(
+            priced(r#"{"usage":{"cost":9}}"#),
+            r#"{"usage":{"cost":0.0025}}"#,
+            "what the upstream charges is not what the client pays"
+        );
+    }
+
+    #[test]
+    fn whole_answer_without_usage_gets_the_estimate() {
+        let usage = r#"{"prompt_tokens":3,"completion_tokens":4,"total_tokens":7,"cost":0.0025,"estimated":true}"#;
+        assert_eq!(priced("{}"), format!(r#"{{"usage":{usage}}}"#));
+    }
+}

@@ -1,0 +1,47 @@
+//! Passes build information to the binary: commit and date, features, target. Runs no code of the
+//! project and writes nothing.
+//!
+//! The commit comes from `ORRERY_COMMIT`, for builds from an archive, or, in an optimized build,
+//! from git. An unoptimized build has no commit, so that a new commit does not rebuild everything.
+
+use std::env;
+use std::path::Path;
+use std::process::Command;
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-env-changed=ORRERY_COMMIT");
+    let variable = |name: &str| env::var(name).unwrap_or_default();
+    let is_optimized = variable("PROFILE") == "release";
+    let given = Some(variable("ORRERY_COMMIT")).filter(|commit| !commit.is_empty());
+    let commit = given.or_else(|| is_optimized.then(of_git).flatten());
+    let llama = (!variable("CARGO_FEATURE_LLAMA").is_empty()).then(|| "llama".to_owned());
+    let parts: Vec<String> =
+        [commit, llama, Some(variable("TARGET"))].into_iter().flatten().collect();
+    println!("cargo::rustc-env=ORRERY_BUILD={}", parts.join(", "));
+}
+
+/// The commit that is checked out, such as `0123456789 2026-11-23`; `None` in an archive, even if
+/// it was unpacked inside another repository.
+fn of_git() -> Option<String> {
+    let this_crate = env::var("CARGO_MANIFEST_DIR").ok()?;
+    let root = Path::new(&this_crate).ancestors().nth(2)?;
+    if Path::new(&git(&["rev-parse", "--show-toplevel"])?) != root {
+        return None;
+    }
+    // Files written by each commit and each checkout.
+    for file in ["HEAD", "logs/HEAD"] {
+        let path = git(&["rev-parse", "--git-path", file])?;
+        // Cargo would treat a missing file as a change at every build.
+        if Path::new(&path).exists() {
+            println!("cargo::rerun-if-changed={path}");
+        }
+    }
+    git(&["-c", "core.abbrev=10", "show", "--no-patch", "--format=%h %cs", "HEAD"])
+}
+
+fn git(arguments: &[&str]) -> Option<String> {
+    let done = Command::new("git").args(arguments).output().ok()?;
+    let text = String::from_utf8(done.stdout).ok()?.trim().to_owned();
+    (done.status.success() && !text.is_empty()).then_some(text)
+}

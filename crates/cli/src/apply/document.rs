@@ -1,0 +1,207 @@
+//! The document of `orrery apply`: organizations by name and, within each, its resources by name.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use crate::{file, workflow};
+use orrery_domain::secret::VALUE_BYTES_MAX;
+
+/// A parsed document.
+#[derive(Debug)]
+pub(super) struct Document {
+    pub(super) organizations: BTreeMap<String, Wanted>,
+}
+
+/// The desired resources of one organization. Anything not listed is left unchanged.
+#[derive(Debug, Default)]
+pub(super) struct Wanted {
+    pub(super) limits: Option<Map<String, Value>>,
+    pub(super) keys: BTreeMap<String, Key>,
+    /// Values, read from the sources named in the document.
+    pub(super) secrets: BTreeMap<String, Secret>,
+    pub(super) chains: BTreeMap<String, Map<String, Value>>,
+    pub(super) workflows: Vec<workflow::Wanted>,
+    pub(super) schedules: BTreeMap<String, Map<String, Value>>,
+    pub(super) webhook_endpoints: BTreeMap<String, Map<String, Value>>,
+}
+
+/// A key: the properties set when it is created.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Key {
+    /// A duration such as `90d`.
+    pub(super) expires: Option<String>,
+}
+
+/// The value of a secret. Never printed.
+pub(super) struct Secret(pub(super) String);
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secret")
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WrittenDocument {
+    #[serde(default)]
+    organizations: BTreeMap<String, Written>,
+}
+
+/// An organization as written in the document. Null counts as empty.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Written {
+    limits: Option<Map<String, Value>>,
+    keys: Option<BTreeMap<String, Option<Key>>>,
+    secrets: Option<BTreeMap<String, Source>>,
+    chains: Option<BTreeMap<String, Map<String, Value>>>,
+    workflows: Option<BTreeMap<String, Map<String, Value>>>,
+    schedules: Option<BTreeMap<String, Map<String, Value>>>,
+    webhook_endpoints: Option<BTreeMap<String, Map<String, Value>>>,
+}
+
+/// Where the value of a secret comes from: an environment variable or a file, never the document.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+enum Source {
+    Env(String),
+    File(PathBuf),
+}
+
+impl Document {
+    /// Reads the document and the files it refers to; relative paths start at its folder.
+    ///
+    /// # Errors Names the first invalid item.
+    pub(super) fn read(path: &Path) -> anyhow::Result<Self> {
+        let folder = path.parent().unwrap_or(Path::new(""));
+        Self::of(file::read(path)?, folder)
+    }
+
+    fn of(value: Value, folder: &Path) -> anyhow::Result<Self> {
+        // Serde's error for a value of another type would quote the file, which may be a link to
+        // any file.
+        if !value.is_object() {
+            bail!("the file must be an object with organizations");
+        }
+        let written: WrittenDocument = serde_json::from_value(value)?;
+        let mut organizations = BTreeMap::new();
+        for (name, one) in written.organizations {
+            let wanted = one.resolve(folder);
+            let wanted = wanted.with_context(|| format!("organization {name}"))?;
+            organizations.insert(name, wanted);
+        }
+        Ok(Self { organizations })
+    }
+}
+
+impl Written {
+    fn resolve(self, folder: &Path) -> anyhow::Result<Wanted> {
+        let mut wanted = Wanted {
+            limits: self.limits,
+            chains: self.chains.unwrap_or_default(),
+            schedules: self.schedules.unwrap_or_default(),
+            webhook_endpoints: self.webhook_endpoints.unwrap_or_default(),
+            ..Wanted::default()
+        };
+        for (name, key) in self.keys.unwrap_or_default() {
+            wanted.keys.insert(name, key.unwrap_or_default());
+        }
+        for (name, source) in self.secrets.unwrap_or_default() {
+            let value = source.value(folder).with_context(|| format!("secret {name}"))?;
+            wanted.secrets.insert(name, value);
+        }
+        for (slug, fields) in self.workflows.unwrap_or_default() {
+            let read = || {
+                let value = match referred(&fields)? {
+                    Some(path) => file::read(&folder.join(path))?,
+                    None => Value::Object(fields),
+                };
+                workflow::Wanted::read(&slug, value)
+            };
+            wanted.workflows.push(read().with_context(|| format!("workflow {slug}"))?);
+        }
+        Ok(wanted)
+    }
+}
+
+/// The file of a workflow whose only field is `file`.
+fn referred(fields: &Map<String, Value>) -> anyhow::Result<Option<&str>> {
+    match fields.get("file") {
+        None => Ok(None),
+        Some(Value::String(path)) if fields.len() == 1 => Ok(Some(path)),
+        Some(_) => bail!("file must be a path, with no field beside it"),
+    }
+}
+
+impl Source {
+    fn value(self, folder: &Path) -> anyhow::Result<Secret> {
+        let mut value = match self {
+            Self::Env(name) => std::env::var(&name)
+                .with_context(|| format!("the environment variable {name} is not set to a text"))?,
+            Self::File(path) => {
+                file::read_text(&folder.join(path), (VALUE_BYTES_MAX as u64).saturating_add(2))?
+            }
+        };
+        // Drop one trailing line break, as `orrery secret set` does.
+        if value.ends_with('\n') {
+            value.pop();
+            if value.ends_with('\r') {
+                value.pop();
+            }
+        }
+        Ok(Secret(value))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn refused(value: Value) -> String {
+        format!("{:#}", Document::of(value, Path::new("/nowhere")).unwrap_err())
+    }
+
+    #[test]
+    fn apply_document_reads_secrets_only_from_files() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("value"), "hunter2-and-more\r\n").unwrap();
+        let workflow = "name: A\ndescription: d\ndefinition: {steps: []}\n";
+        std::fs::write(folder.path().join("a.yaml"), workflow).unwrap();
+        let document = json!({"organizations": {"acme": {
+            "secrets": {"vault": {"file": "value"}},
+            "workflows": {"a": {"file": "a.yaml"}},
+            "keys": {"ci": null, "old": {"expires": "90d"}},
+        }, "empty": {}}});
+        let read = Document::of(document, folder.path()).unwrap();
+        let acme = &read.organizations["acme"];
+        assert_eq!(acme.secrets["vault"].0, "hunter2-and-more");
+        assert_eq!(acme.workflows[0].fields["name"], "A");
+        assert_eq!(acme.keys["old"].expires.as_deref(), Some("90d"));
+        assert!(!format!("{read:?}").contains("hunter2"), "{read:?}");
+    }
+
+    #[test]
+    fn apply_document_errors_name_the_fault() {
+        for (organization, message) in [
+            (json!({"secret": {}}), "unknown field `secret`"),
+            (json!({"secrets": {"a": "plain text"}}), "unknown variant `plain text`"),
+            (json!({"secrets": {"a": {"value": "x"}}}), "unknown variant `value`"),
+            (json!({"secrets": {"a": {"file": "none"}}}), "/nowhere/none cannot be opened"),
+            (json!({"keys": {"a": {"key": "smk_x"}}}), "unknown field `key`"),
+            (json!({"workflows": {"a": {"name": "x"}}}), "workflow a: description is required"),
+            (json!({"workflows": {"a": {"file": "x", "name": "y"}}}), "with no field beside it"),
+        ] {
+            let text = refused(json!({"organizations": {"acme": organization}}));
+            assert!(text.contains(message), "{text}");
+        }
+        assert!(refused(json!({"organisations": {}})).contains("unknown field `organisations`"));
+    }
+}

@@ -1,0 +1,178 @@
+//! `orrery apply`: applies a declarative file of organizations and their resources, for version
+//! control.
+//!
+//! Reads the current state from the service first, prints the differences, and sends only those: a
+//! second run changes nothing. Resources not named in the file are left unchanged. The file names
+//! the source of each secret, never its value, and no value is printed.
+
+mod document;
+mod resources;
+
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use serde_json::{Map, Value, json};
+
+use self::document::{Document, Wanted};
+use super::admin::{Admin, segment};
+use super::key::understood;
+use super::{diff, file, output, service};
+use orrery_config::Config;
+use orrery_wire::operator::{NewKey, Organizations};
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Apply {
+    /// The file: YAML, JSON or TOML
+    #[arg(short = 'f', long = "file", value_name = "FILE")]
+    file: PathBuf,
+    /// Only print the plan
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// One difference, and the request that resolves it.
+#[derive(Debug)]
+struct Step {
+    organization: String,
+    /// A description such as `create webhook endpoint orders`.
+    line: String,
+    /// The resource before and after, as YAML; empty if there is nothing to show.
+    texts: (String, String),
+    act: Act,
+}
+
+#[derive(Debug)]
+enum Act {
+    Organization,
+    /// Creates a key. Only the response to its creation shows the key.
+    Key(Value),
+    Put {
+        path: String,
+        body: Value,
+    },
+    /// Creates a resource that may have a secret, which is then printed.
+    Post {
+        path: String,
+        body: Value,
+    },
+    Workflow(Box<super::workflow::Step>),
+    /// Creates a schedule of a workflow, which is looked up by slug at that time.
+    ScheduleOfWorkflow {
+        workflow: String,
+        body: Value,
+    },
+}
+
+pub(super) async fn run(asked: Apply, config: &Config) -> anyhow::Result<()> {
+    let shown = asked.file.display();
+    let document =
+        Document::read(&asked.file).with_context(|| format!("{shown} cannot be used"))?;
+    let mut admin = service::admin(config).await?;
+    let listed: Organizations = understood(admin.get("/admin/organizations").await?)?;
+    let mut steps = Vec::new();
+    for (name, wanted) in &document.organizations {
+        let exists = listed.organizations.iter().any(|one| one.name == *name);
+        admin.act_for(name);
+        let planned = plan(&admin, name, wanted, exists).await;
+        steps.extend(planned.with_context(|| format!("organization {name}"))?);
+    }
+    let in_colour = output::in_colour(&std::io::stdout());
+    for step in &steps {
+        output::line(&format!("{}: {}", step.organization, step.line))?;
+        let names = ("service", "file");
+        let text = diff::unified((names.0, &step.texts.0), (names.1, &step.texts.1), in_colour);
+        // The line above already names the subject.
+        let body = text.lines().skip(2).map(|line| format!("  {line}\n"));
+        output::raw(body.collect::<String>().as_bytes())?;
+    }
+    if steps.is_empty() {
+        output::note("Nothing to do: the service matches the file.");
+        return Ok(());
+    }
+    if asked.dry_run {
+        output::note("Nothing was changed: this is a dry run.");
+        return Ok(());
+    }
+    for step in &steps {
+        admin.act_for(&step.organization);
+        let what = || format!("{}: {}", step.organization, step.line);
+        step.carry_out(&admin).await.with_context(what)?;
+    }
+    output::note(&format!("Done: {} changed.", steps.len()));
+    Ok(())
+}
+
+/// Plans the steps for one organization, in dependency order.
+async fn plan(
+    admin: &Admin,
+    name: &str,
+    wanted: &Wanted,
+    exists: bool,
+) -> anyhow::Result<Vec<Step>> {
+    let mut planner = resources::Planner::new(admin, name, exists);
+    if !exists {
+        planner.add(
+            "create organization".to_owned(),
+            (String::new(), String::new()),
+            Act::Organization,
+        );
+    }
+    if let Some(limits) = &wanted.limits {
+        planner.limits(limits).await?;
+    }
+    planner.secrets(&wanted.secrets).await?;
+    planner.workflows(&wanted.workflows).await?;
+    planner.chains(&wanted.chains).await?;
+    planner.webhook_endpoints(&wanted.webhook_endpoints).await?;
+    planner.schedules(&wanted.schedules).await?;
+    planner.keys(&wanted.keys).await?;
+    Ok(planner.steps)
+}
+
+impl Step {
+    async fn carry_out(&self, admin: &Admin) -> anyhow::Result<()> {
+        match &self.act {
+            Act::Organization => {
+                let body = json!({"name": self.organization});
+                admin.post("/admin/organizations", &body).await.map(drop)
+            }
+            Act::Key(body) => {
+                let made: NewKey = understood(admin.post("/admin/keys", body).await?)?;
+                let key = &made.described;
+                output::note(&format!(
+                    "Key {} of organization {} is shown only once:",
+                    key.name, key.organization
+                ));
+                output::raw(format!("{}\n", made.key).as_bytes())
+            }
+            Act::Put { path, body } => admin.put(path, body).await.map(drop),
+            Act::Post { path, body } => {
+                let made = admin.post(path, body).await?;
+                if let Some(secret) = made.get("secret").and_then(Value::as_str) {
+                    output::note(&format!("The secret of {} is shown only once:", self.subject()));
+                    output::raw(format!("{secret}\n").as_bytes())?;
+                }
+                Ok(())
+            }
+            Act::Workflow(step) => step.apply(admin).await.map(drop),
+            Act::ScheduleOfWorkflow { workflow, body } => {
+                let path =
+                    format!("/api/workflows/api/v1/workflows/{}/schedules", segment(workflow));
+                admin.post(&path, body).await.map(drop)
+            }
+        }
+    }
+
+    /// The description without its verb.
+    fn subject(&self) -> &str {
+        self.line.split_once(' ').map_or(&self.line, |(_verb, subject)| subject)
+    }
+}
+
+/// Fields as YAML, for a diff.
+fn text_of(fields: &Map<String, Value>) -> anyhow::Result<String> {
+    if fields.is_empty() {
+        return Ok(String::new());
+    }
+    file::to_yaml(&Value::Object(fields.clone()))
+}

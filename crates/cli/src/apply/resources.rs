@@ -1,0 +1,370 @@
+//! Computes the differences between a document and an organization, kind by kind.
+//!
+//! Fields omitted in the document keep the service's values. Resources are matched by name.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context as _, bail};
+use serde_json::{Map, Value, json};
+
+use super::document::{Key, Secret};
+use super::{Act, Step, text_of};
+use crate::admin::{Admin, segment};
+use crate::chain::query;
+use crate::key::understood;
+use crate::{values, workflow};
+use orrery_domain::time::Timestamp;
+use orrery_wire::limits::Limits;
+use orrery_wire::operator::{Chains, Keys, Organization, SecretComparison, Secrets};
+
+/// Schedules fetched per request.
+const PAGE: usize = 100;
+const ENDPOINTS: &str = "/api/base/v1/webhook-endpoints";
+const SCHEDULES: &str = "/api/base/v1/schedules";
+
+/// Plans the steps of one organization.
+pub(super) struct Planner<'a> {
+    admin: &'a Admin,
+    organization: &'a str,
+    /// Whether the organization exists; if not, nothing is fetched.
+    exists: bool,
+    pub(super) steps: Vec<Step>,
+}
+
+impl<'a> Planner<'a> {
+    pub(super) const fn new(admin: &'a Admin, organization: &'a str, exists: bool) -> Self {
+        Self { admin, organization, exists, steps: Vec::new() }
+    }
+
+    pub(super) fn add(&mut self, line: String, texts: (String, String), act: Act) {
+        let organization = self.organization.to_owned();
+        self.steps.push(Step { organization, line, texts, act });
+    }
+
+    /// Fetches a list of this organization; `None` if the organization does not exist yet.
+    async fn listed(&self, path: &str) -> anyhow::Result<Option<Value>> {
+        if !self.exists {
+            return Ok(None);
+        }
+        let query = query(&[("organization", self.organization)]);
+        self.admin.get(&format!("{path}?{query}")).await.map(Some)
+    }
+
+    pub(super) async fn limits(&mut self, wanted: &Map<String, Value>) -> anyhow::Result<()> {
+        let path = format!("/admin/organizations/{}", segment(self.organization));
+        let mut shown = Map::new();
+        if self.exists {
+            let described: Organization = understood(self.admin.get(&path).await?)?;
+            let Limits { requests_per_second, running, queued, storage_bytes } = described.limits;
+            shown.insert("requests_per_second".to_owned(), json!(requests_per_second.limit));
+            shown.insert("running".to_owned(), json!(running.limit));
+            shown.insert("queued".to_owned(), json!(queued.limit));
+            shown.insert("storage_bytes".to_owned(), json!(storage_bytes.limit));
+        }
+        if let Some(texts) = differences(wanted, &shown.into())? {
+            let act = Act::Put { path: format!("{path}/limits"), body: wanted.clone().into() };
+            self.add("change limits".to_owned(), texts, act);
+        }
+        Ok(())
+    }
+
+    pub(super) async fn secrets(
+        &mut self,
+        wanted: &BTreeMap<String, Secret>,
+    ) -> anyhow::Result<()> {
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let listed = self.listed("/admin/secrets").await?;
+        let listed: Option<Secrets> = listed.map(understood).transpose()?;
+        let known = listed.map(|listed| listed.secrets).unwrap_or_default();
+        for (name, Secret(value)) in wanted {
+            let path = "/admin/secrets".to_owned();
+            let mut body = json!({"organization": self.organization, "name": name, "value": value});
+            let exists = known.iter().any(|secret| secret.name == *name);
+            if exists {
+                let asked = with(body.clone(), "compare_only", true);
+                let compared: SecretComparison = understood(self.admin.put(&path, &asked).await?)?;
+                if compared.is_same {
+                    continue;
+                }
+            }
+            let verb = if exists { "change" } else { "create" };
+            let act = Act::Put { path, body: body.take() };
+            self.add(format!("{verb} secret {name}"), (String::new(), String::new()), act);
+        }
+        Ok(())
+    }
+
+    pub(super) async fn workflows(&mut self, wanted: &[workflow::Wanted]) -> anyhow::Result<()> {
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let existing = match self.exists {
+            true => workflow::existing(self.admin).await?,
+            false => Vec::new(),
+        };
+        for step in workflow::plan(wanted, &existing)? {
+            self.add(step.line(), step.texts()?, Act::Workflow(Box::new(step)));
+        }
+        Ok(())
+    }
+
+    pub(super) async fn chains(
+        &mut self,
+        wanted: &BTreeMap<String, Map<String, Value>>,
+    ) -> anyhow::Result<()> {
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let listed = self.listed("/admin/chains").await?;
+        let listed: Option<Chains> = listed.map(understood).transpose()?;
+        let known = listed.map(|listed| listed.chains).unwrap_or_default();
+        for (name, fields) in wanted {
+            let model = fields.get("model").and_then(Value::as_str);
+            let model = model.with_context(|| format!("chain {name}: model is required"))?;
+            let path = "/admin/chains".to_owned();
+            let mut body = fields.clone();
+            body.insert("organization".to_owned(), json!(self.organization));
+            body.insert("name".to_owned(), json!(name));
+            let chain = known.iter().find(|chain| chain.model == model && chain.name == *name);
+            let Some(chain) = chain else {
+                let texts = (String::new(), text_of(fields)?);
+                let enabled = body.remove("enabled");
+                let line = format!("create chain {name} of {model}");
+                let identity = json!({
+                    "organization": self.organization, "model": model, "name": name,
+                    "enabled": false,
+                });
+                self.add(line, texts, Act::Post { path: path.clone(), body: body.into() });
+                if enabled == Some(Value::Bool(false)) {
+                    let line = format!("disable chain {name} of {model}");
+                    let nothing = (String::new(), String::new());
+                    self.add(line, nothing, Act::Put { path, body: identity });
+                }
+                continue;
+            };
+            let shown = json!({"model": model, "enabled": chain.enabled, "entries": chain.entries});
+            if let Some(texts) = differences(fields, &shown)? {
+                let line = format!("change chain {name} of {model}");
+                self.add(line, texts, Act::Put { path, body: body.into() });
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) async fn webhook_endpoints(
+        &mut self,
+        wanted: &BTreeMap<String, Map<String, Value>>,
+    ) -> anyhow::Result<()> {
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let listed = match self.exists {
+            true => self.admin.get(ENDPOINTS).await?,
+            false => json!({}),
+        };
+        let known = list_of(&listed, "webhook_endpoints");
+        for (name, fields) in wanted {
+            let mut body = fields.clone();
+            body.insert("name".to_owned(), json!(name));
+            let found = known.iter().find(|one| one.get("name") == Some(&json!(name)));
+            let Some(found) = found else {
+                let texts = (String::new(), text_of(fields)?);
+                let act = Act::Post { path: ENDPOINTS.to_owned(), body: body.into() };
+                self.add(format!("create webhook endpoint {name}"), texts, act);
+                continue;
+            };
+            if let Some(texts) = differences(fields, found)? {
+                let id = found.get("id").and_then(Value::as_str).unwrap_or_default();
+                let act = Act::Put { path: format!("{ENDPOINTS}/{id}"), body: body.into() };
+                self.add(format!("change webhook endpoint {name}"), texts, act);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) async fn schedules(
+        &mut self,
+        wanted: &BTreeMap<String, Map<String, Value>>,
+    ) -> anyhow::Result<()> {
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let known = self.known_schedules().await?;
+        for (name, fields) in wanted {
+            if fields.contains_key("webhook_secret") {
+                bail!(
+                    "schedule {name}: webhook_secret must not be in the file: use a webhook endpoint"
+                );
+            }
+            let mut body = fields.clone();
+            let workflow = body.remove("workflow").and_then(|slug| Some(slug.as_str()?.to_owned()));
+            if workflow.is_none() && !fields.contains_key("model") {
+                bail!("schedule {name}: workflow or model is required");
+            }
+            body.insert("name".to_owned(), json!(name));
+            let mut named = known.iter().filter(|one| one.get("name") == Some(&json!(name)));
+            let (found, second) = (named.next(), named.next());
+            if second.is_some() {
+                bail!("schedule {name}: several schedules have this name");
+            }
+            let Some(found) = found else {
+                let texts = (String::new(), text_of(fields)?);
+                let body = Value::Object(body);
+                let act = match workflow {
+                    Some(workflow) => Act::ScheduleOfWorkflow { workflow, body },
+                    None => Act::Post { path: SCHEDULES.to_owned(), body },
+                };
+                self.add(format!("create schedule {name}"), texts, act);
+                continue;
+            };
+            if let Some(workflow) = &workflow {
+                self.check_workflow(name, workflow, found).await?;
+            }
+            let mut compared = fields.clone();
+            compared.shift_remove("workflow");
+            if let Some(input) = compared.shift_remove("input") {
+                compared.insert("inputs".to_owned(), input);
+            }
+            if let Some(texts) = differences(&compared, found)? {
+                let id = found.get("schedule_id").and_then(Value::as_str).unwrap_or_default();
+                let act = Act::Put { path: self.path_of_schedule(found, id), body: body.into() };
+                self.add(format!("change schedule {name}"), texts, act);
+            }
+        }
+        Ok(())
+    }
+
+    /// The path of a change depends on the kind of schedule.
+    fn path_of_schedule(&self, found: &Value, id: &str) -> String {
+        match found.get("workflow_id").and_then(Value::as_str) {
+            Some(workflow) => {
+                format!("/api/workflows/api/v1/workflows/{}/schedules/{id}", segment(workflow))
+            }
+            None => format!("{SCHEDULES}/{id}"),
+        }
+    }
+
+    async fn known_schedules(&self) -> anyhow::Result<Vec<Value>> {
+        let mut known: Vec<Value> = Vec::new();
+        if !self.exists {
+            return Ok(known);
+        }
+        loop {
+            let (limit, offset) = (PAGE.to_string(), known.len().to_string());
+            let asked = query(&[("limit", &limit), ("offset", &offset)]);
+            let page = self.admin.get(&format!("{SCHEDULES}?{asked}")).await?;
+            let found = list_of(&page, "schedules");
+            let is_last = found.len() < PAGE;
+            known.extend(found);
+            if is_last {
+                return Ok(known);
+            }
+        }
+    }
+
+    /// Rejects moving a schedule to another workflow.
+    async fn check_workflow(
+        &self,
+        name: &str,
+        workflow: &str,
+        found: &Value,
+    ) -> anyhow::Result<()> {
+        let path = format!("/api/workflows/api/v1/workflows/{}", segment(workflow));
+        let named = self.admin.get(&path).await.with_context(|| format!("schedule {name}"))?;
+        if named.get("workflow_id") != found.get("workflow_id") {
+            bail!(
+                "schedule {name}: it belongs to another workflow: delete it, or choose another name"
+            );
+        }
+        Ok(())
+    }
+
+    pub(super) async fn keys(&mut self, wanted: &BTreeMap<String, Key>) -> anyhow::Result<()> {
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let listed = self.listed("/admin/keys").await?;
+        let listed: Option<Keys> = listed.map(understood).transpose()?;
+        let known = listed.map(|listed| listed.keys).unwrap_or_default();
+        for (name, key) in wanted {
+            if known.iter().any(|one| one.described.name == *name) {
+                continue;
+            }
+            let mut body = json!({
+                "name": name, "organization": self.organization, "created_by": "orrery apply",
+            });
+            if let Some(expires) = &key.expires {
+                let span = values::span(expires);
+                let span = span.map_err(|error| anyhow::anyhow!("key {name}: expires: {error}"))?;
+                body = with(body, "expires_in_seconds", span.as_secs());
+            }
+            let nothing = (String::new(), String::new());
+            self.add(format!("create key {name}"), nothing, Act::Key(body));
+        }
+        Ok(())
+    }
+}
+
+/// An object with one more field.
+fn with(mut body: Value, name: &str, value: impl Into<Value>) -> Value {
+    if let Some(fields) = body.as_object_mut() {
+        fields.insert(name.to_owned(), value.into());
+    }
+    body
+}
+
+fn list_of(answer: &Value, name: &str) -> Vec<Value> {
+    answer.get(name).and_then(Value::as_array).cloned().unwrap_or_default()
+}
+
+/// Both sides of the fields in the document, as YAML; `None` if they are equivalent.
+fn differences(
+    wanted: &Map<String, Value>,
+    shown: &Value,
+) -> anyhow::Result<Option<(String, String)>> {
+    let mut before = Map::new();
+    for (name, value) in wanted {
+        let held = shown.get(name).cloned().unwrap_or_default();
+        let is_same = is_same(value, &held);
+        before.insert(name.clone(), if is_same { value.clone() } else { held });
+    }
+    if before == *wanted {
+        return Ok(None);
+    }
+    Ok(Some((text_of(&before)?, text_of(wanted)?)))
+}
+
+/// Whether the service treats both values as equal: an empty text equals null, and a time can be
+/// written in many ways.
+fn is_same(wanted: &Value, held: &Value) -> bool {
+    let moment = |value: &Value| value.as_str()?.parse::<Timestamp>().ok();
+    let is_nothing = |value: &Value| value.is_null() || value == "";
+    wanted == held
+        || (is_nothing(wanted) && is_nothing(held))
+        || moment(wanted).is_some_and(|wanted| moment(held) == Some(wanted))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn apply_differences_cover_only_fields_of_the_file() {
+        let shown = json!({
+            "url": "https://a/", "events": [], "disabled": false, "name": null,
+            "starts_at": "2026-11-20T09:30:00.000Z",
+        });
+        let none = |wanted: Value| {
+            let wanted = wanted.as_object().cloned().unwrap_or_default();
+            differences(&wanted, &shown).unwrap()
+        };
+        assert_eq!(none(json!({})), None);
+        assert_eq!(none(json!({"url": "https://a/", "events": []})), None);
+        assert_eq!(none(json!({"name": "", "starts_at": "2026-11-20T10:30:00+01:00"})), None);
+        let (before, after) = none(json!({"url": "https://b/", "disabled": false})).unwrap();
+        assert!(before.contains("https://a/") && after.contains("https://b/"), "{before}{after}");
+        assert!(before.contains("disabled: false") && !before.contains("events"), "{before}");
+    }
+}

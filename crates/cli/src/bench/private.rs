@@ -1,0 +1,205 @@
+//! A private service for measurements: this binary again, in its own folder and on its own loopback
+//! address. Dropping it kills the process and deletes the folder; other services are not touched.
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::admin::Admin;
+use crate::load::{Connection, StandIn, get};
+use orrery_config::Config;
+use orrery_runtime as runtime;
+
+/// Time limit of a start.
+const PATIENCE: Duration = Duration::from_secs(60);
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// Log lines shown after a failed start.
+const SHOWN_LINES: usize = 5;
+const HOSTS: [&str; 6] = ["base", "workflows", "flows", "agent", "dashboard", "metrics"];
+/// Environment variables not inherited by the private service: they are meant for the operator's.
+const NOT_INHERITED: [&str; 5] =
+    ["ORRERY_CONFIG", "NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"];
+
+/// The model that never answers: executions created for it wait.
+pub(super) const HELD: &str = "bench-held";
+/// The model that answers at once.
+pub(super) const INSTANT: &str = "bench-instant";
+/// The language model of `--model`.
+pub(super) const LANGUAGE: &str = "bench-language";
+
+/// A running service.
+pub(super) struct Private {
+    // Declared first, so that it is killed before the folder is deleted.
+    child: Killed,
+    pub(super) base: SocketAddr,
+    pub(super) workflows: SocketAddr,
+    pub(super) metrics: SocketAddr,
+    pub(super) key: String,
+    /// From process start until ready, in seconds.
+    pub(super) started_in: f64,
+    /// Accepts connections for the held model and never answers.
+    _held: TcpListener,
+    folder: TempDir,
+}
+
+/// A child process that is killed on drop.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        // The child may have ended already.
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
+/// Creates a temporary folder below `parent`, deleted on drop.
+pub(super) fn folder(parent: &Path) -> anyhow::Result<TempDir> {
+    let made = tempfile::Builder::new().prefix("orrery-bench-").tempdir_in(parent);
+    made.with_context(|| format!("no folder can be created in {}", parent.display()))
+}
+
+impl Private {
+    /// Starts the service on the disk of `parent`, with a language model if a file is given.
+    pub(super) async fn start(
+        parent: &Path,
+        server: &StandIn,
+        language: Option<&Path>,
+    ) -> anyhow::Result<Self> {
+        let folder = folder(parent)?;
+        let held = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("loopback has no port")?;
+        let models = folder.path().join("models");
+        fs::create_dir(&models)?;
+        let write = |slug: &str, text: String| fs::write(models.join(format!("{slug}.toml")), text);
+        write(HELD, http_model(HELD, 1, held.local_addr()?))?;
+        write(INSTANT, http_model(INSTANT, 256, server.address()))?;
+        if let Some(file) = language {
+            write(LANGUAGE, language_model(file))?;
+        }
+        let addresses = free_addresses()?;
+        let [base, workflows, _, _, _, metrics] = addresses;
+        let config = folder.path().join("config.toml");
+        fs::write(&config, configuration(folder.path(), &addresses)?)?;
+        let begun = runtime::monotonic_now();
+        let mut child = spawn(&config, folder.path())?;
+        until_ready(base, &mut child, folder.path()).await?;
+        let started_in = begun.elapsed().as_secs_f64();
+        let key = key(&config).await?;
+        Ok(Self { child, base, workflows, metrics, key, started_in, _held: held, folder })
+    }
+
+    /// The end of the log, if the service has ended by itself.
+    pub(super) fn why_it_ended(&mut self) -> Option<String> {
+        let status = self.child.0.try_wait().ok().flatten()?;
+        Some(format!("the measured service exited ({status}): {}", log_end(self.folder.path())))
+    }
+}
+
+/// Free ports on a loopback address derived from this process id, so that no other process takes
+/// them before the service does.
+fn free_addresses() -> anyhow::Result<[SocketAddr; 6]> {
+    let [_, high, middle, low] = std::process::id().to_be_bytes();
+    let own = Ipv4Addr::new(127, 64 | (high & 63), middle, low.clamp(1, 254));
+    // All listeners stay bound until the end, so that no port is handed out twice.
+    let held: Vec<TcpListener> = HOSTS
+        .iter()
+        .map(|_host| TcpListener::bind((own, 0)))
+        .collect::<Result<_, _>>()
+        .with_context(|| format!("loopback ({own}) has no free ports"))?;
+    let addresses: Vec<SocketAddr> =
+        held.iter().map(TcpListener::local_addr).collect::<Result<_, _>>()?;
+    addresses.try_into().map_err(|_few| anyhow::anyhow!("loopback has no free ports"))
+}
+
+fn configuration(folder: &Path, addresses: &[SocketAddr; 6]) -> anyhow::Result<String> {
+    let folder =
+        folder.to_str().context("the path of the folder is not UTF-8; choose another --dir")?;
+    let place = |name: &str| Value::from(format!("{folder}/{name}"));
+    let mut text = format!("data_dir = {}\nmodels_dir = {}\n", place("data"), place("models"));
+    for (host, address) in HOSTS.iter().zip(addresses) {
+        let section =
+            if *host == "metrics" { "metrics".to_owned() } else { format!("hosts.{host}") };
+        text += &format!("[{section}]\nlisten = \"{address}\"\n");
+    }
+    // Models, steps and receivers run in this process. Logging a warning for each rejection would
+    // distort the figures.
+    text += "[egress]\nallow = [\"127.0.0.0/8\"]\n[log]\nlevel = \"error\"\n\
+             [webhooks]\ntimeout = \"5m\"\n[limits]\ndisk_reserve = \"64MiB\"\n";
+    Ok(text)
+}
+
+fn http_model(slug: &str, concurrency: u32, server: SocketAddr) -> String {
+    format!(
+        "slug = '{slug}'\ntitle = 'Measured'\noutput_type = 'object'\nconcurrency = {concurrency}\n\
+         timeout = '1h'\nqueue_limit = 100000000\n[request_schema]\ntype = 'object'\n\
+         [runner]\ntype = 'http'\nurl = 'http://{server}/model'\n"
+    )
+}
+
+fn language_model(file: &Path) -> String {
+    let file = Value::from(file.to_string_lossy());
+    format!(
+        "slug = '{LANGUAGE}'\ntimeout = '30m'\n[runner]\ntype = 'llm'\nfile = {file}\nidle_unload = '1h'\n"
+    )
+}
+
+fn spawn(config: &Path, folder: &Path) -> anyhow::Result<Killed> {
+    let binary = std::env::current_exe().context("the path of this program is unknown")?;
+    let log = fs::File::create(folder.join("log"))?;
+    let mut command = Command::new(binary);
+    for name in NOT_INHERITED {
+        command.env_remove(name);
+    }
+    command.arg("--config").arg(config).arg("serve").current_dir(folder);
+    // Its own process group: Ctrl-C reaches only the command, which then stops the service.
+    command.process_group(0).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+    Ok(Killed(command.spawn().context("the service cannot be started")?))
+}
+
+async fn until_ready(base: SocketAddr, child: &mut Killed, folder: &Path) -> anyhow::Result<()> {
+    let begun = runtime::monotonic_now();
+    loop {
+        if let Ok(mut connection) = Connection::open(base).await
+            && let Ok(answer) = connection.ask(&get(base, "/ready")).await
+            && answer.status == 200
+        {
+            return Ok(());
+        }
+        if let Some(status) = child.0.try_wait()? {
+            anyhow::bail!("the service does not start ({status}): {}", log_end(folder));
+        }
+        anyhow::ensure!(
+            begun.elapsed() < PATIENCE,
+            "the service does not become ready within a minute"
+        );
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+fn log_end(folder: &Path) -> String {
+    let text = fs::read_to_string(folder.join("log")).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().rev().take(SHOWN_LINES).collect();
+    let lines: Vec<&str> = lines.into_iter().rev().collect();
+    lines.join("\n  ")
+}
+
+async fn key(config: &Path) -> anyhow::Result<String> {
+    let config: Config = crate::configuration(Some(config))?;
+    let admin = Admin::reach(&config).await?;
+    let asked = json!({"name": "bench", "created_by": "orrery bench"});
+    let made = admin.post("/admin/keys", &asked).await?;
+    let key = made.get("key").and_then(Value::as_str).context("the service returned no key")?;
+    Ok(key.to_owned())
+}
+
+/// The absolute path of a model file, since the service runs in another folder.
+pub(super) fn absolute(file: &Path) -> anyhow::Result<PathBuf> {
+    fs::canonicalize(file).with_context(|| format!("the model {} cannot be read", file.display()))
+}

@@ -1,0 +1,133 @@
+//! `orrery check`: finds everything that would keep the service from running well, before it runs.
+//!
+//! Read-only: it creates no folder, key or certificate. Reports all faults at once.
+
+pub(super) mod ports;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use serde::Serialize;
+
+use super::admin::Admin;
+use super::key::understood;
+use super::output::{Column, Output};
+use super::owner::Owner;
+use super::{located, output, service};
+use orrery_config::Config;
+use orrery_runtime::Clock;
+use orrery_wire::service::{DoctorReport, Finding, RunningService, Verdict};
+
+/// The sign of a finding in a table.
+pub(super) const fn sign(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Good => "✓",
+        Verdict::Warning => "!",
+        Verdict::Fault => "✗",
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    good: bool,
+    findings: Vec<Finding>,
+}
+
+pub(super) async fn run(file: Option<&Path>, output: &Output) -> anyhow::Result<ExitCode> {
+    let (config, findings) = configuration(file);
+    // Check with the permissions of the service's user, not with those of root.
+    let mut findings = match Owner::of(&config.data_dir) {
+        None => looked_at(&config, findings),
+        Some(owner) => {
+            let looked = owner.looks(|| {
+                let (_, findings) = configuration(file);
+                looked_at(&config, findings)
+            });
+            let shown = config.data_dir.display();
+            let detail = format!("checked as {}, the owner of {shown}", owner.name);
+            let mut findings = looked?;
+            findings.insert(0, Finding::good("user", detail));
+            findings
+        }
+    };
+    let running = running(&config).await;
+    findings.extend(ports::findings(&config, running.as_ref()));
+    findings.extend(egress(&config).await);
+    findings.extend(running.and_then(|running| other_file(&config, running)));
+    let faults = findings.iter().filter(|finding| finding.verdict == Verdict::Fault).count();
+    let report = Report { good: faults == 0, findings };
+    let rows = report.findings.iter().map(|finding| {
+        vec![sign(finding.verdict).to_owned(), finding.subject.clone(), finding.detail.clone()]
+    });
+    let columns = [Column::Text(""), Column::Text("WHAT"), Column::Text("FOUND")];
+    output.show(&report, &columns, rows)?;
+    if faults == 0 {
+        return Ok(ExitCode::SUCCESS);
+    }
+    output::note(&format!("{faults} {}", if faults == 1 { "fault" } else { "faults" }));
+    Ok(ExitCode::FAILURE)
+}
+
+/// Findings that need no network, after `findings` of the configuration.
+fn looked_at(config: &Config, mut findings: Vec<Finding>) -> Vec<Finding> {
+    findings.extend(service::settled(config, Clock::system().now()));
+    findings
+}
+
+/// Reads the configuration and reports its faults; invalid parts are replaced by their defaults so
+/// that the rest can be checked.
+pub(super) fn configuration(file: Option<&Path>) -> (Config, Vec<Finding>) {
+    let Some(path) = file else {
+        let found = Finding::new("config", Verdict::Good, "no file: the defaults apply");
+        return (Config::defaults(), vec![found]);
+    };
+    let (config, faults) = Config::examine(path);
+    if faults.is_empty() {
+        return (config, vec![Finding::new("config", Verdict::Good, path.display().to_string())]);
+    }
+    let found =
+        faults.iter().map(|fault| Finding::new("config", Verdict::Fault, located(path, fault)));
+    (config, found.collect())
+}
+
+/// The running service of this data folder, if this user may query it.
+async fn running(config: &Config) -> Option<RunningService> {
+    let admin = Admin::running(config).await?;
+    let report: DoctorReport = understood(admin.get("/admin/doctor").await.ok()?).ok()?;
+    report.running
+}
+
+/// A finding if the running service of this data folder was started with another configuration file.
+fn other_file(config: &Config, RunningService { file, .. }: RunningService) -> Option<Finding> {
+    if file == config.file {
+        return None;
+    }
+    let detail = match file {
+        Some(file) => format!(
+            "the service that runs in {} was started with {1}: check that with --config {1}",
+            config.data_dir.display(),
+            file.display()
+        ),
+        None => format!(
+            "the service that runs in {} was started without a configuration file",
+            config.data_dir.display()
+        ),
+    };
+    Some(Finding::warning("config", detail))
+}
+
+/// Checks the networks that clients can reach, given the number of organizations of the running
+/// service. Opens no store.
+async fn egress(config: &Config) -> Option<Finding> {
+    let organizations = service::running_organizations(config).await?;
+    Some(match service::egress_warning(config, organizations) {
+        Some(warning) => Finding::new("egress", Verdict::Warning, warning),
+        None => {
+            let plural = if organizations == 1 { "" } else { "s" };
+            Finding::good("egress", format!("{organizations} organization{plural}"))
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,91 @@
+//! `orrery doctor`: finds problems of the machine, the data, the backups and the work of the
+//! service, and suggests a command that fixes each. Asks the running service; if it is stopped,
+//! inspects the store in this process; without a store, checks the rest. Read-only.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use serde::Serialize;
+
+use super::check::{self, ports, sign};
+use super::key::understood;
+use super::output::{self, Column, Output};
+use super::owner::Owner;
+use super::service;
+use orrery_config::Config;
+use orrery_runtime::Clock;
+use orrery_wire::service::{DoctorReport, Finding, Listening, RunningService, Verdict};
+
+#[derive(Debug, Serialize)]
+struct Report {
+    /// Whether no problem was found.
+    good: bool,
+    findings: Vec<Finding>,
+}
+
+pub(super) async fn run(file: Option<&Path>, output: &Output) -> anyhow::Result<ExitCode> {
+    let (config, mut findings) = check::configuration(file);
+    match of_service(&config).await {
+        Ok(DoctorReport { findings: found, running: Some(running) }) => {
+            // Describes the running service, whatever configuration this command was given.
+            findings = of_running(running);
+            findings.extend(found);
+        }
+        Ok(DoctorReport { findings: found, running: None }) => {
+            findings.extend(found);
+            findings.extend(ports::findings(&config, None));
+        }
+        Err(error) => {
+            findings.extend(without_store(&config, &error)?);
+            findings.extend(ports::findings(&config, None));
+        }
+    }
+    findings.sort_by_key(|finding| std::cmp::Reverse(finding.verdict));
+    let concerns = findings.iter().filter(|finding| finding.concern).count();
+    let report = Report { good: concerns == 0, findings };
+    let rows = report.findings.iter().map(|finding| {
+        let mend = finding.mend.clone().unwrap_or_default();
+        let (subject, detail) = (finding.subject.clone(), finding.detail.clone());
+        vec![sign(finding.verdict).to_owned(), subject, detail, mend]
+    });
+    let columns =
+        [Column::Text(""), Column::Text("WHAT"), Column::Text("FOUND"), Column::Text("FIX")];
+    output.show(&report, &columns, rows)?;
+    if concerns == 0 {
+        return Ok(ExitCode::SUCCESS);
+    }
+    output::note(&format!("{concerns} {}", if concerns == 1 { "concern" } else { "concerns" }));
+    Ok(ExitCode::FAILURE)
+}
+
+/// Findings of the running service, or of this process on the store of a stopped one.
+async fn of_service(config: &Config) -> anyhow::Result<DoctorReport> {
+    let admin = service::admin(config).await?;
+    understood(admin.get("/admin/doctor").await?)
+}
+
+/// The configuration that the running service will read at its next start, and its listeners.
+fn of_running(running: RunningService) -> Vec<Finding> {
+    let (_, mut findings) = check::configuration(running.file.as_deref());
+    let listens = |host: &Listening| Finding::good(&host.host, format!("{} is served", host.url));
+    findings.extend(running.listening.iter().map(listens));
+    findings
+}
+
+/// Findings when neither the service answers nor the store opens.
+fn without_store(config: &Config, error: &anyhow::Error) -> anyhow::Result<Vec<Finding>> {
+    let now = Clock::system().now();
+    let mut found = match Owner::of(&config.data_dir) {
+        None => service::without_store(config, now),
+        Some(owner) => owner.looks(|| service::without_store(config, now))?,
+    };
+    let is_first = !config.data_dir.exists();
+    let verdict = if is_first { Verdict::Warning } else { Verdict::Fault };
+    let mend = if is_first {
+        "orrery serve"
+    } else {
+        "run it as the user of the service or with sudo; `orrery verify` while the service is stopped"
+    };
+    found.push(Finding::new("service", verdict, output::chain(error)).mended_by(mend));
+    Ok(found)
+}

@@ -1,0 +1,213 @@
+//! Reads YAML, JSON and TOML files within size limits, and writes YAML that reads back unchanged.
+
+use std::io::Read as _;
+use std::path::Path;
+
+use anyhow::{Context as _, bail};
+use serde_json::Value;
+
+use super::yaml_fault;
+use orrery_http::content;
+use orrery_runtime::regular_file;
+
+/// Largest file accepted, in bytes: the default limit of a request body.
+const FILE_BYTES_MAX: u64 = 8 << 20;
+/// Maximum nesting depth of lists and objects.
+pub(super) const DEPTH_MAX: usize = 100;
+/// Maximum number of values in one file, including those repeated by aliases.
+pub(super) const VALUES_MAX: usize = 200_000;
+/// Maximum number of aliases in one file.
+pub(super) const ALIASES_MAX: usize = 1_000;
+
+/// Parses a file in the format of its extension.
+///
+/// # Errors When the file cannot be read, is too large, or is not valid in that format.
+pub(super) fn read(path: &Path) -> anyhow::Result<Value> {
+    let shown = path.display();
+    let text = read_text(path, FILE_BYTES_MAX)?;
+    match extension(path).as_str() {
+        "yaml" | "yml" => yaml(&text).with_context(|| format!("{shown} cannot be used")),
+        "json" => {
+            content::parse(text.as_bytes()).with_context(|| format!("{shown} cannot be used"))
+        }
+        "toml" => toml(&text).with_context(|| format!("{shown} cannot be used")),
+        _ => bail!("{shown} must end with .yaml, .yml, .json or .toml"),
+    }
+}
+
+/// The file extension in lower case.
+pub(super) fn extension(path: &Path) -> String {
+    path.extension().and_then(std::ffi::OsStr::to_str).unwrap_or_default().to_ascii_lowercase()
+}
+
+/// Reads a text file of at most `most` bytes.
+///
+/// # Errors When the file cannot be read, is larger, or is not UTF-8.
+pub(super) fn read_text(path: &Path, most: u64) -> anyhow::Result<String> {
+    let shown = path.display();
+    let file = regular_file::open(path).with_context(|| format!("{shown} cannot be opened"))?;
+    let mut text = String::new();
+    let mut within = file.take(most.saturating_add(1));
+    within.read_to_string(&mut text).with_context(|| format!("{shown} cannot be read"))?;
+    if text.len() as u64 > most {
+        bail!("{shown} has more than {most} bytes");
+    }
+    if let Some(rest) = text.strip_prefix('\u{feff}') {
+        text = rest.to_owned();
+    }
+    Ok(text)
+}
+
+/// Parses a YAML document. Parsing stops at the first limit exceeded, so hostile documents cost
+/// little.
+///
+/// # Errors With the line and column of the fault.
+pub(super) fn yaml(text: &str) -> anyhow::Result<Value> {
+    let options = serde_saphyr::options! {
+        budget: serde_saphyr::budget! {
+            max_depth: DEPTH_MAX,
+            flow_nesting_limit: DEPTH_MAX,
+            max_nodes: VALUES_MAX,
+            max_events: VALUES_MAX * 3,
+            max_aliases: ALIASES_MAX,
+            max_anchors: ALIASES_MAX,
+            max_recorded_anchor_events: VALUES_MAX,
+            max_documents: 1,
+        },
+        strict_booleans: true,
+        with_snippet: false,
+    };
+    let value = serde_saphyr::from_str_with_options(text, options).map_err(|error| {
+        anyhow::anyhow!("it is not valid YAML: {}", yaml_fault::sentence(&error))
+    })?;
+    yaml_fault::check_numbers(text)?;
+    Ok(value)
+}
+
+/// Serializes a value as YAML.
+///
+/// # Errors When the value has no YAML form.
+pub(super) fn to_yaml(value: &Value) -> anyhow::Result<String> {
+    serde_saphyr::to_string(value)
+        .map_err(|error| anyhow::anyhow!("it cannot be written as YAML: {error}"))
+}
+
+fn toml(text: &str) -> anyhow::Result<Value> {
+    let table: toml::Table = toml::from_str(text).context("it is not valid TOML")?;
+    // TOML dates become strings: JSON has no date type.
+    Ok(serde_json::to_value(table)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write as _;
+
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn file_with_byte_order_mark_is_accepted() {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, text) in [("a.json", "{\"a\": 1}"), ("a.yaml", "a: 1"), ("a.toml", "a = 1")] {
+            let path = folder.path().join(name);
+            std::fs::write(&path, format!("\u{feff}{text}")).unwrap();
+            assert_eq!(read(&path).unwrap(), json!({"a": 1}), "{name}");
+        }
+        let path = folder.path().join("wide.json");
+        std::fs::write(&path, "[123456789012345678901]").unwrap();
+        assert!(format!("{:#}", read(&path).unwrap_err()).contains("does not fit into 64 bits"));
+    }
+
+    #[test]
+    fn yaml_rejects_hostile_documents_early() {
+        let mut laughs = "a0: &a0 [lol, lol, lol, lol, lol, lol, lol, lol, lol]\n".to_owned();
+        for level in 1..12 {
+            let before = level - 1;
+            let many = vec![format!("*a{before}"); 9].join(", ");
+            writeln!(laughs, "a{level}: &a{level} [{many}]").unwrap();
+        }
+        for text in [
+            laughs,
+            "[".repeat(100_000),
+            format!("{}1{}", "[".repeat(101), "]".repeat(101)),
+            (0..100_000).map(|depth| " ".repeat(depth % 200) + "a:\n").collect(),
+            "- x\n".repeat(VALUES_MAX + 1),
+            "a: 1\na: 2\n".to_owned(),
+            "a: 1\n---\nb: 2\n".to_owned(),
+            "&a [*a]".to_owned(),
+            "\0".to_owned(),
+        ] {
+            let start: String = text.chars().take(40).collect();
+            assert!(yaml(&text).is_err(), "{start}");
+        }
+    }
+
+    #[test]
+    fn yaml_accepts_common_handwritten_forms() {
+        let text = "
+name: Greeting   # a comment
+tags: [a, 'b']
+base: &retry {max_attempts: 3}
+definition:
+  steps:
+    - step_id: say
+      type: pass
+      retry: *retry
+      result: \"{{inputs.name}}\"
+      text: |
+        two
+        lines
+      yes: no
+";
+        let read = yaml(text).unwrap();
+        assert_eq!(
+            read["definition"]["steps"][0],
+            json!({
+                "step_id": "say", "type": "pass", "retry": {"max_attempts": 3},
+                "result": "{{inputs.name}}", "text": "two\nlines\n", "yes": "no",
+            })
+        );
+        let names: Vec<&String> = read.as_object().unwrap().keys().collect();
+        assert_eq!(names, ["name", "tags", "base", "definition"]);
+    }
+
+    fn any_value() -> impl Strategy<Value = Value> {
+        let text = prop_oneof![
+            "[ -~]{0,12}",
+            "(yes|no|on|null|~|true|0x1f|1e3|012|1_000|.inf|- a|a: b|\\{\\{x\\}\\}|2020-01-01|<<|%|&a|\\*a)",
+            "[a-zé\\n\\t :#'\"\\\\|>-]{0,20}",
+        ];
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            any::<u64>().prop_map(Value::from),
+            (-1e9_f64..1e9).prop_map(Value::from),
+            text.clone().prop_map(Value::from),
+        ];
+        leaf.prop_recursive(4, 32, 4, move |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+                prop::collection::vec((text.clone(), inner), 0..4)
+                    .prop_map(|fields| Value::Object(fields.into_iter().collect())),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn yaml_round_trips(value in any_value()) {
+            let text = to_yaml(&value).unwrap();
+            let read = yaml(&text);
+            prop_assert!(read.is_ok(), "{text}\n{read:?}");
+            prop_assert_eq!(read.unwrap(), value, "{}", text);
+        }
+
+        #[test]
+        fn yaml_of_any_text_never_panics(text in "[-\\[\\]{}:,&*!|>'\"%@`#? a-c\\n0-9]{0,80}") {
+            let _either = yaml(&text);
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! `orrery key`: creates, lists and deletes API keys.
+//!
+//! A new key is the only output on standard output, so that a script can capture it. It is shown
+//! only once.
+
+use std::time::Duration;
+
+use anyhow::bail;
+use clap::Subcommand;
+use serde_json::{Value, json};
+
+use super::Shape;
+use super::admin::Admin;
+use super::output::{self, Column, Output};
+use orrery_config::Config;
+use orrery_domain::account::DEFAULT_ORGANIZATION;
+use orrery_domain::ids::KeyId;
+use orrery_wire::Time;
+use orrery_wire::operator::{Keys, NewKey};
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Create a key. It is shown only once
+    Create {
+        /// What the key is for
+        #[arg(long, value_name = "NAME")]
+        name: String,
+        /// The organization of the key
+        #[arg(long, value_name = "ORGANIZATION", default_value = DEFAULT_ORGANIZATION)]
+        org: String,
+        /// Create an admin key: it administers the box over HTTP and belongs to no organization
+        #[arg(long, conflicts_with = "org")]
+        admin: bool,
+        /// How long the key is valid, such as 90d [default: until it is deleted]
+        #[arg(long, value_name = "TIME", value_parser = super::values::span)]
+        expires: Option<Duration>,
+        #[command(flatten)]
+        shape: Shape,
+    },
+    /// List the keys, of one organization or of all
+    List {
+        #[arg(long, value_name = "ORGANIZATION")]
+        org: Option<String>,
+        #[command(flatten)]
+        shape: Shape,
+    },
+    /// Delete a key; requests with it are rejected from then on
+    Delete {
+        /// The id of the key as shown by `orrery key list`, or its name if it is unique
+        #[arg(value_name = "ID_OR_NAME")]
+        key: String,
+    },
+}
+
+pub(super) async fn run(command: Command, config: &Config) -> anyhow::Result<()> {
+    let admin = super::service::admin(config).await?;
+    match command {
+        Command::Create { name, org, admin: is_admin, expires, shape } => {
+            let owner = (!is_admin).then_some(org.as_str());
+            create(&admin, &name, owner, expires, &Output::new(shape.json)).await
+        }
+        Command::List { org, shape } => {
+            list(&admin, org.as_deref(), &Output::new(shape.json)).await
+        }
+        Command::Delete { key } => {
+            let id = find(&admin, &key).await?;
+            admin.delete(&format!("/admin/keys/{id}")).await?;
+            output::note(&format!("Key {id} was deleted. Requests with it are now rejected."));
+            Ok(())
+        }
+    }
+}
+
+async fn create(
+    admin: &Admin,
+    name: &str,
+    organization: Option<&str>,
+    expires: Option<Duration>,
+    output: &Output,
+) -> anyhow::Result<()> {
+    let mut wanted = json!({
+        "name": name,
+        "organization": organization,
+        "admin": organization.is_none(),
+        "created_by": creator(),
+    });
+    if let (Some(span), Some(fields)) = (expires, wanted.as_object_mut()) {
+        fields.insert("expires_in_seconds".to_owned(), json!(span.as_secs()));
+    }
+    let created: NewKey = understood(admin.post("/admin/keys", &wanted).await?)?;
+    if output.is_json() {
+        return output::json(&created);
+    }
+    let key = &created.described;
+    let owner = match key.admin {
+        true => "for administering the box".to_owned(),
+        false => format!("of organization {}", key.organization),
+    };
+    output::note(&format!(
+        "Key {} ({}) {owner}, valid {}. It is shown only once:",
+        key.id,
+        key.name,
+        key.expires_at.map_or("until it is deleted".to_owned(), |at| format!("until {at}")),
+    ));
+    output::raw(format!("{}\n", created.key).as_bytes())
+}
+
+async fn list(admin: &Admin, organization: Option<&str>, output: &Output) -> anyhow::Result<()> {
+    let path = organization.map_or("/admin/keys".to_owned(), |name| {
+        let query = form_urlencoded::Serializer::new(String::new())
+            .append_pair("organization", name)
+            .finish();
+        format!("/admin/keys?{query}")
+    });
+    let answer: Keys = understood(admin.get(&path).await?)?;
+    let columns =
+        ["ID", "KEY", "NAME", "ORGANIZATION", "CREATED BY", "CREATED", "EXPIRES", "LAST USED"];
+    let rows = answer.keys.iter().map(|listed| {
+        let key = &listed.described;
+        vec![
+            key.id.to_string(),
+            format!("{}…", key.prefix),
+            key.name.clone(),
+            if key.admin { "(admin)".to_owned() } else { key.organization.clone() },
+            key.created_by.clone(),
+            key.created_at.to_string(),
+            or_never(key.expires_at),
+            or_never(listed.last_used_at),
+        ]
+    });
+    output.show(&answer, &columns.map(Column::Text), rows)
+}
+
+/// Resolves an id or a name to the id of a key.
+async fn find(admin: &Admin, key: &str) -> anyhow::Result<KeyId> {
+    if let Ok(id) = key.parse() {
+        return Ok(id);
+    }
+    let answer: Keys = understood(admin.get("/admin/keys").await?)?;
+    let named =
+        answer.keys.iter().map(|listed| &listed.described).filter(|found| found.name == key);
+    let ids: Vec<KeyId> = named.map(|found| found.id).collect();
+    match ids.as_slice() {
+        [id] => Ok(*id),
+        [] => bail!("no key has the id or name {key}; `orrery key list` lists them"),
+        several => {
+            let ids: Vec<String> = several.iter().map(ToString::to_string).collect();
+            bail!("{} keys are named {key}: give the id of one ({})", ids.len(), ids.join(", "))
+        }
+    }
+}
+
+fn or_never(time: Option<Time>) -> String {
+    time.map_or("never".to_owned(), |time| time.to_string())
+}
+
+/// Parses a response into its documented shape.
+pub(super) fn understood<T: serde::de::DeserializeOwned>(answer: Value) -> anyhow::Result<T> {
+    use anyhow::Context as _;
+    serde_json::from_value(answer)
+        .context("the running service sent an unexpected answer: is it a different version?")
+}
+
+/// The name recorded as the key's creator, from the environment; informational, not authenticated.
+fn creator() -> String {
+    let user = ["SUDO_USER", "USER", "LOGNAME"].iter().find_map(|name| std::env::var(name).ok());
+    user.filter(|name| !name.is_empty()).unwrap_or("command line".to_owned())
+}

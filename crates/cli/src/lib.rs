@@ -1,0 +1,586 @@
+//! The command line: parses arguments, dispatches to commands, and prints their results.
+//!
+//! Commands use the service through [`admin::Admin`], so that they do the same whether the service
+//! runs or not. Answers go to standard output, notes and errors to standard error. Nothing here
+//! decides anything about models or money.
+//!
+//! To add a command: `CONTRIBUTING.md`, "Add a command".
+
+pub mod load;
+
+mod admin;
+mod agent;
+mod apply;
+mod audit;
+mod backup;
+mod balance;
+mod bench;
+mod chain;
+mod chat;
+mod check;
+mod decide;
+mod diff;
+mod doctor;
+mod execution;
+mod file;
+mod first_run;
+mod key;
+mod measures;
+mod member;
+mod model;
+mod organization;
+mod output;
+mod owner;
+mod place;
+mod rehearse;
+mod reload;
+mod salvage;
+mod seal;
+mod secret;
+mod serve;
+mod service;
+mod signals;
+mod top;
+mod unit;
+mod upgrade;
+mod values;
+mod webhook;
+mod workflow;
+mod yaml_fault;
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use clap::error::ContextKind;
+use clap::{CommandFactory as _, Parser, Subcommand};
+use rustix::fs::Mode;
+use rustix::process::umask;
+
+use self::output::Output;
+use self::place::{of_service, of_service_or_defaults};
+use orrery_config::{self as config, Config};
+use orrery_domain::spelling::nearest;
+use orrery_guard as guard;
+use orrery_runners::builtin::worker;
+use orrery_runners::llm;
+
+/// Details of `--version`: commit and date if known, features, target. Set by `build.rs`; `-V`
+/// prints only the version.
+const LONG_VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("ORRERY_BUILD"), ")");
+
+/// One static binary that turns a Linux box into an AI model and workflow service.
+#[derive(Debug, Parser)]
+#[command(name = "orrery", version, long_version = LONG_VERSION, max_term_width = 100)]
+#[command(
+    after_help = "Without a command, orrery runs the service. Without a configuration file, it keeps its data in ./orrery-data and listens on 127.0.0.1, ports 8080 to 8084."
+)]
+struct Arguments {
+    /// The configuration file
+    #[arg(long, global = true, value_name = "FILE", env = "ORRERY_CONFIG")]
+    config: Option<PathBuf>,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the service
+    Serve(serve::Serve),
+    /// Check configuration, manifests, TLS files, ports and folders, and report all problems
+    Check(Shape),
+    /// Diagnose machine, data, backups and work of the service, and suggest a fix for each problem
+    Doctor(Shape),
+    Top(top::Top),
+    Bench(bench::Bench),
+    /// API keys
+    #[command(subcommand)]
+    Key(key::Command),
+    /// Organizations: each has its own keys, executions and balance
+    #[command(subcommand, visible_alias = "organization")]
+    Org(organization::Command),
+    /// The Owner of an organization's dashboard
+    #[command(subcommand)]
+    Owner(member::OwnerCommand),
+    /// Members: the people who can log in to the dashboard
+    #[command(subcommand)]
+    Member(member::Command),
+    /// Fallback chains: the models to try when the primary model fails
+    #[command(subcommand)]
+    Chain(chain::Command),
+    /// Named secrets: write-only values for the requests of workflows
+    #[command(subcommand)]
+    Secret(secret::Command),
+    /// Balances of organizations and their ledgers
+    #[command(subcommand)]
+    Balance(balance::Command),
+    /// The audit log: who did what, from where, with which result
+    #[command(subcommand)]
+    Audit(audit::Command),
+    /// Webhook deliveries: list them, show their attempts, redeliver them
+    #[command(subcommand)]
+    Webhooks(webhook::Command),
+    /// Executions: list, watch, show, cancel, pause, resume and redrive them, even while the
+    /// service is stopped
+    #[command(subcommand)]
+    Execution(execution::Command),
+    /// Apply a declarative file of organizations and their resources; idempotent
+    Apply(apply::Apply),
+    /// Workflows as files in a folder: push, pull and compare them
+    #[command(subcommand)]
+    Workflow(workflow::Command),
+    /// Models of the catalog
+    #[command(subcommand)]
+    Model(model::Command),
+    /// Chat with a model in the terminal
+    Chat(chat::Chat),
+    /// Ask a chat model typed questions about a state
+    Decide(decide::Decide),
+    /// Talk to the agent of the running service
+    Agent(agent::Agent),
+    /// Back up everything into one file, even while the service runs
+    Backup(backup::Backup),
+    /// Check a backup; without a file, check the store of a stopped service
+    Verify(backup::Verify),
+    /// Restore a backup into an empty data folder
+    Restore(backup::Restore),
+    /// Make the running service reread its configuration, manifests and certificates
+    Reload(Shape),
+    /// Rehearse an upgrade to this binary on a copy of the data, while the service runs
+    Upgrade(upgrade::Upgrade),
+    /// Resume the executions and webhooks that are held back after a restore
+    Resume(Shape),
+    /// Rewrite the store of a stopped service to reclaim disk space
+    Compact,
+    /// The key that encrypts stored secrets
+    #[command(subcommand)]
+    Seal(seal::Command),
+    /// Copy everything readable from a damaged store into a new data folder
+    Salvage(salvage::Salvage),
+    /// Guard the worker of a model (started by the service)
+    #[command(hide = true)]
+    Guard(guard::GuardArgs),
+    /// Become the program of a model inside its sandbox (started by a guard)
+    #[command(hide = true)]
+    Fence(guard::fence::FenceArgs),
+    /// Run built-in models without files and network (started by the service)
+    #[command(hide = true)]
+    BuiltinWorker(worker::WorkerArgs),
+    /// Run a language model without files and network (started by the service)
+    #[command(hide = true)]
+    LlmWorker(llm::worker::WorkerArgs),
+    /// Run this binary as a systemd service: install it, remove it, show its status
+    #[command(subcommand)]
+    Service(unit::Command),
+    /// Print a completion script for a shell
+    Completions {
+        shell: clap_complete::Shell,
+    },
+    /// Write manual pages into a folder
+    Man {
+        folder: PathBuf,
+    },
+}
+
+/// Output format of a table.
+#[derive(Debug, Clone, Copy, clap::Args)]
+struct Shape {
+    /// Print JSON instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command line. Exit codes: 0: success; 1: failure, explained on standard error; 2: a
+/// usage error.
+#[must_use]
+pub fn main() -> ExitCode {
+    // Files created by this process are private to its user, whatever umask was inherited.
+    let _of_the_parent = umask(Mode::RWXG | Mode::RWXO);
+    let arguments = understood(std::env::args_os()).unwrap_or_else(|error| error.exit());
+    match run(arguments) {
+        Ok(code) => code,
+        Err(error) if output::is_closed_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            output::error(&error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Parses a command line. `--json` may also precede the command.
+fn understood(words: impl IntoIterator<Item = OsString>) -> Result<Arguments, clap::Error> {
+    let parsed = Arguments::try_parse_from(with_json_last(words.into_iter().collect()));
+    parsed.map_err(with_near_command)
+}
+
+/// Moves a `--json` that precedes the command to where the command accepts it.
+fn with_json_last(mut words: Vec<OsString>) -> Vec<OsString> {
+    let mut at = 1;
+    while let Some(word) = words.get(at).and_then(|word| word.to_str()) {
+        match word {
+            "--json" => {
+                let json = words.remove(at);
+                let has_command =
+                    words.iter().skip(at).any(|word| !word.as_encoded_bytes().starts_with(b"-"));
+                let end = words.iter().position(|word| word == "--").unwrap_or(words.len());
+                words.insert(if has_command { end } else { at }, json);
+                break;
+            }
+            "--config" => at += 2,
+            option if option.starts_with('-') => at += 1,
+            _command => break,
+        }
+    }
+    words
+}
+
+/// Removes clap's suggestion of a command if it is not similar to the word given.
+fn with_near_command(mut error: clap::Error) -> clap::Error {
+    let unknown = error.get(ContextKind::InvalidSubcommand).map(ToString::to_string);
+    let suggested = error.get(ContextKind::SuggestedSubcommand).map(ToString::to_string);
+    if let (Some(unknown), Some(suggested)) = (unknown, suggested)
+        && nearest(&unknown, &suggested.split(", ").collect::<Vec<_>>()).is_none()
+    {
+        error.remove(ContextKind::SuggestedSubcommand);
+    }
+    error
+}
+
+fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+    let file = arguments.config.as_deref();
+    match arguments.command.unwrap_or(Command::Serve(serve::Serve::default())) {
+        Command::Serve(asked) => {
+            let config = asked.configuration(file)?;
+            until_stopped(serve::run(asked, config))?;
+        }
+        Command::Check(shape) => {
+            let file = place::file_or_found(file);
+            return block_on(check::run(file.as_deref(), &Output::new(shape.json)));
+        }
+        Command::Doctor(shape) => {
+            let file = place::file_or_found(file);
+            return block_on(doctor::run(file.as_deref(), &Output::new(shape.json)));
+        }
+        Command::Top(asked) => until_stopped(top::run(asked, &of_service(file)?))?,
+        Command::Bench(asked) => until_stopped(bench::run(asked))?,
+        Command::Key(command) => block_on(key::run(command, &of_service(file)?))?,
+        Command::Owner(command) => block_on(member::owner(command, &of_service(file)?))?,
+        Command::Member(command) => block_on(member::run(command, &of_service(file)?))?,
+        Command::Chain(command) => block_on(chain::run(command, &of_service(file)?))?,
+        Command::Secret(command) => block_on(secret::run(command, &of_service(file)?))?,
+        Command::Balance(command) => block_on(balance::run(command, &of_service(file)?))?,
+        Command::Audit(command) => block_on(audit::run(command, &of_service(file)?))?,
+        Command::Webhooks(command) => block_on(webhook::run(command, &of_service(file)?))?,
+        Command::Apply(asked) => block_on(apply::run(asked, &of_service(file)?))?,
+        Command::Workflow(command) => block_on(workflow::run(command, &of_service(file)?))?,
+        Command::Org(command) => block_on(organization::run(command, &of_service(file)?))?,
+        Command::Model(model::Command::Check { files }) => return model::check(&files),
+        Command::Model(model::Command::List(shape)) => {
+            block_on(model::list(&Output::new(shape.json), &of_service(file)?))?;
+        }
+        Command::Model(model::Command::Test { slug, input, shape }) => {
+            let output = Output::new(shape.json);
+            let config = of_service(file)?;
+            return block_on(async move { model::test(&slug, &input, &output, &config).await });
+        }
+        Command::Chat(asked) => block_on(chat::run(asked, &of_service(file)?))?,
+        Command::Agent(asked) => block_on(agent::run(asked, &of_service(file)?))?,
+        Command::Decide(asked) => block_on(decide::run(asked, &of_service(file)?))?,
+        Command::Backup(asked) => block_on(backup::backup(asked, &of_service(file)?))?,
+        Command::Verify(asked) => return verify(asked, file),
+        Command::Upgrade(asked) => return upgrade(asked, file),
+        Command::Restore(asked) => {
+            block_on(backup::restore(asked, &of_service_or_defaults(file)?))?
+        }
+        Command::Execution(command) => block_on(execution::run(command, &of_service(file)?))?,
+        Command::Reload(shape) => {
+            return block_on(reload::run(&Output::new(shape.json), &of_service(file)?));
+        }
+        Command::Resume(shape) => block_on(execution::resume(shape, &of_service(file)?))?,
+        Command::Compact => block_on(backup::compact(&of_service(file)?))?,
+        Command::Seal(command) => block_on(seal::run(command, &of_service(file)?))?,
+        Command::Salvage(asked) => {
+            let is_whole = block_on(salvage::run(asked, &of_service(file)?))?;
+            return Ok(if is_whole { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+        }
+        Command::Guard(args) => return Ok(guarded(guard::run(&args))),
+        Command::Fence(args) => return Ok(guarded(Err(guard::fence::run(&args)))),
+        Command::BuiltinWorker(args) => {
+            return Ok(ExitCode::from(worker::run(&args).context("the worker")?));
+        }
+        Command::LlmWorker(args) => {
+            return Ok(ExitCode::from(llm::worker::run(&args).context("the worker")?));
+        }
+        Command::Service(command) => block_on(unit::run(command))?,
+        Command::Completions { shell } => completions(shell)?,
+        Command::Man { folder } => manual(&folder)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn verify(asked: backup::Verify, file: Option<&Path>) -> anyhow::Result<ExitCode> {
+    let config = match asked.is_of_file() {
+        true => of_service_or_defaults(file)?,
+        false => of_service(file)?,
+    };
+    let is_good = block_on(backup::verify(asked, &config))?;
+    Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn upgrade(asked: upgrade::Upgrade, file: Option<&Path>) -> anyhow::Result<ExitCode> {
+    let config = match asked.is_of_file() {
+        true => of_service_or_defaults(file)?,
+        false => of_service(file)?,
+    };
+    let is_good = block_on(upgrade::run(asked, &config))?;
+    Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Loads the configuration in `file`; the defaults if there is none.
+fn configuration(file: Option<&Path>) -> anyhow::Result<Config> {
+    let Some(path) = file else { return Ok(Config::defaults()) };
+    Config::load(path).map_err(|faults| {
+        let lines: Vec<String> = faults.iter().map(|fault| located(path, fault)).collect();
+        anyhow::anyhow!("{}", lines.join("\n  ")).context(format!(
+            "{} cannot be used; `orrery --config {0} check` also checks everything else",
+            path.display()
+        ))
+    })
+}
+
+/// Formats a fault as compilers do, so that editors and terminals can link to it.
+fn located(path: &Path, error: &config::Error) -> String {
+    match error.line {
+        0 => error.message.clone(),
+        line => format!("{}:{line}:{}: {}", path.display(), error.column, error.message),
+    }
+}
+
+fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    runtime()?.block_on(work)
+}
+
+/// Like [`block_on`], but does not wait for background tasks that are still running at the end.
+fn until_stopped<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    let runtime = runtime()?;
+    let ended = runtime.block_on(work);
+    runtime.shutdown_background();
+    ended
+}
+
+fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .thread_name("orrery")
+        .build()
+        .context("the asynchronous runtime cannot start")
+}
+
+/// The exit code of a guard or a fence. Its error goes to the service by standard error.
+fn guarded(ended: std::io::Result<u8>) -> ExitCode {
+    match ended {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            output::note(&format!("{}{error}", guard::LOG_PREFIX));
+            ExitCode::from(guard::NOT_STARTED)
+        }
+    }
+}
+
+fn completions(shell: clap_complete::Shell) -> anyhow::Result<()> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Arguments::command(), "orrery", &mut script);
+    output::raw(&script)
+}
+
+/// Writes a manual page for each command.
+fn manual(folder: &Path) -> anyhow::Result<()> {
+    std::fs::create_dir_all(folder)?;
+    let written = clap_mangen::generate_to(Arguments::command(), folder);
+    written.with_context(|| format!("the pages cannot be written to {}", folder.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Arguments, clap::Error> {
+        understood(line.split(' ').map(OsString::from))
+    }
+
+    #[test]
+    fn cli_grammar_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    const EVERY_COMMAND: &[&str] = &[
+        "orrery",
+        "orrery serve --config x.toml",
+        "orrery serve --listen 0.0.0.0 --port 9000",
+        "orrery --config x.toml check --json",
+        "orrery doctor --json",
+        "orrery top",
+        "orrery top --every 0.5",
+        "orrery top --once --json",
+        "orrery bench",
+        "orrery bench --quick --dir /srv --model m.gguf --compare before.json --json",
+        "orrery key create --name n --org o --expires 90d",
+        "orrery key create --name n --admin --expires 90d",
+        "orrery key list --org o --json",
+        "orrery --json key list",
+        "orrery --json --config x.toml model list",
+        "orrery --config x.toml --json model test a/b --input {}",
+        "orrery --json org show o",
+        "orrery key delete 0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e",
+        "orrery key delete laptop",
+        "orrery org create --name o",
+        "orrery org list",
+        "orrery service install --dry-run",
+        "orrery service uninstall --purge",
+        "orrery service status --json",
+        "orrery man pages",
+        "orrery org show o --json",
+        "orrery organization limit o --requests-per-second 5 --running 1 --queued none",
+        "orrery org limit o --storage 1000000 --json",
+        "orrery org limit o --storage 10GB",
+        "orrery owner link --org o --json",
+        "orrery member list --org o --json",
+        "orrery chain create --name n --model m --entries []",
+        "orrery chain update --name n --model m --org o --entries @f.toml --json",
+        "orrery chain disable --name n --model a/b",
+        "orrery chain show --name n --model m",
+        "orrery chain show n",
+        "orrery chain create n --model m --entries []",
+        "orrery chain delete n --model m --org o",
+        "orrery chain list --org o",
+        "orrery secret set api_key --org o",
+        "orrery secret list --org o --json",
+        "orrery secret delete api_key",
+        "orrery model list --json",
+        "orrery model check a.toml b.toml",
+        "orrery model test a/b --input {} --json",
+        "orrery chat",
+        "orrery chat a/b --system s --org o",
+        "orrery agent --session s --mode eco --behavior plan --org o hello",
+        "orrery decide --model m --state @f --question q --org o --json",
+        "orrery balance show --org o --json",
+        "orrery balance top-up --amount 12.5 --org o",
+        "orrery balance ledger --limit 5",
+        "orrery webhooks list --status failed --limit 5 --json",
+        "orrery webhooks show 0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e",
+        "orrery webhooks redeliver 0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e --org o",
+        "orrery execution list --unfinished --org o --limit 5 --json",
+        "orrery execution list --model m --status error,failed --type workflow --workflow w --watch",
+        "orrery execution list --from 2026-11-20T09:30:00Z --to 2026-11-21T09:30:00Z --limit 5",
+        "orrery execution redrive 0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e --org o",
+        "orrery execution pause 0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e",
+        "orrery execution resume 0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e",
+        "orrery execution show 0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e",
+        "orrery execution cancel 0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e",
+        "orrery resume --json",
+        "orrery reload --json",
+        "orrery audit list --action key --org o --from 2026-11-20T09:30:00Z --limit 5 --json",
+        "orrery backup x.backup --json",
+        "orrery verify",
+        "orrery verify x.backup",
+        "orrery verify x.backup --restore --work-dir d --log l --json",
+        "orrery restore x.backup --into d",
+        "orrery restore x.backup --identity key.txt",
+        "orrery verify x.backup --passphrase-file p",
+        "orrery restore x.backup --until 2026-11-21T10:00:00Z --live-log /d",
+        "orrery upgrade --rehearse",
+        "orrery upgrade --rehearse --backup x.backup --identity k --work-dir d --json",
+        "orrery compact",
+        "orrery seal rotate",
+        "orrery salvage --into d --json",
+        "orrery completions bash",
+    ];
+
+    #[test]
+    fn cli_parses_every_command() {
+        for line in EVERY_COMMAND {
+            parsed(line).unwrap_or_else(|error| panic!("{line}: {error}"));
+        }
+    }
+
+    #[test]
+    fn version_names_release_features_and_target() {
+        let said = |option: &str| parsed(&format!("orrery {option}")).unwrap_err().to_string();
+        let release = format!("orrery {}", env!("CARGO_PKG_VERSION"));
+        assert_eq!(said("-V").trim_end(), release);
+        let long = said("--version");
+        let build = long.trim_end().strip_prefix(&release).and_then(|rest| rest.strip_prefix(" ("));
+        let build = build.and_then(|rest| rest.strip_suffix(')')).unwrap_or_default();
+        let parts: Vec<&str> = build.split(", ").collect();
+        assert_eq!(parts.contains(&"llama"), cfg!(feature = "llama"), "{long}");
+        let target = parts.last().copied().unwrap_or_default();
+        assert!(target.starts_with(std::env::consts::ARCH), "{long}");
+        assert!(target.contains("-linux-"), "{long}");
+    }
+
+    #[test]
+    fn cli_rejects_wrong_usage() {
+        for line in [
+            "orrery start",
+            "orrery top --json",
+            "orrery --json",
+            "orrery --json serve",
+            "orrery --json compact",
+            "orrery top --every 0",
+            "orrery bench --round never",
+            "orrery key create",
+            "orrery key create --name n --expires soon",
+            "orrery key create --name n --expires 0s",
+            "orrery model check",
+            "orrery model test",
+            "orrery chain create --name n --model m",
+            "orrery chain create n --entries []",
+            "orrery chain show",
+            "orrery chain show n --name n",
+            "orrery serve --listen box.lan",
+            "orrery serve --port 65531",
+            "orrery audit list --limit many",
+            "orrery decide --model m --state s",
+            "orrery agent --mode fast",
+            "orrery balance top-up",
+            "orrery balance top-up --amount much",
+            "orrery backup",
+            "orrery restore",
+            "orrery verify --identity key.txt",
+            "orrery verify --restore",
+            "orrery upgrade",
+            "orrery upgrade --rehearse --identity key.txt",
+            "orrery execution list --unfinished --model m",
+            "orrery verify x.backup --identity key.txt --passphrase-file p",
+            "orrery execution cancel 17",
+            "orrery salvage",
+            "orrery seal",
+            "orrery completions cobol",
+        ] {
+            assert_eq!(parsed(line).unwrap_err().exit_code(), 2, "{line}");
+        }
+    }
+
+    #[test]
+    fn cli_suggests_only_near_commands() {
+        let said = |line: &str| parsed(line).unwrap_err().to_string();
+        for (line, near) in [("orrery keys", "'key'"), ("orrery modle list", "'model'")] {
+            assert!(said(line).contains(near), "{}", said(line));
+        }
+        for line in ["orrery schedule", "orrery files list", "orrery workflow run"] {
+            assert!(!said(line).contains("similar"), "{}", said(line));
+        }
+    }
+
+    #[test]
+    fn cli_config_error_shows_file_line_and_column() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("config.toml");
+        std::fs::write(&path, "[hosts.base]\nlisten = 1\n[limit]\n").unwrap();
+        let error = format!("{:?}", configuration(Some(&path)).unwrap_err());
+        let shown = path.display();
+        assert!(error.contains(&format!("{shown}:2:10: `hosts.base.listen`")), "{error}");
+        assert!(error.contains(&format!("{shown}:3:2: unknown key `limit`")), "{error}");
+    }
+}

@@ -1,0 +1,250 @@
+//! `orrery model`: lists the models of the catalog, checks manifests and runs a model once.
+
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use clap::Subcommand;
+use serde_json::{Value, json};
+
+use super::key::understood;
+use super::output::{self, Column, Output};
+use super::{Shape, service};
+use orrery_config::Config;
+use orrery_domain::classify::ErrorClass;
+use orrery_http::content;
+use orrery_http::event_stream::EventReader;
+use orrery_wire::operator::{ModelTest, ModelTestEvent, Models};
+
+/// Longest event of a run, in bytes: the largest output plus its envelope.
+const EVENT_MAX: usize = 300 * 1024 * 1024;
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// List the models with their current load
+    List(Shape),
+    /// Check manifests and report every problem with its line and column
+    Check {
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+    },
+    /// Run a model on one input and show the result
+    Test {
+        /// The slug of the model, as shown by `orrery model list`
+        #[arg(value_name = "SLUG")]
+        slug: String,
+        /// The input as JSON; fields with a default in the model's schema are optional
+        #[arg(long, value_name = "JSON", default_value = "{}")]
+        input: String,
+        #[command(flatten)]
+        shape: Shape,
+    },
+}
+
+pub(super) async fn list(output: &Output, config: &Config) -> anyhow::Result<()> {
+    let admin = service::admin(config).await?;
+    let answer: Models = understood(admin.get("/admin/models").await?)?;
+    let columns = [
+        Column::Text("MODEL"),
+        Column::Text("TITLE"),
+        Column::Text("OUTPUT"),
+        Column::Text("RUNNER"),
+        Column::Text("HEALTH"),
+        Column::Number("RUNNING"),
+        Column::Number("QUEUED"),
+        Column::Number("LIMIT"),
+    ];
+    let rows = answer.models.iter().map(|model| {
+        vec![
+            model.slug.clone(),
+            model.title.clone(),
+            model.output_type.clone(),
+            model.runner.clone(),
+            model.health.clone(),
+            model.running.to_string(),
+            model.queued.to_string(),
+            model.concurrency.to_string(),
+        ]
+    });
+    output.show(&answer, &columns, rows)?;
+    if !output.is_json() {
+        show_local(&answer, output)?;
+        show_endpoints(&answer, output)?;
+    }
+    for model in answer.models.iter().filter(|_| !output.is_json()) {
+        if let Some(reason) = &model.reason {
+            let is = if model.health == "failing" { " is failing" } else { "" };
+            output::note(&format!("{}{is}: {reason}", model.slug));
+            continue;
+        }
+        for endpoint in &model.endpoints {
+            if let Some(reason) = &endpoint.reason {
+                output::note(&format!(
+                    "{}: {} is out of rotation: {reason}",
+                    model.slug, endpoint.name
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Prints the local models: properties of their files, and the memory they use.
+fn show_local(answer: &Models, output: &Output) -> anyhow::Result<()> {
+    let local = answer.models.iter().filter_map(|model| Some((model, model.local.as_ref()?)));
+    let rows: Vec<Vec<String>> = local
+        .map(|(model, local)| {
+            vec![
+                model.slug.clone(),
+                size(local.file_bytes),
+                local.quantization.clone().unwrap_or_default(),
+                local.context.to_string(),
+                local.resident_bytes.map_or_else(|| "not loaded".to_owned(), size),
+            ]
+        })
+        .collect();
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let columns = [
+        Column::Text("LOCAL MODEL"),
+        Column::Number("FILE"),
+        Column::Text("WEIGHTS"),
+        Column::Number("CONTEXT"),
+        Column::Number("MEMORY"),
+    ];
+    output::raw(b"\n")?;
+    output.show(answer, &columns, rows)
+}
+
+/// Prints the endpoints of models that have several.
+fn show_endpoints(answer: &Models, output: &Output) -> anyhow::Result<()> {
+    let endpoints = answer
+        .models
+        .iter()
+        .flat_map(|model| model.endpoints.iter().map(move |endpoint| (model, endpoint)));
+    let rows: Vec<Vec<String>> = endpoints
+        .map(|(model, endpoint)| {
+            vec![
+                model.slug.clone(),
+                endpoint.name.clone(),
+                endpoint.state.clone(),
+                endpoint.in_flight.to_string(),
+                endpoint.concurrency.map_or_else(String::new, |most| most.to_string()),
+                endpoint.weight.to_string(),
+            ]
+        })
+        .collect();
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let columns = [
+        Column::Text("MODEL"),
+        Column::Text("SERVER"),
+        Column::Text("STATE"),
+        Column::Number("RUNNING"),
+        Column::Number("LIMIT"),
+        Column::Number("WEIGHT"),
+    ];
+    output::raw(b"\n")?;
+    output.show(answer, &columns, rows)
+}
+
+fn size(bytes: u64) -> String {
+    indicatif::HumanBytes(bytes).to_string()
+}
+
+/// Runs a model on one input. The output goes to standard output, everything else to standard
+/// error.
+pub(super) async fn test(
+    slug: &str,
+    input: &str,
+    output: &Output,
+    config: &Config,
+) -> anyhow::Result<ExitCode> {
+    let input: Value = content::parse(input.as_bytes()).context("--input cannot be used")?;
+    let admin = service::admin(config).await?;
+    let mut run = Run::new(!output.is_json() && output::on_a_terminal());
+    let asked = json!({"slug": slug, "input": input});
+    admin.post_stream("/admin/models/test", &asked, &mut run).await?;
+    let has_shown = run.has_shown;
+    let trial = run.outcome.context("the run was interrupted; see the service's log")?;
+    let code = if trial.error.is_none() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    if output.is_json() {
+        output::json(&trial)?;
+        return Ok(code);
+    }
+    for said in [&trial.stderr, &trial.logs].into_iter().flatten() {
+        output::note(said.trim_end());
+    }
+    match (&trial.output, &trial.error) {
+        (_, Some(error)) => {
+            let class = trial.error_classification.map_or("unknown", ErrorClass::as_str);
+            output::note(&format!("{slug} failed after {:.3} s ({class}): {error}", trial.seconds));
+        }
+        (output, None) => {
+            // The text has already been streamed to the terminal.
+            if has_shown {
+                output::raw(b"\n")?
+            } else {
+                output::json(output)?
+            }
+            output::note(&format!("{slug} succeeded in {:.3} s", trial.seconds));
+        }
+    }
+    Ok(code)
+}
+
+/// A run in progress. Its text is streamed to a terminal as it arrives.
+struct Run {
+    reader: EventReader,
+    shows: bool,
+    has_shown: bool,
+    outcome: Option<ModelTest>,
+}
+
+impl Run {
+    fn new(shows: bool) -> Self {
+        Self { reader: EventReader::new(EVENT_MAX), shows, has_shown: false, outcome: None }
+    }
+}
+
+impl io::Write for Run {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.reader.push(bytes);
+        while let Some(event) = self.reader.next_event().map_err(io::Error::other)? {
+            let Some(data) = event.data else { continue };
+            match serde_json::from_slice(&data)? {
+                ModelTestEvent::Output(Value::String(text)) if self.shows => {
+                    self.has_shown = true;
+                    output::text(&text)?;
+                }
+                ModelTestEvent::Output(_) | ModelTestEvent::Log(_) => {}
+                ModelTestEvent::End(outcome) => self.outcome = Some(outcome),
+            }
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Checks each file; the exit code is a failure if any has a fault.
+pub(super) fn check(files: &[PathBuf]) -> anyhow::Result<ExitCode> {
+    let mut code = ExitCode::SUCCESS;
+    for file in files {
+        match service::check_manifest(file) {
+            Ok(slug) => output::line(&format!("{}: {slug} is valid", file.display()))?,
+            Err(faults) => {
+                code = ExitCode::FAILURE;
+                for fault in faults {
+                    output::line(&fault)?;
+                }
+            }
+        }
+    }
+    Ok(code)
+}

@@ -1,0 +1,182 @@
+//! `orrery serve`: starts logging and the service and, on a terminal, prints the welcome text.
+//!
+//! A first key and a dashboard setup link are created only if standard output is a terminal;
+//! otherwise they would end up in a log.
+
+use std::net::IpAddr;
+use std::path::Path;
+
+use rustix::fs::{Access, access};
+use rustix::io::Errno;
+
+use super::first_run::{self, Welcome};
+use super::{output, values};
+use orrery_app::FirstStart;
+use orrery_config::{Config, FIRST_PORT_MAX, TlsMode};
+use orrery_telemetry as telemetry;
+
+/// Run the service
+#[derive(Debug, Default, clap::Args)]
+pub(super) struct Serve {
+    /// Start even if folders of payloads or files are missing, and lift the limit on orphan cleanup
+    /// for this start
+    #[arg(long)]
+    accept_loss: bool,
+    /// Listen on this address instead of 127.0.0.1, such as 0.0.0.0; only without a configuration
+    /// file
+    #[arg(long, value_name = "ADDRESS", value_parser = values::address)]
+    listen: Option<IpAddr>,
+    /// The port of the base host instead of 8080; the other hosts use the next four, the metrics
+    /// the one after; only without a configuration file
+    #[arg(long, value_name = "PORT", value_parser = port)]
+    port: Option<u16>,
+}
+
+impl Serve {
+    /// The configuration of the service.
+    ///
+    /// # Errors When the file is invalid, or addresses are given both in a file and on the command
+    /// line.
+    pub(super) fn configuration(&self, file: Option<&Path>) -> anyhow::Result<Config> {
+        match file {
+            None => Ok(Config::defaults_on(self.listen, self.port)),
+            Some(file) if self.listen.is_some() || self.port.is_some() => anyhow::bail!(
+                "--listen and --port are for a start without a configuration file: set `listen` of each \
+                 host in {}",
+                file.display()
+            ),
+            Some(_) => super::configuration(file),
+        }
+    }
+}
+
+/// Parses a port that leaves room for the ports of the other hosts.
+fn port(text: &str) -> Result<u16, String> {
+    let port = text.parse().ok().filter(|port| (1..=FIRST_PORT_MAX).contains(port));
+    port.ok_or(format!("write a port from 1 to {FIRST_PORT_MAX}, such as 9000"))
+}
+
+pub(super) async fn run(asked: Serve, mut config: Config) -> anyhow::Result<()> {
+    config.accept_loss = asked.accept_loss;
+    refuse_unwritable(&config)?;
+    telemetry::start_logs(&config.log)?;
+    if !output::on_a_terminal() {
+        return super::service::serve(config, false, |_nothing| {
+            tracing::info!(
+                "ready; `orrery key create --name NAME` creates a key, `orrery owner link` the link \
+                 that sets up the dashboard"
+            );
+        })
+        .await;
+    }
+    let greeted = config.clone();
+    super::service::serve(config, true, move |first| {
+        // A greeting that cannot be written is not an error: `orrery key create` creates keys.
+        drop(output::raw(greeting(&greeted, &first).as_bytes()));
+    })
+    .await
+}
+
+/// Rejects a start without a configuration in a folder where the data folder cannot be created.
+fn refuse_unwritable(config: &Config) -> anyhow::Result<()> {
+    let Some(folder) = config.data_dir.parent().filter(|_| config.file.is_none()) else {
+        return Ok(());
+    };
+    if config.data_dir.exists() {
+        return Ok(());
+    }
+    match access(folder, Access::WRITE_OK | Access::EXEC_OK) {
+        Err(refused @ (Errno::ACCESS | Errno::ROFS)) => anyhow::bail!(unwritable(folder, refused)),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+fn unwritable(folder: &Path, refused: Errno) -> String {
+    let shown = folder.display();
+    let reason = match refused {
+        Errno::ROFS => format!("{shown} is on a read-only file system"),
+        _ => format!("this user may not write to {shown}"),
+    };
+    format!(
+        "{reason}: start the service in a folder that you may write to, where it creates \
+         ./orrery-data, or set `data_dir` in a configuration file (--config FILE)"
+    )
+}
+
+/// The greeting on a terminal, including the key and the link created by a first start.
+fn greeting(config: &Config, first: &FirstStart) -> String {
+    let hosts = config.hosts.named().map(|(name, host)| (name, host.public_url.as_str()));
+    let self_made = !matches!(config.tls.mode, TlsMode::Files { .. })
+        && config.hosts.base.public_url.starts_with("https:");
+    let authority = output::short(&config.data_dir.join("tls").join("ca.pem"));
+    first_run::render(&Welcome {
+        version: env!("CARGO_PKG_VERSION"),
+        hosts: &hosts,
+        data_dir: &output::short(&config.data_dir),
+        key: first.key.as_deref(),
+        setup_link: first.setup_link.as_deref(),
+        authority: self_made.then_some(authority.as_path()),
+        disk: first.disk,
+        in_colour: output::in_colour(&std::io::stdout()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn serve_without_config_takes_address_and_base_port() {
+        let asked = Serve {
+            listen: Some(IpAddr::from([0, 0, 0, 0])),
+            port: Some(9000),
+            ..Serve::default()
+        };
+        let config = asked.configuration(None).unwrap();
+        let listens: Vec<String> =
+            config.hosts.named().iter().map(|(_, host)| host.listen[0].to_string()).collect();
+        let expect =
+            ["0.0.0.0:9000", "0.0.0.0:9001", "0.0.0.0:9002", "0.0.0.0:9003", "0.0.0.0:9004"];
+        assert_eq!(listens, expect);
+        assert_eq!(config.metrics.listen[0].to_string(), "127.0.0.1:9005");
+        assert!(config.egress.allow.is_empty(), "loopback is for a service of this machine alone");
+        assert_eq!(Serve::default().configuration(None).unwrap(), Config::defaults());
+        let error = asked.configuration(Some(Path::new("c.toml"))).unwrap_err().to_string();
+        assert!(error.contains("set `listen` of each host in c.toml"), "{error}");
+        assert_eq!(port("65530"), Ok(65_530));
+        for wrong in ["0", "65531", "http"] {
+            assert!(port(wrong).unwrap_err().contains("such as 9000"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn serve_in_unwritable_folder_names_a_way_out() {
+        let folder = Path::new("/usr/share");
+        for (refused, expect) in [
+            (Errno::ACCESS, "this user may not write to /usr/share: start"),
+            (Errno::ROFS, "/usr/share is on a read-only file system: start"),
+        ] {
+            let said = unwritable(folder, refused);
+            assert!(said.starts_with(expect) && said.contains("that you may write to"), "{said}");
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let mut config = Config::defaults();
+        config.data_dir = folder.path().join("orrery-data");
+        assert!(refuse_unwritable(&config).is_ok());
+    }
+
+    #[test]
+    fn greeting_passes_cacert_only_for_self_signed_tls() {
+        let mut config = Config::defaults();
+        let first = FirstStart { key: Some("smk_X".to_owned()), ..FirstStart::default() };
+        assert!(!greeting(&config, &first).contains("--cacert"));
+        config.hosts.base.public_url = "https://box.lan:8443".to_owned();
+        let text = greeting(&config, &first);
+        assert!(
+            text.contains("--cacert './orrery-data/tls/ca.pem' https://box.lan:8443"),
+            "{text}"
+        );
+        config.tls.mode = TlsMode::Files { certificate: "c".into(), private_key: "k".into() };
+        assert!(!greeting(&config, &first).contains("--cacert"));
+    }
+}

@@ -1,0 +1,383 @@
+//! Strict reader of TOML files, table by table: the configuration and the manifests.
+//!
+//! Callers request each key by name and type. Every key that was not requested is an error with its
+//! line and the nearest key of the same table. Errors never stop the reading: a default replaces
+//! the value, so that one pass finds all errors of a file.
+
+use std::cell::{Cell, RefCell};
+use std::io::Read as _;
+use std::ops::Range;
+use std::path::Path;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::Error;
+use orrery_domain::spelling::nearest;
+use orrery_runtime::regular_file;
+
+/// An invalid value and its byte range in the file.
+#[derive(Debug)]
+pub struct Problem {
+    pub at: Range<usize>,
+    pub message: String,
+}
+
+/// The result of parsing one value.
+pub type Parsed<T> = Result<T, Vec<Problem>>;
+
+/// A key that the service knows.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Known {
+    pub path: String,
+    /// Whether omitting it means a default rather than "off".
+    pub has_default: bool,
+}
+
+/// One pass over one file.
+#[derive(Debug)]
+pub struct Reader<'t> {
+    text: &'t str,
+    /// Whether the text is not valid TOML, so that no key can be reported as missing.
+    is_broken: Cell<bool>,
+    errors: RefCell<Vec<Error>>,
+    known: RefCell<Vec<Known>>,
+    /// Tables that were requested.
+    sections: RefCell<Vec<String>>,
+    unknown: RefCell<Vec<Unknown>>,
+}
+
+/// An unrequested key. Its error message depends on keys that are read later.
+#[derive(Debug)]
+struct Unknown {
+    at: Range<usize>,
+    table: String,
+    name: String,
+    /// The nearest key of the same table.
+    near: Option<&'static str>,
+    /// The keys of the table.
+    names: Vec<&'static str>,
+}
+
+/// Maximum number of suggested locations of a key.
+const PLACES_MAX: usize = 3;
+
+impl<'t> Reader<'t> {
+    pub fn new(text: &'t str) -> Self {
+        Self {
+            text,
+            is_broken: Cell::default(),
+            errors: RefCell::default(),
+            known: RefCell::default(),
+            sections: RefCell::default(),
+            unknown: RefCell::default(),
+        }
+    }
+
+    /// Parses the document. If the text is not valid TOML, records all syntax errors and returns an
+    /// empty document: continuing with a broken one would only add misleading errors.
+    pub fn document(&self) -> DeTable<'t> {
+        let (document, errors) = DeTable::parse_recoverable(self.text);
+        if errors.is_empty() {
+            return document.into_inner();
+        }
+        for error in errors {
+            self.error(error.span().as_ref(), format!("not TOML: {}", error.message()));
+        }
+        self.is_broken.set(true);
+        DeTable::new()
+    }
+
+    /// Records an error at `at`, or without a position.
+    pub fn error(&self, at: Option<&Range<usize>>, message: String) {
+        let (line, column) = at.map_or((0, 0), |span| line_column(self.text, span.start));
+        self.errors.borrow_mut().push(Error { line, column, message });
+    }
+
+    /// Returns all errors in line order, and all requested keys.
+    pub fn finish(self) -> (Vec<Error>, Vec<Known>) {
+        for unknown in self.unknown.take() {
+            let hint = self.hint(&unknown);
+            let message = format!("unknown key `{}`; {hint}", join(&unknown.table, &unknown.name));
+            self.error(Some(&unknown.at), message);
+        }
+        let mut errors = self.errors.into_inner();
+        errors.sort();
+        errors.dedup();
+        (errors, self.known.into_inner())
+    }
+}
+
+impl Reader<'_> {
+    /// Suggests the intended key: in TOML, every key after a heading belongs to that heading's
+    /// table.
+    fn hint(&self, unknown: &Unknown) -> String {
+        let Unknown { table, name, near, names, .. } = unknown;
+        let sections = self.sections.borrow();
+        let known = self.known.borrow();
+        let keys = known.iter().map(|known| known.path.as_str());
+        let all: Vec<&str> = keys.chain(sections.iter().map(String::as_str)).collect();
+        let mut outer = table.as_str();
+        while !outer.is_empty() {
+            outer = outer.rsplit_once('.').map_or("", |(outer, _)| outer);
+            let path = join(outer, name);
+            if !all.contains(&path.as_str()) {
+                continue;
+            }
+            let is_section = sections.contains(&path);
+            return match (is_section, outer) {
+                (true, _) => format!("`{name}` is a table of its own: write `[{path}]`"),
+                (false, "") => {
+                    format!("`{name}` belongs to the top of the file, above `[{table}]`")
+                }
+                (false, outer) => format!("`{name}` belongs below `[{outer}]`, above `[{table}]`"),
+            };
+        }
+        if let Some(near) = near {
+            return format!("did you mean `{near}`?");
+        }
+        let has_name = |path: &&&str| path.rsplit_once('.').is_some_and(|(_, last)| last == name);
+        let places: Vec<String> =
+            all.iter().filter(has_name).map(|path| format!("`{path}`")).collect();
+        match places.len() {
+            1..=PLACES_MAX => format!("did you mean {}?", places.join(" or ")),
+            _ => format!("the keys here are {}", names.join(", ")),
+        }
+    }
+}
+
+fn join(table: &str, name: &str) -> String {
+    if table.is_empty() { name.to_owned() } else { format!("{table}.{name}") }
+}
+
+/// One table of the file; also if the file omits it, so that defaults are read in the same way.
+#[derive(Debug)]
+pub struct Section<'r> {
+    reader: &'r Reader<'r>,
+    path: String,
+    table: Option<&'r DeTable<'r>>,
+    /// Byte range of the table, for errors about missing keys.
+    at: Option<Range<usize>>,
+    names: Vec<&'static str>,
+    /// Keys that were already refused and are not suggested.
+    refused: Vec<&'static str>,
+    /// Whether unrequested keys are allowed.
+    is_open: bool,
+}
+
+impl<'r> Section<'r> {
+    /// Reads the whole document with `read`.
+    pub fn root<T>(
+        reader: &'r Reader<'r>,
+        document: &'r DeTable<'r>,
+        read: impl FnOnce(&mut Self) -> T,
+    ) -> T {
+        Self::new(reader, String::new(), Some(document), Some(0..0)).run(read)
+    }
+
+    const fn new(
+        reader: &'r Reader<'r>,
+        path: String,
+        table: Option<&'r DeTable<'r>>,
+        at: Option<Range<usize>>,
+    ) -> Self {
+        Self { reader, path, table, at, names: Vec::new(), refused: Vec::new(), is_open: false }
+    }
+
+    /// The value of `name`, or `default` if it is absent or invalid.
+    pub fn get<T>(
+        &mut self,
+        name: &'static str,
+        default: T,
+        parse: impl FnOnce(&Spanned<DeValue<'_>>) -> Parsed<T>,
+    ) -> T {
+        self.read(name, true, parse).unwrap_or(default)
+    }
+
+    /// The value of `name`; `None` if it is absent or invalid.
+    pub fn optional<T>(
+        &mut self,
+        name: &'static str,
+        parse: impl FnOnce(&Spanned<DeValue<'_>>) -> Parsed<T>,
+    ) -> Option<T> {
+        self.read(name, false, parse)
+    }
+
+    /// The value of the required key `name`; `None` if it is absent or invalid.
+    pub fn required<T>(
+        &mut self,
+        name: &'static str,
+        parse: impl FnOnce(&Spanned<DeValue<'_>>) -> Parsed<T>,
+    ) -> Option<T> {
+        let value = self.read(name, false, parse);
+        self.need(name);
+        value
+    }
+
+    /// The table `name`, read with `read`; an absent table is read as an empty one.
+    pub fn section<T>(
+        &mut self,
+        name: &'static str,
+        read: impl FnOnce(&mut Section<'r>) -> T,
+    ) -> T {
+        self.know_section(name);
+        let table = self.find(name).and_then(|value| self.table_of(name, value));
+        Section::new(self.reader, self.join(name), table, self.span(name)).run(read)
+    }
+
+    /// The table `name`, read with `read` if it is present.
+    pub fn optional_section<T>(
+        &mut self,
+        name: &'static str,
+        read: impl FnOnce(&mut Section<'r>) -> Option<T>,
+    ) -> Option<T> {
+        self.know_section(name);
+        let value = self.find(name)?;
+        let table = self.table_of(name, value)?;
+        Section::new(self.reader, self.join(name), Some(table), Some(value.span())).run(read)
+    }
+
+    /// The required table `name`, read with `read`.
+    pub fn required_section<T>(
+        &mut self,
+        name: &'static str,
+        read: impl FnOnce(&mut Section<'r>) -> Option<T>,
+    ) -> Option<T> {
+        let value = self.optional_section(name, read);
+        self.need(name);
+        value
+    }
+
+    /// Records an error if `name` is absent.
+    pub fn need(&self, name: &str) {
+        if self.find(name).is_none() && !self.reader.is_broken.get() {
+            self.reader.error(self.at.as_ref(), format!("`{}` is missing", self.join(name)));
+        }
+    }
+
+    /// Refuses `name`, and everything in it, with `reason`.
+    pub fn refuse(&mut self, name: &'static str, reason: &str) {
+        if self.span(name).is_some() {
+            self.error(name, format!("`{}`: {reason}", self.join(name)));
+        }
+        self.refused.push(name);
+    }
+
+    /// Allows unrequested keys, if the table itself is not understood.
+    pub const fn ignore_others(&mut self) {
+        self.is_open = true;
+    }
+
+    /// The byte range of the value of `name`, if present.
+    pub fn span(&self, name: &str) -> Option<Range<usize>> {
+        self.find(name).map(Spanned::span)
+    }
+
+    /// Records an error at the value of `name`.
+    pub fn error(&self, name: &str, message: String) {
+        self.reader.error(self.span(name).as_ref(), message);
+    }
+
+    /// Records an error at `at`, or without a position.
+    pub fn error_at(&self, at: Option<&Range<usize>>, message: String) {
+        self.reader.error(at, message);
+    }
+
+    fn run<T>(mut self, read: impl FnOnce(&mut Self) -> T) -> T {
+        let result = read(&mut self);
+        self.refuse_unknown();
+        result
+    }
+
+    fn read<T>(
+        &mut self,
+        name: &'static str,
+        has_default: bool,
+        parse: impl FnOnce(&Spanned<DeValue<'_>>) -> Parsed<T>,
+    ) -> Option<T> {
+        self.know(name, has_default);
+        match parse(self.find(name)?) {
+            Ok(value) => Some(value),
+            Err(problems) => {
+                for problem in problems {
+                    let message = format!("`{}`: {}", self.join(name), problem.message);
+                    self.reader.error(Some(&problem.at), message);
+                }
+                None
+            }
+        }
+    }
+
+    fn know_section(&mut self, name: &'static str) {
+        self.names.push(name);
+        self.reader.sections.borrow_mut().push(self.join(name));
+    }
+
+    fn know(&mut self, name: &'static str, has_default: bool) {
+        self.names.push(name);
+        let known = Known { path: self.join(name), has_default };
+        self.reader.known.borrow_mut().push(known);
+    }
+
+    fn find(&self, name: &str) -> Option<&'r Spanned<DeValue<'r>>> {
+        self.table?.iter().find(|(key, _)| *key.get_ref() == name).map(|(_, value)| value)
+    }
+
+    fn table_of(&self, name: &str, value: &'r Spanned<DeValue<'r>>) -> Option<&'r DeTable<'r>> {
+        let table = value.get_ref().as_table();
+        if table.is_none() {
+            let found = value.get_ref().type_str();
+            let message = format!("`{}`: expected a table, found {found}", self.join(name));
+            self.reader.error(Some(&value.span()), message);
+        }
+        table
+    }
+
+    fn join(&self, name: &str) -> String {
+        join(&self.path, name)
+    }
+
+    fn refuse_unknown(&self) {
+        if self.is_open {
+            return;
+        }
+        for (key, _) in self.table.into_iter().flatten() {
+            let name: &str = key.get_ref();
+            if self.names.contains(&name) || self.refused.contains(&name) {
+                continue;
+            }
+            self.reader.unknown.borrow_mut().push(Unknown {
+                at: key.span(),
+                table: self.path.clone(),
+                name: name.to_owned(),
+                near: nearest(name, &self.names),
+                names: self.names.clone(),
+            });
+        }
+    }
+}
+
+/// Reads the text of a file of at most `limit` bytes.
+///
+/// # Errors
+/// A sentence that names the file and the problem.
+pub fn read_file(path: &Path, limit: u64) -> Result<String, String> {
+    let shown = path.display();
+    let file = regular_file::open(path).map_err(|error| format!("cannot open {shown}: {error}"))?;
+    let mut bytes = Vec::new();
+    file.take(limit.saturating_add(1))
+        .read_to_end(&mut bytes)
+        .map_err(|error| format!("cannot read {shown}: {error}"))?;
+    if bytes.len() as u64 > limit {
+        return Err(format!("{shown} is larger than {limit} bytes"));
+    }
+    String::from_utf8(bytes).map_err(|error| format!("{shown} is not UTF-8: {error}"))
+}
+
+/// Line and column of a byte offset in `text`, both from 1, the column in characters.
+fn line_column(text: &str, offset: usize) -> (usize, usize) {
+    let before = text.get(..offset).unwrap_or(text);
+    let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
+    let column = before.get(line_start..).unwrap_or("").chars().count() + 1;
+    (before.matches('\n').count() + 1, column)
+}

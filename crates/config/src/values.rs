@@ -1,0 +1,440 @@
+//! Parsers for the values in configuration and manifests: durations, sizes, addresses, networks,
+//! and lists of them.
+//!
+//! Each function converts one TOML value into a validated Rust value, or explains in a sentence
+//! what was expected and what was found.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU32;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use ipnet::IpNet;
+use toml::Spanned;
+use toml::de::DeValue;
+
+use super::reader::{Parsed, Problem};
+use super::secret::{self, Secret};
+use orrery_domain::time::{span, span_text};
+
+/// The longest list in a file.
+const LIST_MAX: usize = 1024;
+
+/// A TOML value with its position in the file.
+pub type Value<'v> = Spanned<DeValue<'v>>;
+
+/// `true` or `false`.
+pub fn flag(value: &Value<'_>) -> Parsed<bool> {
+    value.get_ref().as_bool().ok_or_else(|| wrong(value, "true or false"))
+}
+
+/// A non-empty text.
+pub fn text(value: &Value<'_>) -> Parsed<String> {
+    match value.get_ref().as_str() {
+        Some(text) if !text.is_empty() => Ok(text.to_owned()),
+        Some(_) | None => Err(wrong(value, "a string that is not empty")),
+    }
+}
+
+/// A whole number in `range`.
+pub fn whole<T>(range: RangeInclusive<T>) -> impl Fn(&Value<'_>) -> Parsed<T>
+where
+    T: TryFrom<i64> + PartialOrd + std::fmt::Display + Copy,
+{
+    move |value| {
+        let low = *range.start();
+        let high = *range.end();
+        integer(value)
+            .and_then(|number| T::try_from(number).ok())
+            .filter(|number| range.contains(number))
+            .ok_or_else(|| wrong(value, &format!("a whole number from {low} to {high}")))
+    }
+}
+
+/// A whole number of at least 1.
+pub fn positive(value: &Value<'_>) -> Parsed<NonZeroU32> {
+    let number = whole(1..=u32::MAX)(value)?;
+    NonZeroU32::new(number).ok_or_else(|| wrong(value, "a whole number from 1"))
+}
+
+/// A number in `range`, with or without a fraction.
+pub fn number(range: RangeInclusive<f64>) -> impl Fn(&Value<'_>) -> Parsed<f64> {
+    move |value| {
+        let float = value.get_ref().as_float().and_then(|float| float.as_str().parse().ok());
+        let found = float
+            .or_else(|| integer(value).and_then(|whole| i32::try_from(whole).ok()).map(f64::from));
+        found.filter(|number| range.contains(number)).ok_or_else(|| {
+            wrong(value, &format!("a number from {} to {}", range.start(), range.end()))
+        })
+    }
+}
+
+/// Bytes: a whole number, or text such as `"100MiB"`, in `range`.
+pub fn size(range: RangeInclusive<u64>) -> impl Fn(&Value<'_>) -> Parsed<u64> {
+    move |value| {
+        let bytes = match value.get_ref().as_str() {
+            Some(text) => bytes_of(text),
+            None => integer(value).and_then(|number| u64::try_from(number).ok()),
+        };
+        bytes.filter(|bytes| range.contains(bytes)).ok_or_else(|| {
+            let low = range.start();
+            let high = range.end();
+            wrong(value, &format!("bytes from {low} to {high}, as a number or such as \"8MiB\""))
+        })
+    }
+}
+
+/// Bytes held in memory, in `range`.
+pub fn memory_size(range: RangeInclusive<u64>) -> impl Fn(&Value<'_>) -> Parsed<usize> {
+    move |value| {
+        let bytes = size(range.clone())(value)?;
+        usize::try_from(bytes).map_err(|_too_large| wrong(value, "bytes that fit into memory"))
+    }
+}
+
+/// A duration such as `"300ms"`, `"10s"` or `"2h"`, in `range`.
+pub fn duration(range: RangeInclusive<Duration>) -> impl Fn(&Value<'_>) -> Parsed<Duration> {
+    move |value| {
+        let span = value.get_ref().as_str().and_then(span);
+        span.filter(|span| range.contains(span)).ok_or_else(|| {
+            let low = span_text(*range.start());
+            let high = span_text(*range.end());
+            wrong(
+                value,
+                &format!("a time such as \"10s\", \"2h\" or \"90d\", from {low} to {high}"),
+            )
+        })
+    }
+}
+
+/// A path; a relative path starts at `folder`.
+pub fn path(folder: &Path) -> impl Fn(&Value<'_>) -> Parsed<PathBuf> {
+    move |value| text(value).map(|path| folder.join(path))
+}
+
+/// One address such as `"0.0.0.0:8443"`, or a list of them.
+pub fn addresses(value: &Value<'_>) -> Parsed<Vec<SocketAddr>> {
+    match value.get_ref().as_array() {
+        Some(_) => list(address)(value),
+        None => address(value).map(|address| vec![address]),
+    }
+}
+
+/// One address, or a list of at least one.
+pub fn some_addresses(value: &Value<'_>) -> Parsed<Vec<SocketAddr>> {
+    match addresses(value)? {
+        none if none.is_empty() => Err(wrong(value, "at least one address")),
+        some => Ok(some),
+    }
+}
+
+/// A list whose elements are parsed by `element`.
+pub fn list<T>(element: impl Fn(&Value<'_>) -> Parsed<T>) -> impl Fn(&Value<'_>) -> Parsed<Vec<T>> {
+    move |value| {
+        let array = value.get_ref().as_array().ok_or_else(|| wrong(value, "a list"))?;
+        if array.len() > LIST_MAX {
+            return Err(wrong(value, &format!("a list of at most {LIST_MAX}")));
+        }
+        let mut good = Vec::new();
+        let mut problems = Vec::new();
+        for item in array {
+            match element(item) {
+                Ok(item) => good.push(item),
+                Err(more) => problems.extend(more),
+            }
+        }
+        if problems.is_empty() { Ok(good) } else { Err(problems) }
+    }
+}
+
+/// One element parsed by `element`, or a list of at least one.
+pub fn one_or_more<T>(
+    element: impl Fn(&Value<'_>) -> Parsed<T>,
+) -> impl Fn(&Value<'_>) -> Parsed<Vec<T>> {
+    move |value| match value.get_ref().as_array() {
+        Some(array) if array.is_empty() => Err(wrong(value, "at least one")),
+        Some(_) => list(&element)(value),
+        None => element(value).map(|one| vec![one]),
+    }
+}
+
+/// A public key of age, as printed by `age-keygen`.
+pub fn recipient(value: &Value<'_>) -> Parsed<String> {
+    let text = value.get_ref().as_str().unwrap_or_default();
+    if text.parse::<age::x25519::Recipient>().is_ok() {
+        return Ok(text.to_owned());
+    }
+    if text.starts_with("AGE-SECRET-KEY-") {
+        // The error does not repeat the key.
+        let message = "expected a public key of age (age1…), found a secret key, which belongs \
+                       elsewhere";
+        return Err(problem(value, message.to_owned()));
+    }
+    Err(wrong(value, "a public key of age (age1…)"))
+}
+
+/// A network such as `"10.0.0.0/8"`, or one address.
+pub fn network(value: &Value<'_>) -> Parsed<IpNet> {
+    let text = value.get_ref().as_str().unwrap_or_default();
+    let network = text.parse::<IpNet>().ok().map(|network| network.trunc());
+    network
+        .or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from))
+        .ok_or_else(|| wrong(value, "a network such as \"10.0.0.0/8\" or one address"))
+}
+
+/// An absolute http or https URL without user, query and fragment; returned without a trailing
+/// slash.
+pub fn web_address(value: &Value<'_>) -> Parsed<String> {
+    let good = |url: &url::Url| {
+        matches!(url.scheme(), "http" | "https")
+            && url.host().is_some()
+            && url.port() != Some(0)
+            && url.username().is_empty()
+            && url.password().is_none()
+            && url.query().is_none()
+            && url.fragment().is_none()
+    };
+    let url = value.get_ref().as_str().and_then(|text| url::Url::parse(text).ok()).filter(good);
+    match url {
+        Some(url) => Ok(url.as_str().trim_end_matches('/').to_owned()),
+        None => Err(wrong(value, "an address such as \"https://box.lan:8443\"")),
+    }
+}
+
+/// `"*"`, or an origin as browsers send it: only scheme, host and port.
+pub fn origin(value: &Value<'_>) -> Parsed<String> {
+    let text = value.get_ref().as_str().unwrap_or_default();
+    let is_origin =
+        url::Url::parse(text).is_ok_and(|url| url.origin().ascii_serialization() == text);
+    if text == "*" || is_origin {
+        return Ok(text.to_owned());
+    }
+    Err(wrong(value, "an origin such as \"https://app.example\", or \"*\""))
+}
+
+/// A host name or an address, as in a certificate.
+pub fn host_name(value: &Value<'_>) -> Parsed<String> {
+    let text = value.get_ref().as_str().unwrap_or_default();
+    let is_label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+    };
+    let labels = text.strip_prefix("*.").unwrap_or(text);
+    let is_name = text.len() <= 253 && labels.split('.').all(is_label);
+    if is_name || text.parse::<IpAddr>().is_ok() {
+        return Ok(text.to_owned());
+    }
+    Err(wrong(value, "a host name such as \"box.lan\" or an IP address"))
+}
+
+/// A log level, optionally with levels for parts of the service. Other crates cannot be named:
+/// their detailed logs contain network data, including keys.
+pub fn log_level(value: &Value<'_>) -> Parsed<String> {
+    let is_level =
+        |text: &str| matches!(text, "off" | "error" | "warn" | "info" | "debug" | "trace");
+    let is_module = |text: &str| {
+        text == "orrery"
+            || text.strip_prefix("orrery::").is_some_and(|module| {
+                module.bytes().all(|byte| byte.is_ascii_lowercase() || b"_:".contains(&byte))
+            })
+    };
+    let is_directive = |text: &str| match text.split_once('=') {
+        Some((module, level)) => is_module(module) && is_level(level),
+        None => is_level(text),
+    };
+    match value.get_ref().as_str() {
+        Some(text) if text.split(',').all(is_directive) => Ok(text.to_owned()),
+        Some(_) | None => Err(wrong(
+            value,
+            "off, error, warn, info, debug or trace, or a list such as \
+             \"info,orrery::engine=debug\"",
+        )),
+    }
+}
+
+/// Any text, including an empty one.
+pub fn string(value: &Value<'_>) -> Parsed<String> {
+    value.get_ref().as_str().map(str::to_owned).ok_or_else(|| wrong(value, "a text"))
+}
+
+/// A text parsed by `T`, whose error explains the expected form.
+pub fn parsed<T: FromStr<Err: fmt::Display>>(value: &Value<'_>) -> Parsed<T> {
+    let text = value.get_ref().as_str().ok_or_else(|| wrong(value, "a text"))?;
+    text.parse().map_err(|error: T::Err| problem(value, error.to_string()))
+}
+
+/// One of `all`, in the spelling of `spell`.
+pub fn one_of<T: Copy>(
+    all: &'static [T],
+    spell: impl Fn(T) -> &'static str,
+) -> impl Fn(&Value<'_>) -> Parsed<T> {
+    move |value| {
+        let text = value.get_ref().as_str();
+        all.iter().copied().find(|one| Some(spell(*one)) == text).ok_or_else(|| {
+            let all: Vec<String> = all.iter().map(|one| format!("{:?}", spell(*one))).collect();
+            wrong(value, &format!("one of {}", all.join(", ")))
+        })
+    }
+}
+
+/// An absolute http or https URL.
+pub fn url(value: &Value<'_>) -> Parsed<String> {
+    let is_web = |url: &url::Url| {
+        matches!(url.scheme(), "http" | "https") && url.has_host() && url.port() != Some(0)
+    };
+    let text = value.get_ref().as_str();
+    let text = text.filter(|text| url::Url::parse(text).is_ok_and(|url| is_web(&url)));
+    text.map(str::to_owned).ok_or_else(|| wrong(value, "an absolute http or https URL"))
+}
+
+/// A table with keys chosen by the operator; `entry` parses each key with its value.
+pub fn map<T>(
+    entry: impl Fn(&str, &Value<'_>) -> Parsed<T>,
+) -> impl Fn(&Value<'_>) -> Parsed<Vec<T>> {
+    move |value| {
+        let table = value.get_ref().as_table().ok_or_else(|| wrong(value, "a table"))?;
+        let mut good = Vec::new();
+        let mut problems = Vec::new();
+        for (name, value) in table {
+            match entry(name.get_ref(), value) {
+                Ok(one) => good.push(one),
+                Err(more) => problems.extend(more),
+            }
+        }
+        if problems.is_empty() { Ok(good) } else { Err(problems) }
+    }
+}
+
+/// A table of headers, each of which `entry` parses. Header names are case-insensitive.
+pub fn headers<T>(
+    entry: impl Fn(&str, &Value<'_>) -> Parsed<T>,
+) -> impl Fn(&Value<'_>) -> Parsed<Vec<T>> {
+    let read = map(entry);
+    move |value| {
+        let names = value.get_ref().as_table().into_iter().flatten();
+        let mut seen: Vec<&str> = Vec::new();
+        for (name, value) in names {
+            let name: &str = name.get_ref();
+            if let Some(other) = seen.iter().find(|other| other.eq_ignore_ascii_case(name)) {
+                let message = format!("{name:?} and {other:?} are the same header: keep one");
+                return Err(problem(value, message));
+            }
+            seen.push(name);
+        }
+        read(value)
+    }
+}
+
+/// An HTTP header of a map: its name, and its value with `${file:…}` and `${env:…}` replaced.
+pub fn header(folder: &Path) -> impl Fn(&str, &Value<'_>) -> Parsed<(String, Secret)> {
+    move |name, value| {
+        let secret = secret(folder)(value)?;
+        let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+        if name.is_empty() || !name.bytes().all(is_name) {
+            return Err(problem(value, format!("{name:?} is not a valid header name")));
+        }
+        if !secret.expose().bytes().all(|byte| matches!(byte, 0x20..=0x7e)) {
+            let message = "a header must have visible ASCII characters only".to_owned();
+            return Err(problem(value, message));
+        }
+        Ok((name.to_ascii_lowercase(), secret))
+    }
+}
+
+/// Any value as JSON. TOML has dates and numbers that JSON does not have.
+pub fn json(value: &Value<'_>) -> Parsed<serde_json::Value> {
+    let none = |what: &str| wrong(value, &format!("a value that JSON supports, such as {what}"));
+    Ok(match value.get_ref() {
+        DeValue::String(text) => text.as_ref().into(),
+        DeValue::Boolean(flag) => (*flag).into(),
+        DeValue::Integer(_) => integer(value).ok_or_else(|| none("a smaller number"))?.into(),
+        DeValue::Float(number) => {
+            let number = number.as_str().parse().ok().and_then(serde_json::Number::from_f64);
+            number.ok_or_else(|| none("a finite number"))?.into()
+        }
+        DeValue::Datetime(_) => return Err(none("a date in quotes")),
+        DeValue::Array(items) => items.iter().map(json).collect::<Parsed<_>>()?,
+        DeValue::Table(fields) => {
+            let fields =
+                fields.iter().map(|(name, value)| Ok((name.get_ref().to_string(), json(value)?)));
+            serde_json::Value::Object(fields.collect::<Parsed<_>>()?)
+        }
+    })
+}
+
+/// A text with `${file:…}` and `${env:…}` replaced; paths start at `folder`.
+pub fn secret(folder: &Path) -> impl Fn(&Value<'_>) -> Parsed<Secret> {
+    move |value| {
+        let text = value.get_ref().as_str().ok_or_else(|| wrong(value, "a text"))?;
+        secret::expand(text, folder).map_err(|message| problem(value, message))
+    }
+}
+
+/// The value at a JSON pointer within `value`, as far as the pointer can be followed.
+#[must_use]
+pub fn within<'a, 'v>(value: &'a Value<'v>, pointer: &str) -> &'a Value<'v> {
+    let mut place = value;
+    for part in pointer.split('/').skip(1) {
+        let name = part.replace("~1", "/").replace("~0", "~");
+        let value = place.get_ref();
+        let item = || name.parse::<usize>().ok().and_then(|at| value.as_array()?.get(at));
+        let field = value.as_table().and_then(|table| table.get(name.as_str()));
+        let Some(next) = field.or_else(item) else { break };
+        place = next;
+    }
+    place
+}
+
+/// The error for a value that is not `expected`.
+pub fn wrong(value: &Value<'_>, expected: &str) -> Vec<Problem> {
+    let found = match value.get_ref() {
+        DeValue::String(text) => format!("{:?}", text.chars().take(80).collect::<String>()),
+        DeValue::Integer(number) => number.as_str().to_owned(),
+        DeValue::Float(number) => number.as_str().to_owned(),
+        DeValue::Boolean(flag) => flag.to_string(),
+        DeValue::Datetime(moment) => moment.to_string(),
+        DeValue::Array(_) => "a list".to_owned(),
+        DeValue::Table(_) => "a table".to_owned(),
+    };
+    problem(value, format!("expected {expected}, found {found}"))
+}
+
+/// An error at `value`.
+pub fn problem(value: &Value<'_>, message: String) -> Vec<Problem> {
+    vec![Problem { at: value.span(), message }]
+}
+
+fn address(value: &Value<'_>) -> Parsed<SocketAddr> {
+    let text = value.get_ref().as_str().unwrap_or_default();
+    text.parse()
+        .map_err(|_no_address| wrong(value, "an address such as \"0.0.0.0:8443\" or \"[::]:8443\""))
+}
+
+fn integer(value: &Value<'_>) -> Option<i64> {
+    let integer = value.get_ref().as_integer()?;
+    i64::from_str_radix(integer.as_str(), integer.radix()).ok()
+}
+
+/// Units of sizes, longest names first.
+const UNITS: [(&str, u64); 8] = [
+    ("KiB", 1 << 10),
+    ("MiB", 1 << 20),
+    ("GiB", 1 << 30),
+    ("TiB", 1 << 40),
+    ("kB", 1_000),
+    ("MB", 1_000_000),
+    ("GB", 1_000_000_000),
+    ("B", 1),
+];
+
+/// The bytes of a text such as `8MiB`; `None` if it is invalid.
+#[must_use]
+pub fn bytes_of(text: &str) -> Option<u64> {
+    let (number, unit) = UNITS
+        .iter()
+        .find_map(|(name, unit)| text.strip_suffix(name).map(|number| (number, *unit)))?;
+    number.trim_end().parse::<u64>().ok()?.checked_mul(unit)
+}

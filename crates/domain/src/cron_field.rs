@@ -1,0 +1,241 @@
+//! The fields of a cron pattern: their valid values, and error messages for invalid ones.
+
+use super::spelling::nearest;
+
+/// One field.
+#[derive(Debug)]
+pub struct CronField {
+    name: &'static str,
+    low: u32,
+    high: u32,
+    /// Names of values; the first one is `low`.
+    names: &'static [&'static str],
+    /// Further forms besides lists, ranges and steps, as part of a sentence.
+    others: &'static str,
+    /// The letters and signs of those forms, which the library checks.
+    marks: &'static [char],
+}
+
+const fn number(name: &'static str, high: u32) -> CronField {
+    CronField { name, low: 0, high, names: &[], others: "", marks: &[] }
+}
+
+/// All fields in order.
+pub const ALL: [CronField; 6] = [
+    number("second", 59),
+    number("minute", 59),
+    number("hour", 23),
+    CronField {
+        low: 1,
+        others: ", L (the last day) or 15W (the weekday nearest to the 15th)",
+        marks: &['L', 'W'],
+        ..number("day of month", 31)
+    },
+    CronField {
+        low: 1,
+        names: &[
+            "JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC",
+        ],
+        ..number("month", 12)
+    },
+    CronField {
+        names: &["SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"],
+        others: ", 5L (the last Friday) or MON#2 (the second Monday)",
+        marks: &['L', '#'],
+        ..number("day of week", 7)
+    },
+];
+
+impl CronField {
+    /// Checks the text of this field.
+    ///
+    /// # Errors
+    /// A sentence that names the field, the problem and the valid values.
+    pub fn check(&self, text: &str) -> Result<(), String> {
+        let text = match self.names.first() {
+            // A leading plus requires both this field and the day of month to match.
+            Some(&"SUN") => text.strip_prefix('+').unwrap_or(text),
+            _ => text,
+        };
+        let has_marks = |item: &str| item.to_ascii_uppercase().contains(self.marks);
+        text.split(',').try_for_each(|item| match item {
+            "" => Err(self.wrong(text, "a list has an empty entry")),
+            // A month or day name such as JUL may contain a mark.
+            item if has_marks(item) && self.value(item).is_none() => Ok(()),
+            item => self.check_item(item).map_err(|what| self.wrong(item, &what)),
+        })
+    }
+
+    /// The message for a text that only the library rejected.
+    pub fn refusal(&self, text: &str) -> String {
+        let Self { name, .. } = self;
+        format!("the {name} '{text}' cannot be used: it may be {}", self.form())
+    }
+
+    fn wrong(&self, text: &str, what: &str) -> String {
+        let Self { name, .. } = self;
+        format!("the {name} '{text}' is wrong: {what}; it may be {}", self.form())
+    }
+
+    fn form(&self) -> String {
+        let Self { low, high, names, others, .. } = self;
+        let named = match (names.first(), names.last()) {
+            (Some(first), Some(last)) => format!(" or {first} to {last}"),
+            _ => String::new(),
+        };
+        format!(
+            "*, {low} to {high}{named}, a list such as {low},{}, a range such as {low}-{}, a step such \
+             as */2{others}",
+            low + 2,
+            low + 4
+        )
+    }
+
+    fn check_item(&self, item: &str) -> Result<(), String> {
+        let (range, step) = match item.split_once('/') {
+            Some((range, step)) => (range, Some(step)),
+            None => (item, None),
+        };
+        if step.is_some_and(|step| step.parse::<u32>().map_or(true, |step| step == 0)) {
+            return Err("a step is a whole number above 0".to_owned());
+        }
+        if matches!(range, "*" | "?") {
+            return Ok(());
+        }
+        let Some((from, to)) = range.split_once('-') else {
+            self.read(range)?;
+            return match step {
+                None => Ok(()),
+                Some(step) => {
+                    Err(format!("a step follows * or a range: write {range}-{}/{step}", self.high))
+                }
+            };
+        };
+        // A range may end with Sunday.
+        let is_sunday = self.high == 7 && to.eq_ignore_ascii_case("SUN");
+        let (low, high) = (self.read(from)?, if is_sunday { 7 } else { self.read(to)? });
+        if low <= high {
+            return Ok(());
+        }
+        let end = self.names.last().map_or(self.high.to_string(), |last| (*last).to_owned());
+        let start = self.names.first().map_or(self.low.to_string(), |name| (*name).to_owned());
+        Err(format!("a range goes from low to high: write {from}-{end},{start}-{to}"))
+    }
+
+    fn read(&self, value: &str) -> Result<u32, String> {
+        let Self { low, high, names, .. } = self;
+        if let Some(number) = self.value(value) {
+            return match (low..=high).contains(&&number) {
+                true => Ok(number),
+                false => Err(format!("{value} is not from {low} to {high}")),
+            };
+        }
+        let upper = value.to_ascii_uppercase();
+        let begins = names.iter().copied().find(|known| upper.starts_with(known));
+        match begins.or_else(|| nearest(&upper, names)) {
+            Some(near) => Err(format!("'{value}' is not known, did you mean {near}?")),
+            None => Err(format!("'{value}' is not known")),
+        }
+    }
+
+    /// The value of a number or name.
+    fn value(&self, text: &str) -> Option<u32> {
+        let named = self.names.iter().position(|name| name.eq_ignore_ascii_case(text));
+        let named = named.and_then(|at| u32::try_from(at).ok()).map(|at| at + self.low);
+        let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        // A number with too many digits is out of every range.
+        named.or_else(|| is_number.then(|| text.parse().unwrap_or(u32::MAX)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::calendar::Calendar;
+
+    #[test]
+    fn cron_errors_name_field_and_allowed_values() {
+        for (cron, said) in [
+            (
+                "60 * * * *",
+                "cron: the minute '60' is wrong: 60 is not from 0 to 59; it may be *, 0 to 59",
+            ),
+            ("0 24 * * *", "the hour '24'"),
+            ("0 0 0 * *", "the day of month '0'"),
+            ("0 0 * 13 *", "the month '13'"),
+            ("0 0 * * 8", "the day of week '8'"),
+            ("61 0 0 * * *", "the second '61'"),
+            ("0 9 * * monday", "'monday' is not known, did you mean MON?"),
+            ("0 9 * Januar *", "'Januar' is not known, did you mean JAN?"),
+            ("0 9 * * MNO", "did you mean MON?"),
+            ("0 9 * * FRI-MON", "a range goes from low to high: write FRI-SAT,SUN-MON"),
+            ("0 22-2 * * *", "write 22-23,0-2"),
+            ("0 9 * * 1,", "a list has an empty entry"),
+            ("0 9 * * MON,,TUE", "a list has an empty entry"),
+            ("1/5 * * * *", "a step follows * or a range: write 1-59/5"),
+            ("*/0 * * * *", "a step is a whole number above 0"),
+            ("0 x * * *", "'x' is not known"),
+            ("0 0 40W * *", "the day of month '40W'"),
+            ("0 0 * * MON#7", "the day of week 'MON#7'"),
+            (
+                "* * *",
+                "5 or 6 fields (second, minute, hour, day of month, month, day of week; the second may be left out) or a nickname such as @daily: this has 3",
+            ),
+            ("0 0 0 * * * 2027", "years are not supported"),
+            ("@every 5m", "such as */5 * * * *"),
+            ("@noon", "'@noon' is not one of @yearly"),
+            ("CRON_TZ=Europe/Berlin 0 9 * * *", "name the time zone in the field timezone"),
+            ("", "this has 0"),
+        ] {
+            let error = Calendar::parse(cron, "UTC").unwrap_err().to_string();
+            assert!(error.contains(said), "{cron}: {error}");
+            assert!(!error.contains("Component") && !error.contains("illegal"), "{cron}: {error}");
+        }
+    }
+
+    #[test]
+    fn cron_patterns_of_every_form_are_accepted() {
+        for cron in [
+            "* * * * *",
+            "*/5 * * * *",
+            "0,30 9-17 * * MON-FRI",
+            "0 0 L * *",
+            "0 0 15W * *",
+            "0 0 LW * *",
+            "0 0 ? * MON#2",
+            "0 0 * * FRI-SUN",
+            "0 0 * * 5L",
+            "0 0 * JUL,Aug sat",
+            "0 0 1 * +MON",
+            "0 0 1-7/2 * 7",
+            "1-59/5 * * * * *",
+            "@Daily",
+            "@midnight",
+            " @weekly ",
+        ] {
+            assert!(Calendar::parse(cron, "UTC").is_ok(), "{cron}");
+        }
+    }
+
+    #[test]
+    fn time_zone_error_suggests_intended_zone() {
+        for (zone, meant) in [
+            ("Europe/Berln", "Europe/Berlin"),
+            ("europe/berlin", "Europe/Berlin"),
+            ("Berlin", "Europe/Berlin"),
+            ("PST", "America/Los_Angeles"),
+            ("America/NewYork", "America/New_York"),
+        ] {
+            let error = Calendar::parse("@daily", zone).unwrap_err().to_string();
+            assert!(error.ends_with(&format!("; did you mean {meant}?")), "{zone}: {error}");
+        }
+        let error = Calendar::parse("@daily", "Mars/Olympus").unwrap_err().to_string();
+        assert!(!error.contains("did you mean"), "{error}");
+    }
+
+    #[test]
+    fn cron_pattern_stored_earlier_is_still_accepted() {
+        for cron in ["0 9 * * 1,", "0 9 * * MON,,TUE"] {
+            assert!(Calendar::load(cron, "UTC").is_ok(), "{cron}");
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! Plain data and pure functions: predictions, executions, charges and so on, and the rules for
+//! changing them.
+//!
+//! Nothing here reads a clock, draws a random number, waits, or accesses a disk or a socket: time,
+//! ids and outcomes are passed in as arguments. All other layers may use this one; it uses none of
+//! them.
+
+pub mod account;
+pub mod agent;
+pub mod attempt;
+pub mod bulk;
+pub mod calendar;
+pub mod chain;
+pub mod chat;
+pub mod classify;
+pub mod condition;
+pub mod cron_field;
+pub mod decision;
+pub mod definition;
+pub mod delivery;
+pub mod execution;
+pub mod fault;
+pub mod file;
+pub mod histogram;
+pub mod ids;
+pub mod input_template;
+pub mod invalid_request;
+pub mod json_object;
+pub mod json_pointer;
+pub mod lane;
+pub mod legacy;
+pub mod logs;
+pub mod machine;
+pub mod mask;
+pub mod member;
+pub mod model;
+pub mod money;
+pub mod pattern;
+pub mod payload;
+pub mod raw_object;
+
+pub mod record;
+pub mod reference;
+pub mod retry;
+pub mod schedule;
+mod schemas;
+pub mod secret;
+pub mod signature;
+pub mod spelling;
+pub mod step;
+pub mod template;
+pub mod time;
+pub mod token_bound;
+pub mod trace;
+pub mod url_template;
+pub mod waits_for;
+pub mod webhook_endpoint;
+pub mod workflow;

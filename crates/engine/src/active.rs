@@ -1,0 +1,150 @@
+//! Cells: the only place where an unfinished execution is changed.
+//!
+//! Code that changes an execution holds the lock of its cell from reading the state until the
+//! commit has returned, so a cancel and a completion cannot interleave. A cell exists while its
+//! execution is queued in memory, running, or being cancelled. All other executions are read from
+//! the store on demand.
+
+use std::collections::HashMap;
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio_util::sync::CancellationToken;
+
+use crate::query::events::RunProgress;
+use crate::{Error, Inner, rows};
+use orrery_domain::execution::Execution;
+use orrery_domain::ids::{ExecutionId, OrganizationId};
+use orrery_domain::machine::workflow::StepProgress;
+
+/// The in-memory state of an unfinished execution.
+#[derive(Debug)]
+pub struct LoadedExecution {
+    pub execution: Execution,
+    /// Progress of its steps while it runs; `None` for predictions.
+    pub progress: Option<Box<StepProgress>>,
+    /// True until the execution first runs: no steps are stored yet.
+    pub is_new: bool,
+}
+
+impl From<Execution> for LoadedExecution {
+    fn from(execution: Execution) -> Self {
+        Self { execution, progress: None, is_new: false }
+    }
+}
+
+/// An unfinished execution in memory.
+#[derive(Debug, Default)]
+pub struct ActiveExecution {
+    /// The last committed state, or `None` until it is read from the store. For workflow steps it
+    /// can be ahead of the disk by whatever follows from the committed steps.
+    pub state: tokio::sync::Mutex<Option<LoadedExecution>>,
+    /// Cancelled when the run has to stop.
+    pub stop: CancellationToken,
+    /// Notified when an event is sent to the execution or one of its children ends.
+    pub event: tokio::sync::Notify,
+    /// Ended children that its steps may be waiting for.
+    pub ended_children: Mutex<Vec<ExecutionId>>,
+    /// Progress and logs reported by its run.
+    pub run_progress: Arc<RunProgress>,
+}
+
+impl ActiveExecution {
+    /// Records the end of a child.
+    pub fn child_ended(&self, child: ExecutionId) {
+        self.ended_children.lock().unwrap_or_else(PoisonError::into_inner).push(child);
+        self.event.notify_one();
+    }
+
+    /// Takes the children that have ended since the last call.
+    pub fn take_ended_children(&self) -> Vec<ExecutionId> {
+        std::mem::take(&mut *self.ended_children.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Inner {
+    /// Returns the locked state, and reads it from the store first if it is not loaded.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], also if it belongs to another organization; [`Error::Storage`].
+    pub(crate) async fn loaded<'a>(
+        &self,
+        state: &'a mut Option<LoadedExecution>,
+        organization: OrganizationId,
+        id: ExecutionId,
+    ) -> Result<&'a mut LoadedExecution, Error> {
+        if state.is_none() {
+            let stored = self.store.read::<Execution>(&rows::execution(organization, id)).await?;
+            *state = stored.map(LoadedExecution::from);
+        }
+        let own = state.as_mut().filter(|loaded| loaded.execution.organization == organization);
+        own.ok_or(Error::NotFound)
+    }
+}
+
+/// All cells, by execution.
+#[derive(Debug, Default, Clone)]
+pub struct ActiveExecutions {
+    entries: Arc<Mutex<HashMap<ExecutionId, Arc<ActiveExecution>>>>,
+}
+
+/// A reference to a cell. Dropping the last one removes the cell.
+#[derive(Debug)]
+pub struct Handle {
+    registry: ActiveExecutions,
+    id: ExecutionId,
+    active: Arc<ActiveExecution>,
+}
+
+impl ActiveExecutions {
+    /// Returns the execution's cell, and creates it if needed.
+    pub fn get_or_insert(&self, id: ExecutionId) -> Handle {
+        let active = Arc::clone(self.lock().entry(id).or_default());
+        Handle { registry: self.clone(), id, active }
+    }
+
+    /// Returns the execution's cell if it exists.
+    pub fn find(&self, id: ExecutionId) -> Option<Handle> {
+        let active = Arc::clone(self.lock().get(&id)?);
+        Some(Handle { registry: self.clone(), id, active })
+    }
+
+    /// Returns the cell of a new execution and fills in its state if that is unknown. A cell that
+    /// is in use is left alone: its user has read the state.
+    pub fn insert_loaded(&self, execution: &Execution) -> Handle {
+        let handle = self.get_or_insert(execution.id);
+        if let Ok(mut state) = handle.state.try_lock()
+            && state.is_none()
+        {
+            *state = Some(LoadedExecution { is_new: true, ..execution.clone().into() });
+        }
+        handle
+    }
+
+    /// The number of cells.
+    pub fn len(&self) -> usize {
+        self.lock().len()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<ExecutionId, Arc<ActiveExecution>>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Deref for Handle {
+    type Target = ActiveExecution;
+    fn deref(&self) -> &ActiveExecution {
+        &self.active
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        let mut active = self.registry.lock();
+        // Two references are left: the map's and this one. No other can be taken under the map's
+        // lock.
+        if Arc::strong_count(&self.active) == 2 {
+            active.remove(&self.id);
+        }
+    }
+}

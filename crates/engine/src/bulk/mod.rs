@@ -1,0 +1,146 @@
+//! Bulk jobs: durable background jobs that act on each selected execution separately. A job's
+//! progress is in its row. An act that must not be repeated writes the row in its own commit; after
+//! any other act the row is written separately.
+
+mod work;
+
+use crate::{Engine, Error, Inner};
+use orrery_domain::bulk::{Job, Status};
+use orrery_domain::ids::{Id, JobId, OrganizationId};
+use orrery_storage::commit::Expect;
+use orrery_storage::record::{Malformed, decode, encode};
+use orrery_storage::{self as storage, Commit, Key, Page, Table};
+
+/// Maximum running jobs per organization.
+pub const RUNNING_MAX: usize = 4;
+/// Maximum ended jobs kept per organization.
+const KEPT_MAX: usize = 100;
+/// Maximum attempts to change a job whose row changes concurrently.
+const TRIES: usize = 100;
+
+/// The jobs of an organization, newest first.
+fn jobs_of(organization: OrganizationId) -> Key {
+    Key::table(Table::BulkJob).id(organization)
+}
+
+fn job(organization: OrganizationId, id: JobId) -> Key {
+    jobs_of(organization).id_newest_first(id)
+}
+
+/// The running jobs, oldest first. The row's value is the organization's id.
+fn open_jobs() -> Key {
+    Key::table(Table::BulkJobOpen)
+}
+
+fn open_job(id: JobId) -> Key {
+    open_jobs().id(id)
+}
+
+/// Writes a job's new state, on condition that its row is unchanged.
+fn put(commit: &mut Commit, before: Vec<u8>, next: &Job) -> Result<(), Malformed> {
+    let key = job(next.organization, next.id);
+    commit.expect(Expect::Equal(key.clone(), before));
+    commit.put_bytes(key, encode(next)?);
+    if next.status != Status::Running {
+        commit.delete(open_job(next.id));
+    }
+    Ok(())
+}
+
+impl Engine {
+    /// Starts a job. `beside` becomes durable in the same commit.
+    ///
+    /// # Errors
+    /// [`Error::TooManyJobs`], [`Error::HeldBack`], [`Error::Storage`]: no job is created.
+    pub async fn start_job(&self, made: &Job, beside: Commit) -> Result<(), Error> {
+        let inner = &self.inner;
+        if self.paused_since().is_some() {
+            return Err(Error::HeldBack);
+        }
+        let organization = made.organization;
+        let _one_at_a_time = inner.starting_jobs.lock().await;
+        let limit = RUNNING_MAX + KEPT_MAX + 1;
+        let page = Page { prefix: jobs_of(organization), after: None, before: None, limit };
+        let mut ended = Vec::new();
+        let mut running = 0;
+        for (key, row) in inner.store.page(page).await? {
+            if decode::<Job>(&row)?.status == Status::Running {
+                running += 1;
+            } else {
+                ended.push(key);
+            }
+        }
+        if running >= RUNNING_MAX {
+            return Err(Error::TooManyJobs(RUNNING_MAX));
+        }
+        let mut commit = Commit::of_new_work();
+        commit.extend(beside);
+        for old in ended.into_iter().skip(KEPT_MAX - 1) {
+            commit.delete(old);
+        }
+        commit.put(job(organization, made.id), made)?;
+        commit.put_bytes(open_job(made.id), organization.bytes().to_vec());
+        inner.store.commit(commit).await?;
+        inner.jobs.notify_one();
+        Ok(())
+    }
+
+    /// Returns a job.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], also if it belongs to another organization; [`Error::Storage`].
+    pub async fn job(&self, organization: OrganizationId, id: JobId) -> Result<Job, Error> {
+        self.inner.store.read(&job(organization, id)).await?.ok_or(Error::NotFound)
+    }
+
+    /// Cancels a job: acts that are done stay done. An ended job is returned unchanged.
+    ///
+    /// # Errors
+    /// As [`Engine::job`].
+    pub async fn cancel_job(&self, organization: OrganizationId, id: JobId) -> Result<Job, Error> {
+        let inner = &self.inner;
+        let key = job(organization, id);
+        for _ in 0..TRIES {
+            let before = inner.store.get(&key).await?.ok_or(Error::NotFound)?;
+            let mut next: Job = decode(&before)?;
+            if next.status != Status::Running {
+                return Ok(next);
+            }
+            next.status = Status::Cancelled;
+            next.completed_at = Some(inner.clock.now().max(next.started_at));
+            let mut commit = Commit::new();
+            put(&mut commit, before, &next)?;
+            match inner.store.commit(commit).await {
+                Ok(()) => return Ok(next),
+                Err(storage::Error::Conflict { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(storage::Error::Conflict { key }.into())
+    }
+}
+
+impl Inner {
+    /// The running jobs, oldest first.
+    async fn open_jobs(&self) -> Result<Vec<(OrganizationId, JobId)>, Error> {
+        let mut open = Vec::new();
+        let mut after = None;
+        loop {
+            let page = Page { prefix: open_jobs(), after, before: None, limit: 1000 };
+            let found = self.store.page(page).await?;
+            for (key, value) in &found {
+                let organization: Option<[u8; 16]> = value.as_slice().try_into().ok();
+                if let (Some(organization), Some(id)) = (organization, key.last_id::<JobId>()) {
+                    open.push((organization.into(), id));
+                }
+            }
+            match found.into_iter().last() {
+                Some((key, _)) => after = Some(key),
+                None => return Ok(open),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

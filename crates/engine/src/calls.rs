@@ -1,0 +1,114 @@
+//! Calls: work that runs outside of the engine, such as a call of the chat router or a request for
+//! decisions, and that the engine admits and records. A call is in no lane and is never run again.
+//! It is written when it ends, in one commit with its charge. Its reservation is in memory only and
+//! does not survive the process.
+
+use std::sync::Arc;
+
+use serde_json::value::RawValue;
+
+use crate::query::indexes;
+use crate::scheduler::permit::ModelPermit;
+use crate::{Engine, Error, Inner, rows};
+use orrery_domain::execution::{Execution, lane_of_model};
+use orrery_domain::ids::OrganizationId;
+use orrery_domain::money::Usd;
+use orrery_records::billing::{self, Price, Reservation};
+use orrery_runtime::new_id;
+use orrery_storage::Commit;
+
+/// An ended call.
+#[derive(Debug)]
+pub struct EndedCall {
+    /// With its final status and its cost, but without an output.
+    pub execution: Execution,
+    /// The part of its answer that is stored, as JSON.
+    pub output: Option<Box<RawValue>>,
+    /// Becomes durable in the same commit.
+    pub beside: Commit,
+    pub reservation: Option<Reservation>,
+}
+
+impl Engine {
+    /// Admits a call, and reserves its maximum cost if balances are enforced. `keeps_output` says
+    /// whether its answer will be stored.
+    ///
+    /// # Errors
+    /// [`Error::Stopping`], [`Error::Storage`], [`Error::Unpaid`], [`Error::OverQuota`].
+    pub async fn admit_call(
+        &self,
+        organization: OrganizationId,
+        price: Price,
+        keeps_output: bool,
+    ) -> Result<Option<Reservation>, Error> {
+        let inner = &self.inner;
+        if inner.tasks.is_stopping() {
+            return Err(Error::Stopping);
+        }
+        inner.store.admit()?;
+        if keeps_output {
+            inner.check_quota(organization, 0).await?;
+        }
+        if !inner.options.enforce_balance || price == Price::default() {
+            return Ok(None);
+        }
+        Ok(Some(inner.billing.hold(organization, price).await?))
+    }
+
+    /// Acquires a permit of a catalog model, and waits until one is free.
+    ///
+    /// # Errors
+    /// [`Error::QueueFull`] if the model's queue is full.
+    pub async fn place_at(&self, model: &str) -> Result<ModelPermit, Error> {
+        let lane = lane_of_model(model);
+        self.inner.open_lane(&lane);
+        if let Err(full) = self.inner.lanes().has_room_for_step(&lane) {
+            return Err(Error::QueueFull { queued: full.queued });
+        }
+        Ok(self.inner.acquire_permit(model, false).granted().await)
+    }
+
+    /// Records an ended call: its history row, its charge and `beside` are one commit, which
+    /// completes even if the caller is dropped.
+    ///
+    /// # Errors
+    /// [`Error::Storage`]: nothing is recorded. [`Error::Stopping`].
+    pub async fn record_call(&self, call: EndedCall) -> Result<(), Error> {
+        let inner = Arc::clone(&self.inner);
+        let recording = async move { inner.record_call(call).await };
+        self.inner.tasks.complete(recording).await.unwrap_or(Err(Error::Stopping))
+    }
+}
+
+impl Inner {
+    async fn record_call(&self, call: EndedCall) -> Result<(), Error> {
+        let EndedCall { mut execution, output, beside, reservation } = call;
+        let organization = execution.organization;
+        let id = execution.id;
+        let mut commit = Commit::new();
+        commit.extend(beside);
+        if let Some(output) = output {
+            let output = self.store.write_payload(id, output).await?;
+            self.store.claim(&mut commit, &output);
+            self.store.record_usage(&mut commit, organization, id, output.len());
+            execution.output = Some(output);
+        }
+        if execution.cost > Usd::ZERO {
+            let now = self.clock.now();
+            billing::charge(&mut commit, organization, execution.cost, id, new_id(), now)?;
+        }
+        commit.put(rows::execution(organization, id), &execution)?;
+        indexes::add(&mut commit, &execution);
+        // From here on, the balance includes the charge.
+        commit.after_durable(move || drop(reservation));
+        self.store.commit(commit).await?;
+        let kind = execution.kind();
+        let (kind, status) = (kind.as_str(), execution.status.word(kind));
+        metrics::counter!("orrery_executions_total", "kind" => kind, "status" => status)
+            .increment(1);
+        metrics::histogram!("orrery_execution_seconds", "kind" => kind)
+            .record(execution.run_time().unwrap_or_default());
+        self.tell_of_ended(&execution);
+        Ok(())
+    }
+}

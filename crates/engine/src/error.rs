@@ -1,0 +1,81 @@
+//! The errors of the engine.
+
+use orrery_domain::execution::Execution;
+use orrery_domain::money::Usd;
+use orrery_records::billing::Unreserved;
+use orrery_storage as storage;
+
+/// An error of the engine.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The model's queue is full. Nothing was created.
+    #[error("queue is full")]
+    QueueFull { queued: usize },
+    /// The organization has reached its limit of queued executions. Nothing was created.
+    #[error("this organization is limited to {limit} queued executions and has {queued}")]
+    TooManyQueued { limit: usize, queued: usize },
+    /// The model's queue is full and the model does not respond. Nothing was created.
+    #[error("the model '{model}' does not answer: {reason}")]
+    Failing { model: String, reason: String },
+    /// The balance is too low. Nothing was created.
+    #[error("payment required")]
+    Unpaid { balance: Usd, reserved: Usd, needed: Usd },
+    /// The organization's storage quota is used up. Nothing was created.
+    #[error("storage quota exceeded: {used} of {quota} bytes used")]
+    OverQuota { quota: u64, used: u64 },
+    /// The organization has no such execution.
+    #[error("execution not found")]
+    NotFound,
+    /// The execution has already ended, other than by a cancel: its status, as clients read it.
+    #[error("execution has already ended with status {0}")]
+    AlreadyEnded(&'static str),
+    /// The event has already been answered.
+    #[error("the event '{0}' has already been answered")]
+    AlreadyAnswered(String),
+    /// The execution has reached its limit of stored events.
+    #[error("the execution already has {0} events")]
+    TooManyEvents(usize),
+    /// The organization has reached its limit of running bulk jobs.
+    #[error("{0} bulk jobs are already running: wait for one, or cancel it")]
+    TooManyJobs(usize),
+    /// Only ended executions can be deleted.
+    #[error("the execution has not ended")]
+    NotEnded,
+    /// The store was restored and has not been resumed.
+    #[error("this store was restored from a backup and waits for `orrery resume`")]
+    HeldBack,
+    /// Only failed or cancelled executions can be redriven.
+    #[error("only a failed or cancelled execution can be redriven")]
+    NotRedrivable,
+    /// Retention has deleted its inputs.
+    #[error("its inputs are no longer stored")]
+    Forgotten,
+    #[error(transparent)]
+    Storage(#[from] storage::Error),
+    /// The service is shutting down and accepts no more work.
+    #[error("the service is stopping")]
+    Stopping,
+}
+
+impl Error {
+    pub(super) const fn ended(execution: &Execution) -> Self {
+        Self::AlreadyEnded(execution.status.word(execution.kind()))
+    }
+}
+
+impl From<Unreserved> for Error {
+    fn from(error: Unreserved) -> Self {
+        match error {
+            Unreserved::Short { balance, reserved, needed } => {
+                Self::Unpaid { balance, reserved, needed }
+            }
+            Unreserved::Storage(error) => Self::Storage(error),
+        }
+    }
+}
+
+impl From<storage::record::Malformed> for Error {
+    fn from(error: storage::record::Malformed) -> Self {
+        Self::Storage(error.into())
+    }
+}

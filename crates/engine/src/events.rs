@@ -1,0 +1,115 @@
+//! Events that steps wait for. Each event is accepted once, under the lock of its execution, and
+//! kept until its step asks for it.
+
+use std::sync::Arc;
+
+use serde_json::value::RawValue;
+
+use crate::rows::{self, SentEvent};
+use crate::{Engine, Error, Inner};
+use orrery_domain::definition::{Plan, STEPS_MAX};
+use orrery_domain::ids::{ExecutionId, OrganizationId};
+use orrery_domain::machine;
+use orrery_domain::step::{EventSource, Instance, Step};
+use orrery_storage::commit::Expect;
+use orrery_storage::{Commit, Page};
+
+/// Maximum events per execution that no step of its plan waits for.
+const EVENTS_MAX: usize = 100;
+/// Maximum events per execution.
+pub const ROWS_MAX: usize = EVENTS_MAX + STEPS_MAX;
+
+impl Engine {
+    /// Accepts an event whose payload has been checked. The first event of a name wins. The event
+    /// is durable when this returns.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::AlreadyEnded`], [`Error::AlreadyAnswered`],
+    /// [`Error::TooManyEvents`], [`Error::HeldBack`], [`Error::Storage`]: nothing has changed.
+    pub async fn send_event(
+        &self,
+        organization: OrganizationId,
+        id: ExecutionId,
+        name: String,
+        payload: Box<RawValue>,
+        source: EventSource,
+    ) -> Result<(), Error> {
+        let inner = Arc::clone(&self.inner);
+        let event = SentEvent { payload, source, at: inner.clock.now() };
+        // A client that hangs up must not leave an event without notifying its step.
+        let sending = self
+            .inner
+            .tasks
+            .complete(async move { inner.take_event(organization, id, &name, event).await });
+        sending.await.unwrap_or(Err(Error::Stopping))
+    }
+}
+
+impl Inner {
+    async fn take_event(
+        self: &Arc<Self>,
+        organization: OrganizationId,
+        id: ExecutionId,
+        name: &str,
+        event: SentEvent,
+    ) -> Result<(), Error> {
+        if self.paused.lock().unwrap_or_else(std::sync::PoisonError::into_inner).is_some() {
+            return Err(Error::HeldBack);
+        }
+        let active = self.active.get_or_insert(id);
+        // Held until the commit has returned: the step's end is committed under the same lock.
+        let mut state = active.state.lock().await;
+        let loaded = self.loaded(&mut state, organization, id).await?;
+        let run = loaded.execution.workflow().ok_or(Error::NotFound)?;
+        if loaded.execution.status.is_final() {
+            return Err(Error::ended(&loaded.execution));
+        }
+        let answered = || Error::AlreadyAnswered(name.to_owned());
+        let plan = self.plans.plan(run.revision).await?;
+        let waits = plan.as_deref().and_then(|plan| plan.event(name));
+        if let Some((step, _)) = waits {
+            let instance = Instance::of(step.position);
+            let step = match &loaded.progress {
+                Some(progress) => progress.step(&instance).cloned(),
+                None => self.store.read::<Step>(&rows::step(id, &instance)).await?,
+            };
+            if step.is_some_and(|step| step.status.is_final()) {
+                return Err(answered());
+            }
+        }
+        let key = rows::event(id, name);
+        if self.store.get(&key).await?.is_some() {
+            return Err(answered());
+        }
+        let page = Page { prefix: rows::events(id), after: None, before: None, limit: ROWS_MAX };
+        if waits.is_none() && self.store.page(page).await?.len() >= EVENTS_MAX {
+            return Err(Error::TooManyEvents(EVENTS_MAX));
+        }
+        let mut commit = Commit::of_new_work();
+        commit.expect(Expect::Absent(key.clone()));
+        commit.put(key, &event)?;
+        let mut next = loaded.execution.clone();
+        let aside = next.workflow().and_then(|run| run.aside_until);
+        let effects = aside.map_or_else(Vec::new, |due| machine::wake(&mut next, due));
+        if effects.is_empty() {
+            self.store.commit(commit).await?;
+            active.event.notify_one();
+        } else {
+            self.write(commit, &next, &effects, None).await?;
+            loaded.execution = next;
+        }
+        Ok(())
+    }
+
+    /// Returns the event that was sent for a step, if any.
+    pub(crate) async fn sent_event(
+        &self,
+        plan: &Plan,
+        id: ExecutionId,
+        instance: &Instance,
+    ) -> Result<Option<SentEvent>, Error> {
+        let event = plan.at(instance.step).and_then(|step| step.kind.event());
+        let Some(event) = event else { return Ok(None) };
+        Ok(self.store.read(&rows::event(id, &event.name)).await?)
+    }
+}

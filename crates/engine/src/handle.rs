@@ -1,0 +1,309 @@
+//! The handle to the engine: its dependencies, limits and load.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use crate::active::ActiveExecutions;
+use crate::activity::Meters;
+use crate::query::events::EventLogs;
+use crate::query::waiters::Waiters;
+use crate::run::budget;
+use crate::scheduler::admission::{Entry, Scheduler, StepWaiter};
+use crate::scheduler::in_flight::InFlight;
+use crate::scheduler::lanes::{Lanes, Load, OrganizationLoad};
+use crate::scheduler::retries::{Backoff, Retries};
+use crate::trees::{TreeLimits, Trees};
+use crate::{Error, Exchanges, Models, Plans, rows};
+use orrery_domain::account::Limits;
+use orrery_domain::delivery::Delivery;
+use orrery_domain::execution::{Execution, lane_of_model};
+use orrery_domain::ids::{ExecutionId, OrganizationId};
+use orrery_domain::time::Timestamp;
+use orrery_http::client::Client;
+use orrery_records::billing::Billing;
+use orrery_records::files::Files;
+use orrery_records::limits;
+use orrery_runtime::turns::Turns;
+use orrery_runtime::{Clock, Tasks};
+use orrery_storage::Store;
+use orrery_webhooks::Endpoints;
+
+/// Hands a committed delivery to the outbox.
+pub type OnDelivery = Arc<dyn Fn(Delivery) + Send + Sync>;
+
+/// Called with each ended execution after the commit of its end. It must not block.
+pub type OnEnd = Box<dyn Fn(&Execution) + Send + Sync>;
+
+/// The engine's limits.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    /// Maximum running executions across all lanes.
+    pub active: usize,
+    /// Maximum run time of a workflow, excluding waits.
+    pub workflow_timeout: Duration,
+    /// An execution with nothing due for longer than this is suspended: it gives up its permit and
+    /// memory.
+    pub suspend_after: Duration,
+    /// Whether work that the balance cannot cover is rejected.
+    pub enforce_balance: bool,
+    /// Retry delays after an internal error.
+    pub pauses: Backoff,
+    /// Maximum bytes of inputs and outputs that one execution may produce.
+    pub execution_bytes: u64,
+    /// Maximum bytes of inputs and outputs stored per organization.
+    pub organization_bytes: u64,
+    /// Limits on the descendants of one root execution.
+    pub tree: TreeLimits,
+    /// How long after a start an execution that runs alone may block all others.
+    pub isolation: Duration,
+    /// Memory limit of all running workflows, in bytes.
+    pub workflow_memory: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            active: 4096,
+            workflow_timeout: Duration::from_secs(15 * 60),
+            suspend_after: Duration::from_secs(5),
+            enforce_balance: false,
+            pauses: Backoff::default(),
+            execution_bytes: 256 << 20,
+            organization_bytes: u64::MAX,
+            tree: TreeLimits { descendants: 2_000_000, bytes: 8 << 30 },
+            isolation: Duration::from_millis(500),
+            workflow_memory: 256 << 20,
+        }
+    }
+}
+
+/// The dependencies of the engine.
+pub struct Dependencies {
+    pub store: Store,
+    pub clock: Clock,
+    pub tasks: Tasks,
+    pub billing: Billing,
+    pub limits: limits::Handle,
+    pub models: Arc<dyn Models>,
+    pub plans: Arc<dyn Plans>,
+    /// Sends the requests of HTTP steps, through the egress guard.
+    pub client: Client,
+    /// Stores the binary outputs of models.
+    pub files: Files,
+    /// Endpoints notified of ended executions, in addition to the request's own webhook.
+    pub endpoints: Endpoints,
+    pub on_delivery: OnDelivery,
+}
+
+impl std::fmt::Debug for Dependencies {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Dependencies").finish_non_exhaustive()
+    }
+}
+
+pub(super) struct Inner {
+    pub(super) store: Store,
+    pub(super) clock: Clock,
+    pub(super) tasks: Tasks,
+    pub(super) models: Arc<dyn Models>,
+    pub(super) plans: Arc<dyn Plans>,
+    pub(super) client: Client,
+    pub(super) files: Files,
+    pub(super) endpoints: Endpoints,
+    pub(super) on_delivery: OnDelivery,
+    pub(super) on_end: OnceLock<OnEnd>,
+    pub(super) billing: Billing,
+    pub(super) limits: limits::Handle,
+    pub(super) options: Options,
+    pub(super) scheduler: Arc<Scheduler>,
+    pub(super) retries: Retries,
+    pub(super) active: ActiveExecutions,
+    /// The trees of executions that are in memory.
+    pub(super) trees: Trees,
+    /// Memory budget of running workflows.
+    pub(super) memory: Arc<Turns>,
+    /// Memory budget of the inputs of step calls.
+    pub(super) calls: Arc<Turns>,
+    /// Memory budget of results and outputs under construction.
+    pub(super) resolving: Arc<Turns>,
+    pub(super) meters: Meters,
+    pub(super) event_logs: Arc<EventLogs>,
+    pub(super) waiters: Waiters,
+    /// Woken when a step of an exchange begins or ends, and when the exchange ends.
+    pub(super) step_waiters: Waiters,
+    /// Executes the steps of exchanges.
+    pub(super) exchanges: Mutex<Option<Weak<dyn Exchanges>>>,
+    /// Executions in flight, for recovery after a crash.
+    pub(super) in_flight: InFlight,
+    /// Executions held back until each can run alone.
+    pub(super) quarantined: Mutex<HashSet<ExecutionId>>,
+    /// The quarantined execution that runs now.
+    pub(super) suspect: Mutex<Option<ExecutionId>>,
+    /// Whether recovery is complete. Nothing runs before.
+    pub(super) is_recovered: AtomicBool,
+    /// When the store was restored, while the restored work is held back.
+    pub(super) paused: Mutex<Option<Timestamp>>,
+    pub(super) resuming: tokio::sync::Mutex<()>,
+    /// Notified when a bulk job starts.
+    pub(super) jobs: Notify,
+    pub(super) starting_jobs: tokio::sync::Mutex<()>,
+    /// Payload usage by organization.
+    pub(super) usage: budget::UsageByOrganization,
+    /// Notified when an execution is suspended.
+    pub(super) timers: Notify,
+}
+
+/// The handle to the engine; clones share it.
+#[derive(Clone)]
+pub struct Engine {
+    pub(super) inner: Arc<Inner>,
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (running, queued) = self.inner.lanes().totals();
+        f.debug_struct("Engine").field("running", &running).field("queued", &queued).finish()
+    }
+}
+
+impl Inner {
+    pub(super) fn quarantined(&self) -> std::sync::MutexGuard<'_, HashSet<ExecutionId>> {
+        self.quarantined.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn is_recovered(&self) -> bool {
+        self.is_recovered.load(Ordering::Acquire)
+    }
+
+    /// Applies the limit of running executions of an organization.
+    fn cap_organization(&self, organization: OrganizationId, limits: Limits) {
+        let cap = limits.running.map(|cap| usize::try_from(cap).unwrap_or(usize::MAX));
+        self.lanes().set_organization_cap(organization, cap);
+        self.scheduler.wake();
+    }
+
+    pub(super) fn lanes(&self) -> std::sync::MutexGuard<'_, Lanes<Entry, StepWaiter>> {
+        self.scheduler.lanes()
+    }
+}
+
+impl Engine {
+    /// Creates an engine over an open store. Nothing runs before [`Engine::recover`].
+    #[must_use]
+    pub fn new(dependencies: Dependencies, options: Options) -> Self {
+        let Dependencies {
+            store,
+            clock,
+            tasks,
+            billing,
+            limits,
+            models,
+            plans,
+            client,
+            files,
+            endpoints,
+            on_delivery,
+        } = dependencies;
+        let active = ActiveExecutions::default();
+        let inner = Inner {
+            store,
+            clock,
+            tasks,
+            billing,
+            limits: limits.clone(),
+            models,
+            plans,
+            client,
+            files,
+            endpoints,
+            on_delivery,
+            on_end: OnceLock::new(),
+            options,
+            scheduler: Arc::new(Scheduler::new(options.active, active.clone())),
+            retries: Retries::new(options.pauses),
+            active,
+            trees: Trees::default(),
+            memory: Turns::new(options.workflow_memory),
+            calls: Turns::new(options.workflow_memory / 2),
+            resolving: Turns::new(options.workflow_memory / 2),
+            meters: Meters::default(),
+            event_logs: Arc::default(),
+            waiters: Waiters::default(),
+            step_waiters: Waiters::default(),
+            exchanges: Mutex::default(),
+            in_flight: InFlight::default(),
+            quarantined: Mutex::default(),
+            suspect: Mutex::default(),
+            is_recovered: AtomicBool::new(false),
+            paused: Mutex::default(),
+            resuming: tokio::sync::Mutex::default(),
+            jobs: Notify::new(),
+            starting_jobs: tokio::sync::Mutex::default(),
+            usage: budget::UsageByOrganization::default(),
+            timers: Notify::new(),
+        };
+        let inner = Arc::new(inner);
+        let to = Arc::downgrade(&inner);
+        limits.on_change(Box::new(move |organization, limits| {
+            if let Some(inner) = to.upgrade() {
+                inner.cap_organization(organization, limits);
+            }
+        }));
+        Self { inner }
+    }
+
+    /// Returns the stored execution.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], also if it belongs to another organization; [`Error::Storage`].
+    pub async fn get(
+        &self,
+        organization: OrganizationId,
+        id: ExecutionId,
+    ) -> Result<Execution, Error> {
+        let key = rows::execution(organization, id);
+        self.inner.store.read(&key).await?.ok_or(Error::NotFound)
+    }
+
+    /// The state of a model's lane.
+    #[must_use]
+    pub fn load(&self, model: &str) -> Load {
+        self.inner.lanes().load(&lane_of_model(model))
+    }
+
+    /// Running and queued executions across all lanes.
+    #[must_use]
+    pub fn totals(&self) -> (usize, usize) {
+        self.inner.lanes().totals()
+    }
+
+    /// The running and the other unfinished executions of an organization; `None` before recovery
+    /// is complete.
+    #[must_use]
+    pub fn load_of(&self, organization: OrganizationId) -> Option<OrganizationLoad> {
+        let is_known = self.inner.is_recovered();
+        is_known.then(|| self.inner.lanes().load_of(organization))
+    }
+
+    /// The number of executions that wait for a retry after an internal error or are being retried.
+    #[must_use]
+    pub fn retrying(&self) -> usize {
+        self.inner.retries.len()
+    }
+
+    /// The number of executions in memory, running or queued in a window.
+    #[must_use]
+    pub fn in_memory(&self) -> usize {
+        self.inner.active.len()
+    }
+
+    /// Applies the concurrency limits of a changed catalog.
+    pub fn models_changed(&self) {
+        self.inner.models_changed();
+        self.inner.scheduler.wake();
+    }
+}

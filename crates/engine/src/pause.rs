@@ -1,0 +1,142 @@
+//! Pausing: a paused execution starts no steps until somebody resumes it. Steps in flight finish;
+//! after that the execution is in no lane and takes no memory. Paused time does not count towards
+//! timeouts.
+
+use std::sync::Arc;
+
+use crate::active::LoadedExecution;
+use crate::{Engine, Error, Inner, rows};
+use orrery_domain::execution::Execution;
+use orrery_domain::ids::{ExecutionId, OrganizationId};
+use orrery_domain::machine;
+use orrery_domain::machine::workflow::{Event, shift_due};
+use orrery_storage::Commit;
+
+impl Engine {
+    /// Pauses a workflow execution; `by` says who did. Pausing a paused execution changes nothing.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::AlreadyEnded`], [`Error::Storage`] (nothing has changed).
+    pub async fn pause_execution(
+        &self,
+        organization: OrganizationId,
+        id: ExecutionId,
+        by: String,
+    ) -> Result<Execution, Error> {
+        self.change_pause(organization, id, Some(by)).await
+    }
+
+    /// Resumes a paused execution. An execution that is not paused is left unchanged.
+    ///
+    /// # Errors
+    /// As [`Engine::pause_execution`].
+    pub async fn resume_execution(
+        &self,
+        organization: OrganizationId,
+        id: ExecutionId,
+    ) -> Result<Execution, Error> {
+        self.change_pause(organization, id, None).await
+    }
+
+    async fn change_pause(
+        &self,
+        organization: OrganizationId,
+        id: ExecutionId,
+        by: Option<String>,
+    ) -> Result<Execution, Error> {
+        let inner = Arc::clone(&self.inner);
+        // A client that hangs up must not leave rows unknown to their lanes.
+        let changing = self
+            .inner
+            .tasks
+            .complete(async move { inner.change_pause(organization, id, by).await });
+        changing.await.unwrap_or(Err(Error::Stopping))
+    }
+}
+
+impl Inner {
+    async fn change_pause(
+        self: &Arc<Self>,
+        organization: OrganizationId,
+        id: ExecutionId,
+        by: Option<String>,
+    ) -> Result<Execution, Error> {
+        let active = self.active.get_or_insert(id);
+        let mut state = active.state.lock().await;
+        let loaded = self.loaded(&mut state, organization, id).await?;
+        let run = loaded.execution.workflow().ok_or(Error::NotFound)?;
+        if loaded.execution.status.is_final() {
+            return Err(Error::ended(&loaded.execution));
+        }
+        if run.paused.is_some() == by.is_some() {
+            return Ok(loaded.execution.clone());
+        }
+        let is_running = loaded.progress.is_some() && run.aside_until.is_none();
+        let was_suspended = run.aside_until.is_some();
+        if is_running {
+            self.change_running(loaded, by).await?;
+            self.tell_pause(&loaded.execution);
+            active.event.notify_one();
+        } else {
+            let pauses = by.is_some();
+            self.change_waiting(loaded, by).await?;
+            self.tell_pause(&loaded.execution);
+            if pauses && !was_suspended {
+                let lane = loaded.execution.lane();
+                self.lanes().forget(&lane, id);
+                self.retries.clear(id);
+                self.scheduler.wake();
+            }
+        }
+        Ok(loaded.execution.clone())
+    }
+
+    /// Pauses or resumes a running execution; its task continues with the new state.
+    async fn change_running(
+        self: &Arc<Self>,
+        loaded: &mut LoadedExecution,
+        by: Option<String>,
+    ) -> Result<(), Error> {
+        let Some(progress) = &loaded.progress else { return Ok(()) };
+        let mut next = loaded.execution.clone();
+        let mut progress = progress.clone();
+        let event = by.map_or(Event::Resumed, |by| Event::Paused { by });
+        let effects = progress.apply(&mut next, event, self.clock.reading());
+        self.write_progress(Commit::new(), &mut next, &mut progress, effects).await?;
+        loaded.execution = next;
+        loaded.progress = Some(progress);
+        Ok(())
+    }
+
+    /// Pauses or resumes a queued or suspended execution.
+    async fn change_waiting(
+        self: &Arc<Self>,
+        loaded: &mut LoadedExecution,
+        by: Option<String>,
+    ) -> Result<(), Error> {
+        let mut next = loaded.execution.clone();
+        let now = self.clock.steady();
+        let mut commit = Commit::new();
+        let effects = match by {
+            Some(by) => machine::pause(&mut next, by, now),
+            None => {
+                let (effects, paused_for) = machine::resume(&mut next, now);
+                let revision = next.workflow().map(|run| run.revision);
+                let plan = match revision {
+                    Some(revision) => self.plans.plan(revision).await?,
+                    None => None,
+                };
+                for (instance, mut step) in self.read_steps(next.id).await? {
+                    let kind = plan.as_ref().and_then(|plan| plan.at(instance.step));
+                    if kind.is_some_and(|kind| shift_due(&kind.kind, &mut step, paused_for)) {
+                        commit.put(rows::step(next.id, &instance), &step)?;
+                    }
+                }
+                effects
+            }
+        };
+        self.write(commit, &next, &effects, None).await?;
+        loaded.execution = next;
+        Ok(())
+    }
+}

@@ -1,0 +1,80 @@
+//! Following a prediction: access to its event log while it is queued, running or ended.
+
+use std::sync::Arc;
+
+use crate::active::Handle;
+use crate::query::events::{EventLog, NewEvents};
+use crate::{Engine, Error};
+use orrery_domain::ids::{ExecutionId, OrganizationId};
+
+/// A follower of a prediction or a workflow execution. It keeps the event log alive.
+#[derive(Debug)]
+pub struct Follower {
+    log: Arc<EventLog>,
+    _active: Option<Handle>,
+}
+
+impl Follower {
+    /// Creates a follower of a log. `active` keeps the log of an unfinished execution alive.
+    pub(super) const fn new(log: Arc<EventLog>, active: Option<Handle>) -> Self {
+        Self { log, _active: active }
+    }
+
+    /// Distinguishes the log from every other; event numbers are only meaningful within one log.
+    #[must_use]
+    pub fn epoch(&self) -> &str {
+        self.log.epoch()
+    }
+
+    /// Returns the events after number `seen`; 0 returns all that are kept.
+    #[must_use]
+    pub fn events_since(&self, seen: u64) -> NewEvents {
+        self.log.events_since(seen)
+    }
+
+    /// Resolves once there is an event after `seen`, or the log is closed.
+    pub async fn changed(&self, seen: u64) {
+        self.log.changed(seen).await;
+    }
+}
+
+impl Engine {
+    /// Follows a prediction.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], also if it is not a prediction or belongs to another organization;
+    /// [`Error::Storage`].
+    pub async fn follow(
+        &self,
+        organization: OrganizationId,
+        id: ExecutionId,
+    ) -> Result<Follower, Error> {
+        let inner = &self.inner;
+        let active = inner.active.get_or_insert(id);
+        // Under the lock of the state: changes of the state add their events under the same lock.
+        let mut state = active.state.lock().await;
+        let execution = &inner.loaded(&mut state, organization, id).await?.execution;
+        if execution.prediction().is_none() {
+            return Err(Error::NotFound);
+        }
+        if execution.status.is_final() {
+            let log =
+                inner.event_logs.recent(id).unwrap_or_else(|| inner.event_logs.create(execution));
+            return Ok(Follower { log, _active: None });
+        }
+        let log = active.run_progress.open_event_log(|| inner.event_logs.create(execution));
+        drop(state);
+        Ok(Follower { log, _active: Some(active) })
+    }
+
+    /// Resolves when the service begins to shut down.
+    pub async fn stopping(&self) {
+        self.inner.tasks.stopping().await;
+    }
+
+    /// The logs of the running attempt so far, not including its output.
+    #[must_use]
+    pub fn logs_so_far(&self, id: ExecutionId) -> Option<String> {
+        self.inner.active.find(id)?.run_progress.logs()
+    }
+}

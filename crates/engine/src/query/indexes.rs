@@ -1,0 +1,117 @@
+//! The indexes of an organization's executions, each newest first: by status and lane (that is, the
+//! model or workflow), by error class, by fallback model, and by the workflow and execution of
+//! which a prediction was a step.
+//!
+//! Every filter is a combination of these and a time range, which follows from the order of the
+//! ids; `storage::index_intersection` intersects them. Rows are written in the commits that create
+//! and change the execution. Most executions have a single row, which keeps creation cheap.
+
+use crate::rows::{self, byte_of};
+use orrery_domain::agent;
+use orrery_domain::classify::ErrorClass;
+use orrery_domain::execution::{Execution, Prediction, Status, lane_of_model, lane_of_workflow};
+use orrery_domain::ids::{ExecutionId, OrganizationId, WorkflowId};
+use orrery_storage::{Commit, Key, Table};
+
+/// An index in addition to status and lane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Attribute<'a> {
+    /// The final model, if it differs from the requested one. Chat router calls and decisions are
+    /// in no model's lane, so they are indexed under both.
+    Model(&'a str),
+    ErrorClass(ErrorClass),
+    /// The workflow of which the prediction was a step.
+    StepOfWorkflow(WorkflowId),
+    /// The execution of which the prediction was a step, or whose step started the execution.
+    Parent(ExecutionId),
+}
+
+/// The index of an organization's executions by an attribute, followed by inverted ids.
+#[must_use]
+pub fn index(organization: OrganizationId, facet: Attribute<'_>) -> Key {
+    let key = Key::table(Table::Facet).id(organization);
+    match facet {
+        Attribute::Model(slug) => key.raw(b"m").text(slug),
+        Attribute::ErrorClass(class) => key.raw(b"c").text(class.as_str()),
+        Attribute::StepOfWorkflow(workflow) => key.raw(b"w").id(workflow),
+        Attribute::Parent(execution) => key.raw(b"p").id(execution),
+    }
+}
+
+/// Adds a new execution to its indexes.
+pub fn add(commit: &mut Commit, execution: &Execution) {
+    for (row, value) in rows_of(execution) {
+        commit.put_bytes(row, value);
+    }
+}
+
+/// Updates the indexes of an execution whose status has changed.
+pub fn update(commit: &mut Commit, execution: &Execution) {
+    if execution.status.is_final() {
+        commit.delete(status_row(execution, Status::Created));
+    }
+    add(commit, execution);
+}
+
+/// Removes an execution from all indexes.
+pub fn remove(commit: &mut Commit, execution: &Execution) {
+    for (row, _) in rows_of(execution) {
+        commit.delete(row);
+    }
+}
+
+/// All index rows of an execution in its current state.
+#[must_use]
+pub fn rows_of(execution: &Execution) -> Vec<(Key, Vec<u8>)> {
+    let status = execution.status;
+    let value = if status.is_final() { Vec::new() } else { vec![byte_of(status)] };
+    let mut found = vec![(status_row(execution, status), value)];
+    if let Some(parent) = execution.workflow().and_then(|run| run.parent.as_ref()) {
+        let index = index(execution.organization, Attribute::Parent(parent.execution));
+        found.push((index.id_newest_first(execution.id), Vec::new()));
+    }
+    if !status.is_final() {
+        return found;
+    }
+    let mut put = |facet| {
+        let key = index(execution.organization, facet).id_newest_first(execution.id);
+        found.push((key, Vec::new()));
+    };
+    if let Some(fault) = &execution.fault {
+        put(Attribute::ErrorClass(fault.class));
+    }
+    if let Some(prediction) = execution.prediction() {
+        if prediction.model() != prediction.requested_model() {
+            put(Attribute::Model(prediction.model()));
+        }
+        if let Some(step) = &prediction.step {
+            put(Attribute::StepOfWorkflow(step.workflow));
+            put(Attribute::Parent(step.execution));
+        }
+    }
+    if execution.prediction().is_none()
+        && let Some((model, requested)) = execution.models()
+    {
+        put(Attribute::Model(model));
+        if model != requested {
+            put(Attribute::Model(requested));
+        }
+    }
+    found
+}
+
+/// The status row of an execution. Its lane is that of the requested model, whichever model of the
+/// fallback chain it waits for or ended with.
+fn status_row(execution: &Execution, status: Status) -> Key {
+    let lane = match (execution.prediction().map(Prediction::requested_model), execution.workflow())
+    {
+        (Some(model), _) => lane_of_model(model),
+        (None, Some(run)) => lane_of_workflow(run.workflow),
+        // The number of session lanes is unbounded, so the indexes treat them as one.
+        (None, None) if execution.agent().is_some() => agent::LANE.to_owned(),
+        (None, None) => execution.lane(),
+    };
+    rows::standing(execution.organization, execution.kind(), status)
+        .text(&lane)
+        .id_newest_first(execution.id)
+}

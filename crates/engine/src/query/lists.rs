@@ -1,0 +1,126 @@
+//! Lists of a workflow's executions, newest first, with exact totals.
+//!
+//! They are served from counted lists, where any page is one read: one list of all executions, and
+//! one for each final status, ordered by completion. Unfinished executions have an index of their
+//! own, where the cost of a page grows with its offset. Executions triggered in bulk are few and
+//! are read directly.
+
+use crate::rows::{self, Standing};
+use crate::{Engine, Error};
+use orrery_domain::execution::{Execution, Kind, Status, TOGETHER_MAX, lane_of_workflow};
+use orrery_domain::ids::{BulkId, ExecutionId, OrganizationId, WorkflowId};
+use orrery_storage::record::decode;
+use orrery_storage::{Key, Page};
+
+/// Page size.
+const PAGE: usize = 1000;
+
+/// Selects executions of a workflow.
+#[derive(Debug, Clone, Copy)]
+pub struct Query {
+    pub bulk: Option<BulkId>,
+    pub standing: Option<Standing>,
+    pub offset: u64,
+    pub limit: usize,
+}
+
+impl Engine {
+    /// Returns a page of an organization's executions of a workflow, and the total number of
+    /// matches.
+    ///
+    /// # Errors
+    /// [`Error::Storage`].
+    pub async fn executions_of(
+        &self,
+        organization: OrganizationId,
+        workflow: WorkflowId,
+        query: Query,
+    ) -> Result<(Vec<Execution>, u64), Error> {
+        if let Some(bulk) = query.bulk {
+            return self.of_bulk(organization, workflow, bulk, query).await;
+        }
+        let store = &self.inner.store;
+        let standings = rows::standings(organization, workflow);
+        let list = match query.standing {
+            None => rows::of_workflow(organization, workflow),
+            Some(Standing::Unfinished) => {
+                // All executions ever appended to the full list, minus those in the other lists.
+                let ended = [Standing::Completed, Standing::Failed, Standing::Cancelled];
+                let ended = ended.map(|standing| rows::ended(&standings, standing));
+                let all = rows::of_workflow(organization, workflow);
+                let appended = store.counters(&[&[all][..], &ended].concat()).await?;
+                let total = appended.into_iter().reduce(|all, ended| all.saturating_sub(ended));
+                let total = total.unwrap_or_default();
+                let index = rows::standing(organization, Kind::Workflow, Status::Processing)
+                    .text(&lane_of_workflow(workflow));
+                let ids = self.newest(&index, query).await?;
+                let found = self.read_all(organization, &ids).await?;
+                return Ok((found, u64::try_from(total).unwrap_or_default()));
+            }
+            Some(ended @ (Standing::Completed | Standing::Failed | Standing::Cancelled)) => {
+                rows::ended(&standings, ended)
+            }
+        };
+        let list = store.list(&list, query.offset, query.limit).await?;
+        let id = |row: Vec<u8>| Some(ExecutionId::from(<[u8; 16]>::try_from(row).ok()?));
+        let ids: Vec<_> = list.rows.into_iter().filter_map(id).collect();
+        let total = list.total;
+        Ok((self.read_all(organization, &ids).await?, total))
+    }
+
+    /// The ids at the ends of an index's keys, after the query's offset.
+    async fn newest(&self, index: &Key, query: Query) -> Result<Vec<ExecutionId>, Error> {
+        let mut skip = usize::try_from(query.offset).unwrap_or(usize::MAX);
+        let mut ids = Vec::new();
+        let mut after = None;
+        while ids.len() < query.limit {
+            let wanted = skip.saturating_add(query.limit.saturating_sub(ids.len())).min(PAGE);
+            let page = Page { prefix: index.clone(), after, before: None, limit: wanted };
+            let found = self.inner.store.page(page).await?;
+            let Some((last, _)) = found.last() else { break };
+            after = Some(last.clone());
+            let skipped = skip.min(found.len());
+            skip -= skipped;
+            let behind = found.iter().skip(skipped);
+            ids.extend(behind.filter_map(|(key, _)| key.last_id_inverted::<ExecutionId>()));
+        }
+        Ok(ids)
+    }
+
+    async fn of_bulk(
+        &self,
+        organization: OrganizationId,
+        workflow: WorkflowId,
+        bulk: BulkId,
+        query: Query,
+    ) -> Result<(Vec<Execution>, u64), Error> {
+        let prefix = rows::bulk(bulk);
+        let page = Page { prefix, after: None, before: None, limit: TOGETHER_MAX };
+        let found = self.inner.store.page(page).await?;
+        let ids: Vec<ExecutionId> = found.iter().filter_map(|(key, _)| key.last_id()).collect();
+        let matches = |execution: &Execution| {
+            execution.workflow().is_some_and(|run| run.workflow == workflow)
+                && query.standing.is_none_or(|s| s == Standing::from(execution.status))
+        };
+        let mut all = self.read_all(organization, &ids).await?;
+        all.retain(matches);
+        all.reverse();
+        let total = all.len() as u64;
+        let offset = usize::try_from(query.offset).unwrap_or(usize::MAX);
+        Ok((all.into_iter().skip(offset).take(query.limit).collect(), total))
+    }
+
+    /// Reads the executions that still exist, in the order of `ids`.
+    ///
+    /// # Errors
+    /// [`Error::Storage`].
+    pub async fn read_all(
+        &self,
+        organization: OrganizationId,
+        ids: &[ExecutionId],
+    ) -> Result<Vec<Execution>, Error> {
+        let keys: Vec<_> = ids.iter().map(|id| rows::execution(organization, *id)).collect();
+        let found = self.inner.store.get_many(&keys).await?;
+        Ok(found.iter().flatten().map(|row| decode(row)).collect::<Result<_, _>>()?)
+    }
+}

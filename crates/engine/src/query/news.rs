@@ -1,0 +1,186 @@
+//! Events of a workflow execution for its followers: when steps begin, wait and end, and when it is
+//! paused or resumed. The events of a commit are published once the commit is durable.
+
+use std::sync::Arc;
+
+use crate::query::events::EventLog;
+use crate::query::follow::Follower;
+use crate::{Engine, Error, Inner};
+use orrery_domain::definition::{Kind, Plan};
+use orrery_domain::execution::Execution;
+use orrery_domain::ids::{ExecutionId, OrganizationId};
+use orrery_domain::payload::Payload;
+use orrery_domain::step::{Instance, Step};
+use orrery_storage::Commit;
+use orrery_wire::event::{Event, StepEvent};
+
+/// Maximum size of an output in an event, in bytes. Larger outputs are only in the detail.
+const OUTPUT_BYTES_MAX: u64 = 8 * 1024;
+
+impl Engine {
+    /// Follows an execution of a workflow.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], also if it is not a workflow execution or belongs to another
+    /// organization; [`Error::Storage`].
+    pub async fn follow_execution(
+        &self,
+        organization: OrganizationId,
+        id: ExecutionId,
+    ) -> Result<Follower, Error> {
+        let inner = &self.inner;
+        let active = inner.active.get_or_insert(id);
+        // Under the lock of the state: changes of the state add their events under the same lock.
+        let mut state = active.state.lock().await;
+        let loaded = inner.loaded(&mut state, organization, id).await?;
+        let run = loaded.execution.workflow().ok_or(Error::NotFound)?;
+        let is_final = loaded.execution.status.is_final();
+        let known =
+            if is_final { inner.event_logs.recent(id) } else { active.run_progress.event_log() };
+        let log = match known {
+            Some(log) => log,
+            None => {
+                let plan = inner.plans.plan(run.revision).await?;
+                let mut steps = match &loaded.progress {
+                    Some(progress) => {
+                        let steps = progress.steps();
+                        steps.map(|(at, step)| (at.clone(), step.clone())).collect()
+                    }
+                    None => inner.read_outer_steps(id).await?,
+                };
+                steps.sort_by_key(|(_, step)| step.started_at);
+                let made = inner.event_logs.create(&loaded.execution);
+                inner.replay_steps(&made, &loaded.execution, plan.as_deref(), &steps);
+                if is_final {
+                    made.close();
+                    made
+                } else {
+                    active.run_progress.open_event_log(|| made)
+                }
+            }
+        };
+        drop(state);
+        Ok(Follower::new(log, (!is_final).then_some(active)))
+    }
+}
+
+impl Inner {
+    fn replay_steps(
+        &self,
+        log: &EventLog,
+        execution: &Execution,
+        plan: Option<&Plan>,
+        steps: &[(Instance, Step)],
+    ) {
+        if let Some(at) = execution.started_at {
+            log.push(&Event::Status { status: "running", at: at.into() });
+        }
+        for (instance, step) in steps {
+            self.with_event(execution, plan, instance, step, |event| log.push(event));
+        }
+        if let Some(pause) = execution.paused() {
+            let at = self.clock.reading().shown(pause.since).into();
+            log.push(&Event::Pause { by: &pause.by, at });
+        }
+    }
+
+    /// Passes the event for the current state of a step to `see`.
+    fn with_event(
+        &self,
+        execution: &Execution,
+        plan: Option<&Plan>,
+        instance: &Instance,
+        step: &Step,
+        see: impl FnOnce(&Event<'_>),
+    ) {
+        let Some(planned) = plan.and_then(|plan| plan.at(instance.step)) else { return };
+        let due = step.due.filter(|_| !step.status.is_final());
+        let until = due.map(|due| self.clock.reading().shown(due).into());
+        if let (Kind::Wait(_), Some(until)) = (&planned.kind, until) {
+            return see(&Event::Wait { step_id: &planned.id, items: &instance.items, until });
+        }
+        let output = match &step.output {
+            Some(Payload::Inline(text)) if step.output.as_ref().is_some_and(is_small) => {
+                Some(self.files.render_links(execution.organization, text.clone()))
+            }
+            _ => None,
+        };
+        let omitted = (output.is_none() && step.output.is_some()).then_some(true);
+        let fault = step.fault.as_ref();
+        see(&Event::Step(StepEvent {
+            step_id: &planned.id,
+            items: &instance.items,
+            status: step.status,
+            attempt: step.attempts.last().map(|last| last.number),
+            execution_id: step.child,
+            at: step.latest().into(),
+            until,
+            output: output.as_deref(),
+            omitted,
+            error: fault.map(|fault| fault.name.as_str()),
+            error_cause: fault.map(|fault| fault.cause.as_str()),
+        }));
+    }
+
+    /// Publishes the new states of these steps once the commit is durable.
+    pub(crate) fn tell_steps(
+        &self,
+        commit: &mut Commit,
+        execution: &Execution,
+        plan: &Plan,
+        changed: &[(&Instance, &Step)],
+    ) {
+        let Some(log) = self.followed(execution.id) else { return };
+        let mut news = Vec::new();
+        for (instance, step) in changed.iter().copied() {
+            let keep = |event: &Event<'_>| news.push((event.name(), event.data()));
+            self.with_event(execution, Some(plan), instance, step, keep);
+        }
+        commit.after_durable(move || {
+            for (name, data) in news {
+                log.push_data(name, data);
+            }
+        });
+    }
+
+    /// Publishes that a step has begun to run, or to wait for a model permit.
+    pub(crate) fn tell_begun(
+        &self,
+        execution: &Execution,
+        plan: &Plan,
+        instance: &Instance,
+        step: &Step,
+    ) {
+        let Some(log) = self.followed(execution.id) else { return };
+        self.with_event(execution, Some(plan), instance, step, |event| log.push(event));
+    }
+
+    /// Publishes that the execution is running.
+    pub(crate) fn tell_status(&self, execution: &Execution) {
+        let Some(log) = self.followed(execution.id) else { return };
+        let at = execution.started_at.unwrap_or(execution.created_at).into();
+        log.push(&Event::Status { status: execution.status.execution_word(), at });
+    }
+
+    /// Publishes that the execution was paused or resumed.
+    pub(crate) fn tell_pause(&self, execution: &Execution) {
+        let Some(log) = self.followed(execution.id) else { return };
+        let at = self.clock.now().into();
+        match execution.paused() {
+            Some(pause) => log.push(&Event::Pause { by: &pause.by, at }),
+            None => log.push(&Event::Resume { at }),
+        }
+    }
+
+    /// The event log of the execution, if somebody follows it.
+    fn followed(&self, id: ExecutionId) -> Option<Arc<EventLog>> {
+        if self.event_logs.is_empty() {
+            return None;
+        }
+        self.active.find(id)?.run_progress.event_log()
+    }
+}
+
+fn is_small(output: &Payload) -> bool {
+    output.len() <= OUTPUT_BYTES_MAX
+}

@@ -1,0 +1,95 @@
+//! The outline of an ended execution, for traces: its record and its steps, without inputs and
+//! outputs.
+
+use std::sync::Arc;
+
+use crate::{Engine, Error, Inner, OnEnd, rows};
+use orrery_domain::definition::Plan;
+use orrery_domain::execution::{Execution, Work};
+use orrery_domain::ids::{ExecutionId, OrganizationId};
+use orrery_domain::payload::Payload;
+use orrery_domain::step::{Instance, Step};
+use orrery_storage::Page;
+use orrery_storage::record::decode;
+
+/// Page size: each row may have 64 KiB of payload.
+const PAGE: usize = 32;
+/// Maximum size of an agent step's input that is kept: it names the tool.
+const TASK_BYTES_MAX: u64 = 64 * 1024;
+
+/// An execution and its steps.
+#[derive(Debug)]
+pub struct Outline {
+    pub execution: Execution,
+    /// Without inputs, outputs and logs; agent steps keep their input.
+    pub steps: Vec<(Instance, Step)>,
+    /// `None` unless this is a workflow whose definition is stored.
+    pub plan: Option<Arc<Plan>>,
+}
+
+impl Engine {
+    /// Returns the outline of an execution with at most `steps_max` steps.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if it is no longer stored; [`Error::Storage`].
+    pub async fn outline(
+        &self,
+        organization: OrganizationId,
+        id: ExecutionId,
+        steps_max: usize,
+    ) -> Result<Outline, Error> {
+        let execution = self.get(organization, id).await?;
+        let inner = &self.inner;
+        let plan = match execution.workflow() {
+            Some(run) => inner.plans.plan(run.revision).await?,
+            None => None,
+        };
+        let has_tasks = matches!(execution.work, Work::Agent(_));
+        let steps = if execution.has_steps() {
+            inner.course(id, steps_max, has_tasks).await?
+        } else {
+            Vec::new()
+        };
+        Ok(Outline { execution, steps, plan })
+    }
+
+    /// Sets the callback for ended executions. Only the first call takes effect.
+    pub fn set_on_end(&self, on_end: OnEnd) {
+        let _first = self.inner.on_end.set(on_end);
+    }
+}
+
+impl Inner {
+    /// Reports an ended execution after the commit of its end has returned.
+    pub(crate) fn tell_of_ended(&self, execution: &Execution) {
+        if let Some(on_end) = self.on_end.get() {
+            on_end(execution);
+        }
+    }
+
+    async fn course(
+        &self,
+        id: ExecutionId,
+        most: usize,
+        has_tasks: bool,
+    ) -> Result<Vec<(Instance, Step)>, Error> {
+        let mut steps = Vec::new();
+        let mut after = None;
+        while steps.len() < most {
+            let limit = PAGE.min(most - steps.len());
+            let page = Page { prefix: rows::steps(id), after, before: None, limit };
+            let found = self.store.page(page).await?;
+            for (key, value) in &found {
+                let Some(instance) = rows::parse_step(key) else { continue };
+                let mut step: Step = decode(value)?;
+                let is_task = |input: &Payload| has_tasks && input.len() <= TASK_BYTES_MAX;
+                step.input = step.input.filter(is_task);
+                (step.output, step.logs) = (None, None);
+                steps.push((instance, step));
+            }
+            let Some((last, _)) = found.into_iter().last() else { break };
+            after = Some(last);
+        }
+        Ok(steps)
+    }
+}

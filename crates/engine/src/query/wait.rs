@@ -1,0 +1,84 @@
+//! Waiting for the end of an execution, and the reason why it has not ended yet.
+
+use std::time::Duration;
+
+use crate::scheduler::lanes;
+use crate::scheduler::retries::Delay;
+use crate::{Engine, Error, Inner};
+use orrery_domain::execution::Execution;
+use orrery_domain::ids::{ExecutionId, OrganizationId};
+use orrery_domain::waits_for::WaitsFor;
+
+impl Engine {
+    /// Returns the execution once it has ended or `patience` has passed.
+    ///
+    /// # Errors
+    /// As [`Engine::get`].
+    pub async fn wait(
+        &self,
+        organization: OrganizationId,
+        id: ExecutionId,
+        patience: Duration,
+    ) -> Result<Execution, Error> {
+        let waiter = self.inner.waiters.register(id);
+        let woken = waiter.woken();
+        let execution = self.get(organization, id).await?;
+        if execution.status.is_final() || patience.is_zero() {
+            return Ok(execution);
+        }
+        tokio::select! {
+            () = woken => self.get(organization, id).await,
+            () = tokio::time::sleep(patience) => self.get(organization, id).await,
+            () = self.inner.tasks.stopping() => Ok(execution),
+        }
+    }
+
+    /// The reason why an unfinished prediction waits, or why a workflow execution waits for a person, as
+    /// text; `None` if it does not wait.
+    #[must_use]
+    pub fn waiting_for(&self, execution: &Execution) -> Option<String> {
+        match execution.waits_for() {
+            Some(WaitsFor::Event) => return Some("waiting for an event".to_owned()),
+            Some(WaitsFor::Resume) => return Some("paused".to_owned()),
+            None => {}
+        }
+        let prediction = execution.prediction()?;
+        if !execution.status.is_final()
+            && let Some(delay) = self.inner.retries.find(execution.id)
+        {
+            let Delay { cause, failures, at } = delay;
+            return Some(format!("waiting for a retry: {cause}; failures: {failures}, next: {at}"));
+        }
+        if execution.status.is_final() || prediction.running().is_some() {
+            return None;
+        }
+        if self.inner.quarantined().contains(&execution.id) {
+            return Some(
+                "held: it was running when the service crashed, and will be retried alone".into(),
+            );
+        }
+        if self.paused_since().is_some_and(|since| execution.created_at < since) {
+            return Some("held until `orrery resume`: it was restored from a backup".into());
+        }
+        if let Some(at) = prediction.aside_until {
+            let attempt = prediction.attempts.len().saturating_add(1);
+            return Some(format!("waiting for attempt {attempt}, which begins at {at}"));
+        }
+        let (place, running) = self.inner.lane_position(execution);
+        let place = place.map_or_else(
+            || format!("behind the first {}", lanes::WINDOW),
+            |position| format!("position {position}"),
+        );
+        Some(format!("queued: {place} in lane {}, {running} running", prediction.model()))
+    }
+}
+
+impl Inner {
+    /// The execution's position in its lane, from 1, or `None` if it is behind the window; and the
+    /// number of running executions.
+    pub(super) fn lane_position(&self, execution: &Execution) -> (Option<usize>, usize) {
+        let lane = execution.lane();
+        let lanes = self.lanes();
+        (lanes.position(&lane, execution.id), lanes.load(&lane).running)
+    }
+}

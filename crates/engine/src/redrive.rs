@@ -1,0 +1,92 @@
+//! Redrive: a new execution with the inputs and version of a failed or cancelled one. It resumes
+//! after the completed steps.
+
+use std::sync::Arc;
+
+use crate::{Engine, Error, Inner, Submission, rows};
+use orrery_domain::execution::{Execution, Source, Status, Work, WorkflowRun};
+use orrery_domain::ids::{ExecutionId, KeyId, OrganizationId};
+use orrery_domain::machine::workflow::is_reusable;
+use orrery_domain::money::Usd;
+use orrery_domain::step::Step;
+use orrery_domain::trace;
+use orrery_storage::{self as storage, Commit};
+
+impl Engine {
+    /// Redrives a failed or cancelled execution under a new id. The new execution stays in the same
+    /// trace unless the request has another one (`origin`). The results of completed steps are
+    /// copied in the commit that creates it, together with `beside`.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; [`Error::NotRedrivable`] for a running or successful execution;
+    /// [`Error::Forgotten`]; the errors of [`Engine::submit`].
+    pub async fn redrive(
+        &self,
+        organization: OrganizationId,
+        (key, through, origin): (KeyId, Source, Option<Arc<trace::Origin>>),
+        source: ExecutionId,
+        id: ExecutionId,
+        mut beside: Commit,
+    ) -> Result<Execution, Error> {
+        let inner = &self.inner;
+        let failed = self.get(organization, source).await?;
+        let run = failed.workflow().ok_or(Error::NotFound)?;
+        if !matches!(failed.status, Status::Error | Status::Cancelled) {
+            return Err(Error::NotRedrivable);
+        }
+        if failed.input.is_nothing() {
+            return Err(Error::Forgotten);
+        }
+        let plan = inner.plans.plan(run.revision).await?.ok_or(Error::NotRedrivable)?;
+        for (instance, step) in inner.read_steps(source).await? {
+            if is_reusable(&plan, &instance, &step) {
+                let copy = inner.copy(&mut beside, organization, id, step).await?;
+                beside.put(rows::step(id, &instance), &copy)?;
+            }
+        }
+        let owner = run.owner;
+        let source_ip = run.source_ip;
+        let mut run = WorkflowRun::new(run.workflow, run.version.clone(), run.revision, None);
+        run.redriven_from = Some(source);
+        (run.owner, run.source_ip) = (owner, source_ip);
+        let submission = Submission {
+            id,
+            organization,
+            key,
+            source: through,
+            work: Work::Workflow(run),
+            input: inner.store.read_payload(&failed.input).await.map_err(forgotten)?,
+            webhook: failed.webhook.clone(),
+            origin: Some(failed.trace().of_successor(origin.as_deref())),
+        };
+        let mut executions = self.submit(vec![submission], beside).await?;
+        executions.pop().ok_or(Error::Stopping)
+    }
+}
+
+impl Inner {
+    /// Copies a step into the new execution, with payloads of its own and at no cost.
+    async fn copy(
+        &self,
+        commit: &mut Commit,
+        organization: OrganizationId,
+        id: ExecutionId,
+        mut step: Step,
+    ) -> Result<Step, Error> {
+        step.cost = Usd::ZERO;
+        for payload in [&mut step.input, &mut step.output].into_iter().flatten() {
+            if payload.file().is_some() {
+                let copied = self.store.copy_payload(id, payload).await.map_err(forgotten)?;
+                self.store.claim(commit, &copied);
+                self.store.record_usage(commit, organization, id, copied.len());
+                *payload = copied;
+            }
+        }
+        Ok(step)
+    }
+}
+
+/// An execution whose payloads are lost cannot be redriven.
+fn forgotten(error: storage::Error) -> Error {
+    if error.is_final() { Error::Forgotten } else { error.into() }
+}

@@ -1,0 +1,158 @@
+//! Resuming after a restore: the unfinished work of the backup is held back until an operator
+//! confirms that the original machine is off. Reads and new work are not held back.
+//!
+//! The rows that would make the service act are moved to a table of their own, see
+//! `storage::held_back`. Resuming moves them back in batches; an interrupted resume continues when
+//! it is requested again.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError};
+
+use serde::Serialize;
+
+use crate::{Engine, Error, Inner, rows};
+use orrery_domain::execution::Execution;
+use orrery_domain::time::Timestamp;
+use orrery_storage::commit::Expect;
+use orrery_storage::record::decode;
+use orrery_storage::{self as storage, Commit, Key, Page, Row, Table, held_back};
+
+/// Maximum rows moved in one commit.
+const BATCH_MAX: usize = 500;
+
+/// The work that was resumed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Resumed {
+    pub executions: usize,
+    pub deliveries: usize,
+}
+
+/// A held-back row and its original key.
+struct HeldRow {
+    table: Table,
+    key: Key,
+    row: Row,
+    /// The execution that it schedules.
+    execution: Option<Key>,
+}
+
+impl Engine {
+    /// When the store was restored, if its work is still held back.
+    #[must_use]
+    pub fn paused_since(&self) -> Option<Timestamp> {
+        *self.inner.paused.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Resumes everything that a restore held back. Deliveries are durable on return; the outbox
+    /// finds them at its next poll.
+    ///
+    /// # Errors
+    /// [`Error::Storage`]; batches moved before the error stay resumed.
+    pub async fn resume(&self) -> Result<Resumed, Error> {
+        let inner = Arc::clone(&self.inner);
+        // A client that hangs up must not leave rows unknown to their lanes.
+        let resuming = self.inner.tasks.complete(async move { inner.resume().await });
+        resuming.await.unwrap_or(Err(Error::Stopping))
+    }
+}
+
+impl Inner {
+    /// Reads whether work is held back since a restore.
+    pub(super) async fn read_pause(&self) -> Result<Option<Timestamp>, Error> {
+        let row = self.store.get(&held_back::paused()).await?;
+        let since = row.and_then(|bytes| bytes.try_into().ok()).map(Timestamp::from_sortable);
+        *self.paused.lock().unwrap_or_else(PoisonError::into_inner) = since;
+        Ok(since)
+    }
+
+    async fn resume(self: &Arc<Self>) -> Result<Resumed, Error> {
+        let _one_at_a_time = self.resuming.lock().await;
+        let mut resumed = Resumed::default();
+        loop {
+            let page =
+                Page { prefix: held_back::all(), after: None, before: None, limit: BATCH_MAX };
+            let found = self.store.page(page).await?;
+            if found.is_empty() {
+                break;
+            }
+            match self.release_rows(found, &mut resumed).await {
+                // One of them was cancelled concurrently: read them all again.
+                Ok(()) | Err(Error::Storage(storage::Error::Conflict { .. })) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let mut commit = Commit::new();
+        commit.delete(held_back::paused());
+        self.store.commit(commit).await?;
+        *self.paused.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        Ok(resumed)
+    }
+
+    async fn release_rows(
+        self: &Arc<Self>,
+        found: Vec<Row>,
+        resumed: &mut Resumed,
+    ) -> Result<(), Error> {
+        let mut commit = Commit::new();
+        let mut rows = Vec::new();
+        for row in found {
+            commit.delete(row.0.clone());
+            rows.extend(describe(row));
+        }
+        let keys: Vec<Key> = rows.iter().filter_map(|one| one.execution.clone()).collect();
+        let states = self.store.get_many(&keys).await?;
+        let states: HashMap<Key, Option<Vec<u8>>> = keys.into_iter().zip(states).collect();
+        let (mut lanes, mut counted) = (Vec::new(), Resumed::default());
+        for one in rows {
+            let state = one.execution.as_ref().and_then(|key| states.get(key));
+            match (&one.execution, state) {
+                // An execution that was cancelled in the meantime has nothing to resume.
+                (Some(key), Some(Some(bytes))) if is_unfinished(bytes) => {
+                    commit.expect(Expect::Equal(key.clone(), bytes.clone()));
+                    counted.executions += 1;
+                }
+                (Some(_), _) => continue,
+                (None, _) if one.table == Table::ScheduleDue => {}
+                (None, _) => counted.deliveries += 1,
+            }
+            if one.table == Table::Lane
+                && let Some(parsed) = rows::parse_queued(&one.key)
+            {
+                lanes.push(parsed);
+            }
+            commit.put_bytes(one.key, one.row.1);
+        }
+        self.store.commit(commit).await?;
+        resumed.executions += counted.executions;
+        resumed.deliveries += counted.deliveries;
+        // If the service is stopped, nothing runs.
+        if self.is_recovered() {
+            for (lane, organization, id) in lanes {
+                self.open_lane(&lane);
+                self.lanes().count_stored(&lane, (organization, id), 1);
+            }
+            self.timers.notify_one();
+            self.scheduler.wake();
+        }
+        Ok(())
+    }
+}
+
+/// `None` for a row without a valid original key.
+fn describe(row: Row) -> Option<HeldRow> {
+    let (table, key) = held_back::original(&row.0)?;
+    let execution = if table == Table::Lane {
+        let (_, organization, id) = rows::parse_queued(&key)?;
+        Some(rows::execution(organization, id))
+    } else if table == Table::Timer {
+        let (_, organization, id) = rows::parse_timer(&key, &row.1)?;
+        Some(rows::execution(organization, id))
+    } else {
+        None
+    };
+    Some(HeldRow { table, key, row, execution })
+}
+
+fn is_unfinished(bytes: &[u8]) -> bool {
+    decode::<Execution>(bytes).is_ok_and(|execution| !execution.status.is_final())
+}

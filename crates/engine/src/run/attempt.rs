@@ -1,0 +1,167 @@
+//! Attempts: one time-limited call of a model's runner, and the storage of its output.
+//!
+//! Shared by predictions and the model steps of workflows. Nothing is retried or committed here.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use serde_json::Value;
+use serde_json::value::{RawValue, to_raw_value};
+use tokio::sync::mpsc;
+
+use crate::query::events::{RunProgress, RunProgressSink};
+use crate::run::budget::Budget;
+use crate::run::commit::not_serializable;
+use crate::run::outcome::shape_output;
+use crate::{Error, Inner, ModelSpec};
+use orrery_domain::attempt::Failure;
+use orrery_domain::classify::ErrorClass;
+use orrery_domain::ids::OrganizationId;
+use orrery_domain::money::Usd;
+use orrery_domain::payload::Payload;
+use orrery_domain::trace::Trace;
+use orrery_records::files::{self, Origin};
+use orrery_runners::{self as runners, Job, Progress};
+use orrery_runtime::{new_id, turns};
+use orrery_storage as storage;
+
+/// The stored output of a model.
+#[derive(Debug)]
+pub struct StoredOutput {
+    pub output: Payload,
+    /// The output's text, for the webhook.
+    pub text: Box<RawValue>,
+    pub cost: Usd,
+}
+
+/// The failure of work whose model is no longer in the catalog.
+pub fn model_removed(model: &str) -> Failure {
+    let sentence = format!("the model '{model}' is no longer in the catalog");
+    Failure::new(ErrorClass::InvalidModelConfig, sentence)
+}
+
+/// The failure of an output whose artifacts cannot be stored. A disk error is not a failure of the
+/// model.
+fn output_not_stored(error: files::Error) -> Result<Failure, Error> {
+    match error {
+        files::Error::Invalid(_) | files::Error::TooLarge { .. } => {
+            let message = format!("cannot store the model's output as a file: {error}");
+            Ok(Failure::new(ErrorClass::ProviderError, message))
+        }
+        // Unreachable: a file that is being written is not read.
+        files::Error::Damaged(_) | files::Error::Disk(_) => {
+            Err(storage::Error::Unavailable { reason: error.to_string() }.into())
+        }
+        files::Error::Storage(error) => Err(error.into()),
+    }
+}
+
+/// Calls the runner once on behalf of an organization, with a time limit. A panic fails only this
+/// run. Time spent waiting for a turn does not count. The run reports to the job's `progress`.
+///
+/// # Errors
+/// The runner's error, or a failure of class `execution_timeout` or `internal_error`.
+pub async fn call_runner(
+    work: &ModelSpec,
+    model: &str,
+    job: Job,
+    organization: Option<OrganizationId>,
+    limit: Duration,
+) -> Result<runners::Success, runners::Error> {
+    let run = AssertUnwindSafe(async { work.runner.run(job).await }).catch_unwind();
+    match turns::on_behalf_of(organization, turns::timeout(limit, run)).await {
+        Ok(Ok(report)) => report,
+        Ok(Err(_panic)) => {
+            let sentence = format!("the runner of the model '{model}' panicked");
+            Err(Failure::new(ErrorClass::InternalError, sentence).into())
+        }
+        Err(_elapsed) => {
+            let sentence = format!("the model '{model}' did not respond within {limit:?}");
+            Err(Failure::new(ErrorClass::ExecutionTimeout, sentence).into())
+        }
+    }
+}
+
+/// A live report of a dry run.
+#[derive(Debug)]
+pub enum Report {
+    /// Text that the model logged.
+    Log(String),
+    /// A part of the output.
+    Output(Value),
+}
+
+/// Stores the logs of a dry run, and forwards its reports as long as the receiver keeps up.
+#[derive(Debug)]
+struct DryRunProgress {
+    kept: RunProgressSink,
+    reports: mpsc::Sender<Report>,
+}
+
+impl Progress for DryRunProgress {
+    fn log(&self, text: &str) {
+        self.kept.log(text);
+        // Dropped reports are still in the result.
+        let _late = self.reports.try_send(Report::Log(text.to_owned()));
+    }
+
+    fn output(&self, part: &Value) {
+        let _late = self.reports.try_send(Report::Output(part.clone()));
+    }
+}
+
+/// Runs one input through a model without its queue and without a prediction. Also returns the
+/// logs. Live reports go to `reports`.
+pub async fn dry_run(
+    work: &ModelSpec,
+    model: &str,
+    attempt_key: String,
+    input: Value,
+    reports: mpsc::Sender<Report>,
+) -> (Result<runners::Success, runners::Error>, Option<String>) {
+    let run_progress = Arc::<RunProgress>::default();
+    let kept = RunProgressSink { run_progress: Arc::clone(&run_progress), event_logs: None };
+    let progress = Arc::new(DryRunProgress { kept, reports });
+    let trace = Trace::new(new_id(), None).call(&attempt_key);
+    let job = Job { attempt_key, input: Arc::new(input), progress, may_fall_back: false, trace };
+    let result = call_runner(work, model, job, None, work.timeout).await;
+    (result, run_progress.take_logs())
+}
+
+impl Inner {
+    /// Shapes an output as its type requires, stores artifacts as files and large texts as
+    /// payloads, and computes the cost. An artifact that cannot be stored is a failure of the
+    /// model.
+    pub(crate) async fn store_output(
+        &self,
+        success: runners::Success,
+        origin: Origin<'_>,
+        work: Option<&ModelSpec>,
+        budget: &Budget,
+    ) -> Result<Result<StoredOutput, Failure>, Error> {
+        let mut output = success.output;
+        if let Some(work) = work {
+            output = shape_output(output, work.output_type);
+            if work.output_type.is_artefact() {
+                let folder = success.folder.as_ref().map(runners::Folder::path);
+                output = match self.files.keep_artefacts(origin, output, folder).await {
+                    Ok(output) => output,
+                    Err(error) => return output_not_stored(error).map(Err),
+                };
+            }
+        }
+        let pricing = work.and_then(|work| work.pricing.as_ref());
+        let charged = pricing.map(|pricing| pricing.charge(&success.usage));
+        let cost = success.usage.cost.or(charged).unwrap_or(Usd::ZERO);
+        let text = to_raw_value(&output).map_err(|error| not_serializable("output", &error))?;
+        Ok(match self.store_text(budget, origin.execution, text.clone()).await? {
+            Ok(output) => {
+                let text = self.files.render_links(origin.organization, text);
+                Ok(StoredOutput { output, text, cost })
+            }
+            Err(over) => Err(Failure::new(ErrorClass::InvalidModelConfig, over.to_string())),
+        })
+    }
+}

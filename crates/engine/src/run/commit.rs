@@ -1,0 +1,182 @@
+//! Commits: the durable effects of a change are written together with the new state; the volatile
+//! ones are performed once the commit is durable.
+//!
+//! A failed commit performs nothing: the row in the lane (or the timer) still exists, and the work
+//! is retried.
+
+use std::sync::Arc;
+
+use serde_json::value::RawValue;
+
+use crate::query::indexes;
+use crate::rows::{self, Standing};
+use crate::scheduler::admission::Entry;
+use crate::{Error, Inner};
+use orrery_domain::delivery::Delivery;
+use orrery_domain::execution::Execution;
+use orrery_domain::ids::DeliveryId;
+use orrery_domain::machine::{Effect, is_final};
+use orrery_records::billing;
+use orrery_runtime::new_id;
+use orrery_storage::Commit;
+use orrery_storage::record::Malformed;
+use orrery_webhooks as webhooks;
+
+impl Inner {
+    /// Commits the execution with its `effects`. `announcement` is the body of the webhook; it is
+    /// sent if an effect says so.
+    pub(crate) async fn write(
+        self: &Arc<Self>,
+        mut commit: Commit,
+        execution: &Execution,
+        effects: &[Effect],
+        announcement: Option<Box<RawValue>>,
+    ) -> Result<(), Error> {
+        let mut deliveries = Vec::new();
+        for effect in effects {
+            match (effect, &announcement) {
+                (Effect::EnqueueWebhook, Some(body)) => {
+                    let own = self.enqueue_webhook(&mut commit, execution, body.clone()).await?;
+                    deliveries.extend(own);
+                }
+                _ => self.write_effect(&mut commit, execution, effect)?,
+            }
+        }
+        if is_final(effects) {
+            if let Some(body) = &announcement {
+                deliveries.extend(self.tell_of_end(&mut commit, execution, body).await?);
+            }
+            count_end(&mut commit, execution);
+            billing::release(&mut commit, execution.organization, execution.reserved);
+            self.tell_parent(&mut commit, execution);
+            Self::tell_tree(&mut commit, execution);
+            let scheduler = Arc::clone(&self.scheduler);
+            let organization = execution.organization;
+            commit.after_durable(move || scheduler.lanes().ended(organization));
+        }
+        commit.put(rows::execution(execution.organization, execution.id), execution)?;
+        indexes::update(&mut commit, execution);
+        if let Some(output) = &execution.output {
+            self.store.claim(&mut commit, output);
+        }
+        self.store.commit(commit).await?;
+        for delivery in deliveries {
+            (self.on_delivery)(delivery);
+        }
+        self.apply_volatile(execution, effects);
+        Ok(())
+    }
+
+    /// Adds one effect to the commit; volatile effects add nothing. Work that enters a lane gets
+    /// its ticket here.
+    pub(crate) fn write_effect(
+        self: &Arc<Self>,
+        commit: &mut Commit,
+        execution: &Execution,
+        effect: &Effect,
+    ) -> Result<(), Malformed> {
+        let id = execution.id;
+        let organization = execution.organization;
+        match effect {
+            Effect::Dequeue { lane } => {
+                commit.delete(rows::queued(lane, organization, id));
+            }
+            Effect::Enqueue { lane } => {
+                commit.put_bytes(rows::queued(lane, organization, id), Vec::new());
+                self.open_lane(lane);
+                let reservation = self.scheduler.reserve_accepted(lane.clone(), id);
+                let entry = Entry { organization, active: self.active.find(id) };
+                commit.after_durable(move || reservation.enqueue(entry));
+            }
+            Effect::SetTimer { due } => {
+                commit.put_bytes(rows::timer(*due, id), rows::timer_value(organization));
+            }
+            Effect::ClearTimer { due } => {
+                commit.delete(rows::timer(*due, id));
+            }
+            Effect::Charge { execution: charged, amount } => {
+                let now = self.clock.now();
+                billing::charge(commit, organization, *amount, *charged, new_id(), now)?;
+            }
+            Effect::Abandon { child } => {
+                let row = rows::timer(rows::ABANDONED, *child);
+                commit.put_bytes(row, rows::timer_value(organization));
+                let inner = Arc::clone(self);
+                commit.after_durable(move || inner.timers.notify_one());
+            }
+            Effect::EnqueueWebhook | Effect::Start { .. } | Effect::Ended => {}
+        }
+        Ok(())
+    }
+
+    /// Adds the webhook delivery to the commit that ends the execution.
+    async fn enqueue_webhook(
+        &self,
+        commit: &mut Commit,
+        execution: &Execution,
+        body: Box<RawValue>,
+    ) -> Result<Option<Delivery>, Error> {
+        let Some(webhook) = execution.webhook.clone() else { return Ok(None) };
+        let organization = execution.organization;
+        let id = execution.id;
+        let now = self.clock.now();
+        let delivery_id: DeliveryId = new_id();
+        let body = self.store.write_payload(delivery_id, body).await?;
+        self.store.claim(commit, &body);
+        self.store.record_usage(commit, organization, delivery_id, body.len());
+        let delivery = Delivery::new(delivery_id, organization, id, webhook, body, now)
+            .traced(execution.origin.clone());
+        webhooks::enqueue(commit, &delivery)?;
+        Ok(Some(delivery))
+    }
+
+    /// Performs the volatile effects of a committed change.
+    fn apply_volatile(&self, execution: &Execution, effects: &[Effect]) {
+        if effects.iter().any(|effect| matches!(effect, Effect::SetTimer { .. })) {
+            self.timers.notify_one();
+        }
+        if is_final(effects) {
+            self.waiters.wake(execution.id);
+            self.step_waiters.wake(execution.id);
+            if !self.event_logs.is_empty()
+                && let Some(active) = self.active.find(execution.id)
+                && let Some(log) = active.run_progress.event_log()
+            {
+                self.event_logs.close(execution.id, log);
+            }
+            self.count_ended(execution);
+            let kind = execution.kind();
+            let (kind, status) = (kind.as_str(), execution.status.word(kind));
+            metrics::counter!("orrery_executions_total", "kind" => kind, "status" => status)
+                .increment(1);
+            let total = execution.completed_at.map(|end| end.since(execution.created_at));
+            metrics::histogram!("orrery_execution_seconds", "kind" => kind)
+                .record(total.unwrap_or_default());
+            self.tell_of_ended(execution);
+        }
+    }
+}
+
+/// Adds a new execution to its workflow's lists.
+pub fn count_start(commit: &mut Commit, execution: &Execution) {
+    let Some(run) = execution.workflow() else { return };
+    let organization = execution.organization;
+    let id = execution.id;
+    commit.append(rows::of_workflow(organization, run.workflow), rows::id_value(id));
+    if let Some(bulk) = run.bulk {
+        commit.put_bytes(rows::bulk(bulk).id(id), Vec::new());
+    }
+}
+
+/// Adds an ended execution to its workflow's lists.
+fn count_end(commit: &mut Commit, execution: &Execution) {
+    let Some(run) = execution.workflow() else { return };
+    let standings = rows::standings(execution.organization, run.workflow);
+    let ended = rows::ended(&standings, Standing::from(execution.status));
+    commit.append(ended, rows::id_value(execution.id));
+}
+
+/// A value that cannot be serialized cannot be stored either. Does not happen in practice.
+pub fn not_serializable(record: &'static str, error: &serde_json::Error) -> Malformed {
+    Malformed { record, reason: error.to_string() }
+}

@@ -1,0 +1,236 @@
+//! Predictions: load, apply the state machine, commit, then act.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use crate::active::ActiveExecution;
+use crate::query::events::RunProgressSink;
+use crate::query::indexes;
+use crate::run::attempt::{StoredOutput, call_runner, model_removed};
+use crate::run::budget::Budget;
+use crate::run::commit::not_serializable;
+use crate::run::outcome::webhook_body;
+use crate::{Error, Inner, ModelSpec, Models, rows};
+use orrery_domain::attempt::Failure;
+use orrery_domain::classify::ErrorClass;
+use orrery_domain::execution::{Execution, Prediction};
+use orrery_domain::input_template::fill_object;
+use orrery_domain::machine::Effect;
+use orrery_domain::machine::prediction::{Event, Retry, apply};
+use orrery_domain::money::Usd;
+use orrery_records::files::Origin;
+use orrery_runners::{self as runners, Job, Progress};
+use orrery_storage::{self as storage, Commit};
+
+/// Runs longer than this are marked as started on disk. A shorter run needs no extra write: if the
+/// process dies, it runs again under the same attempt number.
+const MARK_AFTER: Duration = Duration::from_millis(25);
+
+impl Inner {
+    /// Runs one attempt. The commit that ends it moves the execution to the lane of its next model,
+    /// if there is one.
+    pub(crate) async fn run_prediction(
+        self: &Arc<Self>,
+        active: &ActiveExecution,
+    ) -> Result<(), Error> {
+        let Some((execution, attempt)) = self.begin(active).await else { return Ok(()) };
+        let execution = Arc::new(execution);
+        let model = execution.prediction().map_or("", Prediction::model);
+        let work = self.models.model(model);
+        let report = match self.store.read_payload(&execution.input).await {
+            Ok(input) => tokio::select! {
+                biased;
+                () = active.stop.cancelled() => return Ok(()),
+                report = self.attempt(active, &execution, attempt, work.as_ref(), &input) => report,
+            },
+            // An input that stays unreadable ends the execution; any other error is retried.
+            Err(error) if error.is_final() => Err(lost_input(&error).into()),
+            Err(error) => return Err(error.into()),
+        };
+        let logs = active.run_progress.take_logs();
+        let no_steps: Option<std::iter::Empty<_>> = None;
+        let budget = self.budget(&execution, no_steps, None).await?;
+        let digested = self.digest(&execution, attempt, report, logs, work.as_ref(), &budget);
+        let (event, output) = digested.await?;
+        let mut state = active.state.lock().await;
+        let Some(loaded) = state.as_mut() else { return Ok(()) };
+        let mut next = loaded.execution.clone();
+        let effects = apply(&mut next, event, self.clock.now());
+        if effects.is_empty() {
+            return Ok(());
+        }
+        let body = if self.announces(&next, &effects) {
+            let body = webhook_body(&next, output.as_deref());
+            Some(body.map_err(|error| not_serializable("webhook body", &error))?)
+        } else {
+            None
+        };
+        let mut commit = Commit::new();
+        self.record_produced(&mut commit, next.organization, next.id, &budget);
+        self.write(commit, &next, &effects, body).await?;
+        loaded.execution = next;
+        Ok(())
+    }
+
+    /// Begins the attempt in memory. `None` if there is nothing to run because the prediction has
+    /// ended in the meantime.
+    async fn begin(&self, active: &ActiveExecution) -> Option<(Execution, u32)> {
+        let mut state = active.state.lock().await;
+        let loaded = state.as_mut()?;
+        let effects = apply(&mut loaded.execution, Event::Dispatched, self.clock.now());
+        let attempt = effects.iter().find_map(|effect| {
+            if let Effect::Start { attempt } = effect { Some(*attempt) } else { None }
+        })?;
+        if let Some(log) = active.run_progress.event_log()
+            && let Some(running) = loaded.execution.prediction().and_then(Prediction::running)
+        {
+            log.attempt_started(running);
+        }
+        Some((loaded.execution.clone(), attempt))
+    }
+
+    /// Runs the model, and marks longer runs as started on disk.
+    async fn attempt(
+        &self,
+        active: &ActiveExecution,
+        execution: &Arc<Execution>,
+        attempt: u32,
+        work: Option<&ModelSpec>,
+        input: &RawValue,
+    ) -> Result<runners::Success, runners::Error> {
+        let logs = Some((Arc::clone(&self.event_logs), Arc::clone(execution)));
+        let progress = Arc::new(RunProgressSink {
+            run_progress: Arc::clone(&active.run_progress),
+            event_logs: logs,
+        });
+        let run = run_model(&*self.models, execution, attempt, progress, work, input);
+        tokio::pin!(run);
+        tokio::select! {
+            biased;
+            report = &mut run => return report,
+            () = tokio::time::sleep(MARK_AFTER) => {}
+        }
+        let (report, ()) = tokio::join!(run, self.mark(active, attempt));
+        report
+    }
+
+    /// Commits the start of the attempt, unless it has ended in the meantime.
+    async fn mark(&self, active: &ActiveExecution, attempt: u32) {
+        let state = active.state.lock().await;
+        let Some(execution) = state.as_ref().map(|loaded| &loaded.execution) else { return };
+        let running = execution.prediction().and_then(Prediction::running);
+        if running.is_none_or(|running| running.number != attempt) {
+            return;
+        }
+        let mut commit = Commit::new();
+        indexes::update(&mut commit, execution);
+        let key = rows::execution(execution.organization, execution.id);
+        let written = match commit.put(key, execution) {
+            Ok(_) => self.store.commit(commit).await,
+            Err(error) => Err(error.into()),
+        };
+        if let Err(error) = written {
+            tracing::error!(
+                execution = %execution.id, %error,
+                "failed to record the start of a run"
+            );
+        }
+    }
+
+    /// Stores a runner's output and turns its report into an event. Also returns the JSON text of
+    /// the output for the webhook.
+    async fn digest(
+        &self,
+        execution: &Execution,
+        attempt: u32,
+        report: Result<runners::Success, runners::Error>,
+        logs: Option<String>,
+        work: Option<&ModelSpec>,
+        budget: &Budget,
+    ) -> Result<(Event, Option<Box<RawValue>>), Error> {
+        let attempt_key = &execution.attempt_key(attempt);
+        let organization = execution.organization;
+        let key = execution.key;
+        let execution = execution.id;
+        let origin = Origin { organization, key, execution, attempt_key };
+        let kept = match report {
+            Ok(success) => {
+                self.store_output(success, origin, work, budget).await?.map_err(Into::into)
+            }
+            Err(error) => Err(error),
+        };
+        match kept {
+            Ok(StoredOutput { output, text, cost }) => {
+                Ok((Event::Succeeded { attempt, output, cost, logs }, Some(text)))
+            }
+            Err(runners::Error { failure, cost }) => {
+                let cost = cost.unwrap_or(Usd::ZERO);
+                let policy = work.map(|work| work.retry.clone());
+                let retry = policy.map(|policy| Retry { policy, now: self.clock.steady() });
+                Ok((Event::Failed { attempt, failure, cost, logs, retry }, None))
+            }
+        }
+    }
+}
+
+/// The failure of work whose stored input is lost or damaged.
+fn lost_input(error: &storage::Error) -> Failure {
+    Failure::new(ErrorClass::InternalError, format!("the stored input cannot be read: {error}"))
+}
+
+/// The failure of work whose stored input is not valid JSON.
+fn damaged(error: &dyn std::fmt::Display) -> Failure {
+    Failure::new(ErrorClass::InternalError, format!("the stored input is damaged: {error}"))
+}
+
+async fn run_model(
+    models: &dyn Models,
+    execution: &Execution,
+    attempt: u32,
+    progress: Arc<dyn Progress>,
+    work: Option<&ModelSpec>,
+    input: &RawValue,
+) -> Result<runners::Success, runners::Error> {
+    let model = execution.prediction().map_or("", Prediction::model);
+    let Some(work) = work else { return Err(model_removed(model).into()) };
+    let input: Value = serde_json::from_str(input.get()).map_err(|error| damaged(&error))?;
+    let input = input_of(models, execution, input).await?;
+    let attempt_key = execution.attempt_key(attempt);
+    let job = Job {
+        trace: execution.trace().call(&attempt_key),
+        attempt_key,
+        input: Arc::new(input),
+        progress,
+        may_fall_back: execution.prediction().is_some_and(Prediction::has_next),
+    };
+    call_runner(work, model, job, Some(execution.organization), work.timeout).await
+}
+
+/// The model's input. The first model of a chain gets the input that was validated at creation; a
+/// fallback model gets the mapped input, if that is valid.
+async fn input_of(
+    models: &dyn Models,
+    execution: &Execution,
+    input: Value,
+) -> Result<Value, Failure> {
+    let prediction = execution.prediction();
+    let Some(prediction) = prediction.filter(|prediction| prediction.position > 0) else {
+        return Ok(input);
+    };
+    let misfit = |what: String| {
+        let model = prediction.model();
+        let sentence = format!("the mapped input for the model '{model}' {what}");
+        Failure::new(ErrorClass::InvalidModelConfig, sentence)
+    };
+    let mapped = match prediction.candidate().and_then(|candidate| candidate.input_map.as_ref()) {
+        None => input,
+        Some(map) => fill_object(map, &input)
+            .map(Value::Object)
+            .map_err(|error| misfit(format!("cannot be built: {error}")))?,
+    };
+    let checked = models.check_input(prediction.model(), mapped).await;
+    checked.map_err(|violation| misfit(format!("is invalid: {violation}")))
+}

@@ -1,0 +1,264 @@
+//! The memory budget of running workflows: one for the whole service, granted to organizations in
+//! turns.
+//!
+//! An execution's memory is estimated from its inputs and its plan before it is loaded. A large
+//! execution waits for its share without a permit and without its inputs in memory, and releases
+//! the share when it ends or is suspended. A small one takes its share without waiting:
+//! `engine.active` bounds the number of small executions, and a parent in memory never has to wait
+//! for the memory of a small child. The items of an open map count as soon as they are known.
+//!
+//! Two more budgets, of half that size each, limit resolved templates, which can repeat a small
+//! input many times. One is for step calls: each waits for its share before its input is built,
+//! holds nothing while it waits, and keeps its share until it ends. The other is for results,
+//! outputs and map items while they are built and stored, and for the arguments of agent tools; its
+//! holders wait only for the disk.
+
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use futures_util::future::OptionFuture;
+use serde_json::Value;
+
+use crate::active::ActiveExecution;
+use crate::scheduler::admission::KEEP_BYTES_MAX;
+use crate::scheduler::lanes::Parking;
+use crate::{Engine, Inner};
+use orrery_domain::definition::{Kind, Plan};
+use orrery_domain::ids::OrganizationId;
+use orrery_domain::machine::workflow::ITEMS_MAX;
+use orrery_domain::payload::Payload;
+use orrery_http::request::count_values;
+use orrery_runtime::turns::{self, Turn, Turns};
+
+/// Base memory of any execution.
+const BASE_BYTES: usize = 16 * 1024;
+/// Minimum extra memory of an execution with a map, before its items are known.
+const MAP_BYTES: usize = 1024 * 1024;
+/// Resolved values up to this size do not count.
+const SMALL: usize = 1024;
+/// Memory per byte of a resolved value.
+const BYTES_PER_RESOLVED: usize = 4;
+/// Memory per byte of the inputs' JSON text.
+const BYTES_PER_INPUT: usize = 8;
+/// Bytes of large inputs per estimated map item.
+const INPUT_PER_ITEM: usize = 4;
+/// Memory of one item in addition to its value and its steps.
+const ITEM_BYTES: usize = 256;
+/// An execution waits for at most the whole budget divided by this. Memory beyond that is counted
+/// when it opens its map.
+const SHARE_MAX: usize = 4;
+/// Memory of a step's state.
+const STEP_BYTES: usize = 768;
+
+/// The memory share of one execution.
+#[derive(Debug)]
+pub struct Memory {
+    turn: Turn,
+    /// The part reserved for the items of maps that are not open yet.
+    for_items: usize,
+}
+
+impl Memory {
+    /// Counts the items of a map that opens, and takes any memory beyond the estimate at once.
+    pub(super) fn open_map(&mut self, items: &[Value], steps: usize) {
+        let held: usize =
+            items.iter().map(|item| state_of(steps).saturating_add(held_by(item))).sum();
+        self.turn.force(held.saturating_sub(self.for_items));
+        self.for_items = self.for_items.saturating_sub(held);
+    }
+}
+
+/// Estimates the memory of an execution before it is loaded: total bytes, and the part for map
+/// items. `input` and `values` are the bytes and the number of values of its inputs.
+fn estimate(plan: Option<&Plan>, (input, values): (usize, usize)) -> (usize, usize) {
+    let maps = plan.filter(|plan| plan.steps().any(|step| matches!(step.kind, Kind::Map(_))));
+    let for_items = maps.map_or(0, |plan| {
+        let items = values.min(usize::try_from(ITEMS_MAX).unwrap_or(usize::MAX));
+        items.saturating_mul(state_of(steps_in_maps(plan))).max(MAP_BYTES)
+    });
+    let inputs = input.saturating_mul(BYTES_PER_INPUT);
+    (inputs.saturating_add(for_items).saturating_add(BASE_BYTES), for_items)
+}
+
+/// Number of steps that run for each item of a map.
+pub(super) fn steps_in_maps(plan: &Plan) -> usize {
+    plan.steps().filter(|step| !plan.maps_around(step.position).is_empty()).count()
+}
+
+/// Memory of an item in addition to its value.
+const fn state_of(steps: usize) -> usize {
+    ITEM_BYTES.saturating_add(STEP_BYTES.saturating_mul(steps))
+}
+
+impl Inner {
+    /// Waits for the memory of an execution before it is loaded. `None` if it was stopped in the
+    /// meantime.
+    pub(super) async fn acquire_memory(&self, active: &ActiveExecution) -> Option<Memory> {
+        let mut state = active.state.lock().await;
+        let execution = &state.as_ref()?.execution;
+        let run = execution.workflow()?;
+        let (organization, id, lane) = (execution.organization, execution.id, execution.lane());
+        let input = execution.input.len();
+        // An unreadable plan is reported when the execution is loaded.
+        let plan = self.plans.plan(run.revision).await.ok().flatten();
+        let bytes = usize::try_from(input).unwrap_or(usize::MAX);
+        let values = match &execution.input {
+            Payload::Inline(text) => count_values(text.get().as_bytes()),
+            Payload::File(_) => bytes / INPUT_PER_ITEM,
+        };
+        let (weight, for_items) = estimate(plan.as_deref(), (bytes, values));
+        if for_items == 0 && input <= KEEP_BYTES_MAX {
+            let turn = self.memory.force(organization, weight);
+            return Some(Memory { turn, for_items });
+        }
+        let most = self.options.workflow_memory / SHARE_MAX;
+        let (weight, for_items) = (weight.min(most), for_items.min(most));
+        let taking = turns::on_behalf_of(organization, self.memory.take(weight));
+        let mut taking = std::pin::pin!(taking);
+        if let Some(turn) = taking.as_mut().now_or_never() {
+            return Some(Memory { turn, for_items });
+        }
+        if input > KEEP_BYTES_MAX {
+            // The inputs are read again later: many executions may be waiting.
+            *state = None;
+        }
+        drop(state);
+        let park = |parking| {
+            self.lanes().park(&lane, id, parking);
+            self.scheduler.wake();
+        };
+        park(Parking::ForModels);
+        let turn = tokio::select! {
+            biased;
+            turn = taking => Some(turn),
+            () = active.stop.cancelled() => None,
+            () = self.tasks.stopping() => None,
+        };
+        park(Parking::Not);
+        Some(Memory { turn: turn?, for_items })
+    }
+}
+
+impl Engine {
+    /// Waits for a share of memory for a value that is built from a text of `bytes` and stored at
+    /// once. Its holder waits only for the disk.
+    pub async fn room_to_make(&self, organization: OrganizationId, bytes: usize) -> Option<Turn> {
+        OptionFuture::from(room(&self.inner.resolving, organization, bytes)).await
+    }
+}
+
+/// Waits for a share of a budget for a resolved value of `bytes`. `None` if the value is too small
+/// to count.
+pub(super) fn room(
+    turns: &Arc<Turns>,
+    organization: OrganizationId,
+    bytes: usize,
+) -> Option<impl Future<Output = Turn> + Send + use<>> {
+    let turns = Arc::clone(turns);
+    let amount = bytes.saturating_mul(BYTES_PER_RESOLVED);
+    (bytes > SMALL)
+        .then_some(async move { turns::on_behalf_of(organization, turns.take(amount)).await })
+}
+
+fn held_by(value: &Value) -> usize {
+    let within = match value {
+        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+        Value::String(text) => text.len(),
+        Value::Array(items) => items.iter().map(held_by).sum(),
+        Value::Object(fields) => {
+            let fields = fields.iter();
+            fields.map(|(name, value)| 64 + name.len() + held_by(value)).sum()
+        }
+    };
+    within.saturating_add(size_of::<Value>())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::Options;
+    use crate::simulation_tests::{ORGANIZATION, PATIENCE, Process, runtime, until};
+    use crate::workflow_tests::{case, model, script, submission};
+    use orrery_domain::execution::Status;
+    use orrery_runtime::new_id;
+    use orrery_storage::Commit;
+
+    /// Whatever a template makes much of waits for its part, the items of a map too.
+    #[test]
+    fn memory_of_what_is_made_is_waited_for() {
+        let many = json!(vec!["{{inputs.x}}"; 100]);
+        let map = |items: &Value, output: &Value| {
+            json!({"step_id": "m", "type": "map", "items": items, "output": output,
+                   "steps": [model("a", "same", json!(1))]})
+        };
+        let pass = json!({"step_id": "p", "type": "pass", "result": many});
+        let steps =
+            [json!([map(&many, &json!(1))]), json!([map(&json!([1]), &many)]), json!([pass])];
+        for (number, steps) in steps.into_iter().enumerate() {
+            let folder = tempfile::tempdir().unwrap();
+            let cases = [case("made", steps, json!({"x": "y".repeat(100)}), Ok(json!(1)))];
+            runtime().block_on(async {
+                let script = script(&cases);
+                let process = Process::start_with(&folder, i64::MAX, script, Options::default());
+                process.engine.recover().await.unwrap();
+                let turns = Arc::clone(&process.engine.inner.resolving);
+                let all = turns.force(ORGANIZATION.into(), 1 << 40);
+                let asked = vec![submission(0, &cases[0])];
+                let id = process.engine.submit(asked, Commit::new()).await.unwrap()[0].id;
+                until(|| turns.waiting() == 1).await;
+                let calls = process.script.calls.lock().unwrap().len();
+                assert_eq!(calls, usize::from(number == 1), "no item has begun");
+                drop(all);
+                let ended = process.engine.wait(ORGANIZATION.into(), id, PATIENCE).await.unwrap();
+                assert_eq!((ended.status, turns.used()), (Status::Success, 0));
+                process.engine.inner.tasks.stop();
+                process.store.clone().close().await;
+            });
+        }
+    }
+
+    #[tokio::test]
+    async fn memory_of_what_an_agent_makes_up_is_waited_for() {
+        let [greedy, other]: [OrganizationId; 2] = [new_id(), new_id()];
+        let turns = Turns::new(1 << 20);
+        let ask = |who| OptionFuture::from(room(&turns, who, 64 << 10));
+        let mut held = Vec::new();
+        while let Some(Some(turn)) = ask(greedy).now_or_never() {
+            held.push(turn);
+        }
+        assert!(!held.is_empty() && held.len() < 4, "{}", held.len());
+        assert!(ask(other).now_or_never().flatten().is_some(), "others go on");
+        held.clear();
+        assert!(ask(greedy).now_or_never().flatten().is_some());
+        assert!(OptionFuture::from(room(&turns, greedy, SMALL)).now_or_never().flatten().is_none());
+    }
+
+    #[tokio::test]
+    async fn memory_of_open_map_includes_step_states() {
+        let turns = Turns::new(1 << 30);
+        let turn = turns.force(new_id(), 3 << 20);
+        let mut memory = Memory { turn, for_items: 2 << 20 };
+        let items = vec![json!(1); 10_000];
+        memory.open_map(&items[..1000], 1);
+        assert_eq!(turns.used(), 3 << 20, "it was estimated");
+        memory.open_map(&items, 2);
+        assert!(turns.used() > 10_000 * 2 * STEP_BYTES, "{}", turns.used());
+        drop(memory);
+        assert_eq!(turns.used(), 0);
+    }
+
+    #[test]
+    fn memory_of_map_is_estimated_from_input_values() {
+        let steps: Vec<_> = (0..10)
+            .map(|n| json!({"step_id": format!("s{n}"), "type": "pass", "result": n}))
+            .collect();
+        let map = json!([{"step_id": "m", "type": "map", "items": "{{inputs.l}}", "steps": steps}]);
+        let plan = Plan::compile(Some(&json!({ "steps": map })), &|_| true).unwrap();
+        let (text, for_items) = estimate(Some(&plan), (40_000, 5));
+        assert!(text < 2 << 20 && for_items == MAP_BYTES, "{text}");
+        let (numbers, for_items) = estimate(Some(&plan), (40_000, 10_002));
+        assert!(for_items > 10_000 * 10 * STEP_BYTES && numbers > for_items, "{numbers}");
+    }
+}

@@ -1,0 +1,555 @@
+//! Workflows: one task per running execution, which executes the plan's steps in order.
+//!
+//! It applies the state machine, answers its requests (such as the result of a condition or the
+//! items of a map), commits the ended steps, and only then starts the model runs and HTTP requests
+//! that follow. All of its other state can be derived from the committed rows: a crash costs only
+//! the runs in flight, which are repeated under the same attempt.
+//!
+//! ```text
+//! mod       the loop: events in, changes, commit, runs    view    the values that references see
+//! resolve   answers to the state machine                  runs    models and HTTP requests
+//! store     rows of steps: read at the start, written with each commit
+//! children  steps that run other workflows                load    reading the stored execution
+//! memory    the memory budget                             alarms  time-driven wakeups
+//! ```
+
+mod alarms;
+mod children;
+mod load;
+mod memory;
+mod resolve;
+mod runs;
+mod store;
+mod view;
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::{AbortHandle, Abortable};
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
+use serde_json::Value;
+use tokio::time::Instant;
+
+use self::children::{Begun, NewChild};
+use self::memory::Memory;
+use self::runs::{Job, Report, Running};
+use self::store::PendingEffects;
+use self::view::Values;
+use crate::active::{ActiveExecution, LoadedExecution};
+use crate::run::budget::Budget;
+use crate::scheduler::lanes::Parking;
+use crate::trees::Tree;
+use crate::{Error, Inner};
+use orrery_domain::definition::{Plan, Role};
+use orrery_domain::execution::Execution;
+use orrery_domain::ids::{ExecutionId, KeyId, OrganizationId};
+use orrery_domain::machine::PAUSED_UNTIL;
+use orrery_domain::machine::workflow::{Effect, Event, StepProgress};
+use orrery_domain::step::Instance;
+use orrery_domain::time::Timestamp;
+use orrery_domain::trace::Trace;
+use orrery_records::billing::Reservation;
+use orrery_runtime::turns::Turn;
+use orrery_runtime::{self as runtime, Timer};
+use orrery_storage::Commit;
+
+/// The in-memory state of one running execution.
+struct Actor {
+    inner: Arc<Inner>,
+    id: ExecutionId,
+    organization: OrganizationId,
+    /// The API key of the request.
+    api_key: KeyId,
+    trace: Trace,
+    /// The owner of the workflow; `None` if it is no longer known.
+    owner: Option<OrganizationId>,
+    /// Another organization owns the workflow: step inputs are not kept, and step errors are
+    /// redacted.
+    is_foreign: bool,
+    plan: Arc<Plan>,
+    inputs: Arc<Value>,
+    memory: Memory,
+    /// The items of the open maps.
+    items: HashMap<Instance, Arc<Vec<Value>>>,
+    values: Values,
+    budget: Arc<Budget>,
+    /// Attempts whose inputs have been granted memory.
+    granted: Vec<(Instance, u32, Turn)>,
+    /// Reservations of ended calls, held until a commit charges them.
+    reservations: Vec<Reservation>,
+    running: FuturesUnordered<Abortable<Running>>,
+    stops: HashMap<Instance, AbortHandle>,
+    /// The members of `running` that hold a model permit or need none.
+    admitted: BTreeSet<Instance>,
+    /// Whether steps of the plan wait for events.
+    has_events: bool,
+    /// An event may have arrived without a notification.
+    may_have_events: bool,
+    /// Nesting depth.
+    depth: u32,
+    /// Its tree; `None` if it neither is in one nor starts one.
+    tree: Option<Arc<Tree>>,
+    /// The children that its steps wait for, with the step and attempt of each.
+    children: HashMap<ExecutionId, (Instance, u32)>,
+    /// Children that have ended since the last check.
+    ended_children: Vec<ExecutionId>,
+    /// Children that are about to be created.
+    new_children: HashMap<Instance, NewChild>,
+    /// Last known pause state.
+    is_paused: bool,
+    /// Blocked on children since.
+    waits_since: Option<Instant>,
+    /// The lane that it runs in.
+    lane: String,
+    /// How it is parked, as last reported to the lane.
+    parking: Parking,
+    timers: BTreeSet<(Timestamp, Instance)>,
+    /// Fires at the earliest wakeup.
+    timer: Timer,
+    /// Whether its start is recorded on disk.
+    is_marked: bool,
+    begun: Instant,
+    /// Total time with at least one run in flight.
+    running_time: Duration,
+}
+
+/// Executions running longer than this are marked as started on disk; a faster one writes its own
+/// row only when it ends. After a crash, its step rows tell its progress. In tests, models take
+/// some tens of milliseconds.
+const MARK_AFTER: Duration = Duration::from_millis(if cfg!(test) { 25 } else { 250 });
+
+/// What the run loop does next.
+#[derive(Debug, PartialEq, Eq)]
+enum NextStep {
+    /// Wait for runs and timers.
+    Wait,
+    /// Release the execution, which has ended or was suspended.
+    Release,
+}
+
+/// What woke the run loop.
+enum Wakeup {
+    Reports(Vec<Report>),
+    Timer,
+    /// An event was sent, or a child ended.
+    Event,
+    /// It has waited for children for too long.
+    Idle,
+    Mark,
+    TimedOut,
+    Stopped,
+}
+
+impl Actor {
+    async fn run(&mut self, active: &ActiveExecution) -> Result<(), Error> {
+        let mut events = vec![Event::Dispatched];
+        loop {
+            // New children are committed separately, so that a full disk rejects only them.
+            let is_child = |event: &mut Event| matches!(event, Event::ChildStarted { .. });
+            let starts: Vec<_> = events.extract_if(.., is_child).collect();
+            let rounds = match (events.is_empty(), starts.is_empty()) {
+                (_, true) => [Some(events), None],
+                (true, false) => [Some(starts), None],
+                (false, false) => [Some(events), Some(starts)],
+            };
+            for events in rounds.into_iter().flatten() {
+                let mut state = active.state.lock().await;
+                if state.as_ref().is_none_or(|loaded| loaded.execution.status.is_final()) {
+                    return Ok(());
+                }
+                // The state is out of the cell until it is committed: after an error it is read
+                // again.
+                let Some(mut loaded) = state.take() else { return Ok(()) };
+                // A child's end is recorded here, under this lock, before its timer is deleted.
+                // Otherwise an execution that is about to be suspended would miss it.
+                self.ended_children.extend(active.take_ended_children());
+                let is_first = events.contains(&Event::Dispatched);
+                let next = self.advance(&mut loaded, events).await?;
+                if is_first {
+                    self.inner.tell_status(&loaded.execution);
+                }
+                *state = Some(loaded);
+                if next == NextStep::Release {
+                    return Ok(());
+                }
+            }
+            self.update_parked();
+            let is_busy = !self.running.is_empty();
+            let since = runtime::monotonic_now();
+            let woken = self.wait(active).await;
+            if is_busy && !self.is_paused {
+                self.running_time = self.running_time.saturating_add(since.elapsed());
+            }
+            events = match woken {
+                Wakeup::Stopped => return Ok(()),
+                Wakeup::Reports(reports) => {
+                    let mut events = Vec::new();
+                    for report in reports {
+                        events.extend(self.event_for(report)?);
+                    }
+                    events
+                }
+                Wakeup::Timer => self.due(),
+                Wakeup::Event => {
+                    self.may_have_events = true;
+                    self.ended_children.extend(active.take_ended_children());
+                    Vec::new()
+                }
+                Wakeup::Idle => Vec::new(),
+                Wakeup::Mark => {
+                    self.mark(active).await?;
+                    Vec::new()
+                }
+                Wakeup::TimedOut => vec![self.timed_out()],
+            };
+        }
+    }
+
+    /// Tells the lane when the execution starts or stops waiting only for model permits or
+    /// children. While it waits, it holds no permit itself.
+    fn update_parked(&mut self) {
+        let parking = match (self.running.is_empty(), self.admitted.is_empty()) {
+            (true, _) if self.waits_since.is_some() => Parking::ForOthers,
+            (false, true) => Parking::ForModels,
+            (true | false, _) => Parking::Not,
+        };
+        if parking != self.parking {
+            self.parking = parking;
+            self.inner.lanes().park(&self.lane, self.id, parking);
+            self.inner.scheduler.wake();
+        }
+    }
+
+    /// Waits for the first wakeup.
+    async fn wait(&mut self, active: &ActiveExecution) -> Wakeup {
+        let is_busy = !self.running.is_empty();
+        // Computed once: a timer that fires for something earlier must not extend the limit.
+        let times_out_at = self.times_out_at().filter(|_| is_busy && !self.is_paused);
+        loop {
+            if active.stop.is_cancelled() {
+                return Wakeup::Stopped;
+            }
+            let alarm = self.alarm(is_busy, times_out_at);
+            if let Some((at, _)) = &alarm {
+                self.timer.ring_by(*at);
+            }
+            tokio::select! {
+                biased;
+                Some(first) = self.running.next(), if is_busy => {
+                    let mut reports: Vec<Report> = first.into_iter().collect();
+                    // All reports that are ready by now share the commit.
+                    while let Some(Some(next)) = self.running.next().now_or_never() {
+                        reports.extend(next);
+                    }
+                    return Wakeup::Reports(reports);
+                }
+                // Stopping an execution also sends an event.
+                () = active.event.notified() => {
+                    let is_stopped = active.stop.is_cancelled();
+                    return if is_stopped { Wakeup::Stopped } else { Wakeup::Event };
+                }
+                () = self.timer.rings(), if alarm.is_some() => {
+                    // The timer may have been set for something earlier that has been handled
+                    // since.
+                    let now = runtime::monotonic_now();
+                    if let Some((_, wakeup)) = alarm.filter(|(at, _)| *at <= now) {
+                        return wakeup;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Applies the events and everything that follows from them, commits, and starts new runs.
+    async fn advance(
+        &mut self,
+        loaded: &mut LoadedExecution,
+        events: Vec<Event>,
+    ) -> Result<NextStep, Error> {
+        let LoadedExecution { execution, progress: Some(progress), .. } = loaded else {
+            return Ok(NextStep::Release);
+        };
+        let paused_before = execution.paused().cloned();
+        let mut written = PendingEffects::default();
+        let mut jobs = Vec::new();
+        let events = self.with_sent_events(execution, progress, events).await?;
+        let has_news = !events.is_empty() || !self.granted.is_empty();
+        let starts_children =
+            events.iter().any(|event| matches!(event, Event::ChildStarted { .. }));
+        let starts: Vec<Instance> = events.iter().filter_map(started).collect();
+        for event in events {
+            self.apply_event(execution, progress, event, &mut written, &mut jobs).await?;
+        }
+        self.begin_granted(execution, progress, &mut written, &mut jobs).await?;
+        if starts_children {
+            // A step that has ended in the meantime starts nothing.
+            self.new_children.clear();
+        }
+        // Checked before the permit is released, under the lock that event senders hold.
+        self.may_have_events |= jobs.is_empty() && self.running.is_empty();
+        if !written.is_final() {
+            for event in self.take_answers(progress).await? {
+                self.apply_event(execution, progress, event, &mut written, &mut jobs).await?;
+            }
+        }
+        let is_idle = jobs.is_empty() && self.running.is_empty() && self.new_children.is_empty();
+        if !is_idle || has_news {
+            self.waits_since = None;
+        }
+        if !written.is_final()
+            && is_idle
+            && let Some(event) = self.idle(execution).or_else(|| self.standstill(execution))
+        {
+            self.apply_event(execution, progress, event, &mut written, &mut jobs).await?;
+        }
+        let inner = Arc::clone(&self.inner);
+        let is_news = execution.paused() != paused_before.as_ref();
+        if progress.must_commit() || !written.is_empty() {
+            let mut commit = self.commit();
+            for child in written.children.drain(..) {
+                commit.extend(child);
+            }
+            inner.commit_progress(commit, execution, progress, &written, is_news).await?;
+            self.is_marked |= is_news;
+        }
+        if is_news {
+            self.inner.tell_pause(execution);
+        }
+        self.is_paused = execution.paused().is_some();
+        if written.is_final() || execution.workflow().is_some_and(|run| run.aside_until.is_some()) {
+            return Ok(NextStep::Release);
+        }
+        for instance in starts {
+            if let Some(step) = progress.step(&instance).filter(|step| !step.status.is_final()) {
+                self.inner.tell_begun(execution, &self.plan, &instance, step);
+            }
+        }
+        for job in jobs {
+            self.start(execution, progress, job);
+        }
+        Ok(NextStep::Wait)
+    }
+
+    /// Starts the attempts whose inputs have been granted memory, unless they have ended in the
+    /// meantime.
+    async fn begin_granted(
+        &mut self,
+        execution: &mut Execution,
+        progress: &mut StepProgress,
+        written: &mut PendingEffects,
+        jobs: &mut Vec<Job>,
+    ) -> Result<(), Error> {
+        for (instance, attempt, room) in std::mem::take(&mut self.granted) {
+            let running = progress.step(&instance).and_then(|step| step.running());
+            if running.is_none_or(|running| running.number != attempt) {
+                continue;
+            }
+            let prepared = self.prepare(progress, (instance, attempt), Some(room)).await?;
+            let event = match prepared {
+                Ok(Some((job, resolved))) => {
+                    jobs.push(job);
+                    resolved
+                }
+                Ok(None) => continue,
+                Err(failed) => failed,
+            };
+            self.apply_event(execution, progress, event, written, jobs).await?;
+        }
+        Ok(())
+    }
+
+    /// The events, preceded by events sent to the execution and the results of its children.
+    async fn with_sent_events(
+        &mut self,
+        execution: &Execution,
+        progress: &StepProgress,
+        mut events: Vec<Event>,
+    ) -> Result<Vec<Event>, Error> {
+        if progress.is_resumed() {
+            events.insert(0, Event::Continued);
+        }
+        events.extend(self.hold_waiting(execution, progress));
+        // An event sent in time takes precedence over the timeout.
+        self.may_have_events |= events.iter().any(|event| matches!(event, Event::Due { .. }));
+        if events.contains(&Event::Dispatched) {
+            return Ok(events);
+        }
+        let mut all = self.take_answers(progress).await?;
+        all.extend(self.take_ended_children().await?);
+        all.extend(events);
+        Ok(all)
+    }
+
+    /// After a pause: takes back the attempts that have not started to run.
+    fn hold_waiting(&mut self, execution: &Execution, progress: &StepProgress) -> Vec<Event> {
+        if self.is_paused || execution.paused().is_none() {
+            return Vec::new();
+        }
+        let mut held = Vec::new();
+        for (instance, step) in progress.unfinished() {
+            let waits = step.running().is_some() && step.child.is_none();
+            if !waits || self.admitted.contains(instance) {
+                continue;
+            }
+            if let Some(stop) = self.stops.remove(instance) {
+                stop.abort();
+                held.push(Event::Held { instance: instance.clone() });
+            }
+        }
+        held
+    }
+
+    /// Applies one event, and answers the resulting requests of the state machine.
+    async fn apply_event(
+        &mut self,
+        execution: &mut Execution,
+        progress: &mut StepProgress,
+        event: Event,
+        written: &mut PendingEffects,
+        jobs: &mut Vec<Job>,
+    ) -> Result<(), Error> {
+        let mut events = VecDeque::from([event]);
+        while let Some(event) = events.pop_front() {
+            let now = self.inner.clock.reading();
+            for effect in progress.apply(execution, event, now) {
+                match effect {
+                    Effect::Execution(whole) => written.effects.push(whole),
+                    Effect::Publish { instance } => written.published.push(instance),
+                    Effect::SetTimer { instance, until } => {
+                        self.timers.insert((until, instance));
+                    }
+                    Effect::CreateChild { instance } => {
+                        if let Some(child) = self.new_children.remove(&instance) {
+                            let attempt = progress.step(&instance).and_then(|step| step.running());
+                            if let Some(attempt) = attempt.map(|attempt| attempt.number) {
+                                self.children.insert(child.id, (instance, attempt));
+                            }
+                            written.children.push(child.commit);
+                        }
+                    }
+                    Effect::Stop { instance } => {
+                        self.children.retain(|_, (held, _)| *held != instance);
+                        self.admitted.remove(&instance);
+                        if let Some(stop) = self.stops.remove(&instance) {
+                            stop.abort();
+                        }
+                    }
+                    Effect::Begin { instance, attempt } => {
+                        let role = self.plan.at(instance.step).map(|step| step.kind.role());
+                        if role == Some(Role::Starts) {
+                            match self.begin_child(progress, instance, attempt).await? {
+                                Begun::Job(job, resolved) => {
+                                    jobs.push(*job);
+                                    events.push_back(resolved);
+                                }
+                                Begun::Event(event) => events.push_back(event),
+                                Begun::Waits => {}
+                            }
+                        } else if role == Some(Role::Calls) {
+                            match self.prepare(progress, (instance, attempt), None).await? {
+                                Ok(Some((job, resolved))) => {
+                                    jobs.push(job);
+                                    events.push_back(resolved);
+                                }
+                                Ok(None) => {}
+                                Err(failed) => events.push_back(failed),
+                            }
+                        } else {
+                            events.push_back(self.answer(progress, instance).await?);
+                        }
+                    }
+                    Effect::JoinOutputs { instance, item } => {
+                        events.push_back(self.join_outputs(progress, instance, item).await?);
+                    }
+                    Effect::ResolveOutput => events.push_back(self.resolve_output(progress).await?),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the event of an idle execution: it is suspended if nothing is due soon.
+    fn idle(&mut self, execution: &Execution) -> Option<Event> {
+        let ran_ms = u64::try_from(self.running_time.as_millis()).unwrap_or(u64::MAX);
+        if execution.paused().is_some() && !execution.status.is_final() {
+            return Some(Event::Suspended { until: PAUSED_UNTIL, ran_ms });
+        }
+        let (due, _) = self.timers.first()?;
+        let suspend_after = self.inner.options.suspend_after;
+        let is_long = due.since(self.inner.clock.steady()) > suspend_after;
+        if !is_long {
+            self.waits_since = None;
+            return None;
+        }
+        if !self.children.is_empty() {
+            // They may end soon.
+            let since = self.waits_since.get_or_insert_with(runtime::monotonic_now);
+            if since.elapsed() < suspend_after {
+                return None;
+            }
+        }
+        (is_long && !execution.status.is_final())
+            .then_some(Event::Suspended { until: *due, ran_ms })
+    }
+
+    /// Starts a run unless its step has ended in the meantime. If the model has no free permit, the
+    /// run waits for one first.
+    fn start(&mut self, execution: &mut Execution, progress: &mut StepProgress, job: Job) {
+        let running = progress.step(job.instance()).and_then(|step| step.running());
+        if running.is_none_or(|running| running.number != job.attempt()) {
+            return;
+        }
+        let instance = job.instance().clone();
+        let attempt = job.attempt();
+        if self.start_job(job) {
+            let started = Event::Started { instance: instance.clone(), attempt };
+            let now = self.inner.clock.reading();
+            // This only records the time.
+            let _no_effects = progress.apply(execution, started, now);
+        }
+        if let Some(step) = progress.step(&instance) {
+            self.inner.tell_begun(execution, &self.plan, &instance, step);
+        }
+    }
+
+    fn push(&mut self, instance: Instance, future: Running) {
+        let (stop, registration) = AbortHandle::new_pair();
+        self.running.push(Abortable::new(future, registration));
+        self.stops.insert(instance, stop);
+    }
+
+    /// A commit that records the bytes that the execution has produced.
+    fn commit(&mut self) -> Commit {
+        let mut commit = Commit::new();
+        let settled = std::mem::take(&mut self.reservations);
+        if !settled.is_empty() {
+            commit.after_durable(move || drop(settled));
+        }
+        self.inner.record_produced(&mut commit, self.organization, self.id, &self.budget);
+        commit
+    }
+
+    /// Commits that the execution has started.
+    async fn mark(&mut self, active: &ActiveExecution) -> Result<(), Error> {
+        let mut state = active.state.lock().await;
+        let Some(LoadedExecution { execution, progress: Some(progress), .. }) = state.as_mut()
+        else {
+            return Ok(());
+        };
+        if !execution.status.is_final() && !self.is_marked {
+            let written = PendingEffects::default();
+            let commit = self.commit();
+            self.inner.commit_progress(commit, execution, progress, &written, true).await?;
+            self.is_marked = true;
+        }
+        Ok(())
+    }
+}
+
+/// The step whose attempt an event starts.
+fn started(event: &Event) -> Option<Instance> {
+    let Event::Started { instance, .. } = event else { return None };
+    Some(instance.clone())
+}

@@ -1,0 +1,244 @@
+//! The rows of steps: read when an execution starts to run, written with each commit.
+//!
+//! A commit contains every step that changed since the last one, the predictions of ended model
+//! steps, their cost, and, at the start and the end, the execution itself.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::query::indexes;
+use crate::run::commit::not_serializable;
+use crate::{Error, Inner, rows};
+use orrery_domain::classify::ErrorClass;
+use orrery_domain::definition::{Kind, Plan};
+use orrery_domain::execution::{Candidate, Execution, Fault, Prediction, Status, StepOf, Work};
+use orrery_domain::ids::{ExecutionId, Id as _, RevisionId};
+use orrery_domain::machine::workflow::{Effect, StepProgress};
+use orrery_domain::machine::{self, is_final};
+use orrery_domain::model::VERSION;
+use orrery_domain::money::Usd;
+use orrery_domain::payload::Payload;
+use orrery_domain::step::{self, Instance, Step};
+use orrery_storage::record::decode;
+use orrery_storage::{Commit, Page};
+
+/// Page size.
+const PAGE: usize = 1000;
+
+/// What a commit contains in addition to the changed steps.
+#[derive(Debug, Default)]
+pub struct PendingEffects {
+    pub effects: Vec<machine::Effect>,
+    /// Ended model steps.
+    pub published: Vec<Instance>,
+    /// The commits that create the children of steps.
+    pub children: Vec<Commit>,
+}
+
+impl PendingEffects {
+    pub const fn is_empty(&self) -> bool {
+        self.effects.is_empty() && self.published.is_empty() && self.children.is_empty()
+    }
+
+    /// Whether it ends the execution.
+    pub fn is_final(&self) -> bool {
+        is_final(&self.effects)
+    }
+
+    /// The effects that must be part of a commit.
+    fn of(effects: Vec<Effect>) -> Self {
+        let mut written = Self::default();
+        for effect in effects {
+            match effect {
+                Effect::Execution(whole) => written.effects.push(whole),
+                Effect::Publish { instance } => written.published.push(instance),
+                Effect::Begin { .. }
+                | Effect::JoinOutputs { .. }
+                | Effect::ResolveOutput
+                | Effect::CreateChild { .. }
+                | Effect::SetTimer { .. }
+                | Effect::Stop { .. } => {}
+            }
+        }
+        written
+    }
+}
+
+impl Inner {
+    /// Loads the plan and the inputs, or returns the error that they are lost.
+    pub(super) async fn load_plan(
+        &self,
+        execution: &Execution,
+        revision: RevisionId,
+    ) -> Result<Result<(Arc<Plan>, Arc<Value>), Fault>, Error> {
+        let lost = |cause: String| Fault::new("InternalError", ErrorClass::InternalError, cause);
+        let Some(plan) = self.plans.plan(revision).await? else {
+            return Ok(Err(lost("the stored definition cannot be read".to_owned())));
+        };
+        let text = match self.store.read_payload(&execution.input).await {
+            Ok(text) => text,
+            Err(error) if error.is_final() => {
+                return Ok(Err(lost(format!("the stored inputs cannot be read: {error}"))));
+            }
+            Err(error) => return Err(error.into()),
+        };
+        Ok(match serde_json::from_str(text.get()) {
+            Ok(inputs) => Ok((plan, Arc::new(inputs))),
+            Err(error) => Err(lost(format!("the stored inputs are damaged: {error}"))),
+        })
+    }
+
+    /// Adds up the cost of a workflow that ends without being loaded: until then, only its steps
+    /// record the cost. Returns the steps.
+    pub(crate) async fn sum_cost(
+        &self,
+        execution: &mut Execution,
+    ) -> Result<Vec<(Instance, Step)>, Error> {
+        let steps = self.read_steps(execution.id).await?;
+        execution.cost = steps.iter().map(|(_, step)| step.cost).sum();
+        Ok(steps)
+    }
+
+    /// Reads all stored steps of an execution.
+    pub(crate) async fn read_steps(&self, id: ExecutionId) -> Result<Vec<(Instance, Step)>, Error> {
+        let mut steps = Vec::new();
+        let mut after = None;
+        loop {
+            let page = Page { prefix: rows::steps(id), after, before: None, limit: PAGE };
+            let found = self.store.page(page).await?;
+            for (key, value) in &found {
+                let Some(instance) = rows::parse_step(key) else { continue };
+                steps.push((instance, decode(value)?));
+            }
+            match found.into_iter().last() {
+                Some((key, _)) => after = Some(key),
+                None => return Ok(steps),
+            }
+        }
+    }
+
+    /// Commits effects that occur outside of a running actor, such as a cancel.
+    pub(crate) async fn write_progress(
+        self: &Arc<Self>,
+        commit: Commit,
+        execution: &mut Execution,
+        progress: &mut StepProgress,
+        effects: Vec<Effect>,
+    ) -> Result<(), Error> {
+        let written = PendingEffects::of(effects);
+        self.commit_progress(commit, execution, progress, &written, true).await
+    }
+
+    /// Commits the changed steps and `written`. `with_execution` forces writing the execution's own
+    /// row. `commit` may already contain more.
+    pub(super) async fn commit_progress(
+        self: &Arc<Self>,
+        mut commit: Commit,
+        execution: &mut Execution,
+        progress: &mut StepProgress,
+        written: &PendingEffects,
+        with_execution: bool,
+    ) -> Result<(), Error> {
+        // Before the record of the changed steps is cleared.
+        for instance in &written.published {
+            self.publish(&mut commit, execution, progress, instance)?;
+        }
+        let announcement = if self.announces(execution, &written.effects) {
+            let steps = progress.steps().map(|(instance, step)| (instance.clone(), step.clone()));
+            Some(self.workflow_body(execution, Some(progress.plan()), steps.collect()).await?)
+        } else {
+            None
+        };
+        let changed: Vec<_> = progress.changed().collect();
+        self.tell_steps(&mut commit, execution, progress.plan(), &changed);
+        for (instance, step) in changed {
+            commit.put(rows::step(execution.id, instance), step)?;
+            for payload in step.input.iter().chain(&step.output) {
+                self.store.claim(&mut commit, payload);
+            }
+        }
+        progress.forget_changed();
+        let is_suspended =
+            written.effects.iter().any(|effect| matches!(effect, machine::Effect::SetTimer { .. }));
+        if written.is_final() || is_suspended || with_execution {
+            return self.write(commit, execution, &written.effects, announcement).await;
+        }
+        for effect in &written.effects {
+            self.write_effect(&mut commit, execution, effect)?;
+        }
+        self.store.commit(commit).await?;
+        self.step_waiters.wake(execution.id);
+        Ok(())
+    }
+
+    /// Writes an ended model step as a prediction of its own.
+    fn publish(
+        &self,
+        commit: &mut Commit,
+        execution: &Execution,
+        progress: &StepProgress,
+        instance: &Instance,
+    ) -> Result<(), Error> {
+        let (Some(planned), Some(step)) =
+            (progress.plan().at(instance.step), progress.step(instance))
+        else {
+            return Ok(());
+        };
+        let (Kind::Model(model), Some(id)) = (&planned.kind, step.prediction) else {
+            return Ok(());
+        };
+        let fallback = model.fallback.as_ref().filter(|_| step.primary_error.is_some());
+        let chain = std::iter::once(&model.slug).chain(fallback.map(|fallback| &fallback.slug));
+        let chain: Vec<_> = chain.map(|slug| Candidate::new(slug.clone())).collect();
+        let status = match step.status {
+            step::Status::Completed => Status::Success,
+            step::Status::Failed => Status::Error,
+            step::Status::Queued
+            | step::Status::Running
+            | step::Status::Cancelled
+            | step::Status::Skipped => Status::Cancelled,
+        };
+        let nothing = || Payload::of(&()).map_err(|error| not_serializable("input", &error));
+        let input = step.input.clone().map_or_else(nothing, Ok)?;
+        let prediction = Execution {
+            id,
+            organization: execution.organization,
+            key: execution.key,
+            source: execution.source,
+            status,
+            input,
+            output: step.output.clone(),
+            fault: step.fault.clone(),
+            cost: step.cost,
+            reserved: Usd::ZERO,
+            webhook: None,
+            // The id dates from the wait for the model, and lists search for executions by the time
+            // in the id.
+            created_at: id.made_at().min(step.started_at),
+            started_at: step.attempts.first().map(|first| first.started_at),
+            completed_at: step.completed_at,
+            origin: None,
+            work: Work::Prediction(Prediction {
+                schedule: None,
+                version: VERSION.to_owned(),
+                position: u32::from(fallback.is_some()),
+                chain,
+                attempts: step.attempts.clone(),
+                attempts_before: 0,
+                aside_until: None,
+                logs: step.logs.clone(),
+                step: execution.workflow().map(|run| StepOf {
+                    execution: execution.id,
+                    step_id: planned.id.clone(),
+                    workflow: run.workflow,
+                    version: run.version.clone(),
+                    bulk: run.bulk,
+                }),
+            }),
+        };
+        commit.put(rows::execution(execution.organization, id), &prediction)?;
+        indexes::add(commit, &prediction);
+        Ok(())
+    }
+}

@@ -1,0 +1,166 @@
+//! The scheduler: the lanes, and the single path by which work enters them.
+//!
+//! A commit carries the tickets of the work that it makes ready. A ticket is announced to its lane
+//! before the commit is sent. It is enqueued by the commit's hook, which the store's writer calls
+//! in commit order once the rows are durable. Submissions, fallbacks to the next model and timers
+//! all take this path, whether or not anyone still waits for the commit. If the commit fails, the
+//! ticket is dropped, which withdraws the announcement.
+//!
+//! Nothing is started here: [`Scheduler::wake`] wakes the dispatcher.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::{Notify, oneshot};
+
+use crate::active::{ActiveExecutions, Handle};
+use crate::scheduler::lanes::{Full, Lanes, Ticket};
+use orrery_domain::execution::Execution;
+use orrery_domain::ids::{ExecutionId, OrganizationId};
+
+/// Queued executions with an input of up to this many bytes stay in memory; larger ones are read
+/// again when they start.
+pub const KEEP_BYTES_MAX: u64 = 4096;
+
+/// The payload of a ticket.
+#[derive(Debug)]
+pub struct Entry {
+    pub organization: OrganizationId,
+    /// The state, if it stays in memory while queued.
+    pub active: Option<Handle>,
+}
+
+/// A step that waits for a model permit; notified when it gets one.
+pub type StepWaiter = oneshot::Sender<()>;
+
+#[derive(Debug)]
+pub struct Scheduler {
+    lanes: Mutex<Lanes<Entry, StepWaiter>>,
+    active: ActiveExecutions,
+    /// Notified when something may be able to start.
+    ready: Notify,
+}
+
+/// An execution about to be accepted, counted for its organization. Dropping it before the commit
+/// is durable undoes the count.
+#[derive(Debug)]
+pub struct Admission {
+    scheduler: Arc<Scheduler>,
+    organization: OrganizationId,
+    is_open: bool,
+}
+
+impl Admission {
+    /// The commit is durable: the execution counts until it ends.
+    pub fn keep(mut self) {
+        self.is_open = false;
+    }
+}
+
+impl Drop for Admission {
+    fn drop(&mut self) {
+        if self.is_open {
+            self.scheduler.lanes().ended(self.organization);
+        }
+    }
+}
+
+/// The announcement of work that a commit makes ready. Dropping it before it is enqueued withdraws
+/// the announcement.
+#[derive(Debug)]
+pub struct LaneReservation {
+    scheduler: Arc<Scheduler>,
+    lane: String,
+    id: ExecutionId,
+    is_open: bool,
+}
+
+impl Scheduler {
+    pub fn new(active_max: usize, active: ActiveExecutions) -> Self {
+        Self { lanes: Mutex::new(Lanes::new(active_max)), active, ready: Notify::new() }
+    }
+
+    pub fn lanes(&self) -> MutexGuard<'_, Lanes<Entry, StepWaiter>> {
+        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes the dispatcher check for work to start.
+    pub fn wake(&self) {
+        self.ready.notify_one();
+    }
+
+    /// Resolves when something may be able to start.
+    pub async fn ready(&self) {
+        self.ready.notified().await;
+    }
+
+    /// Counts an execution that is about to be accepted, within the organization's limit.
+    ///
+    /// # Errors
+    /// [`Full`] if the organization's queue is full.
+    pub fn admit(
+        self: &Arc<Self>,
+        organization: OrganizationId,
+        limit: Option<usize>,
+    ) -> Result<Admission, Full> {
+        self.lanes().admit(organization, limit)?;
+        Ok(Admission { scheduler: Arc::clone(self), organization, is_open: true })
+    }
+
+    /// Announces new work to its lane, within the lane's limit. A new lane gets these limits: its
+    /// concurrency cap and its queue limit.
+    ///
+    /// # Errors
+    /// [`Full`] if the lane's queue is full.
+    pub fn reserve(
+        self: &Arc<Self>,
+        lane: String,
+        (cap, queue_limit): (usize, usize),
+        id: ExecutionId,
+    ) -> Result<LaneReservation, Full> {
+        let mut lanes = self.lanes();
+        if lanes.load(&lane).cap == 0 {
+            lanes.set_limits(&lane, cap, queue_limit);
+        }
+        lanes.reserve(&lane, id)?;
+        drop(lanes);
+        Ok(LaneReservation { scheduler: Arc::clone(self), lane, id, is_open: true })
+    }
+
+    /// Announces work that was already accepted.
+    pub fn reserve_accepted(self: &Arc<Self>, lane: String, id: ExecutionId) -> LaneReservation {
+        self.lanes().reserve_accepted(&lane, id);
+        LaneReservation { scheduler: Arc::clone(self), lane, id, is_open: true }
+    }
+}
+
+impl LaneReservation {
+    /// The row is durable: the work is now queued in its lane.
+    pub fn enqueue(mut self, entry: Entry) {
+        self.is_open = false;
+        let ticket = Ticket { id: self.id, organization: entry.organization, payload: entry };
+        let has_turns = {
+            let mut lanes = self.scheduler.lanes();
+            lanes.enqueue(&self.lane, ticket);
+            lanes.has_turns()
+        };
+        if has_turns {
+            self.scheduler.wake();
+        }
+    }
+
+    /// [`LaneReservation::enqueue`] for new work. A small execution stays in memory while queued.
+    pub fn enqueue_new(self, execution: &Execution) {
+        let is_kept = execution.input.len() <= KEEP_BYTES_MAX
+            && self.scheduler.lanes().has_room(&self.lane, execution.organization);
+        let active = is_kept.then(|| self.scheduler.active.insert_loaded(execution));
+        self.enqueue(Entry { organization: execution.organization, active });
+    }
+}
+
+impl Drop for LaneReservation {
+    fn drop(&mut self) {
+        if self.is_open {
+            self.scheduler.lanes().cancel_reservation(&self.lane, self.id);
+        }
+    }
+}

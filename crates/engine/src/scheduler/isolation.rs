@@ -1,0 +1,329 @@
+//! Isolation: an execution that crashes the process is not retried forever.
+//!
+//! Only a crash with evidence counts: a fatal signal or an OOM kill (see `in_flight`). A process
+//! killed with SIGKILL proves nothing about its executions, and neither does a reboot.
+//!
+//! Executions running at a crash become suspects. An execution that was running at two crashes,
+//! without progress in between, is quarantined until the service is up. It then runs first and
+//! alone, for at most [`Options::isolation`]. After that, other work starts beside it, but suspects
+//! still run one at a time. If the process crashes again, the execution that ran alone is the
+//! culprit. So is the only one that ran at all three crashes, if the process itself caused the
+//! crash. The culprit fails with `internal_error`. Without proof, an execution remains a suspect.
+//!
+//! [`Options::isolation`]: crate::Options::isolation
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use crate::scheduler::admission::Entry;
+use crate::scheduler::dispatch::ExecutionPermit;
+use crate::scheduler::in_flight::{Crash, InFlight, Previous, Run, Suspect};
+use crate::{Engine, Error, Inner, rows};
+use orrery_domain::attempt::{Attempt, Outcome};
+use orrery_domain::classify::ErrorClass;
+use orrery_domain::execution::{Execution, Fault, Work};
+use orrery_domain::ids::{ExecutionId, OrganizationId};
+use orrery_domain::machine;
+use orrery_domain::step::Step;
+use orrery_runtime::memory;
+use orrery_storage::{self as storage, Commit};
+
+/// Crashes after which an execution is quarantined and runs alone.
+const QUARANTINE_AFTER: u32 = 2;
+/// Interval of memory measurements while a suspect runs alone.
+const GROWTH_INTERVAL: Duration = Duration::from_millis(50);
+/// Minimum memory growth for which an OOM kill is blamed on the suspect that ran alone.
+const GROWTH_MIN: u64 = 64 << 20;
+
+/// The verdict on the executions that were running at a crash.
+#[derive(Default)]
+struct CrashVerdict {
+    suspects: Vec<Suspect>,
+    /// It ran at three crashes, and nothing else can have caused the last one.
+    culprit: Option<Execution>,
+    /// The executions that ran when the process died: they are retried first.
+    ran: BTreeSet<ExecutionId>,
+}
+
+/// The evidence about one execution.
+#[derive(Default)]
+struct Evidence {
+    suspects: Vec<Suspect>,
+    running: Vec<Run>,
+}
+
+impl Engine {
+    /// The number of crashes during which each execution ran. On a stopped service, this includes
+    /// what its next start will find.
+    #[must_use]
+    pub fn crashes(&self) -> HashMap<ExecutionId, u32> {
+        let found = InFlight::read(self.inner.store.folder());
+        let mut crashes = HashMap::new();
+        for Suspect { run, deaths, .. } in &found.suspects {
+            let known = crashes.entry(run.id).or_insert(0);
+            *known = (*deaths).max(*known);
+        }
+        if found.crash.is_some() && !self.inner.is_recovered() {
+            let running: BTreeSet<_> = found.running.iter().map(|run| run.id).collect();
+            running.into_iter().for_each(|id| *crashes.entry(id).or_insert(0) += 1);
+        }
+        crashes
+    }
+
+    /// Records an orderly stop: the executions still running are not suspects.
+    pub fn stopped(&self) {
+        self.inner.in_flight.close();
+    }
+}
+
+impl Inner {
+    /// Judges the crash before this start, fails the culprit, and starts a new record. Returns the
+    /// quarantined executions in the order in which they will run.
+    pub(crate) async fn judge_crash(
+        self: &Arc<Self>,
+    ) -> Result<Vec<(ExecutionId, OrganizationId)>, Error> {
+        let folder = self.store.folder();
+        let judged = self.judge(InFlight::read(folder)).await?;
+        if let Some(guilty) = judged.culprit {
+            self.fail_culprit(guilty).await?;
+        }
+        // Last: if the process is killed before this, the next start finds the same record.
+        if let Err(error) = self.in_flight.open(folder, &judged.suspects) {
+            tracing::error!(%error, "cannot record running executions");
+        }
+        let quarantined =
+            judged.suspects.iter().filter(|suspect| suspect.deaths >= QUARANTINE_AFTER);
+        let quarantined: BTreeSet<_> =
+            quarantined.map(|one| (one.run.id, one.run.organization)).collect();
+        self.quarantined().extend(quarantined.iter().map(|(id, _)| *id));
+        let mut quarantined: Vec<_> = quarantined.into_iter().collect();
+        quarantined.sort_by_key(|(id, _)| !judged.ran.contains(id));
+        Ok(quarantined)
+    }
+
+    async fn judge(&self, found: Previous) -> Result<CrashVerdict, Error> {
+        let mut all = BTreeMap::<_, Evidence>::new();
+        for suspect in found.suspects {
+            let of = (suspect.run.id, suspect.run.organization);
+            all.entry(of).or_default().suspects.push(suspect);
+        }
+        let mut judged = CrashVerdict {
+            ran: found.running.iter().map(|run| run.id).collect(),
+            ..CrashVerdict::default()
+        };
+        for run in found.running.into_iter().filter(|_| found.crash.is_some()) {
+            all.entry((run.id, run.organization)).or_default().running.push(run);
+        }
+        let is_proof = found.crash.is_some_and(|crash| proves(crash, all.values()));
+        for ((id, organization), evidence) in all {
+            let Some((execution, progress)) = self.read_unfinished(organization, id).await? else {
+                continue;
+            };
+            match weigh(&evidence, progress, is_proof) {
+                Some(suspects) => judged.suspects.extend(suspects),
+                None => judged.culprit = Some(execution),
+            }
+        }
+        if let Some(crash) = found.crash {
+            let (running, suspects) = (judged.ran.len(), judged.suspects.len());
+            tracing::warn!(?crash, running, suspects, "the previous process crashed");
+        }
+        Ok(judged)
+    }
+
+    /// Returns the execution if it is unfinished, and its progress: the number of its ended parts.
+    async fn read_unfinished(
+        &self,
+        organization: OrganizationId,
+        id: ExecutionId,
+    ) -> Result<Option<(Execution, u64)>, Error> {
+        let key = rows::execution(organization, id);
+        let execution = match self.store.read::<Execution>(&key).await {
+            Ok(found) => found,
+            Err(error @ storage::Error::Malformed(_)) => {
+                tracing::error!(execution = %id, %error, "cannot read an execution");
+                None
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let Some(execution) = execution.filter(|one| !one.status.is_final()) else {
+            return Ok(None);
+        };
+        let ended = |attempts: &[Attempt]| {
+            attempts.iter().filter(|attempt| attempt.outcome != Outcome::Running).count()
+        };
+        let progress = match &execution.work {
+            Work::Prediction(prediction) => ended(&prediction.attempts),
+            Work::Workflow(_) | Work::Agent(_) => {
+                let steps = self.read_steps(id).await?;
+                let of_step =
+                    |step: &Step| usize::from(step.status.is_final()) + ended(&step.attempts);
+                steps.iter().map(|(_, step)| of_step(step)).sum()
+            }
+            Work::Chat(_) | Work::Decision(_) => 0,
+        };
+        Ok(Some((execution, progress as u64)))
+    }
+
+    /// Fails an execution that killed the process while it ran alone, without running or compiling
+    /// any part of it.
+    async fn fail_culprit(self: &Arc<Self>, mut execution: Execution) -> Result<(), Error> {
+        let cause = "the service crashed three times while this was running, and nothing else was \
+                     running at all three crashes; it is not run again";
+        let fault = Fault::new("InternalError", ErrorClass::InternalError, cause);
+        let id = execution.id;
+        let now = execution.stamp(self.clock.now());
+        let mut commit = Commit::new();
+        let mut effects = Vec::new();
+        if execution.has_steps() {
+            let steps = self.sum_cost(&mut execution).await?;
+            effects = machine::abandon(steps.iter().map(|(_, step)| step));
+            for (instance, mut step) in steps {
+                if step.abandon(&fault, now) {
+                    commit.put(rows::step(id, &instance), &step)?;
+                }
+            }
+        }
+        effects.extend(machine::fail_permanently(&mut execution, fault, now));
+        let body = match &execution.work {
+            Work::Prediction(_) | Work::Chat(_) | Work::Decision(_) | Work::Agent(_) => {
+                crate::run::outcome::webhook_body(&execution, None)
+                    .map_err(|error| crate::run::commit::not_serializable("webhook body", &error))?
+            }
+            Work::Workflow(_) => self.workflow_body(&execution, None, Vec::new()).await?,
+        };
+        self.write(commit, &execution, &effects, Some(body)).await?;
+        metrics::counter!("orrery_executions_abandoned_total").increment(1);
+        tracing::error!(execution = %id, "failed an execution that crashed the service");
+        Ok(())
+    }
+
+    /// Runs the quarantined executions one at a time, at first with nothing else running.
+    pub(crate) async fn run_quarantined(
+        self: Arc<Self>,
+        quarantined: Vec<(ExecutionId, OrganizationId)>,
+    ) {
+        let all_start = tokio::time::sleep(self.options.isolation);
+        tokio::pin!(all_start);
+        for (id, organization) in quarantined {
+            if self.tasks.is_stopping() {
+                return;
+            }
+            tracing::warn!(
+                execution = %id,
+                "running alone after two crashes"
+            );
+            let run = self.run_suspect(organization, id);
+            tokio::pin!(run);
+            if self.lanes().holds_starts() {
+                tokio::select! {
+                    () = &mut run => continue,
+                    () = self.note_growth() => {}
+                    () = &mut all_start => {}
+                }
+                self.start_others();
+            }
+            run.await;
+        }
+        self.start_others();
+    }
+
+    /// Records the memory growth while a suspect runs alone; never returns.
+    async fn note_growth(&self) {
+        let base = memory::resident();
+        let mut most = 0;
+        let mut samples = tokio::time::interval(GROWTH_INTERVAL);
+        loop {
+            samples.tick().await;
+            let growth = memory::resident().saturating_sub(base) as u64;
+            if growth > most {
+                most = growth;
+                self.in_flight.note_growth(growth);
+            }
+        }
+    }
+
+    pub(super) fn start_others(self: &Arc<Self>) {
+        self.lanes().hold_starts(false);
+        self.scheduler.wake();
+    }
+
+    async fn run_suspect(self: &Arc<Self>, organization: OrganizationId, id: ExecutionId) {
+        let execution = match self.read_unfinished(organization, id).await {
+            Ok(found) => found,
+            Err(error) => {
+                tracing::error!(execution = %id, %error, "cannot run a quarantined execution");
+                None
+            }
+        };
+        // It may have been cancelled.
+        if !self.quarantined().remove(&id) {
+            return;
+        }
+        let Some((execution, _)) = execution else { return };
+        let lane = execution.lane();
+        self.open_lane(&lane);
+        let started = self.lanes().start_quarantined(&lane, organization, id);
+        let Some(task) = started else { return };
+        let permit = ExecutionPermit::new(Arc::clone(self), Arc::from(lane), id, task);
+        self.set_suspect(Some(id));
+        permit.run(Entry { organization, active: None }).await;
+        self.set_suspect(None);
+    }
+
+    fn set_suspect(&self, id: Option<ExecutionId>) {
+        *self.suspect.lock().unwrap_or_else(PoisonError::into_inner) = id;
+    }
+
+    /// Whether this execution was quarantined and runs now.
+    pub(crate) fn runs_as_suspect(&self, id: ExecutionId) -> bool {
+        *self.suspect.lock().unwrap_or_else(PoisonError::into_inner) == Some(id)
+    }
+}
+
+/// Whether an execution was quarantined, given the crash counts of its runs.
+fn was_held(mut deaths: impl Iterator<Item = u32>) -> bool {
+    deaths.any(|deaths| deaths >= QUARANTINE_AFTER)
+}
+
+fn deaths_of(suspects: &[Suspect]) -> impl Iterator<Item = u32> {
+    suspects.iter().map(|suspect| suspect.deaths)
+}
+
+/// Whether a crash proves that the quarantined execution that was running caused it.
+fn proves<'e>(crash: Crash, all: impl Iterator<Item = &'e Evidence>) -> bool {
+    let running: Vec<&Evidence> = all.filter(|evidence| !evidence.running.is_empty()).collect();
+    let was_alone = running.len() == 1;
+    let held = running.iter().filter(|evidence| was_held(deaths_of(&evidence.suspects))).count();
+    match crash {
+        // The others were not running at the two crashes before.
+        Crash::Fault => was_alone || held == 1,
+        Crash::Signal => was_alone,
+        Crash::OutOfMemory { growth } => was_alone && growth >= GROWTH_MIN,
+    }
+}
+
+/// The suspects that remain of an execution after a crash, or `None` if it is the culprit. Evidence
+/// about a run counts as long as its execution has made no progress, or the same attempt was
+/// running again.
+fn weigh(evidence: &Evidence, progress: u64, is_proof: bool) -> Option<Vec<Suspect>> {
+    let is_running = |run: &Run| evidence.running.contains(run);
+    let counts =
+        |one: &&Suspect| one.progress == progress || (one.run.attempt != 0 && is_running(&one.run));
+    let known: HashMap<Run, u32> =
+        evidence.suspects.iter().filter(counts).map(|one| (one.run, one.deaths)).collect();
+    if was_held(known.values().copied()) && is_proof && !evidence.running.is_empty() {
+        return None;
+    }
+    let runs: BTreeSet<Run> = known.keys().chain(&evidence.running).copied().collect();
+    let suspect = |run: Run| {
+        let deaths = known.get(&run).copied().unwrap_or(0) + u32::from(is_running(&run));
+        Suspect { run, deaths: deaths.min(QUARANTINE_AFTER), progress }
+    };
+    Some(runs.into_iter().map(suspect).collect())
+}
+
+#[cfg(test)]
+#[path = "isolation_tests.rs"]
+mod tests;

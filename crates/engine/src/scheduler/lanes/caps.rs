@@ -1,0 +1,152 @@
+//! Caps of organizations across all lanes: which tickets are left on disk, and when their lanes are
+//! read again.
+//!
+//! The counts are kept in `organizations`. Nothing is started here: a lane whose window has the
+//! tickets again takes its turn like any other.
+
+use std::sync::Arc;
+
+use super::{Full, Lanes, Next, OrganizationLoad, Ticket};
+use orrery_domain::ids::{ExecutionId, OrganizationId};
+
+impl<T, G> Lanes<T, G> {
+    /// Limits the running executions of an organization. Executions above a lowered cap keep
+    /// running.
+    pub fn set_organization_cap(&mut self, organization: OrganizationId, cap: Option<usize>) {
+        self.organizations.set_cap(organization, cap);
+        self.wake_organization(organization);
+    }
+
+    /// Lets an organization that runs nothing in the lane start one execution above the lane's cap.
+    pub fn let_exceed(&mut self, name: &str, may_exceed: bool) {
+        if let Some(lane) = self.lanes.get_mut(name) {
+            lane.may_exceed = may_exceed;
+        }
+        self.schedule_lane(name);
+    }
+
+    /// Counts an execution that is about to be accepted, within the queue limit of its
+    /// organization. Each call is undone by [`Lanes::ended`].
+    ///
+    /// # Errors
+    /// [`Full`] if the limit is reached.
+    pub fn admit(
+        &mut self,
+        organization: OrganizationId,
+        limit: Option<usize>,
+    ) -> Result<(), Full> {
+        self.organizations.admit(organization, limit)
+    }
+
+    /// Counts unfinished executions found at the start.
+    pub fn count_unfinished(&mut self, organization: OrganizationId, count: usize) {
+        self.organizations.count_unfinished(organization, count);
+    }
+
+    /// An execution of the organization has ended, or was not accepted after all.
+    pub fn ended(&mut self, organization: OrganizationId) {
+        self.organizations.ended(organization);
+    }
+
+    #[must_use]
+    pub fn load_of(&self, organization: OrganizationId) -> OrganizationLoad {
+        self.organizations.load(organization)
+    }
+
+    /// Adds rows of the organization to the lane, oldest first; `more_from` says where the unread
+    /// rows begin.
+    pub fn refilled(
+        &mut self,
+        name: &str,
+        organization: OrganizationId,
+        rows: Vec<Ticket<T>>,
+        more_from: Option<ExecutionId>,
+    ) {
+        self.organizations.end_reading(organization);
+        if let Some(lane) = self.lanes.get_mut(name) {
+            lane.refilled(organization, rows, more_from);
+        }
+        self.schedule_lane(name);
+        self.refilled.push(organization);
+    }
+
+    /// The next read for an organization whose last read did not yield as many executions as it may
+    /// start.
+    pub(super) fn next_refilled(&mut self) -> Option<Next<T, G>> {
+        for organization in std::mem::take(&mut self.refilled) {
+            self.wake_organization(organization);
+        }
+        self.next_woken()
+    }
+
+    /// Drops tickets at the head of a window whose organizations are at their caps; they stay on
+    /// disk.
+    pub(super) fn put_back_blocked(&mut self, name: &Arc<str>) {
+        let mut has_left = false;
+        while let Some(organization) = self.whose_turn(name)
+            && self.organizations.room(organization) == 0
+            && let Some(lane) = self.lanes.get_mut(name)
+        {
+            if lane.put_back(organization) {
+                self.organizations.wait_in(organization, Arc::clone(name));
+            }
+            has_left = true;
+        }
+        if has_left {
+            // They were ahead of the waiting steps.
+            self.wake_steps(name);
+        }
+    }
+
+    /// The next read of the lane: for the next organization that is below its cap. The others wait
+    /// until they are.
+    pub(super) fn next_refill(&mut self, name: &Arc<str>) -> Option<Next<T, G>> {
+        while let Some(organization) = self.lanes.get_mut(name)?.take_turn_to_read() {
+            if self.organizations.room_to_read(organization) > 0 {
+                return self.begin_refill(name, organization);
+            }
+            self.organizations.wait_in(organization, Arc::clone(name));
+        }
+        None
+    }
+
+    fn begin_refill(
+        &mut self,
+        name: &Arc<str>,
+        organization: OrganizationId,
+    ) -> Option<Next<T, G>> {
+        let lane = self.lanes.get_mut(name)?;
+        let from = lane.begin_refill(organization)?;
+        let most = self.organizations.room(organization).min(lane.room_for_one());
+        self.organizations.begin_reading(organization);
+        // Other work of the lane continues during the read.
+        self.schedule_lane(name);
+        Some(Next::Refill { lane: Arc::clone(name), organization, from, most })
+    }
+
+    /// Triggers reads of the lanes in which the organization waits, as many as it may start
+    /// executions.
+    pub(super) fn wake_organization(&mut self, organization: OrganizationId) {
+        if self.organizations.wakes(organization) {
+            self.woken.push_back(organization);
+        }
+    }
+
+    /// The next read for a waiting organization below its cap. A lane without a free permit reads
+    /// its rows later.
+    pub(super) fn next_woken(&mut self) -> Option<Next<T, G>> {
+        while let Some(organization) = self.woken.front().copied() {
+            let Some(name) = self.organizations.next_waiting(organization) else {
+                self.woken.pop_front();
+                continue;
+            };
+            let Some(lane) = self.lanes.get_mut(&name) else { continue };
+            if lane.may_read(organization) {
+                return self.begin_refill(&name, organization);
+            }
+            lane.read_later(organization);
+            self.schedule_lane(&name);
+        }
+        None
+    }
+}

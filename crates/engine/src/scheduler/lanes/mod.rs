@@ -1,0 +1,586 @@
+//! Lanes: which execution runs next.
+//!
+//! Each model and each workflow has a lane with its own cap of running executions; permits are
+//! granted to the lanes in turn. Within a lane, organizations take turns, each first in, first out.
+//! The rows of a lane are on disk, ordered by organization. Memory holds only a window with the
+//! first rows of each organization, so a backlog of a million rows takes no memory. When an
+//! organization has no ticket left in the window, its next rows are read, in turn with those of
+//! others; no read passes over rows of other organizations.
+//!
+//! An execution enters a lane in one way: [`Lanes::reserve`] or [`Lanes::reserve_accepted`] before
+//! the commit that adds its row, and [`Lanes::enqueue`] in that commit's hook. In between, its row
+//! may be visible, so a refill skips it. [`Lanes::forget`] is called by the hook of a commit that
+//! deletes the row of an execution that is not running.
+//!
+//! Steps of running workflows wait in the lane of their model. They share its cap with the lane's
+//! own executions, in turn with them, but do not count as running executions, since their workflow
+//! already holds a permit. A workflow that only waits for permits is parked: it does not count as a
+//! running execution until it continues.
+//!
+//! When all permits are taken, a lane that runs nothing may still start one execution, so stuck
+//! lanes never block an idle one. An organization that runs fewer than [`OWN_PLACES`] may start one
+//! too, in any lane below its cap, so that it never waits for other organizations. In a lane whose
+//! runner has permits of its own, an organization that runs nothing there starts one above the cap.
+//!
+//! An organization may have a cap across all lanes. If it is at its cap when its turn comes, its
+//! tickets leave the window and their rows stay on disk until one of its executions releases its
+//! permit. The lanes in which it waits then take turns, and as many rows are read as it may start.
+//! An execution that only waits for executions that it has started does not count.
+//!
+//! This module does no I/O and never waits: [`Lanes::next`] says what to do, and its caller does
+//! it.
+
+mod caps;
+mod lane;
+mod lines;
+mod organizations;
+mod places;
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+
+pub use self::lane::Parking;
+use self::lane::{Lane, Left};
+use self::organizations::Organizations;
+use orrery_domain::ids::{ExecutionId, OrganizationId};
+
+/// Maximum executions per lane that are queued in memory; the others are queued on disk.
+pub const WINDOW: usize = 256;
+/// Executions of one organization that may be queued in memory however many others are.
+pub const SHARE: usize = 16;
+/// Executions that one organization may always run, regardless of what others run; fewer if there are
+/// few permits.
+pub const OWN_PLACES: usize = 16;
+/// Maximum executions of one lane that may wait for a retry. Beyond that, the lane starts no new
+/// ones, since they would probably fail for the same reason.
+pub const PAUSED_MAX: usize = 1024;
+
+/// A queued execution. `T` is the data of the module's user.
+#[derive(Debug)]
+pub struct Ticket<T> {
+    pub id: ExecutionId,
+    pub organization: OrganizationId,
+    pub payload: T,
+}
+
+/// The next action of the dispatcher.
+#[derive(Debug)]
+pub enum Next<T, G> {
+    /// Admit this waiting step; its lane has already counted it.
+    AdmitStep { lane: Arc<str>, waiter: G },
+    /// Start this execution; its lane has already counted it as running. The task that runs it
+    /// keeps `task` for as long as it lives.
+    Start { lane: Arc<str>, ticket: Ticket<T>, task: Arc<()> },
+    /// Read up to `most` rows of this organization in this lane, starting at `from`, and pass them
+    /// to [`Lanes::refilled`].
+    Refill { lane: Arc<str>, organization: OrganizationId, from: ExecutionId, most: usize },
+}
+
+/// An organization's running and queued executions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct OrganizationLoad {
+    pub running: usize,
+    /// Accepted, unfinished and not running.
+    pub queued: usize,
+}
+
+/// The state of a lane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Load {
+    pub running: usize,
+    pub queued: usize,
+    pub cap: usize,
+}
+
+/// The lane is full; nothing was added.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("queue full: {queued} executions queued")]
+pub struct Full {
+    pub queued: usize,
+}
+
+/// All lanes, and the schedule of those that have work.
+#[derive(Debug)]
+pub struct Lanes<T, G> {
+    lanes: HashMap<Arc<str>, Lane<T, G>>,
+    schedule: VecDeque<Arc<str>>,
+    /// Lanes that may start one although all permits are taken: they run nothing, or an organization
+    /// waits there that runs fewer than its own permits.
+    idle_schedule: VecDeque<Arc<str>>,
+    /// Organizations that run fewer than before and wait in some lane.
+    relieved: HashSet<OrganizationId>,
+    /// Lanes that may have room for a waiting step.
+    step_turn: VecDeque<Arc<str>>,
+    /// Organizations that wait in lanes and are below their caps again.
+    woken: VecDeque<OrganizationId>,
+    /// Organizations whose rows were just read: they are woken once that lane has started what it
+    /// can.
+    refilled: Vec<OrganizationId>,
+    organizations: Organizations,
+    last_waiter: u64,
+    active: usize,
+    /// Parked executions: in memory, without a permit.
+    parked: usize,
+    active_cap: usize,
+    /// Starts are suspended, though steps are still admitted.
+    is_held: bool,
+}
+
+impl<T, G> Lanes<T, G> {
+    /// Creates an empty set of lanes. At most `active_cap` executions run at once across all lanes,
+    /// plus one in each otherwise idle lane, and [`OWN_PLACES`] of each organization.
+    #[must_use]
+    pub fn new(active_cap: usize) -> Self {
+        Self {
+            lanes: HashMap::new(),
+            schedule: VecDeque::new(),
+            idle_schedule: VecDeque::new(),
+            relieved: HashSet::new(),
+            step_turn: VecDeque::new(),
+            woken: VecDeque::new(),
+            refilled: Vec::new(),
+            organizations: Organizations::default(),
+            last_waiter: 0,
+            active: 0,
+            parked: 0,
+            active_cap: active_cap.max(1),
+            is_held: false,
+        }
+    }
+
+    /// Suspends all starts until called again with `false`. Waiting steps are still admitted.
+    pub fn hold_starts(&mut self, is_held: bool) {
+        self.is_held = is_held;
+    }
+
+    /// Whether starts are suspended.
+    #[must_use]
+    pub fn holds_starts(&self) -> bool {
+        self.is_held
+    }
+
+    /// Counts an execution on disk as running. The caller starts it in a task that keeps the
+    /// returned handle. `None` if the lane already has it in memory.
+    pub fn start_quarantined(
+        &mut self,
+        name: &str,
+        organization: OrganizationId,
+        id: ExecutionId,
+    ) -> Option<Arc<()>> {
+        let task = self.lanes.get_mut(name)?.start_quarantined(organization, id)?;
+        self.active += 1;
+        self.organizations.started(organization);
+        Some(task)
+    }
+
+    /// Creates the lane or changes its limits. Executions above a lowered cap keep running.
+    pub fn set_limits(&mut self, name: &str, cap: usize, queue_limit: usize) {
+        let cap = cap.max(1);
+        let lane = self.lanes.entry(Arc::from(name)).or_insert_with(|| Lane::new(cap, queue_limit));
+        lane.cap = cap;
+        lane.queue_limit = queue_limit;
+        self.wake_steps(name);
+        self.schedule_lane(name);
+    }
+
+    // --- adding ---
+
+    /// Announces new work before the commit that adds its row, and counts it, so that the limit
+    /// also holds under concurrency. Each announcement ends in [`Lanes::enqueue`] or
+    /// [`Lanes::cancel_reservation`].
+    ///
+    /// # Errors
+    /// [`Full`] if the lane's queue is full.
+    pub fn reserve(&mut self, name: &str, id: ExecutionId) -> Result<(), Full> {
+        let Some(lane) = self.lanes.get_mut(name) else { return Ok(()) };
+        if lane.queued() >= lane.queue_limit {
+            return Err(Full { queued: lane.queued() });
+        }
+        lane.reserve(id);
+        Ok(())
+    }
+
+    /// [`Lanes::reserve`] without a limit: work that was already accepted (the next model of a
+    /// chain, a timer) is never rejected.
+    pub fn reserve_accepted(&mut self, name: &str, id: ExecutionId) {
+        if let Some(lane) = self.lanes.get_mut(name) {
+            lane.reserve(id);
+        }
+    }
+
+    /// Withdraws the announcement of a failed commit.
+    pub fn cancel_reservation(&mut self, name: &str, id: ExecutionId) {
+        if let Some(lane) = self.lanes.get_mut(name) {
+            lane.cancel_reservation(id);
+        }
+    }
+
+    /// Adds an announced execution whose row is durable to the end of its lane.
+    pub fn enqueue(&mut self, name: &str, ticket: Ticket<T>) {
+        if let Some(lane) = self.lanes.get_mut(name) {
+            lane.enqueue(ticket);
+        }
+        self.schedule_lane(name);
+    }
+
+    /// Counts rows of an organization that are only on disk, none older than `from`. A count of 0
+    /// only makes the lane read the rows.
+    pub fn count_stored(
+        &mut self,
+        name: &str,
+        (organization, from): (OrganizationId, ExecutionId),
+        count: usize,
+    ) {
+        if let Some(lane) = self.lanes.get_mut(name) {
+            lane.count_stored(organization, from, count);
+        }
+        self.schedule_lane(name);
+    }
+
+    /// Whether a ticket enqueued now would be kept in memory, and its state with it.
+    #[must_use]
+    pub fn has_room(&self, name: &str, organization: OrganizationId) -> bool {
+        self.lanes.get(name).is_some_and(|lane| lane.has_room(organization))
+    }
+
+    /// Whether the lane has the execution in memory: it is queued in the window, running, paused,
+    /// or being committed.
+    #[must_use]
+    pub fn knows(&self, name: &str, id: ExecutionId) -> bool {
+        self.lanes.get(name).is_some_and(|lane| lane.knows(id))
+    }
+
+    /// Whether a running execution was put back into the lane before it released its permit.
+    #[must_use]
+    pub fn is_requeued(&self, name: &str, id: ExecutionId) -> bool {
+        self.lanes.get(name).is_some_and(|lane| lane.is_requeued(id))
+    }
+
+    // --- running ---
+
+    /// Returns the next action, or `None` if nothing can start until something ends.
+    pub fn next(&mut self) -> Option<Next<T, G>> {
+        if let Some(admit) = self.next_step() {
+            return Some(admit);
+        }
+        if self.is_held {
+            return None;
+        }
+        // Organizations below their caps again are read before others take the permit. A lane that
+        // was due for an execution of its own may have had none that could start; its waiting steps
+        // are then admitted.
+        let next = self.next_woken().or_else(|| self.next_start());
+        next.or_else(|| self.next_refilled()).or_else(|| self.next_step())
+    }
+
+    /// Whether [`Lanes::next`] may return an action. False while everything added can only wait.
+    #[must_use]
+    pub fn has_turns(&self) -> bool {
+        let has_lanes = match self.is_full() {
+            true => !self.idle_schedule.is_empty() || !self.relieved.is_empty(),
+            false => !self.schedule.is_empty(),
+        };
+        let has_reads = !self.woken.is_empty() || !self.refilled.is_empty();
+        has_reads || has_lanes || !self.step_turn.is_empty()
+    }
+
+    fn next_start(&mut self) -> Option<Next<T, G>> {
+        if self.is_full() {
+            return self.next_without_place();
+        }
+        while let Some(name) = self.schedule.pop_front() {
+            let Some(lane) = self.lanes.get_mut(&name) else { continue };
+            lane.in_turn = false;
+            if let Some(next) = self.next_of(&name) {
+                return Some(next);
+            }
+        }
+        // No lane can start anything, so neither can these.
+        for name in self.idle_schedule.drain(..) {
+            if let Some(lane) = self.lanes.get_mut(&name) {
+                lane.in_idle_turn = false;
+            }
+        }
+        self.relieved.clear();
+        None
+    }
+
+    fn next_of(&mut self, name: &Arc<str>) -> Option<Next<T, G>> {
+        self.put_back_blocked(name);
+        if let Some(refill) = self.next_refill(name) {
+            return Some(refill);
+        }
+        let organization = self.whose_turn(name)?;
+        let (ticket, task) = self.lanes.get_mut(name)?.start(organization)?;
+        self.active += 1;
+        self.organizations.started(ticket.organization);
+        self.wake_steps(name);
+        self.schedule_lane(name);
+        Some(Next::Start { lane: Arc::clone(name), ticket, task })
+    }
+
+    /// Whether all permits are taken. Parked executions hold memory but no permit, so running and
+    /// parked executions together are limited to twice the number of permits.
+    const fn is_full(&self) -> bool {
+        self.active >= self.active_cap
+            || self.active + self.parked >= self.active_cap.saturating_mul(2)
+    }
+
+    /// Releases the permit of a running execution.
+    pub fn release(&mut self, name: &str, id: ExecutionId) {
+        let left = self.lanes.get_mut(name).and_then(|lane| lane.release(id));
+        self.count_out(name, left);
+    }
+
+    /// Releases the permit of a failed execution, which waits for [`Lanes::resume`].
+    pub fn pause(&mut self, name: &str, ticket: Ticket<T>) {
+        let left = self.lanes.get_mut(name).and_then(|lane| lane.pause(ticket));
+        self.count_out(name, left);
+    }
+
+    fn count_out(&mut self, name: &str, left: Option<Left>) {
+        match left.map(|left| left.parking) {
+            Some(Parking::Not) => self.active = self.active.saturating_sub(1),
+            Some(Parking::ForModels | Parking::ForOthers) => {
+                self.parked = self.parked.saturating_sub(1);
+            }
+            None => {}
+        }
+        self.wake_steps(name);
+        self.schedule_lane(name);
+        if let Some(left) = left {
+            self.organizations.left(left);
+            self.wake_organization(left.organization);
+            self.relieve(left.organization);
+        }
+    }
+
+    /// Puts a paused execution back into the queue, sorted by its age.
+    pub fn resume(&mut self, name: &str, id: ExecutionId) {
+        if let Some(lane) = self.lanes.get_mut(name) {
+            lane.resume(id);
+        }
+        self.schedule_lane(name);
+    }
+
+    /// Records that a running execution only waits, for what `parking` says, or that it continues.
+    /// When it continues, it takes its permit back even if none is free, since what it waited for
+    /// is ready.
+    pub fn park(&mut self, name: &str, id: ExecutionId, parking: Parking) {
+        let Some(before) = self.lanes.get_mut(name).and_then(|lane| lane.park(id, parking)) else {
+            return;
+        };
+        match (before.parking, parking) {
+            (Parking::Not, _) => {
+                self.active = self.active.saturating_sub(1);
+                self.parked += 1;
+            }
+            (_, Parking::Not) => {
+                self.active += 1;
+                self.parked = self.parked.saturating_sub(1);
+            }
+            (Parking::ForModels | Parking::ForOthers, Parking::ForModels | Parking::ForOthers) => {}
+        }
+        let yielded = before.parking == Parking::ForOthers;
+        let yields = parking == Parking::ForOthers;
+        if yielded != yields {
+            self.organizations.yields(before.organization, yields);
+            self.wake_organization(before.organization);
+            self.relieve(before.organization);
+        }
+    }
+
+    /// Removes a queued execution whose row was deleted because it was cancelled. A running one is
+    /// left to its release.
+    pub fn forget(&mut self, name: &str, id: ExecutionId) {
+        if let Some(lane) = self.lanes.get_mut(name) {
+            lane.forget(id);
+        }
+        self.wake_steps(name);
+        self.schedule_lane(name);
+    }
+
+    /// Removes a lane that is empty in memory and on disk. Clients can create any number of session
+    /// lanes.
+    pub fn remove_unused(&mut self, name: &str) {
+        if self.lanes.get(name).is_some_and(Lane::is_unused) {
+            self.lanes.remove(name);
+        }
+    }
+
+    // --- waiting steps ---
+
+    /// The next waiting step whose lane has room, unless it is the turn of the lane's own
+    /// executions.
+    fn next_step(&mut self) -> Option<Next<T, G>> {
+        while let Some(name) = self.step_turn.pop_front() {
+            let has_own_turn = !self.is_held && self.whose_turn(&name).is_some();
+            let Some(lane) = self.lanes.get_mut(&name) else { continue };
+            if !lane.has_free_permit() || (lane.step_was_last && has_own_turn) {
+                continue;
+            }
+            let Some((_, waiter)) = lane.waiting_steps.pop() else { continue };
+            lane.admitted_steps += 1;
+            lane.step_was_last = true;
+            self.wake_steps(&name);
+            return Some(Next::AdmitStep { lane: name, waiter });
+        }
+        None
+    }
+
+    /// Admits a step at once if a permit is free and nothing waits for it. True if it was admitted.
+    pub fn try_acquire(&mut self, name: &str) -> bool {
+        let Some(lane) = self.lanes.get_mut(name) else { return false };
+        let is_free =
+            lane.has_free_permit() && lane.waiting_steps.is_empty() && !lane.has_waiting();
+        if is_free {
+            lane.admitted_steps += 1;
+        }
+        is_free
+    }
+
+    /// Checks whether one more step may wait.
+    ///
+    /// # Errors
+    /// [`Full`] if the lane's queue is full.
+    pub fn has_room_for_step(&self, name: &str) -> Result<(), Full> {
+        let Some(lane) = self.lanes.get(name) else { return Ok(()) };
+        let queued = lane.waiting_steps.len();
+        if queued >= lane.queue_limit.max(1) { Err(Full { queued }) } else { Ok(()) }
+    }
+
+    /// Adds a waiting step to the end of its organization's line, or before all others. Returns a
+    /// number for [`Lanes::cancel_wait`].
+    pub fn enqueue_step(
+        &mut self,
+        name: &str,
+        organization: Option<OrganizationId>,
+        waiter: G,
+        is_first: bool,
+    ) -> u64 {
+        self.last_waiter += 1;
+        if let Some(lane) = self.lanes.get_mut(name) {
+            let entry = (self.last_waiter, waiter);
+            if is_first {
+                lane.waiting_steps.push_front(organization, entry);
+            } else {
+                lane.waiting_steps.push_back(organization, entry);
+            }
+        }
+        self.wake_steps(name);
+        self.last_waiter
+    }
+
+    /// Removes a waiting step.
+    pub fn cancel_wait(&mut self, name: &str, number: u64) {
+        if let Some(lane) = self.lanes.get_mut(name) {
+            drop(lane.waiting_steps.remove(|(held, _)| *held == number));
+        }
+    }
+
+    /// Releases the permit of an admitted step.
+    pub fn release_step(&mut self, name: &str) {
+        if let Some(lane) = self.lanes.get_mut(name) {
+            lane.admitted_steps = lane.admitted_steps.saturating_sub(1);
+        }
+        self.wake_steps(name);
+        self.schedule_lane(name);
+    }
+
+    // --- inspection ---
+
+    /// The load of a lane.
+    #[must_use]
+    pub fn load(&self, name: &str) -> Load {
+        self.lanes.get(name).map_or_else(Load::default, Lane::load)
+    }
+
+    /// The numbers of running and queued executions across all lanes.
+    #[must_use]
+    pub fn totals(&self) -> (usize, usize) {
+        (self.active + self.parked, self.lanes.values().map(Lane::queued).sum())
+    }
+
+    /// The position of a queued execution, from 1; `None` if it is behind the window.
+    #[must_use]
+    pub fn position(&self, name: &str, id: ExecutionId) -> Option<usize> {
+        self.lanes.get(name)?.position(id)
+    }
+
+    /// The names of all lanes.
+    #[must_use]
+    pub fn names(&self) -> Vec<Arc<str>> {
+        self.lanes.keys().cloned().collect()
+    }
+
+    /// All lanes with their load.
+    #[must_use]
+    pub fn loads(&self) -> Vec<(Arc<str>, Load)> {
+        self.lanes.iter().map(|(name, lane)| (Arc::clone(name), lane.load())).collect()
+    }
+
+    // --- consistency check ---
+
+    /// Running executions whose task ended without releasing its permit. There are none unless this
+    /// module has a bug.
+    #[must_use]
+    pub fn leaked(&self) -> Vec<(Arc<str>, OrganizationId, ExecutionId)> {
+        let lanes = self.lanes.iter();
+        let leaked = lanes.flat_map(|(name, lane)| {
+            lane.leaked().map(move |(organization, id)| (Arc::clone(name), organization, id))
+        });
+        leaked.collect()
+    }
+
+    /// Counts the permits again. True if the counts were wrong; they are corrected.
+    pub fn recount(&mut self) -> bool {
+        let runs: Vec<Left> = self.lanes.values().flat_map(Lane::runs).collect();
+        let parked = runs.iter().filter(|run| run.parking != Parking::Not).count();
+        let active = runs.len().saturating_sub(parked);
+        let was_wrong = (self.active, self.parked) != (active, parked);
+        (self.active, self.parked) = (active, parked);
+        let yields = |run: &Left| (run.organization, run.parking == Parking::ForOthers);
+        self.organizations.recount(runs.iter().map(yields)) || was_wrong
+    }
+
+    /// The number of executions that the lane has in memory, or `None` if there are more rows on
+    /// disk.
+    #[must_use]
+    pub fn complete_len(&self, name: &str) -> Option<usize> {
+        self.lanes.get(name)?.complete_len()
+    }
+
+    // --- schedule ---
+
+    /// Schedules the lane's waiting steps if one of them may be admitted.
+    fn wake_steps(&mut self, name: &str) {
+        let Some((name, lane)) = self.lanes.get_key_value(name) else { return };
+        if !lane.waiting_steps.is_empty() && lane.has_free_permit() {
+            self.step_turn.push_back(Arc::clone(name));
+        }
+    }
+
+    /// Adds the lane to the end of the schedule if it has something to do and is not in it.
+    fn schedule_lane(&mut self, name: &str) {
+        let Some((name, lane)) = self.lanes.get_key_value(name) else { return };
+        if !(lane.can_start() || lane.wants_refill()) {
+            return;
+        }
+        let needs_no_place = lane.is_idle() || lane.has_one(|one| self.has_own_place(one));
+        let name = Arc::clone(name);
+        let Some(lane) = self.lanes.get_mut(&name) else { return };
+        if !std::mem::replace(&mut lane.in_turn, true) {
+            self.schedule.push_back(Arc::clone(&name));
+        }
+        if needs_no_place && !std::mem::replace(&mut lane.in_idle_turn, true) {
+            self.idle_schedule.push_back(name);
+        }
+    }
+}
+
+#[cfg(test)]
+mod caps_tests;
+#[cfg(test)]
+mod places_tests;
+#[cfg(test)]
+mod tests;

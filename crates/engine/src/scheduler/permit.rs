@@ -1,0 +1,81 @@
+//! Model permits for work outside of the lane's own executions, such as workflow steps and calls of
+//! the chat router. The lane counts all of them.
+
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use crate::Inner;
+use orrery_domain::execution::lane_of_model;
+use orrery_runtime::{self as runtime, turns};
+
+/// A permit of a model, or the wait for one. Dropping it releases the permit or ends the wait.
+pub struct ModelPermit {
+    inner: Arc<Inner>,
+    lane: String,
+    /// The number of the waiting step and its notification, while it waits.
+    wait: Option<(u64, oneshot::Receiver<()>)>,
+    /// When it was requested.
+    since: Instant,
+}
+
+impl std::fmt::Debug for ModelPermit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ModelPermit").field("lane", &self.lane).finish_non_exhaustive()
+    }
+}
+
+impl Inner {
+    /// Returns a model permit, or the wait for one, on behalf of the task's organization. With
+    /// `is_first`, it waits ahead of all others.
+    pub(crate) fn acquire_permit(self: &Arc<Self>, slug: &str, is_first: bool) -> ModelPermit {
+        let lane = lane_of_model(slug);
+        self.open_lane(&lane);
+        let inner = Arc::clone(self);
+        let since = runtime::monotonic_now();
+        let mut lanes = self.lanes();
+        if lanes.try_acquire(&lane) {
+            drop(lanes);
+            return ModelPermit { inner, lane, wait: None, since };
+        }
+        let (sender, granted) = oneshot::channel();
+        let number = lanes.enqueue_step(&lane, turns::holder(), sender, is_first);
+        drop(lanes);
+        // A permit may be free if only the turn order withheld it.
+        self.scheduler.wake();
+        ModelPermit { inner, lane, wait: Some((number, granted)), since }
+    }
+}
+
+impl ModelPermit {
+    /// Whether the permit is already granted.
+    pub const fn is_granted(&self) -> bool {
+        self.wait.is_none()
+    }
+
+    /// Waits until the permit is granted.
+    pub async fn granted(mut self) -> Self {
+        if let Some((_, granted)) = &mut self.wait
+            && granted.await.is_ok()
+        {
+            self.wait = None;
+        }
+        self
+    }
+}
+
+impl Drop for ModelPermit {
+    fn drop(&mut self) {
+        if let Some((number, granted)) = &mut self.wait {
+            granted.close();
+            if granted.try_recv().is_err() {
+                self.inner.lanes().cancel_wait(&self.lane, *number);
+                return;
+            }
+        }
+        self.inner.meters.ended(&self.lane, self.since.elapsed(), false);
+        self.inner.lanes().release_step(&self.lane);
+        self.inner.scheduler.wake();
+    }
+}

@@ -1,0 +1,298 @@
+//! The exporter: takes ended executions and attempts from the queue, derives their spans, and sends
+//! them in batches.
+//!
+//! One request is in flight at a time. If the collector is down, busy or silent, a batch is retried
+//! a few times with growing pauses, then dropped. The queue fills meanwhile, and spans are dropped
+//! while it is full. At shutdown, the queue is sent once, within two seconds.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use bytes::Bytes;
+use hyper::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER, USER_AGENT};
+use hyper::{Request, StatusCode};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use super::span::Span;
+use super::{Ended, Target, Traces, count_dropped, derive, otlp};
+use crate::{Engine, Error};
+use orrery_domain::delivery::retry_after;
+use orrery_domain::ids::{ExecutionId, OrganizationId};
+use orrery_http::client::{Client, Limits, Overflow, Response};
+use orrery_http::tls::machine_name;
+use orrery_runtime::{self as runtime, Clock, Recurring};
+
+/// Spans per request. The spans of one execution may exceed it.
+const BATCH_MAX: usize = 512;
+/// Attempts per batch.
+const TRIES_MAX: u32 = 5;
+/// The longest pause, and the longest that a collector can request.
+const PAUSE_MAX: Duration = Duration::from_secs(30);
+/// Bytes of a response that are read.
+const ANSWER_MAX: usize = 16 * 1024;
+const AGENT: &str = concat!("orrery/", env!("CARGO_PKG_VERSION"));
+const PROTOBUF: HeaderValue = HeaderValue::from_static("application/x-protobuf");
+
+/// The result of an attempt.
+#[derive(Debug)]
+enum Tried {
+    /// The collector accepted the spans, except for `rejected` of them.
+    Taken { rejected: usize },
+    /// Retry later, after `wait` if the collector named a pause.
+    Later { reason: String, wait: Option<Duration> },
+    /// The collector refused the spans.
+    Refused { reason: String },
+}
+
+/// The timing of the exporter.
+#[derive(Debug, Clone, Copy)]
+pub struct Pace {
+    /// How long a span waits for others.
+    pub batch_after: Duration,
+    /// The pause after the first attempt; doubled after each further one.
+    pub pause_first: Duration,
+    /// The timeout of a request.
+    pub time_max: Duration,
+    /// The time limit of the export at shutdown.
+    pub flush_max: Duration,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self {
+            batch_after: Duration::from_secs(1),
+            pause_first: Duration::from_secs(1),
+            time_max: Duration::from_secs(10),
+            flush_max: Duration::from_secs(2),
+        }
+    }
+}
+
+/// The future spans of an execution.
+pub type SpansFuture<'a> = Pin<Box<dyn Future<Output = Result<Vec<Span>, Error>> + Send + 'a>>;
+
+/// Provides the spans of stored executions.
+pub trait Source: Send + Sync {
+    /// The spans of an ended execution.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if it is no longer stored; [`Error::Storage`].
+    fn spans_of(&self, organization: OrganizationId, id: ExecutionId) -> SpansFuture<'_>;
+}
+
+impl Source for Engine {
+    fn spans_of(&self, organization: OrganizationId, id: ExecutionId) -> SpansFuture<'_> {
+        Box::pin(async move {
+            let outline = self.outline(organization, id, derive::STEPS_MAX).await?;
+            Ok(derive::of_execution(&outline))
+        })
+    }
+}
+
+/// Sends spans.
+pub struct Exporter {
+    traces: Traces,
+    source: Box<dyn Source>,
+    client: Client,
+    clock: Clock,
+    stopping: CancellationToken,
+    pace: Pace,
+    machine: String,
+    trouble: Recurring,
+    batch: Vec<Span>,
+}
+
+impl Exporter {
+    pub fn new(
+        (traces, source): (Traces, Box<dyn Source>),
+        client: Client,
+        clock: Clock,
+        stopping: CancellationToken,
+        pace: Pace,
+    ) -> Self {
+        let machine = machine_name();
+        let trouble = Recurring::default();
+        let batch = Vec::new();
+        Self { traces, source, client, clock, stopping, pace, machine, trouble, batch }
+    }
+
+    /// Exports until shutdown, then sends what is left within the time that the pace allows.
+    pub async fn run(mut self, mut waiting: mpsc::Receiver<Ended>) {
+        let (stopping, flush_max) = (self.stopping.clone(), self.pace.flush_max);
+        let too_late = async {
+            stopping.cancelled().await;
+            tokio::time::sleep(flush_max).await;
+        };
+        tokio::select! {
+            () = self.serve(&mut waiting) => {}
+            () = too_late => {}
+        }
+        waiting.close();
+        while waiting.try_recv().is_ok() {
+            count_dropped(1);
+        }
+        count_dropped(self.batch.len());
+    }
+
+    async fn serve(&mut self, waiting: &mut mpsc::Receiver<Ended>) {
+        let stopping = self.stopping.clone();
+        let mut due = runtime::monotonic_now();
+        loop {
+            let has_spans = !self.batch.is_empty();
+            let ended = tokio::select! {
+                biased;
+                () = stopping.cancelled() => break,
+                () = sleep_until(due), if has_spans => None,
+                ended = waiting.recv() => match ended {
+                    Some(ended) => Some(ended),
+                    None => break,
+                },
+            };
+            match ended {
+                Some(ended) => {
+                    if !has_spans {
+                        due = after(self.pace.batch_after);
+                    }
+                    self.add(ended).await;
+                    if self.batch.len() >= BATCH_MAX {
+                        self.send().await;
+                    }
+                }
+                None => self.send().await,
+            }
+        }
+        // Each remaining batch is sent once.
+        while let Ok(ended) = waiting.try_recv() {
+            self.add(ended).await;
+            if self.batch.len() >= BATCH_MAX {
+                self.send().await;
+            }
+        }
+        self.send().await;
+    }
+
+    /// Adds the spans of an ended execution or attempt to the batch.
+    async fn add(&mut self, ended: Ended) {
+        let (organization, id) = match ended {
+            Ended::Attempt(span) => return self.batch.push(*span),
+            Ended::Execution(organization, id) => (organization, id),
+        };
+        match self.source.spans_of(organization, id).await {
+            Ok(spans) => self.batch.extend(spans),
+            // It was deleted meanwhile.
+            Err(Error::NotFound) => count_dropped(1),
+            Err(error) => {
+                tracing::warn!(execution = %id, %error, "failed to export the spans of an execution");
+                count_dropped(1);
+            }
+        }
+    }
+
+    /// Sends the batch until the collector has accepted it or it is dropped.
+    async fn send(&mut self) {
+        let spans = std::mem::take(&mut self.batch);
+        let Some(target) = self.traces.inner.target.load_full() else {
+            return count_dropped(spans.len());
+        };
+        if spans.is_empty() {
+            return;
+        }
+        // Spans that a shutdown has no time to send are counted there.
+        self.batch = spans;
+        let body = Bytes::from(otlp::encode(&self.batch, &self.machine));
+        let mut pause = self.pace.pause_first;
+        for attempt in 1..=TRIES_MAX {
+            let (reason, wait) = match self.try_once(&target, body.clone()).await {
+                Tried::Taken { rejected } => return self.taken(rejected),
+                Tried::Refused { reason } => (reason, None),
+                Tried::Later { reason, wait } => (reason, Some(wait.unwrap_or(pause))),
+            };
+            self.log(&reason);
+            let Some(wait) = wait.filter(|_| attempt < TRIES_MAX && !self.stopping.is_cancelled())
+            else {
+                break;
+            };
+            let until = after(wait.min(PAUSE_MAX));
+            // A shutdown ends the pause and retries once more.
+            let _stopped = self.stopping.run_until_cancelled(sleep_until(until)).await;
+            pause = pause.saturating_mul(2);
+        }
+        count_dropped(self.batch.len());
+        self.batch.clear();
+    }
+
+    fn taken(&mut self, rejected: usize) {
+        let count = self.batch.len();
+        self.batch.clear();
+        let rejected = rejected.min(count);
+        metrics::counter!("orrery_spans_exported_total").increment((count - rejected) as u64);
+        if rejected > 0 {
+            count_dropped(rejected);
+            self.log("the collector rejects some of the spans");
+        } else if self.trouble.end() {
+            tracing::info!("span export resumed");
+        }
+    }
+
+    fn log(&mut self, reason: &str) {
+        if self.trouble.is_news(reason) {
+            tracing::warn!(
+                reason,
+                "span export failed; check telemetry.otlp_endpoint and the collector behind it"
+            );
+        }
+    }
+
+    async fn try_once(&self, target: &Target, body: Bytes) -> Tried {
+        let mut request = Request::new(body);
+        *request.method_mut() = hyper::Method::POST;
+        match target.url.parse() {
+            Ok(uri) => *request.uri_mut() = uri,
+            Err(_no_uri) => {
+                return Tried::Refused { reason: "the endpoint is not a URL".to_owned() };
+            }
+        }
+        let headers = request.headers_mut();
+        headers.insert(CONTENT_TYPE, PROTOBUF);
+        headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
+        for (name, value) in &target.headers {
+            headers.insert(name, value.clone());
+        }
+        let total = self.pace.time_max;
+        let limits = Limits { total, answer_bytes: ANSWER_MAX, overflow: Overflow::Truncate };
+        match self.client.send(request, &limits).await {
+            Ok(answer) => self.judge(&answer),
+            Err(error) => Tried::Later { reason: error.detail(), wait: None },
+        }
+    }
+
+    /// Interprets a response (OTLP specification, "OTLP/HTTP Response").
+    fn judge(&self, answer: &Response) -> Tried {
+        let status = answer.status;
+        if status.is_success() {
+            return Tried::Taken { rejected: otlp::rejected(&answer.body) };
+        }
+        let reason = format!("the collector answered {status}");
+        let may_retry = matches!(
+            status,
+            StatusCode::TOO_MANY_REQUESTS
+                | StatusCode::BAD_GATEWAY
+                | StatusCode::SERVICE_UNAVAILABLE
+                | StatusCode::GATEWAY_TIMEOUT
+        );
+        if !may_retry {
+            return Tried::Refused { reason };
+        }
+        let asked = answer.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok());
+        let wait = asked.and_then(|text| retry_after(text, self.clock.now()));
+        Tried::Later { reason, wait }
+    }
+}
+
+/// The time after this duration.
+fn after(time: Duration) -> Instant {
+    let now = runtime::monotonic_now();
+    now.checked_add(time).unwrap_or(now)
+}

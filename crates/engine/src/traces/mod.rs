@@ -1,0 +1,128 @@
+//! Traces: exports spans of ended work over OTLP/HTTP to the operator's collector.
+//!
+//! Nothing is recorded while work runs: spans are derived from the stored execution when it has
+//! ended, so they cost the work nothing and survive restarts. Ended executions and delivery
+//! attempts wait in a bounded queue. Spans are dropped and counted if the queue is full or the
+//! collector does not accept them in time. Nobody ever waits for an export.
+//!
+//! A span never contains inputs, outputs, headers, keys, or messages of models or servers.
+
+mod derive;
+mod export;
+pub mod otlp;
+pub mod span;
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwapOption;
+use hyper::header::{HeaderName, HeaderValue};
+use tokio::sync::{Mutex, mpsc};
+
+use self::export::{Exporter, Pace};
+use crate::Engine;
+use orrery_domain::delivery::Delivery;
+use orrery_domain::execution::Execution;
+use orrery_domain::ids::{ExecutionId, OrganizationId};
+use orrery_http::client::Client;
+use orrery_runtime::{Clock, Tasks};
+
+/// Maximum ended executions and attempts waiting for their spans to be derived.
+pub const QUEUE_MAX: usize = 4096;
+
+/// The destination of spans.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    /// The whole URL.
+    pub url: String,
+    pub headers: Vec<(HeaderName, HeaderValue)>,
+}
+
+impl Target {
+    /// The target of an endpoint; appends `/v1/traces` unless it ends with it.
+    #[must_use]
+    pub fn new(endpoint: &str, headers: Vec<(HeaderName, HeaderValue)>) -> Self {
+        let base = endpoint.trim_end_matches('/');
+        let url = if base.ends_with(PATH) { base.to_owned() } else { format!("{base}{PATH}") };
+        Self { url, headers }
+    }
+}
+
+/// The path of OTLP/HTTP for spans.
+const PATH: &str = "/v1/traces";
+
+/// Ended work.
+#[derive(Debug)]
+enum Ended {
+    Execution(OrganizationId, ExecutionId),
+    Attempt(Box<span::Span>),
+}
+
+/// Exports spans; clones share the queue.
+#[derive(Debug, Clone)]
+pub struct Traces {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    queue: mpsc::Sender<Ended>,
+    /// Taken by the exporter.
+    waiting: Mutex<Option<mpsc::Receiver<Ended>>>,
+    /// `None` if nothing is exported.
+    target: ArcSwapOption<Target>,
+}
+
+impl Traces {
+    /// Exports to this target; with `None`, nothing until one is set.
+    #[must_use]
+    pub fn new(target: Option<Target>) -> Self {
+        let (queue, waiting) = mpsc::channel(QUEUE_MAX);
+        let waiting = Mutex::new(Some(waiting));
+        let target = ArcSwapOption::from_pointee(target);
+        Self { inner: Arc::new(Inner { queue, waiting, target }) }
+    }
+
+    /// Exports to another target from now on.
+    pub fn set_target(&self, target: Option<Target>) {
+        self.inner.target.store(target.map(Arc::new));
+    }
+
+    /// Queues the spans of an execution that has ended.
+    pub fn ended(&self, execution: &Execution) {
+        if self.inner.target.load().is_some() && execution.trace().is_sampled() {
+            self.queue(Ended::Execution(execution.organization, execution.id));
+        }
+    }
+
+    /// Queues the span of the last attempt at a delivery.
+    pub fn attempted(&self, delivery: &Delivery) {
+        if self.inner.target.load().is_some()
+            && delivery.trace().is_sampled()
+            && let Some(span) = derive::of_attempt(delivery)
+        {
+            self.queue(Ended::Attempt(Box::new(span)));
+        }
+    }
+
+    fn queue(&self, ended: Ended) {
+        if self.inner.queue.try_send(ended).is_err() {
+            count_dropped(1);
+        }
+    }
+
+    /// Exports the queue until shutdown. A second call does nothing.
+    pub async fn run(self, tasks: Tasks, engine: Engine, client: Client, clock: Clock) {
+        let Some(waiting) = self.inner.waiting.lock().await.take() else { return };
+        let source = Box::new(engine);
+        let exporter = Exporter::new((self, source), client, clock, tasks.token(), Pace::default());
+        exporter.run(waiting).await;
+    }
+}
+
+/// Counts dropped spans. An execution whose spans were never derived counts as one.
+fn count_dropped(count: usize) {
+    metrics::counter!("orrery_spans_dropped_total").increment(count as u64);
+}
+
+#[cfg(test)]
+mod tests;

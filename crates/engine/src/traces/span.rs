@@ -1,0 +1,116 @@
+//! A span. Pure data.
+
+use std::borrow::Cow;
+
+use orrery_domain::time::Timestamp;
+use orrery_domain::trace::{SpanId, Trace, TraceId};
+
+/// The kind of a span.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// The service itself.
+    Internal = 1,
+    /// The service, on behalf of a client.
+    Server = 2,
+    /// A remote party called by the service.
+    Client = 3,
+}
+
+/// The value of an attribute.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Value {
+    Text(Cow<'static, str>),
+    Whole(i64),
+    Number(f64),
+}
+
+/// A span that has ended.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Span {
+    pub trace: TraceId,
+    pub id: SpanId,
+    pub parent: Option<SpanId>,
+    /// The `tracestate`.
+    pub state: Option<String>,
+    pub name: String,
+    pub kind: Kind,
+    pub start: Timestamp,
+    pub end: Timestamp,
+    pub attributes: Vec<(&'static str, Value)>,
+    /// The class of its error.
+    pub error: Option<String>,
+    /// A span of the same trace that this one continues.
+    pub link: Option<SpanId>,
+}
+
+impl Span {
+    /// A span of `trace` from `start` to `end` (at least `start`).
+    pub fn new(trace: &Trace, id: SpanId, name: String, start: Timestamp, end: Timestamp) -> Self {
+        Self {
+            trace: trace.id(),
+            id,
+            parent: None,
+            state: trace.state().map(str::to_owned),
+            name,
+            kind: Kind::Internal,
+            start,
+            end: end.max(start),
+            attributes: Vec::new(),
+            error: None,
+            link: None,
+        }
+    }
+
+    /// Sets the parent.
+    pub fn below(mut self, parent: SpanId) -> Self {
+        self.parent = Some(parent);
+        self
+    }
+
+    /// Sets the kind.
+    pub fn kind(mut self, kind: Kind) -> Self {
+        self.kind = kind;
+        self
+    }
+
+    /// Adds an attribute.
+    pub fn set(&mut self, name: &'static str, value: impl Into<Value>) {
+        self.attributes.push((name, value.into()));
+    }
+
+    /// Sets an error of this name and class.
+    pub fn fail(&mut self, name: impl Into<String>, class: &'static str) {
+        self.set("error.type", class);
+        self.error = Some(name.into());
+    }
+}
+
+impl From<&'static str> for Value {
+    fn from(text: &'static str) -> Self {
+        Self::Text(Cow::Borrowed(text))
+    }
+}
+
+impl From<String> for Value {
+    fn from(text: String) -> Self {
+        Self::Text(Cow::Owned(text))
+    }
+}
+
+impl From<u64> for Value {
+    fn from(number: u64) -> Self {
+        Self::Whole(i64::try_from(number).unwrap_or(i64::MAX))
+    }
+}
+
+impl From<u32> for Value {
+    fn from(number: u32) -> Self {
+        Self::Whole(number.into())
+    }
+}
+
+impl From<f64> for Value {
+    fn from(number: f64) -> Self {
+        Self::Number(number)
+    }
+}

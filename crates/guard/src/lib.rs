@@ -1,0 +1,184 @@
+//! The guard: a process between the service and a worker of a `command` model, started from the
+//! same binary (`orrery guard …`).
+//!
+//! It starts the worker in a sandbox (see [`fence`]) and waits. When the worker exits, when the
+//! service asks, or when the service has ended, the guard kills everything that the worker has
+//! started, including processes that have left its process group or lost their parent. A worker
+//! dies with its guard. The guard reads and writes nothing: only the worker uses its pipes.
+//!
+//! Processes of built-in models need no guard: they cannot start anything (see [`sandbox`]).
+
+pub mod fence;
+pub mod filter;
+pub mod groups;
+pub mod sandbox;
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{Command, ExitStatus};
+use std::time::Duration;
+
+use rustix::process::{
+    Pid, Resource, Rlimit, Signal, WaitOptions, getpid, getppid, kill_process, set_child_subreaper,
+    set_parent_process_death_signal, setrlimit, wait,
+};
+
+use orrery_runtime as runtime;
+use tokio::signal::unix::{SignalKind, signal};
+
+use self::fence::Walls;
+
+/// Time for a worker to exit after SIGTERM.
+const GRACE: Duration = Duration::from_millis(300);
+/// Time limit for killing the remaining processes.
+const KILLING: Duration = Duration::from_secs(10);
+/// Polling interval while waiting for processes to end.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// Exit code if the worker's program cannot be started, as in shells.
+pub const NOT_STARTED: u8 = 127;
+/// Prefix of the guard's own messages on standard error.
+pub const LOG_PREFIX: &str = "orrery guard: ";
+
+/// Arguments of `orrery guard`.
+#[derive(Debug, Clone, PartialEq, Eq, clap::Args)]
+pub struct GuardArgs {
+    /// Process id of the service
+    #[arg(long, value_name = "PID")]
+    pub parent: i32,
+    /// Control group to join
+    #[arg(long, value_name = "FOLDER")]
+    pub group: Option<PathBuf>,
+    #[command(flatten)]
+    pub walls: Walls,
+    /// Working directory of the program
+    #[arg(long, value_name = "FOLDER")]
+    pub directory: PathBuf,
+    /// The program and its arguments
+    #[arg(required = true, last = true)]
+    pub command: Vec<OsString>,
+}
+
+/// Starts the worker and waits for it; returns its exit code, as shells report it.
+///
+/// # Errors
+/// If the limits cannot be set or the worker cannot be started.
+pub fn run(args: &GuardArgs) -> io::Result<u8> {
+    // Set before anything is started, so that nothing is left if the service dies in the meantime.
+    set_parent_process_death_signal(Some(Signal::TERM))?;
+    if getppid().map(Pid::as_raw_nonzero).is_none_or(|parent| parent.get() != args.parent) {
+        return Ok(NOT_STARTED);
+    }
+    if let Some(group) = &args.group {
+        groups::enter(group)?;
+    }
+    // Orphaned descendants become children of this process.
+    set_child_subreaper(Some(getpid()))?;
+    setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
+    tokio::runtime::Builder::new_current_thread().enable_io().build()?.block_on(watch(args))
+}
+
+async fn watch(args: &GuardArgs) -> io::Result<u8> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut child_ended = signal(SignalKind::child())?;
+    // Spawned from this thread, which lives as long as the process: the worker dies with it.
+    let mut fenced = Command::new("/proc/self/exe");
+    fenced.arg("fence").arg("--parent").arg(getpid().as_raw_nonzero().to_string());
+    fenced.args(args.walls.arguments()).arg("--").args(&args.command);
+    let worker = fenced.current_dir(&args.directory).spawn().map_err(|error| {
+        let program = args.command.first().map(|program| program.to_string_lossy());
+        let program = program.unwrap_or_default();
+        let folder = args.directory.display();
+        io::Error::new(error.kind(), format!("'{program}' cannot be started in {folder}: {error}"))
+    })?;
+    // Only the worker may hold the pipes: when it closes one, the service must notice.
+    let nothing = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
+    rustix::stdio::dup2_stdin(&nothing)?;
+    rustix::stdio::dup2_stdout(&nothing)?;
+    let worker = i32::try_from(worker.id()).ok().and_then(Pid::from_raw);
+    loop {
+        if let Some(status) = reap(worker)? {
+            kill_descendants();
+            return Ok(code_of(status));
+        }
+        tokio::select! {
+            _ = child_ended.recv() => {}
+            _ = terminate.recv() => break,
+        }
+    }
+    let status = terminate_worker(worker)?;
+    kill_descendants();
+    Ok(status.map_or(0, code_of))
+}
+
+/// Sends SIGTERM to the worker and waits briefly for its exit.
+fn terminate_worker(worker: Option<Pid>) -> io::Result<Option<ExitStatus>> {
+    if let Some(worker) = worker {
+        // The worker may have exited in the meantime.
+        let _gone = kill_process(worker, Signal::TERM);
+    }
+    let asked = runtime::monotonic_now();
+    while asked.elapsed() < GRACE {
+        if let Some(status) = reap(worker)? {
+            return Ok(Some(status));
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+    Ok(None)
+}
+
+/// Reaps all ended children; returns the worker's status if it is among them.
+fn reap(worker: Option<Pid>) -> io::Result<Option<ExitStatus>> {
+    let mut found = None;
+    loop {
+        match wait(WaitOptions::NOHANG) {
+            Ok(Some((pid, status))) => {
+                if Some(pid) == worker {
+                    found = Some(ExitStatus::from_raw(status.as_raw()));
+                }
+            }
+            Ok(None) | Err(rustix::io::Errno::CHILD) => return Ok(found),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Kills all children, including those that become children meanwhile, until none is left.
+fn kill_descendants() {
+    let begun = runtime::monotonic_now();
+    while begun.elapsed() < KILLING {
+        for child in children() {
+            let _gone = kill_process(child, Signal::KILL);
+        }
+        loop {
+            match wait(WaitOptions::NOHANG) {
+                Ok(Some(_)) => {}
+                Ok(None) => break,
+                Err(_none_left) => return,
+            }
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// The child processes of this process.
+fn children() -> Vec<Pid> {
+    let own = getpid().as_raw_nonzero().get();
+    let Ok(processes) = std::fs::read_dir("/proc") else { return Vec::new() };
+    processes
+        .filter_map(|entry| {
+            let name = entry.ok()?.file_name();
+            let pid: i32 = name.to_str()?.parse().ok()?;
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+            // Format: pid (name) state parent …; the name may contain anything.
+            let parent = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?;
+            (parent.parse() == Ok(own)).then(|| Pid::from_raw(pid)).flatten()
+        })
+        .collect()
+}
+
+fn code_of(status: ExitStatus) -> u8 {
+    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
+    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX)
+}

@@ -1,0 +1,318 @@
+//! Errors sent to clients: the public message, and separately the cause for the log. The only place
+//! where an error becomes a status and a body.
+
+use std::fmt;
+use std::time::Duration;
+
+use hyper::StatusCode;
+use hyper::header::{self, HeaderName, HeaderValue};
+use serde_json::Value;
+
+use super::body::BoxError;
+use super::response::{self, Response};
+use orrery_domain::json_object::Mismatch;
+use orrery_wire as wire;
+
+/// A refused request or a failed response. The body: `docs/spec/hosts.md`, "Error body".
+#[derive(Debug)]
+pub struct Error {
+    pub status: StatusCode,
+    /// Safe for the client to read.
+    pub message: String,
+    /// Boxed to keep the error small next to the responses it replaces in a `Result`.
+    more: Box<More>,
+}
+
+#[derive(Debug, Default)]
+struct More {
+    details: Option<Value>,
+    bare: bool,
+    is_busy: bool,
+    headers: Vec<(HeaderName, HeaderValue)>,
+    source: Option<BoxError>,
+    open_ai: OpenAi,
+}
+
+/// Fields of OpenAI's error body besides the message.
+#[derive(Debug, Default)]
+pub struct OpenAi {
+    /// Overrides the type that follows from the status.
+    pub kind: Option<String>,
+    /// The invalid field of the request.
+    pub param: Option<String>,
+    pub code: Option<String>,
+}
+
+impl Error {
+    /// An error of any status with a message for the client.
+    #[must_use]
+    pub fn status(status: StatusCode, message: impl Into<String>) -> Self {
+        Self { status, message: message.into(), more: Box::default() }
+    }
+
+    /// 400
+    #[must_use]
+    pub fn bad_request(message: impl Into<String>) -> Self {
+        Self::status(StatusCode::BAD_REQUEST, message)
+    }
+
+    /// 401 with the exact body of `docs/spec/hosts.md`, "Authentication".
+    #[must_use]
+    pub fn unauthorized() -> Self {
+        Self::status(StatusCode::UNAUTHORIZED, "Invalid or missing API key")
+            .bare()
+            .with_header(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))
+    }
+
+    /// 404
+    #[must_use]
+    pub fn not_found(message: impl Into<String>) -> Self {
+        Self::status(StatusCode::NOT_FOUND, message)
+    }
+
+    /// 409
+    #[must_use]
+    pub fn conflict(message: impl Into<String>) -> Self {
+        Self::status(StatusCode::CONFLICT, message)
+    }
+
+    /// 413
+    #[must_use]
+    pub fn too_large(limit_bytes: usize) -> Self {
+        let message = format!("the request body is larger than {limit_bytes} bytes");
+        Self::status(StatusCode::PAYLOAD_TOO_LARGE, message)
+    }
+
+    /// 422
+    #[must_use]
+    pub fn unprocessable(message: impl Into<String>) -> Self {
+        Self::status(StatusCode::UNPROCESSABLE_ENTITY, message)
+    }
+
+    /// 429 with `Retry-After`, in whole seconds, at least one.
+    #[must_use]
+    pub fn too_many(message: impl Into<String>, retry_after: Duration) -> Self {
+        let seconds = retry_after.as_secs_f64().ceil().max(1.0);
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "at least 1; a float past the range becomes the range's end"
+        )]
+        let seconds = HeaderValue::from(seconds as u64);
+        Self::status(StatusCode::TOO_MANY_REQUESTS, message)
+            .with_header(header::RETRY_AFTER, seconds)
+    }
+
+    /// 503 with `Retry-After`, when the current load does not permit the request. Clients cause it
+    /// and it can be frequent, so it is logged like a client error.
+    #[must_use]
+    pub fn busy(message: impl Into<String>) -> Self {
+        let mut error = Self::status(StatusCode::SERVICE_UNAVAILABLE, message)
+            .with_header(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        error.more.is_busy = true;
+        error
+    }
+
+    /// Whether it was made by [`Error::busy`].
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        self.more.is_busy
+    }
+
+    /// 500: the client reads `internal error`, the log reads `source`.
+    #[must_use]
+    pub fn internal(source: impl Into<BoxError>) -> Self {
+        Self::status(StatusCode::INTERNAL_SERVER_ERROR, "internal error").with_source(source)
+    }
+
+    /// 503
+    #[must_use]
+    pub fn unavailable(message: impl Into<String>) -> Self {
+        Self::status(StatusCode::SERVICE_UNAVAILABLE, message)
+    }
+
+    /// Leaves `status` out of the body.
+    #[must_use]
+    pub fn bare(mut self) -> Self {
+        self.more.bare = true;
+        self
+    }
+
+    /// Adds `details` to the body.
+    #[must_use]
+    pub fn with_details(mut self, details: impl serde::Serialize) -> Self {
+        // A value without a JSON form is left out: the message has the essentials.
+        self.more.details = serde_json::to_value(details).ok();
+        self
+    }
+
+    /// Adds a suggestion, unless there are details already.
+    #[must_use]
+    pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
+        if self.more.details.is_none() {
+            self = self.with_details(wire::error::Hint { hint: hint.into() });
+        }
+        self
+    }
+
+    /// Adds the fields for OpenAI's clients.
+    #[must_use]
+    pub fn with_open_ai(mut self, open_ai: OpenAi) -> Self {
+        self.more.open_ai = open_ai;
+        self
+    }
+
+    /// Adds a header to the response.
+    #[must_use]
+    pub fn with_header(mut self, name: HeaderName, value: HeaderValue) -> Self {
+        self.more.headers.push((name, value));
+        self
+    }
+
+    /// Adds the cause, which only the log shows.
+    #[must_use]
+    pub fn with_source(mut self, source: impl Into<BoxError>) -> Self {
+        self.more.source = Some(source.into());
+        self
+    }
+
+    /// The chain of causes, for the log; empty if there is none.
+    #[must_use]
+    pub fn cause(&self) -> String {
+        let mut sentence = String::new();
+        let mut next = self.more.source.as_deref().map(|source| source as &dyn std::error::Error);
+        while let Some(cause) = next {
+            if !sentence.is_empty() {
+                sentence.push_str(": ");
+            }
+            sentence.push_str(&cause.to_string());
+            next = cause.source();
+        }
+        sentence
+    }
+
+    /// The response for the client.
+    #[must_use]
+    pub fn into_response(self) -> Response {
+        let body = wire::error::Error {
+            error: &self.message,
+            status: (!self.more.bare).then_some(self.status.as_u16()),
+            details: self.more.details.as_ref(),
+        };
+        let response = response::json(self.status, &body);
+        with_headers(response, self.more.headers)
+    }
+
+    /// The response for an OpenAI client. A missing key reads the same on every route.
+    #[must_use]
+    pub fn into_open_ai_response(self) -> Response {
+        if self.status == StatusCode::UNAUTHORIZED {
+            return self.into_response();
+        }
+        let status = self.status.as_u16();
+        let open_ai = &self.more.open_ai;
+        let body = wire::openai::Error {
+            error: wire::openai::Body {
+                message: &self.message,
+                kind: open_ai.kind.as_deref().unwrap_or_else(|| wire::openai::kind_of(status)),
+                param: open_ai.param.as_deref(),
+                code: open_ai.code.as_deref().or(wire::openai::code_of(status)),
+            },
+        };
+        let response = response::json(self.status, &body);
+        with_headers(response, self.more.headers)
+    }
+}
+
+fn with_headers(mut response: Response, headers: Vec<(HeaderName, HeaderValue)>) -> Response {
+    for (name, value) in headers {
+        response.headers_mut().append(name, value);
+    }
+    response
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.status.as_u16(), self.message)
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// A number on the wire that does not fit this machine: only on 32-bit machines.
+impl From<Mismatch> for Error {
+    fn from(mismatch: Mismatch) -> Self {
+        Self::bad_request(mismatch.to_string())
+    }
+}
+
+impl From<std::num::TryFromIntError> for Error {
+    fn from(error: std::num::TryFromIntError) -> Self {
+        Self::bad_request("a number is out of range").with_source(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt;
+
+    use super::*;
+
+    async fn text(error: Error) -> String {
+        let bytes = error.into_response().into_body().collect().await.unwrap().to_bytes();
+        String::from_utf8(bytes.to_vec()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn http_error_body_has_specified_shape_and_hides_cause() {
+        let secret = Error::internal("the password is x");
+        assert_eq!(secret.cause(), "the password is x");
+        for (error, body) in [
+            (Error::unauthorized(), r#"{"error":"Invalid or missing API key"}"#),
+            (Error::not_found("not found"), r#"{"error":"not found","status":404}"#),
+            (secret, r#"{"error":"internal error","status":500}"#),
+            (
+                Error::bad_request("no").with_details(serde_json::json!([1])),
+                r#"{"error":"no","status":400,"details":[1]}"#,
+            ),
+        ] {
+            assert_eq!(text(error).await, body);
+        }
+    }
+
+    #[tokio::test]
+    async fn http_error_body_for_openai_clients_names_type_param_and_code() {
+        let text = async |error: Error| {
+            let body = error.into_open_ai_response().into_body().collect().await.unwrap();
+            String::from_utf8(body.to_bytes().to_vec()).unwrap()
+        };
+        let param = OpenAi { param: Some("n".to_owned()), ..OpenAi::default() };
+        for (error, body) in [
+            (Error::unauthorized(), r#"{"error":"Invalid or missing API key"}"#),
+            (
+                Error::bad_request("n is wrong").with_open_ai(param),
+                r#"{"error":{"message":"n is wrong","type":"invalid_request_error","param":"n","code":"invalid_value"}}"#,
+            ),
+            (
+                Error::too_large(8),
+                r#"{"error":{"message":"the request body is larger than 8 bytes","type":"invalid_request_error","param":null,"code":null}}"#,
+            ),
+            (
+                Error::busy("full"),
+                r#"{"error":{"message":"full","type":"upstream_error","param":null,"code":null}}"#,
+            ),
+        ] {
+            assert_eq!(text(error).await, body);
+        }
+    }
+
+    #[test]
+    fn http_error_retry_after_is_at_least_one_whole_second() {
+        for (wait, seconds) in [(0, "1"), (1000, "1"), (1001, "2")] {
+            let response = Error::too_many("slow", Duration::from_millis(wait)).into_response();
+            assert_eq!(response.headers()["retry-after"], seconds);
+        }
+        let response = Error::unauthorized().into_response();
+        assert_eq!(response.headers()["www-authenticate"], "Bearer");
+    }
+}

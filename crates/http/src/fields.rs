@@ -1,0 +1,184 @@
+//! Detects unknown top-level fields of a JSON body without building a tree of it. A strict request
+//! (RFC 7240) is refused; otherwise the answer carries a warning.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
+
+use super::Error;
+use orrery_domain::spelling;
+
+/// Unknown names listed in one answer.
+const NAMED_MAX: usize = 10;
+/// Characters shown of a name.
+const NAME_CHARS_MAX: usize = 60;
+/// Larger bodies are only checked for strict requests, in bytes.
+const LOOKED_AT_MAX: usize = 256 * 1024;
+
+/// The field check of a request's body.
+#[derive(Debug, Clone)]
+pub struct FieldCheck {
+    known: Arc<[String]>,
+    is_strict: bool,
+    found: Arc<Mutex<Vec<String>>>,
+}
+
+impl FieldCheck {
+    /// A check against the known names. A strict check refuses a body with others.
+    #[must_use]
+    pub fn new(known: Arc<[String]>, is_strict: bool) -> Self {
+        Self { known, is_strict, found: Arc::default() }
+    }
+
+    /// Whether the request asked for strictness.
+    #[must_use]
+    pub const fn is_strict(&self) -> bool {
+        self.is_strict
+    }
+
+    /// Checks a whole body; anything but a JSON object is left to the body's parser.
+    ///
+    /// # Errors
+    /// 400 for a body with unknown names, in a strict check.
+    pub(super) fn look(&self, body: &[u8]) -> Result<(), Error> {
+        if !self.is_strict && body.len() > LOOKED_AT_MAX {
+            return Ok(());
+        }
+        let mut json = serde_json::Deserializer::from_slice(body);
+        let unknown = json.deserialize_map(Unknown(&self.known));
+        let Ok(unknown) = unknown.and_then(|unknown| json.end().map(|()| unknown)) else {
+            return Ok(());
+        };
+        if unknown.is_empty() {
+            return Ok(());
+        }
+        let known: Vec<&str> = self.known.iter().map(String::as_str).collect();
+        let named = unknown.iter().take(NAMED_MAX);
+        let sentences: Vec<String> = named.map(|name| sentence("field", name, &known)).collect();
+        if self.is_strict {
+            return Err(Error::bad_request(sentences.join("; ")));
+        }
+        *self.found.lock().unwrap_or_else(PoisonError::into_inner) = sentences;
+        Ok(())
+    }
+
+    /// Adds a warning to the answer.
+    pub(super) fn add(&self, sentence: String) {
+        self.found.lock().unwrap_or_else(PoisonError::into_inner).push(sentence);
+    }
+
+    /// A sentence for each unknown name in the checked body.
+    #[must_use]
+    pub fn found(&self) -> Vec<String> {
+        self.found.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// Collects the names in an object that are not known.
+struct Unknown<'k>(&'k [String]);
+
+impl<'de> Visitor<'de> for Unknown<'_> {
+    type Value = BTreeSet<String>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Self::Value, A::Error> {
+        let mut unknown = BTreeSet::new();
+        while let Some(name) = fields.next_key_seed(UnlessKnown(self.0))? {
+            fields.next_value::<IgnoredAny>()?;
+            unknown.extend(name);
+        }
+        Ok(unknown)
+    }
+}
+
+/// Reads a name; `None` if it is known.
+struct UnlessKnown<'k>(&'k [String]);
+
+impl<'de> DeserializeSeed<'de> for UnlessKnown<'_> {
+    type Value = Option<String>;
+
+    fn deserialize<D: Deserializer<'de>>(self, name: D) -> Result<Self::Value, D::Error> {
+        name.deserialize_str(self)
+    }
+}
+
+impl Visitor<'_> for UnlessKnown<'_> {
+    type Value = Option<String>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a name")
+    }
+
+    fn visit_str<E>(self, name: &str) -> Result<Self::Value, E> {
+        let is_known = self.0.iter().any(|known| known == name);
+        Ok((!is_known).then(|| name.to_owned()))
+    }
+}
+
+/// A sentence that says that a name is unknown and suggests a similar one. Safe as a header value.
+#[must_use]
+pub fn sentence(what: &str, name: &str, known: &[&str]) -> String {
+    let is_plain = |letter: char| letter.is_ascii_graphic() && !matches!(letter, '"' | '\\');
+    let shown = name.chars().take(NAME_CHARS_MAX);
+    let shown: String = shown.map(|letter| if is_plain(letter) { letter } else { '?' }).collect();
+    match spelling::nearest(name, known) {
+        Some(near) => format!("unknown {what} {shown}: did you mean {near}?"),
+        None if known.is_empty() => format!("unknown {what} {shown}: none is known here"),
+        None => format!("unknown {what} {shown}: known are {}", known.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(is_strict: bool) -> FieldCheck {
+        let known = ["model", "input", "webhook_url"].map(str::to_owned);
+        FieldCheck::new(known.into(), is_strict)
+    }
+
+    #[test]
+    fn body_fields_unknown_are_reported_or_rejected() {
+        let body = br#"{"model": "m", "webhook": "x", "input": {"inner": 1}, "zzz": [1]}"#;
+        let lax = check(false);
+        lax.look(body).unwrap();
+        assert_eq!(
+            lax.found(),
+            [
+                "unknown field webhook: did you mean webhook_url?",
+                "unknown field zzz: known are model, input, webhook_url",
+            ]
+        );
+        let error = check(true).look(body).unwrap_err();
+        assert_eq!(error.status, 400);
+        assert!(error.message.starts_with("unknown field webhook: did you mean webhook_url?; "));
+    }
+
+    #[test]
+    fn body_fields_ignore_other_bodies() {
+        for body in [&b""[..], b"[1]", b"{", b"null", b"\xff", br#"{"model": 1}"#] {
+            let check = check(true);
+            check.look(body).unwrap();
+            assert!(check.found().is_empty());
+        }
+    }
+
+    #[test]
+    fn body_fields_warnings_are_header_safe_and_limited() {
+        let names: Vec<String> =
+            (0..100).map(|number| format!("\"{number}\\r\\nSet-Cookie: é\": 1")).collect();
+        let lax = check(false);
+        lax.look(format!("{{{}}}", names.join(",")).as_bytes()).unwrap();
+        let found = lax.found();
+        assert_eq!(found.len(), NAMED_MAX);
+        for sentence in found {
+            assert!(sentence.bytes().all(|byte| (b' '..=b'~').contains(&byte)), "{sentence}");
+            assert!(!sentence.contains('"'), "{sentence}");
+        }
+    }
+}

@@ -1,0 +1,591 @@
+//! Accounts: organizations and their API keys.
+//!
+//! A full key exists only in the response that creates it. The store has its SHA-256, which is also
+//! the row's key, so that a lookup costs the same regardless of the number of keys. (A key has 160
+//! random bits, so a slow hash would add no protection.) Keys in use are cached, so that most
+//! requests need no disk access.
+
+mod admin_keys;
+mod limiting;
+mod usage;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+use tokio::sync::watch;
+
+use crate::audit::{Actor, Recorder};
+use crate::limits;
+use crate::signed_urls;
+use orrery_domain::account::{
+    ApiKey, DEFAULT_ORGANIZATION, Limits, Organization, box_owner, dashboard_key,
+};
+use orrery_domain::ids::{Id, KeyId, MemberId, OrganizationId};
+use orrery_domain::time::{SPAN_MAX, Timestamp, span_text};
+use orrery_runtime::{Clock, Tasks, new_id, random_bytes};
+use orrery_storage::commit::Expect;
+use orrery_storage::record::decode;
+use orrery_storage::{self as storage, Commit, Key, Page, Store, Table};
+
+pub use self::admin_keys::{ADMIN_KEY_PREFIX, KeyFault};
+
+/// The prefix of every API key (`docs/spec/hosts.md`, "Authentication").
+pub const KEY_PREFIX: &str = "smk_";
+/// Random bytes in a key: 160 bits.
+const KEY_BYTES: usize = 20;
+/// The alphabet of a key: 32 digits, five bits each, without look-alikes.
+const DIGITS: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
+/// The length of a key: the prefix and 32 digits.
+const KEY_LENGTH: usize = KEY_PREFIX.len() + KEY_BYTES * 8 / 5;
+/// The number of characters of a key that are stored for display.
+const SHOWN: usize = KEY_PREFIX.len() + 4;
+/// Maximum number of cached keys. When it is reached, the cache is cleared.
+const CACHED_KEYS: usize = 10_000;
+/// How often a stream that was opened with a key checks that the key still exists.
+const LOOK_AGAIN: Duration = Duration::from_secs(60);
+/// Maximum length of the name of an organization or a key.
+const NAME_MAX: usize = 64;
+/// Maximum number of organizations, or of keys of one organization, in a list.
+const LISTED: usize = 10_000;
+
+/// Errors of account operations.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("a name must have 1 to {NAME_MAX} characters of a-z, 0-9 and -")]
+    InvalidName,
+    #[error("a key's name must have 1 to {NAME_MAX} characters and no control characters")]
+    InvalidKeyName,
+    #[error("a key may expire at most {} (1000 years) from now", span_text(SPAN_MAX))]
+    InvalidExpiry,
+    #[error("the organization {0} already exists")]
+    Exists(String),
+    #[error("there is no organization {0}")]
+    NoOrganization(String),
+    #[error("key not found")]
+    NoKey,
+    #[error(transparent)]
+    Randomness(#[from] orrery_runtime::NoRandomness),
+    #[error(transparent)]
+    Storage(#[from] storage::Error),
+}
+
+impl From<storage::record::Malformed> for Error {
+    fn from(error: storage::record::Malformed) -> Self {
+        Self::Storage(error.into())
+    }
+}
+
+/// The first characters of a key (`smk_abcd`), enough to identify a key but not to use it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Prefix([u8; SHOWN]);
+
+impl Prefix {
+    /// Shown for the dashboard, which uses no key.
+    pub const DASHBOARD: Self = Self(*b"--------");
+
+    /// Returns the prefix of a full key or of a prefix. Shorter text is padded with `_`.
+    fn of(key: &str) -> Self {
+        let mut shown = [b'_'; SHOWN];
+        for (place, byte) in shown.iter_mut().zip(key.bytes().filter(u8::is_ascii)) {
+            *place = byte;
+        }
+        Self(shown)
+    }
+}
+
+impl fmt::Display for Prefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&String::from_utf8_lossy(&self.0))
+    }
+}
+
+impl fmt::Debug for Prefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Prefix({self})")
+    }
+}
+
+/// The caller, identified by a valid key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Caller {
+    pub organization: OrganizationId,
+    pub key: KeyId,
+    /// For display and logs.
+    pub prefix: Prefix,
+}
+
+type Hash = [u8; 32];
+
+/// The part of a key's record that requests need.
+#[derive(Debug, Clone)]
+struct Known {
+    caller: Caller,
+    expires_at: Option<Timestamp>,
+    noted: usage::Minute,
+}
+
+/// A key that existed when it was looked up.
+#[derive(Debug, Clone, Copy)]
+struct Live {
+    organization: OrganizationId,
+    expires_at: Option<Timestamp>,
+}
+
+#[derive(Debug, Default)]
+struct Cache {
+    keys: HashMap<Hash, Known>,
+    /// The same by ID, for links: the organization and the expiry.
+    live: HashMap<KeyId, Live>,
+    /// Counts deletions, so that a key read before its deletion is not cached after it.
+    deletions: u64,
+}
+
+/// The accounts of a store. Clones share the cache.
+#[derive(Debug, Clone)]
+pub struct Accounts {
+    store: Store,
+    clock: Clock,
+    cache: Arc<RwLock<Cache>>,
+    /// Notified after every deletion, so that streams check their keys again.
+    deleted: Arc<watch::Sender<()>>,
+    /// Running deletions. A shutdown need not wait for them: the store writes what it has been
+    /// handed, and the cache ends with the process.
+    tasks: Tasks,
+    recorder: Recorder,
+    /// Last uses of keys that have not been written yet.
+    uses: Arc<usage::Pending>,
+    /// The limits of organizations, for enforcement.
+    limits: limits::Handle,
+    /// Held from the read of an organization until its limits are changed in memory.
+    limiting: Arc<tokio::sync::Mutex<()>>,
+}
+
+impl Accounts {
+    /// Opens the accounts of a store.
+    #[must_use]
+    pub fn new(store: Store, clock: Clock) -> Self {
+        let deleted = Arc::new(watch::Sender::new(()));
+        let recorder = Recorder::new(clock.clone());
+        let cache = Arc::default();
+        let uses = Arc::default();
+        let (limits, limiting) = (limits::Handle::default(), Arc::default());
+        let tasks = Tasks::new();
+        Self { store, clock, cache, deleted, tasks, recorder, uses, limits, limiting }
+    }
+
+    /// Returns the limits of all organizations in memory.
+    #[must_use]
+    pub const fn limits(&self) -> &limits::Handle {
+        &self.limits
+    }
+
+    /// Returns the same accounts with `actor` as the audit log's actor.
+    #[must_use]
+    pub fn by(&self, actor: Actor) -> Self {
+        Self { recorder: self.recorder.by(actor), ..self.clone() }
+    }
+
+    /// Creates an organization.
+    ///
+    /// # Errors
+    /// [`Error::InvalidName`], [`Error::Exists`], [`Error::Storage`].
+    pub async fn create_organization(&self, name: &str) -> Result<Organization, Error> {
+        if !is_organization_name(name) {
+            return Err(Error::InvalidName);
+        }
+        let organization = Organization {
+            id: new_id(),
+            name: name.to_owned(),
+            created_at: self.clock.now(),
+            limits: Limits::default(),
+        };
+        let by_name = name_key(name);
+        let mut commit = Commit::new();
+        commit.expect(Expect::Absent(by_name.clone()));
+        commit.put_bytes(by_name, organization.id.bytes().to_vec());
+        commit.put(organization_key(organization.id), &organization)?;
+        self.recorder.add(&mut commit, "organization.create", name, organization.id)?;
+        match self.store.commit(commit).await {
+            Err(storage::Error::Conflict { .. }) => Err(Error::Exists(name.to_owned())),
+            written => Ok(written.map(|()| organization)?),
+        }
+    }
+
+    /// Returns the organization called `name`.
+    ///
+    /// # Errors
+    /// [`Error::NoOrganization`], [`Error::Storage`].
+    pub async fn organization(&self, name: &str) -> Result<Organization, Error> {
+        let missing = || Error::NoOrganization(name.to_owned());
+        if !is_organization_name(name) {
+            return Err(missing());
+        }
+        let row = self.store.get(&name_key(name)).await?.ok_or_else(missing)?;
+        let id: [u8; 16] = row.try_into().map_err(|_length| missing())?;
+        self.store.read(&organization_key(id.into())).await?.ok_or_else(missing)
+    }
+
+    /// Returns the organization `default` and whether it had to be created.
+    ///
+    /// # Errors
+    /// [`Error::Storage`].
+    pub async fn ensure_default(&self) -> Result<(Organization, bool), Error> {
+        match self.create_organization(DEFAULT_ORGANIZATION).await {
+            Ok(organization) => Ok((organization, true)),
+            Err(Error::Exists(name)) => Ok((self.organization(&name).await?, false)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Returns the organization with this name. Without a name, or for `default`, returns the
+    /// default organization, and creates it if necessary.
+    ///
+    /// # Errors
+    /// [`Error::NoOrganization`], [`Error::Storage`].
+    pub async fn organization_or_default(&self, name: Option<&str>) -> Result<Organization, Error> {
+        match name {
+            None | Some(DEFAULT_ORGANIZATION) => Ok(self.ensure_default().await?.0),
+            Some(name) => self.organization(name).await,
+        }
+    }
+
+    /// Lists the organizations, oldest first, up to [`LISTED`].
+    ///
+    /// # Errors
+    /// [`Error::Storage`].
+    pub async fn organizations(&self) -> Result<Vec<Organization>, Error> {
+        let rows = self.rows(Key::table(Table::Organization)).await?;
+        rows.iter().map(|(_, bytes)| Ok(decode(bytes)?)).collect()
+    }
+
+    /// Returns an organization by ID.
+    ///
+    /// # Errors
+    /// [`Error::NoOrganization`], [`Error::Storage`].
+    pub async fn organization_of(&self, id: OrganizationId) -> Result<Organization, Error> {
+        let found = self.store.read(&organization_key(id)).await?;
+        found.ok_or_else(|| Error::NoOrganization(id.to_string()))
+    }
+
+    /// Creates a key. The text is the full key, which is not stored and cannot be shown again.
+    ///
+    /// # Errors
+    /// [`Error::InvalidKeyName`], [`Error::NoOrganization`], [`Error::Randomness`],
+    /// [`Error::Storage`].
+    pub async fn create_key(
+        &self,
+        organization: OrganizationId,
+        name: &str,
+        created_by: &str,
+        expires_in: Option<Duration>,
+    ) -> Result<(ApiKey, String), Error> {
+        let expires_at = self.expiry(expires_in)?;
+        self.make_key((KEY_PREFIX, organization), (name, created_by), expires_at).await
+    }
+
+    /// Returns the expiry of a key that is created now.
+    fn expiry(&self, expires_in: Option<Duration>) -> Result<Option<Timestamp>, Error> {
+        let Some(span) = expires_in else { return Ok(None) };
+        self.clock.now().checked_plus(span).map(Some).ok_or(Error::InvalidExpiry)
+    }
+
+    async fn make_key(
+        &self,
+        (prefix, owner): (&str, OrganizationId),
+        (name, created_by): (&str, &str),
+        expires_at: Option<Timestamp>,
+    ) -> Result<(ApiKey, String), Error> {
+        if name.is_empty() || name.len() > NAME_MAX || name.chars().any(char::is_control) {
+            return Err(Error::InvalidKeyName);
+        }
+        let full = random_key(prefix)?;
+        let key = ApiKey {
+            id: new_id(),
+            organization: owner,
+            name: name.to_owned(),
+            prefix: full.chars().take(SHOWN).collect(),
+            created_by: created_by.chars().filter(|c| !c.is_control()).take(NAME_MAX).collect(),
+            created_at: self.clock.now(),
+            expires_at,
+        };
+        let hash = hash(&full);
+        let mut commit = Commit::new();
+        // No collision check is needed: the chance is 1 in 2^160.
+        if owner != box_owner() {
+            commit.expect(Expect::Present(organization_key(owner)));
+        }
+        commit.put(hash_key(&hash), &key)?;
+        commit.put_bytes(id_key(owner, key.id), hash.to_vec());
+        self.recorder.add(&mut commit, "key.create", subject(&key), owner)?;
+        match self.store.commit(commit).await {
+            Err(storage::Error::Conflict { .. }) => Err(Error::NoOrganization(owner.to_string())),
+            written => Ok(written.map(|()| (key, full))?),
+        }
+    }
+
+    /// Lists the keys of an organization, oldest first, up to [`LISTED`].
+    ///
+    /// # Errors
+    /// [`Error::Storage`].
+    pub async fn keys(&self, organization: OrganizationId) -> Result<Vec<ApiKey>, Error> {
+        let rows = self.rows(Key::table(Table::ApiKeyId).id(organization)).await?;
+        let hashes: Vec<Key> =
+            rows.iter().map(|(_, hash)| Key::table(Table::ApiKey).raw(hash)).collect();
+        let found = self.store.get_many(&hashes).await?;
+        found.iter().flatten().map(|bytes| Ok(decode(bytes)?)).collect()
+    }
+
+    /// Returns a key of an organization by ID; `None` if it has been deleted.
+    ///
+    /// # Errors
+    /// [`Error::Storage`].
+    pub async fn key(
+        &self,
+        organization: OrganizationId,
+        id: KeyId,
+    ) -> Result<Option<ApiKey>, Error> {
+        let Some(hash) = self.store.get(&id_key(organization, id)).await? else { return Ok(None) };
+        Ok(self.store.read(&Key::table(Table::ApiKey).raw(&hash)).await?)
+    }
+
+    /// Deletes a key. No request succeeds with it once this has returned, nor, if the caller is
+    /// gone, once the commit is durable.
+    ///
+    /// # Errors
+    /// [`Error::NoKey`], [`Error::Storage`].
+    pub async fn delete_key(&self, organization: OrganizationId, id: KeyId) -> Result<(), Error> {
+        let accounts = self.clone();
+        // If the client disconnects, the deleted key must not stay in memory.
+        let deleting = self.tasks.complete(async move { accounts.delete(organization, id).await });
+        deleting.await.unwrap_or_else(|error| {
+            Err(storage::Error::Unavailable { reason: error.to_string() }.into())
+        })
+    }
+
+    async fn delete(&self, organization: OrganizationId, id: KeyId) -> Result<(), Error> {
+        let by_id = id_key(organization, id);
+        let hash = self.store.get(&by_id).await?.ok_or(Error::NoKey)?;
+        let key: Option<ApiKey> = self.store.read(&Key::table(Table::ApiKey).raw(&hash)).await?;
+        let subject = key.map_or_else(|| id.to_string(), |key| subject(&key));
+        let mut commit = Commit::new();
+        commit.expect(Expect::Present(by_id.clone()));
+        commit.delete(by_id).delete(Key::table(Table::ApiKey).raw(&hash));
+        commit.delete(usage::key_use(organization, id));
+        self.recorder.add(&mut commit, "key.delete", subject, organization)?;
+        match self.store.commit(commit).await {
+            Ok(()) => {}
+            Err(storage::Error::Conflict { .. }) => return Err(Error::NoKey),
+            Err(error) => return Err(error.into()),
+        }
+        match Hash::try_from(hash.as_slice()) {
+            Ok(hash) => self.forget(&hash, id),
+            Err(_damaged) => self.forget(&Hash::default(), id),
+        }
+        Ok(())
+    }
+
+    /// Removes a deleted or changed key from the cache.
+    fn forget(&self, hash: &Hash, id: KeyId) {
+        let mut cache = self.cache.write().unwrap_or_else(PoisonError::into_inner);
+        cache.deletions += 1;
+        cache.live.remove(&id);
+        cache.keys.remove(hash);
+        drop(cache);
+        self.deleted.send_replace(());
+    }
+
+    /// Returns a key that exists and has not expired. The dashboard's own key always exists. A link
+    /// may contain a member's ID instead of a key's.
+    async fn live(&self, organization: OrganizationId, id: KeyId) -> Result<Option<Live>, Error> {
+        if id == dashboard_key(organization) {
+            return Ok(Some(Live { organization, expires_at: None }));
+        }
+        let (held, deletions) = {
+            let cache = self.cache.read().unwrap_or_else(PoisonError::into_inner);
+            (cache.live.get(&id).copied(), cache.deletions)
+        };
+        let live = match held {
+            Some(live) => Some(live),
+            None => {
+                let key = self.key(organization, id).await?;
+                let live = key.map(|key| Live { organization, expires_at: key.expires_at });
+                if live.is_none() && self.has_member(organization, id).await? {
+                    // Not cached, because removing a member does not clear the cache.
+                    return Ok(Some(Live { organization, expires_at: None }));
+                }
+                let mut cache = self.cache.write().unwrap_or_else(PoisonError::into_inner);
+                if let Some(live) = live
+                    && cache.deletions == deletions
+                {
+                    if cache.live.len() >= CACHED_KEYS {
+                        cache.live.clear();
+                    }
+                    cache.live.insert(id, live);
+                }
+                live
+            }
+        };
+        let now = self.clock.now();
+        let has_expired = |live: &Live| live.expires_at.is_some_and(|end| end <= now);
+        Ok(live.filter(|live| live.organization == organization && !has_expired(live)))
+    }
+
+    /// Makes streams that were opened by a link check again that their key or member exists.
+    pub fn recheck_links(&self) {
+        self.deleted.send_replace(());
+    }
+
+    async fn has_member(&self, organization: OrganizationId, id: KeyId) -> Result<bool, Error> {
+        let member = MemberId::from(id.bytes());
+        let row = Key::table(Table::Member).id(organization).id(member);
+        Ok(self.store.get(&row).await?.is_some())
+    }
+
+    /// Resolves when the key is deleted or expires. While the store cannot be read, the key counts
+    /// as existing.
+    pub async fn ended(&self, organization: OrganizationId, id: KeyId) {
+        let mut deleted = self.deleted.subscribe();
+        loop {
+            deleted.borrow_and_update();
+            let expires_at = match self.live(organization, id).await {
+                Ok(None) => return,
+                Ok(Some(live)) => live.expires_at,
+                Err(_unreadable) => None,
+            };
+            let left = expires_at.map_or(LOOK_AGAIN, |end| end.since(self.clock.now()));
+            tokio::select! {
+                change = deleted.changed() => if change.is_err() { return },
+                () = tokio::time::sleep(left.min(LOOK_AGAIN)) => {}
+            }
+        }
+    }
+
+    /// Authenticates an API key; `None` for every key that is not valid.
+    ///
+    /// # Errors
+    /// [`Error::Storage`] when the store cannot be read.
+    pub async fn authenticate(&self, presented: &str) -> Result<Option<Caller>, Error> {
+        let found = self.identify(KEY_PREFIX, presented).await?;
+        Ok(found.filter(|caller| caller.organization != box_owner()))
+    }
+
+    /// Authenticates a key with this prefix.
+    async fn identify(&self, prefix: &str, presented: &str) -> Result<Option<Caller>, Error> {
+        if !has_the_form_of_a_key(prefix, presented) {
+            return Ok(None);
+        }
+        let hash = hash(presented);
+        let (known, deletions) = {
+            let cache = self.cache.read().unwrap_or_else(PoisonError::into_inner);
+            let held = cache.keys.get_key_value(&hash);
+            // The map has already compared the hashes; this comparison is the authoritative one,
+            // and takes constant time.
+            let held = held.filter(|(held, _)| bool::from(held.ct_eq(&hash)));
+            (held.map(|(_, known)| known.clone()), cache.deletions)
+        };
+        if let Some(known) = known {
+            return Ok(self.valid(&known));
+        }
+        let Some(key) = self.store.read::<ApiKey>(&hash_key(&hash)).await? else { return Ok(None) };
+        let prefix = Prefix::of(&key.prefix);
+        let caller = Caller { organization: key.organization, key: key.id, prefix };
+        let known = Known { caller, expires_at: key.expires_at, noted: usage::Minute::default() };
+        self.remember(hash, known.clone(), deletions);
+        Ok(self.valid(&known))
+    }
+
+    /// Caches a key that was read at the count `deletions`, unless a deletion followed.
+    fn remember(&self, hash: Hash, known: Known, deletions: u64) {
+        let mut cache = self.cache.write().unwrap_or_else(PoisonError::into_inner);
+        if cache.deletions == deletions {
+            if cache.keys.len() >= CACHED_KEYS {
+                cache.keys.clear();
+            }
+            cache.keys.insert(hash, known);
+        }
+    }
+
+    /// Returns the caller of a cached key unless it has expired, and records the use.
+    fn valid(&self, known: &Known) -> Option<Caller> {
+        if known.expires_at.is_some_and(|end| end <= self.clock.now()) {
+            return None;
+        }
+        let caller = known.caller;
+        self.used(caller.organization, caller.key, &known.noted);
+        Some(caller)
+    }
+
+    async fn rows(&self, prefix: Key) -> Result<Vec<storage::Row>, Error> {
+        let page = Page { prefix, after: None, before: None, limit: LISTED };
+        Ok(self.store.page(page).await?)
+    }
+}
+
+impl signed_urls::Keys for Accounts {
+    fn is_live(&self, organization: OrganizationId, key: KeyId) -> signed_urls::KeyLookup<'_> {
+        Box::pin(async move {
+            match self.live(organization, key).await {
+                Ok(live) => Ok(live.is_some()),
+                Err(Error::Storage(error)) => Err(error),
+                Err(_never) => Ok(false),
+            }
+        })
+    }
+}
+
+fn is_organization_name(name: &str) -> bool {
+    (1..=NAME_MAX).contains(&name.len())
+        && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+}
+
+/// Whether the text has the format of a key. Anything else is rejected before hashing or reading.
+fn has_the_form_of_a_key(prefix: &str, text: &str) -> bool {
+    let digits = text.strip_prefix(prefix).filter(|_| text.len() == KEY_LENGTH);
+    digits.is_some_and(|digits| digits.bytes().all(|digit| DIGITS.contains(&digit)))
+}
+
+/// Generates a key: the prefix and 160 random bits in 32 digits.
+fn random_key(prefix: &str) -> Result<String, orrery_runtime::NoRandomness> {
+    let mut key = prefix.to_owned();
+    let bytes: [u8; KEY_BYTES] = random_bytes()?;
+    for five in bytes.chunks(5) {
+        let bits = five.iter().fold(0_u64, |bits, byte| bits << 8 | u64::from(*byte));
+        for digit in 0..8 {
+            let index = usize::try_from(bits >> (35 - 5 * digit) & 31).unwrap_or(0);
+            key.push(DIGITS.get(index).map_or('a', |digit| char::from(*digit)));
+        }
+    }
+    Ok(key)
+}
+
+/// Returns a key's name in the audit log.
+fn subject(key: &ApiKey) -> String {
+    format!("{} {}… {}", key.id, key.prefix, key.name)
+}
+
+fn hash(key: &str) -> Hash {
+    Sha256::digest(key.as_bytes()).into()
+}
+
+fn organization_key(id: OrganizationId) -> Key {
+    Key::table(Table::Organization).id(id)
+}
+
+fn name_key(name: &str) -> Key {
+    Key::table(Table::OrganizationName).text(name)
+}
+
+fn hash_key(hash: &Hash) -> Key {
+    Key::table(Table::ApiKey).raw(hash)
+}
+
+fn id_key(organization: OrganizationId, id: KeyId) -> Key {
+    Key::table(Table::ApiKeyId).id(organization).id(id)
+}
+
+#[cfg(test)]
+mod tests;

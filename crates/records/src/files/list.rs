@@ -1,0 +1,127 @@
+//! Lists of an organization's files, and storage usage.
+
+use super::rows::{self, Sum};
+use super::{Error, Files};
+use orrery_domain::file::{File, Upload};
+use orrery_domain::ids::{FileId, OrganizationId};
+use orrery_storage::Page;
+use orrery_storage::record::decode;
+
+/// Files that are read at a time.
+const PAGE: usize = 100;
+/// Maximum number of pages of expired files, over all organizations, that are subtracted from the
+/// totals. The sweep deletes expired files every minute.
+const EXPIRED_PAGES_MAX: usize = 100;
+
+/// A page of an organization's files, newest first.
+#[derive(Debug)]
+pub struct Listed {
+    pub files: Vec<File>,
+    /// The last file of this page, if more follow.
+    pub more_after: Option<FileId>,
+}
+
+/// The storage usage of an organization.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Usage {
+    pub files: u64,
+    pub bytes: u64,
+}
+
+impl Files {
+    /// Lists up to `limit` files after `after`. The cost depends on the number of listed files and
+    /// of expired files between them that have not been deleted yet.
+    ///
+    /// # Errors
+    /// [`Error::Storage`].
+    pub async fn list(
+        &self,
+        organization: OrganizationId,
+        after: Option<FileId>,
+        limit: usize,
+    ) -> Result<Listed, Error> {
+        let now = self.shared.clock.believed();
+        let mut after = after.map(|id| rows::file(organization, id));
+        let mut files: Vec<File> = Vec::new();
+        loop {
+            let prefix = rows::files_of(organization);
+            let page = Page { prefix, after: after.clone(), before: None, limit: PAGE };
+            let found = self.shared.store.page(page).await?;
+            for (_, row) in &found {
+                let file: File = decode(row).map_err(orrery_storage::Error::from)?;
+                if file.expires_at <= now {
+                    continue;
+                }
+                if files.len() == limit {
+                    let more_after = files.last().map(|last| last.id);
+                    return Ok(Listed { files, more_after });
+                }
+                files.push(file);
+            }
+            if found.len() < PAGE {
+                return Ok(Listed { files, more_after: None });
+            }
+            after = found.last().map(|(key, _)| key.clone());
+        }
+    }
+
+    /// Returns a pending upload; `None` if there is none.
+    ///
+    /// # Errors
+    /// [`Error::Storage`].
+    pub async fn announced(
+        &self,
+        organization: OrganizationId,
+        id: FileId,
+    ) -> Result<Option<Upload>, Error> {
+        let found = self.shared.store.read::<Upload>(&rows::upload(organization, id)).await?;
+        let now = self.shared.clock.believed();
+        Ok(found.filter(|upload| upload.expires_at > now))
+    }
+
+    /// Returns the number of an organization's files and their bytes. Identical files count
+    /// separately; expired files do not count, as in the list.
+    ///
+    /// # Errors
+    /// [`Error::Storage`].
+    pub async fn usage(&self, organization: OrganizationId) -> Result<Usage, Error> {
+        let keys = [Sum::Files, Sum::Bytes].map(|sum| rows::sum(organization, sum));
+        let sums = self.shared.store.counters(&keys).await?;
+        let sum = |at: usize| sums.get(at).and_then(|sum| u64::try_from(*sum).ok());
+        let counted = |at: usize| sum(at).unwrap_or_default();
+        let expired = self.expired(organization).await?;
+        Ok(Usage {
+            files: counted(0).saturating_sub(expired.files),
+            bytes: counted(1).saturating_sub(expired.bytes),
+        })
+    }
+
+    /// Returns the usage of an organization's expired files that have not been deleted yet.
+    async fn expired(&self, organization: OrganizationId) -> Result<Usage, Error> {
+        let store = &self.shared.store;
+        let now = self.shared.clock.believed();
+        let mut expired = Usage { files: 0, bytes: 0 };
+        let mut after = None;
+        for _page in 0..EXPIRED_PAGES_MAX {
+            let before = Some(rows::expiries().time(now));
+            let page = Page { prefix: rows::expiries(), after, before, limit: PAGE };
+            let due = store.page(page).await?;
+            for (key, _) in &due {
+                let Some((owner, id)) = rows::of_expiry(key) else { continue };
+                if owner != organization {
+                    continue;
+                }
+                let file = store.read::<File>(&rows::file(owner, id)).await?;
+                if let Some(file) = file.filter(|file| file.expires_at <= now) {
+                    expired.files += 1;
+                    expired.bytes = expired.bytes.saturating_add(file.size);
+                }
+            }
+            if due.len() < PAGE {
+                break;
+            }
+            after = due.last().map(|(key, _)| key.clone());
+        }
+        Ok(expired)
+    }
+}

@@ -1,0 +1,290 @@
+//! Single-use links: to set up an organization's dashboard, to join it, and to set a new password.
+//!
+//! The token is in the link's fragment, which browsers do not send: it reaches the service in the
+//! body of the request that uses it, and appears in no log. The store has its hash. A link works
+//! once, for a day; a newer one for the same purpose revokes it. Used links are kept until a day
+//! after their expiry, so that a person who opens one again sees why it does not work.
+
+use std::time::Duration;
+
+use super::{Error, Members, rows};
+use orrery_domain::ids::{LinkId, MemberId, OrganizationId};
+use orrery_domain::member::{Link, LinkKind, LinkState, Member};
+use orrery_domain::time::Timestamp;
+use orrery_runtime::new_id;
+use orrery_storage::commit::Expect;
+use orrery_storage::record::decode;
+use orrery_storage::{self as storage, Commit, Key, Page, Table};
+
+/// Validity of a link.
+const VALID: Duration = Duration::from_secs(24 * 3600);
+/// How long a link's record is kept after its expiry.
+const KEPT: Duration = Duration::from_secs(24 * 3600);
+/// Maximum number of open invitations of an organization.
+pub const INVITATIONS_MAX: usize = 100;
+/// Number of attempts to create a link when others are created concurrently.
+const ISSUE_ATTEMPTS: usize = 5;
+/// Rows that the sweep reads at a time.
+const SWEEP_PAGE: usize = 1000;
+
+/// A new link. The token is only in this value and in the link.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Issued {
+    pub link: Link,
+    token: String,
+}
+
+impl Issued {
+    /// Returns the link's URL on the dashboard at `base`.
+    #[must_use]
+    pub fn url(&self, base: &str) -> String {
+        format!("{base}/{}#{}", self.link.kind.page(), self.token)
+    }
+}
+
+/// A valid link and the bytes of its row, which the commit that uses it expects.
+pub(super) struct Opened {
+    pub(super) link: Link,
+    key: Key,
+    bytes: Vec<u8>,
+}
+
+impl Opened {
+    /// Adds to `commit` that the link has been used, which succeeds only once.
+    pub(super) fn used_up(self, commit: &mut Commit) -> Result<(), Error> {
+        commit.expect(Expect::Equal(self.key.clone(), self.bytes));
+        commit.delete(rows::link_of(&self.link));
+        commit.put(self.key, &Link { state: LinkState::Used, ..self.link })?;
+        Ok(())
+    }
+}
+
+impl Members {
+    /// Creates the link for the organization's Owner: to set up the dashboard or, if there is an
+    /// Owner, to set that member's password. It revokes the previous link.
+    ///
+    /// # Errors
+    /// [`Error::Storage`], [`Error::Randomness`].
+    pub async fn owner_link(&self, organization: OrganizationId) -> Result<Issued, Error> {
+        match self.owner(organization).await? {
+            None => self.issue(self.draft(LinkKind::Setup, organization)).await,
+            Some(owner) => self.reset_link(organization, owner.id).await,
+        }
+    }
+
+    /// Creates a link with which a person joins the organization.
+    ///
+    /// # Errors
+    /// [`Error::InvalidEmail`], [`Error::EmailTaken`], [`Error::TooManyInvitations`], [`Error::Storage`].
+    pub async fn invite(
+        &self,
+        organization: OrganizationId,
+        email: Option<&str>,
+    ) -> Result<Issued, Error> {
+        if let Some(email) = email {
+            super::check_email(email)?;
+            if self.by_email(email).await?.is_some() {
+                return Err(Error::EmailTaken);
+            }
+        }
+        if self.invitations(organization).await?.len() >= INVITATIONS_MAX {
+            return Err(Error::TooManyInvitations);
+        }
+        let email = email.map(str::to_owned);
+        self.issue(Link { email, ..self.draft(LinkKind::Invitation, organization) }).await
+    }
+
+    /// Creates a link with which a member sets a new password.
+    ///
+    /// # Errors
+    /// [`Error::NoMember`], [`Error::Storage`].
+    pub async fn reset_link(
+        &self,
+        organization: OrganizationId,
+        member: MemberId,
+    ) -> Result<Issued, Error> {
+        let member = self.member(organization, member).await?;
+        let draft = self.draft(LinkKind::Reset, organization);
+        self.issue(Link { member: Some(member.id), email: Some(member.email), ..draft }).await
+    }
+
+    fn draft(&self, kind: LinkKind, organization: OrganizationId) -> Link {
+        let now = self.clock.now();
+        Link {
+            id: new_id(),
+            kind,
+            organization,
+            member: None,
+            email: None,
+            state: LinkState::Open,
+            created_at: now,
+            expires_at: now.plus(VALID),
+        }
+    }
+
+    async fn issue(&self, link: Link) -> Result<Issued, Error> {
+        let (token, hash) = rows::new_token()?;
+        let place = rows::link_of(&link);
+        for _ in 0..ISSUE_ATTEMPTS {
+            let mut commit = Commit::new();
+            match self.store.get(&place).await? {
+                None => {
+                    commit.expect(Expect::Absent(place.clone()));
+                }
+                Some(earlier) => {
+                    self.withdraw_at(&mut commit, &earlier).await?;
+                    commit.expect(Expect::Equal(place.clone(), earlier));
+                }
+            }
+            commit.put(rows::link(&hash), &link)?;
+            commit.put_bytes(place.clone(), hash.to_vec());
+            let subject = match &link.email {
+                Some(email) => format!("{} {email}", link.kind.page()),
+                None => link.kind.page().to_owned(),
+            };
+            self.recorder.add(&mut commit, "link.create", subject, link.organization)?;
+            match self.store.commit(commit).await {
+                Ok(()) => return Ok(Issued { link, token }),
+                Err(storage::Error::Conflict { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(Error::Busy)
+    }
+
+    /// Adds to `commit` that the link with this hash is revoked.
+    async fn withdraw_at(&self, commit: &mut Commit, hash: &[u8]) -> Result<(), Error> {
+        let key = rows::link(hash);
+        if let Some(bytes) = self.store.get(&key).await? {
+            let link: Link = decode(&bytes)?;
+            commit.expect(Expect::Equal(key.clone(), bytes));
+            commit.put(key, &Link { state: LinkState::Withdrawn, ..link })?;
+        }
+        Ok(())
+    }
+
+    /// Lists the open invitations of an organization, oldest first.
+    ///
+    /// # Errors
+    /// [`Error::Storage`].
+    pub async fn invitations(&self, organization: OrganizationId) -> Result<Vec<Link>, Error> {
+        let prefix = rows::links_of(organization, LinkKind::Invitation);
+        let page = Page { prefix, after: None, before: None, limit: 2 * INVITATIONS_MAX };
+        let hashes = self.store.page(page).await?;
+        let links: Vec<Key> = hashes.iter().map(|(_, hash)| rows::link(hash)).collect();
+        let now = self.clock.now();
+        let mut open = Vec::new();
+        for bytes in self.store.get_many(&links).await?.into_iter().flatten() {
+            let link: Link = decode(&bytes)?;
+            if link.state == LinkState::Open && link.expires_at > now {
+                open.push(link);
+            }
+        }
+        Ok(open)
+    }
+
+    /// Revokes an invitation.
+    ///
+    /// # Errors
+    /// [`Error::NoInvitation`], [`Error::Storage`].
+    pub async fn withdraw_invitation(
+        &self,
+        organization: OrganizationId,
+        id: LinkId,
+    ) -> Result<(), Error> {
+        let place = rows::links_of(organization, LinkKind::Invitation).id(id);
+        let hash = self.store.get(&place).await?.ok_or(Error::NoInvitation)?;
+        let link: Option<Link> = self.store.read(&rows::link(&hash)).await?;
+        let email = link.and_then(|link| link.email).unwrap_or_default();
+        let mut commit = Commit::new();
+        self.withdraw_at(&mut commit, &hash).await?;
+        commit.expect(Expect::Equal(place.clone(), hash)).delete(place);
+        let subject = format!("{id} {email}");
+        self.recorder.add(&mut commit, "link.delete", subject.trim_end(), organization)?;
+        match self.store.commit(commit).await {
+            Err(storage::Error::Conflict { .. }) => Err(Error::NoInvitation),
+            written => Ok(written?),
+        }
+    }
+
+    /// Returns the link with this token, if it is still valid.
+    ///
+    /// # Errors
+    /// [`Error::LinkUnknown`], [`Error::LinkUsed`], [`Error::LinkWithdrawn`], [`Error::LinkExpired`],
+    /// [`Error::Storage`].
+    pub async fn link(&self, token: &str) -> Result<Link, Error> {
+        Ok(self.opened(token, None).await?.link)
+    }
+
+    /// Returns a valid link with its row, optionally only if it is of this `kind`.
+    pub(super) async fn opened(
+        &self,
+        token: &str,
+        kind: Option<LinkKind>,
+    ) -> Result<Opened, Error> {
+        let hash = rows::token_hash(token).ok_or(Error::LinkUnknown)?;
+        let key = rows::link(&hash);
+        let bytes = self.store.get(&key).await?.ok_or(Error::LinkUnknown)?;
+        let link: Link = decode(&bytes)?;
+        if kind.is_some_and(|kind| kind != link.kind) {
+            return Err(Error::LinkUnknown);
+        }
+        match link.state {
+            LinkState::Used => return Err(Error::LinkUsed),
+            LinkState::Withdrawn => return Err(Error::LinkWithdrawn),
+            LinkState::Open => {}
+        }
+        if link.expires_at <= self.clock.now() {
+            return Err(Error::LinkExpired);
+        }
+        Ok(Opened { link, key, bytes })
+    }
+
+    pub(super) async fn sweep_links(&self) -> Result<usize, Error> {
+        let mut after = None;
+        let mut swept = 0;
+        loop {
+            let prefix = Key::table(Table::Link);
+            let page = Page { prefix, after, before: None, limit: SWEEP_PAGE };
+            let found = self.store.page(page).await?;
+            let Some((last, _)) = found.last() else { return Ok(swept) };
+            after = Some(last.clone());
+            for (key, bytes) in found {
+                let link: Link = decode(&bytes)?;
+                if self.clock.now() < expiry_of_record(&link) {
+                    continue;
+                }
+                let place = rows::link_of(&link);
+                let hash = super::sessions::hash_of(&key).to_vec();
+                let mut commit = Commit::new();
+                if self.store.get(&place).await?.as_ref() == Some(&hash) {
+                    commit.expect(Expect::Equal(place.clone(), hash)).delete(place);
+                }
+                commit.expect(Expect::Equal(key.clone(), bytes)).delete(key);
+                match self.store.commit(commit).await {
+                    Ok(()) => swept += 1,
+                    Err(storage::Error::Conflict { .. }) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+        }
+    }
+
+    /// Adds to `commit` that all links for this member's password are revoked.
+    pub(super) async fn withdraw_resets(
+        &self,
+        commit: &mut Commit,
+        member: &Member,
+    ) -> Result<(), Error> {
+        let place = rows::links_of(member.organization, LinkKind::Reset).id(member.id);
+        if let Some(hash) = self.store.get(&place).await? {
+            self.withdraw_at(commit, &hash).await?;
+            commit.expect(Expect::Equal(place.clone(), hash)).delete(place);
+        }
+        Ok(())
+    }
+}
+
+fn expiry_of_record(link: &Link) -> Timestamp {
+    link.expires_at.plus(KEPT)
+}

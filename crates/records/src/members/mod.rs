@@ -1,0 +1,454 @@
+//! Members: the people who use the dashboard; how they join, log in and leave, and their
+//! permissions.
+//!
+//! Each belongs to one organization, and each organization has exactly one Owner. The permission
+//! 'Can manage API keys' only allows creating and deleting API keys; the Owner always has it. This
+//! module is independent of HTTP and never deletes a key, since keys belong to the organization.
+
+mod followers;
+mod links;
+mod passwords;
+mod rows;
+mod sessions;
+mod throttle;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use self::followers::Followers;
+pub use self::followers::StreamPlace;
+pub use self::links::Issued;
+use self::passwords::Passwords;
+pub use self::sessions::{By, Visit};
+use self::throttle::Throttle;
+use crate::audit::{Actor, Recorder};
+use orrery_domain::ids::{MemberId, OrganizationId};
+use orrery_domain::member::{LinkKind, Member, MemberRole};
+use orrery_runtime::{Clock, new_id};
+use orrery_storage::commit::Expect;
+use orrery_storage::record::decode;
+use orrery_storage::{self as storage, Commit, Key, Page, Store, Table};
+
+/// Maximum length of a name, in characters.
+const NAME_MAX: usize = 64;
+/// Maximum length of an email address, in bytes (RFC 5321).
+const EMAIL_MAX: usize = 254;
+/// Maximum number of members of an organization.
+const MEMBERS_MAX: usize = 1000;
+/// Number of attempts to change a member when there are concurrent changes.
+const CHANGE_ATTEMPTS: usize = 5;
+
+/// Errors of member operations.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("the email address or the password is wrong")]
+    WrongPassword,
+    #[error("too many attempts to log in: wait a moment and try again")]
+    TooManyAttempts(Duration),
+    #[error("too many people are logging in at this moment; try again")]
+    Busy,
+    #[error("a name must have 1 to {NAME_MAX} characters and no control characters")]
+    InvalidName,
+    #[error("this is not an email address, such as ada@example.com")]
+    InvalidEmail,
+    #[error(
+        "a password must have {} to {} bytes",
+        passwords::PASSWORD_MIN,
+        passwords::PASSWORD_MAX
+    )]
+    PasswordLength,
+    #[error("a member with this email address already exists")]
+    EmailTaken,
+    #[error("the organization has {MEMBERS_MAX} members; remove one first")]
+    TooManyMembers,
+    #[error("there are {} open invitations; withdraw one first", links::INVITATIONS_MAX)]
+    TooManyInvitations,
+    #[error("member not found")]
+    NoMember,
+    #[error("invitation not found")]
+    NoInvitation,
+    #[error("the Owner always has this permission and cannot be removed")]
+    OwnerStays,
+    #[error("this link is not valid: check that it was copied completely")]
+    LinkUnknown,
+    #[error("this link was used already")]
+    LinkUsed,
+    #[error("this link was withdrawn, or a newer one replaces it")]
+    LinkWithdrawn,
+    #[error("this link has expired: links work for 24 hours")]
+    LinkExpired,
+    #[error("a password could not be hashed: {0}")]
+    Hash(String),
+    #[error(transparent)]
+    Randomness(#[from] orrery_runtime::NoRandomness),
+    #[error(transparent)]
+    Storage(#[from] storage::Error),
+}
+
+impl From<storage::record::Malformed> for Error {
+    fn from(error: storage::record::Malformed) -> Self {
+        Self::Storage(error.into())
+    }
+}
+
+/// The lifetime of sessions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Options {
+    /// Maximum time without a request.
+    pub session_idle: Duration,
+    /// Maximum lifetime.
+    pub session_max: Duration,
+}
+
+/// The details that a new member enters.
+#[derive(Debug, Clone, Copy)]
+pub struct Newcomer<'a> {
+    pub name: &'a str,
+    pub email: &'a str,
+    pub password: &'a str,
+}
+
+/// The members of all organizations. Clones share the login throttle.
+#[derive(Debug, Clone)]
+pub struct Members {
+    store: Store,
+    clock: Clock,
+    options: Options,
+    passwords: Passwords,
+    throttle: Arc<Throttle>,
+    /// Notified after every end of a session and every change of a member, so that streams check
+    /// again.
+    changed: Arc<watch::Sender<()>>,
+    recorder: Recorder,
+    followers: Arc<Followers>,
+}
+
+impl Members {
+    /// Opens the members of a store.
+    #[must_use]
+    pub fn new(store: Store, clock: Clock, options: Options) -> Self {
+        let recorder = Recorder::new(clock.clone());
+        let changed = Arc::new(watch::Sender::new(()));
+        let passwords = Passwords::new();
+        let throttle = Arc::new(Throttle::new());
+        let followers = Arc::default();
+        Self { store, clock, options, passwords, throttle, changed, recorder, followers }
+    }
+
+    /// Returns the same members with `actor` as the audit log's actor.
+    #[must_use]
+    pub fn by(&self, actor: Actor) -> Self {
+        Self { recorder: self.recorder.by(actor), ..self.clone() }
+    }
+
+    /// Returns the maximum lifetime of a session.
+    #[must_use]
+    pub const fn session_max(&self) -> Duration {
+        self.options.session_max
+    }
+
+    /// Whether any organization has an Owner. Until then, nobody can log in.
+    ///
+    /// # Errors
+    /// [`Error::Storage`].
+    pub async fn is_set_up(&self) -> Result<bool, Error> {
+        let page = Page { prefix: Key::table(Table::Owner), after: None, before: None, limit: 1 };
+        Ok(!self.store.page(page).await?.is_empty())
+    }
+
+    /// Returns the organization's Owner.
+    ///
+    /// # Errors
+    /// [`Error::Storage`].
+    pub async fn owner(&self, organization: OrganizationId) -> Result<Option<Member>, Error> {
+        let Some(id) = self.store.get(&rows::owner(organization)).await? else { return Ok(None) };
+        let Ok(id) = <[u8; 16]>::try_from(id.as_slice()) else { return Ok(None) };
+        Ok(self.store.read(&rows::member(organization, id.into())).await?)
+    }
+
+    /// Creates the organization's Owner with a set-up link, and opens a session; the text is its
+    /// token.
+    ///
+    /// # Errors
+    /// Errors of the fields of [`Newcomer`], of links and of the store.
+    pub async fn set_up(&self, token: &str, new: Newcomer<'_>) -> Result<(Member, String), Error> {
+        self.join(token, LinkKind::Setup, new).await
+    }
+
+    /// Creates a member with an invitation, and opens a session; the text is its token.
+    ///
+    /// # Errors
+    /// As [`Members::set_up`].
+    pub async fn accept(&self, token: &str, new: Newcomer<'_>) -> Result<(Member, String), Error> {
+        self.join(token, LinkKind::Invitation, new).await
+    }
+
+    async fn join(
+        &self,
+        token: &str,
+        kind: LinkKind,
+        new: Newcomer<'_>,
+    ) -> Result<(Member, String), Error> {
+        let name = new.name.trim();
+        check_name(name)?;
+        check_email(new.email)?;
+        let organization = self.opened(token, Some(kind)).await?.link.organization;
+        if self.count(organization).await? >= MEMBERS_MAX {
+            return Err(Error::TooManyMembers);
+        }
+        if self.by_email(new.email).await?.is_some() {
+            return Err(Error::EmailTaken);
+        }
+        let password = self.passwords.hash(new.password).await?;
+        // Check again, because hashing takes a while, and the link must be valid when it is used.
+        let opened = self.opened(token, Some(kind)).await?;
+        let role = if kind == LinkKind::Setup { MemberRole::Owner } else { MemberRole::Member };
+        let member = Member {
+            id: new_id(),
+            organization,
+            name: name.to_owned(),
+            email: new.email.to_owned(),
+            role,
+            api_key_access: role == MemberRole::Owner,
+            password,
+            epoch: 0,
+            created_at: self.clock.now(),
+            last_seen_at: None,
+        };
+        let by_email = rows::email(&member.email);
+        let mut commit = Commit::new();
+        if role == MemberRole::Owner {
+            let owner = rows::owner(organization);
+            commit.expect(Expect::Absent(owner.clone()));
+            commit.put_bytes(owner, id_bytes(member.id));
+        }
+        commit.expect(Expect::Absent(by_email.clone()));
+        commit.put_bytes(by_email, [id_bytes(organization), id_bytes(member.id)].concat());
+        commit.put(rows::member(organization, member.id), &member)?;
+        opened.used_up(&mut commit)?;
+        let recorder = self.recorder.by(Actor::member(&member.email, None));
+        recorder.add(&mut commit, "member.create", &member.email, organization)?;
+        match self.store.commit(commit).await {
+            Ok(()) => {}
+            Err(storage::Error::Conflict { .. }) => {
+                // The link or the email address was used concurrently.
+                self.opened(token, Some(kind)).await?;
+                return Err(Error::EmailTaken);
+            }
+            Err(error) => return Err(error.into()),
+        }
+        let token = self.by(Actor::member(&member.email, None)).open_session(&member).await?;
+        Ok((member, token))
+    }
+
+    /// Sets a member's password with a link. All sessions of the member end, and a new one is
+    /// opened; the text is its token. Therefore a member can get in with a link even while the
+    /// account's logins are throttled by an attack.
+    ///
+    /// # Errors
+    /// [`Error::PasswordLength`], and those of links and of the store.
+    pub async fn reset(&self, token: &str, password: &str) -> Result<(Member, String), Error> {
+        self.opened(token, Some(LinkKind::Reset)).await?;
+        let hash = self.passwords.hash(password).await?;
+        for _ in 0..CHANGE_ATTEMPTS {
+            let opened = self.opened(token, Some(LinkKind::Reset)).await?;
+            let organization = opened.link.organization;
+            let id = opened.link.member.ok_or(Error::LinkUnknown)?;
+            let key = rows::member(organization, id);
+            let bytes = self.store.get(&key).await?.ok_or(Error::LinkWithdrawn)?;
+            let member: Member = decode(&bytes)?;
+            let epoch = member.epoch.saturating_add(1);
+            let member = Member { password: hash.clone(), epoch, ..member };
+            let mut commit = Commit::new();
+            commit.expect(Expect::Equal(key.clone(), bytes));
+            commit.put(key, &member)?;
+            opened.used_up(&mut commit)?;
+            let recorder = self.recorder.by(Actor::member(&member.email, None));
+            recorder.add(&mut commit, "member.password", &member.email, organization)?;
+            match self.store.commit(commit).await {
+                Ok(()) => {
+                    self.changed.send_replace(());
+                    let by_member = self.by(Actor::member(&member.email, None));
+                    let session = by_member.open_session(&member).await?;
+                    return Ok((member, session));
+                }
+                // The link was used, or a request of the member was recorded, at the same time.
+                Err(storage::Error::Conflict { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(Error::Busy)
+    }
+
+    /// Changes the password of a member who knows the current one. All sessions end, and a new one
+    /// is opened; the text is its token.
+    ///
+    /// # Errors
+    /// [`Error::WrongPassword`], [`Error::TooManyAttempts`], [`Error::PasswordLength`], [`Error::Busy`],
+    /// [`Error::Storage`].
+    pub async fn change_password(
+        &self,
+        member: &Member,
+        current: &str,
+        password: &str,
+        from: Option<std::net::IpAddr>,
+    ) -> Result<String, Error> {
+        let account = rows::account_of(&member.email);
+        if !self.check_password(account, Some(&member.password), current, from).await? {
+            return Err(Error::WrongPassword);
+        }
+        let hash = self.passwords.hash(password).await?;
+        let before = member.epoch;
+        let changed = self.change(member.organization, member.id, "member.password", |now| {
+            if now.epoch != before {
+                return Err(Error::WrongPassword);
+            }
+            Ok(Member { password: hash.clone(), epoch: before.saturating_add(1), ..now })
+        });
+        let changed = changed.await?;
+        self.open_session(&changed).await
+    }
+
+    /// Lists the members of an organization, oldest first.
+    ///
+    /// # Errors
+    /// [`Error::Storage`].
+    pub async fn list(&self, organization: OrganizationId) -> Result<Vec<Member>, Error> {
+        let prefix = Key::table(Table::Member).id(organization);
+        let page = Page { prefix, after: None, before: None, limit: MEMBERS_MAX };
+        let found = self.store.page(page).await?;
+        found.iter().map(|(_, bytes)| Ok(decode(bytes)?)).collect()
+    }
+
+    async fn count(&self, organization: OrganizationId) -> Result<usize, Error> {
+        Ok(self.list(organization).await?.len())
+    }
+
+    /// Returns a member of an organization.
+    ///
+    /// # Errors
+    /// [`Error::NoMember`], [`Error::Storage`].
+    pub async fn member(
+        &self,
+        organization: OrganizationId,
+        id: MemberId,
+    ) -> Result<Member, Error> {
+        self.store.read(&rows::member(organization, id)).await?.ok_or(Error::NoMember)
+    }
+
+    async fn by_email(&self, email: &str) -> Result<Option<Member>, Error> {
+        if email.len() > EMAIL_MAX || email.contains('\0') {
+            return Ok(None);
+        }
+        let Some(ids) = self.store.get(&rows::email(email)).await? else { return Ok(None) };
+        let (ids, _rest) = ids.as_chunks::<16>();
+        let [organization, member] = *ids else { return Ok(None) };
+        Ok(self.store.read(&rows::member(organization.into(), member.into())).await?)
+    }
+
+    /// Grants or revokes a member's permission 'Can manage API keys'. Keys do not change.
+    ///
+    /// # Errors
+    /// [`Error::NoMember`]; [`Error::OwnerStays`]; [`Error::Storage`].
+    pub async fn set_key_access(
+        &self,
+        organization: OrganizationId,
+        id: MemberId,
+        api_key_access: bool,
+    ) -> Result<Member, Error> {
+        let action = if api_key_access { "member.allow_keys" } else { "member.deny_keys" };
+        self.change(organization, id, action, |member| {
+            if member.is_owner() {
+                return Err(Error::OwnerStays);
+            }
+            Ok(Member { api_key_access, ..member })
+        })
+        .await
+    }
+
+    async fn change(
+        &self,
+        organization: OrganizationId,
+        id: MemberId,
+        action: &str,
+        changed: impl Fn(Member) -> Result<Member, Error>,
+    ) -> Result<Member, Error> {
+        let key = rows::member(organization, id);
+        for _ in 0..CHANGE_ATTEMPTS {
+            let bytes = self.store.get(&key).await?.ok_or(Error::NoMember)?;
+            let member = changed(decode(&bytes)?)?;
+            let mut commit = Commit::new();
+            commit.expect(Expect::Equal(key.clone(), bytes));
+            commit.put(key.clone(), &member)?;
+            self.recorder.add(&mut commit, action, &member.email, organization)?;
+            match self.store.commit(commit).await {
+                Ok(()) => {
+                    self.changed.send_replace(());
+                    return Ok(member);
+                }
+                Err(storage::Error::Conflict { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(Error::Busy)
+    }
+
+    /// Removes a member. The member's sessions end; keys that the member created remain.
+    ///
+    /// # Errors
+    /// [`Error::NoMember`]; [`Error::OwnerStays`]; [`Error::Storage`].
+    pub async fn remove(&self, organization: OrganizationId, id: MemberId) -> Result<(), Error> {
+        let key = rows::member(organization, id);
+        for _ in 0..CHANGE_ATTEMPTS {
+            let bytes = self.store.get(&key).await?.ok_or(Error::NoMember)?;
+            let member: Member = decode(&bytes)?;
+            if member.is_owner() {
+                return Err(Error::OwnerStays);
+            }
+            let mut commit = Commit::new();
+            commit.expect(Expect::Equal(key.clone(), bytes));
+            // The sessions are no longer valid without the member; a sweep removes their rows.
+            commit.delete(key.clone()).delete(rows::email(&member.email));
+            self.withdraw_resets(&mut commit, &member).await?;
+            self.recorder.add(&mut commit, "member.delete", &member.email, organization)?;
+            match self.store.commit(commit).await {
+                Ok(()) => {
+                    self.changed.send_replace(());
+                    return Ok(());
+                }
+                Err(storage::Error::Conflict { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(Error::Busy)
+    }
+}
+
+fn id_bytes<T: orrery_domain::ids::Id>(id: T) -> Vec<u8> {
+    id.bytes().to_vec()
+}
+
+fn check_name(name: &str) -> Result<(), Error> {
+    let length = name.chars().count();
+    if length == 0 || length > NAME_MAX || name.chars().any(char::is_control) {
+        return Err(Error::InvalidName);
+    }
+    Ok(())
+}
+
+/// Roughly checks an email address. The service sends no mail; the address is only the login name.
+fn check_email(email: &str) -> Result<(), Error> {
+    let is_plain = |c: char| !c.is_whitespace() && !c.is_control();
+    let parts = email.rsplit_once('@').filter(|(name, host)| {
+        !name.is_empty() && !host.is_empty() && !name.contains('@') && email.chars().all(is_plain)
+    });
+    if parts.is_none() || email.len() > EMAIL_MAX {
+        return Err(Error::InvalidEmail);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

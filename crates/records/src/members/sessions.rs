@@ -1,0 +1,251 @@
+//! Sessions: a member in one browser, identified by a token that only the browser has.
+//!
+//! Every request reads the session and its member from the store. A logout, a new password, a
+//! revoked permission or a removed member therefore takes effect at the next request. Nothing is
+//! cached.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use super::throttle::Network;
+use super::{CHANGE_ATTEMPTS, Error, Members, rows};
+use orrery_domain::member::{Member, Session};
+use orrery_storage::commit::Expect;
+use orrery_storage::record::{decode, encode};
+use orrery_storage::{self as storage, Commit, Key, Page, Table};
+
+/// Maximum number of sessions of one member. Above it, the oldest end.
+const SESSIONS_MAX: usize = 32;
+/// How often the use of a session is recorded at most; more often if sessions are short.
+const NOTE_EVERY: Duration = Duration::from_secs(300);
+/// How often a stream checks that its session is still valid.
+const LOOK_AGAIN: Duration = Duration::from_secs(60);
+/// Rows that the sweep reads at a time.
+const SWEEP_PAGE: usize = 1000;
+
+/// A valid session and its member.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Visit {
+    pub member: Member,
+    session: rows::Hash,
+}
+
+/// The sender of a request with a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum By {
+    Person,
+    /// The page itself, which does not count as a use of the session.
+    Page,
+}
+
+impl Members {
+    /// Logs a member in with an email address and a password. The text is the session's token,
+    /// which only the browser keeps.
+    ///
+    /// # Errors
+    /// [`Error::WrongPassword`], also for an unknown member and after the same time;
+    /// [`Error::TooManyAttempts`]; [`Error::Busy`]; [`Error::Storage`].
+    pub async fn log_in(
+        &self,
+        email: &str,
+        password: &str,
+        from: Option<IpAddr>,
+    ) -> Result<(Member, String), Error> {
+        let account = rows::account_of(email);
+        let member = self.by_email(email).await?;
+        let hash = member.as_ref().map(|member| member.password.as_str());
+        let is_right = self.check_password(account, hash, password, from).await?;
+        let Some(member) = member.filter(|_| is_right) else { return Err(Error::WrongPassword) };
+        let token = self.open_session(&member).await?;
+        Ok((member, token))
+    }
+
+    /// Whether the password of an account is correct. The [`Throttle`](super::throttle) limits the
+    /// attempts of this address.
+    pub(super) async fn check_password(
+        &self,
+        account: [u8; 32],
+        hash: Option<&str>,
+        password: &str,
+        from: Option<IpAddr>,
+    ) -> Result<bool, Error> {
+        let attempt = self.throttle.begin(account, from).map_err(Error::TooManyAttempts)?;
+        let checked = self.passwords.verify(hash, password, Network::of(from)).await;
+        // Only a wrong password counts as an attempt, not one that is correct or was not checked.
+        if !matches!(checked, Ok(false)) {
+            self.throttle.withdraw(&attempt);
+        }
+        checked
+    }
+
+    /// Opens a session for an authenticated member.
+    ///
+    /// # Errors
+    /// [`Error::WrongPassword`] if the member has been removed or the password changed;
+    /// [`Error::Busy`].
+    pub(super) async fn open_session(&self, member: &Member) -> Result<String, Error> {
+        let (token, hash) = rows::new_token()?;
+        for _ in 0..CHANGE_ATTEMPTS {
+            match self.add_session(member, &hash).await {
+                // A permission was changed, or a request of the member was recorded, at the same
+                // time.
+                Err(Error::Storage(storage::Error::Conflict { .. })) => {}
+                added => return added.map(|()| token),
+            }
+        }
+        Err(Error::Busy)
+    }
+
+    async fn add_session(&self, member: &Member, hash: &rows::Hash) -> Result<(), Error> {
+        let now = self.clock.now();
+        let session = Session {
+            organization: member.organization,
+            member: member.id,
+            epoch: member.epoch,
+            created_at: now,
+            seen_at: now,
+        };
+        let place = rows::member(member.organization, member.id);
+        let bytes = self.store.get(&place).await?.ok_or(Error::WrongPassword)?;
+        let seen = Member { last_seen_at: Some(now), ..decode(&bytes)? };
+        if seen.epoch != member.epoch {
+            return Err(Error::WrongPassword);
+        }
+        let of = rows::sessions_of(member.id);
+        let page = Page { prefix: of.clone(), after: None, before: None, limit: 2 * SESSIONS_MAX };
+        let mut present = Vec::new();
+        for (key, _) in self.store.page(page).await? {
+            let hash = hash_of(&key);
+            let session: Option<Session> = self.store.read(&rows::session(hash)).await?;
+            present.push((session.map(|session| session.created_at), key));
+        }
+        present.sort();
+        let mut commit = Commit::new();
+        let superfluous = (present.len() + 1).saturating_sub(SESSIONS_MAX);
+        for (_, key) in present.into_iter().take(superfluous) {
+            commit.delete(rows::session(hash_of(&key))).delete(key);
+        }
+        commit.expect(Expect::Equal(place.clone(), bytes)).put(place, &seen)?;
+        commit.put(rows::session(hash), &session)?;
+        commit.put_bytes(of.raw(hash), Vec::new());
+        self.recorder.add(&mut commit, "session.create", &member.email, member.organization)?;
+        Ok(self.store.commit(commit).await?)
+    }
+
+    /// Returns the member of a session's token; `None` for every token that is not valid.
+    ///
+    /// # Errors
+    /// [`Error::Storage`].
+    pub async fn authenticate(&self, token: &str, by: By) -> Result<Option<Visit>, Error> {
+        let Some(hash) = rows::token_hash(token) else { return Ok(None) };
+        self.valid(hash, by).await
+    }
+
+    async fn valid(&self, hash: rows::Hash, by: By) -> Result<Option<Visit>, Error> {
+        let row = rows::session(&hash);
+        let Some(bytes) = self.store.get(&row).await? else { return Ok(None) };
+        let session: Session = decode(&bytes)?;
+        let place = rows::member(session.organization, session.member);
+        let Some(member_bytes) = self.store.get(&place).await? else { return Ok(None) };
+        let member: Member = decode(&member_bytes)?;
+        let now = self.clock.now();
+        let is_over = now.since(session.created_at) >= self.options.session_max
+            || now.since(session.seen_at) >= self.options.session_idle
+            || session.epoch != member.epoch;
+        if is_over {
+            return Ok(None);
+        }
+        if by == By::Person
+            && now.since(session.seen_at) >= NOTE_EVERY.min(self.options.session_idle / 10)
+        {
+            let mut commit = Commit::new();
+            commit.expect(Expect::Equal(row.clone(), bytes));
+            commit.expect(Expect::Equal(place.clone(), member_bytes));
+            commit.put(row, &Session { seen_at: now, ..session })?;
+            commit.put(place, &Member { last_seen_at: Some(now), ..member.clone() })?;
+            match self.store.commit(commit).await {
+                // One of them was changed concurrently: a later request will record the use.
+                Ok(()) | Err(storage::Error::Conflict { .. }) => {}
+                Err(error) => tracing::warn!(%error, "failed to record session use"),
+            }
+        }
+        Ok(Some(Visit { member, session: hash }))
+    }
+
+    /// Ends a session.
+    ///
+    /// # Errors
+    /// [`Error::Storage`].
+    pub async fn log_out(&self, visit: &Visit) -> Result<(), Error> {
+        let Visit { member, session } = visit;
+        let mut commit = Commit::new();
+        commit.delete(rows::session(session)).delete(rows::sessions_of(member.id).raw(session));
+        self.recorder.add(&mut commit, "session.delete", &member.email, member.organization)?;
+        self.store.commit(commit).await?;
+        self.changed.send_replace(());
+        Ok(())
+    }
+
+    /// Resolves when the session has ended. While the store cannot be read, the session counts as
+    /// valid.
+    pub async fn ended(&self, visit: &Visit) {
+        let mut changed = self.changed.subscribe();
+        loop {
+            changed.borrow_and_update();
+            if let Ok(None) = self.valid(visit.session, By::Page).await {
+                return;
+            }
+            tokio::select! {
+                change = changed.changed() => if change.is_err() { return },
+                () = tokio::time::sleep(LOOK_AGAIN) => {}
+            }
+        }
+    }
+
+    /// Removes sessions that have ended, and the records of old links. Returns their number.
+    ///
+    /// # Errors
+    /// [`Error::Storage`]; the next call removes the remaining ones.
+    pub async fn sweep(&self) -> Result<usize, Error> {
+        Ok(self.sweep_sessions().await? + self.sweep_links().await?)
+    }
+
+    async fn sweep_sessions(&self) -> Result<usize, Error> {
+        let mut after = None;
+        let mut swept = 0;
+        loop {
+            let prefix = Key::table(Table::Session);
+            let page = Page { prefix, after, before: None, limit: SWEEP_PAGE };
+            let found = self.store.page(page).await?;
+            let Some((last, _)) = found.last() else { return Ok(swept) };
+            after = Some(last.clone());
+            for (key, bytes) in &found {
+                let session: Session = decode(bytes)?;
+                let member = rows::member(session.organization, session.member);
+                let member: Option<Member> = self.store.read(&member).await?;
+                let now = self.clock.now();
+                let is_valid = member.is_some_and(|member| member.epoch == session.epoch)
+                    && now.since(session.created_at) < self.options.session_max
+                    && now.since(session.seen_at) < self.options.session_idle;
+                if is_valid {
+                    continue;
+                }
+                let mut commit = Commit::new();
+                commit.expect(Expect::Equal(key.clone(), encode(&session)?));
+                commit.delete(key.clone());
+                commit.delete(rows::sessions_of(session.member).raw(hash_of(key)));
+                match self.store.commit(commit).await {
+                    Ok(()) => swept += 1,
+                    Err(storage::Error::Conflict { .. }) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+        }
+    }
+}
+
+/// Returns the last 32 bytes of a key, which are the hash of the token.
+pub(super) fn hash_of(key: &Key) -> &[u8] {
+    let bytes = key.as_bytes();
+    bytes.get(bytes.len().saturating_sub(32)..).unwrap_or_default()
+}

@@ -1,0 +1,267 @@
+//! The keeper: processes each schedule when its timer is due, and starts its work.
+//!
+//! Firings follow the machine's clock. After a jump forward, a firing is late. After a jump back,
+//! nothing fires twice, and decisions that are more than a day ahead are discarded.
+
+use std::time::Duration;
+
+use super::work::Fault;
+use super::{Error, Schedules, rows};
+use orrery_domain::calendar::Calendar;
+use orrery_domain::ids::{ExecutionId, OrganizationId, ScheduleId};
+use orrery_domain::schedule::{RunResult, Schedule, Turn};
+use orrery_domain::time::Timestamp;
+use orrery_runtime::{Tasks, new_id};
+use orrery_storage::commit::Expect;
+use orrery_storage::record::{decode, encode};
+use orrery_storage::{self as storage, Commit, Page};
+
+/// Rows that are read at a time.
+const PAGE: usize = 256;
+/// Maximum sleep, after which a changed clock is noticed.
+const RECHECK_INTERVAL: Duration = Duration::from_secs(10);
+/// Retry delay after a failed read of the timers.
+const REREAD_DELAY: Duration = Duration::from_secs(1);
+/// Minimum jump back of the clock that is noticed.
+const SET_BACK_MIN: Duration = Duration::from_secs(60);
+
+/// The result of processing a schedule.
+#[derive(Debug, PartialEq, Eq)]
+enum Looked {
+    Decided,
+    /// The schedule was changed concurrently.
+    Again,
+}
+
+impl Schedules {
+    /// Fires due schedules until the service stops.
+    pub async fn run(self, tasks: Tasks) {
+        let mut clock_at: Option<(Timestamp, Duration)> = None;
+        loop {
+            let (now, ran) = (self.clock.now(), self.clock.monotonic());
+            let is_set_back = clock_at.is_none_or(|(before, at)| {
+                now.plus(SET_BACK_MIN) < before.plus(ran.saturating_sub(at))
+            });
+            let looked = async {
+                if is_set_back {
+                    if let Some((reached, _)) = clock_at {
+                        tracing::warn!(
+                            %now, until = %reached,
+                            "clock set back: schedules resume at the time it had \
+                             reached"
+                        );
+                    }
+                    self.realign().await?;
+                }
+                self.fire_due().await
+            };
+            let pause = match looked.await {
+                Ok(pause) => {
+                    clock_at = Some((now, ran));
+                    pause
+                }
+                Err(error) => {
+                    tracing::error!(%error, "failed to read the schedules");
+                    REREAD_DELAY
+                }
+            };
+            tokio::select! {
+                () = tasks.stopping() => return,
+                () = self.changed.notified() => {}
+                () = tokio::time::sleep(pause) => {}
+            }
+        }
+    }
+
+    /// Fires everything that is due, and returns the time until the next firing. A schedule that
+    /// fails does not affect the others; it is retried after a pause.
+    pub(super) async fn fire_due(&self) -> Result<Duration, Error> {
+        let mut after = None;
+        let mut pause = RECHECK_INTERVAL;
+        loop {
+            let page = Page { prefix: rows::timers(), after, before: None, limit: PAGE };
+            let found = self.store.page(page).await?;
+            let Some((last, _)) = found.last() else { return Ok(pause) };
+            after = Some(last.clone());
+            for (key, value) in &found {
+                let Some((due, organization, id)) = rows::parse_timer(key, value) else {
+                    tracing::error!(?key, "invalid schedule timer");
+                    continue;
+                };
+                let now = self.clock.now();
+                if due > now {
+                    return Ok(pause.min(due.since(now)));
+                }
+                if let Err(error) = self.fire(due, organization, id).await {
+                    tracing::error!(schedule = %id, %error, "failed to process a schedule");
+                    pause = REREAD_DELAY;
+                } else {
+                    // Its next timer may already be due, on either side of this page.
+                    pause = pause.min(self.pause_of(organization, id).await?);
+                }
+            }
+        }
+    }
+
+    /// Returns the time until a schedule's next timer.
+    async fn pause_of(
+        &self,
+        organization: OrganizationId,
+        id: ScheduleId,
+    ) -> Result<Duration, Error> {
+        let schedule: Option<Schedule> = self.store.read(&rows::schedule(organization, id)).await?;
+        let due = schedule.and_then(|schedule| schedule.due);
+        let now = self.clock.now();
+        Ok(due.map_or(RECHECK_INTERVAL, |due| due.since(now)))
+    }
+
+    /// Processes a schedule whose timer is due.
+    async fn fire(
+        &self,
+        timer: Timestamp,
+        organization: OrganizationId,
+        id: ScheduleId,
+    ) -> Result<(), Error> {
+        for _ in 0..super::TRIES {
+            if self.look(timer, organization, id).await? == Looked::Decided {
+                return Ok(());
+            }
+        }
+        Err(storage::Error::Conflict { key: rows::schedule(organization, id) }.into())
+    }
+
+    async fn look(
+        &self,
+        timer: Timestamp,
+        organization: OrganizationId,
+        id: ScheduleId,
+    ) -> Result<Looked, Error> {
+        let key = rows::schedule(organization, id);
+        let before = self.store.get(&key).await?;
+        let stored: Option<Schedule> = before.as_deref().map(decode).transpose()?;
+        let (Some(before), Some(mut schedule)) =
+            (before, stored.filter(|stored| stored.due == Some(timer)))
+        else {
+            // The schedule was changed or deleted after the timer was read.
+            let mut commit = Commit::new();
+            commit.delete(rows::timer(timer, id));
+            self.store.commit(commit).await?;
+            return Ok(Looked::Decided);
+        };
+        let calendar = match Calendar::load(&schedule.cron, &schedule.timezone) {
+            Ok(calendar) => calendar,
+            Err(error) => {
+                // A time zone of an earlier release that no longer exists.
+                tracing::error!(schedule = %id, %error, "schedule can no longer fire");
+                schedule.note(timer, self.clock.now(), RunResult::Refused(error.to_string()));
+                (schedule.paused, schedule.next, schedule.due) = (true, None, None);
+                return self.write(before, timer, &schedule).await;
+            }
+        };
+        let is_running = match schedule.latest {
+            Some(execution) => self.work.is_running(organization, execution).await?,
+            None => false,
+        };
+        let untouched = schedule.clone();
+        let now = self.clock.now();
+        let Turn::Start { scheduled_for, cancels } = schedule.turn(&calendar, now, is_running)
+        else {
+            return self.write(before, timer, &schedule).await;
+        };
+        if let Some(execution) = schedule.latest.filter(|_| cancels) {
+            self.work.cancel(organization, execution).await?;
+        }
+        let execution: ExecutionId = new_id();
+        let mut started = schedule.clone();
+        started.note(scheduled_for, now, RunResult::Started(execution));
+        let beside = Self::commit_of(before.clone(), timer, &started)?;
+        match self.work.start(&started, execution, beside).await {
+            Ok(()) => Ok(Looked::Decided),
+            Err(Fault::Storage(storage::Error::Conflict { key: held })) if held == key => {
+                Ok(Looked::Again)
+            }
+            Err(Fault::Storage(error)) => Err(error.into()),
+            Err(Fault::Busy(pause)) => {
+                // The firing is still undecided: it is late until it is missed.
+                let mut waiting = untouched;
+                waiting.due = Some(now.plus(pause));
+                self.write(before, timer, &waiting).await
+            }
+            Err(Fault::Gone(reason)) => {
+                tracing::warn!(schedule = %id, reason, "schedule paused");
+                schedule.note(scheduled_for, now, RunResult::Refused(reason));
+                schedule.paused = true;
+                schedule.plan(&calendar, now);
+                self.write(before, timer, &schedule).await
+            }
+            Err(Fault::Refused(reason)) => {
+                tracing::warn!(schedule = %id, reason, "schedule failed to start its work");
+                schedule.note(scheduled_for, now, RunResult::Refused(reason));
+                self.write(before, timer, &schedule).await
+            }
+        }
+    }
+
+    async fn write(
+        &self,
+        before: Vec<u8>,
+        timer: Timestamp,
+        schedule: &Schedule,
+    ) -> Result<Looked, Error> {
+        let commit = Self::commit_of(before, timer, schedule)?;
+        match self.store.commit(commit).await {
+            Ok(()) => Ok(Looked::Decided),
+            Err(storage::Error::Conflict { .. }) => Ok(Looked::Again),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Returns a commit of the schedule and its timer, on the condition that the record has not
+    /// changed.
+    fn commit_of(before: Vec<u8>, timer: Timestamp, schedule: &Schedule) -> Result<Commit, Error> {
+        let mut commit = Commit::of_new_work();
+        let key = rows::schedule(schedule.organization, schedule.id);
+        commit.expect(Expect::Equal(key.clone(), before));
+        commit.put_bytes(key, encode(schedule)?);
+        rows::set_timer(&mut commit, Some(timer), schedule);
+        Ok(commit)
+    }
+
+    /// Discards decisions that were made while the clock was far ahead.
+    pub(super) async fn realign(&self) -> Result<(), Error> {
+        let mut after = None;
+        loop {
+            let page = Page { prefix: rows::all(), after, before: None, limit: PAGE };
+            let found = self.store.page(page).await?;
+            let Some((last, _)) = found.last() else { return Ok(()) };
+            after = Some(last.clone());
+            for (key, before) in found {
+                let mut schedule: Schedule = match decode(&before) {
+                    Ok(schedule) => schedule,
+                    Err(error) => {
+                        // Other schedules must still fire.
+                        tracing::error!(?key, %error, "failed to read a schedule");
+                        continue;
+                    }
+                };
+                let Ok(calendar) = Calendar::load(&schedule.cron, &schedule.timezone) else {
+                    continue;
+                };
+                let due = schedule.due;
+                if !schedule.realign(&calendar, self.clock.now()) {
+                    continue;
+                }
+                tracing::warn!(schedule = %schedule.id, "clock set back: schedule fires from now on");
+                let mut commit = Commit::new();
+                commit.expect(Expect::Equal(key.clone(), before));
+                commit.put_bytes(key, encode(&schedule)?);
+                rows::set_timer(&mut commit, due, &schedule);
+                match self.store.commit(commit).await {
+                    // A concurrent change already used the current clock.
+                    Ok(()) | Err(storage::Error::Conflict { .. }) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+        }
+    }
+}

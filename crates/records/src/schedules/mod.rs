@@ -1,0 +1,266 @@
+//! Schedules: stored, listed, changed, and fired when due.
+//!
+//! ```text
+//! mod   create, change, find, delete    keeper   fires due schedules while the service runs
+//! rows  the rows in the store           work     what starts, implemented by the composition root
+//! ```
+//!
+//! The record alone decides a firing (`domain::schedule`). The decision, the next timer and the
+//! started execution are one commit, on the condition that the record has not changed. A crash
+//! leaves all of it or nothing, so no firing is lost or doubled.
+
+mod keeper;
+mod rows;
+mod work;
+
+use std::sync::Arc;
+
+use tokio::sync::Notify;
+
+pub use self::rows::reseal;
+pub use self::work::{DoneFuture, Fault, RunningFuture, StartFuture, Work};
+use crate::audit::{Actor, Recorder};
+use orrery_domain::calendar::{self, Calendar};
+use orrery_domain::ids::{OrganizationId, ScheduleId, WorkflowId};
+use orrery_domain::schedule::{Schedule, Target};
+use orrery_runtime::Clock;
+use orrery_storage::commit::Expect;
+use orrery_storage::record::{Malformed, decode, encode};
+use orrery_storage::{self as storage, Commit, Page, Store};
+
+/// Maximum number of schedules of one organization; a list contains all of them.
+pub const SCHEDULES_MAX: usize = 1_000;
+/// Number of attempts at a change when there are concurrent changes.
+const TRIES: usize = 10;
+
+/// Errors of schedule operations.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    Calendar(#[from] calendar::Error),
+    #[error("cron never fires between starts_at and ends_at")]
+    NeverFires,
+    #[error("cron never fires: no date has that day and month")]
+    NoDate,
+    /// The work cannot be started, for this reason.
+    #[error("{0}")]
+    Refused(String),
+    #[error("its input could not be checked now; try again")]
+    Busy,
+    #[error("schedule not found")]
+    NotFound,
+    #[error("there are {SCHEDULES_MAX} schedules already; delete some first")]
+    TooMany,
+    #[error(transparent)]
+    Storage(#[from] storage::Error),
+}
+
+impl From<Malformed> for Error {
+    fn from(error: Malformed) -> Self {
+        Self::Storage(error.into())
+    }
+}
+
+/// The schedules of a store. Clones share them.
+#[derive(Clone)]
+pub struct Schedules {
+    store: Store,
+    clock: Clock,
+    recorder: Recorder,
+    work: Arc<dyn Work>,
+    /// Notified when something may be due earlier than before.
+    changed: Arc<Notify>,
+}
+
+impl std::fmt::Debug for Schedules {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Schedules").finish_non_exhaustive()
+    }
+}
+
+impl Schedules {
+    /// Opens the schedules of a store. Nothing fires before [`Schedules::run`].
+    #[must_use]
+    pub fn new(store: Store, clock: Clock, work: Arc<dyn Work>) -> Self {
+        let recorder = Recorder::new(clock.clone());
+        Self { store, clock, recorder, work, changed: Arc::default() }
+    }
+
+    /// Returns the same schedules with `actor` as the audit log's actor.
+    #[must_use]
+    pub fn by(&self, actor: Actor) -> Self {
+        Self { recorder: self.recorder.by(actor), ..self.clone() }
+    }
+
+    /// Creates a schedule, which fires from now on.
+    ///
+    /// # Errors
+    /// [`Error::Calendar`], [`Error::NeverFires`], [`Error::Refused`], [`Error::TooMany`],
+    /// [`Error::Storage`]; then nothing was created.
+    pub async fn create(&self, schedule: Schedule) -> Result<Schedule, Error> {
+        self.create_beside(schedule, Commit::new()).await
+    }
+
+    /// Like [`Schedules::create`]; `beside` is part of the same commit.
+    ///
+    /// # Errors
+    /// As [`Schedules::create`].
+    pub async fn create_beside(
+        &self,
+        mut schedule: Schedule,
+        beside: Commit,
+    ) -> Result<Schedule, Error> {
+        let calendar = Calendar::parse(&schedule.cron, &schedule.timezone)?;
+        self.start_over(&mut schedule, &calendar)?;
+        self.check(&schedule).await?;
+        if self.list(schedule.organization).await?.len() >= SCHEDULES_MAX {
+            return Err(Error::TooMany);
+        }
+        let key = rows::schedule(schedule.organization, schedule.id);
+        let mut commit = Commit::of_new_work();
+        commit.extend(beside);
+        commit.expect(Expect::Absent(key.clone()));
+        commit.put(key, &schedule)?;
+        rows::set_timer(&mut commit, None, &schedule);
+        let organization = schedule.organization;
+        self.recorder.add(&mut commit, "schedule.create", subject(&schedule), organization)?;
+        self.store.commit(commit).await?;
+        self.changed.notify_one();
+        Ok(schedule)
+    }
+
+    /// Changes a schedule. Firings that were already due are not made up.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], errors of `change`, [`Error::Calendar`], [`Error::NeverFires`],
+    /// [`Error::Storage`]; then nothing was changed.
+    pub async fn change<E: From<Error>>(
+        &self,
+        organization: OrganizationId,
+        id: ScheduleId,
+        change: impl Fn(&mut Schedule) -> Result<(), E>,
+    ) -> Result<Schedule, E> {
+        let key = rows::schedule(organization, id);
+        for _ in 0..TRIES {
+            let before = self.store.get(&key).await.map_err(Error::from)?.ok_or(Error::NotFound)?;
+            let old: Schedule = decode(&before).map_err(Error::from)?;
+            let mut schedule = old.clone();
+            change(&mut schedule)?;
+            let calendar =
+                Calendar::parse(&schedule.cron, &schedule.timezone).map_err(Error::from)?;
+            if schedule.overlap != old.overlap {
+                schedule.waiting.clear();
+            }
+            self.start_over(&mut schedule, &calendar)?;
+            self.check(&schedule).await?;
+            let mut commit = Commit::of_new_work();
+            commit.expect(Expect::Equal(key.clone(), before));
+            commit.put_bytes(key.clone(), encode(&schedule).map_err(Error::from)?);
+            rows::set_timer(&mut commit, old.due, &schedule);
+            let subject = subject(&schedule);
+            let recorded = self.recorder.add(&mut commit, "schedule.change", subject, organization);
+            recorded.map_err(Error::from)?;
+            match self.store.commit(commit).await {
+                Err(storage::Error::Conflict { .. }) => {}
+                Err(error) => return Err(Error::from(error).into()),
+                Ok(()) => {
+                    self.changed.notify_one();
+                    return Ok(schedule);
+                }
+            }
+        }
+        Err(Error::from(storage::Error::Conflict { key }).into())
+    }
+
+    /// Deletes a schedule. Executions that it started continue.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::Storage`].
+    pub async fn delete(&self, organization: OrganizationId, id: ScheduleId) -> Result<(), Error> {
+        let key = rows::schedule(organization, id);
+        for _ in 0..TRIES {
+            let before = self.store.get(&key).await?.ok_or(Error::NotFound)?;
+            let schedule: Schedule = decode(&before)?;
+            let mut commit = Commit::new();
+            commit.expect(Expect::Equal(key.clone(), before)).delete(key.clone());
+            if let Some(due) = schedule.due {
+                commit.delete(rows::timer(due, id));
+            }
+            self.recorder.add(&mut commit, "schedule.delete", subject(&schedule), organization)?;
+            match self.store.commit(commit).await {
+                Err(storage::Error::Conflict { .. }) => {}
+                deleted => return Ok(deleted?),
+            }
+        }
+        Err(storage::Error::Conflict { key }.into())
+    }
+
+    /// Returns a schedule of an organization.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::Storage`].
+    pub async fn find(
+        &self,
+        organization: OrganizationId,
+        id: ScheduleId,
+    ) -> Result<Schedule, Error> {
+        self.store.read(&rows::schedule(organization, id)).await?.ok_or(Error::NotFound)
+    }
+
+    /// Lists an organization's schedules, oldest first.
+    ///
+    /// # Errors
+    /// [`Error::Storage`].
+    pub async fn list(&self, organization: OrganizationId) -> Result<Vec<Schedule>, Error> {
+        let prefix = rows::of_organization(organization);
+        let page = Page { prefix, after: None, before: None, limit: SCHEDULES_MAX };
+        let rows = self.store.page(page).await?;
+        rows.iter().map(|(_, bytes)| Ok(decode(bytes)?)).collect()
+    }
+
+    /// Lists the schedules of a workflow.
+    ///
+    /// # Errors
+    /// [`Error::Storage`].
+    pub async fn of_workflow(
+        &self,
+        organization: OrganizationId,
+        workflow: WorkflowId,
+    ) -> Result<Vec<Schedule>, Error> {
+        let is_of = |schedule: &Schedule| matches!(&schedule.target, Target::Workflow { workflow: of, .. } if *of == workflow);
+        Ok(self.list(organization).await?.into_iter().filter(is_of).collect())
+    }
+
+    /// Rejects a schedule whose work cannot be started.
+    async fn check(&self, schedule: &Schedule) -> Result<(), Error> {
+        self.work.check(schedule).await.map_err(|fault| match fault {
+            Fault::Refused(reason) | Fault::Gone(reason) => Error::Refused(reason),
+            Fault::Busy(_) => Error::Busy,
+            Fault::Storage(error) => error.into(),
+        })
+    }
+
+    /// Restarts a schedule from the current time.
+    fn start_over(&self, schedule: &mut Schedule, calendar: &Calendar) -> Result<(), Error> {
+        let now = self.clock.now();
+        schedule.decided_until = now;
+        schedule.updated_at = now;
+        let paused = std::mem::replace(&mut schedule.paused, false);
+        schedule.plan(calendar, now);
+        if schedule.next.is_none() {
+            let is_bounded = schedule.starts_at.is_some() || schedule.ends_at.is_some();
+            return Err(if is_bounded { Error::NeverFires } else { Error::NoDate });
+        }
+        schedule.paused = paused;
+        schedule.plan(calendar, now);
+        Ok(())
+    }
+}
+
+/// Returns a schedule's name in the audit log.
+fn subject(schedule: &Schedule) -> String {
+    format!("{} {}", schedule.id, schedule.name.as_ref().unwrap_or(&schedule.cron))
+}
+
+#[cfg(test)]
+mod tests;

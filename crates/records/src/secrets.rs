@@ -1,0 +1,299 @@
+//! An organization's named secrets: set and deleted by its clients and the operator, sealed at
+//! rest, and read by the requests of `http` steps.
+//!
+//! No response contains a value; lists show names and dates. A new value takes effect at the next
+//! attempt, since each attempt reads it. This module does not decide where a value may be used.
+
+use crate::audit::{Actor, Recorder};
+use orrery_domain::ids::OrganizationId;
+use orrery_domain::secret::{NAME_MAX, Secret, VALUE_BYTES_MAX, Values, is_name};
+use orrery_runtime::Clock;
+use orrery_storage::commit::Expect;
+use orrery_storage::record::{Malformed, decode, encode};
+use orrery_storage::rotation::{Rotation, Watch};
+use orrery_storage::{self as storage, Commit, Key, Page, Sealer, Store, Table};
+
+/// Maximum number of secrets of one organization; a list contains all of them.
+const SECRETS_MAX: usize = 1_000;
+/// Number of attempts at a change when there are concurrent changes.
+const TRIES: usize = 10;
+
+/// Errors of secret operations.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("a secret's name must have 1 to {NAME_MAX} characters of a-z A-Z 0-9 _ -")]
+    InvalidName,
+    #[error("a secret's value must have 1 to {VALUE_BYTES_MAX} bytes of text without NUL")]
+    InvalidValue,
+    #[error("there is no secret {0}")]
+    NotFound(String),
+    #[error("there are {SECRETS_MAX} secrets already; delete some first")]
+    TooMany,
+    #[error(transparent)]
+    Storage(#[from] storage::Error),
+}
+
+impl From<Malformed> for Error {
+    fn from(error: Malformed) -> Self {
+        Self::Storage(error.into())
+    }
+}
+
+/// The secrets of a store.
+#[derive(Debug, Clone)]
+pub struct Secrets {
+    store: Store,
+    sealer: Sealer,
+    clock: Clock,
+    recorder: Recorder,
+}
+
+impl Secrets {
+    /// Opens the secrets of a store.
+    #[must_use]
+    pub fn new(store: Store, sealer: Sealer, clock: Clock) -> Self {
+        let recorder = Recorder::new(clock.clone());
+        Self { store, sealer, clock, recorder }
+    }
+
+    /// Returns the same secrets with `actor` as the audit log's actor.
+    #[must_use]
+    pub fn by(&self, actor: Actor) -> Self {
+        Self { recorder: self.recorder.by(actor), ..self.clone() }
+    }
+
+    /// Creates or replaces a secret. Returns true if it is new.
+    ///
+    /// # Errors
+    /// [`Error::InvalidName`], [`Error::InvalidValue`], [`Error::TooMany`], [`Error::Storage`];
+    /// then nothing was changed.
+    pub async fn set(
+        &self,
+        organization: OrganizationId,
+        name: &str,
+        value: &str,
+    ) -> Result<(Secret, bool), Error> {
+        if !is_name(name) {
+            return Err(Error::InvalidName);
+        }
+        if value.is_empty() || value.len() > VALUE_BYTES_MAX || value.contains('\0') {
+            return Err(Error::InvalidValue);
+        }
+        let sealed = self.sealer.seal(value).map_err(|error| storage::Error::Unavailable {
+            reason: format!("a secret cannot be sealed: {error}"),
+        })?;
+        let key = key(organization, name);
+        for _ in 0..TRIES {
+            let now = self.clock.now();
+            let before = self.store.get(&key).await?;
+            let mut secret = Secret {
+                organization,
+                name: name.to_owned(),
+                sealed: sealed.clone(),
+                created_at: now,
+                updated_at: now,
+            };
+            let mut commit = Commit::of_new_work();
+            let is_new = match before {
+                Some(before) => {
+                    secret.created_at = decode::<Secret>(&before)?.created_at;
+                    commit.expect(Expect::Equal(key.clone(), before));
+                    false
+                }
+                None if self.list(organization).await?.len() >= SECRETS_MAX => {
+                    return Err(Error::TooMany);
+                }
+                None => {
+                    commit.expect(Expect::Absent(key.clone()));
+                    true
+                }
+            };
+            commit.put_bytes(key.clone(), encode(&secret)?);
+            self.recorder.add(&mut commit, "secret.set", name, organization)?;
+            match self.store.commit(commit).await {
+                Err(storage::Error::Conflict { .. }) => {}
+                written => return Ok(written.map(|()| (secret, is_new))?),
+            }
+        }
+        Err(storage::Error::Conflict { key }.into())
+    }
+
+    /// Whether a secret with this name exists and has this value.
+    ///
+    /// # Errors
+    /// [`Error::Storage`].
+    pub async fn is_set_to(
+        &self,
+        organization: OrganizationId,
+        name: &str,
+        value: &str,
+    ) -> Result<bool, Error> {
+        let values = self.values(organization, &[name.to_owned()]).await?;
+        Ok(values.get(name) == Some(value))
+    }
+
+    /// Deletes a secret. Steps that refer to it fail from their next attempt on.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::Storage`].
+    pub async fn delete(&self, organization: OrganizationId, name: &str) -> Result<(), Error> {
+        let missing = || Error::NotFound(name.to_owned());
+        if !is_name(name) {
+            return Err(missing());
+        }
+        let key = key(organization, name);
+        let mut commit = Commit::new();
+        commit.expect(Expect::Present(key.clone())).delete(key);
+        self.recorder.add(&mut commit, "secret.delete", name, organization)?;
+        match self.store.commit(commit).await {
+            Err(storage::Error::Conflict { .. }) => Err(missing()),
+            deleted => Ok(deleted?),
+        }
+    }
+
+    /// Lists an organization's secrets by name, with sealed values.
+    ///
+    /// # Errors
+    /// [`Error::Storage`].
+    pub async fn list(&self, organization: OrganizationId) -> Result<Vec<Secret>, Error> {
+        let prefix = Key::table(Table::Secret).id(organization);
+        let page = Page { prefix, after: None, before: None, limit: SECRETS_MAX };
+        let rows = self.store.page(page).await?;
+        rows.iter().map(|(_, bytes)| Ok(decode(bytes)?)).collect()
+    }
+
+    /// Returns those of `names` that the organization does not have, in the given order.
+    ///
+    /// # Errors
+    /// [`Error::Storage`].
+    pub async fn missing<'n>(
+        &self,
+        organization: OrganizationId,
+        names: impl IntoIterator<Item = &'n str> + Send,
+    ) -> Result<Vec<&'n str>, storage::Error> {
+        let mut missing = Vec::new();
+        for name in names.into_iter().collect::<Vec<_>>() {
+            if self.store.get(&key(organization, name)).await?.is_none() {
+                missing.push(name);
+            }
+        }
+        Ok(missing)
+    }
+
+    /// Returns the values of those of `names` that exist. A secret that cannot be unsealed is
+    /// omitted and logged.
+    ///
+    /// # Errors
+    /// [`Error::Storage`].
+    pub async fn values(
+        &self,
+        organization: OrganizationId,
+        names: &[String],
+    ) -> Result<Values, storage::Error> {
+        let mut values = Vec::new();
+        for name in names {
+            let Some(secret) = self.store.read::<Secret>(&key(organization, name)).await? else {
+                continue;
+            };
+            match self.sealer.unseal(&secret.sealed) {
+                Ok(value) => values.push((secret.name, value)),
+                Err(error) => {
+                    tracing::error!(%organization, name, %error, "failed to unseal a secret")
+                }
+            }
+        }
+        Ok(values.into_iter().collect())
+    }
+}
+
+/// Reseals all secrets when `seal.key` is rotated.
+///
+/// # Errors
+/// When the store cannot be read or written, or when `watch` fails. Earlier commits remain.
+pub async fn reseal(
+    store: &Store,
+    rotation: &mut Rotation,
+    watch: &mut Watch<'_>,
+) -> Result<(), storage::Error> {
+    fn sealed(secret: &mut Secret) -> Option<&mut String> {
+        Some(&mut secret.sealed)
+    }
+    rotation.records(store, Key::table(Table::Secret), sealed, watch).await
+}
+
+fn key(organization: OrganizationId, name: &str) -> Key {
+    Key::table(Table::Secret).id(organization).text(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use orrery_storage::Options;
+
+    const OURS: [u8; 16] = [1; 16];
+    const THEIRS: [u8; 16] = [2; 16];
+
+    fn opened(folder: &std::path::Path) -> Secrets {
+        let sealer = Sealer::open(folder).unwrap();
+        let store = Store::open(&Options { folder: folder.to_owned(), inline_bytes: 1024 });
+        Secrets::new(store.unwrap(), sealer, Clock::system())
+    }
+
+    #[tokio::test]
+    async fn secret_is_set_replaced_listed_and_deleted() {
+        let folder = tempfile::tempdir().unwrap();
+        let secrets = opened(folder.path());
+        let (ours, theirs) = (OrganizationId::from(OURS), OrganizationId::from(THEIRS));
+        let names = ["a".to_owned(), "b".to_owned()];
+        let (first, is_new) = secrets.set(ours, "a", "one").await.unwrap();
+        assert!(is_new && !first.sealed.contains("one"));
+        secrets.set(ours, "b", "line\nline\n").await.unwrap();
+        let (second, is_new) = secrets.set(ours, "a", "two").await.unwrap();
+        assert!(!is_new && second.created_at == first.created_at);
+        let values = secrets.values(ours, &names).await.unwrap();
+        assert_eq!((values.get("a"), values.get("b")), (Some("two"), Some("line\nline\n")));
+        assert_eq!(secrets.values(theirs, &names).await.unwrap().get("a"), None);
+        assert_eq!(secrets.missing(theirs, ["a", "c"]).await.unwrap(), ["a", "c"]);
+        assert_eq!(secrets.missing(ours, ["a", "c"]).await.unwrap(), ["c"]);
+        let listed = secrets.list(ours).await.unwrap();
+        assert_eq!(listed.iter().map(|one| one.name.as_str()).collect::<Vec<_>>(), ["a", "b"]);
+        assert!(matches!(secrets.delete(theirs, "a").await, Err(Error::NotFound(_))));
+        secrets.delete(ours, "a").await.unwrap();
+        assert!(matches!(secrets.delete(ours, "a").await, Err(Error::NotFound(_))));
+    }
+
+    #[tokio::test]
+    async fn secret_persists_across_restart() {
+        let folder = tempfile::tempdir().unwrap();
+        let organization = OrganizationId::from(OURS);
+        let secrets = opened(folder.path());
+        secrets.set(organization, "a", "kept value").await.unwrap();
+        secrets.store.close().await;
+        let secrets = opened(folder.path());
+        let values = secrets.values(organization, &["a".to_owned()]).await.unwrap();
+        assert_eq!(values.get("a"), Some("kept value"));
+    }
+
+    #[tokio::test]
+    async fn invalid_secret_name_or_value_is_rejected() {
+        let folder = tempfile::tempdir().unwrap();
+        let secrets = opened(folder.path());
+        let organization = OrganizationId::from(OURS);
+        let too_long = "x".repeat(VALUE_BYTES_MAX + 1);
+        for (name, value) in [("a b", "v"), ("", "v"), ("a", ""), ("a", "a\0b"), ("a", &too_long)] {
+            assert!(secrets.set(organization, name, value).await.is_err(), "{name}");
+        }
+        assert!(secrets.list(organization).await.unwrap().is_empty());
+        secrets.set(organization, "a", &too_long[1..]).await.unwrap();
+    }
+
+    #[test]
+    fn secret_record_matches_golden_bytes() {
+        let golden = concat!(
+            "\u{1}{\"organization\":\"01010101-0101-0101-0101-010101010101\",\"name\":\"a\",",
+            "\"sealed\":\"c2VhbGVk\",\"created_at\":1,\"updated_at\":2}"
+        );
+        let secret: Secret = decode(golden.as_bytes()).unwrap();
+        assert_eq!(String::from_utf8(encode(&secret).unwrap()).unwrap(), golden);
+    }
+}

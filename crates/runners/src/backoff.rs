@@ -1,0 +1,70 @@
+//! Exponential backoff for restarting a failed process, so that failures never cause a storm of
+//! starts.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use orrery_runtime as runtime;
+
+/// The pause after the first failure; each further failure in a row doubles it.
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+/// The longest pause.
+const PAUSE_MAX: Duration = Duration::from_secs(60);
+
+/// The number of consecutive failures, and the earliest time of the next start.
+#[derive(Debug)]
+pub struct Backoff {
+    failures: u32,
+    not_before: Instant,
+}
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self { failures: 0, not_before: runtime::monotonic_now() }
+    }
+}
+
+impl Backoff {
+    /// The remaining pause before the next start.
+    #[must_use]
+    pub fn left(&self) -> Duration {
+        self.not_before.saturating_duration_since(runtime::monotonic_now())
+    }
+
+    /// Records a failure. Returns the pause.
+    pub fn failed(&mut self) -> Duration {
+        let doubled = FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(self.failures));
+        let pause = doubled.min(PAUSE_MAX);
+        self.failures = self.failures.saturating_add(1);
+        self.not_before = runtime::monotonic_now() + pause;
+        pause
+    }
+
+    /// Starts the shortest pause without recording a failure.
+    pub fn pause(&mut self) {
+        self.not_before = runtime::monotonic_now() + FIRST_PAUSE;
+    }
+
+    /// Records a success, which resets the number of consecutive failures.
+    pub const fn succeeded(&mut self) {
+        self.failures = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn backoff_doubles_to_its_limit_and_resets() {
+        let mut backoff = Backoff::default();
+        assert!(backoff.left().is_zero());
+        let pauses: Vec<u128> = (0..12).map(|_| backoff.failed().as_millis()).collect();
+        assert_eq!(pauses[..4], [200, 400, 800, 1600]);
+        assert_eq!(pauses[9..], [60_000; 3]);
+        assert!(!backoff.left().is_zero());
+        backoff.succeeded();
+        assert_eq!(backoff.failed(), FIRST_PAUSE);
+    }
+}

@@ -1,0 +1,172 @@
+//! Reads and writes images: input is a `data:` URI or a URL, decoded under limits; output is a
+//! `data:` URI, which the engine stores as a file.
+
+use std::io::Cursor;
+use std::time::Duration;
+
+use base64::alphabet;
+use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, STANDARD};
+use base64::engine::{DecodePaddingMode, Engine};
+use bytes::Bytes;
+use hyper::Request;
+use image::{DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits};
+
+use super::{BuiltinContext, refuse};
+use orrery_domain::attempt::Failure;
+use orrery_domain::classify::ErrorClass;
+use orrery_http::client::{self, Overflow};
+use orrery_http::egress::UrlError;
+
+/// Largest image file, in bytes.
+pub(super) const FILE_MAX: usize = 20 * 1024 * 1024;
+/// Maximum side, in pixels.
+pub(super) const SIDE_MAX: u32 = 10_000;
+/// Memory budget for parsing an image header in addition to the file itself: embedded profiles and
+/// texts.
+pub(super) const HEAD_MAX: u64 = 32 * 1024 * 1024;
+/// Memory budget for decoding: a small file can expand to gigabytes.
+const DECODED_MAX: u64 = 256 * 1024 * 1024;
+/// Timeout for fetching an image.
+const FETCH_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Reads the bytes of a `data:` URI, of one of our own files, or of an http(s) URL.
+pub(super) async fn load(context: &BuiltinContext, source: &str) -> Result<Vec<u8>, Failure> {
+    let BuiltinContext { client, policy, files, .. } = context;
+    if let Some(files) = files {
+        let own = files.read_linked(source, FILE_MAX as u64).await;
+        if let Some(bytes) = own.map_err(|error| refuse(format!("image: {error}")))? {
+            return Ok(bytes);
+        }
+    }
+    if let Some((scheme, data)) = source.split_once(':')
+        && scheme.eq_ignore_ascii_case("data")
+    {
+        return decode_data(data);
+    }
+    let url = policy.check_url(source).map_err(|error| {
+        let more = match error {
+            UrlError::NotHttp => ", or a data: URI such as data:image/png;base64,…",
+            UrlError::TooLong
+            | UrlError::PortZero
+            | UrlError::UserInfo
+            | UrlError::Forbidden(_) => "",
+        };
+        refuse(format!("image: {error}{more}"))
+    })?;
+    let request = Request::get(url.as_str()).body(Bytes::new());
+    let request = request.map_err(|error| refuse(format!("image: {error}")))?;
+    let limits =
+        client::Limits { total: FETCH_TIMEOUT, answer_bytes: FILE_MAX, overflow: Overflow::Fail };
+    let answer = client.send_when_able(request, &limits).await;
+    let answer = answer.map_err(|error| refuse(format!("image: {error}")))?;
+    if !answer.status.is_success() {
+        return Err(refuse(format!("image: the URL answered {}", answer.status.as_u16())));
+    }
+    Ok(answer.body.to_vec())
+}
+
+/// Decodes the part of a data: URI after its scheme. Programs break base64 into lines and omit its
+/// padding.
+fn decode_data(data: &str) -> Result<Vec<u8>, Failure> {
+    const ANY_PADDING: GeneralPurpose = GeneralPurpose::new(
+        &alphabet::STANDARD,
+        GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
+    );
+    let is_base64 = |head: &str| {
+        let last = head.rsplit_once(';').map(|(_, last)| last.trim());
+        last.is_some_and(|last| last.eq_ignore_ascii_case("base64"))
+    };
+    let encoded = data.split_once(',').filter(|(head, _)| is_base64(head));
+    let (_, encoded) = encoded.ok_or_else(|| refuse("image: a data: URI must be base64"))?;
+    let encoded: Vec<u8> = encoded.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
+    let bytes = ANY_PADDING.decode(encoded);
+    bytes.map_err(|error| refuse(format!("image: not valid base64: {error}")))
+}
+
+/// Properties from the header of an image file.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Head {
+    pub width: u32,
+    pub height: u32,
+    /// Per pixel of the decoded image.
+    pub bytes_per_pixel: u64,
+    /// Peak memory of decoding, as a multiple of the decoded image's memory.
+    pub decoding_factor: u64,
+    pub file_bytes: u64,
+}
+
+/// Reads the header of an image file without decoding pixels.
+pub(super) fn head(bytes: &[u8]) -> Result<Head, Failure> {
+    let (reader, format) = reader(bytes)?;
+    let decoder = reader.into_decoder().map_err(|error| unreadable(&error))?;
+    let (width, height) = decoder.dimensions();
+    // Other decoders also keep the coefficients of a progressive JPEG, or planes and frames.
+    let is_plain = matches!(format, ImageFormat::Png | ImageFormat::Bmp);
+    let decoding_factor = if is_plain { 1 } else { 3 };
+    Ok(Head {
+        width,
+        height,
+        bytes_per_pixel: u64::from(decoder.color_type().bytes_per_pixel()),
+        decoding_factor,
+        file_bytes: bytes.len() as u64,
+    })
+}
+
+/// Decodes an image. Returns its format too.
+pub(super) fn decode(bytes: &[u8]) -> Result<(DynamicImage, ImageFormat), Failure> {
+    let (reader, format) = reader(bytes)?;
+    Ok((reader.decode().map_err(|error| unreadable(&error))?, format))
+}
+
+fn unreadable(error: &dyn std::fmt::Display) -> Failure {
+    refuse(format!("image: cannot be read: {error}"))
+}
+
+type Reader<'b> = ImageReader<Cursor<&'b [u8]>>;
+
+/// An image reader with the limits on pixels and memory.
+fn reader(bytes: &[u8]) -> Result<(Reader<'_>, ImageFormat), Failure> {
+    let reader = ImageReader::new(Cursor::new(bytes)).with_guessed_format();
+    let mut reader = reader.map_err(|error| unreadable(&error))?;
+    let format = reader.format().ok_or_else(|| refuse("image: unknown format"))?;
+    let mut limits = Limits::default();
+    limits.max_image_width = Some(SIDE_MAX);
+    limits.max_image_height = Some(SIDE_MAX);
+    limits.max_alloc = Some(DECODED_MAX);
+    reader.limits(limits);
+    Ok((reader, format))
+}
+
+/// The format with this name in inputs.
+pub(super) fn format_named(name: &str) -> Option<ImageFormat> {
+    match name {
+        "png" => Some(ImageFormat::Png),
+        "jpeg" => Some(ImageFormat::Jpeg),
+        "webp" => Some(ImageFormat::WebP),
+        "gif" => Some(ImageFormat::Gif),
+        "bmp" => Some(ImageFormat::Bmp),
+        _ => None,
+    }
+}
+
+/// Encodes the image as a `data:` URI.
+pub(super) fn encode(image: &DynamicImage, format: ImageFormat) -> Result<String, Failure> {
+    let mut bytes = Cursor::new(Vec::new());
+    // PNG supports every pixel type; the others support these, and JPEG no transparency.
+    let plain = if format == ImageFormat::Png {
+        None
+    } else if image.color().has_alpha() && format != ImageFormat::Jpeg {
+        Some(DynamicImage::from(image.to_rgba8()))
+    } else {
+        Some(DynamicImage::from(image.to_rgb8()))
+    };
+    plain.as_ref().unwrap_or(image).write_to(&mut bytes, format).map_err(|error| {
+        Failure::new(ErrorClass::InternalError, format!("the image cannot be written: {error}"))
+    })?;
+    Ok(data_uri(format.to_mime_type(), bytes.get_ref()))
+}
+
+/// Encodes bytes as a `data:` URI.
+pub(super) fn data_uri(content_type: &str, bytes: &[u8]) -> String {
+    format!("data:{content_type};base64,{}", STANDARD.encode(bytes))
+}

@@ -1,0 +1,82 @@
+//! `text-sentiment`: rates the sentiment of English text by the VADER rules.
+
+use serde_json::{Value, json};
+use vader_sentimental::SentimentIntensityAnalyzer;
+
+use super::{Builtin, Work, text, weight};
+use orrery_domain::attempt::Failure;
+use orrery_domain::model::OutputType;
+
+/// Longest text: the rules compare neighboring words and search for emoji, so longer texts take too
+/// long.
+const LENGTH_MAX: u64 = 20_000;
+/// At or above this score a text is positive, and at or below its negative it is negative: VADER's
+/// own bounds.
+const THRESHOLD: f64 = 0.05;
+
+pub(super) const MODEL: Builtin = Builtin {
+    slug: "text-sentiment",
+    title: "Sentiment",
+    description: "Rates how positive or negative a short English text sounds.",
+    output_type: OutputType::Object,
+    schema,
+    work: Work::Pure {
+        weigh: |input| weight::of_text(input, "text", weight::WORDS_EACH),
+        run: rate,
+    },
+};
+
+fn schema() -> Value {
+    json!({
+        "type": "object",
+        "required": ["text"],
+        "additionalProperties": false,
+        "properties": {
+            "text": {
+                "type": "string",
+                "title": "Text",
+                "description": "One or a few sentences, in English.",
+                "maxLength": LENGTH_MAX,
+            },
+        },
+    })
+}
+
+/// The contribution of exclamation and question marks, as the library computes it.
+fn emphasis(text: &str) -> f64 {
+    let count = |mark: u8| text.bytes().filter(|byte| *byte == mark).take(5).map(|_| 1.0).sum();
+    let exclamation: f64 = count(b'!');
+    let question: f64 = count(b'?');
+    let question = if question > 3.0 { 0.96 } else { question * 0.18 };
+    question + exclamation.min(4.0) * 0.292
+}
+
+/// VADER's normalization of a sum to -1 to 1.
+fn normalized(sum: f64) -> f64 {
+    sum / (sum * sum + 15.0).sqrt()
+}
+
+fn rate(input: &Value) -> Result<Value, Failure> {
+    let text = text(input, "text");
+    let mut scores = SentimentIntensityAnalyzer::new().polarity_scores(text);
+    // Emphasis strengthens a sentiment. Unlike the reference implementation, the library also
+    // subtracts it from a sum of zero.
+    if scores.compound < 0.0 && (scores.compound - normalized(-emphasis(text))).abs() < f64::EPSILON
+    {
+        scores.compound = 0.0;
+    }
+    let label = if scores.compound >= THRESHOLD {
+        "positive"
+    } else if scores.compound <= -THRESHOLD {
+        "negative"
+    } else {
+        "neutral"
+    };
+    Ok(json!({
+        "label": label,
+        "score": scores.compound,
+        "positive": scores.pos,
+        "neutral": scores.neu,
+        "negative": scores.neg,
+    }))
+}

@@ -1,0 +1,208 @@
+//! Runs one program of the operator as a guarded process: sandboxed, with its own folder, and
+//! killed together with all its descendants. The protocol on its pipes is up to the callers:
+//! `worker` and the MCP servers of `agent`.
+
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use tempfile::TempDir;
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+
+use crate::tail::Tail;
+use orrery_config::secret::{self, Secret};
+use orrery_guard::fence::Walls;
+use orrery_guard::groups::{Group, Groups};
+use orrery_runtime::Tasks;
+
+/// Environment variables inherited from the service.
+const PASSED_ON: &[&str] = &["PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ"];
+/// The folder for temporary files, inside the process's folder.
+const TEMPORARY: &str = "tmp";
+/// Grace period for a guard to end its process, before the guard itself is killed.
+const ENDING: Duration = Duration::from_secs(15);
+/// Polling interval until a control group is empty.
+const LOOK_EVERY: Duration = Duration::from_millis(2);
+/// Grace period for a process to exit after its job if it is not reused.
+const LEAVING: Duration = Duration::from_secs(1);
+
+/// How guard processes are started; see `orrery_guard`.
+#[derive(Debug, Clone)]
+pub struct GuardConfig {
+    /// This binary.
+    pub program: PathBuf,
+    /// The parent of the folders of processes.
+    pub work: PathBuf,
+    /// Folders of the service that no program may open, besides files with secrets.
+    pub hidden: Vec<PathBuf>,
+    /// The manifests' folder, which programs may read except for the manifests.
+    pub models: PathBuf,
+    /// The parent of the processes' control groups; `None` without control groups.
+    pub groups: Option<Arc<Groups>>,
+    pub tasks: Tasks,
+}
+
+/// A program to start.
+#[derive(Debug, Clone, Copy)]
+pub struct Program<'a> {
+    /// The program and its arguments, never empty.
+    pub command: &'a [String],
+    /// The absolute working directory.
+    pub directory: &'a Path,
+    pub env: &'a [(String, Secret)],
+    /// The address space limit of each of its processes.
+    pub memory_bytes: Option<u64>,
+    /// Absolute folders that it may write to, besides its own.
+    pub writable: &'a [PathBuf],
+    /// The name of the model, passed in the environment.
+    pub model: Option<&'a str>,
+}
+
+impl GuardConfig {
+    /// Creates a folder for one process, with a folder for its temporary files.
+    fn home(&self) -> io::Result<TempDir> {
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.work)?;
+        let home = TempDir::new_in(&self.work)?;
+        std::fs::DirBuilder::new().mode(0o700).create(home.path().join(TEMPORARY))?;
+        Ok(home)
+    }
+
+    /// The sandbox rules of a program.
+    fn walls(&self, program: &Program<'_>, home: &Path) -> Walls {
+        let secrets = secret::hidden_from_programs();
+        Walls {
+            hide: self.hidden.iter().cloned().chain(secrets).collect(),
+            hide_manifests: Some(self.models.clone()),
+            read: vec![self.models.clone(), program.directory.to_path_buf()],
+            write: program.writable.to_vec(),
+            home: Some(home.to_path_buf()),
+            memory_bytes: program.memory_bytes,
+        }
+    }
+}
+
+/// A guarded process; it may have exited without being reaped yet. Dropping it tells its guard to
+/// end it.
+#[derive(Debug)]
+pub struct Process {
+    /// The guard. Its process group contains the program too.
+    child: Child,
+    group: Option<Pid>,
+    pub stdin: Option<ChildStdin>,
+    /// The folder that it may write to.
+    pub home: Arc<TempDir>,
+    /// The control group of the guard and all its descendants.
+    control: Option<Group>,
+}
+
+impl Process {
+    /// Starts a program behind a guard. Returns the process and its standard output; standard error
+    /// goes to `tail`. Call it on a thread that lives as long as the runtime: the guard treats the
+    /// end of the thread as the end of the service.
+    ///
+    /// # Errors When this binary cannot be started again.
+    pub fn start(
+        guard: &GuardConfig,
+        program: &Program<'_>,
+        tail: &Tail,
+    ) -> io::Result<(Self, ChildStdout)> {
+        let home = guard.home()?;
+        let mut command = Command::new(&guard.program);
+        command.arg("guard").arg("--parent").arg(std::process::id().to_string());
+        command.args(guard.walls(program, home.path()).arguments());
+        let control = guard.groups.as_ref().map(|groups| groups.make(program.memory_bytes));
+        let control = control.transpose()?;
+        if let Some(control) = &control {
+            command.arg("--group").arg(control.path());
+        }
+        command.arg("--directory").arg(program.directory).arg("--").args(program.command);
+        command.env_clear();
+        for name in PASSED_ON {
+            if let Some(value) = std::env::var_os(name) {
+                command.env(name, value);
+            }
+        }
+        if let Some(model) = program.model {
+            command.env("ORRERY_MODEL", model);
+        }
+        command.env("TMPDIR", home.path().join(TEMPORARY));
+        // Python buffers output to a pipe, including answers and errors.
+        command.env("PYTHONUNBUFFERED", "1");
+        for (name, value) in program.env {
+            command.env(name, value.expose());
+        }
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.process_group(0).spawn()?;
+        let group = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
+        let gone = || io::Error::other("its pipes are closed");
+        let stdin = child.stdin.take().ok_or_else(gone)?;
+        let stdout = child.stdout.take().ok_or_else(gone)?;
+        let stderr = child.stderr.take().ok_or_else(gone)?;
+        // Lives as long as the process and is not tracked: a shutdown that waited for it would wait
+        // for idle workers.
+        Tasks::attend(tail.clone().drain(stderr));
+        let process = Self { child, group, stdin: Some(stdin), home: Arc::new(home), control };
+        Ok((process, stdout))
+    }
+
+    /// The exit status, if it has exited.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().ok().flatten()
+    }
+
+    /// Ends the process and all its descendants. Returns its exit status.
+    pub async fn end(&mut self) -> Option<ExitStatus> {
+        self.stdin = None;
+        self.ask_guard();
+        self.gone(ENDING).await
+    }
+
+    /// Lets the process exit by itself for a moment, then ends it.
+    pub async fn leave(mut self) -> Option<ExitStatus> {
+        self.stdin = None;
+        match tokio::time::timeout(LEAVING, self.child.wait()).await {
+            Ok(_ended) => self.gone(ENDING).await,
+            Err(_elapsed) => self.end().await,
+        }
+    }
+
+    /// Waits until the guard has exited, and makes sure that it does.
+    async fn gone(&mut self, patience: Duration) -> Option<ExitStatus> {
+        let waited = tokio::time::timeout(patience, self.child.wait()).await;
+        let status = waited.ok().and_then(Result::ok);
+        // A guard that was itself killed left its worker behind.
+        if status.is_none_or(|status| status.signal().is_some())
+            && let Some(group) = self.group
+        {
+            let _none_left = kill_process_group(group, Signal::KILL);
+        }
+        if let Some(control) = self.control.take() {
+            control.kill();
+            let emptied = async {
+                while !control.remove() {
+                    tokio::time::sleep(LOOK_EVERY).await;
+                }
+            };
+            let _left_for_the_next_start = tokio::time::timeout(LEAVING, emptied).await;
+        }
+        status
+    }
+
+    fn ask_guard(&self) {
+        // Without an id it has exited and was reaped.
+        if let (Some(_), Some(guard)) = (self.child.id(), self.group) {
+            let _gone = kill_process(guard, Signal::TERM);
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.ask_guard();
+    }
+}

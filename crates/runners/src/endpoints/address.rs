@@ -1,0 +1,150 @@
+//! Parses `url` and `urls` of a `[runner]` table: the endpoints of a model, their weights, and
+//! their concurrency. Pure.
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use orrery_config::reader::{Parsed, Problem, Section};
+use orrery_config::values::{self, problem, whole};
+use orrery_domain::spelling::nearest;
+
+/// Maximum number of endpoints of one model.
+const ADDRESSES_MAX: usize = 64;
+const WEIGHT_MAX: u32 = 1000;
+const CONCURRENCY_MAX: usize = 1_000_000;
+/// The keys of a table entry of `urls`.
+const KEYS: [&str; 3] = ["url", "weight", "concurrency"];
+
+/// An endpoint, as named in the manifest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Address {
+    pub url: String,
+    /// Its share of the requests, relative to the other endpoints.
+    pub weight: u32,
+    /// Maximum number of concurrent requests; `None`: the model's concurrency.
+    pub concurrency: Option<usize>,
+}
+
+impl Address {
+    /// An endpoint with default settings.
+    #[must_use]
+    pub const fn of(url: String) -> Self {
+        Self { url, weight: 1, concurrency: None }
+    }
+}
+
+/// How a runner type parses a URL.
+pub type ReadUrl = fn(&values::Value<'_>) -> Parsed<String>;
+
+/// The endpoints of a `[runner]` table: `url`, or `urls` with at least one entry. Faults are
+/// recorded in the section.
+pub fn read(section: &mut Section<'_>, url: ReadUrl) -> Option<Vec<Address>> {
+    let one = section.optional("url", url);
+    let several = section.optional("urls", |value| list(value, url));
+    match (section.span("url"), section.span("urls")) {
+        (Some(_), Some(_)) => {
+            let message = "`runner.url` and `runner.urls`: set only one of them";
+            section.error("urls", message.to_owned());
+            None
+        }
+        (_, Some(_)) => several,
+        (_, None) => {
+            section.need("url");
+            one.map(|url| vec![Address::of(url)])
+        }
+    }
+}
+
+/// The total concurrency of several endpoints, if each sets its own.
+#[must_use]
+pub fn concurrency(addresses: &[Address]) -> Option<usize> {
+    let each: Option<Vec<usize>> = addresses.iter().map(|one| one.concurrency).collect();
+    each.map(|each| each.into_iter().sum::<usize>().min(CONCURRENCY_MAX))
+}
+
+fn list(value: &values::Value<'_>, url: ReadUrl) -> Parsed<Vec<Address>> {
+    let expected = "a list such as [\"http://a:8000\", {url = \"http://b:8000\", weight = 2}]";
+    let array = value.get_ref().as_array().ok_or_else(|| values::wrong(value, expected))?;
+    if array.is_empty() {
+        return Err(problem(value, format!("is empty: expected {expected}")));
+    }
+    if array.len() > ADDRESSES_MAX {
+        let message = format!("has {} entries, at most {ADDRESSES_MAX} are read", array.len());
+        return Err(problem(value, message));
+    }
+    let mut good: Vec<Address> = Vec::new();
+    let mut problems = Vec::new();
+    for item in array {
+        match entry(item, url) {
+            Ok(entry) if good.iter().any(|known| known.url == entry.url) => {
+                let message = "the same URL is listed twice: give it a weight instead".to_owned();
+                problems.extend(problem(item, message));
+            }
+            Ok(entry) => good.push(entry),
+            Err(more) => problems.extend(more),
+        }
+    }
+    if problems.is_empty() { Ok(good) } else { Err(problems) }
+}
+
+fn entry(value: &values::Value<'_>, url: ReadUrl) -> Parsed<Address> {
+    match value.get_ref() {
+        DeValue::Table(table) => table_entry(value, table, url),
+        DeValue::String(_)
+        | DeValue::Integer(_)
+        | DeValue::Float(_)
+        | DeValue::Boolean(_)
+        | DeValue::Datetime(_)
+        | DeValue::Array(_) => url(value).map(Address::of),
+    }
+}
+
+fn table_entry(
+    value: &values::Value<'_>,
+    table: &DeTable<'_>,
+    read_url: ReadUrl,
+) -> Parsed<Address> {
+    let mut problems = Vec::new();
+    let mut url = None;
+    let mut weight = 1;
+    let mut concurrency = None;
+    for (key, held) in table {
+        let name: &str = key.get_ref();
+        let read = match name {
+            "url" => read_url(held).map(|read| url = Some(read)),
+            "weight" => whole(1..=WEIGHT_MAX)(held).map(|read| weight = read),
+            "concurrency" => whole(1..=CONCURRENCY_MAX)(held).map(|read| concurrency = Some(read)),
+            unknown => Err(unknown_key(key, unknown)),
+        };
+        problems.extend(
+            read.err()
+                .into_iter()
+                .flatten()
+                .map(|found| Problem { message: format!("`{name}`: {}", found.message), ..found }),
+        );
+    }
+    if !table.iter().any(|(key, _)| *key.get_ref() == "url") {
+        problems.extend(problem(value, "an entry without `url`".to_owned()));
+    }
+    match url {
+        Some(url) if problems.is_empty() => Ok(Address { url, weight, concurrency }),
+        Some(_) | None => Err(problems),
+    }
+}
+
+fn unknown_key(key: &Spanned<std::borrow::Cow<'_, str>>, name: &str) -> Vec<Problem> {
+    let hint = match nearest(name, &KEYS) {
+        Some(known) => format!("did you mean `{known}`?"),
+        None => format!("the keys of an entry are {}", KEYS.join(", ")),
+    };
+    vec![Problem { at: key.span(), message: format!("unknown key; {hint}") }]
+}
+
+/// The URL without parts that may be secret: for messages, metrics and operators' lists.
+#[must_use]
+pub fn name_of(url: &str) -> String {
+    let Ok(parsed) = url::Url::parse(url) else { return String::new() };
+    let host = parsed.host_str().unwrap_or_default();
+    let port = parsed.port().map_or_else(String::new, |port| format!(":{port}"));
+    format!("{host}{port}{}", parsed.path().trim_end_matches('/'))
+}

@@ -1,0 +1,393 @@
+//! The state of one endpoint: its requests in flight, and whether it is in rotation. Pure: callers
+//! pass in the time.
+//!
+//! ```text
+//! Starting ──ready──▶ Up ──misses──▶ Ejected ──after a pause──▶ Trial ──answer──▶ Up
+//!                                       ▲                          │
+//!                                       └─────────── miss ─────────┘
+//! ```
+//!
+//! A miss is a request without an answer, or with a proxy's answer that it has no backend. Each
+//! consecutive ejection doubles the pause. After it, an endpoint with a readiness route is tested
+//! by a probe, any other by the next request.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// Consecutive requests without an answer that eject an endpoint.
+const MISSES_MAX: u32 = 3;
+/// Consecutive failed probes that eject an endpoint that has been ready before.
+const PROBE_MISSES_MAX: u32 = 2;
+/// The pause after the first ejection; each further ejection in a row doubles it.
+const PAUSE_FIRST: Duration = Duration::from_secs(1);
+/// Maximum pause.
+const PAUSE_MAX: Duration = Duration::from_secs(15);
+/// Probe interval of an endpoint that answers.
+const PROBE_EVERY: Duration = Duration::from_secs(5);
+
+/// The readiness that an endpoint reports.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Readiness {
+    Ready,
+    /// It is loading its model.
+    Starting,
+    /// Why it is not ready, as a phrase that follows the model's name. Contains no secret.
+    Unready(String),
+}
+
+/// The state of an endpoint for selection, best first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Standing {
+    /// It answers, or is due for a retry that no request has taken yet.
+    Usable,
+    Starting,
+    /// One request is testing whether it answers again.
+    OnTrial,
+    Ejected,
+}
+
+/// A change of an endpoint's place in the rotation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// Removed from rotation, and why.
+    Out(String),
+    /// Added to rotation, or back in it.
+    In,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Starting,
+    Up,
+    Ejected {
+        until: Instant,
+    },
+    /// `is_taken`: a request is in flight.
+    Trial {
+        is_taken: bool,
+    },
+}
+
+#[derive(Debug)]
+struct State {
+    phase: Phase,
+    in_flight: usize,
+    misses: u32,
+    probe_misses: u32,
+    /// Consecutive ejections.
+    ejections: u32,
+    /// When it was last ejected; outcomes of requests that began before do not count.
+    ejected_at: Option<Instant>,
+    probed_at: Option<Instant>,
+    /// Why it is out of rotation; empty otherwise.
+    reason: String,
+}
+
+/// One endpoint of a model.
+#[derive(Debug)]
+pub struct Endpoint {
+    pub url: String,
+    /// The URL without secrets.
+    pub name: String,
+    state: Mutex<State>,
+}
+
+/// The state shown to operators.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seen {
+    pub standing: Standing,
+    pub in_flight: usize,
+    /// Why it is out of rotation.
+    pub reason: Option<String>,
+}
+
+impl Endpoint {
+    /// A new endpoint in unknown state; one with a readiness route counts as starting until it is
+    /// probed.
+    pub const fn new(url: String, name: String, is_probed: bool) -> Self {
+        let phase = if is_probed { Phase::Starting } else { Phase::Up };
+        let state = State {
+            phase,
+            in_flight: 0,
+            misses: 0,
+            probe_misses: 0,
+            ejections: 0,
+            ejected_at: None,
+            probed_at: None,
+            reason: String::new(),
+        };
+        Self { url, name, state: Mutex::new(state) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Its state for selection, and its requests in flight. `is_probed`: only a probe ends an
+    /// ejection, not a request.
+    pub fn standing(&self, now: Instant, is_probed: bool) -> (Standing, usize) {
+        let state = self.state();
+        let standing = match state.phase {
+            Phase::Up | Phase::Trial { is_taken: false } => Standing::Usable,
+            Phase::Ejected { until } if !is_probed && until <= now => Standing::Usable,
+            Phase::Starting => Standing::Starting,
+            Phase::Trial { is_taken: true } => Standing::OnTrial,
+            Phase::Ejected { .. } => Standing::Ejected,
+        };
+        (standing, state.in_flight)
+    }
+
+    /// The state shown to operators. With probes, an endpoint on trial counts as usable, because a
+    /// probe has succeeded; without, it does not yet.
+    pub fn seen(&self, is_probed: bool) -> Seen {
+        let state = self.state();
+        let standing = match state.phase {
+            Phase::Up => Standing::Usable,
+            Phase::Trial { .. } if is_probed => Standing::Usable,
+            Phase::Trial { .. } => Standing::OnTrial,
+            Phase::Starting => Standing::Starting,
+            Phase::Ejected { .. } => Standing::Ejected,
+        };
+        let reason = (!state.reason.is_empty()).then(|| state.reason.clone());
+        Seen { standing, in_flight: state.in_flight, reason }
+    }
+
+    /// Counts a request as in flight.
+    pub fn take(&self, now: Instant, is_probed: bool) {
+        let mut state = self.state();
+        state.in_flight = state.in_flight.saturating_add(1);
+        match state.phase {
+            Phase::Trial { .. } => state.phase = Phase::Trial { is_taken: true },
+            Phase::Ejected { until } if !is_probed && until <= now => {
+                state.phase = Phase::Trial { is_taken: true };
+            }
+            Phase::Starting | Phase::Up | Phase::Ejected { .. } => {}
+        }
+    }
+
+    /// Ends a request in flight.
+    pub fn give_back(&self) {
+        let mut state = self.state();
+        state.in_flight = state.in_flight.saturating_sub(1);
+        // If the trial request was dropped, another request may take the trial.
+        if state.phase == (Phase::Trial { is_taken: true }) && state.in_flight == 0 {
+            state.phase = Phase::Trial { is_taken: false };
+        }
+    }
+
+    /// Records that a request started at `begun` was answered.
+    pub fn answered(&self, begun: Instant) -> Option<Change> {
+        let mut state = self.state();
+        if state.ejected_at.is_some_and(|ejected| begun < ejected) {
+            return None;
+        }
+        state.misses = 0;
+        state.ejections = 0;
+        state.up()
+    }
+
+    /// Records that a request started at `begun` got no answer, and why.
+    pub fn missed(&self, begun: Instant, now: Instant, reason: &str) -> Option<Change> {
+        let mut state = self.state();
+        if state.ejected_at.is_some_and(|ejected| begun < ejected) {
+            return None;
+        }
+        state.misses = state.misses.saturating_add(1);
+        let is_trial = matches!(state.phase, Phase::Trial { .. } | Phase::Ejected { .. });
+        if !is_trial && state.misses < MISSES_MAX {
+            return None;
+        }
+        let misses = state.misses;
+        state.eject(now, format!("it did not answer the last {misses} times: {reason}"))
+    }
+
+    /// Whether a probe is due.
+    pub fn is_probe_due(&self, now: Instant) -> bool {
+        let state = self.state();
+        let is_old = |every: Duration| state.probed_at.is_none_or(|probed| probed + every <= now);
+        match state.phase {
+            Phase::Starting => true,
+            Phase::Ejected { until } => until <= now,
+            Phase::Up | Phase::Trial { .. } => state.probe_misses > 0 || is_old(PROBE_EVERY),
+        }
+    }
+
+    /// Records the result of a probe.
+    pub fn probed(&self, said: Readiness, now: Instant) -> Option<Change> {
+        let mut state = self.state();
+        state.probed_at = Some(now);
+        match said {
+            Readiness::Ready => {
+                state.probe_misses = 0;
+                match state.phase {
+                    Phase::Ejected { .. } => {
+                        state.phase = Phase::Trial { is_taken: false };
+                        state.come_in()
+                    }
+                    Phase::Starting => state.up(),
+                    Phase::Up | Phase::Trial { .. } => None,
+                }
+            }
+            Readiness::Starting => {
+                state.probe_misses = 0;
+                state.misses = 0;
+                state.reason.clear();
+                state.phase = Phase::Starting;
+                None
+            }
+            Readiness::Unready(reason) => {
+                state.probe_misses = state.probe_misses.saturating_add(1);
+                let has_been_ready = matches!(state.phase, Phase::Up | Phase::Trial { .. });
+                if has_been_ready && state.probe_misses < PROBE_MISSES_MAX {
+                    return None;
+                }
+                state.eject(now, reason)
+            }
+        }
+    }
+}
+
+impl State {
+    fn up(&mut self) -> Option<Change> {
+        let was_starting = self.phase == Phase::Starting;
+        self.phase = Phase::Up;
+        let came_in = self.come_in();
+        if was_starting { Some(Change::In) } else { came_in }
+    }
+
+    fn come_in(&mut self) -> Option<Change> {
+        let was_out = !self.reason.is_empty();
+        self.reason.clear();
+        was_out.then_some(Change::In)
+    }
+
+    fn eject(&mut self, now: Instant, reason: String) -> Option<Change> {
+        let doubled = PAUSE_FIRST.saturating_mul(2_u32.saturating_pow(self.ejections));
+        self.ejections = self.ejections.saturating_add(1);
+        self.ejected_at = Some(now);
+        self.phase = Phase::Ejected { until: now + doubled.min(PAUSE_MAX) };
+        let was_out = !self.reason.is_empty();
+        self.reason.clone_from(&reason);
+        (!was_out).then_some(Change::Out(reason))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use orrery_runtime as runtime;
+
+    fn endpoint(is_probed: bool) -> Endpoint {
+        Endpoint::new("http://a".to_owned(), "a".to_owned(), is_probed)
+    }
+
+    fn after(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn endpoint_without_readiness_route_is_retried_by_one_request() {
+        let one = endpoint(false);
+        let now = runtime::monotonic_now();
+        assert_eq!(one.missed(now, now, "no"), None);
+        assert_eq!(one.answered(now), None, "an answer resets the misses");
+        for _ in 0..2 {
+            assert_eq!(one.missed(now, now, "no"), None);
+        }
+        let out = Change::Out("it did not answer the last 3 times: no".to_owned());
+        assert_eq!(one.missed(now, now, "no"), Some(out));
+        assert_eq!(one.standing(now, false).0, Standing::Ejected);
+        let later = now + after(1);
+        assert_eq!(one.standing(later, false).0, Standing::Usable, "it is due");
+        one.take(later, false);
+        assert_eq!(one.standing(later, false), (Standing::OnTrial, 1));
+        assert_eq!(one.missed(later, later, "no"), None, "it was out before");
+        one.give_back();
+        assert_eq!(one.standing(later + after(1), false).0, Standing::Ejected, "twice as long");
+        let later = later + after(2);
+        one.take(later, false);
+        assert_eq!(one.answered(later), Some(Change::In));
+        one.give_back();
+        assert_eq!(one.standing(later, false), (Standing::Usable, 0));
+    }
+
+    #[test]
+    fn endpoint_pause_grows_to_its_limit_and_resets() {
+        let one = endpoint(false);
+        let mut now = runtime::monotonic_now();
+        for _ in 0..3 {
+            let _counted = one.missed(now, now, "no");
+        }
+        for seconds in [1, 2, 4, 8, 15, 15, 15] {
+            let early = now + after(seconds) - Duration::from_millis(1);
+            assert_eq!(one.standing(early, false).0, Standing::Ejected, "{seconds}");
+            now += after(seconds);
+            assert_eq!(one.standing(now, false).0, Standing::Usable, "{seconds}");
+            one.take(now, false);
+            let _still_out = one.missed(now, now, "no");
+            one.give_back();
+        }
+        let _in = one.answered(now);
+        for _ in 0..3 {
+            let _counted = one.missed(now, now, "no");
+        }
+        assert_eq!(one.standing(now + after(1), false).0, Standing::Usable);
+    }
+
+    #[test]
+    fn endpoint_ignores_requests_from_before_its_ejection() {
+        let one = endpoint(false);
+        let before = runtime::monotonic_now();
+        let now = before + after(1);
+        for _ in 0..3 {
+            let _counted = one.missed(now, now, "no");
+        }
+        assert_eq!(one.answered(before), None);
+        assert_eq!(one.missed(before, now, "no"), None);
+        assert_eq!(one.standing(now, false).0, Standing::Ejected);
+        assert_eq!(one.standing(now + after(1), false).0, Standing::Usable, "one ejection");
+    }
+
+    #[test]
+    fn endpoint_with_readiness_route_returns_by_a_probe() {
+        let one = endpoint(true);
+        let now = runtime::monotonic_now();
+        assert_eq!(one.standing(now, true).0, Standing::Starting);
+        let unready = || Readiness::Unready("gone".to_owned());
+        assert_eq!(one.probed(unready(), now), Some(Change::Out("gone".to_owned())));
+        assert!(!one.is_probe_due(now) && one.is_probe_due(now + after(1)));
+        assert_eq!(
+            one.standing(now + after(9), true).0,
+            Standing::Ejected,
+            "no request is sent to it"
+        );
+        assert_eq!(one.probed(Readiness::Ready, now + after(1)), Some(Change::In));
+        assert_eq!(one.seen(true).standing, Standing::Usable);
+        let now = now + after(2);
+        one.take(now, true);
+        assert_eq!(one.standing(now, true).0, Standing::OnTrial);
+        assert_eq!(one.answered(now), None);
+        assert_eq!(one.standing(now, true).0, Standing::Usable);
+        assert!(!one.is_probe_due(now) && one.is_probe_due(now + after(5)));
+        assert_eq!(one.probed(unready(), now), None, "one is not enough");
+        assert!(one.is_probe_due(now), "but it is probed again at once");
+        assert_eq!(one.probed(unready(), now), Some(Change::Out("gone".to_owned())));
+        assert_eq!(one.probed(Readiness::Starting, now), None);
+        assert_eq!(one.probed(Readiness::Ready, now), Some(Change::In));
+    }
+
+    #[test]
+    fn endpoint_trial_that_was_dropped_is_left_to_another_request() {
+        let one = endpoint(false);
+        let now = runtime::monotonic_now();
+        for _ in 0..3 {
+            let _counted = one.missed(now, now, "no");
+        }
+        let now = now + after(1);
+        one.take(now, false);
+        one.give_back();
+        assert_eq!(one.standing(now, false).0, Standing::Usable);
+    }
+}

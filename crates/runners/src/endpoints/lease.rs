@@ -1,0 +1,134 @@
+//! A lease of an endpoint for one request. Records whether the endpoint answered: in its state, in
+//! the metrics, and in the log if that changes its place in the rotation.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::Group;
+use super::endpoint::{Change, Endpoint};
+use orrery_domain::attempt::Failure;
+use orrery_domain::classify::ErrorClass;
+use orrery_http::client;
+use orrery_http::connector;
+use orrery_runtime as runtime;
+
+/// A lease of an endpoint. Dropping it returns it.
+#[derive(Debug)]
+pub struct Lease {
+    pub(super) endpoint: Arc<Endpoint>,
+    pub(super) group: Arc<Group>,
+    /// Used in messages, and as a metric label if there are several endpoints.
+    pub(super) model: String,
+    pub(super) has_metrics: bool,
+    pub(super) begun: Instant,
+    pub(super) patience: Duration,
+    pub(super) is_noted: bool,
+    pub(super) has_place: bool,
+}
+
+impl Lease {
+    /// The endpoint's URL.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        &self.endpoint.url
+    }
+
+    /// Records the outcome of the request: `None` if it was answered. Only the first call on a
+    /// lease counts.
+    pub fn note(&mut self, failure: Option<&Failure>) {
+        match failure {
+            Some(failure) if failure.class == ErrorClass::ProviderUnavailable => {
+                self.missed(&failure.message);
+            }
+            Some(_) | None => self.answered(),
+        }
+    }
+
+    pub(super) fn answered(&mut self) {
+        if !std::mem::replace(&mut self.is_noted, true) {
+            self.count("answered");
+            report(&self.model, &self.endpoint, self.endpoint.answered(self.begun));
+        }
+    }
+
+    pub(super) fn missed(&mut self, reason: &str) {
+        if !std::mem::replace(&mut self.is_noted, true) {
+            self.count("missed");
+            let now = runtime::monotonic_now();
+            report(&self.model, &self.endpoint, self.endpoint.missed(self.begun, now, reason));
+        }
+    }
+
+    /// Records a request that got no answer. Returns whether another endpoint may be tried.
+    pub(super) fn note_error(&mut self, error: &client::Error) -> bool {
+        use connector::Error as E;
+        match error {
+            client::Error::Connection(
+                E::Resolve { .. } | E::Connect { .. } | E::Tls { .. } | E::Timeout { .. },
+            ) => {
+                self.missed(&error.to_string());
+                true
+            }
+            client::Error::Timeout { .. } | client::Error::Protocol { .. } => {
+                self.missed(&error.to_string());
+                false
+            }
+            // These errors say nothing about the endpoint.
+            client::Error::Connection(
+                E::Local { .. } | E::Forbidden(_) | E::LeadsAstray { .. } | E::NoHost,
+            ) => {
+                self.is_noted = true;
+                false
+            }
+            client::Error::TooLarge { .. } | client::Error::Content(_) => {
+                self.answered();
+                false
+            }
+        }
+    }
+
+    /// Returns the lease early.
+    pub(super) fn give_back(&mut self) {
+        if std::mem::take(&mut self.has_place) {
+            self.endpoint.give_back();
+            self.group.changed.notify_waiters();
+        }
+    }
+
+    fn count(&self, outcome: &'static str) {
+        if self.has_metrics {
+            metrics::counter!(
+                "orrery_endpoint_requests_total",
+                "model" => self.model.clone(),
+                "endpoint" => self.endpoint.name.clone(),
+                "outcome" => outcome
+            )
+            .increment(1);
+        }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        // On timeout the engine drops the run.
+        if !self.is_noted && self.begun.elapsed() >= self.patience {
+            let reason = format!("no answer within {:?}", self.patience);
+            self.missed(&reason);
+        }
+        self.give_back();
+    }
+}
+
+/// Logs when an endpoint leaves or re-enters rotation.
+pub(super) fn report(model: &str, endpoint: &Endpoint, change: Option<Change>) {
+    let server = endpoint.name.as_str();
+    match change {
+        Some(Change::Out(reason)) => {
+            tracing::warn!(model, server, reason, "endpoint removed from rotation");
+        }
+        Some(Change::In) => tracing::info!(model, server, "endpoint back in rotation"),
+        None => {}
+    }
+}

@@ -1,0 +1,484 @@
+//! Load balancing over the endpoints of one model, with ejection, probes and failover.
+//!
+//! ```text
+//! address    `url` and `urls` of a manifest        endpoint   the state of one endpoint
+//! lease      a request's use of an endpoint
+//! ```
+//!
+//! A request goes to the usable endpoint with the fewest requests in flight for its weight, and
+//! waits while all are at their concurrency limit. It fails over to another endpoint only if it
+//! certainly had no effect: no connection was made, or the answer was 502, 503 or 504. If a
+//! connection breaks after the request was sent, it is never repeated here: that is up to the
+//! manifest's `retry`. Endpoints that do not answer are removed from rotation until a probe or a
+//! trial request succeeds (`endpoint`); if all are out, they are tried all the same.
+//!
+//! Predictions and the chat router share the endpoints and their counts. So does the runner that a
+//! reload creates to replace another: an endpoint that stays keeps its state, and a removed one
+//! finishes its requests. Nothing is stored on disk.
+//!
+//! `tower-balance` was considered: it offers tower's `Service` with its readiness protocol,
+//! `discover` and `load` for a choice between two random endpoints, but no ejection, probes,
+//! per-endpoint limits or retries that depend on what was sent. The code saved would be less than
+//! the adapter.
+
+mod address;
+mod description;
+mod endpoint;
+mod lease;
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use hyper::{Request, StatusCode};
+
+pub use self::address::{Address, concurrency, name_of, read};
+pub use self::description::DescriptionAge;
+use self::endpoint::Endpoint;
+pub use self::endpoint::{Readiness, Standing};
+pub use self::lease::Lease;
+use self::lease::report;
+use super::Health;
+use crate::openai::stream_options::Refusal;
+use orrery_http::client::{self, Client, Limits, Overflow, Response};
+use orrery_http::connector;
+use orrery_http::places::Arriving;
+use orrery_runtime as runtime;
+
+/// Time limit for an endpoint to report its health or description, and the maximum number of bytes
+/// read.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
+const PROBE_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Maximum number of endpoints tried for one request.
+const TRIES_MAX: usize = 3;
+/// The turn increment of an endpoint with weight 1.
+const TURN: u64 = 1 << 20;
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub enum Error<E> {
+    /// The request could not be built.
+    Unmade(E),
+    Client(client::Error),
+}
+
+/// The endpoints of all models; clones of an [`Arc`] share them across reloads.
+#[derive(Debug, Default)]
+pub struct Registry {
+    groups: Mutex<HashMap<String, Weak<Group>>>,
+}
+
+/// The endpoints of one model, including removed ones that are finishing their requests.
+#[derive(Debug, Default)]
+struct Group {
+    endpoints: Mutex<HashMap<String, Weak<Endpoint>>>,
+    /// Notified when a place becomes free or an endpoint usable.
+    changed: tokio::sync::Notify,
+}
+
+impl Group {
+    /// Locked during selection, so that no two requests take the last place.
+    fn endpoints(&self) -> MutexGuard<'_, HashMap<String, Weak<Endpoint>>> {
+        self.endpoints.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Registry {
+    fn group(&self, model: &str) -> Arc<Group> {
+        let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(group) = groups.get(model).and_then(Weak::upgrade) {
+            return group;
+        }
+        groups.retain(|_, group| group.strong_count() > 0);
+        let group = Arc::<Group>::default();
+        groups.insert(model.to_owned(), Arc::downgrade(&group));
+        group
+    }
+}
+
+/// How a model's endpoints are used.
+#[derive(Debug, Clone)]
+pub struct Settings<'s> {
+    /// The model's slug.
+    pub model: &'s str,
+    pub addresses: &'s [Address],
+    /// Timeout of one request.
+    pub patience: Duration,
+    /// Whether the endpoints are probed.
+    pub is_probed: bool,
+    /// Whether an endpoint must be probed before its first request.
+    pub starts_unknown: bool,
+}
+
+/// The endpoints of one model, as named in one manifest.
+#[derive(Debug)]
+pub struct Pool {
+    model: String,
+    entries: Vec<Entry>,
+    group: Arc<Group>,
+    is_probed: bool,
+    patience: Duration,
+    /// The turn of the last selection.
+    turn: AtomicU64,
+    /// Whether the endpoints have rejected `stream_options`.
+    pub stream_options: Refusal,
+}
+
+#[derive(Debug)]
+struct Entry {
+    endpoint: Arc<Endpoint>,
+    weight: u32,
+    concurrency: usize,
+    /// Increases with each selection, more slowly for larger weights. Changed only while the group
+    /// is locked.
+    turn: AtomicU64,
+}
+
+/// The state of an endpoint, for operators.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EndpointState {
+    /// The URL without secrets.
+    pub name: String,
+    pub standing: Standing,
+    /// Why it is out of rotation.
+    pub reason: Option<String>,
+    pub in_flight: usize,
+    pub weight: u32,
+    /// `None`: the model's concurrency.
+    pub concurrency: Option<usize>,
+}
+
+impl EndpointState {
+    /// Its state in one word, for operators.
+    #[must_use]
+    pub const fn word(&self) -> &'static str {
+        match self.standing {
+            Standing::Usable => "used",
+            Standing::Starting => "starting",
+            Standing::OnTrial => "tried",
+            Standing::Ejected => "left out",
+        }
+    }
+
+    /// Whether it is in rotation.
+    #[must_use]
+    pub const fn is_used(&self) -> bool {
+        matches!(self.standing, Standing::Usable | Standing::Starting)
+    }
+}
+
+enum Pick {
+    Lease(Lease),
+    /// Every endpoint not tried yet is at its concurrency limit.
+    Full,
+    /// Every endpoint has been tried.
+    None,
+}
+
+impl Pool {
+    /// Creates the pool of a model.
+    #[must_use]
+    pub fn new(settings: &Settings<'_>, registry: &Registry) -> Self {
+        let group = registry.group(settings.model);
+        let mut known = group.endpoints();
+        known.retain(|_, endpoint| endpoint.strong_count() > 0);
+        let entries = settings.addresses.iter().map(|address| {
+            let endpoint = known.get(&address.url).and_then(Weak::upgrade).unwrap_or_else(|| {
+                let name = name_of(&address.url);
+                let new = Endpoint::new(address.url.clone(), name, settings.starts_unknown);
+                let new = Arc::new(new);
+                known.insert(address.url.clone(), Arc::downgrade(&new));
+                new
+            });
+            let concurrency = address.concurrency.unwrap_or(usize::MAX);
+            Entry { endpoint, weight: address.weight.max(1), concurrency, turn: AtomicU64::new(0) }
+        });
+        let entries = entries.collect();
+        drop(known);
+        Self {
+            model: settings.model.to_owned(),
+            entries,
+            group,
+            is_probed: settings.is_probed,
+            patience: settings.patience,
+            turn: AtomicU64::new(0),
+            stream_options: Refusal::default(),
+        }
+    }
+
+    /// The number of endpoints.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Always false: a pool has at least one endpoint.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Sends a request to an endpoint, and to another one if it certainly had no effect. Returns
+    /// the whole answer with the lease, on which the caller records the outcome.
+    ///
+    /// # Errors [`Error`] of the last endpoint tried.
+    pub async fn send<E>(
+        &self,
+        client: &Client,
+        limits: &Limits,
+        request: impl Fn(&str) -> Result<Request<Bytes>, E>,
+    ) -> Result<(Response, Lease), Error<E>> {
+        let send = |request| client.send_when_able(request, limits);
+        self.exchange(request, send, |answer| answer.status).await
+    }
+
+    /// Like [`Pool::send`], but does not read the answer's body.
+    ///
+    /// # Errors As [`Pool::send`].
+    pub async fn open<E>(
+        &self,
+        client: &Client,
+        request: impl Fn(&str) -> Result<Request<Bytes>, E>,
+    ) -> Result<(hyper::Response<Arriving>, Lease), Error<E>> {
+        self.exchange(request, |request| client.open(request), hyper::Response::status).await
+    }
+
+    async fn exchange<T, E, F>(
+        &self,
+        request: impl Fn(&str) -> Result<Request<Bytes>, E>,
+        send: impl Fn(Request<Bytes>) -> F,
+        status: impl Fn(&T) -> StatusCode,
+    ) -> Result<(T, Lease), Error<E>>
+    where
+        F: Future<Output = Result<T, client::Error>>,
+    {
+        let mut tried: Vec<Arc<Endpoint>> = Vec::new();
+        let mut last = None;
+        loop {
+            let Some(mut lease) = self.lease(&tried).await else {
+                // There is at least one endpoint, so one was tried.
+                let no_server = client::Error::Connection(connector::Error::NoHost);
+                return last.unwrap_or(Err(Error::Client(no_server)));
+            };
+            let request = request(&lease.endpoint.url).map_err(Error::Unmade)?;
+            let (answer, may_go_on) = match send(request).await {
+                Ok(answer) => {
+                    let status = status(&answer);
+                    let is_missing = is_nobody(status);
+                    if is_missing {
+                        lease.missed(&format!("it answered {}", status.as_u16()));
+                    }
+                    (Ok(answer), is_missing)
+                }
+                Err(error) => {
+                    let may_go_on = lease.note_error(&error);
+                    (Err(Error::Client(error)), may_go_on)
+                }
+            };
+            tried.push(Arc::clone(&lease.endpoint));
+            if !may_go_on || tried.len() >= TRIES_MAX.min(self.entries.len()) {
+                return answer.map(|answer| (answer, lease));
+            }
+            // Return the lease while waiting for another one.
+            lease.give_back();
+            last = Some(answer.map(|answer| (answer, lease)));
+        }
+    }
+
+    /// Waits for a lease of an endpoint not tried yet; `None` if all were tried.
+    async fn lease(&self, tried: &[Arc<Endpoint>]) -> Option<Lease> {
+        loop {
+            let changed = self.group.changed.notified();
+            tokio::pin!(changed);
+            // From here on no notification is missed.
+            changed.as_mut().enable();
+            match self.pick(tried) {
+                Pick::Lease(lease) => return Some(lease),
+                Pick::None => return None,
+                Pick::Full => changed.await,
+            }
+        }
+    }
+
+    /// Leases the best endpoint not tried yet.
+    fn pick(&self, tried: &[Arc<Endpoint>]) -> Pick {
+        let now = runtime::monotonic_now();
+        let picking = self.group.endpoints();
+        let left = |entry: &&Entry| !tried.iter().any(|one| Arc::ptr_eq(one, &entry.endpoint));
+        let left: Vec<(&Entry, Standing, usize)> = self
+            .entries
+            .iter()
+            .filter(left)
+            .map(|entry| {
+                let (standing, in_flight) = entry.endpoint.standing(now, self.is_probed);
+                (entry, standing, in_flight)
+            })
+            .collect();
+        let Some(best) = left.iter().map(|(_, standing, _)| *standing).min() else {
+            return Pick::None;
+        };
+        let free = left.into_iter().filter(|(entry, standing, in_flight)| {
+            *standing == best && *in_flight < entry.concurrency
+        });
+        let load = |in_flight: usize, other: &Entry| in_flight as u64 * u64::from(other.weight);
+        let chosen = free.min_by(|(one, _, one_has), (other, _, other_has)| {
+            let by_load = load(*one_has, other).cmp(&load(*other_has, one));
+            by_load.then_with(|| turn_of(&one.turn).cmp(&turn_of(&other.turn)))
+        });
+        let Some((entry, ..)) = chosen else { return Pick::Full };
+        entry.endpoint.take(now, self.is_probed);
+        // Equally loaded endpoints take turns; one that was out of rotation does not catch up.
+        let turn = turn_of(&entry.turn).max(turn_of(&self.turn));
+        self.turn.store(turn, Ordering::Relaxed);
+        let share = TURN / u64::from(entry.weight);
+        entry.turn.store(turn.saturating_add(share), Ordering::Relaxed);
+        drop(picking);
+        Pick::Lease(Lease {
+            endpoint: Arc::clone(&entry.endpoint),
+            group: Arc::clone(&self.group),
+            model: self.model.clone(),
+            has_metrics: self.entries.len() > 1,
+            begun: now,
+            patience: self.patience,
+            is_noted: false,
+            has_place: true,
+        })
+    }
+
+    /// The model's health, derived from its endpoints.
+    #[must_use]
+    pub fn health(&self) -> Health {
+        let seen: Vec<_> =
+            self.entries.iter().map(|entry| entry.endpoint.seen(self.is_probed)).collect();
+        let has = |standing| seen.iter().any(|one| one.standing == standing);
+        if has(Standing::Usable) {
+            return Health::Good;
+        }
+        if has(Standing::Starting) {
+            return Health::Starting;
+        }
+        let mut reasons = self.entries.iter().zip(seen).filter_map(|(entry, one)| {
+            one.reason.map(|reason| (entry.endpoint.name.as_str(), reason))
+        });
+        let (name, reason) = reasons.next().unwrap_or_default();
+        Health::Failing(match self.entries.len() {
+            1 => reason,
+            count => format!("none of its {count} servers answers; {name}: {reason}"),
+        })
+    }
+
+    /// The state of each endpoint; empty if the model has only one.
+    #[must_use]
+    pub fn states(&self) -> Vec<EndpointState> {
+        if self.entries.len() < 2 {
+            return Vec::new();
+        }
+        let state = |entry: &Entry| {
+            let seen = entry.endpoint.seen(self.is_probed);
+            EndpointState {
+                name: entry.endpoint.name.clone(),
+                standing: seen.standing,
+                reason: seen.reason,
+                in_flight: seen.in_flight,
+                weight: entry.weight,
+                concurrency: Some(entry.concurrency).filter(|most| *most != usize::MAX),
+            }
+        };
+        self.entries.iter().map(state).collect()
+    }
+
+    /// The URL of a usable endpoint.
+    #[must_use]
+    pub fn usable(&self) -> Option<String> {
+        let is_usable =
+            |entry: &&Entry| entry.endpoint.seen(self.is_probed).standing == Standing::Usable;
+        self.entries.iter().find(is_usable).map(|entry| entry.endpoint.url.clone())
+    }
+
+    /// Probes all endpoints that are due, concurrently. `probe` limits its own time.
+    pub async fn probe<F>(&self, probe: impl Fn(String) -> F)
+    where
+        F: Future<Output = Readiness>,
+    {
+        let now = runtime::monotonic_now();
+        let due = self.entries.iter().filter(|entry| entry.endpoint.is_probe_due(now));
+        let probes = due.map(|entry| {
+            let asked = probe(entry.endpoint.url.clone());
+            async move { self.note_probe(entry, asked.await) }
+        });
+        futures_util::future::join_all(probes).await;
+    }
+
+    /// Probes the endpoint at `url`, whether or not it is due.
+    pub async fn probe_now<F>(&self, url: &str, probe: impl Fn(String) -> F) -> Standing
+    where
+        F: Future<Output = Readiness>,
+    {
+        let Some(entry) = self.entries.iter().find(|entry| entry.endpoint.url == url) else {
+            return Standing::Ejected;
+        };
+        let said = probe(url.to_owned()).await;
+        self.note_probe(entry, said);
+        entry.endpoint.seen(self.is_probed).standing
+    }
+
+    fn note_probe(&self, entry: &Entry, said: Readiness) {
+        let change = entry.endpoint.probed(said, runtime::monotonic_now());
+        report(&self.model, &entry.endpoint, change);
+        self.group.changed.notify_waiters();
+    }
+}
+
+/// Probes an endpoint; `is_ready` judges its answer.
+pub(super) async fn ask_readiness(
+    client: &Client,
+    request: hyper::http::request::Builder,
+    is_ready: impl Fn(StatusCode) -> bool,
+) -> Readiness {
+    match probe(client, request).await {
+        Ok(answer) if is_ready(answer.status) => Readiness::Ready,
+        Ok(answer) => {
+            let status = answer.status.as_u16();
+            Readiness::Unready(format!("its server says that it is not ready ({status})"))
+        }
+        Err(error) => Readiness::Unready(format!("its server does not answer: {error}")),
+    }
+}
+
+/// Sends an endpoint a short request about itself. Returns the answer.
+///
+/// # Errors Why there is no answer.
+pub(super) async fn probe(
+    client: &Client,
+    request: hyper::http::request::Builder,
+) -> Result<Response, String> {
+    let limits =
+        Limits { total: PROBE_TIMEOUT, answer_bytes: PROBE_BYTES_MAX, overflow: Overflow::Fail };
+    let request = request.body(Bytes::new()).map_err(|error| error.to_string())?;
+    client.send(request, &limits).await.map_err(|error| error.to_string())
+}
+
+/// Statuses of a proxy that has no backend.
+const fn is_nobody(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 502..=504)
+}
+
+fn turn_of(turn: &AtomicU64) -> u64 {
+    turn.load(Ordering::Relaxed)
+}
+
+#[cfg(any(test, feature = "test-support"))]
+impl Pool {
+    /// A pool for tests whose endpoints get requests but no probes.
+    pub fn of_test(addresses: &[Address], patience: Duration) -> Self {
+        let settings =
+            Settings { model: "m", addresses, patience, is_probed: false, starts_unknown: false };
+        Self::new(&settings, &Registry::default())
+    }
+}
+
+#[cfg(test)]
+mod tests;

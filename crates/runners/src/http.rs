@@ -1,0 +1,313 @@
+//! The runner `http`: any inference server that answers one request with one result.
+//!
+//! Sends a request once, unless it certainly had no effect (`endpoints`): retries and fallbacks
+//! belong to the engine. The provider's error text is passed on to the caller, shortened; headers,
+//! which may contain secrets, never are.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
+use hyper::{Method, Request};
+use serde_json::Value;
+
+use super::endpoints::{self, Address, EndpointState, Pool, Readiness};
+use super::options::{self, Dependencies, Model, Type, secret_header};
+use super::{Health, Job, Maintenance, Run, Runner, Success};
+use orrery_config::reader::{Parsed, Section};
+use orrery_config::values::{self, problem};
+use orrery_domain::attempt::Failure;
+use orrery_domain::classify::ErrorClass;
+use orrery_domain::file;
+use orrery_domain::input_template::InputTemplate;
+use orrery_domain::model::Usage;
+use orrery_domain::money::Usd;
+use orrery_http::client::{self, Client, Limits, Overflow, Response};
+use orrery_http::{connector, content, trace_context};
+use orrery_runtime as runtime;
+
+/// Largest answer, in bytes.
+pub const ANSWER_MAX: usize = 10 * 1024 * 1024;
+/// Characters of a provider's error that are quoted.
+const QUOTED: usize = 300;
+
+/// The manifest section of this runner type.
+pub const TYPE: Type =
+    Type { name: "http", read: |section, folder| Some(Arc::new(Options::read(section, folder)?)) };
+
+/// The manifest's options.
+#[derive(Debug, PartialEq)]
+struct Options {
+    addresses: Vec<Address>,
+    /// The path of a readiness route on the server.
+    health: Option<String>,
+    method: Method,
+    headers: Vec<(HeaderName, HeaderValue)>,
+    /// The request body; `None`: the whole input.
+    body: Option<InputTemplate>,
+    /// A JSON pointer to the output; `None`: the whole answer.
+    output: Option<String>,
+}
+
+impl Options {
+    fn read(section: &mut Section<'_>, folder: &Path) -> Option<Self> {
+        let addresses = endpoints::read(section, values::url);
+        let health = section.optional("health", path);
+        let method = section.get("method", Method::POST, method);
+        let header = |name: &str, value: &values::Value<'_>| {
+            let wrong = || problem(value, format!("{name:?} is not a valid header name"));
+            let name = name.parse().map_err(|_invalid| wrong())?;
+            Ok((name, secret_header(value, "", folder)?))
+        };
+        let headers = section.get("headers", Vec::new(), values::headers(header));
+        let body = section.optional("body", template);
+        let output = section.optional("output", pointer);
+        Some(Self { addresses: addresses?, health, method, headers, body, output })
+    }
+}
+
+impl options::Options for Options {
+    fn concurrency(&self) -> Option<usize> {
+        endpoints::concurrency(&self.addresses)
+    }
+
+    fn runner(self: Arc<Self>, model: Model, dependencies: &Dependencies) -> Arc<dyn Runner> {
+        let is_probed = self.health.is_some();
+        let servers = model.servers(&self.addresses, is_probed, false, dependencies);
+        Arc::new(HttpRunner { options: self, model, client: dependencies.client.clone(), servers })
+    }
+}
+
+fn method(value: &values::Value<'_>) -> Parsed<Method> {
+    let text = values::text(value)?;
+    let method = text.to_uppercase().parse();
+    method.map_err(|_invalid| problem(value, format!("{text:?} is not an HTTP method")))
+}
+
+fn path(value: &values::Value<'_>) -> Parsed<String> {
+    let text = values::string(value)?;
+    let is_path = text.starts_with('/') && !text.starts_with("//");
+    let wrong = || values::wrong(value, "a path such as \"/healthz\"");
+    if is_path { Ok(text) } else { Err(wrong()) }
+}
+
+fn template(value: &values::Value<'_>) -> Parsed<InputTemplate> {
+    let written = values::json(value)?;
+    InputTemplate::parse(&written).map_err(|error| problem(value, error.to_string()))
+}
+
+fn pointer(value: &values::Value<'_>) -> Parsed<String> {
+    let text = values::string(value)?;
+    let is_pointer = text.starts_with('/');
+    let wrong = || values::wrong(value, "a JSON pointer such as \"/caption\"");
+    if is_pointer { Ok(text) } else { Err(wrong()) }
+}
+
+/// A runner of one model.
+#[derive(Debug)]
+struct HttpRunner {
+    options: Arc<Options>,
+    model: Model,
+    client: Client,
+    servers: Pool,
+}
+
+impl HttpRunner {
+    fn unmade(&self, class: ErrorClass, reason: &str) -> Failure {
+        let model = &self.model.name;
+        Failure::new(class, format!("the request of the model '{model}' cannot be made: {reason}"))
+    }
+
+    fn body(&self, job: &Job) -> Result<Bytes, Failure> {
+        if self.options.method == Method::GET {
+            return Ok(Bytes::new());
+        }
+        let body = match &self.options.body {
+            None => job.input.to_string(),
+            Some(template) => {
+                let body = template.fill(&job.input);
+                let body = body.map_err(|error| {
+                    self.unmade(ErrorClass::InvalidUserInput, &format!("its body: {error}"))
+                })?;
+                body.to_string()
+            }
+        };
+        Ok(Bytes::from(body))
+    }
+
+    fn request(&self, url: &str, job: &Job, body: &Bytes) -> Result<Request<Bytes>, Failure> {
+        let mut request = Request::builder()
+            .method(self.options.method.clone())
+            .uri(url)
+            .header("idempotency-key", &job.attempt_key);
+        if !self.options.headers.iter().any(|(name, _)| name == CONTENT_TYPE) {
+            request = request.header(CONTENT_TYPE, "application/json");
+        }
+        for (name, value) in &self.options.headers {
+            request = request.header(name, value);
+        }
+        if let Some(headers) = request.headers_mut() {
+            trace_context::pass_on(headers, &job.trace);
+        }
+        request
+            .body(body.clone())
+            .map_err(|error| self.unmade(ErrorClass::InvalidModelConfig, &error.to_string()))
+    }
+
+    /// Probes a server at the manifest's readiness path.
+    async fn probe(&self, url: String) -> Readiness {
+        let path = self.options.health.as_deref().unwrap_or("/");
+        let target = url::Url::parse(&url).and_then(|url| url.join(path));
+        let mut request = Request::get(target.map_or_else(|_never| url, String::from));
+        for (name, value) in &self.options.headers {
+            request = request.header(name, value);
+        }
+        endpoints::ask_readiness(&self.client, request, |status| status.is_success()).await
+    }
+
+    async fn read(&self, answer: &Response, run_time: Duration) -> Result<Success, super::Error> {
+        let model = &self.model.name;
+        let status = answer.status.as_u16();
+        if let Some(class) = ErrorClass::of_http_status(status) {
+            let sentence =
+                format!("the model '{model}' answered {status}: {}", excerpt(&answer.body));
+            let body = content::json(&answer.headers, &answer.body).await.unwrap_or_default();
+            let failure = Failure::new(class, sentence);
+            return Err(super::Error { failure, cost: self.cost(&body) });
+        }
+        let unexpected_response = |what: &str| {
+            let sentence = format!("the model '{model}' {what}: {}", excerpt(&answer.body));
+            Failure::new(ErrorClass::ProviderError, sentence)
+        };
+        if self.model.gives_files && self.options.output.is_none() && !is_json(answer) {
+            let usage = Usage { run_time, ..Usage::default() };
+            return Ok(Success::new(data_uri(answer).into(), usage));
+        }
+        let body: Value = content::json(&answer.headers, &answer.body)
+            .await
+            .map_err(|error| unexpected_response(&unreadable(&error)))?;
+        let cost = self.cost(&body);
+        let output = match &self.options.output {
+            None => body,
+            Some(pointer) => body
+                .pointer(pointer)
+                .cloned()
+                .ok_or_else(|| unexpected_response(&format!("gave an answer without {pointer}")))?,
+        };
+        let usage = Usage { run_time, cost, ..Usage::default() };
+        Ok(Success::new(output, usage))
+    }
+
+    /// The cost reported by the answer.
+    fn cost(&self, body: &Value) -> Option<Usd> {
+        let dollars = body.pointer(&self.model.cost_report)?.as_f64()?;
+        Usd::from_dollars(dollars).filter(|cost| *cost >= Usd::ZERO)
+    }
+}
+
+impl Runner for HttpRunner {
+    fn run(&self, job: Job) -> Run<'_> {
+        Box::pin(async move {
+            let body = self.body(&job)?;
+            let request = |url: &str| self.request(url, &job, &body);
+            let limits = Limits {
+                total: self.model.timeout,
+                answer_bytes: ANSWER_MAX,
+                overflow: Overflow::Fail,
+            };
+            let started = runtime::monotonic_now();
+            let answer = self.servers.send(&self.client, &limits, request).await;
+            let (answer, mut lease) =
+                answer.map_err(|error| unanswered(&self.model.name, error))?;
+            lease.note(None);
+            self.read(&answer, started.elapsed()).await
+        })
+    }
+
+    fn health(&self) -> Health {
+        self.servers.health()
+    }
+
+    fn maintain(&self) -> Maintenance<'_> {
+        Box::pin(async {
+            if self.options.health.is_some() {
+                self.servers.probe(|url| self.probe(url)).await;
+            }
+        })
+    }
+
+    fn endpoints(&self) -> Vec<EndpointState> {
+        self.servers.states()
+    }
+}
+
+fn is_json(answer: &Response) -> bool {
+    let kind = answer.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+    kind.is_none_or(|kind| kind.split(';').next().unwrap_or_default().trim_end().ends_with("json"))
+}
+
+/// The rest of a sentence about an answer that is not valid JSON.
+pub(super) fn unreadable(error: &content::Error) -> String {
+    if matches!(error, content::Error::Json(_)) {
+        return "gave an answer that is not valid JSON".to_owned();
+    }
+    format!("gave an answer that cannot be read ({error})")
+}
+
+/// The bytes of an answer as a `data:` URI, which the engine stores as a file.
+fn data_uri(answer: &Response) -> String {
+    let kind = answer.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+    let kind = file::content_type(kind.unwrap_or_default());
+    format!("data:{kind};base64,{}", STANDARD.encode(&answer.body))
+}
+
+/// Converts a request that got no answer to a failure of the model.
+pub(super) fn failure_of(model: &str, error: &client::Error) -> Failure {
+    Failure::new(class_of(error), format!("the model '{model}': {error}"))
+}
+
+/// Converts a request that no endpoint answered to a failure of the model.
+pub(super) fn unanswered(model: &str, error: endpoints::Error<Failure>) -> Failure {
+    match error {
+        endpoints::Error::Unmade(failure) => failure,
+        endpoints::Error::Client(error) => failure_of(model, &error),
+    }
+}
+
+/// The class of a request that got no answer.
+pub(super) const fn class_of(error: &client::Error) -> ErrorClass {
+    match error {
+        client::Error::Timeout { .. } => ErrorClass::ExecutionTimeout,
+        client::Error::TooLarge { .. }
+        | client::Error::Content(_)
+        | client::Error::Protocol { .. } => ErrorClass::ProviderError,
+        client::Error::Connection(connector::Error::Forbidden(_) | connector::Error::NoHost) => {
+            ErrorClass::InvalidModelConfig
+        }
+        client::Error::Connection(
+            connector::Error::Resolve { .. }
+            | connector::Error::LeadsAstray { .. }
+            | connector::Error::Connect { .. }
+            | connector::Error::Tls { .. }
+            | connector::Error::Local { .. }
+            | connector::Error::Timeout { .. },
+        ) => ErrorClass::ProviderUnavailable,
+    }
+}
+
+/// The start of a provider's answer, on one line.
+pub(super) fn excerpt(body: &[u8]) -> String {
+    let head = body.get(..body.len().min(4 * QUOTED)).unwrap_or_default();
+    let text = String::from_utf8_lossy(head);
+    let visible = text.chars().map(|c| if c.is_control() { ' ' } else { c });
+    let quoted: String = visible.take(QUOTED).collect();
+    if quoted.trim().is_empty() { "(nothing)".to_owned() } else { quoted.trim().to_owned() }
+}
+
+#[cfg(test)]
+#[path = "http_tests.rs"]
+mod tests;

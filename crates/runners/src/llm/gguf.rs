@@ -1,0 +1,531 @@
+//! Parses and checks the header of a GGUF file before llama.cpp sees the file, because llama.cpp
+//! trusts it more than an untrusted file deserves.
+//!
+//! Counts, lengths and nesting are limited, and the file must be as long as its tensors claim. The
+//! weights are never read, long lists are skipped, and no allocation depends on a length claimed by
+//! the file.
+
+use std::collections::{BTreeMap, HashSet};
+use std::hash::{BuildHasher as _, RandomState};
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
+use std::path::Path;
+
+use orrery_runtime::regular_file;
+
+const MAGIC: &[u8; 4] = b"GGUF";
+/// The format versions that llama.cpp reads, in this byte order.
+const VERSIONS: std::ops::RangeInclusive<u32> = 2..=3;
+const ENTRIES_MAX: u64 = 65_536;
+const TENSORS_MAX: u64 = 65_536;
+/// Maximum length of a key or a tensor's name, in bytes.
+const NAME_MAX: u64 = 65_535;
+/// Maximum length of a text, such as a chat template, in bytes.
+const TEXT_MAX: u64 = 16 * 1024 * 1024;
+/// Longest text that is kept, in bytes.
+const TEXT_KEPT_MAX: u64 = 1024 * 1024;
+/// Maximum number of elements of a list, such as the tokens of a vocabulary.
+const LIST_MAX: u64 = 16 * 1024 * 1024;
+/// Maximum size of the whole header, in bytes.
+const HEADER_MAX: u64 = 1024 * 1024 * 1024;
+const DIMENSIONS_MAX: u32 = 4;
+/// Range of the number of layers.
+const BLOCKS: std::ops::RangeInclusive<u64> = 1..=512;
+/// Minimum context length, in tokens.
+pub const CONTEXT_MIN: u32 = 16;
+/// Maximum number of tokens of a vocabulary; the largest known have 262,144.
+const VOCABULARY_MAX: u64 = 1024 * 1024;
+const VOCABULARY: &str = "tokenizer.ggml.tokens";
+/// llama.cpp accesses tensor data at multiples of this.
+const DEFAULT_ALIGNMENT: u64 = 32;
+/// The type codes of texts and lists.
+const TEXT: u32 = 8;
+const LIST: u32 = 9;
+const ALIGNMENT_MAX: u64 = 1024 * 1024;
+
+/// Why a file is rejected, as a phrase that follows its name.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Error(String);
+
+impl Error {
+    fn new(message: impl Into<String>) -> Self {
+        Self(message.into())
+    }
+}
+
+impl From<io::Error> for Error {
+    fn from(error: io::Error) -> Self {
+        if error.kind() == io::ErrorKind::UnexpectedEof {
+            return Self::new("is cut off in its header");
+        }
+        Self(format!("cannot be read: {error}"))
+    }
+}
+
+/// Properties of a model, from its file's header.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Header {
+    /// `llama`, `qwen2`, `bert`, …
+    pub architecture: String,
+    /// Display name.
+    pub name: Option<String>,
+    /// Context length in training, in tokens.
+    pub context_length: Option<u64>,
+    /// Size of the file.
+    pub file_bytes: u64,
+    /// Number of elements of all tensors.
+    pub parameters: u64,
+    /// The most common type of the weights, such as `Q4_K`.
+    pub quantization: &'static str,
+    /// Whether it is an embedding model.
+    pub is_embedding: bool,
+    /// Whether it defines how token vectors are pooled.
+    pub has_pooling: bool,
+    /// KV cache size per token in bytes, with 16-bit numbers.
+    pub token_bytes: u64,
+}
+
+/// A metadata value, reduced to what is needed.
+#[derive(Debug, Clone, PartialEq)]
+enum Value {
+    Number(u64),
+    /// A floating-point number.
+    Real(f64),
+    Text(String),
+    Vocabulary(Vocabulary),
+    /// The largest number of a list.
+    Largest(u64),
+    Other,
+}
+
+/// Faults of a vocabulary.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Vocabulary {
+    /// It has duplicate tokens.
+    has_doubles: bool,
+    /// It has single-byte tokens.
+    has_bytes: bool,
+}
+
+impl Header {
+    /// Reads and checks the header of a file.
+    ///
+    /// # Errors Why llama.cpp must not see the file.
+    pub fn read(path: &Path) -> Result<Self, Error> {
+        let file = match regular_file::open(path) {
+            Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => {
+                return Err(Error::new("is not a file"));
+            }
+            file => file?,
+        };
+        let length = file.metadata()?.len();
+        Self::parse(BufReader::with_capacity(256 * 1024, file), length)
+    }
+
+    /// Like [`Header::read`], from a source with `length` bytes.
+    fn parse(source: impl BufRead + Seek, length: u64) -> Result<Self, Error> {
+        let mut reader = Reader { source, at: 0 };
+        let magic: [u8; 4] = reader.bytes()?;
+        if magic != *MAGIC {
+            return Err(Error::new("is not a GGUF file"));
+        }
+        let version = reader.u32()?;
+        if !VERSIONS.contains(&version) {
+            let message = format!("is GGUF of version {version}; this program reads 2 and 3");
+            return Err(Error(message));
+        }
+        let tensors = reader.u64()?;
+        let entries = reader.u64()?;
+        if tensors == 0 || tensors > TENSORS_MAX || entries > ENTRIES_MAX {
+            let message = format!("claims {tensors} tensors and {entries} entries of metadata");
+            return Err(Error(message));
+        }
+        let metadata = reader.metadata(entries)?;
+        let weights = reader.tensors(tensors)?;
+        let alignment = match metadata.get("general.alignment") {
+            None => DEFAULT_ALIGNMENT,
+            Some(Value::Number(bytes))
+                if bytes.is_power_of_two()
+                    && (DEFAULT_ALIGNMENT..=ALIGNMENT_MAX).contains(bytes) =>
+            {
+                *bytes
+            }
+            Some(_) => {
+                let message = format!("has no valid alignment: {DEFAULT_ALIGNMENT} is usual");
+                return Err(Error(message));
+            }
+        };
+        let data = reader.at.next_multiple_of(alignment);
+        let needed = weights.end.checked_add(data);
+        let needed = needed.ok_or_else(|| Error::new("claims tensors of impossible size"))?;
+        if length < needed {
+            let message = format!(
+                "is cut off: its tensors end at byte {needed}, the file at {length}; is it still \
+                 being copied?"
+            );
+            return Err(Error(message));
+        }
+        describe(&metadata, &weights, length)
+    }
+}
+
+/// Derives the model's properties from the metadata.
+fn describe(
+    metadata: &BTreeMap<String, Value>,
+    weights: &Weights,
+    file_bytes: u64,
+) -> Result<Header, Error> {
+    let text = |key: &str| match metadata.get(key) {
+        Some(Value::Text(text)) if !text.trim().is_empty() => Some(text.clone()),
+        _ => None,
+    };
+    let architecture = text("general.architecture");
+    let architecture = architecture.ok_or_else(|| Error::new("does not name its architecture"))?;
+    let number = |key: &str| match metadata.get(&format!("{architecture}.{key}")) {
+        Some(Value::Number(number) | Value::Largest(number)) => Some(*number),
+        _ => None,
+    };
+    if matches!(metadata.get("split.count"), Some(Value::Number(2..))) {
+        let message = "is one part of several: join them with llama.cpp's gguf-split --merge";
+        return Err(Error::new(message));
+    }
+    if architecture.starts_with("t5") {
+        return Err(Error::new("is an encoder with a decoder, which this program does not run"));
+    }
+    check_vocabulary(metadata, text("tokenizer.ggml.model").as_deref())?;
+    let context_length = number("context_length").filter(|length| *length > 0);
+    if let Some(length) = context_length.filter(|length| *length < CONTEXT_MIN.into()) {
+        let message =
+            format!("declares a context of {length} tokens; the minimum is {CONTEXT_MIN}");
+        return Err(Error(message));
+    }
+    for (key, value) in metadata.iter().filter(|(key, _)| key.ends_with("_epsilon")) {
+        if let Value::Real(epsilon) = value
+            && !(epsilon.is_finite() && *epsilon >= 0.0)
+        {
+            return Err(Error(format!(
+                "has {} = {epsilon}, which must be a small number from 0",
+                cut(key)
+            )));
+        }
+    }
+    let has_pooling = number("pooling_type").is_some_and(|kind| kind > 0);
+    let blocks = number("block_count").unwrap_or(0);
+    if !BLOCKS.contains(&blocks) {
+        let message = format!("claims {blocks} layers; this program loads 1 to {}", BLOCKS.end());
+        return Err(Error(message));
+    }
+    let heads = number("attention.head_count").unwrap_or(1).max(1);
+    let width = number("embedding_length").unwrap_or(0) / heads;
+    let heads = number("attention.head_count_kv").unwrap_or(heads);
+    let keys = number("attention.key_length").unwrap_or(width);
+    let values = number("attention.value_length").unwrap_or(width);
+    let token_bytes =
+        keys.saturating_add(values).saturating_mul(heads).saturating_mul(blocks).saturating_mul(2);
+    Ok(Header {
+        name: text("general.name"),
+        context_length,
+        file_bytes,
+        parameters: weights.parameters,
+        quantization: weights.quantization(),
+        is_embedding: has_pooling || architecture.contains("bert"),
+        has_pooling,
+        token_bytes,
+        architecture,
+    })
+}
+
+/// Rejects a vocabulary that llama.cpp cannot handle.
+fn check_vocabulary(
+    metadata: &BTreeMap<String, Value>,
+    tokenizer: Option<&str>,
+) -> Result<(), Error> {
+    if matches!(tokenizer, Some("none" | "no_vocab")) {
+        return Err(Error::new("has no vocabulary: this program cannot turn text into its tokens"));
+    }
+    let Some(Value::Vocabulary(vocabulary)) = metadata.get(VOCABULARY) else { return Ok(()) };
+    if vocabulary.has_doubles {
+        return Err(Error::new("lists a token of its vocabulary twice"));
+    }
+    if tokenizer == Some("llama") && !vocabulary.has_bytes {
+        let message =
+            "has a vocabulary of a different kind than it declares: no token is a single byte";
+        return Err(Error::new(message));
+    }
+    Ok(())
+}
+
+/// Totals over the descriptions of the tensors.
+#[derive(Debug, Default)]
+struct Weights {
+    parameters: u64,
+    /// End of the last tensor, relative to the end of the header.
+    end: u64,
+    /// Bytes per type.
+    by_type: BTreeMap<&'static str, u64>,
+}
+
+impl Weights {
+    fn quantization(&self) -> &'static str {
+        let most = self.by_type.iter().max_by_key(|(_, bytes)| **bytes);
+        most.map_or("F32", |(name, _)| name)
+    }
+}
+
+struct Reader<R> {
+    source: R,
+    at: u64,
+}
+
+impl<R: BufRead + Seek> Reader<R> {
+    fn bytes<const N: usize>(&mut self) -> Result<[u8; N], Error> {
+        let mut bytes = [0; N];
+        self.source.read_exact(&mut bytes)?;
+        self.advance(N as u64)?;
+        Ok(bytes)
+    }
+
+    fn u32(&mut self) -> Result<u32, Error> {
+        self.bytes().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Result<u64, Error> {
+        self.bytes().map(u64::from_le_bytes)
+    }
+
+    fn advance(&mut self, bytes: u64) -> Result<(), Error> {
+        self.at = self.at.saturating_add(bytes);
+        if self.at > HEADER_MAX {
+            return Err(Error(format!("has a header of more than {HEADER_MAX} bytes")));
+        }
+        Ok(())
+    }
+
+    fn skip(&mut self, bytes: u64) -> Result<(), Error> {
+        self.advance(bytes)?;
+        let held = self.source.fill_buf()?.len();
+        match usize::try_from(bytes) {
+            Ok(few) if few <= held => self.source.consume(few),
+            _ => {
+                self.source.seek(SeekFrom::Start(self.at))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads a text of at most `most` bytes. A text longer than `TEXT_KEPT_MAX` is returned empty.
+    fn text(&mut self, most: u64) -> Result<String, Error> {
+        let length = self.u64()?;
+        if length > most {
+            return Err(Error(format!("has a text of {length} bytes in its header")));
+        }
+        if length > TEXT_KEPT_MAX {
+            self.skip(length)?;
+            return Ok(String::new());
+        }
+        let mut bytes = Vec::new();
+        (&mut self.source).take(length).read_to_end(&mut bytes)?;
+        if (bytes.len() as u64) < length {
+            return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+        }
+        self.advance(length)?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    fn metadata(&mut self, entries: u64) -> Result<BTreeMap<String, Value>, Error> {
+        let mut metadata = BTreeMap::new();
+        for _ in 0..entries {
+            let key = self.text(NAME_MAX)?;
+            let kind = self.u32()?;
+            let is_vocabulary = key == VOCABULARY && kind == LIST;
+            let value = if is_vocabulary { self.vocabulary()? } else { self.value(kind)? };
+            if !matches!(value, Value::Other) {
+                metadata.insert(key, value);
+            }
+        }
+        Ok(metadata)
+    }
+
+    fn value(&mut self, kind: u32) -> Result<Value, Error> {
+        Ok(match kind {
+            TEXT => Value::Text(self.text(TEXT_MAX)?),
+            6 => Value::Real(f32::from_le_bytes(self.bytes()?).into()),
+            12 => Value::Real(f64::from_le_bytes(self.bytes()?)),
+            LIST => {
+                let element = self.u32()?;
+                let count = self.u64()?;
+                self.list(element, count)?
+            }
+            _ => self.scalar(kind)?.map_or(Value::Other, Value::Number),
+        })
+    }
+
+    /// Reads the tokens; keeps only their hashes while reading.
+    fn vocabulary(&mut self) -> Result<Value, Error> {
+        let element = self.u32()?;
+        let count = self.u64()?;
+        if element != TEXT {
+            return self.list(element, count);
+        }
+        if count > VOCABULARY_MAX {
+            return Err(Error(format!("claims a vocabulary of {count} tokens")));
+        }
+        let hashes = RandomState::new();
+        let mut known = HashSet::new();
+        let mut vocabulary = Vocabulary::default();
+        for _ in 0..count {
+            let token = self.text(TEXT_MAX)?;
+            // Empty tokens get distinct names from llama.cpp.
+            vocabulary.has_doubles |= !token.is_empty() && !known.insert(hashes.hash_one(&token));
+            vocabulary.has_bytes |= token.len() == 6 && token.starts_with("<0x");
+        }
+        Ok(Value::Vocabulary(vocabulary))
+    }
+
+    /// Skips a list, except for the largest number of a short list of numbers.
+    fn list(&mut self, element: u32, count: u64) -> Result<Value, Error> {
+        const FEW: u64 = 1024;
+        if count > LIST_MAX {
+            return Err(Error(format!("has a list of {count} elements in its header")));
+        }
+        match (element, width(element)) {
+            (TEXT, _) => {
+                for _ in 0..count {
+                    let length = self.u64()?;
+                    if length > TEXT_MAX {
+                        return Err(Error(format!("has a text of {length} bytes in its header")));
+                    }
+                    self.skip(length)?;
+                }
+                Ok(Value::Other)
+            }
+            (_, Some(_)) if count <= FEW => {
+                let mut largest = None;
+                for _ in 0..count {
+                    largest = largest.max(self.scalar(element)?);
+                }
+                Ok(largest.map_or(Value::Other, Value::Largest))
+            }
+            (_, Some(width)) => self.skip(count.saturating_mul(width)).map(|()| Value::Other),
+            (_, None) => Err(Error(format!("has a list of the unknown type {element}"))),
+        }
+    }
+
+    /// Reads a scalar; `None` unless it is a non-negative whole number.
+    fn scalar(&mut self, kind: u32) -> Result<Option<u64>, Error> {
+        let width = width(kind);
+        let width =
+            width.ok_or_else(|| Error(format!("has metadata of the unknown type {kind}")))?;
+        let mut bytes = [0; 8];
+        let used = usize::try_from(width).unwrap_or(bytes.len());
+        self.source.read_exact(bytes.get_mut(..used).unwrap_or_default())?;
+        self.advance(width)?;
+        let number = u64::from_le_bytes(bytes);
+        Ok(match kind {
+            // Unsigned types and booleans.
+            0 | 2 | 4 | 7 | 10 => Some(number),
+            // Signed types, if the sign bit is clear.
+            1 | 3 | 5 | 11 if number >> (width * 8 - 1) == 0 => Some(number),
+            _ => None,
+        })
+    }
+
+    fn tensors(&mut self, count: u64) -> Result<Weights, Error> {
+        let mut weights = Weights::default();
+        for _ in 0..count {
+            let name = self.text(NAME_MAX)?;
+            let fault = |what: &str| Error(format!("its tensor '{}' {what}", cut(&name)));
+            let dimensions = self.u32()?;
+            if dimensions == 0 || dimensions > DIMENSIONS_MAX {
+                return Err(fault(&format!("has {dimensions} dimensions")));
+            }
+            let mut elements: u64 = 1;
+            let mut row = 0;
+            for index in 0..dimensions {
+                let size = self.u64()?;
+                row = if index == 0 { size } else { row };
+                elements = elements.checked_mul(size).ok_or_else(|| fault("is too large"))?;
+            }
+            let kind = self.u32()?;
+            let offset = self.u64()?;
+            let Some((name_of_type, block, block_bytes)) = tensor_type(kind) else {
+                return Err(fault(&format!("has the unknown type {kind}")));
+            };
+            if name.ends_with("norm.weight") && name_of_type != "F32" {
+                return Err(fault(&format!("is of the type {name_of_type}, and norms are F32")));
+            }
+            if elements == 0 || row % block != 0 {
+                return Err(fault("has dimensions that its type cannot have"));
+            }
+            let bytes = (elements / block).checked_mul(block_bytes);
+            let end = bytes.and_then(|bytes| offset.checked_add(bytes));
+            let (Some(bytes), Some(end)) = (bytes, end) else { return Err(fault("is too large")) };
+            weights.end = weights.end.max(end);
+            weights.parameters = weights.parameters.saturating_add(elements);
+            let of_type = weights.by_type.entry(name_of_type).or_default();
+            *of_type = of_type.saturating_add(bytes);
+        }
+        Ok(weights)
+    }
+}
+
+fn cut(name: &str) -> String {
+    name.chars().filter(|letter| !letter.is_control()).take(64).collect()
+}
+
+/// Size of a scalar in bytes.
+const fn width(kind: u32) -> Option<u64> {
+    Some(match kind {
+        0 | 1 | 7 => 1,
+        2 | 3 => 2,
+        4..=6 => 4,
+        10..=12 => 8,
+        _ => return None,
+    })
+}
+
+/// A tensor type: its name, the elements per block and the bytes per block.
+const fn tensor_type(kind: u32) -> Option<(&'static str, u64, u64)> {
+    Some(match kind {
+        0 => ("F32", 1, 4),
+        1 => ("F16", 1, 2),
+        2 => ("Q4_0", 32, 18),
+        3 => ("Q4_1", 32, 20),
+        6 => ("Q5_0", 32, 22),
+        7 => ("Q5_1", 32, 24),
+        8 => ("Q8_0", 32, 34),
+        9 => ("Q8_1", 32, 36),
+        10 => ("Q2_K", 256, 84),
+        11 => ("Q3_K", 256, 110),
+        12 => ("Q4_K", 256, 144),
+        13 => ("Q5_K", 256, 176),
+        14 => ("Q6_K", 256, 210),
+        15 => ("Q8_K", 256, 292),
+        16 => ("IQ2_XXS", 256, 66),
+        17 => ("IQ2_XS", 256, 74),
+        18 => ("IQ3_XXS", 256, 98),
+        19 => ("IQ1_S", 256, 50),
+        20 => ("IQ4_NL", 32, 18),
+        21 => ("IQ3_S", 256, 110),
+        22 => ("IQ2_S", 256, 82),
+        23 => ("IQ4_XS", 256, 136),
+        24 => ("I8", 1, 1),
+        25 => ("I16", 1, 2),
+        26 => ("I32", 1, 4),
+        27 => ("I64", 1, 8),
+        28 => ("F64", 1, 8),
+        29 => ("IQ1_M", 256, 56),
+        30 => ("BF16", 1, 2),
+        34 => ("TQ1_0", 256, 54),
+        35 => ("TQ2_0", 256, 66),
+        39 => ("MXFP4", 32, 17),
+        40 => ("NVFP4", 64, 36),
+        41 => ("Q1_0", 128, 18),
+        42 => ("Q2_0", 64, 18),
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+#[path = "gguf_tests.rs"]
+mod tests;

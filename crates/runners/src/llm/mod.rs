@@ -1,0 +1,313 @@
+//! The runner `llm`: serves a GGUF file with llama.cpp in a separate process.
+//!
+//! The process is this binary again (`worker`). It speaks OpenAI's API, like the servers of the
+//! runner `openai`, but over a private socket pair; so the chat router, predictions and workflows
+//! use it in the same way. It is started on demand and ended when idle, and a crash costs only the
+//! answers in progress (`process`). This file parses the manifest; it generates no text.
+
+pub mod gguf;
+mod process;
+mod room;
+pub mod worker;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use serde_json::{Value, json};
+
+use self::gguf::{CONTEXT_MIN, Header};
+pub use self::process::{InUse, OpenError, Process};
+pub use self::room::Room;
+pub use self::worker::SCORE;
+use super::openai::stream_options::StreamOptions;
+use super::openai::{Exchange, Kind};
+use super::options::{self, Dependencies, Model, Type};
+use super::{Health, Job, Maintenance, ModelInterface, Run, Runner, Server, Success};
+use orrery_config::reader::Section;
+use orrery_config::values::{duration, one_of, path, problem, size, whole};
+use orrery_domain::attempt::Failure;
+use orrery_domain::chat::Operation;
+use orrery_domain::classify::ErrorClass;
+use orrery_domain::model::{OutputType, Usage};
+use orrery_http::places::Arriving;
+use orrery_runtime as runtime;
+use orrery_schema::Schema;
+
+/// Default context length in tokens, unless the model has less.
+const DEFAULT_CONTEXT: u32 = 8192;
+const CONTEXT_MAX: u32 = 4 * 1024 * 1024;
+const THREADS_MAX: u32 = 512;
+/// Default number of concurrent answers.
+const DEFAULT_PARALLEL: u32 = 4;
+const PARALLEL_MAX: u32 = 64;
+/// Default batch size, in tokens.
+const DEFAULT_BATCH: u32 = 256;
+const BATCH_MAX: u32 = 8192;
+const DEFAULT_IDLE: Duration = Duration::from_secs(15 * 60);
+const IDLE_MIN: Duration = Duration::from_secs(1);
+const IDLE_MAX: Duration = Duration::from_secs(366 * 86_400);
+/// Bounds of `memory_bytes`.
+const MEMORY_MIN: u64 = 64 * 1024 * 1024;
+const MEMORY_MAX: u64 = 1 << 50;
+
+/// When a model is loaded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Load {
+    /// On the first request; unloaded when idle.
+    OnDemand,
+    /// With the service, and kept loaded.
+    AtStart,
+}
+
+impl Load {
+    /// All modes.
+    const ALL: [Self; 2] = [Self::OnDemand, Self::AtStart];
+
+    /// The spelling in manifests.
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::OnDemand => "on_demand",
+            Self::AtStart => "at_start",
+        }
+    }
+}
+
+/// The manifest section of this runner type.
+pub const TYPE: Type =
+    Type { name: "llm", read: |section, folder| Some(Arc::new(Options::read(section, folder)?)) };
+
+/// The manifest's options.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Options {
+    /// The absolute path of the file.
+    file: PathBuf,
+    /// The modification time, to detect a replaced file.
+    changed: Option<SystemTime>,
+    /// The file's header, or why it is rejected.
+    header: Result<Header, gguf::Error>,
+    /// Context length shared by all concurrent answers, in tokens.
+    context: u32,
+    threads: u32,
+    parallel: u32,
+    batch: u32,
+    idle_unload: Duration,
+    load: Load,
+    chat_template: Option<PathBuf>,
+    memory_bytes: Option<u64>,
+}
+
+impl Options {
+    fn read(section: &mut Section<'_>, folder: &Path) -> Option<Self> {
+        let file = section.required("file", existing(folder));
+        let context = section.optional("context", whole(CONTEXT_MIN..=CONTEXT_MAX));
+        let threads = section.optional("threads", whole(1..=THREADS_MAX));
+        let parallel = section.get("parallel", DEFAULT_PARALLEL, whole(1..=PARALLEL_MAX));
+        let batch = section.get("batch", DEFAULT_BATCH, whole(1..=BATCH_MAX));
+        let idle_unload = section.get("idle_unload", DEFAULT_IDLE, duration(IDLE_MIN..=IDLE_MAX));
+        let load = section.get("load", Load::OnDemand, one_of(&Load::ALL, Load::as_str));
+        let chat_template = section.optional("chat_template", existing(folder));
+        let memory_bytes = section.optional("memory_bytes", size(MEMORY_MIN..=MEMORY_MAX));
+        let options = Self::of_file(file?);
+        Some(Self {
+            context: context.unwrap_or(options.context),
+            threads: threads.unwrap_or(options.threads),
+            parallel,
+            // A batch has room for at least one token per answer.
+            batch: batch.max(parallel),
+            idle_unload,
+            load,
+            chat_template,
+            memory_bytes,
+            ..options
+        })
+    }
+
+    /// The options of a file without a manifest.
+    #[must_use]
+    pub fn of_file(file: PathBuf) -> Self {
+        let header = Header::read(&file);
+        let trained = header.as_ref().ok().and_then(|header| header.context_length);
+        let trained = trained.and_then(|tokens| u32::try_from(tokens).ok());
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Self {
+            changed: std::fs::metadata(&file).and_then(|found| found.modified()).ok(),
+            header,
+            context: trained.unwrap_or(DEFAULT_CONTEXT).min(DEFAULT_CONTEXT),
+            threads: u32::try_from(cores.saturating_sub(1)).unwrap_or(1).clamp(1, THREADS_MAX),
+            parallel: DEFAULT_PARALLEL,
+            batch: DEFAULT_BATCH,
+            idle_unload: DEFAULT_IDLE,
+            load: Load::OnDemand,
+            chat_template: None,
+            memory_bytes: None,
+            file,
+        }
+    }
+
+    /// The model file.
+    #[must_use]
+    pub fn file(&self) -> &Path {
+        &self.file
+    }
+
+    /// The file's header, if it is valid.
+    #[must_use]
+    pub fn header(&self) -> Option<&Header> {
+        self.header.as_ref().ok()
+    }
+
+    fn kind(&self) -> Kind {
+        let is_embedding = self.header().is_some_and(|header| header.is_embedding);
+        if is_embedding { Kind::Embeddings } else { Kind::Chat }
+    }
+
+    /// Estimated memory of the loaded model, in bytes.
+    fn memory_estimate(&self) -> u64 {
+        /// Memory of the program, its batch buffers, and llama.cpp's overhead.
+        const BESIDE: u64 = 256 * 1024 * 1024;
+        let Some(header) = self.header() else { return 0 };
+        let context = header.token_bytes.saturating_mul(self.context.into());
+        header.file_bytes.saturating_add(context).saturating_add(BESIDE)
+    }
+
+    /// The interface derived from the file.
+    fn interface(&self) -> Option<ModelInterface> {
+        let (schema, output_type) = match self.kind() {
+            Kind::Chat => (chat_schema(), OutputType::String),
+            kind @ (Kind::Embeddings | Kind::Images) => (kind.schema(), OutputType::Array),
+        };
+        let schema = Schema::compile(&schema).ok()?;
+        Some(ModelInterface { schema: Arc::new(schema), output_type })
+    }
+}
+
+/// The request schema of a chat model, with the fields specific to this runner.
+fn chat_schema() -> Value {
+    let mut schema = Kind::Chat.schema();
+    let more = json!({
+        "seed": {"type": "integer", "description": "The same seed gives the same text"},
+        "top_k": {"type": "integer", "minimum": -1, "description": "0 or -1: all tokens"},
+        "min_p": {"type": "number", "minimum": 0, "maximum": 1},
+        "stop": {"type": ["string", "array"], "items": {"type": "string"}},
+        "response_format": {"type": "object"},
+    });
+    if let (Some(properties), Value::Object(more)) =
+        (schema.get_mut("properties").and_then(Value::as_object_mut), more)
+    {
+        properties.extend(more);
+    }
+    schema
+}
+
+/// Parses the path of a file that must exist; a relative path starts at `folder`.
+fn existing(
+    folder: &Path,
+) -> impl Fn(&orrery_config::values::Value<'_>) -> orrery_config::reader::Parsed<PathBuf> {
+    move |value| {
+        let path = path(folder)(value)?;
+        let missing = || problem(value, format!("{} is not a file", path.display()));
+        if path.is_file() { Ok(path) } else { Err(missing()) }
+    }
+}
+
+impl options::Options for Options {
+    fn is_self_describing(&self) -> bool {
+        true
+    }
+
+    fn model_file(&self) -> Option<&Path> {
+        Some(&self.file)
+    }
+
+    fn title(&self) -> Option<&str> {
+        self.header()?.name.as_deref()
+    }
+
+    fn runner(self: Arc<Self>, model: Model, dependencies: &Dependencies) -> Arc<dyn Runner> {
+        let interface = self.interface().map(Arc::new);
+        let process = Process::new(self, model, dependencies);
+        Arc::new(LlmRunner { process, interface })
+    }
+}
+
+/// A runner of one model.
+#[derive(Debug)]
+struct LlmRunner {
+    process: Arc<Process>,
+    interface: Option<Arc<ModelInterface>>,
+}
+
+impl LlmRunner {
+    async fn answer(&self, job: &Job) -> Result<(Value, Usage), Failure> {
+        let process = &self.process;
+        let kind = process.options.kind();
+        let exchange = Exchange { kind, model: &process.model, authorization: None };
+        let request = exchange.request("", &process.model.name, job, StreamOptions::UsageOnly);
+        let request = request.map_err(|failure| exchange.named(failure))?;
+        let opened = process.open(request, job.may_fall_back).await;
+        let (answer, in_use) = opened.map_err(|error| match error {
+            OpenError::Unavailable(reason) => {
+                exchange.failure(ErrorClass::ProviderUnavailable, &reason)
+            }
+            OpenError::Ended(reason) => exchange.failure(ErrorClass::ProviderError, &reason),
+        })?;
+        let read = exchange.read(job, answer.map(Arriving::from)).await;
+        let read = read.map_err(|failure| exchange.named(failure));
+        if read.as_ref().is_err_and(|failure| failure.class == ErrorClass::ProviderUnavailable)
+            && let Some(reason) = in_use.ended().await
+        {
+            return Err(exchange.failure(ErrorClass::ProviderError, &reason));
+        }
+        read
+    }
+}
+
+impl Runner for LlmRunner {
+    fn run(&self, job: Job) -> Run<'_> {
+        Box::pin(async move {
+            let started = runtime::monotonic_now();
+            let (output, usage) = self.answer(&job).await?;
+            Ok(Success::new(output, Usage { run_time: started.elapsed(), ..usage }))
+        })
+    }
+
+    fn health(&self) -> Health {
+        self.process.health()
+    }
+
+    fn maintain(&self) -> Maintenance<'_> {
+        Box::pin(self.process.maintain())
+    }
+
+    fn interface(&self) -> Option<Arc<ModelInterface>> {
+        self.interface.clone()
+    }
+
+    fn server(&self, operation: Operation) -> Option<Server> {
+        let serves = self.process.options.kind().operation() == Some(operation);
+        serves.then(|| Server::Process(Arc::clone(&self.process)))
+    }
+
+    fn diagnostics(&self) -> Option<String> {
+        self.process.diagnostics()
+    }
+
+    fn local(&self) -> Option<super::LocalModel> {
+        Some(self.process.local())
+    }
+}
+
+impl Kind {
+    /// The operation of the chat router that this kind of model serves.
+    const fn operation(self) -> Option<Operation> {
+        match self {
+            Self::Chat => Some(Operation::Chat),
+            Self::Embeddings => Some(Operation::Embeddings),
+            Self::Images => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,559 @@
+//! The service's side of a model's process: started on the first request, ended when idle,
+//! restarted after a pause if it exits by itself.
+//!
+//! Requests use HTTP/2 on a socket pair, so that each answer is a stream of its own: dropping it
+//! cancels it, and a slow reader does not block others. A process that exits loses the answers in
+//! progress. If it exits to abandon the work of one request, it is restarted at once, and requests
+//! whose answer had not begun are repeated.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream as Pair;
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::Incoming;
+use hyper::client::conn::http2;
+use hyper::{Request, Response};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::net::UnixStream;
+use tokio::process::{Child, Command};
+use tokio::time::Instant;
+
+use super::room::Room;
+use super::worker::{GIVEN_UP, NOT_STARTED, READY, WorkerArgs};
+use super::{Load, Options};
+use crate::backoff::Backoff;
+use crate::command::GuardConfig;
+use crate::options::{Dependencies, Model};
+use crate::tail::Tail;
+use crate::{Health, LocalModel};
+use orrery_guard::groups::Group;
+use orrery_runtime::shortage::when_able;
+use orrery_runtime::{self as runtime, Tasks};
+
+/// Time limit for loading a model: a large one from a slow disk takes minutes.
+const LOADING_MAX: Duration = Duration::from_secs(600);
+/// Retry limit for a spawn that fails for lack of machine resources.
+const STARTING_MAX: Duration = Duration::from_secs(60);
+/// Grace period for a killed process to exit.
+const ENDING: Duration = Duration::from_secs(5);
+/// The longest pause after a failure that a request waits for.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How often a request is repeated if its process exits because of another request.
+const REPEATS_MAX: u32 = 3;
+const STOPPING: &str = "the service is stopping";
+/// Maximum number of bytes read of the reason why a model cannot be loaded.
+const REFUSAL_MAX: usize = 64 * 1024;
+/// Flow control window of an answer, in bytes.
+const WINDOW: u32 = 64 * 1024;
+
+/// Why a request was not answered, as a phrase that follows "the model 'x':".
+#[derive(Debug)]
+pub enum OpenError {
+    /// The model is not available now.
+    Unavailable(String),
+    /// Its process exited.
+    Ended(String),
+}
+
+/// The process of one model.
+#[derive(Debug)]
+pub struct Process {
+    pub(super) options: Arc<Options>,
+    pub(super) model: Model,
+    guard: GuardConfig,
+    room: Arc<Room>,
+    /// Its standard error.
+    tail: Tail,
+    state: Mutex<State>,
+    /// Locked while it is being started.
+    loading: Arc<tokio::sync::Mutex<()>>,
+}
+
+#[derive(Debug)]
+struct State {
+    instance: Option<Arc<Instance>>,
+    /// Answers in progress.
+    in_use: usize,
+    idle_since: Instant,
+    backoff: Backoff,
+    /// Number of starts.
+    starts: u64,
+    /// Why it exited or cannot be loaded; cleared by a successful load.
+    failure: Option<String>,
+    /// A fault found when the model was last loaded that does not keep it from answering.
+    warning: Option<String>,
+}
+
+/// A process with its model loaded.
+#[derive(Debug)]
+struct Instance {
+    requests: http2::SendRequest<Full<Bytes>>,
+    /// Killed on drop.
+    child: Mutex<Child>,
+    id: Option<u32>,
+    _group: Option<Group>,
+}
+
+/// An answer in progress: while it exists, its process is not unloaded.
+#[derive(Debug)]
+pub struct InUse {
+    process: Arc<Process>,
+    instance: Arc<Instance>,
+}
+
+impl InUse {
+    /// After an interrupted answer: how the process exited, as a phrase that follows "the model
+    /// 'x':"; `None` if it is still running.
+    pub async fn ended(&self) -> Option<String> {
+        self.process.reap(&self.instance).await
+    }
+}
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        let mut state = self.process.lock();
+        state.in_use = state.in_use.saturating_sub(1);
+        state.idle_since = runtime::monotonic_now();
+        drop(state);
+        self.process.room.note_idle();
+    }
+}
+
+impl Process {
+    /// Creates the handle without starting the process.
+    #[must_use]
+    pub(super) fn new(
+        options: Arc<Options>,
+        model: Model,
+        dependencies: &Dependencies,
+    ) -> Arc<Self> {
+        let state = State {
+            instance: None,
+            in_use: 0,
+            idle_since: runtime::monotonic_now(),
+            backoff: Backoff::default(),
+            starts: 0,
+            failure: None,
+            warning: None,
+        };
+        let process = Arc::new(Self {
+            options,
+            model,
+            guard: dependencies.guard.clone(),
+            room: Arc::clone(&dependencies.room),
+            tail: Tail::default(),
+            state: Mutex::new(state),
+            loading: Arc::default(),
+        });
+        process.room.add(&process);
+        process
+    }
+
+    /// Sends a request whose URI is a path; loads the model first. With `is_impatient`, fails at
+    /// once during the pause after a failure.
+    ///
+    /// # Errors [`OpenError`]
+    pub async fn open(
+        self: &Arc<Self>,
+        request: Request<Bytes>,
+        is_impatient: bool,
+    ) -> Result<(Response<Incoming>, InUse), OpenError> {
+        let mut repeats = 0;
+        loop {
+            let in_use = self.loaded(is_impatient).await.map_err(OpenError::Unavailable)?;
+            let mut requests = in_use.instance.requests.clone();
+            let error = match requests.send_request(request.clone().map(Full::new)).await {
+                Ok(answer) => return Ok((answer, in_use)),
+                Err(error) => error,
+            };
+            let reason = in_use.ended().await;
+            let has_given_up = in_use.instance.ended().is_some_and(gave_up);
+            if !has_given_up || repeats == REPEATS_MAX {
+                return Err(OpenError::Ended(reason.unwrap_or_else(|| error.to_string())));
+            }
+            repeats += 1;
+        }
+    }
+
+    /// Returns the running process, or starts it.
+    async fn loaded(self: &Arc<Self>, is_impatient: bool) -> Result<InUse, String> {
+        if let Some(found) = self.running() {
+            return Ok(found);
+        }
+        let starts = self.lock().starts;
+        let loading = Arc::clone(&self.loading).lock_owned().await;
+        if let Some(found) = self.running() {
+            return Ok(found);
+        }
+        let pause = {
+            let state = self.lock();
+            let pause = state.backoff.left();
+            // A failed start is the answer for all who waited for it; nobody waits for a long
+            // pause.
+            let is_no_use =
+                state.starts != starts || pause > PATIENCE || (is_impatient && !pause.is_zero());
+            if let (true, Some(failure)) = (is_no_use, &state.failure) {
+                return Err(failure.clone());
+            }
+            pause
+        };
+        tokio::time::sleep(pause).await;
+        let process = Arc::clone(self);
+        // In its own task: if the first caller goes away, the others keep waiting.
+        let starting = self.guard.tasks.spawn(async move {
+            let result = process.load(is_impatient).await;
+            drop(loading);
+            result
+        });
+        starting.await.unwrap_or_else(|_stopping| Err(STOPPING.to_owned()))
+    }
+
+    /// The process, if it is running; records its exit otherwise.
+    fn running(self: &Arc<Self>) -> Option<InUse> {
+        let mut state = self.lock();
+        let instance = Arc::clone(state.instance.as_ref()?);
+        if let Some(status) = instance.ended() {
+            self.note_end(&mut state, status);
+            return None;
+        }
+        if instance.requests.is_closed() {
+            // It is exiting; the exit status follows soon.
+            return None;
+        }
+        state.in_use = state.in_use.saturating_add(1);
+        drop(state);
+        Some(InUse { process: Arc::clone(self), instance })
+    }
+
+    async fn load(self: &Arc<Self>, is_impatient: bool) -> Result<InUse, String> {
+        let started = self.start(is_impatient).await;
+        let mut state = self.lock();
+        state.starts = state.starts.wrapping_add(1);
+        match started {
+            Ok((instance, warning)) => {
+                if let Some(warning) = &warning {
+                    tracing::warn!(model = %self.model.name, %warning, "model loaded with a fault");
+                }
+                state.warning = warning;
+                let instance = Arc::new(instance);
+                state.instance = Some(Arc::clone(&instance));
+                state.failure = None;
+                state.backoff.succeeded();
+                state.in_use = state.in_use.saturating_add(1);
+                drop(state);
+                Ok(InUse { process: Arc::clone(self), instance })
+            }
+            Err(reason) => {
+                let pause = state.backoff.failed();
+                tracing::warn!(model = %self.model.name, %reason, pause = %humantime::format_duration(pause), "model failed to load; retrying");
+                state.failure = Some(reason.clone());
+                Err(reason)
+            }
+        }
+    }
+
+    /// Starts the process and waits until its model is loaded.
+    async fn start(&self, is_impatient: bool) -> Result<(Instance, Option<String>), String> {
+        self.fault().map_or(Ok(()), Err)?;
+        if let Some(ended) = self.take() {
+            // Kill a previous process that may still be exiting.
+            ended.kill().await;
+        }
+        let _room = self.room.make(self.memory_estimate(), is_impatient).await?;
+        let begun = runtime::monotonic_now();
+        let group = self.guard.groups.as_ref();
+        // The file's pages count towards the group but not towards the memory limit.
+        let file = self.options.header().map_or(0, |header| header.file_bytes);
+        let most = self.options.memory_bytes.map(|bytes| bytes.saturating_add(file));
+        let group = group.map(|groups| groups.make(most)).transpose();
+        let group = group.map_err(|error| format!("its control group cannot be made: {error}"))?;
+        let spawned = when_able(STARTING_MAX, || self.spawn(group.as_ref())).await;
+        let (mut child, socket) =
+            spawned.map_err(|error| format!("its process cannot be started: {error}"))?;
+        if let Some(errors) = child.stderr.take() {
+            Tasks::attend(self.tail.clone().drain(errors));
+        }
+        let connected = http2::Builder::new(TokioExecutor::new())
+            .initial_stream_window_size(WINDOW)
+            .initial_connection_window_size(WINDOW.saturating_mul(64))
+            .handshake(TokioIo::new(socket))
+            .await;
+        let (requests, connection) = connected.map_err(|error| format!("its process: {error}"))?;
+        Tasks::attend(async move {
+            // Callers waiting for answers notice how it exits.
+            let _ended = connection.await;
+        });
+        let id = child.id();
+        let instance = Instance { requests, child: Mutex::new(child), id, _group: group };
+        let ready = tokio::select! {
+            ready = tokio::time::timeout(LOADING_MAX, instance.is_ready()) => ready,
+            () = self.guard.tasks.stopping() => Ok(Err(Some(STOPPING.to_owned()))),
+        };
+        let refusal = match ready {
+            Ok(Ok(warning)) => {
+                tracing::info!(model = %self.model.name, time = ?begun.elapsed(), "model loaded");
+                return Ok((instance, warning));
+            }
+            Ok(Err(refusal)) => Ok(refusal),
+            Err(elapsed) => Err(elapsed),
+        };
+        let status = instance.kill().await;
+        Err(match refusal {
+            Ok(Some(refusal)) => refusal,
+            Ok(None) => format!("it cannot be loaded: {}", self.describe(status)),
+            Err(_elapsed) => format!("it was not loaded within {} s", LOADING_MAX.as_secs()),
+        })
+    }
+
+    /// Call it on a thread that lives as long as the runtime: the process treats the end of the
+    /// thread as the end of the service.
+    fn spawn(&self, group: Option<&Group>) -> io::Result<(Child, UnixStream)> {
+        let (ours, theirs) = Pair::pair()?;
+        ours.set_nonblocking(true)?;
+        let options = &self.options;
+        let args = WorkerArgs {
+            parent: i32::try_from(std::process::id()).map_err(io::Error::other)?,
+            group: group.map(|group| group.path().to_path_buf()),
+            name: self.model.name.clone(),
+            file: options.file.clone(),
+            context: options.context,
+            threads: options.threads,
+            parallel: options.parallel,
+            batch: options.batch,
+            chat_template: options.chat_template.clone(),
+            memory_bytes: options.memory_bytes,
+        };
+        let mut command = Command::new(&self.guard.program);
+        command.arg("llm-worker").args(args.arguments());
+        command.env_clear().current_dir("/").kill_on_drop(true);
+        // Its own process group: terminal signals are for the service, which lets running work
+        // finish.
+        command.process_group(0);
+        command.stdin(Stdio::from(OwnedFd::from(theirs)));
+        command.stdout(Stdio::null()).stderr(Stdio::piped());
+        Ok((command.spawn()?, UnixStream::from_std(ours)?))
+    }
+
+    /// Why starting it would be pointless.
+    fn fault(&self) -> Option<String> {
+        if let Err(error) = &self.options.header {
+            return Some(format!("its file {} {error}", self.options.file.display()));
+        }
+        super::worker::unsupported().map(str::to_owned)
+    }
+
+    /// After an interrupted answer: waits briefly for the process to exit. Returns how it exited,
+    /// if it did.
+    async fn reap(&self, instance: &Arc<Instance>) -> Option<String> {
+        let waited = async {
+            while instance.ended().is_none() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let _alive = tokio::time::timeout(Duration::from_secs(1), waited).await;
+        let status = instance.ended()?;
+        let mut state = self.lock();
+        if state.instance.as_ref().is_some_and(|current| Arc::ptr_eq(current, instance)) {
+            self.note_end(&mut state, status);
+        }
+        Some(self.describe(Some(status)))
+    }
+
+    fn note_end(&self, state: &mut State, status: ExitStatus) {
+        let reason = self.describe(Some(status));
+        if gave_up(status) {
+            tracing::warn!(model = %self.model.name, %reason, "model process ended to abandon one request; restarting");
+            state.instance = None;
+            return;
+        }
+        let pause = state.backoff.failed();
+        let said = self.tail.last_line().unwrap_or_default();
+        tracing::warn!(model = %self.model.name, %reason, %said, pause = %humantime::format_duration(pause), "model process exited; restarting");
+        state.instance = None;
+        state.failure = Some(reason);
+    }
+
+    /// How it exited, as a phrase that follows "the model 'x':".
+    fn describe(&self, status: Option<ExitStatus>) -> String {
+        let Some(status) = status else { return "its process does not answer".to_owned() };
+        if (status.code() == Some(NOT_STARTED.into()) || gave_up(status))
+            && let Some(line) = self.tail.last_line()
+        {
+            return line;
+        }
+        match status.signal() {
+            Some(libc::SIGKILL) if self.options.memory_bytes.is_some() => {
+                "its process was killed: has it reached its memory_bytes?".to_owned()
+            }
+            _ => format!("its process ended ({status})"),
+        }
+    }
+
+    /// The model's health: an unloaded model has the health of its last attempt.
+    pub(super) fn health(&self) -> Health {
+        if let Some(reason) = self.fault() {
+            return Health::Failing(reason);
+        }
+        let state = self.lock();
+        match (&state.failure, &state.instance, self.options.load) {
+            (Some(reason), ..) => Health::Failing(reason.clone()),
+            _ if state.warning.is_some() => {
+                Health::Impaired(state.warning.clone().unwrap_or_default())
+            }
+            (None, None, Load::AtStart) => Health::Starting,
+            (None, ..) => Health::Good,
+        }
+    }
+
+    /// Loads and unloads as configured, and records exits.
+    pub(super) async fn maintain(self: &Arc<Self>) {
+        let is_due = {
+            let mut state = self.lock();
+            if let Some(status) = state.instance.as_ref().and_then(|instance| instance.ended()) {
+                self.note_end(&mut state, status);
+            }
+            let wanted = self.options.load == Load::AtStart && state.instance.is_none();
+            wanted && state.backoff.left().is_zero()
+        };
+        if is_due && self.fault().is_none() {
+            let _failure_is_noted = self.loaded(true).await;
+        }
+        let idle = self.idle_since().map(|since| since.elapsed());
+        if self.options.load == Load::OnDemand
+            && idle.is_some_and(|idle| idle >= self.options.idle_unload)
+        {
+            self.unload().await;
+        }
+    }
+
+    /// Since when it has been loaded and idle.
+    pub(super) fn idle_since(&self) -> Option<Instant> {
+        let state = self.lock();
+        let is_idle = state.instance.is_some() && state.in_use == 0;
+        is_idle.then_some(state.idle_since)
+    }
+
+    /// Whether it is loaded.
+    pub(super) fn is_loaded(&self) -> bool {
+        self.lock().instance.is_some()
+    }
+
+    /// Estimated memory when loaded, in bytes.
+    pub(super) fn memory_estimate(&self) -> u64 {
+        self.options.memory_estimate()
+    }
+
+    /// Ends the process unless it is answering.
+    pub(super) async fn unload(&self) {
+        let Some(instance) = self.take() else { return };
+        tracing::info!(model = %self.model.name, "model unloaded");
+        instance.kill().await;
+    }
+
+    /// Takes the process out of use; `None` if it is answering or absent.
+    fn take(&self) -> Option<Arc<Instance>> {
+        let mut state = self.lock();
+        if state.in_use > 0 { None } else { state.instance.take() }
+    }
+
+    pub(super) fn diagnostics(&self) -> Option<String> {
+        Some(self.tail.text()).filter(|text| !text.is_empty())
+    }
+
+    /// The model as run on this machine.
+    pub(super) fn local(&self) -> LocalModel {
+        let header = self.options.header();
+        let id = self.lock().instance.as_ref().and_then(|instance| instance.id);
+        LocalModel {
+            file_bytes: header.map_or(0, |header| header.file_bytes),
+            quantization: header.map(|header| header.quantization),
+            context: self.options.context,
+            resident_bytes: id.and_then(resident_bytes),
+        }
+    }
+
+    /// Timeout of one answer.
+    #[must_use]
+    pub const fn timeout(&self) -> Duration {
+        self.model.timeout
+    }
+
+    /// The model's slug.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.model.name
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Process {
+    /// Ends the process and removes its control group. Outside of a runtime the process ends by
+    /// itself.
+    fn drop(&mut self) {
+        let instance = self.lock().instance.take();
+        if let (Some(instance), Ok(_)) = (instance, tokio::runtime::Handle::try_current()) {
+            Tasks::attend(async move {
+                let _status = instance.kill().await;
+            });
+        }
+    }
+}
+
+impl Instance {
+    /// Waits until the model is loaded. Returns a warning if it has a fault. The error is the
+    /// reason given by the process; `None` if it exited.
+    async fn is_ready(&self) -> Result<Option<String>, Option<String>> {
+        let request = Request::get(READY).body(Full::default()).map_err(|_never| None)?;
+        let answer = self.requests.clone().send_request(request).await.map_err(|_ended| None)?;
+        let is_loaded = answer.status().is_success();
+        let said = Limited::new(answer.into_body(), REFUSAL_MAX).collect().await;
+        let said = said.map_err(|_ended| None)?.to_bytes();
+        let said = String::from_utf8_lossy(&said).into_owned();
+        if is_loaded { Ok(Some(said).filter(|said| !said.is_empty())) } else { Err(Some(said)) }
+    }
+
+    /// The exit status, if it has exited.
+    fn ended(&self) -> Option<ExitStatus> {
+        let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
+        child.try_wait().ok().flatten()
+    }
+
+    /// Kills it and waits for its exit.
+    async fn kill(&self) -> Option<ExitStatus> {
+        {
+            let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
+            // It may have exited by itself.
+            let _gone = child.start_kill();
+        }
+        let waited = async {
+            loop {
+                if let Some(status) = self.ended() {
+                    return status;
+                }
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        };
+        tokio::time::timeout(ENDING, waited).await.ok()
+    }
+}
+
+/// Whether the process exited to abandon the work of one request; the model itself is healthy.
+fn gave_up(status: ExitStatus) -> bool {
+    status.code() == Some(GIVEN_UP.into())
+}
+
+/// Resident memory of a process in bytes, including shared pages.
+fn resident_bytes(id: u32) -> Option<u64> {
+    let statm = std::fs::read_to_string(format!("/proc/{id}/statm")).ok()?;
+    let pages = statm.split_whitespace().nth(1)?.parse::<u64>().ok()?;
+    Some(pages.saturating_mul(rustix::param::page_size() as u64))
+}

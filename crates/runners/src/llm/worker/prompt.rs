@@ -1,0 +1,225 @@
+//! Turns a request into jobs of the engine: the tokens of the prompt, the answer's grammar, and how
+//! its text is parsed.
+
+use std::sync::{Arc, Weak};
+
+use llama_cpp_2::model::LlamaModel;
+use tokio::sync::mpsc::{self, Receiver};
+
+use super::engine::{Event, Job, PARTS_MAX};
+use super::grammar::Rules;
+use super::request::{Chat, Format, Refusal, ToolChoice};
+use super::sampling::{Bound, Grammar, ROOT, Sampling};
+use super::template::{ChatTemplate, SPLIT};
+use super::thinking::{self, Thinking};
+use super::tools::{Form, Tools};
+use super::watch::{Step, Work};
+
+/// Longest word in bytes, for tokenizers that split words recursively: the stack is sized for it.
+const WORD_MAX: usize = 32 * 1024;
+
+/// How the text of an answer is parsed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reading {
+    pub calls: Calls,
+    pub thinking: Thinking,
+}
+
+/// Whether the text of an answer contains calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Calls {
+    /// No: it is text.
+    Text,
+    /// It may switch to calls.
+    Maybe(Form),
+    /// It consists of calls.
+    Always(Form),
+}
+
+impl Reading {
+    /// How the answer to a request is parsed. Closes thinking that the prompt has opened, if the
+    /// answer's form leaves no room for it.
+    fn of(chat: &Chat, form: Form, tools: &Tools<'_>, prompt: &mut String) -> Self {
+        let calls = match chat.choice {
+            _ if tools.is_empty() => Calls::Text,
+            ToolChoice::Required | ToolChoice::Named(_) => Calls::Always(form),
+            ToolChoice::Auto | ToolChoice::None => Calls::Maybe(form),
+        };
+        let is_bound = chat.format.is_some() || matches!(calls, Calls::Always(_));
+        let thinking = match thinking::begun_in(prompt) {
+            Some(close) if is_bound => {
+                // A grammar applies from the first token: there is no room for thinking.
+                prompt.push_str(&format!("\n{close}\n\n"));
+                Thinking::Never
+            }
+            None if is_bound => Thinking::Never,
+            Some(close) => Thinking::Begun(close),
+            None => Thinking::Maybe,
+        };
+        Self { calls, thinking }
+    }
+}
+
+/// A request, ready to be computed.
+#[derive(Debug)]
+pub struct Prepared {
+    pub jobs: Vec<(Job, Receiver<Event>)>,
+    pub reading: Reading,
+}
+
+/// Prepares a request for a model with a context of `room` tokens.
+///
+/// # Errors What is wrong with the request.
+pub fn prepare(
+    chat: &Chat,
+    model: &Arc<LlamaModel>,
+    template: &ChatTemplate,
+    sizes: Sizes,
+    room: usize,
+    work: &Work,
+) -> Result<Prepared, Refusal> {
+    let tools = Tools::new(&chat.tools, &chat.choice, chat.has_parallel_calls);
+    let mut prompt = template.render(&chat.messages, &tools, &chat.template_values, work)?;
+    let reading = Reading::of(chat, template.tools, &tools, &mut prompt);
+    let vocabulary = model.vocab();
+    // Do not repeat the first token if the template writes it itself.
+    let bos = vocabulary.bos();
+    let bos = if bos.0 >= 0 { vocabulary.token_to_piece(bos, true, None) } else { Vec::new() };
+    let begins = !bos.is_empty() && prompt.as_bytes().starts_with(&bos);
+    let wanted = chat.max_tokens.unwrap_or(1);
+    let least = sizes.least_tokens(&prompt);
+    if least >= room {
+        return Err(overflow(least, wanted, room));
+    }
+    sizes.check_words("messages", &prompt)?;
+    // Pieces of a control token inside a message are tokenized separately, as text.
+    let mut tokens = Vec::new();
+    for (number, part) in prompt.split(SPLIT).enumerate() {
+        tokens.extend(vocabulary.tokenize(part.as_bytes(), number == 0 && !begins, true));
+    }
+    if tokens.is_empty() {
+        return Err(Refusal::of("messages", "the messages result in an empty prompt"));
+    }
+    if tokens.len() >= room {
+        return Err(overflow(tokens.len(), wanted, room));
+    }
+    work.check()?;
+    work.enter(Step::Grammar);
+    let grammar = grammar(chat, model, template.tools, &tools, work)?;
+    work.check()?;
+    work.enter(Step::Reading);
+    let max_tokens = chat.max_tokens.unwrap_or(usize::MAX).min(room - tokens.len());
+    let first_seed = match chat.seed {
+        Some(seed) => seed,
+        None => orrery_runtime::random_bytes().map_or(1, u32::from_le_bytes),
+    };
+    let job = |number: u32| {
+        let sampling = Sampling {
+            temperature: chat.numbers.temperature,
+            top_p: chat.numbers.top_p,
+            top_k: chat.numbers.top_k,
+            min_p: chat.numbers.min_p,
+            presence_penalty: chat.numbers.presence_penalty,
+            frequency_penalty: chat.numbers.frequency_penalty,
+            repeat_penalty: chat.numbers.repeat_penalty,
+            seed: first_seed.wrapping_add(number),
+            bias: chat.bias.clone(),
+            grammar: grammar.clone(),
+        };
+        let (reply, events) = mpsc::channel(PARTS_MAX);
+        let job = Job {
+            prompt: tokens.clone(),
+            sampling,
+            max_tokens,
+            stops: chat.stops.clone(),
+            shows_control: reading.calls != Calls::Text,
+            shown: Arc::clone(&template.thinking),
+            logprobs: chat.logprobs,
+            client: Weak::clone(work.client()),
+            reply,
+        };
+        (job, events)
+    };
+    Ok(Prepared { jobs: (0..chat.answers).map(job).collect(), reading })
+}
+
+/// Tokenizer properties checked before tokenizing: it takes memory and, for some vocabularies,
+/// stack for each byte.
+#[derive(Debug, Clone, Copy)]
+pub struct Sizes {
+    /// Length of the longest token, in bytes.
+    longest: usize,
+    /// Whether words are split by recursion as deep as the word is long.
+    nests: bool,
+}
+
+impl Sizes {
+    /// The properties of a model's vocabulary.
+    #[must_use]
+    pub fn of(model: &LlamaModel) -> Self {
+        let vocabulary = model.vocab();
+        let length = |token| vocabulary.token_to_piece(token, true, None).len();
+        let longest = vocabulary.tokens().map(length).max().unwrap_or(1).max(1);
+        // The name of byte-pair vocabularies.
+        let nests = model.meta_val_str("tokenizer.ggml.model").is_ok_and(|kind| kind == "gpt2");
+        Self { longest, nests }
+    }
+
+    /// The minimum number of tokens of a text.
+    #[must_use]
+    pub const fn least_tokens(self, text: &str) -> usize {
+        text.len() / self.longest
+    }
+
+    /// Rejects a text with a word that is too long for this vocabulary.
+    ///
+    /// # Errors Names the field `param`.
+    pub fn check_words(self, param: &str, text: &str) -> Result<(), Refusal> {
+        let is_long = |word: &str| word.len() > WORD_MAX;
+        if self.nests && text.split(|letter: char| letter.is_ascii_whitespace()).any(is_long) {
+            let message = format!(
+                "a word has more than {WORD_MAX} bytes without a blank, which this model's \
+                 vocabulary cannot take apart: break it into lines"
+            );
+            return Err(Refusal::of(param, message));
+        }
+        Ok(())
+    }
+}
+
+/// The error for a prompt and answer that exceed the context.
+#[must_use]
+pub fn overflow(prompt: usize, wanted: usize, room: usize) -> Refusal {
+    let message = format!(
+        "this model's context has {room} tokens; the prompt has {prompt} and {wanted} are requested for \
+         the answer: shorten the messages, or give the model a larger context"
+    );
+    Refusal {
+        status: 400,
+        message,
+        param: Some("messages".to_owned()),
+        code: Some("context_length_exceeded"),
+    }
+}
+
+fn grammar(
+    chat: &Chat,
+    model: &LlamaModel,
+    form: Form,
+    tools: &Tools<'_>,
+    work: &Work,
+) -> Result<Option<Bound>, Refusal> {
+    const PARAM: &str = "response_format.json_schema.schema";
+    let (param, grammar) = match &chat.format {
+        Some(Format { schema, is_strict }) => {
+            let mut rules = Rules::default();
+            let root = rules.schema(schema, *is_strict);
+            let root = root.map_err(|error| Refusal::of(PARAM, error.to_string()))?;
+            (PARAM, Some(Grammar { text: rules.text(ROOT, &root), trigger: None }))
+        }
+        None => ("tools", tools.grammar(form, || work.check())?),
+    };
+    let Some(grammar) = grammar else { return Ok(None) };
+    let refused = || Refusal::of(param, "llama.cpp cannot enforce this schema: simplify it");
+    grammar.read(model).map(Some).ok_or_else(refused)
+}

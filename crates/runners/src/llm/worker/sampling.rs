@@ -1,0 +1,290 @@
+//! Samples the next token: llama.cpp's samplers in the order of its own server, and the grammar
+//! that constrains an answer.
+
+use std::time::Duration;
+
+use llama_cpp_2::context::LlamaContext;
+use llama_cpp_2::model::LlamaModel;
+use llama_cpp_2::sampling::LlamaSampler;
+use llama_cpp_2::token::LlamaToken;
+use llama_cpp_2::token::data::LlamaTokenData;
+use llama_cpp_2::token::data_array::LlamaTokenDataArray;
+use llama_cpp_2::token::logit_bias::LlamaLogitBias;
+
+use orrery_runtime as runtime;
+
+/// Total time limit of one answer's grammar: no other answer is computed meanwhile.
+const GRAMMAR_TIME_MAX: Duration = Duration::from_secs(20);
+/// Window of the penalties, in tokens.
+const PENALTY_WINDOW: i32 = 64;
+/// The name of a grammar's first rule.
+pub const ROOT: &str = "root";
+
+/// The sampling parameters of a request.
+#[derive(Debug, Clone)]
+pub struct Sampling {
+    /// 0: always the most likely token.
+    pub temperature: f32,
+    pub top_p: f32,
+    /// 0: all tokens.
+    pub top_k: i32,
+    pub min_p: f32,
+    pub presence_penalty: f32,
+    pub frequency_penalty: f32,
+    pub repeat_penalty: f32,
+    pub seed: u32,
+    /// Token ids and the values added to their logits.
+    pub bias: Vec<(i32, f32)>,
+    pub grammar: Option<Bound>,
+}
+
+/// The grammar of an answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Grammar {
+    /// GBNF, with [`ROOT`] as its first rule.
+    pub text: String,
+    /// What activates it; `None`: active from the beginning.
+    pub trigger: Option<Trigger>,
+}
+
+/// A grammar parsed by llama.cpp.
+#[derive(Debug, Clone)]
+pub struct Bound {
+    sampler: LlamaSampler,
+    trigger: Option<Trigger>,
+}
+
+/// What activates a grammar.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trigger {
+    /// These words, anywhere.
+    Mark(&'static str),
+    /// The beginning, if it is an object whose first key is `name`.
+    Named,
+}
+
+/// Searches the latest tokens for the trigger.
+#[derive(Debug)]
+struct Awaiting {
+    trigger: Trigger,
+    window: Vec<(LlamaToken, Vec<u8>)>,
+}
+
+impl Awaiting {
+    /// Adds a token. Returns whether it completes the trigger; `None` if the trigger can no longer
+    /// occur.
+    fn add(&mut self, token: LlamaToken, piece: &[u8]) -> Option<bool> {
+        self.window.push((token, piece.to_vec()));
+        match self.trigger {
+            Trigger::Mark(mark) => {
+                // Keep only tokens that may start the mark.
+                let may_begin = |from: usize| {
+                    let bytes = self.bytes_from(from);
+                    bytes.starts_with(mark.as_bytes()) || mark.as_bytes().starts_with(&bytes)
+                };
+                let from = (0..self.window.len()).find(|from| may_begin(*from));
+                self.window.drain(..from.unwrap_or(self.window.len()));
+                Some(self.bytes_from(0).starts_with(mark.as_bytes()))
+            }
+            Trigger::Named => {
+                const BEGINNING: &[u8] = br#"{"name""#;
+                let mut text = self.bytes_from(0);
+                text.retain(|byte| !byte.is_ascii_whitespace());
+                if text.is_empty() {
+                    self.window.clear();
+                    return Some(false);
+                }
+                if text.starts_with(BEGINNING) {
+                    return Some(true);
+                }
+                BEGINNING.starts_with(&text).then_some(false)
+            }
+        }
+    }
+
+    fn bytes_from(&self, from: usize) -> Vec<u8> {
+        self.window.iter().skip(from).flat_map(|(_, piece)| piece.iter().copied()).collect()
+    }
+}
+
+/// Samples the tokens of one answer.
+#[derive(Debug)]
+pub struct Sampler {
+    chain: LlamaSampler,
+    grammar: Option<LlamaSampler>,
+    /// Set until the grammar is active.
+    awaiting: Option<Awaiting>,
+    /// Time spent in the grammar so far.
+    grammar_time: Duration,
+}
+
+/// Why no token follows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Halt {
+    /// The grammar allows no further token.
+    GrammarEnds,
+    /// The grammar has used up [`GRAMMAR_TIME_MAX`], during which other answers wait.
+    GrammarSlow,
+}
+
+/// The log-probability of a token.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Likely {
+    pub token: LlamaToken,
+    /// The natural logarithm of its probability.
+    pub logprob: f32,
+}
+
+impl Grammar {
+    /// Parses the grammar; `None` if llama.cpp rejects it.
+    #[must_use]
+    pub fn read(&self, model: &LlamaModel) -> Option<Bound> {
+        let sampler = LlamaSampler::grammar(model, &self.text, ROOT).ok()?;
+        Some(Bound { sampler, trigger: self.trigger })
+    }
+}
+
+impl Sampler {
+    /// Creates the sampler of a request.
+    pub fn new(model: &LlamaModel, sampling: Sampling) -> Self {
+        let vocabulary = model.n_vocab();
+        let mut chain = Vec::new();
+        if !sampling.bias.is_empty() {
+            let bias = sampling.bias.iter();
+            let bias: Vec<_> =
+                bias.map(|(token, bias)| LlamaLogitBias::new(LlamaToken(*token), *bias)).collect();
+            chain.push(LlamaSampler::logit_bias(vocabulary, &bias));
+        }
+        let Sampling { repeat_penalty, frequency_penalty, presence_penalty, .. } = sampling;
+        let is_neutral = |value: f32, neutral: f32| (value - neutral).abs() < f32::EPSILON;
+        if !(is_neutral(repeat_penalty, 1.0)
+            && is_neutral(frequency_penalty, 0.0)
+            && is_neutral(presence_penalty, 0.0))
+        {
+            chain.push(LlamaSampler::penalties(
+                vocabulary,
+                PENALTY_WINDOW,
+                repeat_penalty,
+                frequency_penalty,
+                presence_penalty,
+            ));
+        }
+        if sampling.temperature > 0.0 {
+            if sampling.top_k > 0 {
+                chain.push(LlamaSampler::top_k(sampling.top_k));
+            }
+            if sampling.top_p < 1.0 {
+                chain.push(LlamaSampler::top_p(sampling.top_p, 1));
+            }
+            if sampling.min_p > 0.0 {
+                chain.push(LlamaSampler::min_p(sampling.min_p, 1));
+            }
+            chain.push(LlamaSampler::temp(sampling.temperature));
+            chain.push(LlamaSampler::dist(sampling.seed));
+        } else {
+            chain.push(LlamaSampler::greedy());
+        }
+        let trigger = sampling.grammar.as_ref().and_then(|grammar| grammar.trigger);
+        Self {
+            chain: LlamaSampler::chain(chain, true),
+            grammar: sampling.grammar.map(|grammar| grammar.sampler),
+            awaiting: trigger.map(|trigger| Awaiting { trigger, window: Vec::new() }),
+            grammar_time: Duration::ZERO,
+        }
+    }
+
+    /// Whether a grammar constrains the next token.
+    #[must_use]
+    pub const fn is_bound(&self) -> bool {
+        self.grammar.is_some()
+    }
+
+    /// Samples the token that follows output `index` of the last batch.
+    ///
+    /// # Errors [`Halt`]
+    pub fn sample(&mut self, context: &LlamaContext<'_>, index: i32) -> Result<LlamaToken, Halt> {
+        let grammar = match &mut self.grammar {
+            Some(grammar) if self.awaiting.is_none() => grammar,
+            // Sampling also accepts the token.
+            Some(_) | None => return Ok(self.chain.sample(context, index)),
+        };
+        let begun = runtime::monotonic_now();
+        let mut candidates = context.token_data_array_ith(index);
+        candidates.apply_sampler(&mut self.chain);
+        let mut chosen = candidates.selected_token();
+        // Check the chosen token first; the grammar filters all tokens only if that one does not
+        // match.
+        if !chosen.is_some_and(|token| allows(grammar, token)) {
+            let mut candidates = context.token_data_array_ith(index);
+            candidates.apply_sampler(grammar);
+            if !candidates.data.iter().any(|candidate| candidate.logit().is_finite()) {
+                return Err(Halt::GrammarEnds);
+            }
+            candidates.apply_sampler(&mut self.chain);
+            // A bias may ban every token that the grammar allows.
+            chosen = candidates.selected_token().filter(|token| allows(grammar, *token));
+        }
+        let token = chosen.ok_or(Halt::GrammarEnds)?;
+        grammar.try_accept(token).map_err(|_broken| Halt::GrammarEnds)?;
+        self.chain.try_accept(token).map_err(|_broken| Halt::GrammarEnds)?;
+        self.grammar_time += begun.elapsed();
+        if self.grammar_time > GRAMMAR_TIME_MAX {
+            return Err(Halt::GrammarSlow);
+        }
+        Ok(token)
+    }
+}
+
+impl Sampler {
+    /// Records a generated token while a grammar awaits its trigger. A mark that starts inside a
+    /// token does not activate the grammar; the text is parsed at its end all the same.
+    pub fn note(&mut self, token: LlamaToken, piece: &[u8]) {
+        let Some(awaiting) = &mut self.awaiting else { return };
+        let has_come = awaiting.add(token, piece);
+        if has_come == Some(false) {
+            return;
+        }
+        let window = self.awaiting.take().map(|awaiting| awaiting.window).unwrap_or_default();
+        let holds = has_come == Some(true)
+            && self.grammar.as_mut().is_some_and(|grammar| {
+                let mut tokens = window.iter().map(|(token, _)| *token);
+                tokens.all(|token| allows(grammar, token) && grammar.try_accept(token).is_ok())
+            });
+        if !holds {
+            self.grammar = None;
+        }
+    }
+}
+
+fn allows(grammar: &mut LlamaSampler, token: LlamaToken) -> bool {
+    let mut one = LlamaTokenDataArray::new(vec![LlamaTokenData::new(token, 1.0, 0.0)], false);
+    one.apply_sampler(grammar);
+    one.data.first().is_some_and(|candidate| candidate.logit().is_finite())
+}
+
+/// The log-probabilities of a token and of the `most` likeliest, before sampling.
+pub fn likelihoods(
+    context: &LlamaContext<'_>,
+    index: i32,
+    token: LlamaToken,
+    most: usize,
+) -> (Likely, Vec<Likely>) {
+    let logits = context.get_logits_ith(index);
+    let highest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let sum: f64 = logits.iter().map(|logit| f64::from(logit - highest).exp()).sum();
+    #[expect(clippy::cast_possible_truncation, reason = "a logarithm of at most a vocabulary")]
+    let total = sum.ln() as f32 + highest;
+    let likely = |token: LlamaToken| {
+        let logit = usize::try_from(token.0).ok().and_then(|place| logits.get(place));
+        Likely { token, logprob: logit.map_or(f32::NEG_INFINITY, |logit| logit - total) }
+    };
+    let mut order: Vec<(i32, f32)> = (0_i32..).zip(logits.iter().copied()).collect();
+    let most = most.min(order.len());
+    if most > 0 && most < order.len() {
+        order.select_nth_unstable_by(most, |a, b| b.1.total_cmp(&a.1));
+    }
+    order.truncate(most);
+    order.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let top = order.into_iter().map(|(id, _)| likely(LlamaToken(id))).collect();
+    (likely(token), top)
+}

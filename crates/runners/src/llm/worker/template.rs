@@ -1,0 +1,332 @@
+//! Chat templates: Jinja supplied with the model, written for Python, rendered with the Python
+//! functions that such templates use. A template that cannot be parsed is replaced by ChatML, with
+//! a warning.
+//!
+//! A conversation is rewritten until the template shows all of it; otherwise it is rejected.
+//! [`watch`](super::watch) bounds memory and time.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use llama_cpp_2::model::LlamaModel;
+use llama_cpp_2::token::LlamaToken;
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::Kwargs;
+use minijinja::{Environment, Error, ErrorKind};
+use regex::{Regex, RegexBuilder};
+use serde_json::{Map, Value};
+
+use super::dialogue::{Dialogue, Plan, Probe};
+use super::request::Refusal;
+use super::thinking;
+use super::tools::{Form, Tools, instruction};
+use super::watch::{Step, Work};
+use crate::rendering;
+use orrery_runtime::Clock;
+
+/// Splits the text of a control token inside a message, so that it stays text. A noncharacter,
+/// which valid text does not contain.
+pub const SPLIT: char = '\u{FDD0}';
+/// Size limit of the compiled regex of all control tokens, in bytes.
+const CONTROLS_SIZE_MAX: usize = 64 * 1024 * 1024;
+/// Matches likely control tokens, if the regex of the actual ones is too large.
+const CONTROLS_GUESSED: &str = r"<[^<>\s]{1,64}>|\[/?[A-Z_]{1,64}\]";
+/// Tags used in training by Hugging Face; they render as nothing.
+const GENERATION: &str = r"\{%([-+]?)\s*(end)?generation\s*([-+]?)%\}";
+
+/// Instruction limit for rendering one conversation.
+const FUEL_MAX: u64 = 50_000_000;
+/// Longest prompt, in bytes.
+const PROMPT_MAX: usize = 16 * 1024 * 1024;
+const NAME: &str = "chat";
+/// The template of a model that has none.
+const CHATML: &str = "{% for message in messages %}<|im_start|>{{ message.role }}\n\
+    {{ message.content }}<|im_end|>\n{% endfor %}\
+    {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+
+/// The template of a model.
+#[derive(Debug)]
+pub struct ChatTemplate {
+    environment: Environment<'static>,
+    /// The BOS and EOS tokens, as the template writes them.
+    bos: String,
+    eos: String,
+    /// How the model writes tool calls.
+    pub tools: Form,
+    /// Whether the template itself lists the tools.
+    knows_tools: bool,
+    /// Matches the texts of control tokens.
+    controls: Option<Regex>,
+    /// The control tokens that mark thinking.
+    pub thinking: Arc<[LlamaToken]>,
+    /// Why ChatML is used instead.
+    pub warning: Option<String>,
+}
+
+impl ChatTemplate {
+    /// The operator's template, otherwise the model's, otherwise ChatML.
+    #[must_use]
+    pub fn of_model(model: &LlamaModel, given: Option<&str>) -> Self {
+        let vocabulary = model.vocab();
+        let text = |token: LlamaToken| {
+            let is_token = token.0 >= 0;
+            let bytes = is_token.then(|| vocabulary.token_to_piece(token, true, None));
+            String::from_utf8_lossy(&bytes.unwrap_or_default()).into_owned()
+        };
+        let own = model.chat_template(None).ok();
+        let own = own.and_then(|own| own.to_string().ok());
+        let source = given.map(str::to_owned).or(own);
+        let mut template = Self::new(source, text(vocabulary.bos()), text(vocabulary.eos()));
+        let controls: Vec<(LlamaToken, String)> = vocabulary
+            .tokens()
+            .filter(|token| vocabulary.is_control(*token))
+            .map(|token| (token, text(token)))
+            .collect();
+        let of_thinking = controls.iter().filter(|(_, text)| thinking::is_part(text));
+        template.thinking = of_thinking.map(|(token, _)| *token).collect();
+        template.controls = controls_of(controls.into_iter().map(|(_, text)| text));
+        template
+    }
+
+    fn new(source: Option<String>, bos: String, eos: String) -> Self {
+        let mut warning = None;
+        let source = source.unwrap_or_else(|| {
+            warning = Some("it has no chat template: ChatML is used".to_owned());
+            CHATML.to_owned()
+        });
+        let mut environment = environment();
+        let (mut tools, mut knows_tools) = (Form::of_template(&source), source.contains("tools"));
+        let source = without_training_tags(source);
+        if let Err(error) = environment.add_template_owned(NAME, source) {
+            warning = Some(format!("its chat template cannot be read ({error}): ChatML is used"));
+            // A test makes sure that it is valid.
+            let _read = environment.add_template(NAME, CHATML);
+            (tools, knows_tools) = (Form::Tagged, false);
+        }
+        if let Some(warning) = &warning {
+            tracing::warn!("{warning}");
+        }
+        let (controls, thinking) = (None, Arc::default());
+        Self { environment, bos, eos, tools, knows_tools, controls, thinking, warning }
+    }
+
+    /// Renders the prompt of a conversation; [`SPLIT`] divides the texts of control tokens inside
+    /// the conversation.
+    ///
+    /// # Errors The template's own error, or what it does not show.
+    pub fn render(
+        &self,
+        messages: &[Value],
+        tools: &Tools<'_>,
+        values: &Map<String, Value>,
+        work: &Work,
+    ) -> Result<String, Refusal> {
+        let given = tools.given();
+        let guarded = |all: &[Value]| all.iter().map(|one| self.guarded(one)).collect::<Vec<_>>();
+        let (safe, safe_tools) = (guarded(messages), guarded(&given));
+        work.check()?;
+        work.enter(Step::Template);
+        let plan = self.plan(messages, &given, values, work)?;
+        let dialogue = plan.apply(&safe, &safe_tools, instruction);
+        let values = self.guarded(&Value::Object(values.clone()));
+        let prompt = self.write(dialogue, values.as_object().unwrap_or(&Map::new()));
+        work.check()?;
+        work.enter(Step::Reading);
+        prompt.map_err(|reason| Refusal::of("messages", reason))
+    }
+
+    /// Finds a rewrite of the conversation that the template shows completely.
+    fn plan(
+        &self,
+        messages: &[Value],
+        tools: &[Value],
+        values: &Map<String, Value>,
+        work: &Work,
+    ) -> Result<Plan, Refusal> {
+        let probe = Probe::of(messages, tools);
+        let mut reason = None;
+        let mut second_best = None;
+        for plan in Plan::all(messages, !tools.is_empty(), self.knows_tools) {
+            work.check()?;
+            let dialogue = plan.apply(&probe.messages, &probe.tools, instruction);
+            let lost = match self.write(dialogue, values) {
+                Ok(prompt) => match probe.missing(&prompt) {
+                    None if probe.has_json_arguments(&prompt) => return Ok(plan),
+                    None => {
+                        second_best.get_or_insert(plan);
+                        continue;
+                    }
+                    Some(what) => format!("the model's chat template does not show {what}"),
+                },
+                Err(reason) => reason,
+            };
+            reason.get_or_insert(lost);
+        }
+        let refused = || Refusal::of("messages", reason.unwrap_or_default());
+        second_best.ok_or_else(refused)
+    }
+
+    fn write(&self, dialogue: Dialogue, values: &Map<String, Value>) -> Result<String, String> {
+        let Dialogue { messages, tools } = dialogue;
+        // The model continues an assistant message at the end of the conversation.
+        let begun = messages
+            .last()
+            .filter(|last| last["role"] == "assistant" && last.get("tool_calls").is_none());
+        let begun = begun.and_then(|last| last["content"].as_str()).unwrap_or_default();
+        let begun = begun.trim().to_owned();
+        let mut variables = values.clone();
+        variables.insert("messages".to_owned(), messages.into());
+        if let Some(tools) = tools {
+            variables.insert("tools".to_owned(), tools.into());
+        }
+        variables.insert("add_generation_prompt".to_owned(), begun.is_empty().into());
+        variables.insert("bos_token".to_owned(), self.bos.as_str().into());
+        variables.insert("eos_token".to_owned(), self.eos.as_str().into());
+        let refused = |error: &Error| {
+            let said = error.detail().map_or_else(|| error.to_string(), str::to_owned);
+            format!("the model's chat template rejects this: {said}")
+        };
+        let template = self.environment.get_template(NAME).map_err(|error| refused(&error))?;
+        let rendered = rendering::render(&template, &variables, PROMPT_MAX);
+        let mut prompt = rendered.map_err(|error| match error {
+            rendering::Error::TooLong(most) => format!("the prompt is longer than {most} bytes"),
+            rendering::Error::Template(error) => refused(&error),
+        })?;
+        if !begun.is_empty()
+            && let Some(at) = prompt.rfind(&begun)
+        {
+            prompt.truncate(at + begun.len());
+        }
+        Ok(prompt)
+    }
+
+    /// The value with all control tokens in its texts split.
+    fn guarded(&self, value: &Value) -> Value {
+        let Some(controls) = &self.controls else { return value.clone() };
+        match value {
+            Value::String(text) => split(controls, text).into(),
+            Value::Array(items) => items.iter().map(|item| self.guarded(item)).collect(),
+            Value::Object(fields) => {
+                let fields = fields.iter();
+                fields.map(|(name, value)| (split(controls, name), self.guarded(value))).collect()
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) => value.clone(),
+        }
+    }
+}
+
+fn without_training_tags(source: String) -> String {
+    let Ok(tags) = Regex::new(GENERATION) else { return source };
+    let tags = tags.replace_all(&source, |tag: &regex::Captures<'_>| {
+        let word = if tag.get(2).is_some() { "endif" } else { "if true" };
+        format!("{{%{} {word} {}%}}", &tag[1], &tag[3])
+    });
+    tags.into_owned()
+}
+
+/// A regex of the texts of control tokens. Thinking tags are excluded: they are harmless, and
+/// templates look for them.
+fn controls_of(texts: impl Iterator<Item = String>) -> Option<Regex> {
+    let is_control = |text: &String| text.len() > 1 && !text.to_ascii_lowercase().contains("think");
+    let texts: Vec<String> = texts.filter(is_control).map(|text| regex::escape(&text)).collect();
+    if texts.is_empty() {
+        return None;
+    }
+    let all = RegexBuilder::new(&texts.join("|")).size_limit(CONTROLS_SIZE_MAX).build();
+    all.or_else(|_too_large| Regex::new(CONTROLS_GUESSED)).ok()
+}
+
+/// Inserts [`SPLIT`] after the first character of each control token's text.
+fn split(controls: &Regex, text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    let mut from = 0;
+    while let Some(found) = controls.find_at(text, from) {
+        let first = found.as_str().chars().next().map_or(1, char::len_utf8);
+        let behind = found.start() + first;
+        safe.push_str(text.get(from..behind).unwrap_or_default());
+        safe.push(SPLIT);
+        from = behind;
+    }
+    safe.push_str(text.get(from..).unwrap_or_default());
+    safe
+}
+
+/// The environment of functions that templates know from Python.
+fn environment() -> Environment<'static> {
+    let mut environment = Environment::new();
+    environment.set_fuel(Some(FUEL_MAX));
+    let mut syntax = SyntaxConfig::builder();
+    if let Ok(syntax) = syntax.trim_blocks(true).lstrip_blocks(true).build() {
+        environment.set_syntax(syntax);
+    }
+    environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+    environment.add_function("raise_exception", |message: String| -> Result<String, Error> {
+        Err(Error::new(ErrorKind::InvalidOperation, message))
+    });
+    let clock = Clock::system();
+    environment.add_function("strftime_now", move |format: String| {
+        let now = chrono::DateTime::from_timestamp_micros(clock.now().micros());
+        let mut text = String::new();
+        // An unknown format letter gives an empty text.
+        match write!(text, "{}", now.unwrap_or_default().format(&format)) {
+            Ok(()) => text,
+            Err(_unknown) => String::new(),
+        }
+    });
+    environment.add_filter("tojson", to_json);
+    environment
+}
+
+/// JSON as Python writes it, without HTML escapes.
+fn to_json(value: &minijinja::Value, options: Kwargs) -> Result<String, Error> {
+    let indent: Option<usize> = options.get("indent")?;
+    // Python's other options have no effect here.
+    let _others: Option<bool> = options.get("ensure_ascii")?;
+    let wrong =
+        |error: &dyn std::fmt::Display| Error::new(ErrorKind::BadSerialization, error.to_string());
+    let value: Value = serde_json::to_value(value).map_err(|error| wrong(&error))?;
+    let mut text = Vec::new();
+    match indent {
+        Some(indent) => {
+            let spaces = vec![b' '; indent.min(16)];
+            let form = serde_json::ser::PrettyFormatter::with_indent(&spaces);
+            let mut serializer = serde_json::Serializer::with_formatter(&mut text, form);
+            serde::Serialize::serialize(&value, &mut serializer).map_err(|error| wrong(&error))?;
+        }
+        None => {
+            let mut serializer = serde_json::Serializer::with_formatter(&mut text, Spaced);
+            serde::Serialize::serialize(&value, &mut serializer).map_err(|error| wrong(&error))?;
+        }
+    }
+    String::from_utf8(text).map_err(|error| wrong(&error))
+}
+
+/// Writes a blank after each comma and colon.
+struct Spaced;
+
+impl serde_json::ser::Formatter for Spaced {
+    fn begin_array_value<W>(&mut self, writer: &mut W, first: bool) -> std::io::Result<()>
+    where
+        W: ?Sized + std::io::Write,
+    {
+        if first { Ok(()) } else { writer.write_all(b", ") }
+    }
+
+    fn begin_object_key<W>(&mut self, writer: &mut W, first: bool) -> std::io::Result<()>
+    where
+        W: ?Sized + std::io::Write,
+    {
+        if first { Ok(()) } else { writer.write_all(b", ") }
+    }
+
+    fn begin_object_value<W>(&mut self, writer: &mut W) -> std::io::Result<()>
+    where
+        W: ?Sized + std::io::Write,
+    {
+        writer.write_all(b": ")
+    }
+}
+
+#[cfg(test)]
+#[path = "template_tests.rs"]
+mod tests;

@@ -1,0 +1,314 @@
+//! Reads the answer of an OpenAI-compatible server up to the point where it is clear what it is: a
+//! stream, JSON, a refusal, or something else. Shared by the chat router and predictions.
+//!
+//! Media types are ignored, because many servers send wrong ones. Content codings are decoded,
+//! although none is requested.
+
+use std::borrow::Cow;
+use std::io::Write;
+use std::time::Duration;
+
+use bytes::{Buf, Bytes, BytesMut};
+use flate2::write::{MultiGzDecoder, ZlibDecoder};
+use http_body_util::BodyExt;
+use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderValue};
+use hyper::http::response::Parts;
+use serde::de::IgnoredAny;
+use serde_json::Value;
+use tokio::time::{Instant, timeout_at};
+
+use super::failure::{Failure, broken, cut, misunderstood, said_of, too_late};
+use super::shape;
+use orrery_domain::chat::Operation;
+use orrery_domain::classify::ErrorClass;
+use orrery_domain::raw_object::RawObject;
+use orrery_http::content::{self, BYTE_ORDER_MARK};
+use orrery_http::event_stream::EventReader;
+use orrery_http::places::Arriving;
+use orrery_http::sse::HEARTBEAT;
+use orrery_runtime as runtime;
+
+/// Longest event of a stream in bytes: an image is one event.
+pub const EVENT_MAX: usize = 16 * 1024 * 1024;
+/// Compressed bytes decoded at a time: they expand at most a thousandfold.
+const DECODED_AT_ONCE: usize = 4 * 1024;
+/// Maximum number of bytes read of a refusal, and the time limit for reading it.
+const REFUSAL_BYTES_MAX: usize = 64 * 1024;
+const REFUSAL_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The body of an answer, without its content coding.
+#[derive(Debug)]
+pub struct Body {
+    arriving: Arriving,
+    decoder: Option<Box<Decoder>>,
+    /// Received bytes that are not decoded yet.
+    coded: Bytes,
+}
+
+/// Why a body broke off.
+#[derive(Debug, thiserror::Error)]
+pub enum BodyError {
+    #[error(transparent)]
+    Connection(#[from] hyper::Error),
+    #[error("its content coding is damaged")]
+    Damaged,
+}
+
+/// A streaming decoder of a content coding.
+#[derive(Debug)]
+enum Decoder {
+    Gzip(MultiGzDecoder<Vec<u8>>),
+    Deflate(ZlibDecoder<Vec<u8>>),
+}
+
+impl Decoder {
+    /// The decoder for the answer's content coding.
+    ///
+    /// # Errors The name of an unsupported coding.
+    fn of(headers: &HeaderMap) -> Result<Option<Self>, String> {
+        let Some(coding) = headers.get(CONTENT_ENCODING) else { return Ok(None) };
+        let name = String::from_utf8_lossy(coding.as_bytes()).trim().to_ascii_lowercase();
+        match name.as_str() {
+            "" | "identity" => Ok(None),
+            "gzip" | "x-gzip" => Ok(Some(Self::Gzip(MultiGzDecoder::new(Vec::new())))),
+            "deflate" => Ok(Some(Self::Deflate(ZlibDecoder::new(Vec::new())))),
+            _ => Err(cut(&name)),
+        }
+    }
+
+    /// Decodes a piece, together with bytes held back earlier.
+    fn decode(&mut self, piece: &[u8]) -> Result<Bytes, BodyError> {
+        let write = |to: &mut dyn Write| to.write_all(piece).and_then(|()| to.flush());
+        let written = match self {
+            Self::Gzip(decoder) => write(decoder),
+            Self::Deflate(decoder) => write(decoder),
+        };
+        written.map_err(|_damaged| BodyError::Damaged)?;
+        let decoded = match self {
+            Self::Gzip(decoder) => std::mem::take(decoder.get_mut()),
+            Self::Deflate(decoder) => std::mem::take(decoder.get_mut()),
+        };
+        Ok(decoded.into())
+    }
+}
+
+impl Body {
+    /// The body of an answer with these headers.
+    ///
+    /// # Errors [`Failure`] for an unsupported content coding.
+    pub fn of(name: &str, headers: &HeaderMap, arriving: Arriving) -> Result<Self, Failure> {
+        let decoder = Decoder::of(headers).map_err(|coding| {
+            let what = format!("its answer is compressed ({coding}), which was not requested");
+            misunderstood(name, &what)
+        })?;
+        Ok(Self { arriving, decoder: decoder.map(Box::new), coded: Bytes::new() })
+    }
+
+    /// The next bytes; `None` at the end. Cancel-safe.
+    ///
+    /// # Errors When it breaks off.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, BodyError> {
+        loop {
+            if let Some(decoder) = &mut self.decoder
+                && self.coded.has_remaining()
+            {
+                let piece = self.coded.split_to(self.coded.len().min(DECODED_AT_ONCE));
+                let decoded = decoder.decode(&piece)?;
+                if decoded.is_empty() {
+                    continue;
+                }
+                return Ok(Some(decoded));
+            }
+            let Some(frame) = self.arriving.frame().await else { return Ok(None) };
+            let Ok(data) = frame?.into_data() else { continue };
+            if self.decoder.is_some() {
+                self.coded = data;
+            } else if !data.is_empty() {
+                return Ok(Some(data));
+            }
+        }
+    }
+}
+
+/// Whether an answer declares itself as a stream of events.
+pub fn is_event_stream(headers: &HeaderMap) -> bool {
+    let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+    kind.is_some_and(|kind| kind.trim_start().to_ascii_lowercase().starts_with("text/event-stream"))
+}
+
+/// Determines from the first bytes whether an answer is a stream. Returns these bytes; `None` if
+/// they do not arrive before the client expects a sign of life. Media types are ignored, because
+/// many servers send wrong ones.
+///
+/// # Errors [`Failure`], also for a stream whose first event is one.
+pub async fn begin(
+    name: &str,
+    body: &mut Body,
+    first_byte: Instant,
+    is_declared: bool,
+) -> Result<(bool, Option<Bytes>), Failure> {
+    let now = runtime::monotonic_now();
+    let mut until = first_byte;
+    if is_declared {
+        until = until.min(now.checked_add(HEARTBEAT).unwrap_or(now));
+    }
+    let mut read = BytesMut::new();
+    let mut events = EventReader::new(EVENT_MAX);
+    loop {
+        let piece = match timeout_at(until, body.next()).await {
+            Ok(Ok(piece)) => piece,
+            Ok(Err(error)) => return Err(broken(name, &format!("its stream broke: {error}"))),
+            Err(_elapsed) if read.is_empty() && until == first_byte => {
+                return Err(too_late(name));
+            }
+            Err(_elapsed) => return Ok((true, (!read.is_empty()).then(|| read.freeze()))),
+        };
+        let is_over = piece.is_none();
+        let mut piece = piece.unwrap_or_default();
+        if read.is_empty() {
+            piece = piece
+                .strip_prefix(BYTE_ORDER_MARK)
+                .map_or_else(|| piece.clone(), |rest| piece.slice_ref(rest));
+        }
+        read.extend_from_slice(&piece);
+        match read.trim_ascii_start().first() {
+            Some(b'{' | b'[') => return Ok((false, Some(read.freeze()))),
+            Some(b'<') => return Err(misunderstood(name, "its answer is an HTML or XML page")),
+            None if is_over => return Err(broken(name, "its stream ended before it began")),
+            Some(_) if is_over => return Ok((true, Some(read.freeze()))),
+            Some(_) | None => {}
+        }
+        events.push(&piece);
+        while let Ok(Some(event)) = events.next_event() {
+            let Some(data) = event.data.filter(|data| !data.trim_ascii().is_empty()) else {
+                continue;
+            };
+            check_first(name, &data)?;
+            return Ok((true, Some(read.freeze())));
+        }
+        if read.len() > EVENT_MAX {
+            return Ok((true, Some(read.freeze())));
+        }
+    }
+}
+
+/// Rejects a stream that begins with a failure, while another model can still be tried.
+fn check_first(name: &str, data: &[u8]) -> Result<(), Failure> {
+    if data.trim_ascii() == b"[DONE]" {
+        return Err(misunderstood(name, "its stream has no answer"));
+    }
+    let event: Value = serde_json::from_slice(data).map_err(|_other| not_json())?;
+    shape::failure_in(&event).map_or(Ok(()), Err)
+}
+
+/// The failure of a stream with an event that is not JSON.
+pub fn not_json() -> Failure {
+    let message = "the model's stream contains an event that is not valid JSON";
+    Failure::new(502, ErrorClass::ProviderError, message)
+}
+
+/// Reads as much of a refusal as arrives in time, and converts it with [`refused`].
+pub async fn refusal(
+    name: &str,
+    head: &Parts,
+    arriving: Arriving,
+    authorization: Option<&HeaderValue>,
+) -> Failure {
+    let mut read = BytesMut::new();
+    let reading = async {
+        let Ok(mut body) = Body::of(name, &head.headers, arriving) else { return };
+        while let Ok(Some(data)) = body.next().await {
+            let room = REFUSAL_BYTES_MAX.saturating_sub(read.len());
+            read.extend_from_slice(data.get(..room.min(data.len())).unwrap_or_default());
+            if read.len() >= REFUSAL_BYTES_MAX {
+                return;
+            }
+        }
+    };
+    // On timeout, use what has arrived.
+    let _ended = tokio::time::timeout(REFUSAL_TIMEOUT, reading).await;
+    refused(name, head.status.as_u16(), &head.headers, &read, authorization)
+}
+
+/// Converts a refusal to a failure. Its status is kept, except if it concerns this service's own
+/// key or account, or is not an error status: then it is 502.
+pub fn refused(
+    name: &str,
+    status: u16,
+    headers: &HeaderMap,
+    said: &[u8],
+    authorization: Option<&HeaderValue>,
+) -> Failure {
+    let class = ErrorClass::of_http_status(status).unwrap_or(ErrorClass::ProviderError);
+    if matches!(status, 401 | 402 | 407) {
+        let message =
+            format!("the model '{name}': its server rejects this service's credentials ({status})");
+        return Failure::new(502, ErrorClass::ProviderAuth, message);
+    }
+    let text = String::from_utf8_lossy(said);
+    let key = authorization.and_then(|value| value.to_str().ok());
+    let key = key.and_then(|value| value.strip_prefix("Bearer ")).filter(|key| !key.is_empty());
+    let text = key.map_or_else(|| text.to_string(), |key| text.replace(key, "…"));
+    let body: Value = serde_json::from_str(&text).unwrap_or_default();
+    let mut failure = match body.get("error") {
+        Some(error) if !error.is_null() => said_of(status, error.to_string().as_bytes()),
+        Some(_) | None => {
+            let said = if text.trim().is_empty() { "nothing more" } else { text.trim() };
+            let message = format!("the model '{name}' answered {status}: {}", cut(said));
+            Failure::new(status, class, message)
+        }
+    };
+    failure.said.keep_limits(headers);
+    if !(400..600).contains(&status) {
+        failure.status = 502;
+    }
+    failure
+}
+
+/// Parses a whole answer as an object. An error despite a success status is a failure, and so is an
+/// answer without the result of the operation; `None`: any content is accepted.
+///
+/// # Errors [`Failure`]
+pub fn parse(operation: Option<Operation>, name: &str, text: &[u8]) -> Result<RawObject, Failure> {
+    if text.trim_ascii().is_empty() {
+        return Err(misunderstood(name, "its answer is empty"));
+    }
+    let answer: RawObject = serde_json::from_slice(text)
+        .map_err(|_other| misunderstood(name, "its answer is not a JSON object"))?;
+    let is_answer = match operation {
+        None => true,
+        Some(Operation::Chat) => {
+            let choices: Vec<RawObject> = answer.value("choices").unwrap_or_default();
+            let parts = ["message", "text", "delta"];
+            choices.iter().any(|choice| parts.iter().any(|part| choice.get(part).is_some()))
+        }
+        Some(Operation::Embeddings) => {
+            answer.value::<Vec<IgnoredAny>>("data").is_some_and(|data| !data.is_empty())
+        }
+    };
+    if is_answer && answer.get("error").is_none() {
+        return Ok(answer);
+    }
+    let said = serde_json::from_slice(text).ok().and_then(|answer| shape::failure_in(&answer));
+    match said {
+        Some(failure) => Err(failure),
+        None if is_answer => Ok(answer),
+        None => Err(misunderstood(name, "its answer has none of the requested content")),
+    }
+}
+
+/// The text of a whole answer, in UTF-8 and without a byte-order mark.
+///
+/// # Errors [`Failure`] for an unsupported charset, and for text that is not valid in it.
+pub fn utf8(name: &str, headers: &HeaderMap, body: Bytes) -> Result<Bytes, Failure> {
+    let text = content::text(headers, &body);
+    let text = text.map_err(|error| misunderstood(name, &format!("in its answer, {error}")))?;
+    Ok(match text {
+        Cow::Borrowed(text) => body.slice_ref(text.as_bytes()),
+        Cow::Owned(text) => text.into(),
+    })
+}
+
+#[cfg(test)]
+#[path = "answer_tests.rs"]
+mod tests;

@@ -1,0 +1,157 @@
+//! Failures of an OpenAI-compatible server: by its status, its error text, or an unusable answer.
+//! Shared by the chat router and predictions.
+
+use hyper::header::{HeaderMap, HeaderName};
+
+use orrery_domain::attempt;
+use orrery_domain::classify::ErrorClass;
+
+/// Longest server message that is passed on, in characters.
+const SAID_MAX: usize = 1000;
+/// Headers of a refusal that are passed on: when to retry. Its `x-ratelimit-…` headers describe
+/// this service's account, which all organizations share.
+const PASSED_ON: [&str; 2] = ["retry-after", "retry-after-ms"];
+
+/// The failure of one model, in terms of OpenAI's error body.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// The status that the client gets.
+    pub status: u16,
+    pub class: ErrorClass,
+    /// A sentence. Contains no secret.
+    pub message: String,
+    /// Boxed, so that a failure is small compared to the answers it replaces.
+    pub said: Box<Said>,
+}
+
+/// Details of a server's error beyond its message.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Said {
+    /// The error type.
+    pub kind: Option<String>,
+    pub param: Option<String>,
+    pub code: Option<String>,
+    /// Headers that tell when to retry.
+    pub headers: HeaderMap,
+}
+
+impl Said {
+    /// Keeps the headers of a refusal that tell when to retry.
+    pub fn keep_limits(&mut self, headers: &HeaderMap) {
+        for name in PASSED_ON.map(HeaderName::from_static) {
+            if let Some(value) = headers.get(&name) {
+                self.headers.insert(name, value.clone());
+            }
+        }
+    }
+}
+
+impl Failure {
+    /// A failure with only a message.
+    pub fn new(status: u16, class: ErrorClass, message: impl Into<String>) -> Self {
+        Self { status, class, message: message.into(), said: Box::default() }
+    }
+
+    /// Whether another model may succeed: not if the request itself is invalid. A missing model or
+    /// a context that is too short says nothing about other models.
+    pub fn may_fall_back(&self) -> bool {
+        let code = self.said.code.as_deref();
+        let is_of_model = self.status == 404
+            || matches!(code, Some("context_length_exceeded" | "model_not_found"));
+        self.class != ErrorClass::InvalidUserInput || is_of_model
+    }
+
+    /// Whether the server rejects `stream_options` as unknown.
+    pub fn names_stream_options(&self) -> bool {
+        let param = self.said.param.as_deref().unwrap_or_default();
+        let is_named =
+            |text: &str| text.contains("stream_options") || text.contains("include_usage");
+        matches!(self.status, 400 | 422) && (is_named(&self.message) || is_named(param))
+    }
+
+    /// The failure as recorded in the history.
+    pub fn recorded(&self) -> attempt::Failure {
+        attempt::Failure::new(self.class, self.message.clone())
+    }
+}
+
+/// Parses the `error` of OpenAI's error body; a string is its message.
+#[must_use]
+pub fn said_of(status: u16, error: &[u8]) -> Failure {
+    let class = ErrorClass::of_http_status(status).unwrap_or(ErrorClass::ProviderError);
+    let value: serde_json::Value = serde_json::from_slice(error).unwrap_or_default();
+    let text = |name: &str| {
+        let field = value.get(name)?;
+        let number = || field.as_number().map(serde_json::Number::to_string);
+        field.as_str().map(cut).or_else(number)
+    };
+    let code = text("code");
+    let is_moderated =
+        code.as_deref().is_some_and(|code| code.starts_with("content_") || code == "moderation");
+    let message = text("message").or_else(|| value.as_str().map(cut));
+    let message = message.unwrap_or_else(|| format!("the model answered {status}"));
+    let class = if is_moderated { ErrorClass::ContentModeration } else { class };
+    let kind = text("type");
+    let param = text("param");
+    let said = Said { kind, param, code, headers: HeaderMap::new() };
+    Failure { said: Box::new(said), ..Failure::new(status, class, message) }
+}
+
+/// The text, cut to the longest that is passed on.
+#[must_use]
+pub fn cut(text: &str) -> String {
+    text.chars().take(SAID_MAX).collect()
+}
+
+/// The failure of an answer that is not what was requested.
+pub fn misunderstood(name: &str, what: &str) -> Failure {
+    Failure::new(502, ErrorClass::ProviderError, format!("the model '{name}': {what}"))
+}
+
+/// The failure of an answer that broke off.
+pub fn broken(name: &str, what: &str) -> Failure {
+    let message = format!("the model '{name}': {what}");
+    Failure::new(502, ErrorClass::ProviderUnavailable, message)
+}
+
+/// The failure of an answer that takes too long.
+pub fn too_late(name: &str) -> Failure {
+    let message = format!("the model '{name}' did not answer in time");
+    Failure::new(504, ErrorClass::ExecutionTimeout, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failure_passes_on_retry_headers_but_not_account_limits() {
+        let mut headers = HeaderMap::new();
+        for (name, value) in [
+            ("retry-after", "7"),
+            ("retry-after-ms", "6500"),
+            ("x-ratelimit-remaining-tokens", "9"),
+            ("set-cookie", "a=b"),
+        ] {
+            headers.insert(HeaderName::from_static(name), value.parse().unwrap());
+        }
+        let mut said = Said::default();
+        said.keep_limits(&headers);
+        let kept: Vec<&str> = said.headers.keys().map(HeaderName::as_str).collect();
+        assert_eq!(kept, PASSED_ON);
+    }
+
+    #[test]
+    fn failure_contains_message_of_server() {
+        for (error, message) in [
+            (r#"{"message":"no"}"#, "no"),
+            (r#""no""#, "no"),
+            ("{}", "the model answered 400"),
+            ("garbage", "the model answered 400"),
+        ] {
+            assert_eq!(said_of(400, error.as_bytes()).message, message);
+        }
+        let long = format!("\"{}\"", "x".repeat(5000));
+        assert_eq!(said_of(400, long.as_bytes()).message.len(), SAID_MAX);
+    }
+}

@@ -1,0 +1,272 @@
+//! The runner `openai`: any OpenAI-compatible server (llama-server, vLLM, Ollama, …), for chat,
+//! embeddings and images.
+//!
+//! Chat is always requested as a stream: cancelling drops the run and closes the connection, so the
+//! server stops. The server's token counts are reported as usage. Sends a request once, unless it
+//! certainly had no effect (`endpoints`): retries and fallbacks belong to the engine.
+
+pub mod answer;
+mod exchange;
+pub mod failure;
+pub mod message;
+pub mod said;
+pub mod shape;
+pub mod stream_options;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use hyper::header::{AUTHORIZATION, HeaderValue};
+use hyper::{Request, StatusCode};
+use serde_json::{Value, json};
+
+pub use self::exchange::{ANSWER_MAX, Exchange};
+pub use self::failure::{Failure, Said};
+use self::stream_options::{StreamOptions, ask_with_options};
+use super::endpoints::{self, Address, EndpointState, Lease, Pool, Readiness};
+use super::http::failure_of;
+use super::options::{self, Dependencies, Model, Type, base_url, secret_header};
+use super::{Health, Job, Maintenance, Run, Runner, Server, Success};
+use orrery_config::reader::Section;
+use orrery_config::values::{self, one_of};
+use orrery_domain::attempt;
+use orrery_domain::chat::Operation;
+use orrery_domain::model::Usage;
+use orrery_http::client::{Client, Limits, Overflow};
+use orrery_runtime as runtime;
+
+/// The purpose of a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Chat,
+    Embeddings,
+    Images,
+}
+
+/// The manifest section of this runner type.
+pub const TYPE: Type = Type {
+    name: "openai",
+    read: |section, folder| Some(Arc::new(Options::read(section, folder)?)),
+};
+
+/// The manifest's options.
+#[derive(Debug, PartialEq)]
+struct Options {
+    /// URLs that end with `/v1`, without a trailing slash.
+    addresses: Vec<Address>,
+    /// The server's name for the model.
+    model: String,
+    kind: Kind,
+    /// `Bearer …`, marked as sensitive.
+    authorization: Option<HeaderValue>,
+}
+
+impl Options {
+    fn is_for(&self, operation: Operation) -> bool {
+        match self.kind {
+            Kind::Chat => operation == Operation::Chat,
+            Kind::Embeddings => operation == Operation::Embeddings,
+            Kind::Images => false,
+        }
+    }
+
+    fn read(section: &mut Section<'_>, folder: &Path) -> Option<Self> {
+        let addresses = endpoints::read(section, base_url);
+        let model = section.required("model", values::text);
+        let kind = section.required("kind", one_of(&Kind::ALL, Kind::as_str));
+        let bearer = |value: &values::Value<'_>| secret_header(value, "Bearer ", folder);
+        let authorization = section.optional("key", bearer);
+        Some(Self { addresses: addresses?, model: model?, kind: kind?, authorization })
+    }
+}
+
+impl options::Options for Options {
+    fn schema(&self) -> Option<Value> {
+        Some(self.kind.schema())
+    }
+
+    fn concurrency(&self) -> Option<usize> {
+        endpoints::concurrency(&self.addresses)
+    }
+
+    fn runner(self: Arc<Self>, model: Model, dependencies: &Dependencies) -> Arc<dyn Runner> {
+        // A single server is not probed, as it may belong to somebody else; its answers tell its
+        // health.
+        let is_probed = self.addresses.len() > 1;
+        let servers = Arc::new(model.servers(&self.addresses, is_probed, false, dependencies));
+        let client = dependencies.client.clone();
+        Arc::new(OpenAiRunner { options: self, model, client, servers, is_probed })
+    }
+}
+
+/// A runner of one model.
+#[derive(Debug)]
+struct OpenAiRunner {
+    options: Arc<Options>,
+    model: Model,
+    client: Client,
+    servers: Arc<Pool>,
+    is_probed: bool,
+}
+
+impl Kind {
+    /// All kinds.
+    const ALL: [Self; 3] = [Self::Chat, Self::Embeddings, Self::Images];
+
+    /// The spelling in manifests.
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Chat => "chat",
+            Self::Embeddings => "embeddings",
+            Self::Images => "images",
+        }
+    }
+
+    /// The default request schema of this kind.
+    #[must_use]
+    pub fn schema(self) -> Value {
+        match self {
+            Self::Chat => json!({
+                "type": "object",
+                "properties": {
+                    "prompt": {"type": "string", "description": "The user's message"},
+                    "system": {"type": "string", "description": "The system message"},
+                    "messages": {
+                        "type": "array", "minItems": 1, "items": {"type": "object"},
+                        "description": "A whole conversation, instead of prompt",
+                    },
+                    "temperature": {"type": "number", "minimum": 0, "maximum": 2},
+                    "top_p": {"type": "number", "minimum": 0, "maximum": 1},
+                    "max_tokens": {
+                        "type": "integer", "minimum": -1, "not": {"const": 0},
+                        "description": "-1: as many as the context has room for",
+                    },
+                },
+                "anyOf": [{"required": ["prompt"]}, {"required": ["messages"]}],
+            }),
+            Self::Embeddings => json!({
+                "type": "object",
+                "required": ["input"],
+                "properties": {"input": {
+                    "type": ["string", "array"], "items": {"type": "string"},
+                    "description": "One text, or several",
+                }},
+            }),
+            Self::Images => json!({
+                "type": "object",
+                "required": ["prompt"],
+                "properties": {
+                    "prompt": {"type": "string"},
+                    "n": {"type": "integer", "minimum": 1, "maximum": 10},
+                    "size": {"type": "string"},
+                },
+            }),
+        }
+    }
+
+    const fn path(self) -> &'static str {
+        match self {
+            Self::Chat => Operation::Chat.path(),
+            Self::Embeddings => Operation::Embeddings.path(),
+            Self::Images => "/images/generations",
+        }
+    }
+}
+
+impl OpenAiRunner {
+    async fn answer(&self, job: &Job) -> Result<(Value, Usage), attempt::Failure> {
+        let Options { kind, authorization, .. } = &*self.options;
+        let authorization = authorization.as_ref();
+        let exchange = Exchange { kind: *kind, model: &self.model, authorization };
+        let ask = |options| self.ask(&exchange, job, options);
+        let answer = match kind {
+            Kind::Chat => ask_with_options(&self.servers.stream_options, false, ask).await,
+            Kind::Embeddings | Kind::Images => ask(StreamOptions::Omitted).await,
+        };
+        answer.map_err(|failure| exchange.named(failure))
+    }
+
+    /// Sends the request to one of the servers, and reads the answer to its end.
+    async fn ask(
+        &self,
+        exchange: &Exchange<'_>,
+        job: &Job,
+        options: StreamOptions,
+    ) -> Result<(Value, Usage), Failure> {
+        let request = |url: &str| exchange.request(url, &self.options.model, job, options);
+        let failed = |error| match error {
+            endpoints::Error::Unmade(failure) => failure,
+            endpoints::Error::Client(error) => {
+                let attempt::Failure { class, message } = failure_of(&self.model.name, &error);
+                Failure::new(502, class, message)
+            }
+        };
+        if exchange.kind == Kind::Chat {
+            let opened = self.servers.open(&self.client, request).await;
+            let (answer, lease) = opened.map_err(failed)?;
+            return noted(lease, exchange.read(job, answer).await);
+        }
+        let limits = Limits {
+            total: self.model.timeout,
+            answer_bytes: ANSWER_MAX,
+            overflow: Overflow::Fail,
+        };
+        let sent = self.servers.send(&self.client, &limits, request).await;
+        let (answer, lease) = sent.map_err(failed)?;
+        let status = answer.status.as_u16();
+        noted(lease, exchange.parse(job, status, &answer.headers, &answer.body).await)
+    }
+
+    /// Probes a server by listing its models. A refusal to list them counts as an answer.
+    async fn probe(&self, url: String) -> Readiness {
+        let mut request = Request::get(format!("{url}/models"));
+        if let Some(authorization) = &self.options.authorization {
+            request = request.header(AUTHORIZATION, authorization);
+        }
+        let answers = |status: StatusCode| !status.is_server_error();
+        endpoints::ask_readiness(&self.client, request, answers).await
+    }
+}
+
+/// Records the outcome of a request on its lease.
+fn noted<T>(mut lease: Lease, ended: Result<T, Failure>) -> Result<T, Failure> {
+    lease.note(ended.as_ref().err().map(Failure::recorded).as_ref());
+    ended
+}
+
+impl Runner for OpenAiRunner {
+    fn server(&self, operation: Operation) -> Option<Server> {
+        self.options.is_for(operation).then(|| Server::Remote {
+            servers: Arc::clone(&self.servers),
+            model: self.options.model.clone(),
+            authorization: self.options.authorization.clone(),
+        })
+    }
+
+    fn run(&self, job: Job) -> Run<'_> {
+        Box::pin(async move {
+            let started = runtime::monotonic_now();
+            let (output, usage) = self.answer(&job).await?;
+            Ok(Success::new(output, Usage { run_time: started.elapsed(), ..usage }))
+        })
+    }
+
+    fn health(&self) -> Health {
+        self.servers.health()
+    }
+
+    fn maintain(&self) -> Maintenance<'_> {
+        Box::pin(async {
+            if self.is_probed {
+                self.servers.probe(|url| self.probe(url)).await;
+            }
+        })
+    }
+
+    fn endpoints(&self) -> Vec<EndpointState> {
+        self.servers.states()
+    }
+}
+
+#[cfg(test)]
+mod tests;

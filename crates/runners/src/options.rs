@@ -1,0 +1,227 @@
+//! The `[runner]` table of a manifest: the runner type, and the options of that type.
+//!
+//! To add a runner type: a file with its `Options` and its `TYPE`, a line for the module, and a
+//! line in [`TYPES`]. Options are parsed strictly: unknown keys are rejected.
+
+use std::any::Any;
+use std::fmt::Debug;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::header::HeaderValue;
+use serde_json::Value;
+
+use super::builtin::{BuiltinContext, Workers};
+use super::command::GuardConfig;
+use super::endpoints::{Address, Pool, Registry, Settings};
+use super::llm::Room;
+use super::{Runner, builtin, cog, command, http, llm, oip, openai};
+use orrery_config::reader::{Parsed, Section};
+use orrery_config::values::{self, one_of, problem};
+use orrery_http::client::Client;
+use orrery_http::egress::Policy;
+use orrery_runtime::Tasks;
+
+/// All runner types that a manifest can name.
+const TYPES: &[Type] =
+    &[builtin::TYPE, http::TYPE, command::TYPE, openai::TYPE, cog::TYPE, llm::TYPE, oip::TYPE];
+
+/// A runner type.
+#[derive(Debug, Clone, Copy)]
+pub struct Type {
+    /// The spelling in manifests.
+    pub name: &'static str,
+    /// Parses its options from the `[runner]` table of a manifest in the folder.
+    pub read: fn(&mut Section<'_>, &Path) -> Option<Arc<dyn Options>>,
+}
+
+/// The parsed options of one model's runner.
+pub trait Options: Debug + Send + Sync + Comparable {
+    /// The default request schema, if the options determine it.
+    fn schema(&self) -> Option<Value> {
+        None
+    }
+
+    /// Whether the model itself reports its request schema and its output type.
+    fn is_self_describing(&self) -> bool {
+        false
+    }
+
+    /// The model file, which is then not listed as a separate model.
+    fn model_file(&self) -> Option<&Path> {
+        None
+    }
+
+    /// The files that it runs as programs.
+    fn programs(&self) -> Vec<PathBuf> {
+        Vec::new()
+    }
+
+    /// What it needs on this machine and is not there. Only `orrery check` asks: a program may come later, and
+    /// a model that fails says why.
+    fn missing(&self) -> Option<String> {
+        None
+    }
+
+    /// Default concurrency; `None`: the general default.
+    fn concurrency(&self) -> Option<usize> {
+        None
+    }
+
+    /// The title in the model file.
+    fn title(&self) -> Option<&str> {
+        None
+    }
+
+    /// Creates the runner of `model` without starting anything.
+    fn runner(self: Arc<Self>, model: Model, dependencies: &Dependencies) -> Arc<dyn Runner>;
+}
+
+/// The manifest's settings of a model, independent of its runner.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Model {
+    /// The slug, for messages.
+    pub name: String,
+    /// Maximum number of concurrent runs.
+    pub concurrency: usize,
+    /// Timeout of one run.
+    pub timeout: Duration,
+    /// JSON pointer to a cost in an answer.
+    pub cost_report: String,
+    /// Whether its outputs are files.
+    pub gives_files: bool,
+}
+
+impl Model {
+    /// The pool of its endpoints. `is_probed`: they are probed, with `starts_unknown` before their
+    /// first use.
+    pub(super) fn servers(
+        &self,
+        addresses: &[Address],
+        is_probed: bool,
+        starts_unknown: bool,
+        dependencies: &Dependencies,
+    ) -> Pool {
+        let model = &self.name;
+        let settings =
+            Settings { model, addresses, patience: self.timeout, is_probed, starts_unknown };
+        Pool::new(&settings, &dependencies.endpoints)
+    }
+}
+
+/// What runners are built from.
+#[derive(Debug, Clone)]
+pub struct Dependencies {
+    /// For built-in models.
+    pub builtins: BuiltinContext,
+    /// For the operator's URLs.
+    pub client: Client,
+    /// For the operator's programs, and for restarting this binary.
+    pub guard: GuardConfig,
+    /// The memory budget of local models.
+    pub room: Arc<Room>,
+    /// The endpoints of remote models, which outlive the runners that use them.
+    pub endpoints: Arc<Registry>,
+}
+
+impl Dependencies {
+    /// For checking manifests: no program can be started.
+    #[must_use]
+    pub fn none() -> Self {
+        let guard = GuardConfig {
+            program: PathBuf::new(),
+            work: PathBuf::new(),
+            hidden: Vec::new(),
+            models: PathBuf::new(),
+            groups: None,
+            tasks: Tasks::new(),
+        };
+        let workers = Workers::new(PathBuf::new(), None);
+        let builtins = BuiltinContext::new(Policy::default(), None, workers);
+        let client = Client::trusted();
+        let endpoints = Arc::default();
+        Self { builtins, client, guard, room: Arc::default(), endpoints }
+    }
+}
+
+/// The runner of a manifest.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The type as spelled in manifests.
+    pub type_name: &'static str,
+    pub options: Arc<dyn Options>,
+}
+
+impl PartialEq for Config {
+    fn eq(&self, other: &Self) -> bool {
+        self.options.equals(&*other.options)
+    }
+}
+
+impl Config {
+    /// The runner of a model file without a manifest.
+    #[must_use]
+    pub fn of_model_file(file: &Path) -> Self {
+        let options = llm::Options::of_file(file.to_path_buf());
+        Self { type_name: llm::TYPE.name, options: Arc::new(options) }
+    }
+}
+
+/// Parses the `[runner]` table of a manifest in `folder`; faults are recorded in the section.
+pub fn read(section: &mut Section<'_>, folder: &Path) -> Option<Config> {
+    let Some(found) = section.required("type", one_of(TYPES, |kind| kind.name)) else {
+        // Valid keys depend on the type.
+        section.ignore_others();
+        return None;
+    };
+    let options = (found.read)(section, folder)?;
+    Some(Config { type_name: found.name, options })
+}
+
+/// Comparison of options of any type.
+pub trait Comparable: Any {
+    /// Whether `other` has the same type and is equal.
+    fn equals(&self, other: &dyn Any) -> bool;
+}
+
+impl<T: Any + PartialEq> Comparable for T {
+    fn equals(&self, other: &dyn Any) -> bool {
+        other.downcast_ref() == Some(self)
+    }
+}
+
+/// A header value: `prefix`, then a text with its secrets substituted. Marked as sensitive, so that
+/// it is never printed.
+pub(super) fn secret_header(
+    value: &values::Value<'_>,
+    prefix: &str,
+    folder: &Path,
+) -> Parsed<HeaderValue> {
+    let secret = values::secret(folder)(value)?;
+    let header = HeaderValue::from_str(&format!("{prefix}{}", secret.expose()));
+    let mut header = header.map_err(|_hidden| {
+        problem(value, "a header cannot carry some of its characters".to_owned())
+    })?;
+    header.set_sensitive(true);
+    Ok(header)
+}
+
+/// The URL of a server, without a trailing slash.
+pub(super) fn base_url(value: &values::Value<'_>) -> Parsed<String> {
+    values::url(value).map(|url| url.trim_end_matches('/').to_owned())
+}
+
+#[cfg(any(test, feature = "test-support"))]
+impl Model {
+    /// A test model whose runs may take `timeout`.
+    pub fn of_test(name: &str, timeout: Duration) -> Self {
+        Self {
+            name: name.to_owned(),
+            concurrency: 1,
+            timeout,
+            cost_report: "/metrics/cost".to_owned(),
+            gives_files: false,
+        }
+    }
+}

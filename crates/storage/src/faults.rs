@@ -1,0 +1,96 @@
+//! Fault injection for tests: a slow disk, and the state that a kill at a chosen point leaves.
+//!
+//! A point calls the function set by the test, on the thread that reached it. The function can copy
+//! the data folder as a kill would leave it, or wait.
+
+use std::fs;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// A position of a store thread: just before the named step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Point {
+    /// A group's record is written to the log.
+    Write,
+    /// The log is synced.
+    Sync,
+    /// The group is made visible.
+    Publish,
+    /// Its commits are answered.
+    Answer,
+    /// A row is put into the tree.
+    Row,
+    /// The last applied record is noted in the tree.
+    Applied,
+    /// The tree is flushed.
+    Flush,
+    /// The marker is written.
+    Marker,
+    /// Segments of the log are removed.
+    Remove,
+    /// The checkpoint has ended.
+    Ended,
+    /// A part of the log is written to the archive.
+    Archive,
+    /// It is renamed to its final name.
+    ArchiveName,
+    /// It is noted as archived.
+    ArchiveNote,
+    /// Deletions that waited for that are made.
+    ArchiveFree,
+}
+
+type Hook = Arc<dyn Fn(Point) + Send + Sync>;
+
+/// The injected faults; none at first.
+#[derive(Default)]
+pub struct Faults {
+    sync_millis: AtomicU64,
+    hook: Mutex<Option<Hook>>,
+}
+
+impl std::fmt::Debug for Faults {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Faults").field("sync_millis", &self.sync_millis).finish_non_exhaustive()
+    }
+}
+
+impl Faults {
+    /// Delays every sync of the log.
+    pub fn slow_syncs(&self, by: Duration) {
+        let millis = u64::try_from(by.as_millis()).unwrap_or(u64::MAX);
+        self.sync_millis.store(millis, Ordering::Relaxed);
+    }
+
+    /// Calls `hook` at every point from now on.
+    pub fn at_points(&self, hook: impl Fn(Point) + Send + Sync + 'static) {
+        *self.hook.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(hook));
+    }
+
+    pub fn hit(&self, point: Point) {
+        let hook = self.hook.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(hook) = hook {
+            hook(point);
+        }
+        let slow = self.sync_millis.load(Ordering::Relaxed);
+        if point == Point::Sync && slow > 0 {
+            std::thread::sleep(Duration::from_millis(slow));
+        }
+    }
+}
+
+/// Copies a folder recursively, as a kill at this time would leave it.
+pub fn copy_folder(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy_folder(&entry.path(), &target);
+        } else {
+            fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! The embedded store: the only module that depends on the storage engine.
+//!
+//! Its interface is a handful of verbs: `get`, `get_many`, `page`, `list`, `search`, `commit`,
+//! `write_payload`, `read_payload`, `stats`. A write is durable when `commit` returns, not before,
+//! and no caller acts on it earlier.
+//!
+//! The path of a commit, and the module of each part:
+//!
+//! 1. [`writer`]: one thread groups commits ([`pace`] decides when it waits for more), checks
+//!    preconditions, resolves counters and lists.
+//! 2. [`log`]: the group becomes one checksummed, numbered record; one `pwrite`, one `fdatasync`.
+//! 3. [`memtable`]: the group becomes visible as a whole. Nothing is visible before it is durable.
+//! 4. The commits' hooks run, in order; then the commits are answered.
+//! 5. [`checkpoint`]: in the background, moves rows from the memtable into the [`tree`] (sled), in
+//!    key order and in compressed [`blocks`], and then removes their log. Rows overwritten before
+//!    that never reach the tree.
+//!
+//! [`view`] merges memtable and tree into one ordered, consistent map. [`opening`] reads tree, log
+//! and [`marker`], and refuses parts that do not belong together. A failed write is never retried:
+//! the process exits, and the next start reads the log.
+
+pub mod commit;
+mod covered;
+pub mod export;
+pub mod held_back;
+pub mod index_intersection;
+pub mod key;
+pub mod list;
+pub mod record;
+pub mod root_folder;
+pub mod rotation;
+pub mod salvage;
+pub mod trash;
+
+mod blocks;
+mod checkpoint;
+mod claims;
+#[cfg(any(test, feature = "test-support"))]
+pub mod crash_point;
+mod data_dir;
+mod deferred_deletions;
+mod disk_space;
+mod durable;
+mod encryption;
+mod error;
+#[cfg(any(test, feature = "test-support"))]
+pub mod faults;
+mod log;
+mod log_archive;
+mod marker;
+mod memtable;
+mod opening;
+mod pace;
+mod pack;
+mod payloads;
+mod row_cache;
+mod store;
+mod sweep;
+mod tree;
+mod tree_file;
+mod usage;
+mod view;
+mod watches;
+mod writer;
+
+pub use claims::Claims;
+pub use commit::Commit;
+pub use data_dir::{FolderLock, Sizes as DiskSizes, make_and_lock, sizes as disk_sizes};
+pub use deferred_deletions::DeferredDeletions;
+pub use disk_space::{DiskSpaceMonitor, shortage};
+pub use encryption::Sealer;
+pub use error::{Error, Kind};
+pub use index_intersection::{Found, Index, Search};
+pub use key::{Key, Table};
+pub use log_archive::{
+    ArchivePosition, Group, LiveLog, claim_of, claimed_by, payload_in, read_live_log,
+};
+pub use marker::exchange;
+pub use payloads::{Claim, Prepared};
+pub use record::Record;
+pub use store::{FORMAT, Options, Page, Row, Stats, Store};
+pub use sweep::Shards;
+pub use trash::{SweepOptions, Swept};
+pub use usage::RECORDED_FROM;
+pub use watches::Watch;
+
+#[cfg(test)]
+mod damage_tests;
+#[cfg(test)]
+mod wal_tests;

@@ -1,0 +1,71 @@
+//! The pace of the writer: under load, commits wait briefly so that more of them share one sync.
+//!
+//! A sync takes as much CPU time as several commits, and under such a load every core has other
+//! work meanwhile. Only commits of accepted work count: a client waits for each of the others, and
+//! with few in flight nothing is delayed.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// The time over which commits are counted.
+const WINDOW: Duration = Duration::from_millis(5);
+/// Commits per window from which the writer waits for more: above the rate of one execution at a
+/// time.
+const MANY: usize = 24;
+/// How long the writer waits, about the duration of a sync.
+const PAUSE: Duration = Duration::from_micros(200);
+
+/// Counts commits.
+#[derive(Debug)]
+pub struct Pace {
+    began: Instant,
+    /// Commits in the current window.
+    count: usize,
+    /// Commits in the previous window.
+    before: usize,
+}
+
+impl Pace {
+    /// A counter without commits.
+    pub const fn new(now: Instant) -> Self {
+        Self { began: now, count: 0, before: 0 }
+    }
+
+    /// Counts a commit of accepted work.
+    pub const fn note(&mut self) {
+        self.count = self.count.saturating_add(1);
+    }
+
+    /// How long a group that begins now should wait for more commits.
+    pub fn pause(&mut self, now: Instant) -> Option<Duration> {
+        let passed = now.saturating_duration_since(self.began);
+        if passed >= WINDOW {
+            // The same number over a longer time is not a high rate.
+            self.before = if passed < WINDOW.saturating_mul(2) { self.count } else { 0 };
+            (self.began, self.count) = (now, 0);
+        }
+        (self.before >= MANY).then_some(PAUSE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writer_pauses_only_after_window_of_many_commits() {
+        let start = orrery_runtime::monotonic_now();
+        let at = |windows: u32| start + WINDOW.saturating_mul(windows);
+        let mut pace = Pace::new(start);
+        let note = |pace: &mut Pace, count| (0..count).for_each(|_| pace.note());
+        note(&mut pace, MANY);
+        assert_eq!(pace.pause(start), None, "the first window is not over");
+        assert_eq!(pace.pause(at(1)), Some(PAUSE));
+        note(&mut pace, MANY - 1);
+        assert_eq!(pace.pause(at(1)), Some(PAUSE));
+        assert_eq!(pace.pause(at(2)), None);
+        note(&mut pace, MANY);
+        assert_eq!(pace.pause(at(4)), None, "they came in twice the time");
+    }
+}

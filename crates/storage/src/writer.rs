@@ -1,0 +1,417 @@
+//! The writer: the one thread that changes the store.
+//!
+//! It takes commits from a bounded channel and merges the waiting ones into one group; under load
+//! it waits briefly for more (`pace`). Preconditions and counters see every commit merged before
+//! them. The group becomes one log record, is synced once and becomes visible as a whole; then the
+//! writer calls the hooks of its commits in order, and answers them. The writer retries nothing:
+//! when the disk fails, every waiting commit fails with the reason, and the store accepts no more
+//! commits.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Instant;
+
+use super::checkpoint::{Job, Limits, Progress};
+use super::commit::{Commit, Expect, Hook, Write};
+use super::error::Error;
+#[cfg(any(test, feature = "test-support"))]
+use super::faults::{Faults, Point};
+use super::key::Key;
+use super::log::Log;
+use super::log::form::{RECORD_BYTES_MAX, StoreId};
+use super::marker::Marker;
+use super::memtable::Rows;
+use super::pace::Pace;
+use super::record::Malformed;
+use super::view::View;
+use super::watches::{Touched, Watches};
+use orrery_domain::ids::OrganizationId;
+use orrery_runtime::turns::Turn;
+use orrery_runtime::{self as runtime, Clock};
+
+/// Commits that may wait for the writer; further ones wait at their senders.
+pub const QUEUE: usize = 4096;
+/// Maximum commits per group.
+const GROUP_COMMITS_MAX: usize = 256;
+/// Maximum bytes per group, unless a single commit has more.
+const GROUP_BYTES_MAX: usize = 1024 * 1024;
+
+/// A message to the writer.
+pub enum Message {
+    Commit {
+        commit: Commit,
+        /// Its part of the memory for rows that are not in the tree.
+        turn: Turn,
+        done: oneshot::Sender<Result<(), Error>>,
+    },
+    /// Sets the stream that also receives all writes, or removes it. Answered with whether there
+    /// was one until now, and with the number of the last log record.
+    SetChangeStream {
+        change_stream: Option<ChangeStream>,
+        done: oneshot::Sender<(bool, u64)>,
+    },
+    /// Writes an empty record that proves the log's last one, since the store is idle.
+    Seal,
+    /// Begins a checkpoint.
+    Freeze,
+    Close,
+}
+
+/// Receives all writes, batch by batch. It is dropped when it is full, so that a backup never
+/// delays the writer.
+pub type ChangeStream = std::sync::mpsc::SyncSender<Rows>;
+
+/// Metrics published by the writer.
+#[derive(Debug, Default)]
+pub struct Metrics {
+    pub commits: AtomicU64,
+    pub flushes: AtomicU64,
+}
+
+/// The thread's state.
+pub struct Writer {
+    pub view: View,
+    pub log: Log,
+    pub store: StoreId,
+    pub data: PathBuf,
+    pub inbox: mpsc::Receiver<Message>,
+    pub metrics: Arc<Metrics>,
+    /// Set once, with the reason, when the disk has failed.
+    pub failure: Arc<watch::Sender<Option<String>>>,
+    pub change_stream: Option<ChangeStream>,
+    pub watches: Arc<Watches>,
+    pub progress: Arc<Progress>,
+    /// To the checkpoint thread, which ends when this is dropped.
+    pub jobs: std::sync::mpsc::Sender<Job>,
+    pub checkpoints: JoinHandle<()>,
+    pub limits: Limits,
+    /// The memory taken by the commits since the last checkpoint began.
+    pub held: Held,
+    pub pace: Pace,
+    #[cfg(any(test, feature = "test-support"))]
+    pub faults: Arc<Faults>,
+}
+
+/// A commit waiting for the sync.
+struct Pending {
+    hooks: Vec<Hook>,
+    /// Why it is refused. It is answered after the sync nevertheless: the reason may not be durable
+    /// yet, and a caller that retries at once has to see it.
+    refused: Option<Error>,
+    done: oneshot::Sender<Result<(), Error>>,
+}
+
+type Waiting = Vec<Pending>;
+
+/// Memory permits for rows that are not in the tree, one for each organization.
+#[derive(Debug, Default)]
+pub struct Held(HashMap<Option<OrganizationId>, Turn>);
+
+impl Held {
+    fn add(&mut self, turn: Turn) {
+        match self.0.entry(turn.holder()) {
+            Entry::Occupied(mut held) => held.get_mut().join(turn),
+            Entry::Vacant(place) => {
+                place.insert(turn);
+            }
+        }
+    }
+}
+
+/// The changes of one commit, in the order of its writes.
+type Changes = Vec<(Key, Option<Vec<u8>>)>;
+
+impl Writer {
+    /// Runs until the store is closed. Call it on its own thread.
+    pub fn run(mut self) {
+        while let Some(first) = self.inbox.blocking_recv() {
+            let started = runtime::monotonic_now();
+            let (next, rows, waiting) = self.gather(first, started);
+            if !waiting.is_empty() {
+                self.write(rows, waiting);
+                metrics::histogram!("orrery_commit_seconds").record(started.elapsed());
+            }
+            match next {
+                None => {}
+                Some(Message::SetChangeStream { change_stream, done }) => {
+                    let before = std::mem::replace(&mut self.change_stream, change_stream);
+                    // If the requester is gone, so is the stream's receiver.
+                    let _gone = done.send((before.is_some(), self.log.number()));
+                }
+                Some(Message::Seal) => self.seal(),
+                Some(Message::Freeze) => self.freeze(),
+                Some(Message::Close | Message::Commit { .. }) => break,
+            }
+            if self.log.since_freeze >= self.limits.log_bytes {
+                self.checkpoint_if_due();
+            }
+        }
+        self.close();
+    }
+
+    /// Merges the waiting commits, up to the first other message, which is returned.
+    fn gather(&mut self, first: Message, now: Instant) -> (Option<Message>, Rows, Waiting) {
+        let mut rows = Rows::new();
+        let mut waiting = Waiting::new();
+        let mut bytes = 0;
+        let mut next = Some(first);
+        let mut pause = self.pace.pause(now);
+        while let Some(message) = next {
+            let (mut commit, turn, done) = match message {
+                Message::Commit { commit, turn, done } => (commit, turn, done),
+                other @ (Message::SetChangeStream { .. }
+                | Message::Seal
+                | Message::Freeze
+                | Message::Close) => {
+                    return (Some(other), rows, waiting);
+                }
+            };
+            if !commit.is_new_work {
+                self.pace.note();
+            }
+            let hooks = std::mem::take(&mut commit.hooks);
+            match self.merge(commit, &mut rows) {
+                Ok(added) => {
+                    bytes += added;
+                    self.held.add(turn);
+                    waiting.push(Pending { hooks, refused: None, done });
+                }
+                Err(error) => {
+                    waiting.push(Pending { hooks: Vec::new(), refused: Some(error), done });
+                }
+            }
+            if waiting.len() >= GROUP_COMMITS_MAX || bytes >= GROUP_BYTES_MAX {
+                break;
+            }
+            next = self.inbox.try_recv().ok();
+            if next.is_none()
+                && let Some(pause) = pause.take()
+            {
+                std::thread::sleep(pause);
+                next = self.inbox.try_recv().ok();
+            }
+        }
+        (None, rows, waiting)
+    }
+
+    /// Checks a commit against everything before it and adds its rows: all, or none.
+    fn merge(&self, commit: Commit, overlay: &mut Rows) -> Result<usize, Error> {
+        if let Some(reason) = self.failure.borrow().as_ref() {
+            return Err(Error::Unavailable { reason: reason.clone() });
+        }
+        for expect in &commit.expects {
+            let (key, holds) = match expect {
+                Expect::Absent(key) => (key, self.current(key, overlay)?.is_none()),
+                Expect::Present(key) => (key, self.current(key, overlay)?.is_some()),
+                Expect::Equal(key, bytes) => {
+                    (key, self.current(key, overlay)?.as_deref() == Some(bytes))
+                }
+            };
+            if !holds {
+                return Err(Error::Conflict { key: key.clone() });
+            }
+        }
+        let mut rows = Changes::with_capacity(commit.writes.len());
+        for write in commit.writes {
+            match write {
+                Write::Put(key, value) => rows.push((key, Some(value))),
+                Write::Delete(key) => rows.push((key, None)),
+                Write::Add(key, delta) => {
+                    self.count(key, delta, &mut rows, overlay)?;
+                }
+                Write::Append(list, value) => {
+                    let after = self.count(list.clone(), 1, &mut rows, overlay)?;
+                    let number = u64::try_from(after.saturating_sub(1)).unwrap_or_default();
+                    rows.push((list.number_largest_first(number), Some(value)));
+                }
+            }
+        }
+        let length = |(key, value): &(Key, Option<Vec<u8>>)| {
+            key.as_bytes().len() + value.as_ref().map_or(0, Vec::len)
+        };
+        let bytes: usize = rows.iter().map(length).sum();
+        if bytes as u64 >= RECORD_BYTES_MAX / 2 {
+            let reason = format!("a commit of {bytes} bytes is too large");
+            return Err(Error::Unavailable { reason });
+        }
+        overlay.extend(rows);
+        Ok(bytes)
+    }
+
+    /// Adds to a counter, including additions of the same commit; returns the sum.
+    fn count(
+        &self,
+        key: Key,
+        delta: i64,
+        rows: &mut Changes,
+        overlay: &Rows,
+    ) -> Result<i64, Error> {
+        let own = rows.iter().rev().find(|(held, _)| *held == key);
+        let before: Option<Vec<u8>> = match own {
+            Some((_, value)) => Option::clone(value),
+            None => self.current(&key, overlay)?,
+        };
+        let sum = counter(before.as_deref())?.saturating_add(delta);
+        rows.push((key, Some(sum.to_be_bytes().to_vec())));
+        Ok(sum)
+    }
+
+    fn current(&self, key: &Key, overlay: &Rows) -> Result<Option<Vec<u8>>, Error> {
+        if let Some(row) = overlay.get(key) {
+            return Ok(row.clone());
+        }
+        self.view.get(key)
+    }
+
+    /// Writes and syncs one record, publishes the rows, then runs the hooks and answers, in commit
+    /// order.
+    fn write(&mut self, rows: Rows, waiting: Waiting) {
+        let has_rows = !rows.is_empty();
+        let outcome = self.append(rows, false);
+        if outcome.is_ok() {
+            let commits = waiting.iter().filter(|waiting| waiting.refused.is_none()).count() as u64;
+            self.metrics.flushes.fetch_add(u64::from(has_rows), Ordering::Relaxed);
+            self.metrics.commits.fetch_add(commits, Ordering::Relaxed);
+            metrics::counter!("orrery_flushes_total").increment(u64::from(has_rows));
+            metrics::counter!("orrery_commits_total").increment(commits);
+        }
+        #[cfg(any(test, feature = "test-support"))]
+        self.faults.hit(Point::Answer);
+        for Pending { hooks, refused, done } in waiting {
+            if outcome.is_ok() {
+                hooks.into_iter().for_each(Hook::call);
+            }
+            answer(done, outcome.clone().and_then(|()| refused.map_or(Ok(()), Err)));
+        }
+    }
+
+    /// Makes a record durable and its rows visible. Only a seal has no rows.
+    fn append(&mut self, rows: Rows, is_seal: bool) -> Result<(), Error> {
+        if rows.is_empty() && !is_seal {
+            // Its preconditions held, and everything that they depend on is durable.
+            return Ok(());
+        }
+        #[cfg(any(test, feature = "test-support"))]
+        self.faults.hit(Point::Write);
+        let written = self.log.write(&rows, self.progress.applied(), Clock::system().now());
+        #[cfg(any(test, feature = "test-support"))]
+        self.faults.hit(Point::Sync);
+        let number = written.and_then(|number| self.log.sync().map(|()| number));
+        let number = number.map_err(|error| self.fail(&error))?;
+        #[cfg(any(test, feature = "test-support"))]
+        self.faults.hit(Point::Publish);
+        if let Some(stream) = &self.change_stream
+            && !is_seal
+            && stream.try_send(rows.clone()).is_err()
+        {
+            self.change_stream = None;
+        }
+        let touched = self.watches.touched_by(&rows);
+        self.view.memtable.publish(number, rows);
+        touched.into_iter().for_each(Touched::mark);
+        if self.progress.wrote(number, is_seal) && !is_seal {
+            // The checkpoint thread ends after this one.
+            let _running = self.jobs.send(Job::Dirty);
+        }
+        Ok(())
+    }
+
+    /// Stops all writes: only the next start can tell what the disk contains.
+    fn fail(&self, error: &dyn std::fmt::Display) -> Error {
+        tracing::error!(%error, "the store accepts no more writes");
+        self.failure.send_if_modified(|reason| {
+            reason.get_or_insert_with(|| error.to_string());
+            true
+        });
+        Error::Unavailable { reason: error.to_string() }
+    }
+
+    fn has_failed(&self) -> bool {
+        self.failure.borrow().is_some()
+    }
+
+    fn seal(&mut self) {
+        if !self.has_failed() && !self.progress.is_sealed() {
+            // A failure is recorded for all callers.
+            let _noted = self.append(Rows::new(), true);
+        }
+    }
+
+    fn freeze(&mut self) {
+        if self.has_failed() {
+            return;
+        }
+        if let Some(frozen) = self.view.memtable.freeze() {
+            self.log.since_freeze = 0;
+            self.progress.begin();
+            let held = std::mem::take(&mut self.held);
+            let _running = self.jobs.send(Job::Frozen(frozen, held));
+        }
+    }
+
+    /// Starts a checkpoint if one is due. Bounds log and memory: at twice the trigger, it waits for
+    /// the running checkpoint.
+    fn checkpoint_if_due(&mut self) {
+        if self.log.since_freeze >= self.limits.log_bytes.saturating_mul(2) {
+            self.progress.wait();
+        }
+        self.freeze();
+    }
+
+    /// Moves everything to the tree, leaves an empty log, and ends the checkpoint thread.
+    fn close(mut self) {
+        self.seal();
+        self.progress.wait();
+        self.freeze();
+        self.progress.wait();
+        let Self { view, mut log, store, data, failure, jobs, checkpoints, .. } = self;
+        drop(jobs);
+        let _aborts_on_panic = checkpoints.join();
+        if failure.borrow().is_some() || !view.memtable.is_empty() {
+            return;
+        }
+        let number = log.number();
+        let applied =
+            super::tree::set_applied(&view.db, number).and_then(|()| super::tree::flush(&view.db));
+        let emptied = applied.and_then(|()| {
+            if !log.is_fresh() {
+                log.roll(number, 0).map_err(|error| Error::unavailable(&error))?;
+            }
+            let removed = log.segments().remove_through(number, false);
+            removed.map_err(|error| Error::unavailable(&error))?;
+            Marker::new(store, number, 0).write(&data)
+        });
+        if let Err(error) = emptied {
+            tracing::error!(
+                %error,
+                "failed to close the store completely; the next start reads its log"
+            );
+        }
+        // Drop the engine last: the next process that opens the store waits for it.
+        drop(log);
+        drop(view);
+    }
+}
+
+/// The value of a counter's row.
+pub fn counter(row: Option<&[u8]>) -> Result<i64, Malformed> {
+    let Some(bytes) = row else { return Ok(0) };
+    let bytes: [u8; 8] = bytes.try_into().map_err(|_length| Malformed {
+        record: "counter",
+        reason: "it must have eight bytes".to_owned(),
+    })?;
+    Ok(i64::from_be_bytes(bytes))
+}
+
+/// Answers a commit. It counts even if its sender no longer waits.
+fn answer(done: oneshot::Sender<Result<(), Error>>, outcome: Result<(), Error>) {
+    if done.send(outcome).is_err() {
+        tracing::trace!("the caller of a commit no longer waits for it");
+    }
+}

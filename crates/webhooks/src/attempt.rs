@@ -1,0 +1,466 @@
+//! One attempt at one delivery: read it, sign it, send it, commit the outcome.
+//!
+//! Nothing counts until the commit: an attempt whose outcome could not be written is repeated. Only
+//! the receiver's slot is freed earlier, as soon as the receiver has answered. Never logs a secret,
+//! a body, or more of a URL than its receiver.
+
+use std::collections::HashSet;
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER, USER_AGENT};
+use hyper::{Method, Request, StatusCode};
+use tokio::time::Instant;
+
+use super::dispatcher::{Health, Item};
+use super::endpoints::Endpoints;
+use super::rows::{self, Due};
+use super::transport::{Response, SendError, Transport};
+use super::{Error, OnAttempt, Options};
+use orrery_domain::delivery::{self, Attempt, Delivery, JITTER, Verdict};
+use orrery_domain::ids::{ExecutionId, OrganizationId};
+use orrery_domain::signature;
+use orrery_domain::time::Timestamp;
+use orrery_domain::webhook_endpoint::Event;
+use orrery_http::trace_context;
+use orrery_runtime::{self as runtime, Clock, turns};
+use orrery_storage::commit::Expect;
+use orrery_storage::{self as storage, Commit, Sealer, Store};
+
+/// Maximum bytes of UTF-8 that are kept of a response's body.
+const RESPONSE_BYTES_MAX: usize = 4096;
+/// Grace after its time-out before a transport that does not enforce it is cut off.
+const CUT_OFF_GRACE: Duration = Duration::from_secs(1);
+/// Maximum attempts to commit an outcome while its endpoint changes.
+const JUDGED_AGAIN_MAX: usize = 5;
+const AGENT: &str = concat!("orrery/", env!("CARGO_PKG_VERSION"));
+
+/// The dependencies of every attempt.
+pub(super) struct Context {
+    pub(super) store: Store,
+    pub(super) sealer: Sealer,
+    pub(super) endpoints: Endpoints,
+    pub(super) transport: Arc<dyn Transport>,
+    pub(super) clock: Clock,
+    pub(super) options: Options,
+    /// Called after the commit of each attempt at a stored delivery.
+    pub(super) on_attempt: OnceLock<OnAttempt>,
+    /// Deliveries with an attempt in flight.
+    pub(super) in_flight: Mutex<HashSet<(OrganizationId, ExecutionId)>>,
+    /// Held while a finished delivery becomes due again.
+    pub(super) taking_up: Arc<tokio::sync::Mutex<()>>,
+}
+
+/// Marks a delivery as in flight until it is dropped.
+struct InFlightGuard<'a> {
+    context: &'a Context,
+    id: (OrganizationId, ExecutionId),
+}
+
+impl Context {
+    pub(super) fn in_flight(&self) -> MutexGuard<'_, HashSet<(OrganizationId, ExecutionId)>> {
+        self.in_flight.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn mark_in_flight(&self, item: &Item) -> InFlightGuard<'_> {
+        let id = (item.organization, item.execution);
+        self.in_flight().insert(id);
+        InFlightGuard { context: self, id }
+    }
+}
+
+impl Drop for InFlightGuard<'_> {
+    fn drop(&mut self) {
+        self.context.in_flight().remove(&self.id);
+    }
+}
+
+/// The result of an attempt; its outcome is on the disk.
+#[derive(Debug)]
+pub(super) enum Report {
+    /// The attempt was made. `next` is when the following one is due.
+    Made { health: Health, next: Option<Timestamp> },
+    /// The row no longer exists: it was a leftover, or the delivery was redelivered or deleted in
+    /// the meantime, and the outcome does not count.
+    StaleRow,
+}
+
+/// Why an attempt does not count: its row is unchanged, and it is repeated.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum AttemptError {
+    #[error(transparent)]
+    Outbox(#[from] Error),
+    /// This machine lacks a resource for sending.
+    #[error("{0}")]
+    Local(String),
+}
+
+impl From<storage::Error> for AttemptError {
+    fn from(error: storage::Error) -> Self {
+        Self::Outbox(error.into())
+    }
+}
+
+/// The outcome of sending, before it is committed.
+struct Outcome {
+    status: Option<u16>,
+    response: Option<String>,
+    /// The error message; `None` on success.
+    error: Option<String>,
+    health: Health,
+    retry: Retry,
+}
+
+enum Retry {
+    /// By the schedule, but not before this delay has passed.
+    NotBefore(Duration),
+    Never,
+}
+
+/// Makes one attempt at the delivery of `item`; the item carries the delivery if it was handed over
+/// in memory. Calls `answered` before the outcome is written.
+///
+/// # Errors
+/// [`AttemptError`] if the store cannot be read or written, or this machine cannot send.
+pub(super) async fn make(
+    context: &Context,
+    item: &Item,
+    carried: Option<Box<Delivery>>,
+    answered: impl FnOnce(Health),
+) -> Result<Report, AttemptError> {
+    let Some(mut delivery) = find(context, item, carried).await? else {
+        let mut commit = Commit::new();
+        commit.delete(item.key());
+        context.store.commit(commit).await?;
+        return Ok(Report::StaleRow);
+    };
+    let _flight = context.mark_in_flight(item);
+    let started = context.clock.now();
+    let clock = runtime::monotonic_now();
+    let outcome = match context.store.read_payload(&delivery.body).await {
+        Ok(body) => {
+            let body: Box<str> = body.into();
+            let body = Bytes::from(body.into_string());
+            deliver(context, &delivery, body, started).await.map_err(AttemptError::Local)?
+        }
+        Err(error) if error.is_final() => {
+            let reason = match error.kind() {
+                storage::Kind::Damaged => "the stored payload is damaged",
+                storage::Kind::Gone | storage::Kind::TryAgain => "the payload is no longer stored",
+            };
+            let mut outcome = Outcome::unsent(reason.to_owned());
+            (outcome.health, outcome.retry) = (Health::Unknown, Retry::Never);
+            outcome
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let health = outcome.health;
+    let next = next_attempt(context, &delivery, &outcome);
+    let attempt = outcome.noted(&delivery, started, clock);
+    tracing::debug!(
+        delivery = %delivery.id, execution = %delivery.execution, receiver = %item.receiver,
+        attempt = attempt.number, status = attempt.status_code, error = attempt.error,
+        "webhook attempt"
+    );
+    delivery.progress.note(attempt, next);
+    answered(health);
+    if !commit_outcome(context, item, &delivery, health).await? {
+        return Ok(Report::StaleRow);
+    }
+    count(&delivery);
+    if let Some(on_attempt) = context.on_attempt.get() {
+        on_attempt(&delivery);
+    }
+    Ok(Report::Made { health, next: delivery.progress.next_attempt_at })
+}
+
+/// The delivery of `item`, unless its row is a leftover of a delivery that is deleted, final, or
+/// due at another time.
+///
+/// The row of a handed-over delivery is checked, too: a scan may have found and sent it first.
+async fn find(
+    context: &Context,
+    item: &Item,
+    carried: Option<Box<Delivery>>,
+) -> Result<Option<Delivery>, Error> {
+    if let Some(delivery) = carried {
+        let exists = context.store.get(&item.key()).await?.is_some();
+        return Ok(exists.then_some(*delivery));
+    }
+    let delivery = match rows::load(&context.store, item.organization, item.execution).await {
+        // An unreadable record can never be sent.
+        Err(Error::Store(storage::Error::Malformed(error))) => {
+            tracing::error!(execution = %item.execution, %error, "webhook delivery abandoned");
+            return Ok(None);
+        }
+        found => found?,
+    };
+    Ok(delivery.filter(|delivery| delivery.progress.next_attempt_at == Some(item.due)))
+}
+
+/// Commits the outcome: the progress, the row with its next due time or its deletion, and the
+/// effect on the endpoint. If the endpoint changes concurrently, it is judged again. `false`: the
+/// row was gone, and nothing is written.
+async fn commit_outcome(
+    context: &Context,
+    item: &Item,
+    delivery: &Delivery,
+    health: Health,
+) -> Result<bool, Error> {
+    for round in 0..=JUDGED_AGAIN_MAX {
+        let mut commit = outcome_of(item, delivery)?;
+        // An attempt that did not reach the receiver says nothing about it.
+        let patience = context.options.disable_endpoint_after;
+        let is_judged = round < JUDGED_AGAIN_MAX
+            && health != Health::Unknown
+            && context.endpoints.judge(&mut commit, delivery, patience).await?;
+        match context.store.commit(commit).await {
+            Err(storage::Error::Conflict { key }) if key == item.key() => return Ok(false),
+            Err(storage::Error::Conflict { .. }) if is_judged => {}
+            written => return Ok(written.map(|()| true)?),
+        }
+    }
+    Ok(false)
+}
+
+fn outcome_of(item: &Item, delivery: &Delivery) -> Result<Commit, Error> {
+    let organization = delivery.organization;
+    let execution = delivery.row();
+    let mut commit = Commit::new();
+    commit.expect(Expect::Present(item.key())).delete(item.key());
+    let progress = rows::progress(organization, execution);
+    commit.put(progress, &delivery.progress).map_err(storage::Error::from)?;
+    // Every attempt is made at a pending delivery.
+    rows::move_status_row(&mut commit, delivery, Some(delivery::Status::Pending));
+    if let Some(next) = delivery.progress.next_attempt_at {
+        let row = Due { receiver: item.receiver.to_string() };
+        let key = rows::due(next, organization, execution);
+        commit.put(key, &row).map_err(storage::Error::from)?;
+    }
+    Ok(commit)
+}
+
+/// When the next attempt is due: after the schedule's delay, or the delay that the receiver
+/// requested if that is longer.
+fn next_attempt(context: &Context, delivery: &Delivery, outcome: &Outcome) -> Option<Timestamp> {
+    let Retry::NotBefore(wait) = outcome.retry else { return None };
+    let attempt = delivery.progress.round.saturating_add(1);
+    let delay = delivery::next_delay(&context.options.schedule, attempt, jitter())?;
+    Some(context.clock.steady().plus(delay.max(wait)))
+}
+
+/// A fraction between -[`JITTER`] and [`JITTER`]; 0 if the system has no randomness.
+fn jitter() -> f64 {
+    let random = runtime::random_bytes::<4>().map_or(u32::MAX / 2, u32::from_ne_bytes);
+    (f64::from(random) / f64::from(u32::MAX)).mul_add(2.0, -1.0) * JITTER
+}
+
+/// Sends a delivery once. `Err` names the resource that this machine lacks: nothing was sent.
+async fn deliver(
+    context: &Context,
+    delivery: &Delivery,
+    body: Bytes,
+    now: Timestamp,
+) -> Result<Outcome, String> {
+    if let Some(reason) = without_endpoint(context, delivery) {
+        let mut outcome = Outcome::unsent(reason.to_owned());
+        (outcome.health, outcome.retry) = (Health::Unknown, Retry::Never);
+        return Ok(outcome);
+    }
+    let request = match request(context, delivery, body, now) {
+        Ok(request) => request,
+        Err(reason) => {
+            let mut outcome = Outcome::unsent(reason);
+            outcome.health = Health::Unknown;
+            return Ok(outcome);
+        }
+    };
+    let limit = context.options.timeout.saturating_add(CUT_OFF_GRACE);
+    // A panic in the transport ends only this attempt.
+    let sending = AssertUnwindSafe(context.transport.send(request)).catch_unwind();
+    let sending = turns::timeout(limit, sending);
+    Ok(match turns::on_behalf_of(delivery.organization, sending).await {
+        Ok(Ok(Ok(answer))) => Outcome::answered(&answer, context.clock.now()),
+        Ok(Ok(Err(SendError::Receiver(reason)))) => Outcome::unsent(reason),
+        Ok(Ok(Err(SendError::Local(reason)))) => return Err(reason),
+        Ok(Err(_panic)) => {
+            let mut outcome = Outcome::unsent("the service failed while sending".to_owned());
+            outcome.health = Health::Unknown;
+            outcome
+        }
+        Err(_elapsed) => {
+            let timeout = humantime::format_duration(context.options.timeout);
+            Outcome::unsent(format!("no complete answer within {timeout}"))
+        }
+    })
+}
+
+/// Why nothing is sent to the delivery's endpoint.
+pub(super) fn without_endpoint(context: &Context, delivery: &Delivery) -> Option<&'static str> {
+    let target = delivery.endpoint?;
+    match context.endpoints.known(delivery.organization, target.id) {
+        None => Some("the webhook endpoint is deleted"),
+        Some(endpoint) if endpoint.disabled.is_some() && target.event != Event::EndpointTest => {
+            Some("the webhook endpoint is disabled")
+        }
+        Some(_) => None,
+    }
+}
+
+/// The request, signed at `now` if the delivery has a secret (`docs/spec/webhooks.md`, "Headers").
+fn request(
+    context: &Context,
+    delivery: &Delivery,
+    body: Bytes,
+    now: Timestamp,
+) -> Result<Request<Bytes>, String> {
+    let mut url = url::Url::parse(&delivery.webhook.url)
+        .map_err(|error| format!("the webhook_url is not an absolute URL: {error}"))?;
+    url.set_fragment(None);
+    let mut request = Request::new(Bytes::new());
+    *request.method_mut() = Method::POST;
+    *request.uri_mut() = url
+        .as_str()
+        .parse()
+        .map_err(|error: hyper::http::uri::InvalidUri| format!("the webhook_url: {error}"))?;
+    let headers = request.headers_mut();
+    headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    let id = delivery.id.to_string();
+    set_header(headers, "x-webhook-delivery-id", &id)?;
+    if delivery.progress.redelivery {
+        headers.insert("x-webhook-redelivery", HeaderValue::from_static("true"));
+    }
+    if let Some(target) = delivery.endpoint {
+        let endpoint = context.endpoints.known(delivery.organization, target.id);
+        let endpoint = endpoint.ok_or("the webhook endpoint is deleted")?;
+        let signatures = context.endpoints.signatures(&endpoint, &id, now, &body)?;
+        set_header(headers, "webhook-id", &id)?;
+        set_header(headers, "webhook-timestamp", &now.unix_seconds().to_string())?;
+        set_header(headers, "webhook-signature", &signatures)?;
+    }
+    if let Some(sealed) = &delivery.webhook.secret {
+        let secret = context.sealer.unseal(sealed).map_err(|error| error.to_string())?;
+        let seconds = now.unix_seconds();
+        set_header(headers, "x-webhook-timestamp", &seconds.to_string())?;
+        set_header(headers, "x-webhook-signature", &signature::sign(&secret, seconds, &body))?;
+        set_header(headers, "webhook-id", &id)?;
+        set_header(headers, "webhook-timestamp", &seconds.to_string())?;
+        let standard = signature::sign_standard(&secret, &id, seconds, &body);
+        set_header(headers, "webhook-signature", &standard)?;
+        if context.options.send_plain_secret {
+            set_header(headers, "x-webhook-secret", &secret)?;
+        }
+    }
+    let key = delivery.attempt_key(delivery.progress.next_number());
+    trace_context::pass_on(headers, &delivery.trace().call(&key));
+    *request.body_mut() = body;
+    Ok(request)
+}
+
+/// Sets a header whose value may be a secret, marked as sensitive so that it is neither printed nor
+/// compressed.
+fn set_header(headers: &mut HeaderMap, name: &'static str, value: &str) -> Result<(), String> {
+    let mut value = HeaderValue::from_bytes(value.as_bytes())
+        .map_err(|_not_a_value| format!("the header {name} cannot carry its value"))?;
+    value.set_sensitive(true);
+    headers.insert(HeaderName::from_static(name), value);
+    Ok(())
+}
+
+/// One attempt at a delivery that is not stored: its outcome, and the health of the receiver.
+pub(super) async fn dry_run(
+    context: &Context,
+    delivery: &Delivery,
+    body: Bytes,
+) -> (Attempt, Health) {
+    let started = context.clock.now();
+    let clock = runtime::monotonic_now();
+    let outcome = deliver(context, delivery, body, started).await.unwrap_or_else(|reason| {
+        let mut outcome = Outcome::unsent(reason);
+        outcome.health = Health::Unknown;
+        outcome
+    });
+    let health = outcome.health;
+    (outcome.noted(delivery, started, clock), health)
+}
+
+impl Outcome {
+    /// The stored form of an attempt.
+    fn noted(self, delivery: &Delivery, started: Timestamp, clock: Instant) -> Attempt {
+        Attempt {
+            number: delivery.progress.next_number(),
+            status_code: self.status,
+            response: self.response,
+            error: self.error,
+            duration_ms: u64::try_from(clock.elapsed().as_millis()).unwrap_or(u64::MAX),
+            redelivery: delivery.progress.redelivery,
+            created_at: started,
+        }
+    }
+
+    /// No response for `reason`; retried by the schedule.
+    const fn unsent(reason: String) -> Self {
+        Self {
+            status: None,
+            response: None,
+            error: Some(reason),
+            health: Health::Failing,
+            retry: Retry::NotBefore(Duration::ZERO),
+        }
+    }
+
+    fn answered(answer: &Response, now: Timestamp) -> Self {
+        let verdict = delivery::judge(answer.status);
+        let asked = answer.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok());
+        let wait = asked.and_then(|text| delivery::retry_after(text, now)).unwrap_or_default();
+        let trouble = delivery::tells_of_trouble(answer.status);
+        Self {
+            status: Some(answer.status),
+            response: Some(excerpt(&answer.body)),
+            error: (verdict != Verdict::Success).then(|| describe_status(answer.status)),
+            health: if trouble { Health::Failing } else { Health::Healthy },
+            retry: match verdict {
+                Verdict::Success | Verdict::Gone => Retry::Never,
+                Verdict::Retry => Retry::NotBefore(Duration::ZERO),
+                Verdict::RetryAfter => Retry::NotBefore(wait),
+            },
+        }
+    }
+}
+
+/// The first 4 KiB of a response as text; invalid UTF-8 is replaced.
+fn excerpt(body: &[u8]) -> String {
+    let beginning = body.get(..RESPONSE_BYTES_MAX).unwrap_or(body);
+    let mut text = String::from_utf8_lossy(beginning).into_owned();
+    text.truncate(text.floor_char_boundary(RESPONSE_BYTES_MAX));
+    text
+}
+
+fn describe_status(status: u16) -> String {
+    let reason = StatusCode::from_u16(status).ok().and_then(|status| status.canonical_reason());
+    let remark = match status {
+        300..=399 => "; redirects are not followed",
+        410 => "; nothing more is sent",
+        _ => "",
+    };
+    match reason {
+        Some(reason) => format!("the receiver answered {status} {reason}{remark}"),
+        None => format!("the receiver answered {status}{remark}"),
+    }
+}
+
+fn count(delivery: &Delivery) {
+    let outcome = match delivery.progress.status {
+        delivery::Status::Pending => {
+            metrics::counter!("orrery_webhook_retries_total").increment(1);
+            return;
+        }
+        delivery::Status::Delivered => "delivered",
+        delivery::Status::Failed => "failed",
+    };
+    metrics::counter!("orrery_webhook_deliveries_total", "outcome" => outcome).increment(1);
+}

@@ -1,0 +1,472 @@
+//! Webhook endpoints: stored with encrypted secrets, and cached in memory, so that an execution
+//! finds the endpoints to notify without reading the disk.
+//!
+//! A change reaches the cache with its own commit, before the caller gets the answer. The effect of
+//! an attempt on an endpoint (it began to fail, works again, has failed for too long) is part of
+//! the commit of the attempt; all other attempts write nothing about it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use super::rows;
+use orrery_domain::delivery::{Delivery, Status};
+use orrery_domain::execution::Execution;
+use orrery_domain::ids::{EndpointId, OrganizationId};
+use orrery_domain::signature;
+use orrery_domain::time::Timestamp;
+use orrery_domain::webhook_endpoint::{
+    Disabled, ENDPOINTS_MAX, Endpoint, Event, NAME_MAX, Reason, Replaced, Scheme,
+};
+use orrery_records::audit::{self, Actor, Entry, Recorder};
+use orrery_runtime::{self as runtime, Clock};
+use orrery_storage::commit::Expect;
+use orrery_storage::record::{Malformed, decode, encode};
+use orrery_storage::{self as storage, Commit, Key, Page, Sealer, Store};
+
+/// Maximum attempts at a change after conflicts.
+const TRIES: usize = 10;
+/// Rows read per page when the cache is loaded.
+const PAGE_ROWS: usize = 256;
+
+/// Why an endpoint cannot be created, changed or found.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("webhook endpoint not found")]
+    NotFound,
+    #[error("name must have 1 to {NAME_MAX} characters of a-z A-Z 0-9 . _ -")]
+    InvalidName,
+    #[error("there is a webhook endpoint with the name {0} already")]
+    NameTaken(String),
+    #[error("there are {ENDPOINTS_MAX} webhook endpoints already; delete some first")]
+    TooMany,
+    #[error("failed to generate a secret: {0}")]
+    Secret(String),
+    #[error(transparent)]
+    Storage(#[from] storage::Error),
+}
+
+impl From<Malformed> for Error {
+    fn from(error: Malformed) -> Self {
+        Self::Storage(error.into())
+    }
+}
+
+/// A secret that is shown once; `None` if the receiver needs only the public key.
+pub type Shown = Option<String>;
+
+type Known = HashMap<OrganizationId, Vec<Arc<Endpoint>>>;
+
+/// The endpoints of a store; clones share the cache.
+#[derive(Clone)]
+pub struct Endpoints {
+    store: Store,
+    sealer: Sealer,
+    clock: Clock,
+    recorder: Recorder,
+    known: Arc<RwLock<Known>>,
+}
+
+impl std::fmt::Debug for Endpoints {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Endpoints").finish_non_exhaustive()
+    }
+}
+
+impl Endpoints {
+    /// The endpoints of a store; the cache is empty before [`Endpoints::load`].
+    #[must_use]
+    pub fn new(store: Store, sealer: Sealer, clock: Clock) -> Self {
+        let recorder = Recorder::new(clock.clone());
+        Self { store, sealer, clock, recorder, known: Arc::default() }
+    }
+
+    /// The same endpoints on behalf of `actor`, for the audit log.
+    #[must_use]
+    pub fn by(&self, actor: Actor) -> Self {
+        Self { recorder: self.recorder.by(actor), ..self.clone() }
+    }
+
+    /// Loads the cache from the store. Must be called before any change.
+    ///
+    /// # Errors
+    /// If the store cannot be read.
+    pub async fn load(&self) -> Result<(), storage::Error> {
+        let mut after = None;
+        loop {
+            let prefix = rows::all_endpoints();
+            let page = Page { prefix, after, before: None, limit: PAGE_ROWS };
+            let found = self.store.page(page).await?;
+            for (key, bytes) in &found {
+                if !rows::is_endpoint(key) {
+                    continue;
+                }
+                match decode::<Endpoint>(bytes) {
+                    Ok(endpoint) => remember(&self.known, endpoint),
+                    Err(error) => tracing::error!(?key, %error, "unreadable webhook endpoint"),
+                }
+            }
+            match found.into_iter().last() {
+                Some((key, _)) => after = Some(key),
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// The endpoints to notify of this event of this execution. Uses only the cache.
+    #[must_use]
+    pub fn wanting(&self, event: Option<Event>, execution: &Execution) -> Vec<Arc<Endpoint>> {
+        let Some(event) = event else { return Vec::new() };
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        let of_organization = known.get(&execution.organization).into_iter().flatten();
+        of_organization.filter(|endpoint| endpoint.wants(event, execution)).cloned().collect()
+    }
+
+    /// An endpoint from the cache.
+    #[must_use]
+    pub fn known(&self, organization: OrganizationId, id: EndpointId) -> Option<Arc<Endpoint>> {
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        known.get(&organization)?.iter().find(|endpoint| endpoint.id == id).cloned()
+    }
+
+    /// Creates an endpoint with a new secret, which replaces that of `endpoint`.
+    ///
+    /// # Errors
+    /// [`Error::NameTaken`], [`Error::TooMany`], [`Error::Secret`], [`Error::Storage`]: nothing was
+    /// created.
+    pub async fn create(&self, mut endpoint: Endpoint) -> Result<(Endpoint, Shown), Error> {
+        let organization = endpoint.organization;
+        let shown = self.make_secret(&mut endpoint)?;
+        for _ in 0..TRIES {
+            let mut commit = Commit::of_new_work();
+            let others = self.claim_list(&mut commit, organization).await?;
+            if others.len() >= ENDPOINTS_MAX {
+                return Err(Error::TooMany);
+            }
+            is_free(&others, &endpoint)?;
+            commit.put(rows::endpoint(organization, endpoint.id), &endpoint)?;
+            self.note(&mut commit, "webhook_endpoint.create", &endpoint)?;
+            match self.store.commit(commit).await {
+                Err(storage::Error::Conflict { .. }) => {}
+                written => return Ok(written.map(|()| (endpoint, shown))?),
+            }
+        }
+        Err(storage::Error::Conflict { key: rows::endpoint_changes(organization) }.into())
+    }
+
+    /// Changes an endpoint. Enabling it again resets its failures.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::NameTaken`], [`Error::Storage`]: nothing was changed.
+    pub async fn change(
+        &self,
+        organization: OrganizationId,
+        id: EndpointId,
+        change: impl Fn(&mut Endpoint),
+    ) -> Result<Endpoint, Error> {
+        let edit = |endpoint: &mut Endpoint| {
+            let was_disabled = endpoint.disabled.is_some();
+            change(endpoint);
+            if was_disabled && endpoint.disabled.is_none() {
+                endpoint.failing_since = None;
+            }
+            Ok(())
+        };
+        self.edit(organization, id, "webhook_endpoint.change", edit).await
+    }
+
+    /// Gives an endpoint a new secret. The previous one also signs for `grace`; older ones no
+    /// longer do.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::Secret`], [`Error::Storage`]: nothing was changed.
+    pub async fn rotate(
+        &self,
+        organization: OrganizationId,
+        id: EndpointId,
+        grace: Duration,
+    ) -> Result<(Endpoint, Shown), Error> {
+        let mut shown = None;
+        let edit = |endpoint: &mut Endpoint| {
+            let until = self.clock.now().plus(grace);
+            let secret = endpoint.secret.clone();
+            shown = self.make_secret(endpoint)?;
+            endpoint.replaced = (!grace.is_zero()).then_some(Replaced { secret, until });
+            Ok(())
+        };
+        let rotated = self.edit(organization, id, "webhook_endpoint.rotate", edit).await?;
+        Ok((rotated, shown))
+    }
+
+    async fn edit(
+        &self,
+        organization: OrganizationId,
+        id: EndpointId,
+        action: &str,
+        mut edit: impl FnMut(&mut Endpoint) -> Result<(), Error>,
+    ) -> Result<Endpoint, Error> {
+        let key = rows::endpoint(organization, id);
+        for _ in 0..TRIES {
+            let before = self.store.get(&key).await?.ok_or(Error::NotFound)?;
+            let old: Endpoint = decode(&before)?;
+            let mut endpoint = old.clone();
+            edit(&mut endpoint)?;
+            endpoint.updated_at = self.clock.now();
+            let mut commit = Commit::of_new_work();
+            if endpoint.name != old.name {
+                let others = self.claim_list(&mut commit, organization).await?;
+                is_free(&others, &endpoint)?;
+            }
+            commit.expect(Expect::Equal(key.clone(), before));
+            commit.put_bytes(key.clone(), encode(&endpoint)?);
+            self.note(&mut commit, action, &endpoint)?;
+            match self.store.commit(commit).await {
+                Err(storage::Error::Conflict { .. }) => {}
+                written => return Ok(written.map(|()| endpoint)?),
+            }
+        }
+        Err(storage::Error::Conflict { key }.into())
+    }
+
+    /// Deletes an endpoint. Its deliveries stay in the history; unfinished ones fail.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::Storage`].
+    pub async fn delete(&self, organization: OrganizationId, id: EndpointId) -> Result<(), Error> {
+        let key = rows::endpoint(organization, id);
+        let endpoint: Endpoint = self.store.read(&key).await?.ok_or(Error::NotFound)?;
+        let mut commit = Commit::new();
+        commit.expect(Expect::Present(key.clone())).delete(key);
+        let subject = subject(&endpoint);
+        self.recorder.add(&mut commit, "webhook_endpoint.delete", subject, organization)?;
+        let known = Arc::clone(&self.known);
+        commit.after_durable(move || forget(&known, organization, id));
+        match self.store.commit(commit).await {
+            Err(storage::Error::Conflict { .. }) => Err(Error::NotFound),
+            deleted => Ok(deleted?),
+        }
+    }
+
+    /// An endpoint of an organization.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::Storage`].
+    pub async fn find(
+        &self,
+        organization: OrganizationId,
+        id: EndpointId,
+    ) -> Result<Endpoint, Error> {
+        self.store.read(&rows::endpoint(organization, id)).await?.ok_or(Error::NotFound)
+    }
+
+    /// An organization's endpoints, oldest first.
+    ///
+    /// # Errors
+    /// [`Error::Storage`].
+    pub async fn list(&self, organization: OrganizationId) -> Result<Vec<Endpoint>, Error> {
+        let prefix = rows::endpoints(organization);
+        let page = Page { prefix, after: None, before: None, limit: ENDPOINTS_MAX };
+        let rows = self.store.page(page).await?;
+        rows.iter().map(|(_, bytes)| Ok(decode(bytes)?)).collect()
+    }
+
+    /// Makes `commit` conditional on the list of endpoints being unchanged, and returns the list.
+    async fn claim_list(
+        &self,
+        commit: &mut Commit,
+        organization: OrganizationId,
+    ) -> Result<Vec<Endpoint>, Error> {
+        let changes = rows::endpoint_changes(organization);
+        commit.expect(match self.store.get(&changes).await? {
+            None => Expect::Absent(changes.clone()),
+            Some(count) => Expect::Equal(changes.clone(), count),
+        });
+        commit.add(changes, 1);
+        self.list(organization).await
+    }
+
+    fn note(&self, commit: &mut Commit, action: &str, endpoint: &Endpoint) -> Result<(), Error> {
+        let organization = endpoint.organization;
+        self.recorder.add(commit, action, subject(endpoint), organization)?;
+        self.publish(commit, endpoint);
+        Ok(())
+    }
+
+    /// Updates the cache once the commit is durable.
+    fn publish(&self, commit: &mut Commit, endpoint: &Endpoint) {
+        let known = Arc::clone(&self.known);
+        let endpoint = endpoint.clone();
+        commit.after_durable(move || remember(&known, endpoint));
+    }
+
+    fn make_secret(&self, endpoint: &mut Endpoint) -> Result<Shown, Error> {
+        let random = runtime::random_bytes();
+        let random = random.map_err(|error| Error::Secret(error.to_string()))?;
+        let secret = match endpoint.scheme {
+            Scheme::V1 => signature::standard_secret(random),
+            Scheme::V1a => signature::ed25519_secret(random),
+        };
+        let sealed = self.sealer.seal(&secret);
+        endpoint.secret = sealed.map_err(|error| Error::Secret(error.to_string()))?;
+        endpoint.public_key = signature::ed25519_public_key(&secret);
+        Ok((endpoint.scheme == Scheme::V1).then_some(secret))
+    }
+
+    /// The value of `webhook-signature`, with each secret that is valid at `now`.
+    ///
+    /// # Errors
+    /// A message, if a secret cannot be decrypted.
+    pub(super) fn signatures(
+        &self,
+        endpoint: &Endpoint,
+        id: &str,
+        now: Timestamp,
+        body: &[u8],
+    ) -> Result<String, String> {
+        let seconds = now.unix_seconds();
+        let sign = |sealed: &str| {
+            let secret = self.sealer.unseal(sealed).map_err(|error| error.to_string())?;
+            match endpoint.scheme {
+                Scheme::V1 => Ok(signature::sign_standard(&secret, id, seconds, body)),
+                Scheme::V1a => signature::sign_ed25519(&secret, id, seconds, body)
+                    .ok_or_else(|| "the endpoint's key is damaged".to_owned()),
+            }
+        };
+        let signed: Result<Vec<String>, String> = endpoint.secrets(now).map(sign).collect();
+        Ok(signed?.join(" "))
+    }
+
+    /// Adds the effect of an attempt on the delivery's endpoint to the commit. Returns whether it
+    /// added anything, which makes the commit conditional on the endpoint.
+    ///
+    /// # Errors
+    /// If the store cannot be read.
+    pub(super) async fn judge(
+        &self,
+        commit: &mut Commit,
+        delivery: &Delivery,
+        patience: Duration,
+    ) -> Result<bool, storage::Error> {
+        let Some(target) = &delivery.endpoint else { return Ok(false) };
+        let organization = delivery.organization;
+        let now = self.clock.steady();
+        let status = delivery.progress.status;
+        let known = self.known(organization, target.id);
+        if known.and_then(|endpoint| judged(&endpoint, status, now, patience)).is_none() {
+            return Ok(false);
+        }
+        let key = rows::endpoint(organization, target.id);
+        let Some(before) = self.store.get(&key).await? else { return Ok(false) };
+        let endpoint = decode(&before)?;
+        let Some(mut endpoint) = judged(&endpoint, status, now, patience) else { return Ok(false) };
+        if let Some(disabled) = &mut endpoint.disabled {
+            disabled.at = self.clock.now();
+            let actor = Actor::service_on("failed deliveries");
+            let at = disabled.at;
+            let action = "webhook_endpoint.disable";
+            let subject = subject(&endpoint);
+            audit::add(commit, &Entry::done(&actor, at, action, subject, Some(organization)))?;
+            let endpoint = target.id;
+            commit.after_durable(move || {
+                tracing::warn!(%organization, %endpoint, "webhook endpoint disabled: its deliveries fail");
+                metrics::counter!("orrery_webhook_endpoints_disabled_total").increment(1);
+            });
+        }
+        commit.expect(Expect::Equal(key.clone(), before));
+        commit.put_bytes(key, encode(&endpoint)?);
+        self.publish(commit, &endpoint);
+        Ok(true)
+    }
+}
+
+/// The endpoint after an attempt, with the delivery in this status; `None` if nothing changes. Only
+/// a delivery that has failed for good disables it.
+fn judged(
+    endpoint: &Endpoint,
+    status: Status,
+    now: Timestamp,
+    patience: Duration,
+) -> Option<Endpoint> {
+    if endpoint.disabled.is_some() {
+        return None;
+    }
+    let mut judged = endpoint.clone();
+    match (status, endpoint.failing_since) {
+        (Status::Delivered, Some(_)) => judged.failing_since = None,
+        (Status::Pending | Status::Failed, None) => judged.failing_since = Some(now),
+        (Status::Failed, Some(since)) if now.since(since) >= patience => {
+            judged.disabled = Some(Disabled { at: now, reason: Reason::Failures });
+        }
+        (Status::Delivered, None) | (Status::Pending | Status::Failed, Some(_)) => return None,
+    }
+    Some(judged)
+}
+
+/// The endpoint's name in the audit log: never more of the URL than its receiver.
+fn subject(endpoint: &Endpoint) -> String {
+    let receiver = || orrery_domain::delivery::receiver(&endpoint.url);
+    format!("{} {}", endpoint.id, endpoint.name.clone().unwrap_or_else(receiver))
+}
+
+fn is_free(others: &[Endpoint], endpoint: &Endpoint) -> Result<(), Error> {
+    let is_other = |other: &&Endpoint| other.id != endpoint.id && other.name == endpoint.name;
+    match &endpoint.name {
+        Some(name) if others.iter().any(|other| is_other(&other)) => {
+            Err(Error::NameTaken(name.clone()))
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
+fn remember(known: &RwLock<Known>, endpoint: Endpoint) {
+    let mut known = known.write().unwrap_or_else(PoisonError::into_inner);
+    let of_organization = known.entry(endpoint.organization).or_default();
+    match of_organization.iter_mut().find(|one| one.id == endpoint.id) {
+        Some(one) => *one = Arc::new(endpoint),
+        None => of_organization.push(Arc::new(endpoint)),
+    }
+}
+
+fn forget(known: &RwLock<Known>, organization: OrganizationId, id: EndpointId) {
+    let mut known = known.write().unwrap_or_else(PoisonError::into_inner);
+    let Some(of_organization) = known.get_mut(&organization) else { return };
+    of_organization.retain(|endpoint| endpoint.id != id);
+    if of_organization.is_empty() {
+        known.remove(&organization);
+    }
+}
+
+/// Re-encrypts the secrets of all endpoints when `seal.key` is rotated.
+///
+/// # Errors
+/// If the store cannot be read or written, or `watch` fails. Completed commits stay.
+pub(super) async fn reseal(
+    store: &Store,
+    rotation: &mut storage::rotation::Rotation,
+    watch: &mut storage::rotation::Watch<'_>,
+) -> Result<(), storage::Error> {
+    fn current(endpoint: &mut Endpoint) -> Option<&mut String> {
+        Some(&mut endpoint.secret)
+    }
+    fn replaced(endpoint: &mut Endpoint) -> Option<&mut String> {
+        endpoint.replaced.as_mut().map(|replaced| &mut replaced.secret)
+    }
+    for organization in organizations(store).await? {
+        rotation.records(store, rows::endpoints(organization), current, watch).await?;
+        rotation.records(store, rows::endpoints(organization), replaced, watch).await?;
+    }
+    Ok(())
+}
+
+/// The organizations that have endpoints.
+async fn organizations(store: &Store) -> Result<Vec<OrganizationId>, storage::Error> {
+    let mut found = Vec::new();
+    let mut after: Option<Key> = None;
+    loop {
+        let page = Page { prefix: rows::all_endpoints(), after, before: None, limit: 1 };
+        let Some((key, _)) = store.page(page).await?.into_iter().next() else { return Ok(found) };
+        let Some(organization) = rows::organization_of_endpoint(&key) else { return Ok(found) };
+        found.push(organization);
+        after = Some(rows::after_endpoints(organization));
+    }
+}

@@ -1,0 +1,90 @@
+//! The receivers of an organization's deliveries, with their circuits: read from the index of
+//! deliveries and the circuits on the disk, up to a limit. Nothing here queries or changes the send
+//! loop.
+
+use std::collections::BTreeMap;
+
+use super::outbox::Outbox;
+use super::{Error, rows};
+use orrery_domain::delivery::Status;
+use orrery_domain::ids::OrganizationId;
+use orrery_domain::time::Timestamp;
+use orrery_storage::Page;
+
+/// Maximum deliveries of each status that are examined, newest first.
+const DELIVERIES_MAX: usize = 2_000;
+/// Maximum number of receivers.
+const RECEIVERS_MAX: usize = 200;
+
+/// A receiver (scheme, host and port), and the outcomes of its newest deliveries.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Receiver {
+    pub name: String,
+    pub pending: usize,
+    pub delivered: usize,
+    pub failed: usize,
+    /// Creation time of the newest delivery.
+    pub newest: Timestamp,
+    pub circuit: Option<OpenCircuit>,
+}
+
+/// An open circuit: the receiver has failed too many times in a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OpenCircuit {
+    /// Consecutive failures.
+    pub failures: u32,
+    /// When the next attempt is sent as a probe.
+    pub until: Timestamp,
+}
+
+impl Outbox {
+    /// The receivers of the newest deliveries, most recent first, and whether there are more
+    /// deliveries than were examined.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub async fn receivers(
+        &self,
+        organization: OrganizationId,
+    ) -> Result<(Vec<Receiver>, bool), Error> {
+        let store = &self.context.store;
+        let mut found: BTreeMap<String, Receiver> = BTreeMap::new();
+        let mut is_capped = false;
+        for status in [Status::Pending, Status::Failed, Status::Delivered] {
+            let prefix = rows::status_rows(organization, status);
+            let page = Page { prefix, after: None, before: None, limit: DELIVERIES_MAX };
+            let rows = store.page(page).await?;
+            is_capped |= rows.len() == DELIVERIES_MAX;
+            for (key, name) in rows {
+                let Some((created, _)) = rows::created_and_execution(&key) else { continue };
+                let Ok(name) = String::from_utf8(name) else { continue };
+                if found.len() >= RECEIVERS_MAX && !found.contains_key(&name) {
+                    is_capped = true;
+                    continue;
+                }
+                let receiver = found.entry(name.clone()).or_insert_with(|| Receiver {
+                    name,
+                    pending: 0,
+                    delivered: 0,
+                    failed: 0,
+                    newest: created,
+                    circuit: None,
+                });
+                receiver.newest = receiver.newest.max(created);
+                match status {
+                    Status::Pending => receiver.pending += 1,
+                    Status::Delivered => receiver.delivered += 1,
+                    Status::Failed => receiver.failed += 1,
+                }
+            }
+        }
+        let mut receivers: Vec<Receiver> = found.into_values().collect();
+        for receiver in &mut receivers {
+            let circuit: Option<rows::Circuit> = store.read(&rows::circuit(&receiver.name)).await?;
+            receiver.circuit =
+                circuit.map(|kept| OpenCircuit { failures: kept.failures, until: kept.open_until });
+        }
+        receivers.sort_by_key(|receiver| std::cmp::Reverse(receiver.newest));
+        Ok((receivers, is_capped))
+    }
+}

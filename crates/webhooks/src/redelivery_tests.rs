@@ -1,0 +1,121 @@
+//! Redeliveries whose callers do not wait for the answer.
+
+use std::sync::{Mutex, mpsc};
+use std::time::Duration;
+
+use super::simulation_tests::{Behaviour, Fixture};
+use super::*;
+use orrery_domain::delivery::{Delivery, Status, Webhook};
+use orrery_domain::ids::ExecutionId;
+use orrery_domain::payload::Payload;
+use orrery_runtime::new_id;
+use orrery_storage::faults::Point;
+
+fn delivery(fixture: &Fixture) -> Delivery {
+    let webhook = Webhook { url: "http://a.example/".to_owned(), secret: None };
+    let body = Payload::Inline(serde_json::from_str("{}").unwrap());
+    let now = fixture.clock.now();
+    Delivery::new(new_id(), fixture.organization, new_id(), webhook, body, now)
+}
+
+/// An outbox that makes one attempt, and a delivery that has failed.
+async fn failed() -> (Fixture, ExecutionId) {
+    let fixture = Fixture::started(Options { schedule: Vec::new(), ..Options::default() });
+    fixture.script.set("a.example", Behaviour::Answers(500));
+    let row = fixture.send_delivery(delivery(&fixture)).await;
+    let failed = fixture.until_attempts(row, 1).await;
+    assert_eq!(failed.progress.status, Status::Failed);
+    fixture.until_idle().await;
+    fixture.script.set("a.example", Behaviour::Answers(200));
+    (fixture, row)
+}
+
+/// Holds a commit before its sync: until `asking` has reached it, and then until the returned
+/// sender is dropped.
+async fn hold_at_sync<F: Future + Unpin>(fixture: &Fixture, asking: &mut F) -> mpsc::Sender<()> {
+    let (reached, at_sync) = mpsc::channel();
+    let (go_on, held) = mpsc::channel::<()>();
+    let held = Mutex::new(held);
+    fixture.store.faults().at_points(move |point| {
+        if point == Point::Sync {
+            let _dropped = reached.send(());
+            let _dropped = held.lock().unwrap().recv();
+        }
+    });
+    while at_sync.try_recv().is_err() {
+        assert!(futures_util::poll!(&mut *asking).is_pending());
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    go_on
+}
+
+/// Drops the caller while its commit is in progress.
+async fn hang_up<T>(fixture: &Fixture, asking: impl Future<Output = T>) {
+    let mut asking = Box::pin(asking);
+    let go_on = hold_at_sync(fixture, &mut asking).await;
+    drop((asking, go_on));
+}
+
+/// An outbox, and a delivery that waits an hour for its second attempt.
+async fn waiting() -> (Fixture, ExecutionId) {
+    let hour = Duration::from_secs(3600);
+    let fixture = Fixture::started(Options { schedule: vec![hour], ..Options::default() });
+    fixture.script.set("a.example", Behaviour::Answers(500));
+    let row = fixture.send_delivery(delivery(&fixture)).await;
+    let waits = fixture.until_attempts(row, 1).await;
+    assert_eq!(waits.progress.status, Status::Pending);
+    fixture.until("idle", async || fixture.outbox.metrics().borrow().held == 0).await;
+    (fixture, row)
+}
+
+#[tokio::test]
+async fn redelivery_of_a_waiting_delivery_replaces_its_next_attempt() {
+    let (fixture, row) = waiting().await;
+    fixture.script.set("a.example", Behaviour::Answers(200));
+    fixture.outbox.redeliver(fixture.organization, row).await.unwrap();
+    let delivered = fixture.until_attempts(row, 2).await;
+    assert_eq!(delivered.progress.status, Status::Delivered);
+    fixture.until_idle().await;
+    fixture.advance(Duration::from_secs(2 * 3600));
+    fixture.check_standings().await;
+    assert_eq!(fixture.script.seen("a.example").len(), 2);
+}
+
+#[tokio::test]
+async fn redelivery_counts_when_an_attempt_begins_before_it_is_durable() {
+    let (fixture, row) = waiting().await;
+    fixture.script.set("a.example", Behaviour::Answers(200));
+    let mut asking = Box::pin(fixture.outbox.redeliver(fixture.organization, row));
+    let go_on = hold_at_sync(&fixture, &mut asking).await;
+    fixture.advance(Duration::from_secs(2 * 3600));
+    fixture.until("the next attempt", async || fixture.script.seen("a.example").len() == 2).await;
+    drop(go_on);
+    asking.await.unwrap();
+    let delivered = fixture.until_attempts(row, 2).await;
+    assert_eq!(delivered.progress.status, Status::Delivered);
+    let attempts = &delivered.progress.attempts;
+    assert_eq!((attempts.len(), attempts[1].redelivery), (2, true));
+    fixture.until_idle().await;
+    fixture.check_standings().await;
+    assert_eq!(fixture.script.seen("a.example").len(), 3);
+}
+
+#[tokio::test]
+async fn redelivery_is_sent_after_its_caller_is_dropped() {
+    let (fixture, row) = failed().await;
+    hang_up(&fixture, fixture.outbox.redeliver(fixture.organization, row)).await;
+    let delivered = fixture.until_attempts(row, 2).await;
+    assert_eq!(delivered.progress.status, Status::Delivered);
+    fixture.check_standings().await;
+}
+
+#[tokio::test]
+async fn replay_is_sent_after_its_caller_is_dropped() {
+    let (fixture, row) = failed().await;
+    let now = fixture.clock.now();
+    let to = now.plus(Duration::from_secs(1));
+    hang_up(&fixture, fixture.outbox.replay(fixture.organization, now, to)).await;
+    let delivered = fixture.until_attempts(row, 2).await;
+    assert_eq!(delivered.progress.status, Status::Delivered);
+    fixture.check_standings().await;
+}

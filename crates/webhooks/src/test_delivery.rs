@@ -1,0 +1,48 @@
+//! Test deliveries: sent once on request and never stored. They wait for a slot of their receiver
+//! like every other delivery, so that they cannot exceed its limit of connections.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tokio::sync::oneshot;
+
+use super::attempt::{self, Context, Report};
+use super::dispatcher::Item;
+use super::rows::RowIndex;
+use orrery_domain::delivery::{self, Attempt, Delivery};
+
+/// Maximum test deliveries queued for the loop; further ones are refused.
+pub(super) const INBOX_MAX: usize = 64;
+
+/// A requested test delivery. Dropping it refuses the request.
+#[derive(Debug)]
+pub(super) struct Job {
+    pub(super) delivery: Delivery,
+    pub(super) body: Bytes,
+    pub(super) done: oneshot::Sender<Attempt>,
+}
+
+impl Job {
+    /// The dispatcher's item. It has no row.
+    pub(super) fn item(&self) -> Item {
+        Item {
+            organization: self.delivery.organization,
+            execution: self.delivery.row(),
+            due: self.delivery.created_at,
+            place: RowIndex::Due,
+            receiver: Arc::from(delivery::receiver(&self.delivery.webhook.url)),
+            carried: None,
+        }
+    }
+
+    /// Sends it, unless the caller has disconnected.
+    pub(super) async fn run(self, context: &Context) -> Report {
+        if self.done.is_closed() {
+            return Report::StaleRow;
+        }
+        let (attempt, health) = attempt::dry_run(context, &self.delivery, self.body).await;
+        // The caller may have disconnected by now.
+        let _nobody_waits = self.done.send(attempt);
+        Report::Made { health, next: None }
+    }
+}

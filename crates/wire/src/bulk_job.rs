@@ -1,0 +1,110 @@
+//! Bulk jobs: one action on all executions that match a filter.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::Time;
+use orrery_domain::bulk::{Action, Job, Status};
+use orrery_domain::ids::JobId;
+
+/// A bulk job to start.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "BulkJobRequest")]
+pub struct Request {
+    pub action: Action,
+    /// Which executions to process. Omitted fields match all.
+    #[serde(default)]
+    pub filter: Filter,
+    /// The maximum number of executions, newest first: 1 to 100000. Defaults to 100000.
+    pub limit: Option<u64>,
+}
+
+/// A filter, with the same fields and values as the filters of the history.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "BulkJobFilter")]
+pub struct Filter {
+    pub model: Option<String>,
+    /// A comma-separated list of statuses.
+    pub status: Option<String>,
+    #[serde(rename = "type")]
+    pub kind: Option<String>,
+    pub workflow_id: Option<String>,
+    pub workflow_execution_id: Option<String>,
+    /// A comma-separated list of error classifications.
+    pub error_classification: Option<String>,
+    /// Only executions created at or after this time.
+    pub from: Option<String>,
+    /// Only executions created before this time.
+    pub to: Option<String>,
+}
+
+impl Filter {
+    /// Names of the filter's fields.
+    pub const NAMES: [&str; 8] = [
+        "model",
+        "status",
+        "type",
+        "workflow_id",
+        "workflow_execution_id",
+        "error_classification",
+        "from",
+        "to",
+    ];
+
+    /// The value of the field with this name.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&str> {
+        let field = match name {
+            "model" => &self.model,
+            "status" => &self.status,
+            "type" => &self.kind,
+            "workflow_id" => &self.workflow_id,
+            "workflow_execution_id" => &self.workflow_execution_id,
+            "error_classification" => &self.error_classification,
+            "from" => &self.from,
+            "to" => &self.to,
+            _ => return None,
+        };
+        field.as_deref()
+    }
+}
+
+/// An accepted bulk job.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "BulkJobAccepted")]
+pub struct Accepted {
+    pub job_id: JobId,
+}
+
+/// A bulk job and its progress.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "BulkJob")]
+pub struct View {
+    pub job_id: JobId,
+    pub action: Action,
+    pub status: Status,
+    /// The number of executions to process. Null until they have been counted.
+    pub total: Option<u64>,
+    pub done: u64,
+    /// The number of executions on which the action failed, such as a cancel of one that has ended.
+    pub failed: u64,
+    pub started_at: Time,
+    pub completed_at: Option<Time>,
+}
+
+impl From<&Job> for View {
+    fn from(job: &Job) -> Self {
+        Self {
+            job_id: job.id,
+            action: job.action,
+            status: job.status,
+            total: job.total,
+            done: job.done,
+            failed: job.failed,
+            started_at: job.started_at.into(),
+            completed_at: job.completed_at.map(Time::from),
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! Webhook deliveries: records, redelivery, replay and test deliveries.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use super::Time;
+use orrery_domain::delivery;
+use orrery_domain::execution::Source;
+use orrery_domain::ids::{DeliveryId, EndpointId, ExecutionId};
+use orrery_domain::webhook_endpoint::Event;
+
+/// A webhook delivery with its attempts.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Delivery {
+    pub delivery_id: DeliveryId,
+    pub execution_id: ExecutionId,
+    /// The webhook endpoint that receives this delivery. Absent if the request named its own
+    /// webhook URL.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub endpoint_id: Option<EndpointId>,
+    /// The event that the endpoint is notified of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub event: Option<Event>,
+    pub url: String,
+    pub status: DeliveryStatus,
+    /// The payload as it is sent. Null if it is no longer stored, or too large for a list.
+    pub request: Option<String>,
+    /// The headers by name. Secrets, and values that are computed for each attempt, are masked.
+    pub headers: Map<String, Value>,
+    /// What started the execution.
+    pub source: Source,
+    pub created_at: Time,
+    pub next_attempt_at: Option<Time>,
+    /// Whether a redelivery would be accepted now.
+    pub redeliverable: bool,
+    /// The attempts, oldest first. Absent in lists.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attempts: Option<Vec<Attempt>>,
+}
+
+/// The status of a delivery: waiting for its first or next attempt, in flight, or ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum DeliveryStatus {
+    Pending,
+    Delivering,
+    Delivered,
+    Failed,
+}
+
+/// A delivery attempt.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "DeliveryAttempt")]
+pub struct Attempt {
+    /// The number of the attempt, starting at 1.
+    pub number: u32,
+    pub status: AttemptStatus,
+    /// The HTTP status that the receiver returned.
+    pub status_code: Option<u16>,
+    /// The first 4 KiB of the receiver's response.
+    pub response: Option<String>,
+    /// Why the attempt failed.
+    pub error_message: Option<String>,
+    pub duration_ms: Option<u64>,
+    /// Whether a redelivery triggered this attempt.
+    pub redelivery: bool,
+    /// When the attempt was made. Null while it is in flight.
+    pub created_at: Option<Time>,
+}
+
+/// The outcome of a delivery attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "UPPERCASE")]
+#[schemars(rename = "DeliveryAttemptStatus")]
+pub enum AttemptStatus {
+    Success,
+    Failed,
+    Pending,
+}
+
+impl From<&delivery::Attempt> for Attempt {
+    fn from(attempt: &delivery::Attempt) -> Self {
+        let has_failed = attempt.error.is_some();
+        Self {
+            number: attempt.number,
+            status: if has_failed { AttemptStatus::Failed } else { AttemptStatus::Success },
+            status_code: attempt.status_code,
+            response: attempt.response.clone(),
+            error_message: attempt.error.clone(),
+            duration_ms: Some(attempt.duration_ms),
+            redelivery: attempt.redelivery,
+            created_at: Some(attempt.created_at.into()),
+        }
+    }
+}
+
+impl Attempt {
+    /// An attempt that is in flight.
+    #[must_use]
+    pub const fn pending(number: u32, redelivery: bool) -> Self {
+        Self {
+            number,
+            status: AttemptStatus::Pending,
+            status_code: None,
+            response: None,
+            error_message: None,
+            duration_ms: None,
+            redelivery,
+            created_at: None,
+        }
+    }
+}
+
+/// A receiver, with statistics of the latest deliveries to it.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "WebhookReceiver")]
+pub struct Receiver {
+    /// The scheme, host and port of the receiver.
+    pub receiver: String,
+    pub pending: usize,
+    pub delivered: usize,
+    pub failed: usize,
+    pub newest_at: Time,
+    /// Whether deliveries are held back after too many consecutive failures.
+    pub circuit_open: bool,
+    /// The number of consecutive failures. 0 while the circuit is closed.
+    pub failures: u32,
+    /// When the next attempt is sent as a probe.
+    pub next_probe_at: Option<Time>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "WebhookReceivers")]
+pub struct Receivers {
+    /// The receivers, most recent delivery first.
+    pub receivers: Vec<Receiver>,
+    /// Whether counting stopped at a limit, so that there are more deliveries.
+    pub capped: bool,
+}
+
+/// The parts of a delivery's view that are not in its record.
+#[derive(Debug)]
+pub struct Shown {
+    pub status: DeliveryStatus,
+    pub request: Option<String>,
+    pub headers: Map<String, Value>,
+    pub source: Source,
+    pub redeliverable: bool,
+}
+
+impl Delivery {
+    /// Returns the view of `delivery`, including its attempts.
+    #[must_use]
+    pub fn of(delivery: &delivery::Delivery, shown: Shown) -> Self {
+        let progress = &delivery.progress;
+        let mut attempts: Vec<Attempt> = progress.attempts.iter().map(Attempt::from).collect();
+        if shown.status == DeliveryStatus::Delivering {
+            attempts.push(Attempt::pending(progress.next_number(), progress.redelivery));
+        }
+        Self {
+            delivery_id: delivery.id,
+            execution_id: delivery.execution,
+            endpoint_id: delivery.endpoint.map(|target| target.id),
+            event: delivery.endpoint.map(|target| target.event),
+            url: delivery.webhook.url.clone(),
+            status: shown.status,
+            request: shown.request,
+            headers: shown.headers,
+            source: shown.source,
+            created_at: delivery.created_at.into(),
+            next_attempt_at: progress.next_attempt_at.map(Time::from),
+            redeliverable: shown.redeliverable,
+            attempts: Some(attempts),
+        }
+    }
+}
+
+/// A page of deliveries, newest first.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "DeliveryList")]
+pub struct List {
+    pub webhooks: Vec<Delivery>,
+    pub limit: u64,
+    pub offset: u64,
+    pub total_count: u64,
+}
+
+/// An accepted redelivery.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Redelivered {
+    pub delivery_id: DeliveryId,
+    pub status: DeliveryStatus,
+}
+
+/// A time range whose failed deliveries are sent again.
+#[derive(Debug, JsonSchema)]
+#[schemars(example = json!({"from": "2026-11-20T00:00:00Z", "to": "2026-11-21T00:00:00Z"}))]
+pub struct Replay {
+    /// Only deliveries created at or after this time.
+    #[schemars(extend("format" = "date-time"))]
+    pub from: String,
+    /// Only deliveries created before this time.
+    #[schemars(extend("format" = "date-time"))]
+    pub to: String,
+    /// Always `failed`: only failed deliveries can be replayed.
+    pub status: Option<ReplayStatus>,
+}
+
+/// The status of deliveries that can be replayed.
+#[derive(Debug, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ReplayStatus {
+    Failed,
+}
+
+/// An accepted replay.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Replayed {
+    pub count: usize,
+}
+
+/// A webhook URL to test.
+#[derive(Debug, JsonSchema)]
+#[schemars(example = json!({"url": "https://hooks.example.com/orrery"}))]
+pub struct NewTestDelivery {
+    #[schemars(length(min = 1))]
+    pub url: String,
+    /// The secret that signs the delivery.
+    #[schemars(length(max = 256))]
+    pub webhook_secret: Option<String>,
+}
+
+/// The receiver's response to a sample delivery.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct TestDelivery {
+    pub url: String,
+    pub status: AttemptStatus,
+    /// The HTTP status that the receiver returned.
+    pub status_code: Option<u16>,
+    /// The first 4 KiB of the receiver's response.
+    pub response: Option<String>,
+    /// Why the delivery failed.
+    pub error_message: Option<String>,
+    pub duration_ms: Option<u64>,
+    /// The payload as it was sent.
+    pub request: String,
+    /// The headers by name. Secrets are masked.
+    pub headers: Map<String, Value>,
+}
+
+impl TestDelivery {
+    /// Returns the result of sending the payload `request` to the receiver at `url`.
+    #[must_use]
+    pub fn new(
+        url: String,
+        attempt: &delivery::Attempt,
+        request: String,
+        headers: Map<String, Value>,
+    ) -> Self {
+        let Attempt { status, status_code, response, error_message, duration_ms, .. } =
+            attempt.into();
+        Self { url, status, status_code, response, error_message, duration_ms, request, headers }
+    }
+}

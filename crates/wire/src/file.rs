@@ -1,0 +1,160 @@
+//! Files and uploads.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::json;
+
+use super::Time;
+use orrery_domain::file::{self, FileSource, NAME_MAX, Upload};
+use orrery_domain::ids::{ExecutionId, FileId};
+
+/// Minimum retention of a file, in seconds.
+pub const KEEP_MIN: u64 = 60;
+pub const KEEP_MAX: u64 = 31_536_000;
+
+/// A file, or a pending presigned upload.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct File {
+    pub id: FileId,
+    pub filename: Option<String>,
+    pub content_type: String,
+    /// The size in bytes.
+    pub size: Option<u64>,
+    /// The SHA-256 hash, as 64 hexadecimal digits.
+    pub sha256: Option<String>,
+    pub source: FileSource,
+    /// The execution that produced this file as an output.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub execution_id: Option<ExecutionId>,
+    pub created_at: Time,
+    /// When the file is deleted. For a pending upload, when the upload URL expires.
+    pub expires_at: Time,
+    /// A URL for the content that needs no API key.
+    pub url: String,
+    pub status: FileStatus,
+}
+
+/// Whether the content has been uploaded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum FileStatus {
+    Ready,
+    Pending,
+}
+
+impl File {
+    /// Returns the view of a stored file whose content is at `url`.
+    #[must_use]
+    pub fn of(file: &file::File, url: String) -> Self {
+        Self {
+            id: file.id,
+            filename: file.filename.clone(),
+            content_type: file.content_type.clone(),
+            size: Some(file.size),
+            sha256: Some(file.sha256.to_string()),
+            source: file.source,
+            execution_id: file.execution,
+            created_at: file.created_at.into(),
+            expires_at: file.expires_at.into(),
+            url,
+            status: FileStatus::Ready,
+        }
+    }
+
+    /// Returns the view of a pending upload whose content will be at `url`.
+    #[must_use]
+    pub fn of_upload(upload: &Upload, url: String) -> Self {
+        Self {
+            id: upload.id,
+            filename: upload.filename.clone(),
+            content_type: upload.content_type.clone(),
+            size: upload.size,
+            sha256: upload.sha256.map(|digest| digest.to_string()),
+            source: FileSource::Upload,
+            execution_id: None,
+            created_at: upload.created_at.into(),
+            expires_at: upload.expires_at.into(),
+            url,
+            status: FileStatus::Pending,
+        }
+    }
+}
+
+/// A page of files, newest first.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "FileList")]
+pub struct List {
+    pub files: Vec<File>,
+    pub has_more: bool,
+    /// The `cursor` for the next page.
+    pub next_cursor: Option<String>,
+}
+
+/// The URL of an uploaded file.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct FileUrl {
+    /// A URL for the content that needs no API key. It works until the file is deleted.
+    pub url: String,
+}
+
+/// The number and total size of an organization's files.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "FileUsage")]
+pub struct Usage {
+    pub count: u64,
+    pub bytes: u64,
+}
+
+/// A presigned upload to create.
+#[derive(Debug, JsonSchema)]
+#[schemars(example = json!({"content_type": "image/png", "filename": "cat.png"}))]
+pub struct NewUpload {
+    /// The content type, such as `image/png`.
+    #[schemars(length(min = 1, max = 255))]
+    pub content_type: String,
+    #[schemars(length(min = 1, max = NAME_MAX))]
+    pub filename: Option<String>,
+    /// The size in bytes. An upload of any other size is rejected.
+    pub size: Option<u64>,
+    /// The SHA-256 hash, as 64 hexadecimal digits. An upload with any other hash is rejected.
+    #[schemars(regex(pattern = "^[0-9a-fA-F]{64}$"))]
+    pub sha256: Option<String>,
+    /// Accepted and ignored.
+    pub file_type: Option<String>,
+    /// How long the file is kept.
+    #[schemars(range(min = KEEP_MIN, max = KEEP_MAX))]
+    pub expires_in_seconds: Option<u64>,
+}
+
+/// A presigned upload.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "UploadAnnounced")]
+pub struct Announced {
+    pub id: FileId,
+    /// The URL to upload the content to with `PUT`. It needs no API key.
+    pub presigned_url: String,
+    /// The URL of the content after the upload. It needs no API key.
+    pub public_url: String,
+    /// When the upload URL expires.
+    pub expires_at: Time,
+    pub required_headers: RequiredHeaders,
+}
+
+/// The headers that the upload must have.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "UploadHeaders")]
+pub struct RequiredHeaders {
+    #[serde(rename = "Content-Type")]
+    pub content_type: String,
+}
+
+/// A form with a file.
+#[derive(Debug, JsonSchema)]
+pub struct FileForm {
+    /// The content, with a content type and a filename.
+    #[schemars(extend("format" = "binary"))]
+    pub file: String,
+    /// How long the file is kept.
+    #[schemars(range(min = KEEP_MIN, max = KEEP_MAX))]
+    pub expires_in_seconds: Option<u64>,
+}

@@ -1,0 +1,111 @@
+//! An organization's limits and their usage.
+
+use std::num::{NonZeroU32, NonZeroU64};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, Serialize};
+
+use orrery_domain::account;
+
+/// A limit and its usage.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, JsonSchema)]
+pub struct Limit {
+    /// The limit. Null if there is none.
+    pub limit: Option<u64>,
+    /// The current usage. Null if it is not counted.
+    pub used: Option<u64>,
+}
+
+/// An organization's limits and their usage.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, JsonSchema)]
+pub struct Limits {
+    /// Requests per second, over all keys of the organization.
+    pub requests_per_second: Limit,
+    /// Running executions.
+    pub running: Limit,
+    /// Unfinished executions that are not running.
+    pub queued: Limit,
+    /// Total size of files in bytes.
+    pub storage_bytes: Limit,
+}
+
+impl Limits {
+    /// Returns the limits with their usage.
+    #[must_use]
+    pub fn of(limits: account::Limits, load: Option<(usize, usize)>, bytes: u64) -> Self {
+        let of = |limit: Option<u32>, used: Option<usize>| Limit {
+            limit: limit.map(u64::from),
+            used: used.map(|used| used as u64),
+        };
+        Self {
+            requests_per_second: of(limits.requests_per_second, None),
+            running: of(limits.running, load.map(|(running, _)| running)),
+            queued: of(limits.queued, load.map(|(_, queued)| queued)),
+            storage_bytes: Limit { limit: limits.storage_bytes, used: Some(bytes) },
+        }
+    }
+}
+
+/// Changes to limits. Omitted fields keep their value; null removes the limit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LimitsChange {
+    #[serde(default, deserialize_with = "given")]
+    #[schemars(with = "Option<NonZeroU32>")]
+    pub requests_per_second: Option<Option<NonZeroU32>>,
+    #[serde(default, deserialize_with = "given")]
+    #[schemars(with = "Option<NonZeroU32>")]
+    pub running: Option<Option<NonZeroU32>>,
+    #[serde(default, deserialize_with = "given")]
+    #[schemars(with = "Option<NonZeroU32>")]
+    pub queued: Option<Option<NonZeroU32>>,
+    #[serde(default, deserialize_with = "given")]
+    #[schemars(with = "Option<NonZeroU64>")]
+    pub storage_bytes: Option<Option<NonZeroU64>>,
+}
+
+impl LimitsChange {
+    /// Returns the limits with these changes applied.
+    #[must_use]
+    pub fn apply(self, held: account::Limits) -> account::Limits {
+        let of = |given: Option<Option<NonZeroU32>>, held: Option<u32>| {
+            given.map_or(held, |given| given.map(NonZeroU32::get))
+        };
+        account::Limits {
+            requests_per_second: of(self.requests_per_second, held.requests_per_second),
+            running: of(self.running, held.running),
+            queued: of(self.queued, held.queued),
+            storage_bytes: self
+                .storage_bytes
+                .map_or(held.storage_bytes, |given| given.map(NonZeroU64::get)),
+        }
+    }
+}
+
+/// Distinguishes a null field from an omitted one.
+fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    deserializer: D,
+) -> Result<Option<Option<T>>, D::Error> {
+    Option::deserialize(deserializer).map(Some)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn limits_change_keeps_omitted_fields_and_removes_null_fields() {
+        let held = account::Limits { running: Some(1), queued: Some(2), ..Default::default() };
+        let change = |value| serde_json::from_value::<LimitsChange>(value);
+        assert_eq!(change(json!({})).unwrap().apply(held), held);
+        let changed = change(json!({"running": null, "storage_bytes": 7})).unwrap().apply(held);
+        let wanted =
+            account::Limits { queued: Some(2), storage_bytes: Some(7), ..Default::default() };
+        assert_eq!(changed, wanted);
+        for wrong in [json!({"running": 0}), json!({"running": "2"}), json!({"runing": 2})] {
+            assert!(change(wrong).is_err());
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! The models of the catalog.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::chat;
+use orrery_domain::model::{OutputType, Pricing, VERSION};
+
+const DISCLAIMER: &str = "Pricing is an estimate and may change as rates are updated.";
+const USAGE_BASED: &str = "Usage-based pricing";
+
+/// A model. All keys are always present.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(example = json!({
+    "title": "Caption",
+    "slug": "vendor/caption",
+    "version": VERSION,
+    "output_type": "string",
+    "request_schema": {"type": "object", "properties": {"image": {"type": "string"}}},
+    "cost": {
+        "currency": "USD",
+        "type": "fixed",
+        "amount": 0.01,
+        "unit": "execution",
+        "estimate": "$0.01 per execution",
+        "description": DISCLAIMER,
+    },
+}))]
+pub struct Model<'a> {
+    pub title: &'a str,
+    pub slug: &'a str,
+    /// Always `0.0.1`. Deprecated.
+    #[schemars(extend("deprecated" = true))]
+    pub version: &'static str,
+    pub output_type: OutputType,
+    /// The JSON Schema of the model's input.
+    pub request_schema: &'a Value,
+    /// The estimated cost. Null if unknown.
+    pub cost: Option<Cost>,
+}
+
+impl<'a> Model<'a> {
+    /// Returns the view of a model.
+    #[must_use]
+    pub fn of(
+        slug: &'a str,
+        title: &'a str,
+        output_type: OutputType,
+        request_schema: &'a Value,
+        pricing: Option<&Pricing>,
+    ) -> Self {
+        let cost = pricing.map(Cost::from);
+        Self { title, slug, version: VERSION, output_type, request_schema, cost }
+    }
+}
+
+/// The list of models: the catalog, or the models that OpenAI's clients can call.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(untagged)]
+#[schemars(rename = "ModelList")]
+pub enum List<'a> {
+    Catalog(Vec<Model<'a>>),
+    OpenAi(chat::Models<'a>),
+}
+
+/// A model, in the catalog's format or in OpenAI's.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(untagged)]
+#[schemars(rename = "ModelDetail")]
+pub enum Detail<'a> {
+    Catalog(Model<'a>),
+    OpenAi(chat::Model<'a>),
+}
+
+/// The cost of a run.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "ModelCost")]
+pub struct Cost {
+    /// Always `USD`.
+    pub currency: &'static str,
+    pub r#type: CostType,
+    /// The price in US dollars. Null unless the price is fixed.
+    pub amount: Option<f64>,
+    /// Always `execution`. Null unless the price is fixed.
+    pub unit: Option<&'static str>,
+    /// The estimate as text for display.
+    pub estimate: String,
+    pub description: &'static str,
+}
+
+/// How the cost is determined.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum CostType {
+    Fixed,
+    UsageBased,
+}
+
+impl From<&Pricing> for Cost {
+    fn from(pricing: &Pricing) -> Self {
+        let (r#type, amount, unit, estimate) = match pricing {
+            Pricing::Fixed { amount } => {
+                let dollars = amount.dollars();
+                let estimate = format!("${dollars} per execution");
+                (CostType::Fixed, Some(dollars), Some("execution"), estimate)
+            }
+            Pricing::UsageBased { estimate, .. } => {
+                let estimate = estimate.clone().unwrap_or_else(|| USAGE_BASED.to_owned());
+                (CostType::UsageBased, None, None, estimate)
+            }
+        };
+        Self { currency: "USD", r#type, amount, unit, estimate, description: DISCLAIMER }
+    }
+}

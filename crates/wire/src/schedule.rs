@@ -1,0 +1,211 @@
+//! Schedules: requests and views.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use super::Time;
+use orrery_domain::ids::{ExecutionId, ScheduleId, WorkflowId};
+use orrery_domain::schedule::{LastRun as Decided, Overlap, RunResult, Schedule as Stored, Target};
+use orrery_domain::time::Timestamp;
+
+/// The number of upcoming firings in a schedule's view.
+pub const NEXT_RUNS: usize = 10;
+
+/// A workflow's schedule to create or update. In an update, omitted fields keep their value.
+#[derive(Debug, JsonSchema)]
+#[schemars(rename = "WorkflowSchedule")]
+#[schemars(example = json!({"cron": "0 9 * * MON-FRI", "timezone": "Europe/Berlin"}))]
+pub struct OfWorkflow {
+    /// A cron expression with 5 fields, or 6 with seconds first, or a nickname such as `@daily`.
+    /// Required for a new schedule.
+    #[schemars(length(max = 256))]
+    pub cron: Option<String>,
+    /// An IANA time zone name. Defaults to UTC.
+    pub timezone: Option<String>,
+    /// The workflow's inputs, which must match the version's `input_schema`. At most 48 KiB.
+    pub inputs: Option<Map<String, Value>>,
+    /// The version to run. Omit or leave empty to run the version that is latest when the schedule
+    /// fires.
+    pub version_id: Option<String>,
+    #[schemars(flatten)]
+    pub common: Common,
+}
+
+/// A model's schedule to create or update. In an update, omitted fields keep their value.
+#[derive(Debug, JsonSchema)]
+#[schemars(rename = "ModelSchedule")]
+#[schemars(example = json!({"model": "text-template", "version": "0.0.1",
+    "input": {"template": "tick"}, "cron": "@hourly"}))]
+pub struct OfModel {
+    /// A cron expression with 5 fields, or 6 with seconds first, or a nickname such as `@daily`.
+    /// Required for a new schedule.
+    #[schemars(length(max = 256))]
+    pub cron: Option<String>,
+    /// An IANA time zone name. Defaults to UTC.
+    pub timezone: Option<String>,
+    /// The model's slug. Required for a new schedule.
+    pub model: Option<String>,
+    /// The model's version, as in a prediction. Required for a new schedule.
+    pub version: Option<String>,
+    /// The model's input, which must match its request schema. At most 48 KiB.
+    pub input: Option<Map<String, Value>>,
+    /// The fallback chain to use; an empty string for none.
+    pub fallback_selector: Option<String>,
+    #[schemars(flatten)]
+    pub common: Common,
+}
+
+#[derive(Debug, JsonSchema)]
+pub struct Common {
+    /// A display name; an empty string for none. It does not have to be unique.
+    #[schemars(length(max = 200))]
+    pub name: Option<String>,
+    /// What to do if the previous run has not ended when the schedule fires. Defaults to `skip`.
+    pub overlap: Option<Overlap>,
+    /// How late a firing may run, in seconds, after the service was down. Of several missed
+    /// firings, only the last one runs. Defaults to 3600.
+    #[schemars(range(min = 0, max = 31_622_400))]
+    pub catch_up_seconds: Option<u64>,
+    /// The maximum random delay of each firing, in seconds.
+    #[schemars(range(min = 0, max = 86400))]
+    pub jitter_seconds: Option<u32>,
+    /// Whether the schedule is paused. A paused schedule does not fire, and skipped firings are not
+    /// made up.
+    pub paused: Option<bool>,
+    /// The time before which the schedule does not fire. An empty string for no limit.
+    pub starts_at: Option<String>,
+    /// The time after which the schedule does not fire. An empty string for no limit.
+    pub ends_at: Option<String>,
+    /// The URL to notify when each run ends. An empty string for none. If an update changes it, the
+    /// secret is kept.
+    pub webhook_url: Option<String>,
+    /// The secret that signs the webhooks. An empty string for no signature.
+    #[schemars(length(max = 256))]
+    pub webhook_secret: Option<String>,
+}
+
+/// A schedule.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Schedule {
+    pub schedule_id: ScheduleId,
+    pub name: Option<String>,
+    /// The workflow. Only for workflow schedules.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workflow_id: Option<WorkflowId>,
+    /// The workflow version that runs. Null for the latest. Only for workflow schedules.
+    pub version_id: Option<String>,
+    /// The model's slug. Only for model schedules.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fallback_selector: Option<String>,
+    pub cron: String,
+    pub timezone: String,
+    pub inputs: Value,
+    pub overlap: Overlap,
+    pub catch_up_seconds: u64,
+    pub jitter_seconds: u32,
+    pub paused: bool,
+    pub starts_at: Option<Time>,
+    pub ends_at: Option<Time>,
+    pub webhook_url: Option<String>,
+    /// The next ten firings, without jitter. Empty while the schedule is paused.
+    pub next_runs: Vec<Time>,
+    /// The number of firings that wait for the previous run to end.
+    pub waiting: usize,
+    pub last_run: Option<LastRun>,
+    pub created_at: Time,
+    pub updated_at: Time,
+}
+
+/// The outcome of the last firing.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "ScheduleRun")]
+pub struct LastRun {
+    /// The scheduled time, without jitter.
+    pub scheduled_for: Time,
+    pub at: Time,
+    pub execution_id: Option<ExecutionId>,
+    /// The status of the execution, or `skipped` because of the overlap rule, `missed` because it
+    /// was too late, or `refused` because it could not start.
+    pub status: String,
+    /// Why the firing was refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// A page of schedules.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Schedules {
+    /// The schedules, oldest first.
+    pub schedules: Vec<Schedule>,
+    pub total_count: usize,
+    pub offset: u64,
+    pub limit: u64,
+}
+
+impl Schedule {
+    /// Returns the view of a schedule with its next firings. `status` is the status of the last
+    /// run's execution, if it is still stored.
+    #[must_use]
+    pub fn of(schedule: &Stored, next_runs: Vec<Timestamp>, status: Option<&'static str>) -> Self {
+        let (mut workflow_id, mut version_id, mut model, mut version, mut selector) =
+            (None, None, None, None, None);
+        match &schedule.target {
+            Target::Workflow { workflow, version } => {
+                workflow_id = Some(*workflow);
+                version_id.clone_from(version);
+            }
+            Target::Model { model: slug, version: named, fallback_selector } => {
+                model = Some(slug.clone());
+                version = Some(named.clone());
+                selector.clone_from(fallback_selector);
+            }
+        }
+        Self {
+            schedule_id: schedule.id,
+            name: schedule.name.clone(),
+            workflow_id,
+            version_id,
+            model,
+            version,
+            fallback_selector: selector,
+            cron: schedule.cron.clone(),
+            timezone: schedule.timezone.clone(),
+            inputs: schedule.input.clone(),
+            overlap: schedule.overlap,
+            catch_up_seconds: schedule.catch_up_seconds,
+            jitter_seconds: schedule.jitter_seconds,
+            paused: schedule.paused,
+            starts_at: schedule.starts_at.map(Time::from),
+            ends_at: schedule.ends_at.map(Time::from),
+            webhook_url: schedule.webhook.as_ref().map(|webhook| webhook.url.clone()),
+            next_runs: next_runs.into_iter().map(Time::from).collect(),
+            waiting: schedule.waiting.len(),
+            last_run: schedule.last.as_ref().map(|last| LastRun::of(last, status)),
+            created_at: schedule.created_at.into(),
+            updated_at: schedule.updated_at.into(),
+        }
+    }
+}
+
+impl LastRun {
+    fn of(last: &Decided, known: Option<&'static str>) -> Self {
+        let (execution_id, status, error) = match &last.result {
+            RunResult::Started(execution) => (Some(*execution), known.unwrap_or("deleted"), None),
+            RunResult::Skipped => (None, "skipped", None),
+            RunResult::Missed => (None, "missed", None),
+            RunResult::Refused(reason) => (None, "refused", Some(reason.clone())),
+        };
+        Self {
+            scheduled_for: last.scheduled_for.into(),
+            at: last.at.into(),
+            execution_id,
+            status: status.to_owned(),
+            error,
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! Webhook endpoints: requests, views, and the bodies that they receive.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::json;
+use serde_json::value::RawValue;
+
+use super::Time;
+use orrery_domain::execution::{Execution, Source};
+use orrery_domain::ids::{EndpointId, ExecutionId, WorkflowId};
+use orrery_domain::webhook_endpoint::{self, Event, Reason, Scheme};
+
+/// A webhook endpoint, without its secret.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "WebhookEndpoint")]
+pub struct Endpoint {
+    pub id: EndpointId,
+    pub name: Option<String>,
+    pub url: String,
+    /// The events that the endpoint receives. Empty for all.
+    pub events: Vec<Event>,
+    /// The models whose predictions the endpoint receives events for. Empty for all.
+    pub models: Vec<String>,
+    /// The workflows whose executions the endpoint receives events for. Empty for all.
+    pub workflow_ids: Vec<WorkflowId>,
+    pub signature: Scheme,
+    /// The public key that verifies `v1a` signatures.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub public_key: Option<String>,
+    pub disabled: bool,
+    pub disabled_at: Option<Time>,
+    pub disabled_reason: Option<Reason>,
+    /// When the first attempt failed since the last success. Null if the latest attempt succeeded.
+    pub failing_since: Option<Time>,
+    /// Until when the previous secret also signs.
+    pub previous_secret_until: Option<Time>,
+    pub created_at: Time,
+    pub updated_at: Time,
+}
+
+impl Endpoint {
+    /// Returns the view of an endpoint.
+    #[must_use]
+    pub fn of(endpoint: &webhook_endpoint::Endpoint) -> Self {
+        Self {
+            id: endpoint.id,
+            name: endpoint.name.clone(),
+            url: endpoint.url.clone(),
+            events: endpoint.events.clone(),
+            models: endpoint.models.clone(),
+            workflow_ids: endpoint.workflows.clone(),
+            signature: endpoint.scheme,
+            public_key: endpoint.public_key.clone(),
+            disabled: endpoint.disabled.is_some(),
+            disabled_at: endpoint.disabled.map(|disabled| disabled.at.into()),
+            disabled_reason: endpoint.disabled.map(|disabled| disabled.reason),
+            failing_since: endpoint.failing_since.map(Time::from),
+            previous_secret_until: endpoint.replaced.as_ref().map(|one| one.until.into()),
+            created_at: endpoint.created_at.into(),
+            updated_at: endpoint.updated_at.into(),
+        }
+    }
+}
+
+/// A webhook endpoint with a new secret. No other responses contain the secret.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "WebhookEndpointWithSecret")]
+pub struct WithSecret {
+    #[serde(flatten)]
+    pub endpoint: Endpoint,
+    /// The signing secret: `whsec_` and base64. Absent for `v1a` signatures, whose private key
+    /// never leaves the service.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub secret: Option<String>,
+}
+
+impl std::fmt::Debug for WithSecret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("WithSecret").field("endpoint", &self.endpoint).finish_non_exhaustive()
+    }
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "WebhookEndpointList")]
+pub struct Endpoints {
+    /// The endpoints, oldest first.
+    pub webhook_endpoints: Vec<Endpoint>,
+}
+
+/// A webhook endpoint to create or update. In an update, omitted fields keep their value.
+#[derive(Debug, JsonSchema)]
+#[schemars(rename = "NewWebhookEndpoint", example = json!({
+    "url": "https://hooks.example.com/orrery", "events": ["prediction.completed", "prediction.failed"]
+}))]
+pub struct NewEndpoint {
+    /// The URL. Required for a new endpoint.
+    #[schemars(length(min = 1, max = 2000))]
+    pub url: Option<String>,
+    /// A name, unique within the organization. An empty string for none.
+    #[schemars(length(max = 64))]
+    pub name: Option<String>,
+    /// The events to receive. Omit or leave empty for all.
+    pub events: Option<Vec<Event>>,
+    #[schemars(length(max = 100))]
+    pub models: Option<Vec<String>>,
+    #[schemars(length(max = 100))]
+    pub workflow_ids: Option<Vec<WorkflowId>>,
+    /// The signature scheme. Defaults to `v1`. It cannot be changed later.
+    pub signature: Option<Scheme>,
+    pub disabled: Option<bool>,
+}
+
+/// A rotation of the secret.
+#[derive(Debug, JsonSchema)]
+#[schemars(rename = "RotateWebhookEndpoint", example = json!({"grace_seconds": 86400}))]
+pub struct Rotate {
+    /// How long the previous secret also signs, in seconds. Defaults to 86400.
+    #[schemars(range(max = 604_800))]
+    pub grace_seconds: Option<u64>,
+}
+
+/// The body of a webhook to an endpoint, in the Standard Webhooks format.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "WebhookEventBody")]
+pub struct EventBody<'a> {
+    #[serde(rename = "type")]
+    pub kind: Event,
+    pub timestamp: Time,
+    /// For an execution that has ended, the same body as that of a request's own webhook.
+    pub data: &'a RawValue,
+}
+
+/// The data of an event for an accepted execution.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "WebhookStarted")]
+pub struct Started<'a> {
+    pub execution_id: ExecutionId,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workflow_id: Option<WorkflowId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub version_id: Option<&'a str>,
+    pub status: &'static str,
+    pub source: Source,
+    pub created_at: Time,
+}
+
+impl<'a> Started<'a> {
+    /// Returns the data for an execution.
+    #[must_use]
+    pub fn of(execution: &'a Execution) -> Self {
+        let run = execution.workflow();
+        Self {
+            execution_id: execution.id,
+            model: execution.prediction().map(|prediction| prediction.model()),
+            workflow_id: run.map(|run| run.workflow),
+            version_id: run.map(|run| run.version.as_str()),
+            status: execution.status.word(execution.kind()),
+            source: execution.source,
+            created_at: execution.created_at.into(),
+        }
+    }
+}

@@ -1,0 +1,336 @@
+//! Workflows, their versions and categories.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+
+use super::{ExecutionStatus, Time};
+use orrery_domain::execution::Execution;
+use orrery_domain::ids::{ExecutionId, WorkflowId};
+use orrery_domain::waits_for::WaitsFor;
+use orrery_domain::workflow::{self, CATEGORIES_MAX, DESCRIPTION_MAX, NAME_MAX, Status, TAGS_MAX};
+
+/// A workflow with its versions.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Workflow<'a> {
+    pub workflow_id: WorkflowId,
+    /// The slug, which can replace the ID in paths.
+    pub slug: &'a str,
+    pub name: &'a str,
+    pub description: &'a str,
+    /// The slugs of the workflow's categories.
+    pub categories: &'a [String],
+    pub tags: &'a [String],
+    pub locked: bool,
+    pub production: bool,
+    /// The version that runs if a trigger names none.
+    pub latest_version_id: &'a str,
+    pub status: Status,
+    pub trigger_count: i64,
+    pub created_at: Time,
+    pub updated_at: Time,
+    /// The versions, oldest first.
+    pub versions: Vec<Version<'a>>,
+}
+
+/// A version of a workflow.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "WorkflowVersion")]
+pub struct Version<'a> {
+    pub version_id: &'a str,
+    /// The workflow's slug.
+    pub slug: &'a str,
+    pub locked: bool,
+    pub production: bool,
+    /// Whether other organizations may run this version. Shared versions are unlisted, but not
+    /// private.
+    pub allowed_to_share: bool,
+    pub trigger_count: i64,
+    pub status: Status,
+    /// Absent in the response to a create.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub created_at: Option<Time>,
+    /// Absent in the response to a create.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub updated_at: Option<Time>,
+    /// The definition, with credentials masked. Only present when a single version is read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub definition: Option<Box<RawValue>>,
+}
+
+impl<'a> Workflow<'a> {
+    /// Returns the view of a workflow with `triggers` triggers. `by_version` has the number of
+    /// triggers of each version, in their order.
+    #[must_use]
+    pub fn of(workflow: &'a workflow::Workflow, triggers: i64, by_version: &[i64]) -> Self {
+        let counts = by_version.iter().copied().chain(std::iter::repeat(0));
+        let versions = workflow.versions.iter().zip(counts);
+        Self {
+            workflow_id: workflow.id,
+            slug: &workflow.slug,
+            name: &workflow.name,
+            description: &workflow.description,
+            categories: &workflow.categories,
+            tags: &workflow.tags,
+            locked: workflow.locked,
+            production: workflow.production,
+            latest_version_id: &workflow.latest,
+            status: workflow.status,
+            trigger_count: triggers,
+            created_at: workflow.created_at.into(),
+            updated_at: workflow.updated_at.into(),
+            versions: versions
+                .map(|(version, count)| Version::of(workflow, version, count))
+                .collect(),
+        }
+    }
+}
+
+impl<'a> Version<'a> {
+    /// Returns the view of a version with `triggers` triggers, without its definition.
+    #[must_use]
+    pub fn of(
+        workflow: &'a workflow::Workflow,
+        version: &'a workflow::Version,
+        triggers: i64,
+    ) -> Self {
+        Self {
+            version_id: &version.id,
+            slug: &workflow.slug,
+            locked: version.locked,
+            production: version.production,
+            allowed_to_share: version.allowed_to_share,
+            trigger_count: triggers,
+            status: version.status,
+            created_at: Some(version.created_at.into()),
+            updated_at: Some(version.updated_at.into()),
+            definition: None,
+        }
+    }
+}
+
+/// A page of workflows.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "WorkflowList")]
+pub struct List<'a> {
+    pub workflows: Vec<Workflow<'a>>,
+    /// The `offset` for the next page: the requested offset plus the length of this page.
+    pub offset: usize,
+    pub total_count: usize,
+}
+
+/// The versions of a workflow, oldest first.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "WorkflowVersionList")]
+pub struct Versions<'a> {
+    pub versions: Vec<Version<'a>>,
+    pub total_count: usize,
+}
+
+/// A definition to validate.
+#[derive(Debug, JsonSchema)]
+#[schemars(rename = "DefinitionCheckRequest")]
+pub struct NewCheck {
+    /// Any JSON. Its problems are listed in the response.
+    pub definition: Option<Value>,
+    /// The workflow whose stored credentials replace `***`.
+    pub workflow: Option<String>,
+}
+
+/// The problems of a definition.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "DefinitionCheck")]
+pub struct Check {
+    pub valid: bool,
+    /// The problems, in the order of the definition.
+    pub problems: Vec<FieldError>,
+}
+
+/// A problem of a definition.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "DefinitionProblem")]
+pub struct FieldError {
+    /// A JSON pointer into the definition. Empty for the definition as a whole.
+    pub path: String,
+    pub message: String,
+}
+
+/// The latest execution of a workflow.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct LastRun {
+    pub workflow_id: WorkflowId,
+    pub execution_id: ExecutionId,
+    pub status: ExecutionStatus,
+    /// `event` or `paused`: what it waits for that somebody has to do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waiting_for: Option<&'static str>,
+    pub created_at: Time,
+    /// The run time in seconds. Null until the execution ends.
+    pub run_time: Option<f64>,
+    /// The cost in US dollars.
+    pub cost: f64,
+    /// The number of the workflow's executions.
+    pub total: u64,
+}
+
+impl LastRun {
+    /// Returns the view of the latest of `total` executions.
+    #[must_use]
+    pub fn of(workflow: WorkflowId, execution: &Execution, total: u64) -> Self {
+        Self {
+            workflow_id: workflow,
+            execution_id: execution.id,
+            status: execution.status.into(),
+            waiting_for: execution.waits_for().map(WaitsFor::as_str),
+            created_at: execution.created_at.into(),
+            run_time: execution.run_time().map(|time| time.as_secs_f64()),
+            cost: execution.cost.dollars(),
+            total,
+        }
+    }
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct LastRuns {
+    pub runs: Vec<LastRun>,
+}
+
+/// A category for workflows.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Category<'a> {
+    pub slug: &'a str,
+    pub label: &'a str,
+    pub description: &'a str,
+    pub is_default: bool,
+    pub created_at: Time,
+    pub updated_at: Time,
+}
+
+/// All categories.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "CategoryList")]
+pub struct Categories<'a> {
+    pub categories: Vec<Category<'a>>,
+}
+
+/// A workflow to create.
+#[derive(Debug, JsonSchema)]
+#[schemars(example = json!({
+    "name": "Greeting",
+    "description": "Greets by name",
+    "categories": ["text"],
+    "definition": definition(),
+}))]
+pub struct NewWorkflow {
+    #[schemars(length(min = 1, max = DESCRIPTION_MAX))]
+    pub description: String,
+    #[schemars(flatten)]
+    pub fields: NewWorkflowFields,
+}
+
+/// A workflow to create. On the base host, the description is optional.
+#[derive(Debug, JsonSchema)]
+#[schemars(rename = "NewWorkflow", example = json!({
+    "name": "Greeting",
+    "definition": definition(),
+}))]
+pub struct NewWorkflowOnBase {
+    #[schemars(length(min = 1, max = DESCRIPTION_MAX))]
+    pub description: Option<String>,
+    #[schemars(flatten)]
+    pub fields: NewWorkflowFields,
+}
+
+/// The fields of a new workflow that both hosts accept.
+#[derive(Debug, JsonSchema)]
+pub struct NewWorkflowFields {
+    #[schemars(length(min = 1, max = NAME_MAX))]
+    pub name: String,
+    /// The slugs of the workflow's categories.
+    #[schemars(length(max = CATEGORIES_MAX))]
+    pub categories: Option<Vec<String>>,
+    #[schemars(length(max = TAGS_MAX))]
+    pub tags: Option<Vec<String>>,
+    pub locked: Option<bool>,
+    pub production: Option<bool>,
+    pub definition: Definition,
+}
+
+/// Changes to a workflow. Omitted fields keep their value.
+#[derive(Debug, JsonSchema)]
+#[schemars(example = json!({"description": "Greets a person by name", "tags": ["demo"]}))]
+pub struct WorkflowChange {
+    #[schemars(length(min = 1, max = NAME_MAX))]
+    pub name: Option<String>,
+    #[schemars(length(min = 1, max = DESCRIPTION_MAX))]
+    pub description: Option<String>,
+    /// The slugs of the workflow's categories.
+    #[schemars(length(max = CATEGORIES_MAX))]
+    pub categories: Option<Vec<String>>,
+    #[schemars(length(max = TAGS_MAX))]
+    pub tags: Option<Vec<String>>,
+    pub locked: Option<bool>,
+    pub production: Option<bool>,
+    pub status: Option<Status>,
+}
+
+/// A version to create or update.
+#[derive(Debug, JsonSchema)]
+#[schemars(example = json!({"version_id": "v2", "definition": definition()}))]
+pub struct NewVersion {
+    /// The version's ID. Must match the path.
+    pub version_id: String,
+    #[schemars(flatten)]
+    pub fields: NewVersionFields,
+}
+
+/// A version to create or update. The base host takes the version's ID from the path.
+#[derive(Debug, JsonSchema)]
+#[schemars(rename = "NewVersion", example = json!({"definition": definition()}))]
+pub struct NewVersionOnBase {
+    /// The version's ID. If present, it must match the path.
+    pub version_id: Option<String>,
+    #[schemars(flatten)]
+    pub fields: NewVersionFields,
+}
+
+/// The fields of a version that both hosts accept.
+#[derive(Debug, JsonSchema)]
+pub struct NewVersionFields {
+    pub definition: Definition,
+    pub locked: Option<bool>,
+    pub production: Option<bool>,
+    /// Whether other organizations may run this version. If omitted, the setting does not change.
+    pub allowed_to_share: Option<bool>,
+}
+
+/// What a workflow does.
+#[derive(Debug, JsonSchema)]
+#[schemars(rename = "WorkflowDefinition")]
+pub struct Definition {
+    /// The steps. A step starts as soon as all the steps it refers to have ended.
+    #[schemars(length(min = 1))]
+    pub steps: Vec<Map<String, Value>>,
+    /// The JSON Schema of the inputs.
+    pub input_schema: Option<Map<String, Value>>,
+    /// `output_mapping`, and any other data that belongs to the definition.
+    pub metadata: Option<Map<String, Value>>,
+    pub version: Option<Value>,
+}
+
+fn definition() -> Value {
+    json!({
+        "steps": [{
+            "step_id": "greet",
+            "type": "model",
+            "model": "text-template",
+            "params": {"template": "Hello {{inputs.name}}!"},
+        }],
+        "input_schema": {
+            "type": "object",
+            "required": ["name"],
+            "properties": {"name": {"type": "string"}},
+        },
+    })
+}

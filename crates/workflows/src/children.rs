@@ -1,0 +1,177 @@
+//! Workflows that steps of other workflows run: they must exist and form no cycle when the
+//! definition is stored; they are looked up again when the step starts.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
+
+use super::definitions::Checked;
+use super::{Error, Workflows, count_trigger};
+use orrery_domain::attempt::Failure;
+use orrery_domain::classify::ErrorClass;
+use orrery_domain::definition::{PROBLEMS_MAX, Problem};
+use orrery_domain::ids::{OrganizationId, WorkflowId};
+use orrery_domain::workflow::{Status, Workflow};
+use orrery_engine::{Call, Callee};
+use orrery_schema::{Patience, Unavailable, ValidationError};
+use orrery_storage::{self as storage, Commit};
+
+/// Maximum versions searched for a cycle.
+const VERSIONS_SEEN_MAX: usize = 1000;
+
+/// A version reachable from the definition, and the workflows on the path to it.
+struct Reached {
+    workflow: Arc<Workflow>,
+    version: String,
+    way: Vec<String>,
+}
+
+impl Workflows {
+    /// Rejects a definition whose steps run missing workflows or workflows that lead back to it.
+    /// `own` is the version that the definition will be stored as, which becomes the latest.
+    pub(super) async fn check_children(
+        &self,
+        organization: OrganizationId,
+        own: Option<(WorkflowId, &str)>,
+        checked: &Checked,
+    ) -> Result<(), Error> {
+        let mut problems = Vec::new();
+        for (step, child) in checked.plan().children() {
+            if problems.len() >= PROBLEMS_MAX {
+                break;
+            }
+            let named = (child.workflow.as_str(), child.version.as_deref());
+            let message = match self.callee_of(organization, own, named).await? {
+                Err(problem) => problem,
+                Ok(first) => match self.find_circle(organization, own, first).await? {
+                    Some(problem) => problem,
+                    None => continue,
+                },
+            };
+            let message = format!("step '{}': {message}", step.id);
+            problems.push(Problem { path: checked.place_of(&step.id, "workflow"), message });
+        }
+        Error::of_problems(problems)
+    }
+
+    /// The version that a step names, or the error in the name.
+    async fn callee_of(
+        &self,
+        organization: OrganizationId,
+        own: Option<(WorkflowId, &str)>,
+        (reference, version): (&str, Option<&str>),
+    ) -> Result<Result<Reached, String>, Error> {
+        let workflow = match self.find(organization, reference).await {
+            Ok(workflow) => workflow,
+            Err(Error::NotFound) => {
+                return Ok(Err(format!("workflow '{reference}' does not exist")));
+            }
+            Err(error) => return Err(error),
+        };
+        let is_own = own.filter(|(id, _)| *id == workflow.id);
+        let latest = is_own.map_or(workflow.latest.as_str(), |(_, version)| version);
+        let version = version.unwrap_or(latest).to_owned();
+        let is_there = workflow.version(&version).is_some()
+            || is_own.is_some_and(|(_, own)| own == version.as_str());
+        if !is_there {
+            let message = format!("workflow '{reference}' has no version '{version}'");
+            return Ok(Err(message));
+        }
+        let way = vec![workflow.slug.clone()];
+        Ok(Ok(Reached { workflow, version, way }))
+    }
+
+    /// The cycle that leads from a version back to the definition, as text.
+    async fn find_circle(
+        &self,
+        organization: OrganizationId,
+        own: Option<(WorkflowId, &str)>,
+        first: Reached,
+    ) -> Result<Option<String>, Error> {
+        let Some((own_id, own_version)) = own else { return Ok(None) };
+        let mut seen = HashSet::new();
+        let mut open = VecDeque::from([first]);
+        while let Some(Reached { workflow, version, way }) = open.pop_front() {
+            if workflow.id == own_id && version == own_version {
+                let (own, way) = (&workflow.slug, way.join("' → '"));
+                let message = format!("workflows run each other in a cycle: '{own}' → '{way}'");
+                return Ok(Some(message));
+            }
+            if !seen.insert((workflow.id, version.clone())) {
+                continue;
+            }
+            if seen.len() > VERSIONS_SEEN_MAX {
+                let message = format!("it leads to more than {VERSIONS_SEEN_MAX} workflows");
+                return Ok(Some(message));
+            }
+            let Some(stored) = workflow.version(&version) else { continue };
+            let compiled = match self.compiled(stored.revision).await {
+                Ok(compiled) => compiled,
+                Err(Error::Storage(error)) => return Err(error.into()),
+                Err(error @ Error::ValidationUnavailable(_)) => return Err(error),
+                // It fails when it is run.
+                Err(_not_usable) => continue,
+            };
+            for (_, child) in compiled.plan.children() {
+                let named = (child.workflow.as_str(), child.version.as_deref());
+                if let Ok(mut next) = self.callee_of(organization, own, named).await? {
+                    next.way.splice(0..0, way.iter().cloned());
+                    open.push_back(next);
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// The current version of a step's workflow.
+    pub(super) async fn find_callee(
+        &self,
+        organization: OrganizationId,
+        call: Call,
+    ) -> Result<Result<Callee, Failure>, storage::Error> {
+        let refuse = |class, message: String| Ok(Err(Failure::new(class, message)));
+        let unusable = ErrorClass::InvalidModelConfig;
+        let name = &call.workflow;
+        let workflow = match self.find(organization, name).await {
+            Ok(workflow) if workflow.status == Status::Archived => {
+                return refuse(unusable, format!("the workflow '{name}' is archived"));
+            }
+            Ok(workflow) => workflow,
+            Err(Error::Storage(error)) => return Err(error),
+            Err(_not_found) => {
+                return refuse(unusable, format!("the workflow '{name}' no longer exists"));
+            }
+        };
+        let id = call.version.as_deref().unwrap_or(&workflow.latest);
+        let Some(version) = workflow.version(id) else {
+            return refuse(unusable, format!("the workflow '{name}' has no version '{id}'"));
+        };
+        let compiled = loop {
+            match self.compiled(version.revision).await {
+                Ok(compiled) => break compiled,
+                // An execution waits for its turn.
+                Err(Error::ValidationUnavailable(Unavailable::Busy)) => {}
+                Err(Error::Storage(error)) if !error.is_final() => return Err(error),
+                Err(error) => {
+                    return refuse(unusable, format!("the workflow '{name}' cannot run: {error}"));
+                }
+            }
+        };
+        let mut inputs = call.inputs;
+        if let Some(schema) = &compiled.inputs {
+            inputs = match schema.check_off_thread(inputs, Patience::Execution).await {
+                Ok(inputs) => inputs,
+                Err(error @ ValidationError::Violations(_)) => {
+                    let message = format!("the workflow '{name}': invalid input: {error}");
+                    return refuse(ErrorClass::InvalidUserInput, message);
+                }
+                Err(error @ ValidationError::Unavailable(_)) => {
+                    return refuse(ErrorClass::ProviderUnavailable, error.to_string());
+                }
+            };
+        }
+        let mut beside = Commit::new();
+        count_trigger(&mut beside, workflow.id, &version.id);
+        let (version, revision) = (version.id.clone(), version.revision);
+        Ok(Ok(Callee { workflow: workflow.id, version, revision, inputs, beside }))
+    }
+}

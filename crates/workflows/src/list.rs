@@ -1,0 +1,130 @@
+//! The list of an organization's workflows: filtered, sorted and paged.
+//!
+//! Every call reads all of them; their number is limited.
+
+use super::{Error, Workflows, rows};
+use orrery_domain::ids::{OrganizationId, WorkflowId};
+use orrery_domain::workflow::{Status, Workflow};
+use orrery_storage::Page;
+use orrery_storage::record::decode;
+
+/// Rows read per page.
+const PAGE: usize = 500;
+
+/// The filter and the order of a list.
+#[derive(Debug, Clone)]
+pub struct Filter {
+    pub category: Option<String>,
+    /// Workflows with any of these tags; empty: all workflows.
+    pub tags: Vec<String>,
+    /// Substring of the name, the description or the slug, ignoring case.
+    pub keyword: Option<String>,
+    /// `None`: all except deleted ones.
+    pub status: Option<Status>,
+    pub sort_key: SortKey,
+    pub ascending: bool,
+    pub offset: usize,
+    pub limit: usize,
+}
+
+/// The sort key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SortKey {
+    CreatedAt,
+    UpdatedAt,
+    Name,
+    TriggerCount,
+}
+
+impl SortKey {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::CreatedAt, Self::UpdatedAt, Self::Name, Self::TriggerCount];
+
+    /// The spelling in queries.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::CreatedAt => "created_at",
+            Self::UpdatedAt => "updated_at",
+            Self::Name => "name",
+            Self::TriggerCount => "trigger_count",
+        }
+    }
+}
+
+impl Filter {
+    fn takes(&self, workflow: &Workflow) -> bool {
+        let has = |list: &[String], wanted: &Option<String>| {
+            wanted.as_ref().is_none_or(|wanted| list.contains(wanted))
+        };
+        let says = |keyword: &String| {
+            let keyword = keyword.to_lowercase();
+            [&workflow.name, &workflow.description, &workflow.slug]
+                .into_iter()
+                .any(|text| text.to_lowercase().contains(&keyword))
+        };
+        has(&workflow.categories, &self.category)
+            && (self.tags.is_empty() || self.tags.iter().any(|tag| workflow.tags.contains(tag)))
+            && self.keyword.as_ref().is_none_or(says)
+            && self.status.map_or(workflow.status != Status::Deleted, |s| s == workflow.status)
+    }
+}
+
+impl Workflows {
+    /// A page of the organization's workflows, and the number of all matches.
+    ///
+    /// # Errors
+    /// [`Error::Storage`].
+    pub async fn list(
+        &self,
+        organization: OrganizationId,
+        filter: &Filter,
+    ) -> Result<(Vec<Workflow>, usize), Error> {
+        let mut found = self.matching(organization, filter).await?;
+        match filter.sort_key {
+            // The store's order is newest first.
+            SortKey::CreatedAt => found.reverse(),
+            SortKey::UpdatedAt => found.sort_by_key(|workflow| workflow.updated_at),
+            SortKey::Name => found.sort_by_cached_key(|workflow| workflow.name.to_lowercase()),
+            SortKey::TriggerCount => {
+                let keys: Vec<_> = found.iter().map(|one| rows::triggers(one.id)).collect();
+                let counts = self.store.counters(&keys).await?;
+                let mut counted: Vec<_> = counts.into_iter().zip(found).collect();
+                counted.sort_by_key(|(count, _)| *count);
+                found = counted.into_iter().map(|(_, workflow)| workflow).collect();
+            }
+        }
+        if !filter.ascending {
+            found.reverse();
+        }
+        let total = found.len();
+        Ok((found.into_iter().skip(filter.offset).take(filter.limit).collect(), total))
+    }
+
+    async fn matching(
+        &self,
+        organization: OrganizationId,
+        filter: &Filter,
+    ) -> Result<Vec<Workflow>, Error> {
+        let prefix = rows::of_organization(organization);
+        // The counter has the prefix itself as its key.
+        let mut after = Some(prefix.clone());
+        let mut found = Vec::new();
+        loop {
+            let page = Page { prefix: prefix.clone(), after, before: None, limit: PAGE };
+            let listed = self.store.page(page).await?;
+            let ids = listed.iter().filter_map(|(key, _)| key.last_id_inverted::<WorkflowId>());
+            let keys: Vec<_> = ids.map(rows::workflow).collect();
+            for row in self.store.get_many(&keys).await?.into_iter().flatten() {
+                let workflow: Workflow = decode(&row)?;
+                if filter.takes(&workflow) {
+                    found.push(workflow);
+                }
+            }
+            match listed.into_iter().last() {
+                Some((last, _)) => after = Some(last),
+                None => return Ok(found),
+            }
+        }
+    }
+}

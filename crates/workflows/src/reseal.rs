@@ -1,0 +1,69 @@
+//! Re-encrypts the credentials of stored definitions when `seal.key` is rotated.
+
+use serde_json::Value;
+use serde_json::value::to_raw_value;
+
+use super::rows::Definition;
+use orrery_domain::definition::secrets;
+use orrery_domain::ids::RevisionId;
+use orrery_storage::record::{Malformed, decode};
+use orrery_storage::rotation::{Rotation, Watch};
+use orrery_storage::{self as storage, Commit, Key, Page, Row, Store, Table};
+
+/// Rows read per batch; their definitions are read one by one.
+const BATCH_MAX: usize = 64;
+
+/// Re-encrypts the credentials of all definitions.
+///
+/// # Errors
+/// If the store cannot be read or written, or `watch` fails. Completed commits stay.
+pub async fn reseal(
+    store: &Store,
+    rotation: &mut Rotation,
+    watch: &mut Watch<'_>,
+) -> Result<(), storage::Error> {
+    let mut after = None;
+    loop {
+        let prefix = Key::table(Table::Definition);
+        let rows = store.page(Page { prefix, after, before: None, limit: BATCH_MAX }).await?;
+        let Some((last, _)) = rows.last() else { return Ok(()) };
+        after = Some(last.clone());
+        for row in rows {
+            rotation.resealed.rows += 1;
+            match reseal_one(store, rotation, row).await {
+                // Deleted or damaged definitions stay so with either key.
+                Err(error) if error.is_final() => rotation.resealed.unreadable += 1,
+                done => done?,
+            }
+            watch(rotation.resealed)?;
+        }
+    }
+}
+
+async fn reseal_one(
+    store: &Store,
+    rotation: &mut Rotation,
+    (key, bytes): Row,
+) -> Result<(), storage::Error> {
+    let malformed =
+        |error: serde_json::Error| Malformed { record: "definition", reason: error.to_string() };
+    let Definition { workflow, definition: old } = decode(&bytes)?;
+    let revision = key.last_id::<RevisionId>().ok_or_else(|| Malformed {
+        record: "definition",
+        reason: "its key contains no revision".to_owned(),
+    })?;
+    let text = store.read_payload(&old).await?;
+    let mut value: Value = serde_json::from_str(text.get()).map_err(malformed)?;
+    if !secrets::reseal(&mut value, &mut |sealed: &str| rotation.reseal(sealed))? {
+        return Ok(());
+    }
+    let text = to_raw_value(&value).map_err(malformed)?;
+    let definition = store.write_payload(revision, text).await?;
+    let mut commit = Commit::new();
+    store.release(&mut commit, &old);
+    store.claim(&mut commit, &definition);
+    commit.put(key, &Definition { workflow, definition })?;
+    store.commit(commit).await?;
+    // After a crash before this point, the next start removes the file.
+    store.remove_payload(&old).await
+}

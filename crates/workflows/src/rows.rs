@@ -1,0 +1,65 @@
+//! The keys of workflows in the store.
+
+use serde::{Deserialize, Serialize};
+
+use orrery_domain::ids::{Id, OrganizationId, RevisionId, WorkflowId};
+use orrery_domain::payload::Payload;
+use orrery_storage::{Commit, Key, Record, Table};
+
+/// The definition of one revision of a version.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Definition {
+    pub workflow: WorkflowId,
+    /// As written by the client.
+    pub definition: Payload,
+}
+
+impl Record for Definition {
+    const NAME: &'static str = "definition";
+}
+
+/// A workflow.
+pub fn workflow(id: WorkflowId) -> Key {
+    Key::table(Table::Workflow).id(id)
+}
+
+/// An organization's workflows, newest first; the keys end with their ids.
+pub fn of_organization(organization: OrganizationId) -> Key {
+    Key::table(Table::WorkflowOf).id(organization)
+}
+
+/// Number of an organization's workflows: a counter that precedes the rows that it counts.
+pub fn count(organization: OrganizationId) -> Key {
+    of_organization(organization)
+}
+
+/// The id of the workflow with this slug.
+pub fn slug(organization: OrganizationId, slug: &str) -> Key {
+    Key::table(Table::WorkflowSlug).id(organization).text(slug)
+}
+
+/// The value of a slug's row.
+pub fn id_value(id: WorkflowId) -> Vec<u8> {
+    id.bytes().to_vec()
+}
+
+/// A definition.
+pub fn definition(revision: RevisionId) -> Key {
+    Key::table(Table::Definition).id(revision)
+}
+
+/// Number of triggers of a workflow.
+pub fn triggers(workflow: WorkflowId) -> Key {
+    Key::table(Table::Trigger).id(workflow)
+}
+
+/// Number of triggers of a version.
+pub fn triggers_of(workflow: WorkflowId, version: &str) -> Key {
+    triggers(workflow).text(version)
+}
+
+/// Counts an execution of a version in the commit that creates it.
+pub fn count_trigger(commit: &mut Commit, workflow: WorkflowId, version: &str) {
+    commit.add(triggers(workflow), 1);
+    commit.add(triggers_of(workflow, version), 1);
+}
