@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use super::tree::files_below;
 
 /// Folders whose text files may refer to documents.
-const FOLDERS: [&str; 4] = ["src", "tests", "benches", "docs"];
+const FOLDERS: [&str; 5] = ["src", "crates", "tests", "benches", "docs"];
 /// Extensions of files at the root that may.
 const ENDINGS: &[&str] = &["rs", "md", "toml", "py"];
 const FILES: [&str; 5] =
@@ -20,8 +20,8 @@ const OTHER_DOCUMENTS: [&str; 3] = ["CONTRIBUTING.md", "benches/README.md", "tes
 /// How code refers to the specification.
 const SPEC: &str = "spec/";
 /// Prefixes of the paths that a document names in code style.
-const PATHS: [&str; 8] =
-    ["src/", "tests/", "docs/", "benches/", "fuzz/", ".ci/", ".github/", "static/"];
+const PATHS: [&str; 9] =
+    ["src/", "crates/", "tests/", "docs/", "benches/", "fuzz/", ".ci/", ".github/", "static/"];
 
 /// A document that a text refers to, with the headings named.
 #[derive(Debug, PartialEq, Eq)]

@@ -1,14 +1,29 @@
-//! Checks that the maps of the code agree: the drawing and the table in `src/lib.rs`, the drawing
-//! in `docs/architecture.md`, and the permitted imports.
+//! Checks that the maps of the code name every crate: the table and the drawing in `src/main.rs`, and
+//! the drawing in `docs/architecture.md`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-use super::LAYERS;
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
 
 fn read(path: &str) -> String {
-    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
+    fs::read_to_string(root().join(path)).unwrap()
+}
+
+/// The folders in `crates/`, each with the crates that its manifest lists as dependencies.
+fn crates() -> BTreeMap<String, BTreeSet<String>> {
+    let folders = fs::read_dir(root().join("crates")).unwrap().map(|entry| entry.unwrap().path());
+    let named = folders.map(|folder| {
+        let manifest = fs::read_to_string(folder.join("Cargo.toml")).unwrap();
+        let normal = manifest.split("[dev-dependencies]").next().unwrap_or_default();
+        let own = normal.lines().filter_map(|line| line.strip_prefix("orrery-"));
+        let own = own.filter_map(|rest| rest.split('.').next()).map(str::to_owned).collect();
+        (folder.file_name().unwrap().to_string_lossy().into_owned(), own)
+    });
+    named.collect()
 }
 
 /// The lines of the first code block that opens with `fence`.
@@ -18,98 +33,72 @@ fn block<'t>(text: &'t str, fence: &str) -> Vec<&'t str> {
     behind.take_while(|line| *line != "```").collect()
 }
 
-/// The row of each module in a drawing, from the top. A module drawn twice counts at its last
-/// place.
-fn rows<'t>(drawing: &[&'t str]) -> BTreeMap<&'t str, usize> {
-    let named = |(row, line): (usize, &&'t str)| line.split_whitespace().map(move |m| (m, row));
-    drawing.iter().enumerate().flat_map(|row| named(row).collect::<Vec<_>>()).collect()
-}
-
-/// The modules in the first column of the table.
+/// The names in the first column of the table.
 fn table(text: &str) -> Vec<&str> {
-    let cells = text.lines().filter_map(|line| line.strip_prefix("//! | [`")?.split_once(" |"));
-    let names = cells.flat_map(|(cell, _)| cell.split("[`"));
-    names.filter_map(|name| Some(name.split_once("`]")?.0)).collect()
+    let cells = text.lines().filter_map(|line| line.strip_prefix("//! | `")?.split_once("` |"));
+    cells.map(|(name, _)| name).collect()
 }
 
-/// The faults of a drawing in which each row may import the rows below.
-fn faults_of_rows(drawing: &[&str], layers: &[(&str, &[&str])]) -> Vec<String> {
-    let rows = rows(drawing);
+/// Dependencies that the drawing does not show below their dependents, and crates that it lacks.
+fn faults(drawing: &[&str], crates: &BTreeMap<String, BTreeSet<String>>) -> Vec<String> {
+    let named = |(row, line): (usize, &&str)| -> Vec<(String, usize)> {
+        line.split_whitespace().map(|name| (name.to_owned(), row)).collect()
+    };
+    let rows: BTreeMap<String, usize> = drawing.iter().enumerate().flat_map(named).collect();
     let mut faults = Vec::new();
-    for (module, imports) in layers {
-        let Some(row) = rows.get(module) else {
-            faults.push(format!("{module} is not drawn"));
+    for (name, dependencies) in crates {
+        let Some(row) = rows.get(name) else {
+            faults.push(format!("{name} is not drawn"));
             continue;
         };
-        let above = imports.iter().filter(|import| rows.get(*import).is_some_and(|at| at <= row));
-        faults.extend(above.map(|import| format!("{module} imports {import}, not below it")));
+        for below in dependencies.iter().filter(|other| rows.get(*other).is_none_or(|at| at <= row)) {
+            faults.push(format!("{name} depends on {below}, which is not drawn below it"));
+        }
     }
-    let is_layer = |name: &&&str| layers.iter().any(|(module, _)| module == *name);
-    let unknown = rows.keys().filter(|name| !is_layer(name));
-    faults.extend(unknown.map(|name| format!("{name} is drawn and is not a module")));
     faults
 }
 
 #[test]
-fn map_drawing_in_crate_docs_matches_layers() {
-    let text = read("src/lib.rs");
-    let faults = faults_of_rows(&block(&text, "```text"), LAYERS);
-    assert!(faults.is_empty(), "{}", faults.join("\n"));
+fn map_drawing_shows_each_crate_above_its_dependencies() {
+    let text = read("src/main.rs");
+    let crates = crates();
+    assert!(crates.len() > 15, "only {} crates found", crates.len());
+    assert_eq!(faults(&block(&text, "```text"), &crates), [""; 0]);
 }
 
 #[test]
-fn map_table_in_crate_docs_names_each_module_once() {
-    let text = read("src/lib.rs");
+fn map_table_names_each_crate_once() {
+    let text = read("src/main.rs");
     let mut named = table(&text);
     named.sort_unstable();
-    let mut modules: Vec<&str> =
-        LAYERS.iter().map(|(module, _)| *module).filter(|module| *module != "main").collect();
-    modules.sort_unstable();
-    assert_eq!(named, modules);
-}
-
-/// Nested modules that a text names in code style, such as `engine::submit`, and that do not exist.
-fn missing_modules<'t>(text: &'t str, root: &Path) -> Vec<&'t str> {
-    let paths = text.split('`').skip(1).step_by(2).filter(|path| path.contains("::"));
-    let is_there = |path: &&str| {
-        let file = root.join("src").join(path.replace("::", "/"));
-        file.with_extension("rs").exists() || file.join("mod.rs").exists()
-    };
-    paths.filter(|path| !is_there(path)).collect()
+    assert_eq!(named, crates().keys().collect::<Vec<_>>());
 }
 
 #[test]
-fn map_crate_docs_name_only_existing_modules() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    for path in ["src/lib.rs", "docs/architecture.md"] {
-        assert_eq!(missing_modules(&read(path), root), [""; 0], "{path}");
-    }
-    assert_eq!(missing_modules("`domain::machine`, `domain::none`", root), ["domain::none"]);
-}
-
-#[test]
-fn map_architecture_page_shows_each_module() {
+fn map_architecture_page_shows_each_crate() {
     let text = read("docs/architecture.md");
     let drawing = block(&text, "```mermaid").join(" ");
     let is_part = |c: char| !(c.is_alphanumeric() || c == '_');
     let words: Vec<&str> = drawing.split(is_part).collect();
-    for (module, _) in LAYERS {
-        assert!(words.contains(module), "{module} is not in the drawing");
+    for name in crates().keys() {
+        assert!(words.contains(&name.as_str()), "{name} is not in the drawing");
     }
 }
 
 #[test]
 fn map_check_finds_contradicting_drawing() {
-    const LAYERS: &[(&str, &[&str])] = &[("low", &[]), ("middle", &["low"]), ("top", &["middle"])];
+    let of = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<BTreeSet<_>>();
+    let crates: BTreeMap<String, BTreeSet<String>> =
+        [("low", of(&[])), ("middle", of(&["low"])), ("top", of(&["middle"]))]
+            .map(|(name, below)| (name.to_owned(), below))
+            .into();
     for (drawing, count) in [
         (vec!["top", "middle", "low"], 0),
         (vec!["top", "middle low"], 1),
         (vec!["middle", "top", "low"], 1),
-        (vec!["top", "low"], 1),
-        (vec!["top", "middle", "low other"], 1),
+        (vec!["top", "low"], 2),
     ] {
-        assert_eq!(faults_of_rows(&drawing, LAYERS).len(), count, "{drawing:?}");
+        assert_eq!(faults(&drawing, &crates).len(), count, "{drawing:?}");
     }
-    let text = "//! | module | what |\n//! |---|---|\n//! | [`a`], [`b`] | x [`c`] |\n";
-    assert_eq!(table(text), ["a", "b"]);
+    assert_eq!(table("//! | crate | purpose |\n//! |---|---|\n//! | `a` | x `c` |\n"), ["a"]);
 }

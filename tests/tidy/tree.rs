@@ -1,32 +1,19 @@
-//! The files of the crate with their modules, found by following the `mod` lines from `lib.rs` like
-//! the compiler, so that orphaned files are found too.
+//! The Rust files of the workspace, found by following the `mod` lines of each crate like the
+//! compiler, so that orphaned files are found too.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// One Rust file.
 #[derive(Debug)]
 pub struct File {
-    /// The path from the crate's root, with `/`: `src/domain/money.rs`.
+    /// The path from the workspace's root, with `/`: `crates/domain/src/money.rs`.
     pub path: String,
-    /// Its module: `["domain", "money"]`; for `lib.rs` and for files that are not modules, the bare
-    /// name.
-    pub module: Vec<String>,
     pub text: String,
 }
 
 impl File {
-    /// The top-level module that it is or belongs to.
-    pub fn top_module(&self) -> &str {
-        self.module.first().map_or("", String::as_str)
-    }
-
-    /// Its module depth.
-    pub fn depth(&self) -> usize {
-        self.module.len()
-    }
-
     /// Whether it contains only tests.
     pub fn is_test(&self) -> bool {
         let is_beside = self.path.ends_with("_tests.rs") || self.path.ends_with("/tests.rs");
@@ -37,70 +24,68 @@ impl File {
 const RUST: &[&str] = &["rs"];
 
 /// All Rust files, and faults of their placement.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Tree {
     pub files: Vec<File>,
     pub faults: Vec<String>,
 }
 
 impl Tree {
-    /// The tree of the crate in the folder `root`.
-    pub fn of_crate(root: &Path) -> Self {
-        let mut tree = Self { files: Vec::new(), faults: Vec::new() };
-        for name in ["lib", "main"] {
-            tree.follow(root, &root.join(format!("src/{name}.rs")), Vec::new(), name);
+    /// The tree of the workspace in the folder `root`.
+    pub fn of_workspace(root: &Path) -> Self {
+        let mut tree = Self::default();
+        let folders = fs::read_dir(root.join("crates")).into_iter().flatten();
+        let mut sources: Vec<PathBuf> =
+            folders.map(|entry| entry.unwrap().path().join("src")).collect();
+        sources.push(root.join("src"));
+        sources.sort();
+        let mut seen = BTreeSet::new();
+        for source in &sources {
+            for name in ["lib.rs", "main.rs"].iter().filter(|name| source.join(name).exists()) {
+                tree.follow(root, &source.join(name), &mut seen);
+            }
         }
         for folder in ["tests", "benches"] {
-            let mut programs = Self { files: Vec::new(), faults: Vec::new() };
             for path in programs_in(&root.join(folder)) {
-                programs.follow(root, &path, Vec::new(), "main");
+                tree.follow(root, &path, &mut seen);
             }
-            // Several programs may share a file.
-            let shared = programs.files.into_iter().map(|file| (file.path.clone(), file));
-            let files: BTreeMap<String, File> = shared.collect();
-            let module = vec![folder.to_owned()];
-            tree.files
-                .extend(files.into_values().map(|file| File { module: module.clone(), ..file }));
-            tree.faults.append(&mut programs.faults);
         }
-        let followed: BTreeSet<String> = tree.files.iter().map(|file| file.path.clone()).collect();
-        for folder in ["src", "tests", "benches"] {
-            for path in files_below(&root.join(folder), RUST) {
-                let path = name_from(root, &path);
-                if !followed.contains(&path) {
-                    tree.faults.push(format!("{path}: no `mod` line leads to it"));
-                }
+        sources.extend([root.join("tests"), root.join("benches")]);
+        for path in sources.iter().flat_map(|folder| files_below(folder, RUST)) {
+            if !seen.contains(&path) {
+                tree.faults.push(format!("{}: no `mod` line leads to it", name_from(root, &path)));
             }
         }
         tree
     }
 
-    /// Adds the file and those of its `mod` lines.
-    fn follow(&mut self, root: &Path, path: &Path, module: Vec<String>, name: &str) {
+    /// Adds the file and those of its `mod` lines. Programs may share a file.
+    fn follow(&mut self, root: &Path, path: &Path, seen: &mut BTreeSet<PathBuf>) {
         let Ok(text) = fs::read_to_string(path) else {
             self.faults.push(format!("{}: cannot be read", name_from(root, path)));
             return;
         };
-        let is_folder = matches!(name, "lib" | "main" | "mod");
-        for (child, at) in modules_of(&text) {
-            let mut module = module.clone();
-            module.push(child.clone());
-            let folder = path.parent().unwrap();
-            if let Some(at) = at {
-                self.follow(root, &folder.join(at), module, &child);
-                continue;
-            }
-            let folder = if is_folder { folder.to_path_buf() } else { folder.join(name) };
-            let flat = folder.join(format!("{child}.rs"));
-            let deep = folder.join(&child);
-            if flat.exists() {
-                self.follow(root, &flat, module, &child);
-            } else {
-                self.follow(root, &deep.join("mod.rs"), module, "mod");
-            }
+        if !seen.insert(path.to_path_buf()) {
+            return;
         }
-        let module = if module.is_empty() { vec![name.to_owned()] } else { module };
-        self.files.push(File { path: name_from(root, path), module, text });
+        let folder = path.parent().unwrap();
+        let stem = path.file_stem().unwrap().to_string_lossy().into_owned();
+        let below = match stem.as_str() {
+            "lib" | "main" | "mod" => folder.to_path_buf(),
+            name => folder.join(name),
+        };
+        // A program of tests finds its modules beside it.
+        let below = if folder == root.join("tests") { folder.to_path_buf() } else { below };
+        for (child, at) in modules_of(&text) {
+            let flat = below.join(format!("{child}.rs"));
+            let file = match at {
+                Some(at) => folder.join(at),
+                None if flat.exists() => flat,
+                None => below.join(child).join("mod.rs"),
+            };
+            self.follow(root, &file, seen);
+        }
+        self.files.push(File { path: name_from(root, path), text });
     }
 }
 
@@ -179,43 +164,42 @@ fn tree_check_finds_orphan_and_missing_files() {
         fs::write(path, text).unwrap();
     };
     write("src/main.rs", "");
-    write("src/lib.rs", "mod a;\npub mod b;\nmod gone;\n");
-    write("src/a.rs", "mod c;\n#[path = \"a_tests.rs\"]\nmod tests;\n");
-    write("src/a/c.rs", "");
-    write("src/a_tests.rs", "");
-    write("src/b/mod.rs", "mod d;\n");
-    write("src/b/d.rs", "");
-    write("src/b/orphan.rs", "");
+    write("crates/x/src/lib.rs", "mod a;\npub mod b;\nmod gone;\n");
+    write("crates/x/src/a.rs", "mod c;\n#[path = \"a_tests.rs\"]\nmod tests;\n");
+    write("crates/x/src/a/c.rs", "");
+    write("crates/x/src/a_tests.rs", "");
+    write("crates/x/src/b/mod.rs", "mod d;\n");
+    write("crates/x/src/b/d.rs", "");
+    write("crates/x/src/b/orphan.rs", "");
     write("tests/it/main.rs", "mod e;\n");
     write("tests/it/e.rs", "");
     write("tests/it/orphan.rs", "");
     write("tests/f.rs", "#[path = \"f/g.rs\"]\nmod g;\n");
     write("tests/f/g.rs", "");
-    let tree = Tree::of_crate(folder.path());
-    let mut modules: Vec<String> =
-        tree.files.iter().map(|file| format!("{} {}", file.path, file.module.join("::"))).collect();
-    modules.sort();
+    let tree = Tree::of_workspace(folder.path());
+    let mut paths: Vec<&str> = tree.files.iter().map(|file| file.path.as_str()).collect();
+    paths.sort_unstable();
     assert_eq!(
-        modules,
+        paths,
         [
-            "src/a.rs a",
-            "src/a/c.rs a::c",
-            "src/a_tests.rs a::tests",
-            "src/b/d.rs b::d",
-            "src/b/mod.rs b",
-            "src/lib.rs lib",
-            "src/main.rs main",
-            "tests/f.rs tests",
-            "tests/f/g.rs tests",
-            "tests/it/e.rs tests",
-            "tests/it/main.rs tests",
+            "crates/x/src/a.rs",
+            "crates/x/src/a/c.rs",
+            "crates/x/src/a_tests.rs",
+            "crates/x/src/b/d.rs",
+            "crates/x/src/b/mod.rs",
+            "crates/x/src/lib.rs",
+            "src/main.rs",
+            "tests/f.rs",
+            "tests/f/g.rs",
+            "tests/it/e.rs",
+            "tests/it/main.rs",
         ]
     );
     assert_eq!(
         tree.faults,
         [
-            "src/gone/mod.rs: cannot be read",
-            "src/b/orphan.rs: no `mod` line leads to it",
+            "crates/x/src/gone/mod.rs: cannot be read",
+            "crates/x/src/b/orphan.rs: no `mod` line leads to it",
             "tests/it/orphan.rs: no `mod` line leads to it",
         ]
     );

@@ -83,19 +83,16 @@ impl Call {
         };
         let measured = answers::parse_aside(bytes, measure).await;
         let execution = self.id;
-        let (mut meter, mut answer) = match measured {
-            Some(measured) => measured,
-            None => {
-                let message = "the answer cannot be measured";
-                let failure = Failure::new(500, ErrorClass::InternalError, message);
-                let end = End::Failed(failure.clone());
-                if let Err(error) = self.record(&candidate, &end, Came::default()).await {
-                    tracing::error!(%error, "failed to record chat call");
-                }
-                // A disconnected client needs no answer.
-                let _unsent = reply.send(Err(Error::Failed { execution, failure }));
-                return;
+        let Some((mut meter, mut answer)) = measured else {
+            let message = "the answer cannot be measured";
+            let failure = Failure::new(500, ErrorClass::InternalError, message);
+            let end = End::Failed(failure.clone());
+            if let Err(error) = self.record(&candidate, &end, Came::default()).await {
+                tracing::error!(%error, "failed to record chat call");
             }
+            // A disconnected client needs no answer.
+            let _unsent = reply.send(Err(Error::Failed { execution, failure }));
+            return;
         };
         let came = self.came(&candidate, &meter, begun);
         let body = with_cost(&mut answer, came.tokens, came.cost);
