@@ -21,7 +21,11 @@ pub(crate) fn findings(config: &Config, running: Option<&RunningService>) -> Vec
             None => findings.extend(host.listen.iter().map(|address| port(name, address, pid))),
         }
     }
-    findings.extend(config.metrics.listen.iter().map(|address| port("metrics", address, pid)));
+    for address in &config.metrics.listen {
+        let url = format!("http://{address}/metrics");
+        let elsewhere = elsewhere(config, running, "metrics", &url);
+        findings.push(elsewhere.unwrap_or_else(|| port("metrics", address, pid)));
+    }
     findings
 }
 
