@@ -117,8 +117,8 @@ pub(super) struct Shared {
     watches: Arc<Watches>,
     failure: watch::Receiver<Option<String>>,
     _closing: Closing,
-    /// Held as long as a clone of the store exists, and until it is closed.
-    _lock: FolderLock,
+    /// Held as long as a clone of the store exists, and by the writer until it has closed the store.
+    _lock: Arc<FolderLock>,
     #[cfg(any(test, feature = "test-support"))]
     pub(super) crash_point: CrashPoint,
     #[cfg(any(test, feature = "test-support"))]
@@ -213,6 +213,7 @@ impl Store {
         let progress = Arc::new(Progress::new(applied, log.number()));
         let (jobs, jobs_rx) = std::sync::mpsc::channel();
         let (cache, watches) = (Arc::new(RowCache::default()), Arc::new(Watches::default()));
+        let lock = Arc::new(lock);
         let checkpointer = Checkpointer {
             view: view.clone(),
             cache: Arc::clone(&cache),
@@ -232,6 +233,7 @@ impl Store {
             log,
             store,
             data: folder.clone(),
+            lock: Arc::clone(&lock),
             inbox: writer_rx,
             metrics: Arc::clone(&metrics),
             failure,

@@ -64,13 +64,22 @@ async fn dropping_the_last_handle_closes_the_store() {
     drop(other);
     let mark = Marker::read(&path).unwrap().unwrap();
     assert!(mark.record >= last && mark.rows_in_log == 0, "{mark:?}");
-    // The last handle in a hook, on the writer's own thread.
+    // The last handle in a hook, on the writer's own thread: the lock says when the store is closed.
     let store = Store::open(&options(&folder)).unwrap();
+    let (dropped, is_dropped) = std::sync::mpsc::channel();
     let handle = store.clone();
     let mut commit = put("b", b"1");
-    commit.after_durable(move || drop(handle));
-    store.commit(commit).await.unwrap();
+    commit.after_durable(move || {
+        is_dropped.recv().unwrap();
+        drop(handle);
+    });
+    let mut committing = Box::pin(store.commit(commit));
+    assert!(futures_util::poll!(committing.as_mut()).is_pending());
+    drop(committing);
     drop(store);
+    dropped.send(()).unwrap();
+    assert!((0..60).any(|_| data_dir::lock(&path).is_ok()), "the store was not closed");
+    assert!(Marker::read(&path).unwrap().unwrap().record > mark.record);
     drop(folder);
     assert!(!path.exists(), "something was written behind the last handle");
 }

@@ -19,6 +19,7 @@ use tokio::time::Instant;
 
 use super::checkpoint::{Job, Limits, Progress};
 use super::commit::{Commit, Expect, Hook, Write};
+use super::data_dir::FolderLock;
 use super::error::Error;
 #[cfg(any(test, feature = "test-support"))]
 use super::faults::{Faults, Point};
@@ -80,6 +81,8 @@ pub struct Writer {
     pub log: Log,
     pub store: StoreId,
     pub data: PathBuf,
+    /// Freed last: those who wait for it find a closed store, also when a hook held the last handle.
+    pub lock: Arc<FolderLock>,
     pub inbox: mpsc::Receiver<Message>,
     pub metrics: Arc<Metrics>,
     /// Set once, with the reason, when the disk has failed.
@@ -370,7 +373,8 @@ impl Writer {
         self.progress.wait();
         self.freeze();
         self.progress.wait();
-        let Self { view, mut log, store, data, failure, jobs, checkpoints, .. } = self;
+        // Of these, the first is dropped last.
+        let Self { lock: _lock, view, mut log, store, data, failure, jobs, checkpoints, .. } = self;
         drop(jobs);
         let _aborts_on_panic = checkpoints.join();
         if failure.borrow().is_some() || !view.memtable.is_empty() {

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::net::SocketAddr;
+use std::ops::Deref;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use orrery_app::{self as app, Running};
 use orrery_config::Config;
 use orrery_domain::account::{LedgerEntry, Organization};
 use orrery_engine::Engine;
+use orrery_storage as storage;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -67,15 +69,33 @@ impl Own {
 
 impl Drop for Own {
     fn drop(&mut self) {
-        if let Some(runtime) = self.0.take() {
-            runtime.shutdown_background();
-        }
+        let Some(runtime) = self.0.take() else { return };
+        // On a thread of its own: this one drives the runtime of the test. What still holds the store ends here,
+        // before the folder is removed.
+        let ending = std::thread::spawn(move || runtime.shutdown_timeout(Duration::from_secs(10)));
+        let _ended = ending.join();
+    }
+}
+
+/// The folder of a service; it is removed when the store in it is closed.
+pub struct Folder(TempDir);
+
+impl Deref for Folder {
+    type Target = TempDir;
+    fn deref(&self) -> &TempDir {
+        &self.0
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // A hook may have held the last handle of the store: its writer still has the lock then.
+        drop(storage::make_and_lock(&self.0.path().join("data")));
     }
 }
 
 /// A running service.
 pub struct Service {
-    pub folder: TempDir,
     pub config: Config,
     pub running: Running,
     /// The API keys of two organizations.
@@ -84,6 +104,8 @@ pub struct Service {
     pub organization: Organization,
     connections: Connections,
     runtime: Own,
+    /// The last field, so that it is removed behind everything that writes there.
+    pub folder: Folder,
 }
 
 impl Service {
@@ -99,7 +121,7 @@ impl Service {
 
     /// Starts with more lines, and values that no file may set.
     pub async fn adjusted(lines: &str, adjust: impl FnOnce(&mut Config)) -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = Folder(tempfile::tempdir().unwrap());
         let file = folder.path().join("config.toml");
         fs::create_dir(folder.path().join("models.d")).unwrap();
         let reserve = if lines.contains("limits.disk_reserve") { "" } else { DISK_RESERVE };
