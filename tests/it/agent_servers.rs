@@ -78,7 +78,7 @@ async fn agent_uses_tools_of_server() {
         assert_eq!(ask(&service, json!({})).await["message"], "done");
         assert_eq!(results(&up)[0], "hello");
         assert!(
-            results(&up)[1].contains("the tool 'stub__large' is not there"),
+            results(&up)[1].contains("the tool 'stub__large' is unavailable"),
             "{:?}",
             results(&up)
         );

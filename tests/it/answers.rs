@@ -140,7 +140,7 @@ async fn event_link_answers_without_key_and_gives_no_other_access() {
     let form = ask(Method::POST, &path).body("approved=true&amount=2.5");
     let form = form.header("content-type", "application/x-www-form-urlencoded").undocumented();
     let answered = form.send().await;
-    assert!(answered.status == 200 && answered.text.contains("Your answer was taken"));
+    assert!(answered.status == 200 && answered.text.contains("Your answer was recorded"));
     let ended = service.completed(&execution).await;
     let said = json!({"said": {"approved": true, "amount": 2.5}, "by": "link"});
     assert_eq!(ended["output"], said);

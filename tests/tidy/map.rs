@@ -51,7 +51,8 @@ fn faults(drawing: &[&str], crates: &BTreeMap<String, BTreeSet<String>>) -> Vec<
             faults.push(format!("{name} is not drawn"));
             continue;
         };
-        for below in dependencies.iter().filter(|other| rows.get(*other).is_none_or(|at| at <= row)) {
+        for below in dependencies.iter().filter(|other| rows.get(*other).is_none_or(|at| at <= row))
+        {
             faults.push(format!("{name} depends on {below}, which is not drawn below it"));
         }
     }

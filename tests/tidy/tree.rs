@@ -74,8 +74,9 @@ impl Tree {
             "lib" | "main" | "mod" => folder.to_path_buf(),
             name => folder.join(name),
         };
-        // A program of tests finds its modules beside it.
-        let below = if folder == root.join("tests") { folder.to_path_buf() } else { below };
+        // The modules of a program are beside it.
+        let is_program = [root.join("tests"), root.join("benches")].contains(&folder.to_path_buf());
+        let below = if is_program { folder.to_path_buf() } else { below };
         for (child, at) in modules_of(&text) {
             let flat = below.join(format!("{child}.rs"));
             let file = match at {

@@ -297,7 +297,9 @@ fn tree_of_ended_root_can_be_cancelled_after_crash() {
 /// Executions queued when their tree is cancelled never start.
 #[test]
 fn tree_of_cancelled_root_cancelled_again_stops_running() {
-    let cases = tree(60, false, pass("done"));
+    // The leaves outlive the test, so that some run and others are queued when the cancel comes.
+    let leaf = json!([{"step_id": "w", "type": "wait", "seconds": 3600}]);
+    let cases = tree(60, false, leaf);
     let folder = tempfile::tempdir().unwrap();
     runtime().block_on(async {
         let options = Options { active: 2, ..limits(100_000, BYTES) };

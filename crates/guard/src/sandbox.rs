@@ -313,7 +313,7 @@ mod tests {
     use super::*;
     use crate::fence::{Strength, strength};
 
-    const TEST: &str = "guard::sandbox::tests::sandbox_denies_files_network_and_processes";
+    const TEST: &str = "sandbox::tests::sandbox_denies_files_network_and_processes";
     /// Set in the test's child process: the address of the test's listener.
     const ADDRESS: &str = "ORRERY_TEST_SANDBOX_ADDRESS";
     const PARENT: &str = "ORRERY_TEST_SANDBOX_PARENT";

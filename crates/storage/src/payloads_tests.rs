@@ -58,7 +58,7 @@ fn runs_in_child(test: &str) -> bool {
         return false;
     }
     let child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", &format!("storage::payloads::tests::{test}"), "--nocapture"])
+        .args(["--exact", &format!("payloads::tests::{test}"), "--nocapture"])
         .env(CHILD, "1")
         .output()
         .unwrap();

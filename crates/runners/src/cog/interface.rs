@@ -169,7 +169,7 @@ mod tests {
             (json!({}), "describes no Input"),
             (
                 json!({"Input": {"$ref": "#/components/schemas/Input"}}),
-                "references that are recursive",
+                "has references that are recursive",
             ),
             (json!({"Input": {"$ref": "http://else/where"}}), "has an unknown reference"),
             (json!({"Input": {"type": 7}}), "has an Input with"),
