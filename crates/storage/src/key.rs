@@ -1,7 +1,7 @@
 //! Keys: a tag byte that names the table, then fixed-width parts in sort order.
 //!
 //! A tag is never reused, even after its table is removed. To add a table, see `CONTRIBUTING.md`,
-//! "Add a table".
+//! "Add a table of records".
 
 use std::fmt;
 
