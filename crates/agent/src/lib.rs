@@ -2,10 +2,10 @@
 //! and remembers the conversation.
 //!
 //! An exchange is an execution of the engine, of type `agent`. Its prompt is committed before
-//! anything runs; each answer of the model and each result of a tool is a step that is committed
-//! before the next one begins; the next action follows from the committed steps (`domain::agent`).
-//! So a crash loses only the step in flight, and the events that clients follow are read from the
-//! steps.
+//! anything runs. Each answer of the model and each result of a tool is a step that is committed
+//! before the next one begins, and the committed steps determine the next action
+//! (`domain::agent`). A crash therefore loses only the step in flight. The events that clients
+//! follow are read from the steps.
 //!
 //! | file | question |
 //! |---|---|
@@ -22,7 +22,8 @@
 //! | `mcp` | models and workflows as tools of the Model Context Protocol |
 //!
 //! The output of tools is data: it never becomes part of the instructions. Tools with effects run
-//! only with behavior `agent`, within the limits of the organization and of the exchange.
+//! only with behavior `agent`, within the limits of the organization and of the exchange. The agent
+//! never calls a model itself: it goes through `chat`.
 
 mod drive;
 mod error;

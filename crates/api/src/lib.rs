@@ -1,7 +1,12 @@
-//! The HTTP API. [`ROUTES`] lists every route.
+//! The HTTP API of all hosts. [`ROUTES`] lists every route.
 //!
-//! A handler parses the request, calls one function of a lower layer, and builds the response. Its
-//! requests and responses are `wire` types, never stored types. This module keeps no state.
+//! `dispatch` finds the route of a request, checks key and rate, calls the handler, and turns the
+//! result into one response, one log line and one metric. A handler parses the request, calls one
+//! function of a crate below, and builds the response. Its requests and responses are `wire` types,
+//! never stored types. [`static_files`] serves the embedded dashboard.
+//!
+//! Handlers keep no state: they use the handles in [`Services`], which `app` creates. Errors of the
+//! crates below become HTTP in `error_mapping` only.
 //!
 //! To add a route, see `CONTRIBUTING.md`, "Add a route".
 

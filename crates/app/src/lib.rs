@@ -1,8 +1,13 @@
 //! The composition root: opens all layers in order, serves, and stops them in reverse.
 //!
-//! The only module that knows all layers. [`start`] runs a whole service in this process, [`serve`]
-//! runs one until a signal, and [`offline()`] opens one for the command line's own requests,
-//! without listeners and without running work.
+//! The only crate that knows all layers, and the one that turns the configuration into their
+//! options. [`start`] runs a whole service in this process, [`serve`] runs one until a signal, and
+//! [`offline()`] opens one for the command line's own requests, without listeners and without
+//! running work.
+//!
+//! It connects the layers, gives a lower layer what it needs from a higher one, and runs the upkeep:
+//! retention, backups, reloads, the doctor's checks. It contains no rules about models, executions
+//! or money.
 
 mod backups;
 mod control;

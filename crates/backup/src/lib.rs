@@ -20,8 +20,8 @@
 //!
 //! A file may be encrypted as a whole: see [`encryption`].
 //!
-//! A file without its end entry, or with a wrong one, is not a backup. This module knows how rows
-//! are exported and where files are, but not their contents.
+//! A file without its end entry, or with a wrong one, is not a backup. Rows are copied as bytes;
+//! only checks look into them, for references to payloads and files.
 
 mod chain;
 mod check;

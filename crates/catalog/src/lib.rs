@@ -2,7 +2,10 @@
 //! manifests in the models folder.
 //!
 //! A reload swaps the whole catalog at once. If a file becomes invalid, the last valid version of
-//! its model stays in use; deleting a file removes its model. Nothing here runs a model.
+//! its model stays in use; deleting a file removes its model. The engine reads the catalog through
+//! its trait `engine::Models`.
+//!
+//! This crate starts no runs: the engine and the chat router do.
 
 mod build;
 mod detail;

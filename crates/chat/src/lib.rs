@@ -16,6 +16,7 @@
 //! | `part` | answers that are parts of larger work: decisions, the agent |
 //! | `tokens` | the daily budgets of keys |
 //! | `models` | the models that can be called |
+//! | [`decisions`] | typed questions about a state, answered by a chat model |
 //!
 //! The router never stores a conversation unless the configuration says so, never repeats a request
 //! that a model has received, and never sends a local model's request to the upstream.

@@ -1,10 +1,13 @@
 //! The command line: parses arguments, dispatches to commands, and prints their results.
 //!
 //! Commands use the service through [`admin::Admin`], so that they do the same whether the service
-//! runs or not. Answers go to standard output, notes and errors to standard error. Nothing here
-//! decides anything about models or money.
+//! runs or not. Answers go to standard output, notes and errors to standard error. The processes
+//! that the service starts (guards, workers) are hidden commands of the same binary.
 //!
-//! To add a command: `CONTRIBUTING.md`, "Add a command".
+//! Nothing here decides anything about models or money. [`load`] is the load generator of `orrery
+//! bench` and of the programs in `benches/`; the service never uses it.
+//!
+//! To add a command, see `CONTRIBUTING.md`, "Add a command".
 
 pub mod load;
 

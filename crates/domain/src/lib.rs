@@ -1,9 +1,12 @@
 //! Plain data and pure functions: predictions, executions, charges and so on, and the rules for
-//! changing them.
+//! changing them. [`machine`] is the state machine of executions; [`definition`] compiles workflows
+//! to plans.
 //!
 //! Nothing here reads a clock, draws a random number, waits, or accesses a disk or a socket: time,
-//! ids and outcomes are passed in as arguments. All other layers may use this one; it uses none of
-//! them.
+//! ids and outcomes are passed in as arguments. Equal arguments give equal results, so a step that
+//! is repeated after a crash decides the same.
+//!
+//! Nearly all other crates use this one; it uses none of them.
 
 pub mod account;
 pub mod agent;

@@ -8,8 +8,15 @@
 //! | `scheduler` | what runs next: lanes, dispatch, submission, recovery, timers, retries |
 //! | `run` | how it runs: predictions, workflows, model attempts, commits, budgets |
 //! | `query` | reads: history, lists, details, events, waiting requests |
+//! | `bulk` | bulk jobs: one action on many executions |
+//! | `traces` | spans of completed executions for the operator's collector |
 //!
-//! An acknowledged submission is durable; a restart fails no execution.
+//! - An acknowledged submission is durable; a restart fails no execution.
+//! - `domain::machine` decides every transition; this crate commits it, and then performs its
+//!   volatile effects.
+//! - An unfinished execution has exactly one row, in a lane or in the timers.
+//! - Models, workflows and agent exchanges come from the crates above, through [`Models`],
+//!   [`Plans`] and [`Exchanges`].
 
 pub mod query;
 pub mod rows;

@@ -1,8 +1,18 @@
-//! Runners: each turns a model's input into its output, remotely or in this process.
+//! Runners: each turns a model's input into its output, with a server or a process of this machine.
+//!
+//! | module | models |
+//! |---|---|
+//! | [`builtin`] | those of the binary, in sandboxed worker processes |
+//! | [`command`] | programs of the operator, each under a guard |
+//! | [`llm`] | language models from a GGUF file, in a process with llama.cpp |
+//! | [`http`], [`openai`], [`cog`], [`oip`] | inference servers, by protocol |
+//! | [`endpoints`] | the servers of a model: which one is next, and which are out of rotation |
 //!
 //! A runner never retries a request that may have had an effect, never writes to the store, and
 //! knows nothing of predictions: the engine calls it once per attempt, limits its time, and cancels
 //! it by dropping the future, which must release whatever the run holds (a connection, a process).
+//!
+//! To add a runner, see `CONTRIBUTING.md`, "Add a runner".
 
 pub mod backoff;
 pub mod builtin;

@@ -1,5 +1,13 @@
-//! Access to nondeterministic resources: the clock, randomness, and tasks that a shutdown waits
-//! for. Higher layers take these as arguments, so that tests can replace them.
+//! The only access to nondeterministic resources: the clock, randomness, ids, and tasks that a
+//! shutdown waits for. `clippy.toml` forbids other ways to read a clock, start a task or create an
+//! id.
+//!
+//! Higher layers take a [`Clock`] and [`Tasks`] as arguments, so that tests can replace them. An id
+//! from [`new_id`] is later than all earlier ones of the process, even if the machine's clock is
+//! set back.
+//!
+//! Several layers also share fair permits ([`turns`]), background threads ([`Background`]), rate
+//! limits for recurring log messages, and the detection of transient shortages of the machine.
 
 pub mod crash_note;
 pub mod memory;

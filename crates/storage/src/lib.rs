@@ -1,4 +1,4 @@
-//! The embedded store: the only module that depends on the storage engine.
+//! The embedded store: the only crate that depends on the storage engine.
 //!
 //! Its interface is a handful of verbs: `get`, `get_many`, `page`, `list`, `search`, `commit`,
 //! `write_payload`, `read_payload`, `stats`. A write is durable when `commit` returns, not before,

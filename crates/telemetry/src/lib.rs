@@ -1,8 +1,8 @@
 //! Logs and metrics: destinations, formats, and the meaning of each metric.
 //!
 //! Logs go to standard error. They contain paths, ids and causes, but never query strings, bodies,
-//! keys or secrets: callers do not log them, and crates that see raw traffic are limited to `warn`.
-//! A request's id is a field of its span, so every line in it has the id.
+//! keys or secrets: callers do not log them, and dependencies that see raw traffic are limited to
+//! `warn`. A request's id is a field of its span, so every line in it has the id.
 
 pub mod exposition;
 mod process;
@@ -257,7 +257,7 @@ fn describe_histograms() {
     }
 }
 
-/// The level applies to the service itself; other crates only log warnings.
+/// The level applies to the service's own crates; dependencies only log warnings.
 fn filter(level: &str) -> Result<EnvFilter, Error> {
     let directives: Vec<String> = level
         .split(',')

@@ -7,16 +7,17 @@
 //! - The [`Outbox`] attempts due deliveries: a bounded number at once, in total and for each
 //!   receiver. The outcome is committed before it has any effect, so that a crash can repeat an
 //!   attempt but never lose one, and a delivery is never repeated after its success.
-//! - A failing receiver gets few slots, then none (its circuit opens); its deliveries are parked on
-//!   the disk under its name and block nothing else.
+//! - A failing receiver gets few slots, then none (its circuit opens); its deliveries wait on the
+//!   disk under its name and block nothing else.
 //!
 //! `rows` holds keys and records, `dispatcher` decides which receiver is next (pure), `attempt`
 //! makes one attempt, `endpoints` stores and caches the organizations' endpoints, `disk_jobs` reads
-//! and moves rows, `send_loop` runs both, `outbox` is the interface for other modules, `transport`
+//! and moves rows, `send_loop` runs both, `outbox` is the interface for other crates, `transport`
 //! the interface to the network, `history` lists deliveries and redelivers them, `retention`
 //! deletes old ones, `test_delivery` sends test deliveries within the same limits.
 //!
-//! Never: a followed redirect, a logged secret or body, memory that grows with the backlog.
+//! This crate never follows a redirect and never logs a secret or a body, and its memory does not
+//! grow with the backlog.
 
 mod attempt;
 mod disk_jobs;

@@ -2,7 +2,9 @@
 //!
 //! Every change is conditional on the workflow being unchanged in the meantime, and is retried a
 //! few times after a conflict. A definition is stored once under its revision and never changed.
-//! Nothing here runs a workflow.
+//! The engine gets plans through its trait `engine::Plans`.
+//!
+//! Nothing here runs a workflow: the engine does.
 
 mod categories;
 mod children;
