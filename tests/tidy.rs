@@ -27,7 +27,7 @@ use std::path::Path;
 
 use tree::{File, Tree};
 
-/// Maximum lines of a file in `src/`.
+/// Maximum lines of a file that is not a test.
 const LINES_MAX: usize = 600;
 /// Maximum lines of a test file: tables are long.
 const TEST_LINES_MAX: usize = 700;
