@@ -1,4 +1,4 @@
-//! Captures logs for tests. Not part of a build.
+//! Captures logs for tests. Not part of the binary.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,6 +1,5 @@
 //! Random histories of random plans: the invariants hold after every event, every history ends, and
-//! crashes on the way do not change the outcome. These tests do not depend on the order of the code
-//! they test.
+//! crashes on the way do not change the outcome.
 
 mod answers;
 mod plans;
