@@ -5,9 +5,9 @@
 //! [`offline()`] opens one for the command line's own requests, without listeners and without
 //! running work.
 //!
-//! It connects the layers, gives a lower layer what it needs from a higher one, and runs the upkeep:
-//! retention, backups, reloads, the doctor's checks. It contains no rules about models, executions
-//! or money.
+//! It connects the layers, gives a lower layer what it needs from a higher one, and runs the
+//! upkeep: retention, backups, reloads, the doctor's checks. It contains no rules about models,
+//! executions or money.
 
 mod backups;
 mod control;
