@@ -73,7 +73,7 @@ fn doctor_reports_the_same_for_running_and_stopped_service() {
     for subject in ["store", "work", "secrets", "backups", "last backup", "clock", "base"] {
         assert_eq!(of(&running, subject)["verdict"], "good", "{}", of(&running, subject));
     }
-    assert!(of(&running, "last backup")["detail"].as_str().unwrap().contains("read whole"));
+    assert!(of(&running, "last backup")["detail"].as_str().unwrap().contains("was verified"));
     for concern in running.iter().filter(|one| one["concern"] == true) {
         let has_way_out = concern["mend"].is_string() || concern["subject"] == "sandbox";
         assert!(has_way_out || concern["subject"] == "llm", "{concern}");

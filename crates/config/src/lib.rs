@@ -434,7 +434,7 @@ pub struct Telemetry {
 /// Logging options.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Log {
-    /// A level, or a list such as `info,orrery::engine=debug`.
+    /// A level, or a list such as `info,orrery_engine=debug`.
     pub level: String,
     pub format: LogFormat,
     /// Whether each request is logged.

@@ -237,7 +237,7 @@ pub fn log_level(value: &Value<'_>) -> Parsed<String> {
         |text: &str| matches!(text, "off" | "error" | "warn" | "info" | "debug" | "trace");
     let is_module = |text: &str| {
         text == "orrery"
-            || text.strip_prefix("orrery::").is_some_and(|module| {
+            || text.strip_prefix("orrery_").is_some_and(|module| {
                 module.bytes().all(|byte| byte.is_ascii_lowercase() || b"_:".contains(&byte))
             })
     };
@@ -250,7 +250,7 @@ pub fn log_level(value: &Value<'_>) -> Parsed<String> {
         Some(_) | None => Err(wrong(
             value,
             "off, error, warn, info, debug or trace, or a list such as \
-             \"info,orrery::engine=debug\"",
+             \"info,orrery_engine=debug\"",
         )),
     }
 }

@@ -24,7 +24,7 @@ const PATH_MAX: usize = 512;
 /// Log target of access lines; the log filter always passes it.
 const TARGET: &str = "orrery::access";
 /// Log target of request lines while the access log is off, at level debug.
-pub const DETAIL: &str = "orrery::api::dispatch";
+pub const DETAIL: &str = "orrery_api::dispatch";
 
 /// Facts about a request, collected while it is answered; clones share them. Empty if no line is
 /// written.

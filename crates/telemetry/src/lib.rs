@@ -354,9 +354,9 @@ mod tests {
         let (layer, handle) = reload::Layer::new(filter("info").unwrap());
         let subscriber = text(layer, false, move || sink.clone());
         tracing::subscriber::with_default(subscriber, || {
-            tracing::debug!(target: "orrery::engine", "before");
+            tracing::debug!(target: "orrery_engine", "before");
             handle.reload(filter("debug").unwrap()).unwrap();
-            tracing::debug!(target: "orrery::engine", "after");
+            tracing::debug!(target: "orrery_engine", "after");
         });
         assert!(!lines.text().contains("before") && lines.text().contains("after"));
     }
@@ -420,14 +420,14 @@ mod tests {
     fn log_filter_limits_other_crates_to_warnings() {
         let lines = CapturedLog::default();
         let sink = lines.clone();
-        let level = "debug,orrery::engine=trace";
+        let level = "debug,orrery_engine=trace";
         let subscriber = text(replaceable(level), false, move || sink.clone());
         tracing::subscriber::with_default(subscriber, || {
             tracing::info!(target: "h2::codec", "header smk_secret");
             tracing::warn!(target: "h2::codec", "a warning");
-            tracing::trace!(target: "orrery::http", "too fine");
-            tracing::trace!(target: "orrery::engine", "fine enough");
-            tracing::debug!(target: "orrery::http", "a detail");
+            tracing::trace!(target: "orrery_http", "too fine");
+            tracing::trace!(target: "orrery_engine", "fine enough");
+            tracing::debug!(target: "orrery_http", "a detail");
         });
         let text = lines.text();
         for shown in ["a warning", "fine enough", "a detail"] {
