@@ -5,11 +5,7 @@
 //! Each rule is a function from a file to its faults. A test below runs it on bad snippets: a rule that finds
 //! nothing in them is broken.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    reason = "helpers of a test: a panic here is the test's failure"
-)]
+#![expect(clippy::unwrap_used, reason = "helpers of a test: a panic here is the test's failure")]
 
 #[path = "tidy/docs.rs"]
 mod docs;

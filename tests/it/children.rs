@@ -58,7 +58,10 @@ async fn child_workflow_runs_and_is_linked_to_its_parent() {
     let execution = service.trigger(&outer, json!({"inputs": {"n": 1}})).await;
     let failed = service.completed(&execution).await;
     let cause = failed["error_cause"].as_str().unwrap();
-    assert!(cause.starts_with("step 'c': the workflow") && cause.ends_with("no longer exists"), "{cause}");
+    assert!(
+        cause.starts_with("step 'c': the workflow") && cause.ends_with("no longer exists"),
+        "{cause}"
+    );
 }
 
 #[tokio::test]

@@ -147,7 +147,6 @@ fn open(
     let schedules = scheduled::open((&store, &clock), &engine, &catalog, &workflows, &chains);
     let chat = router::open(config, tasks, &store, &clock, &catalog, &chains, &engine)?;
     let bodies = Budget::new(config.limits.bodies_in_flight, Share::Fair);
-    answers::set_limit(config.limits.answers_in_flight);
     let kept = (&store, &clock, &files, &signed_urls);
     let by = (&bodies, tool_servers);
     let agent = router::agent((config, tasks), kept, &chat, &catalog, &workflows, &engine, by);
@@ -352,6 +351,7 @@ async fn bring_up(
         Live { control_token: Some(control_token.clone()), groups: groups(), lock: Some(lock) };
     let background = Background::start()?;
     let work = tasks.on(&background);
+    answers::set_limit(config.limits.answers_in_flight);
     let services = open(config, (&tasks, &work), hosts, Some(live))?;
     services.store.disk_space().keep(config.limits.disk_reserve);
     if config.accept_loss {

@@ -234,7 +234,7 @@ pub trait Runner: Send + Sync + std::fmt::Debug {
 }
 
 /// Records the progress of a run.
-#[cfg(any(test, feature = "test-support"))]
+#[cfg(test)]
 #[derive(Debug, Default)]
 pub struct RecordingProgress {
     pub logs: std::sync::Mutex<Vec<String>>,
@@ -242,13 +242,13 @@ pub struct RecordingProgress {
 }
 
 /// The call context of a test run.
-#[cfg(any(test, feature = "test-support"))]
+#[cfg(test)]
 #[must_use]
 pub fn test_call() -> trace::Call {
     trace::Trace::new([7; 16].into(), None).call("e:s:1")
 }
 
-#[cfg(any(test, feature = "test-support"))]
+#[cfg(test)]
 impl RecordingProgress {
     /// A job that reports its progress here.
     pub fn job(self: &Arc<Self>, input: Value) -> Job {
@@ -263,7 +263,7 @@ impl RecordingProgress {
     }
 }
 
-#[cfg(any(test, feature = "test-support"))]
+#[cfg(test)]
 impl Progress for RecordingProgress {
     fn log(&self, text: &str) {
         self.logs.lock().unwrap().push(text.to_owned());

@@ -212,7 +212,7 @@ pub(super) fn base_url(value: &values::Value<'_>) -> Parsed<String> {
     values::url(value).map(|url| url.trim_end_matches('/').to_owned())
 }
 
-#[cfg(any(test, feature = "test-support"))]
+#[cfg(test)]
 impl Model {
     /// A test model whose runs may take `timeout`.
     pub fn of_test(name: &str, timeout: Duration) -> Self {

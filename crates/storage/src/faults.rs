@@ -82,6 +82,7 @@ impl Faults {
 }
 
 /// Copies a folder recursively, as a kill at this time would leave it.
+#[expect(clippy::unwrap_used, reason = "a helper of tests: a panic is the test's failure")]
 pub fn copy_folder(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap() {

@@ -195,6 +195,10 @@ impl Store {
         )
     }
 
+    #[expect(
+        clippy::too_many_lines,
+        reason = "it assembles the parts of the store, one literal each"
+    )]
     pub(super) fn open_with(
         options: &Options,
         lock: FolderLock,

@@ -153,6 +153,7 @@ impl Files {
 
     /// Creates files for a test, in the folder of its store.
     #[cfg(any(test, feature = "test-support"))]
+    #[expect(clippy::unwrap_used, reason = "a helper of tests: a panic is the test's failure")]
     pub fn scratch(folder: &std::path::Path, store: Store) -> Self {
         let sealer = storage::Sealer::open(folder).unwrap();
         let keys = Arc::new(crate::signed_urls::AllKeysLive);

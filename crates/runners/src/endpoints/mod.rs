@@ -470,7 +470,7 @@ fn turn_of(turn: &AtomicU64) -> u64 {
     turn.load(Ordering::Relaxed)
 }
 
-#[cfg(any(test, feature = "test-support"))]
+#[cfg(test)]
 impl Pool {
     /// A pool for tests whose endpoints get requests but no probes.
     pub fn of_test(addresses: &[Address], patience: Duration) -> Self {
